@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian as the lab's supplier: packages for this machine, root file systems for boards and images."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab.paths import cached
+from tests.lab.process import LabError, run, step
+
+SUITE = "bookworm"
+SUITES = (SUITE, f"{SUITE}-updates", f"{SUITE}-security")
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# Nobody reads documentation on a virtual board; a third of the unpacked size.
+EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One archive that apt knows: where it is and which suites of it are used."""
+
+    uri: str
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+
+    def lines(self, kind: str) -> list[str]:
+        """Return the source as one-line entries of the given kind (`deb` or `deb-src`)."""
+        return [
+            f"{kind} [signed-by={KEYRING}] {self.uri} {suite} {' '.join(self.components)}"
+            for suite in self.suites
+        ]
+
+
+def parse_one_line(text: str) -> Iterable[Source]:
+    """Yield the sources of a *.list file."""
+    for line in text.splitlines():
+        words = line.split("#")[0].split()
+        if not words or words[0] != "deb":
+            continue
+        rest = words[1:]
+        if rest and rest[0].startswith("["):
+            closing = next((i for i, word in enumerate(rest) if word.endswith("]")), len(rest))
+            rest = rest[closing + 1 :]
+        if len(rest) > 2:
+            yield Source(rest[0], (rest[1],), tuple(rest[2:]))
+
+
+def parse_deb822(text: str) -> Iterable[Source]:
+    """Yield the sources of a *.sources file."""
+    for stanza in text.split("\n\n"):
+        fields: dict[str, str] = {}
+        key = ""
+        for line in stanza.splitlines():
+            if line.startswith("#"):
+                continue
+            if line[:1].isspace():
+                fields[key] += " " + line.strip()
+            elif ":" in line:
+                key, value = line.split(":", 1)
+                key = key.lower()
+                fields[key] = value.strip()
+        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() == "no":
+            continue
+        for uri in fields.get("uris", "").split():
+            yield Source(
+                uri, tuple(fields.get("suites", "").split()), tuple(fields.get("components", "").split())
+            )
+
+
+def only_debian(sources: Iterable[Source]) -> list[Source]:
+    """Keep Debian's own archives of the suite, main only; other vendors' repositories are left out."""
+    kept = []
+    for source in sources:
+        suites = tuple(suite for suite in source.suites if suite in SUITES)
+        if suites and "main" in source.components and "debian" in source.uri:
+            kept.append(Source(source.uri, suites, ("main",)))
+    return kept
+
+
+def debian_sources(apt: Path = Path("/etc/apt")) -> list[Source]:
+    """Return the machine's own Debian archives, so that its mirror is used; the public ones when it has none."""
+    found: list[Source] = []
+    lists = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]
+    for path in lists:
+        if path.is_file():
+            found += parse_one_line(path.read_text())
+    for path in sorted((apt / "sources.list.d").glob("*.sources")):
+        found += parse_deb822(path.read_text())
+    return only_debian(found) or [
+        Source("http://deb.debian.org/debian", SUITES[:2], ("main",)),
+        Source("http://deb.debian.org/debian-security", SUITES[2:], ("main",)),
+    ]
+
+
+def sources_list(kind: str = "deb") -> str:
+    """Return a sources.list of Debian's archives; kind is `deb` or `deb-src`."""
+    return "".join(line + "\n" for source in debian_sources() for line in source.lines(kind))
+
+
+def installed(name: str) -> bool:
+    """Say whether a Debian package is installed on this machine."""
+    status = run(["dpkg-query", "--show", "--showformat=${db:Status-Status}", name], check=False)
+    return status.stdout == "installed"
+
+
+def ensure_packages(*names: str) -> None:
+    """Install the Debian packages that this machine lacks.
+
+    Raises LabError naming them when this is not Debian or the user is not root.
+    """
+    if shutil.which("apt-get") is None or shutil.which("dpkg-query") is None:
+        raise LabError(
+            f"this machine has no apt-get; install what these Debian packages hold by hand: {' '.join(names)}"
+        )
+    missing = [name for name in names if not installed(name)]
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        raise LabError(
+            f"Debian packages are missing and only root can install them: apt-get install {' '.join(missing)}"
+        )
+    apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "-q", "-y"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    with step(f"installing Debian packages: {' '.join(missing)}"):
+        install = [*apt, "install", "--no-install-recommends", *missing]
+        # Fresh lists only when the ones at hand do not do: it saves seconds on every later call.
+        if run([*install, "--simulate"], env=environment, check=False).returncode != 0:
+            run([*apt, "update"], env=environment)
+        if run(install, env=environment, check=False).returncode != 0:
+            run([*apt, "update"], env=environment)
+            run(install, env=environment)
+
+
+def rootfs(name: str, packages: Sequence[str], *, customize: Sequence[str] = (), arch: str = "amd64") -> Path:
+    """Return the cached tar of a Debian root file system with the given packages.
+
+    `customize` are shell commands run at the end with the new root as `$1` (mmdebstrap's customize hooks). The cache
+    entry is named by a hash of the recipe: a changed recipe is another root file system.
+    """
+    recipe = json.dumps([SUITE, arch, sorted(packages), list(customize), EXCLUDED])
+    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
+
+    def build(out: Path) -> None:
+        ensure_packages("mmdebstrap", "debian-archive-keyring")
+        with step(f"building the root file system {name} ({arch}) with mmdebstrap"):
+            run(
+                [
+                    "mmdebstrap",
+                    "--quiet",
+                    "--variant=minbase",
+                    f"--architectures={arch}",
+                    f"--include={','.join(packages)}",
+                    '--aptopt=Acquire::Languages "none"',
+                    *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED),
+                    *(f"--customize-hook={command}" for command in customize),
+                    SUITE,
+                    out,
+                    "-",
+                ],
+                stdin=sources_list(),
+            )
+
+    return cached(f"rootfs/{name}-{arch}-{digest}.tar", build)
