@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known about each board, read from boards.json (every entry says how sure its facts are)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+_DATA = Path(__file__).with_name("boards.json")
+
+# First L4T release line whose user device nodes appear only when the GPU is first powered, and the
+# first one that keeps its libraries in .../nvidia and its CSV list in devices.csv and drivers.csv.
+_R35, _R36 = 35, 36
+
+# CUDA driver (and runtime) version of each L4T release line.
+_CUDA = {32: "10.2", 35: "11.4", 36: "12.6", 38: "13.0", 39: "13.2"}
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """One board under one L4T release. `data` is its entry in boards.json."""
+
+    id: str
+    data: Mapping[str, Any]
+
+    def but(self, **changes: Any) -> Fixture:
+        """A sibling that boards.json does not have: the same board with some facts changed."""
+        unknown = changes.keys() - self.data.keys()
+        if unknown:
+            raise KeyError(f"{self.id} has no {sorted(unknown)}; boards.json has {sorted(self.data)}")
+        return Fixture(self.id, {**self.data, **changes})
+
+    @property
+    def module(self) -> str:
+        """Module name as people say it, e.g. `Jetson AGX Orin devkit`."""
+        return self._text("module")
+
+    @property
+    def l4t(self) -> str:
+        """L4T release, e.g. `36.4.3`."""
+        return self._text("l4t")
+
+    @property
+    def l4t_major(self) -> int:
+        """L4T release line, e.g. 36."""
+        return int(self.l4t.partition(".")[0])
+
+    @property
+    def jetpack(self) -> str:
+        """JetPack version, e.g. `6.2`."""
+        return self._text("jetpack")
+
+    @property
+    def soc(self) -> str:
+        """System on chip, e.g. `tegra234`."""
+        return self._text("soc")
+
+    @property
+    def is_pci(self) -> bool:
+        """Whether the GPU is a PCI device of the driver `nvidia` (Thor), not a platform device of `gk20a`."""
+        return self._text("driver") == "nvidia"
+
+    @property
+    def compute_capability(self) -> str:
+        """CUDA compute capability, e.g. `8.7`."""
+        return self._text("cc")
+
+    @property
+    def memory_bytes(self) -> int:
+        """What deviceQuery calls global memory: on these boards all of MemTotal."""
+        return int(self.data["devicequery_mb"]) * 1024 * 1024
+
+    @property
+    def gpu_device(self) -> str:
+        """The GPU's device directory below /sys, e.g. `devices/platform/bus@0/17000000.gpu`."""
+        return self._text("gpu_device")
+
+    @property
+    def nodes_always(self) -> tuple[str, ...]:
+        """Device nodes below /dev that the kernel makes at boot."""
+        return tuple(self.data["dev_nodes_always"])
+
+    @property
+    def nodes_after_poweron(self) -> tuple[str, ...]:
+        """Device nodes below /dev that appear when the GPU is powered for the first time."""
+        return tuple(self.data["dev_nodes_after_first_poweron"])
+
+    @property
+    def library_dir(self) -> str:
+        """Where L4T keeps its driver libraries, as an absolute path on the board."""
+        return f"/usr/lib/aarch64-linux-gnu/{'nvidia' if self.l4t_major >= _R36 else 'tegra'}"
+
+    @property
+    def cuda(self) -> str:
+        """CUDA driver version of the release, e.g. `12.6`."""
+        return _CUDA[self.l4t_major]
+
+    @property
+    def cuda_nodes(self) -> tuple[str, ...]:
+        """Device nodes below /dev without which a CUDA program cannot start."""
+        if self.is_pci:
+            return ("host1x-fence", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl", "nvmap")
+        legacy = ("nvhost-as-gpu", "nvhost-ctrl-gpu", "nvhost-gpu", "nvmap")
+        if self.l4t_major < _R35:
+            return (*legacy, "nvhost-ctrl", "nvhost-dbg-gpu", "nvhost-prof-gpu")
+        igpu = tuple(f"nvgpu/igpu0/{name}" for name in ("as", "channel", "ctrl", "tsg"))
+        if self.l4t_major < _R36:
+            return (*legacy, *igpu, "host1x", "nvhost-ctrl")
+        return (*legacy, *igpu, "host1x-fence", "nvidia0", "nvidiactl")
+
+    def _text(self, key: str) -> str:
+        return cast("str", self.data[key])
+
+
+def load() -> dict[str, Fixture]:
+    """All boards of boards.json by id."""
+    entries = json.loads(_DATA.read_text(encoding="utf-8"))["boards"]
+    return {entry["id"]: Fixture(entry["id"], entry) for entry in entries}

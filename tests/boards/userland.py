@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""L4T's user space on a simulated board: release file, the runtime's CSV lists, a stand-in for libcuda."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path, PurePosixPath
+
+from tests.boards.fixture import Fixture
+
+# By L4T release line: the device nodes of L4T's own lists (present on the board or not: the runtime skips
+# absent entries) and, of its hundreds of libraries, libcuda.
+_CSV = Path(__file__).with_name("csv")
+
+
+def write(fixture: Fixture, root: Path) -> None:
+    """Write the release file, the CSV lists and the simulated libcuda below `root`."""
+    etc = root / "etc"
+    csv_dir = etc / "nvidia-container-runtime" / "host-files-for-container.d"
+    csv_dir.mkdir(parents=True)
+    (etc / "nv_tegra_release").write_text(fixture.data["nv_tegra_release"], encoding="utf-8")
+    for source in (_CSV / str(fixture.l4t_major)).iterdir():
+        shutil.copyfile(source, csv_dir / source.name)
+
+    libraries = root / fixture.library_dir.lstrip("/")
+    libraries.mkdir(parents=True)
+    (libraries / "libcuda.so.1.1").write_text(libcuda_facts(fixture), encoding="utf-8")
+    (libraries / "libcuda.so.1").symlink_to("libcuda.so.1.1")
+    (libraries.parent / "libcuda.so").symlink_to(PurePosixPath(libraries.name, "libcuda.so.1.1"))
+
+
+def libcuda_facts(fixture: Fixture) -> str:
+    """The SIMULATED libcuda's text: what deviceQuery prints on this board, and the nodes it must open."""
+    multiprocessors = fixture.data["sm"]
+    facts = {
+        "board": fixture.id,
+        "device_name": fixture.data["devicequery_name"],
+        "compute_capability": fixture.compute_capability,
+        "multiprocessors": multiprocessors,
+        "cores_per_multiprocessor": fixture.data["cores"] // multiprocessors,
+        "memory_bytes": fixture.memory_bytes,
+        "driver_version": fixture.cuda,
+        "runtime_version": fixture.cuda,
+        "integrated": 1,
+        "pci_bus_id": 1 if fixture.is_pci else 0,
+    }
+    lines = [
+        "# SIMULATED libcuda: not a library, but the facts that a simulated deviceQuery prints.",
+        *(f"{key}={value}" for key, value in facts.items()),
+        *(f"open=/dev/{name}" for name in fixture.cuda_nodes),
+    ]
+    return "".join(f"{line}\n" for line in lines)
