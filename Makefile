@@ -1,0 +1,51 @@
+# The front door. Every target says what it does; `make` alone lists them.
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check lint unit image clean
+BOARDS ?= 1
+ARCH ?= arm64
+BASE ?=
+PYTHON := .venv/bin/python
+say = @printf '\033[1m==> %s\033[0m\n' $(1)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/.ready: pyproject.toml constraints.txt tests/bootstrap.sh
+	$(call say,"Python environment in .venv (installs python3-venv by apt where it is missing)")
+	sh tests/bootstrap.sh
+
+venv: .venv/.ready ## create or refresh the Python environment in .venv
+
+demo: venv ## the main job on virtual boards: make demo [BOARDS=3]
+	$(call say,"$(BOARDS) fresh virtual board(s); the first time this builds Kubernetes from source once (about 7 minutes)")
+	$(PYTHON) -m tests.lab down --name demo
+	$(PYTHON) -m tests.lab up --name demo --boards $(BOARDS)
+	$(call say,"ansible-playbook -i .lab/demo/inventory.ini playbooks/site.yml")
+	.venv/bin/ansible-playbook -i .lab/demo/inventory.ini playbooks/site.yml
+	$(call say,"the boards stay up: look around with '$(PYTHON) -m tests.lab shell --name demo jetson-1'; remove them with 'make clean'")
+
+check: lint unit ## the fast part: lint, types, unit and conformance tests
+
+lint: venv
+	$(call say,"ruff, mypy, yamllint, ansible-lint")
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/yamllint --strict .
+	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
+
+unit: venv
+	$(call say,"unit and conformance tests")
+	$(PYTHON) -m pytest -q -m "not lab" tests
+
+test: check ## everything: check, then the playbooks and the plugin on virtual boards under a real Kubernetes
+	$(call say,"acceptance tests on virtual boards")
+	$(PYTHON) -m pytest -v -m lab tests
+
+image: venv ## the plugin's container image in dist/: make image [ARCH=arm64|amd64] [BASE=python:3.11-slim-bookworm]
+	$(call say,"plugin image for $(ARCH)")
+	$(PYTHON) -m images.arm64.build --arch $(ARCH) --output dist $(if $(BASE),--base $(BASE))
+
+clean: ## remove every virtual board, container, volume, network and process of the lab (caches stay)
+	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tests.lab down --all; fi
+	rm -rf dist build reports
