@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificate authorities and certificates, made with the openssl command (the standard library cannot make
+any).
+
+A certificate is stamped with what it was issued for. The stamp is written last, so a file that a kill left
+half made is made anew, and a certificate is kept over restarts for as long as it says what is wanted.
+"""
+
+import ipaddress
+import json
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import files
+from .errors import StandinError
+
+# Virtual boards do not live for years: nothing has to be renewed.
+DAYS = "3650"
+NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its private key, both PEM files."""
+
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whom a certificate is for.
+
+    Common name, group, and the names it serves under (none: a client's certificate).
+    """
+
+    name: str
+    group: str = ""
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The subject in openssl's notation."""
+        return (f"/O={self.group}" if self.group else "") + f"/CN={self.name}"
+
+    @property
+    def extensions(self) -> str:
+        """The X.509 v3 extensions in openssl's notation."""
+        usage = "serverAuth" if self.hosts else "clientAuth"
+        lines = [
+            "basicConstraints=critical,CA:FALSE",
+            "keyUsage=critical,digitalSignature,keyEncipherment",
+            f"extendedKeyUsage={usage}",
+        ]
+        if self.hosts:
+            lines.append(f"subjectAltName={','.join(alternative_name(host) for host in self.hosts)}")
+        return "\n".join(lines) + "\n"
+
+
+def alternative_name(host: str) -> str:
+    """Return a host name or address as openssl writes it in a subjectAltName."""
+    try:
+        return f"IP:{ipaddress.ip_address(host)}"
+    except ValueError:
+        return f"DNS:{host}"
+
+
+def openssl(*arguments: str | Path) -> bytes:
+    """Run openssl and return what it writes. Raises StandinError with its complaint."""
+    try:
+        done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, check=False)
+    except FileNotFoundError as error:
+        raise StandinError("the openssl command is missing; install the package openssl") from error
+    if done.returncode != 0:
+        raise StandinError(f"openssl {arguments[0]}: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
+
+
+def authority(directory: Path, name: str) -> Pair:
+    """Return the certificate authority `name`, made when absent."""
+    pair = Pair(directory / f"{name}.crt", directory / f"{name}.key")
+    if not pair.cert.exists():
+        with tempfile.TemporaryDirectory() as scratch:
+            key, cert = Path(scratch, "key"), Path(scratch, "crt")
+            openssl(
+                "req", "-x509", *NEW_KEY, "-keyout", key, "-out", cert, "-days", DAYS,
+                "-subj", f"/CN=k3s-{name}",
+                "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
+            )  # fmt: skip
+            # The key first: a certificate that exists has its key beside it.
+            files.write(pair.key, key.read_bytes())
+            files.write(pair.cert, cert.read_bytes(), 0o644)
+    return pair
+
+
+def issue(ca: Pair, subject: Subject) -> tuple[bytes, bytes]:
+    """Return a fresh certificate and its private key, both PEM."""
+    with tempfile.TemporaryDirectory() as scratch:
+        key, request, extensions = (Path(scratch, name) for name in ("key", "csr", "ext"))
+        extensions.write_text(subject.extensions)
+        openssl("req", "-new", *NEW_KEY, "-keyout", key, "-out", request, "-subj", subject.text)
+        cert = openssl(
+            "x509", "-req", "-in", request, "-CA", ca.cert, "-CAkey", ca.key, "-days", DAYS,
+            "-set_serial", f"0x{secrets.token_hex(16)}", "-extfile", extensions,
+        )  # fmt: skip
+        return cert, key.read_bytes()
+
+
+def certificate(directory: Path, name: str, ca: Pair, subject: Subject) -> Pair:
+    """Return the certificate `name`, issued when absent or when it was issued for something else."""
+    pair = Pair(directory / f"{name}.crt", directory / f"{name}.key")
+    stamp = directory / f"{name}.json"
+    wanted = json.dumps([subject.text, subject.extensions, ca.cert.read_text()])
+    if not (stamp.is_file() and stamp.read_text() == wanted):
+        stamp.unlink(missing_ok=True)
+        cert, key = issue(ca, subject)
+        files.write(pair.key, key)
+        files.write(pair.cert, cert, 0o644)
+        files.write(stamp, wanted)
+    return pair
+
+
+def signing_key(path: Path) -> Path:
+    """Return the key that signs service account tokens, made when absent."""
+    if not path.exists():
+        files.write(path, openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"))
+    return path
+
+
+def hosts_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names and addresses without repetition, in order."""
+    return tuple(dict.fromkeys(name for name in names if name))

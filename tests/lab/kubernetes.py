@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Kubernetes for the lab, from Debian's packages alone, packed into the one-file K3s stand-in.
+
+Kubernetes is compiled from Debian's source package (its dependencies are vendored inside), etcd comes from
+Debian's binary package. `python -m tests.lab.kubernetes` builds it and prints where it is;
+`LAB_K3S=/path/to/k3s` uses that file instead.
+"""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.lab import debian
+from tests.lab.paths import cache, cached
+from tests.lab.process import LabError, run, say, step, tail
+
+HERE = Path(__file__).parent
+HYPERKUBE_SOURCE = HERE / "hyperkube" / "main.go"
+STANDIN_SOURCES = HERE / "k3s_standin"
+BUILD_PACKAGES = ("dpkg-dev", "golang-go", "make", "rsync", "debian-archive-keyring")
+# `providerless` leaves the clouds' storage and load balancer code out: a board has no use for it. -trimpath
+# keeps this machine's paths out of the result, -v prints each package as it is compiled.
+GO_FLAGS = "-v -trimpath -mod=vendor -tags=providerless"
+LINKER_FLAGS = "-s -w -buildid="
+# Lines that `-v` prints with Debian's 1.20.2, for the progress report only.
+PACKAGES_TO_COMPILE = 2020
+PROGRESS_SECONDS = 15
+PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+MAIN = "from k3s_standin.cli import main\n\nmain()\n"
+
+
+def k3s_standin() -> Path:
+    """Return the executable `k3s` of the lab: `$LAB_K3S`, else the stand-in from the cache, built when
+    absent.
+
+    Raises LabError when it cannot be built, or `LAB_K3S` is not an executable file.
+    """
+    own = os.environ.get("LAB_K3S")
+    if own:
+        path = Path(own).expanduser()
+        if not (path.is_file() and os.access(path, os.X_OK)):
+            raise LabError(f"LAB_K3S={own} is not an executable file; unset it to use the stand-in")
+        return path.resolve()
+    payload = binaries()
+    sources = dict(zip_sources())
+    digest = hashlib.sha256(repr((payload.name, sorted(sources.items()))).encode()).hexdigest()[:12]
+    return cached(f"k3s-standin/{payload.name}-{digest}", lambda out: pack(out, payload, sources)) / "k3s"
+
+
+def binaries() -> Path:
+    """Return the cached directory with hyperkube, etcd and build.json, named by version and build recipe."""
+    recipe = hashlib.sha256(repr((HYPERKUBE_SOURCE.read_text(), GO_FLAGS, LINKER_FLAGS)).encode())
+    suffix = f"-{architecture()}-{recipe.hexdigest()[:12]}"
+    built = sorted((cache() / "kubernetes").glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime)
+    if built:
+        # What was built once stays in use, without asking the archive for news: the lab works offline.
+        return built[-1]
+    with private_apt() as apt:
+        version = source_version(apt)
+        entry = f"kubernetes/{version.replace('+', '_')}{suffix}"
+        return cached(entry, lambda out: build(out, apt, version))
+
+
+def architecture() -> str:
+    """Return Debian's name of this machine's architecture, as `amd64`."""
+    return run(["dpkg", "--print-architecture"]).stdout.strip()
+
+
+@contextmanager
+def private_apt() -> Iterator[Mapping[str, str]]:
+    """Give an environment in which apt knows Debian's source packages too; the machine's own is left alone."""
+    debian.ensure_packages(*BUILD_PACKAGES)
+    home = cache() / "scratch" / f"apt-{os.getpid()}"
+    (home / "lists" / "partial").mkdir(parents=True)
+    (home / "archives" / "partial").mkdir(parents=True)
+    (home / "sources.list").write_text(debian.sources_list("deb") + debian.sources_list("deb-src"))
+    (home / "apt.conf").write_text(
+        f'Dir::Etc::SourceList "{home}/sources.list";\n'
+        'Dir::Etc::SourceParts "/dev/null";\n'
+        f'Dir::State::Lists "{home}/lists";\n'
+        f'Dir::Cache "{home}";\n'
+        # Downloads land in a directory of ours, which apt's own user may not be able to reach.
+        f'APT::Sandbox::User "{run(["id", "-un"]).stdout.strip()}";\n'
+    )
+    apt = {**os.environ, "APT_CONFIG": str(home / "apt.conf")}
+    try:
+        with step("reading the indexes of Debian's source packages"):
+            run(["apt-get", "-q", "update"], env=apt)
+        yield apt
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def source_version(apt: Mapping[str, str]) -> str:
+    """Return the version of Debian's kubernetes source package, as `1.20.5+really1.20.2-1.1`."""
+    shown = run(["apt-cache", "showsrc", "--only-source", "kubernetes"], env=apt).stdout
+    versions = [line.split()[1] for line in shown.splitlines() if line.startswith("Version:")]
+    if not versions:
+        raise LabError(
+            f"Debian's archive for {debian.SUITE} has no source package kubernetes; "
+            "set LAB_K3S to a k3s executable"
+        )
+    newest = versions[0]
+    for version in versions[1:]:
+        if run(["dpkg", "--compare-versions", version, "gt", newest], check=False).returncode == 0:
+            newest = version
+    return newest
+
+
+def build(out: Path, apt: Mapping[str, str], version: str) -> None:
+    """Make the directory `out` with the programs.
+
+    Everything needed on the way goes below its parent, which is scratch.
+    """
+    work = out.parent
+    with step(f"downloading Kubernetes {version} (source) and etcd from Debian"):
+        run(
+            ["apt-get", "-q", "source", "--download-only", "--only-source", f"kubernetes={version}"],
+            env=apt,
+            cwd=work,
+        )
+        run(["apt-get", "-q", "download", "etcd-server"], env=apt, cwd=work)
+    run(["dpkg-source", "--no-check", "-x", only(work, "*.dsc").name, "source"], cwd=work)
+    run(["dpkg", "-x", only(work, "etcd-server_*.deb").name, "etcd"], cwd=work)
+    tree = work / "source"
+    (tree / "cmd" / "hyperkube").mkdir()
+    shutil.copy(HYPERKUBE_SOURCE, tree / "cmd" / "hyperkube" / "main.go")
+    compile_tree(tree, work)
+    out.mkdir()
+    shutil.move(tree / "_output" / "bin" / "hyperkube", out / "hyperkube")
+    shutil.move(work / "etcd" / "usr" / "bin" / "etcd", out / "etcd")
+    for program in PROGRAMS:
+        (work / program).symlink_to(out / "hyperkube")
+    facts = {
+        "kubernetes": run([work / "kubelet", "--version"]).stdout.split()[-1],
+        "debian": version,
+        "etcd": run([out / "etcd", "--version"]).stdout.split()[2],
+        "programs": list(PROGRAMS),
+        "files": {
+            name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in ("hyperkube", "etcd")
+        },
+    }
+    (out / "build.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def only(directory: Path, pattern: str) -> Path:
+    """Return the one file that matches; LabError when there is none or more."""
+    found = list(directory.glob(pattern))
+    if len(found) != 1:
+        raise LabError(f"expected one {pattern} in what apt downloaded, found {len(found)}")
+    return found[0]
+
+
+def compile_tree(tree: Path, work: Path) -> None:
+    """Compile hyperkube in an unpacked source tree, with progress.
+
+    Raise LabError with the end of the log on failure.
+    """
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("GO", "KUBE_"))},
+        "GOCACHE": str(work / "gocache"),
+        "GOPROXY": "off",  # everything is vendored: an attempt to download is a mistake
+        "CGO_ENABLED": "0",  # a static program runs on whatever libc the board has
+        "GOFLAGS": GO_FLAGS,
+        "GOLDFLAGS": LINKER_FLAGS,
+    }
+    say("this takes about 5 minutes on 2 cores, once")
+    start = told = time.monotonic()
+    lines: list[str] = []
+    with (
+        step("compiling Kubernetes"),
+        subprocess.Popen(
+            ["make", "all", "WHAT=cmd/hyperkube"],
+            cwd=tree,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as make,
+    ):
+        assert make.stdout is not None
+        for line in make.stdout:
+            lines.append(line)
+            if time.monotonic() - told > PROGRESS_SECONDS:
+                told = time.monotonic()
+                percent = min(99, 100 * len(lines) // PACKAGES_TO_COMPILE)
+                say(f"compiled {len(lines)} packages, about {percent} %, {told - start:.0f} s")
+    if make.returncode != 0:
+        raise LabError(f"compiling Kubernetes failed with status {make.returncode}\n{tail(''.join(lines))}")
+
+
+def zip_sources() -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of the Python files in the executable: the stand-in's own, and PyYAML's for
+    config.yaml.
+
+    A board has Python and may lack PyYAML; its pure Python form is 200 kB.
+    """
+    yield "__main__.py", MAIN.encode()
+    for path in sorted(STANDIN_SOURCES.glob("*.py")):
+        yield f"k3s_standin/{path.name}", path.read_bytes()
+    spec = find_spec("yaml")
+    if spec is None or spec.origin is None:
+        raise LabError("PyYAML is missing here; install the project's dependencies into this Python")
+    for path in sorted(Path(spec.origin).parent.glob("*.py")):
+        yield f"yaml/{path.name}", path.read_bytes()
+
+
+def pack(out: Path, payload: Path, sources: Mapping[str, bytes]) -> None:
+    """Make `out`/k3s: a zip archive that Python runs, with the programs compressed inside."""
+    out.mkdir()
+    target = out / "k3s"
+    with step("packing the K3s stand-in"):
+        with target.open("wb") as file:
+            file.write(b"#!/usr/bin/python3\n")
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, content in sorted(sources.items()):
+                    archive.writestr(stamped(name), content)
+                for name in ("build.json", "hyperkube", "etcd"):
+                    entry = stamped(f"payload/{name}")
+                    with (payload / name).open("rb") as source, archive.open(entry, "w") as sink:
+                        shutil.copyfileobj(source, sink, io.DEFAULT_BUFFER_SIZE * 64)
+        target.chmod(0o755)
+    say(f"the K3s stand-in is {target.stat().st_size / 1e6:.0f} MB")
+
+
+def stamped(name: str) -> zipfile.ZipInfo:
+    """Return a zip entry whose time is fixed, so that the same input makes the same file."""
+    entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry
+
+
+def main() -> int:
+    """Build what is absent and print the executable's path."""
+    try:
+        path = k3s_standin()
+    except LabError as error:
+        say(str(error))
+        return 1
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
