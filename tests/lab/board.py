@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual boards: systemd containers with a SIMULATED Tegra, reached over SSH.
+
+A board is found by the labels of its container; nothing else records it.
+"""
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import boards
+from tests.lab import ssh
+from tests.lab.engine import LABEL, docker
+from tests.lab.images import USER, board_image
+from tests.lab.process import LabError, run, tail
+
+BOARD_LABEL = f"{LABEL}.board"
+TYPE_LABEL = f"{LABEL}.type"
+READY_SECONDS = 120
+
+HERE = Path(__file__).parent
+# What a board gets besides the image: (file of the checkout, path on the board, mode).
+OWN_FILES = (
+    (HERE / "virtual_board/virtual-board", "usr/local/lib/jetson-k3s-lab/virtual-board", 0o755),
+    (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
+    (HERE / "nvidia_runtime/nvidia-container-runtime", "usr/bin/nvidia-container-runtime", 0o755),
+)
+TREE = "var/lib/simulated-tegra"
+
+# What systemd, a nested Docker engine and a kubelet need. A list instead of --privileged, so that every machine
+# gives the same board: --privileged fails where root lacks a capability (as in many containers and small VMs).
+CAPABILITIES = (
+    "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "NET_RAW", "SYS_MODULE",
+    "SYS_TIME", "MKNOD", "SYS_CHROOT", "SYSLOG", "IPC_LOCK",
+)  # fmt: skip
+# Overlay file systems do not nest, and etcd wants a real one.
+VOLUMES = ("/var/lib/docker", "/var/lib/rancher")
+
+
+@dataclass(frozen=True)
+class Board:
+    """One virtual board. `running` is what its container was when it was looked up."""
+
+    lab: str
+    name: str
+    container: str
+    type: str
+    address: str
+    running: bool
+
+    def exec(self, *command: str, check: bool = True, timeout: float | None = 120) -> str:
+        """Run a command on the board as root, past SSH; return its stdout. Raises LabError as `process.run`."""
+        return docker("exec", self.container, *command, check=check, timeout=timeout)
+
+
+def network_name(lab: str) -> str:
+    """Return the name of a lab's Docker network."""
+    return f"jetson-k3s-{lab}"
+
+
+def find(lab: str) -> list[Board]:
+    """Return the boards of a lab, in order."""
+    ids = docker(
+        "ps", "--all", "--quiet", f"--filter=label={LABEL}={lab}", f"--filter=label={BOARD_LABEL}"
+    ).split()
+    if not ids:
+        return []
+    found = []
+    for entry in json.loads(docker("inspect", *ids)):
+        labels = entry["Config"]["Labels"]
+        addresses = entry["NetworkSettings"]["Networks"][network_name(lab)]["IPAMConfig"] or {}
+        found.append(
+            Board(
+                lab=lab,
+                name=labels[BOARD_LABEL],
+                container=entry["Name"].lstrip("/"),
+                type=labels[TYPE_LABEL],
+                address=addresses.get("IPv4Address", ""),
+                running=entry["State"]["Running"],
+            )
+        )
+    return sorted(found, key=lambda board: int(board.name.rpartition("-")[2]))
+
+
+def get(lab: str, name: str) -> Board:
+    """Return one board by its name; raises LabError when the lab has no such board."""
+    known = find(lab)
+    for board in known:
+        if board.name == name:
+            return board
+    have = ", ".join(board.name for board in known) or "no board at all"
+    raise LabError(f"lab {lab!r} has no board {name!r} (it has {have})")
+
+
+def create(
+    lab: str, name: str, address: str, fixture: boards.Fixture, state: boards.State = "ready"
+) -> Board:
+    """Create a board's container, not started yet, with its simulated hardware and its SSH keys inside."""
+    container = f"{lab}-{name}"
+    label = f"--label={LABEL}={lab}"
+    volumes = []
+    for place in VOLUMES:
+        volume = f"{container}{place.replace('/', '-')}"
+        docker("volume", "create", label, volume)
+        volumes.append(f"--volume={volume}:{place}")
+    docker(
+        "create",
+        "--pull=never",
+        f"--name={container}",
+        f"--hostname={name}",
+        label,
+        f"--label={BOARD_LABEL}={name}",
+        f"--label={TYPE_LABEL}={fixture.id}",
+        f"--network={network_name(lab)}",
+        f"--network-alias={name}",
+        f"--ip={address}",
+        *(f"--cap-add={capability}" for capability in _capabilities()),
+        *(f"--security-opt={option}=unconfined" for option in ("seccomp", "apparmor", "systempaths")),
+        *(f"--tmpfs={place}" for place in ("/run:exec", "/run/lock", "/tmp:exec")),
+        "--volume=/sys/fs/cgroup:/sys/fs/cgroup:rw",
+        "--cgroupns=host",
+        "--device=/dev/kmsg",  # the kubelet does not start without it
+        "--stop-signal=SIGRTMIN+3",
+        *volumes,
+        board_image(),
+    )
+    with _staging() as stage:
+        host_key = _stage_own_files(stage, lab, name)
+        _stage_tegra(stage, fixture, state)
+        docker("cp", "--archive", f"{stage}/.", f"{container}:/")
+    ssh.trust(lab, address, host_key)
+    return get(lab, name)
+
+
+def start(board: Board, *, deadline_seconds: float = READY_SECONDS) -> None:
+    """Start a board and wait until it is up and takes SSH connections; raises LabError with a diagnosis."""
+    docker("start", board.container)
+    wait_until_up(board, deadline_seconds=deadline_seconds)
+
+
+def reboot(board: Board) -> None:
+    """Restart a board as a power button would, and wait until it is up again."""
+    docker("restart", board.container)
+    wait_until_up(board)
+
+
+def set_state(board: Board, state: boards.State) -> None:
+    """Change the simulated hardware of a running board, as seen in /sys and /dev; it stays so over a reboot."""
+    with _staging() as stage:
+        _stage_tegra(stage, boards.load()[board.type], state, tree="tree")
+        board.exec("rm", "-rf", f"/{TREE}.new")
+        docker("cp", "--archive", str(stage / "tree"), f"{board.container}:/{TREE}.new")
+    board.exec("/usr/local/lib/jetson-k3s-lab/virtual-board", "apply", f"/{TREE}.new")
+
+
+def wait_until_up(board: Board, *, deadline_seconds: float = READY_SECONDS) -> None:
+    """Wait until a board takes SSH connections and systemd has finished booting."""
+    deadline = time.monotonic() + deadline_seconds
+    while not _ssh_answers(board.address):
+        if (
+            time.monotonic() > deadline
+            or docker("inspect", "--format={{.State.Running}}", board.container) != "true"
+        ):
+            raise LabError(f"{board.name} does not take SSH connections\n{diagnosis(board)}")
+        time.sleep(0.1)
+    remaining = max(5, deadline - time.monotonic())
+    state = board.exec("timeout", f"{remaining:.0f}", "systemctl", "is-system-running", "--wait", check=False)
+    if state != "running":
+        raise LabError(f"{board.name} is {state or 'not up'}\n{diagnosis(board)}")
+
+
+def diagnosis(board: Board) -> str:
+    """Return what helps to see why a board is not up."""
+    questions = {
+        "container": [
+            "inspect",
+            "--format={{.State.Status}}, exit code {{.State.ExitCode}} {{.State.Error}}",
+            board.container,
+        ],
+        "failed units": ["exec", board.container, "systemctl", "--failed", "--no-legend", "--plain"],
+        "journal": ["exec", board.container, "journalctl", "--boot", "--no-pager", "--lines=25"],
+    }
+    said = []
+    for title, question in questions.items():
+        result = run(["docker", *question], check=False, timeout=20)
+        said.append(f"{title}:\n{tail(result.stdout + result.stderr, lines=25)}")
+    return "\n".join(said)
+
+
+def _capabilities() -> tuple[str, ...]:
+    """Return the capabilities of a board: the list, and SYS_RESOURCE where this machine has it to give."""
+    bounding = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd:")
+    )
+    sys_resource = 1 << 24  # include/uapi/linux/capability.h
+    return (*CAPABILITIES, "SYS_RESOURCE") if int(bounding.split()[1], 16) & sys_resource else CAPABILITIES
+
+
+@contextmanager
+def _staging() -> Iterator[Path]:
+    """Yield a directory whose content is going to a board, where everybody may read it."""
+    umask = os.umask(0o022)
+    try:
+        with tempfile.TemporaryDirectory(prefix="jetson-k3s-board-") as directory:
+            stage = Path(directory)
+            stage.chmod(0o755)
+            yield stage
+    finally:
+        os.umask(umask)
+
+
+def _stage_own_files(stage: Path, lab: str, name: str) -> str:
+    """Stage the lab's files and the SSH keys; return the public host key."""
+    for source, path, mode in OWN_FILES:
+        target = stage / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        target.chmod(mode)
+    wanted = stage / "etc/systemd/system/sysinit.target.wants/virtual-board.service"
+    wanted.parent.mkdir()
+    wanted.symlink_to("../virtual-board.service")
+    authorized = stage / "etc/ssh/authorized_keys" / USER
+    authorized.parent.mkdir(parents=True)
+    authorized.write_text(ssh.make_key(ssh.key_path(lab), f"jetson-k3s lab {lab}"))
+    return ssh.make_key(stage / "etc/ssh/ssh_host_ed25519_key", name)
+
+
+def _stage_tegra(stage: Path, fixture: boards.Fixture, state: boards.State, tree: str = "") -> None:
+    """Stage a simulated Tegra: what is mounted (sys, dev, proc) below `tree`, the rest at its place."""
+    root = stage / ".build"
+    boards.build(fixture, root, state=state, nodes="char")
+    target = stage / (tree or TREE)
+    target.mkdir(parents=True, exist_ok=True)
+    for part in ("sys", "dev", "proc"):
+        (root / part).rename(target / part)
+    if tree:
+        shutil.rmtree(root)
+    else:
+        shutil.copytree(root, stage, symlinks=True, dirs_exist_ok=True)
+        shutil.rmtree(root)
+
+
+def _ssh_answers(address: str) -> bool:
+    """Say whether an SSH server greets at the address."""
+    try:
+        with socket.create_connection((address, 22), timeout=1) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

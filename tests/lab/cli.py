@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lab's command line. Exit status: 0 done, 1 could not, 2 wrong usage, 130 interrupted."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from tests import boards
+from tests.lab import board, engine, lab, ssh
+from tests.lab.process import LabError, run, say
+
+INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m tests.lab",
+        description="Virtual Jetson boards: systemd containers with a simulated Tegra, reached over SSH.",
+        epilog="docs/lab.md says how it works, what is simulated and what that does not prove.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    up = commands.add_parser("up", help="bring virtual boards up and write their inventory and bundle")
+    _add_name(up)
+    up.add_argument(
+        "--boards", type=int, metavar="N", help="how many boards (default: as many as board types given)"
+    )
+    up.add_argument(
+        "--board-type",
+        default=lab.DEFAULT_TYPE,
+        metavar="ID[,ID...]",
+        help=f"which boards, the last one repeated (default: {lab.DEFAULT_TYPE}; "
+        f"all: {', '.join(boards.load())})",
+    )
+
+    commands.add_parser("status", help="show the labs and their boards")
+
+    shell = commands.add_parser("shell", help="open a shell on a board over SSH, or run a command there")
+    _add_name(shell)
+    shell.add_argument("board", metavar="BOARD", help="e.g. jetson-1")
+    shell.add_argument("argv", nargs="*", metavar="-- CMD", help="the command; without one a login shell")
+
+    down = commands.add_parser("down", help="take a lab away without a trace")
+    which = down.add_mutually_exclusive_group()
+    _add_name(which)
+    which.add_argument("--all", action="store_true", help="every lab, also of other checkouts")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command of the lab and return its exit status."""
+    arguments = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return int(COMMANDS[arguments.command](arguments))
+    except LabError as error:
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+
+
+def _add_name(to: argparse._ActionsContainer) -> None:
+    to.add_argument("--name", default=lab.DEFAULT_NAME, help=f"the lab's name (default: {lab.DEFAULT_NAME})")
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    given = arguments.board_type.split(",")
+    count = arguments.boards if arguments.boards is not None else len(given)
+    types = [given[min(index, len(given) - 1)] for index in range(count)]
+    fresh = arguments.name not in lab.names()
+    try:
+        ready = lab.up(arguments.name, types)
+    except KeyboardInterrupt:
+        if fresh:
+            say("interrupted: taking away what was made so far")
+            lab.down(arguments.name)
+        raise
+    _show(ready)
+    return 0
+
+
+def _status(_arguments: argparse.Namespace) -> int:
+    known = lab.names() if engine.answers() else []
+    if not known:
+        say("no lab is up; bring one up with `python -m tests.lab up`")
+    for name in known:
+        _show(board.find(name))
+    return 0
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    found = board.get(arguments.name, arguments.board)
+    return ssh.call(arguments.name, found.address, arguments.argv)
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    for name in lab.names() if arguments.all else [arguments.name]:
+        lab.down(name)
+    return 0
+
+
+def _show(found: Sequence[board.Board]) -> None:
+    """Write a table of boards to stdout."""
+    rows = [("LAB", "BOARD", "TYPE", "ADDRESS", "STATE", "DOCKER", "K3S")]
+    for one in found:
+        units = ("-", "-", "-")
+        if one.running:
+            answers = run(
+                [
+                    "docker",
+                    "exec",
+                    one.container,
+                    "systemctl",
+                    "is-active",
+                    "multi-user.target",
+                    "docker",
+                    "k3s",
+                    "k3s-agent",
+                ],
+                check=False,
+            ).stdout.split()
+            up, docker, server, agent = [*answers, *["?"] * 4][:4]
+            units = (up, docker, server if agent == "inactive" else agent)
+        rows.append((one.lab, one.name, one.type, one.address, *units))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        sys.stdout.write(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            + os.linesep
+        )
+
+
+COMMANDS = {"up": _up, "status": _status, "shell": _shell, "down": _down}

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The board's image: Debian with systemd, an SSH server and a Docker engine of its own. No K3s, nothing of NVIDIA."""
+
+from tests.lab.debian import rootfs
+from tests.lab.engine import LABEL, docker
+from tests.lab.paths import locked
+from tests.lab.process import step
+
+REPOSITORY = "jetson-k3s-lab/board"
+USER = "jetson"
+
+PACKAGES = (
+    "systemd", "systemd-sysv", "dbus",
+    "openssh-server", "sudo", "python3",
+    "docker.io", "iptables", "conntrack", "socat", "openssl",
+    "iproute2", "iputils-ping", "kmod", "procps", "ca-certificates", "curl", "less",
+)  # fmt: skip
+
+CUSTOMIZE = (
+    f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo {USER}',
+    f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" > "$1/etc/sudoers.d/{USER}"',
+    # Every board gets SSH host keys of its own; the package made some while it was installed.
+    'rm "$1"/etc/ssh/ssh_host_*',
+    'printf "PasswordAuthentication no\\nUseDNS no\\nAuthorizedKeysFile /etc/ssh/authorized_keys/%%u\\n" > "$1/etc/ssh/sshd_config.d/lab.conf"',
+    # Empty, not absent: absent means first boot, whose presets start units that wait for minutes.
+    ': > "$1/etc/machine-id"',
+    # Nothing on a virtual board for these to do; they cost boot time or fail without hardware.
+    'chroot "$1" systemctl mask getty.target console-getty.service systemd-logind.service apt-daily.timer '
+    "apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer "
+    "systemd-networkd-wait-online.service",
+)
+
+
+def board_image() -> str:
+    """Return the reference of the board's image, imported into the engine when it is not there yet."""
+    tar = rootfs("board", PACKAGES, customize=CUSTOMIZE)
+    reference = f"{REPOSITORY}:{tar.stem.rsplit('-', 1)[1]}"
+    with locked("board-image"):
+        if reference not in docker("image", "ls", REPOSITORY, "--format={{.Repository}}:{{.Tag}}").split():
+            with step("importing the board's image into Docker"):
+                docker(
+                    "import",
+                    '--change=CMD ["/lib/systemd/systemd"]',
+                    "--change=ENV container=docker",
+                    f"--change=LABEL {LABEL}.image=board",
+                    tar,
+                    reference,
+                )
+    return reference

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inventory of a lab, for `ansible-playbook -i`: the first board is the server, the others are agents."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.lab import ssh
+from tests.lab.board import Board
+from tests.lab.images import USER
+from tests.lab.paths import lab_dir
+
+# A Unix socket's path has 107 bytes, of which ssh and Ansible use some 30 for the name.
+LONGEST_SOCKET_DIRECTORY = 75
+
+
+def bundle_path(lab: str) -> Path:
+    """Return the directory of a lab's bundle."""
+    return lab_dir(lab) / "bundle"
+
+
+def control_directory(lab: str) -> Path:
+    """Return the directory of the sockets of ssh connections that Ansible keeps open."""
+    return lab_dir(lab) / "cp"
+
+
+def render(lab: str, boards: Sequence[Board]) -> str:
+    """Return the text of the inventory."""
+    hosts = [f"{board.name} ansible_host={board.address}" for board in boards]
+    variables = {
+        "ansible_user": USER,
+        "ansible_ssh_private_key_file": f'"{ssh.key_path(lab)}"',
+        "ansible_ssh_common_args": f"'{ssh.common_args(lab)}'",
+        "jetson_k3s_bundle": f'"{bundle_path(lab)}"',
+    }
+    if len(str(control_directory(lab))) <= LONGEST_SOCKET_DIRECTORY:
+        variables["ansible_control_path_dir"] = f'"{control_directory(lab)}"'
+    lines = [
+        f"# Virtual boards of the lab {lab!r}, written by `python -m tests.lab up`.",
+        "[server]",
+        *hosts[:1],
+        "",
+        "[agent]",
+        *hosts[1:],
+        "",
+        "[k3s_cluster:children]",
+        "server",
+        "agent",
+        "",
+        "[k3s_cluster:vars]",
+        *(f"{name}={value}" for name, value in variables.items()),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def write(lab: str, boards: Sequence[Board]) -> Path:
+    """Write `inventory.ini` into the lab's directory and return its path."""
+    path = lab_dir(lab) / "inventory.ini"
+    path.write_text(render(lab, boards))
+    return path

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lab as a whole: its network, its boards, its bundle; bringing it up and taking every trace of it away."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tests import boards
+from tests.lab import board, engine, inventory, ssh
+from tests.lab.board import Board
+from tests.lab.engine import LABEL, docker
+from tests.lab.images import board_image
+from tests.lab.paths import lab_dir, labs, locked
+from tests.lab.process import LabError, run, step
+
+DEFAULT_NAME = "lab"
+DEFAULT_TYPE = "agxorin-jp6"
+NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?")
+# One /24 of this range per lab: not K3s' (10.42, 10.43), not the nested engines' (172.17).
+SUBNETS = tuple(f"10.207.{number}" for number in range(1, 255))
+FIRST_ADDRESS = 11
+MOST_BOARDS = 20
+
+
+def up(name: str, types: Sequence[str]) -> list[Board]:
+    """Bring a lab up with one board per entry of `types` (ids of boards.json); return the boards.
+
+    A lab that is up already is left as it is; stopped boards are started, missing ones are added.
+    """
+    _check(name, types)
+    engine.ensure()
+    image = board_image()
+    lab_dir(name).mkdir(parents=True, exist_ok=True)
+    with locked(f"lab-{name}"):
+        subnet = _network(name)
+        existing = {found.name: found for found in board.find(name)}
+        wanted = {f"jetson-{number}": kind for number, kind in enumerate(types, 1)}
+        _check_existing(name, existing, wanted)
+        fixtures = boards.load()
+        with step(f"starting {len(wanted)} virtual board(s) from {image}"):
+            for number, (board_name, kind) in enumerate(wanted.items()):
+                if board_name not in existing:
+                    address = f"{subnet}.{FIRST_ADDRESS + number}"
+                    existing[board_name] = board.create(name, board_name, address, fixtures[kind])
+            with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
+                list(pool.map(board.start, existing.values()))
+        ready = board.find(name)
+        inventory.control_directory(name).mkdir(exist_ok=True)
+        inventory.write(name, ready)
+    return ready
+
+
+def down(name: str) -> None:
+    """Take a lab away: containers, volumes, networks, connections and its state directory. Idempotent."""
+    ssh.close_connections(inventory.control_directory(name))
+    if engine.answers():
+        of_lab = f"--filter=label={LABEL}={name}"
+        if containers := docker("ps", "--all", "--quiet", of_lab).split():
+            with step(f"removing {len(containers)} container(s) of lab {name!r}"):
+                docker("rm", "--force", "--volumes", *containers)
+        if networks := docker("network", "ls", "--quiet", of_lab).split():
+            docker("network", "rm", *networks)
+        if volumes := docker("volume", "ls", "--quiet", of_lab).split():
+            docker("volume", "rm", "--force", *volumes)
+    shutil.rmtree(lab_dir(name), ignore_errors=True)
+    if not names():
+        engine.stop_ours()
+
+
+def names() -> list[str]:
+    """Return the names of all labs that left anything, in Docker or in the checkout."""
+    found = {path.name for path in labs().iterdir()} if labs().is_dir() else set()
+    if engine.answers():
+        label = f'{{{{.Label "{LABEL}"}}}}'
+        for listing in (("ps", "--all"), ("network", "ls"), ("volume", "ls")):
+            found.update(docker(*listing, f"--filter=label={LABEL}", f"--format={label}").split())
+    return sorted(found)
+
+
+def _check(name: str, types: Sequence[str]) -> None:
+    if not NAME.fullmatch(name):
+        raise LabError(f"{name!r} is no name for a lab: up to 30 of a-z, 0-9 and -, no - at the ends")
+    known = boards.load()
+    if unknown := [kind for kind in types if kind not in known]:
+        raise LabError(f"no such board type: {', '.join(unknown)}; boards.json has {', '.join(known)}")
+    if not 0 < len(types) <= MOST_BOARDS:
+        raise LabError(f"a lab has 1 to {MOST_BOARDS} boards, not {len(types)}")
+
+
+def _check_existing(name: str, existing: dict[str, Board], wanted: dict[str, str]) -> None:
+    have = {board_name: found.type for board_name, found in existing.items()}
+    if any(wanted.get(board_name) != kind for board_name, kind in have.items()):
+        said = ", ".join(f"{board_name} ({kind})" for board_name, kind in have.items())
+        raise LabError(
+            f"lab {name!r} is there already with other boards: {said}; "
+            f"take it down first (`python -m tests.lab down --name {name}`) or choose another --name"
+        )
+
+
+def _network(lab: str) -> str:
+    """Return the first three numbers of the lab's subnet; make its network when it is not there."""
+    network = board.network_name(lab)
+    found = docker("network", "ls", f"--filter=name=^{network}$", "--format={{.Name}}")
+    if not found:
+        for subnet in SUBNETS:
+            result = run(
+                ["docker", "network", "create", f"--label={LABEL}={lab}", f"--subnet={subnet}.0/24", network],
+                check=False,
+            )
+            if result.returncode == 0:
+                return subnet
+            if "overlaps" not in result.stderr:
+                raise LabError(f"cannot make the Docker network {network}: {result.stderr.strip()}")
+        raise LabError(
+            "every subnet of 10.207.0.0/16 is taken; take other labs down (`python -m tests.lab down --all`)"
+        )
+    return docker("network", "inspect", "--format={{(index .IPAM.Config 0).Subnet}}", network).rpartition(
+        "."
+    )[0]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SSH to the boards: one key per lab, the boards' own host keys, strict checking."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.lab.debian import ensure_packages
+from tests.lab.images import USER
+from tests.lab.paths import lab_dir
+from tests.lab.process import run
+
+
+def make_key(path: Path, comment: str) -> str:
+    """Make an ed25519 key pair at `path` unless it is there; return the public key."""
+    if not path.exists():
+        if shutil.which("ssh-keygen") is None:
+            ensure_packages("openssh-client")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path])
+    return path.with_suffix(".pub").read_text()
+
+
+def key_path(lab: str) -> Path:
+    """Return the path of the lab's private key."""
+    return lab_dir(lab) / "id_ed25519"
+
+
+def known_hosts_path(lab: str) -> Path:
+    """Return the path of the lab's known_hosts file."""
+    return lab_dir(lab) / "known_hosts"
+
+
+def trust(lab: str, address: str, public_key: str) -> None:
+    """Record a board's host key, in place of an older one of the same address."""
+    path = known_hosts_path(lab)
+    kept = (
+        [line for line in path.read_text().splitlines() if line.split()[0] != address]
+        if path.exists()
+        else []
+    )
+    kind, key = public_key.split()[:2]
+    path.write_text("".join(f"{line}\n" for line in [*kept, f"{address} {kind} {key}"]))
+
+
+def options(lab: str) -> list[str]:
+    """Return the `-o` settings that make ssh trust this lab's boards only, and ask nobody."""
+    return [
+        f'UserKnownHostsFile="{known_hosts_path(lab)}"',
+        "GlobalKnownHostsFile=none",
+        "StrictHostKeyChecking=yes",
+        "IdentitiesOnly=yes",
+    ]
+
+
+def common_args(lab: str) -> str:
+    """Return the settings as one string for Ansible's `ansible_ssh_common_args`."""
+    return " ".join(f"-o {option}" for option in options(lab))
+
+
+def call(lab: str, address: str, command: Sequence[str]) -> int:
+    """Run a command on a board (a login shell without one), on this terminal; return its exit status."""
+    settings = [word for option in [*options(lab), "LogLevel=ERROR"] for word in ("-o", option)]
+    argv = ["ssh", "-F", "none", *settings, "-i", str(key_path(lab)), f"{USER}@{address}", *command]
+    return subprocess.run(argv, check=False).returncode
+
+
+def close_connections(sockets: Path) -> None:
+    """End the ssh processes that hold the connections of a control socket directory open."""
+    for path in sockets.glob("*") if sockets.is_dir() else ():
+        run(["ssh", "-F", "none", "-o", f"ControlPath={path}", "-O", "exit", "board"], check=False)
