@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When to register with the kubelet, again and again.
+
+A loop compares facts instead of trusting single events: which kubelet.sock is there now, is the plugin's own socket
+still there, is the kubelet listening on a stream. Any difference from what was registered is a reason to register,
+and the reason is in the log. Events only make the loop look sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc import aio
+
+from tegra_device_plugin.kubelet import api_pb2 as api
+from tegra_device_plugin.kubelet.server import OPTIONS, SOCKET_PREFIX, SOCKET_SUFFIX, Advertised, Endpoint
+from tegra_device_plugin.watch import DirectoryWatch, Identity
+
+API_VERSION = "v1beta1"
+KUBELET_SOCKET = "kubelet.sock"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often and how long, in seconds."""
+
+    look: float = 5.0
+    """Between looks when changes are heard by events: the safety net."""
+    look_without_events: float = 0.25
+    register: float = 12.0
+    """For one Register: newer kubelets dial the plugin inside it and allow themselves 10 s."""
+    stream: float = 5.0
+    """From a Register to the kubelet's ListAndWatch: kubelets up to 1.20 answer first and dial later."""
+    first_retry: float = 0.02
+    last_retry: float = 5.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one look at the socket directory and at the current endpoint shows."""
+
+    resource: str | None
+    """To be advertised; None: nothing."""
+    kubelet: Identity | None
+    own_socket: Identity | None = None
+    streams: int = 0
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What was true when the kubelet accepted the last registration."""
+
+    resource: str
+    kubelet: Identity
+    own_socket: Identity | None
+    at: float
+    """Seconds, the loop's clock."""
+
+
+def reason_to_register(
+    facts: Facts, registered: Registered | None, dialled: bool, now: float, pace: Pace
+) -> str | None:
+    """Say why the plugin has to register now; None if all is well or there is nothing to register with."""
+    if facts.resource is None or facts.kubelet is None:
+        return None
+    if registered is None:
+        return "not registered yet"
+    if facts.kubelet != registered.kubelet:
+        return "the kubelet started anew"
+    if facts.resource != registered.resource:
+        return f"the resource was {registered.resource} before"
+    if facts.own_socket != registered.own_socket:
+        return "the plugin's own socket is gone"
+    if facts.streams:
+        return None
+    if dialled:
+        return "the kubelet's stream ended"
+    if now - registered.at >= pace.stream:
+        return f"the kubelet opened no stream within {pace.stream:g} s"
+    return None
+
+
+def retry_delays(pace: Pace) -> Iterator[float]:
+    """Seconds to wait after the first, second, ... registration in a row that did not last."""
+    delay = pace.first_retry
+    while True:
+        yield min(delay, pace.last_retry)
+        delay *= 2
+
+
+class Registrar:
+    """Keeps the current offer registered with whatever kubelet is there."""
+
+    def __init__(self, directory: Path, advertised: Advertised, pace: Pace | None = None) -> None:
+        self.registrations = 0
+        self.failures = 0
+        self.endpoint: Endpoint | None = None
+        self._directory = directory
+        self._advertised = advertised
+        self._pace = pace or Pace()
+        self._registered: Registered | None = None
+        self._wake = asyncio.Event()
+        self._retiring: list[Endpoint] = []
+
+    @property
+    def connected(self) -> bool:
+        """True while the kubelet is listening to the current registration."""
+        return self.endpoint is not None and self.endpoint.streams > 0
+
+    async def run(self) -> None:
+        """Keep registered until cancelled; then end the streams and remove the sockets."""
+        with DirectoryWatch(self._directory, self._wake.set) as watch:
+            try:
+                await self._keep_registered(watch)
+            finally:
+                endpoints = [*self._retiring, *([self.endpoint] if self.endpoint else [])]
+                await asyncio.gather(*(endpoint.stop() for endpoint in endpoints))
+
+    def look_now(self) -> None:
+        """Look at once: the offer may have changed."""
+        self._wake.set()
+
+    async def _keep_registered(self, watch: DirectoryWatch) -> None:
+        clock = asyncio.get_running_loop().time
+        kubelet: Identity | None = None
+        delays = retry_delays(self._pace)
+        not_before = connected_since = clock()
+        while True:
+            self._wake.clear()
+            pause = self._pace.look if watch.rearm() else self._pace.look_without_events
+            facts = self._look()
+            now = clock()
+            if not self.connected:
+                connected_since = now
+            if facts.kubelet != kubelet or now - connected_since >= self._pace.last_retry:
+                kubelet = facts.kubelet
+                delays = retry_delays(self._pace)
+                not_before = now
+            reason = reason_to_register(facts, self._registered, self._dialled, now, self._pace)
+            if (
+                facts.resource
+                and facts.kubelet
+                and reason
+                and now >= not_before
+                and not self._newer_instance()
+            ):
+                await self._register(reason, facts.resource, facts.kubelet, pause)
+                not_before = clock() + next(delays)
+                continue
+            if reason and now < not_before:
+                pause = min(pause, not_before - now)
+            elif self._registered and not self._dialled:
+                pause = min(pause, max(self._registered.at + self._pace.stream - now, self._pace.first_retry))
+            await self._retire()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause)
+
+    @property
+    def _dialled(self) -> bool:
+        return self.endpoint is not None and self.endpoint.dialled
+
+    def _look(self) -> Facts:
+        offer = self._advertised.offer
+        return Facts(
+            resource=offer.resource if offer else None,
+            kubelet=Identity.of(self._directory / KUBELET_SOCKET),
+            own_socket=Identity.of(self.endpoint.path) if self.endpoint else None,
+            streams=self.endpoint.streams if self.endpoint else 0,
+        )
+
+    def _newer_instance(self) -> bool:
+        """Tell whether a newer instance of this plugin serves here: then it has the resource, not this one.
+
+        Two instances overlap while a DaemonSet is updated. Without an order both would register again each time
+        the other takes the resource over. The first registration of a process never gives way.
+        """
+        if self._registered is None or self.endpoint is None:
+            return False
+        started = self.endpoint.name.rpartition("-")[0]
+        newer = (
+            path
+            for path in self._directory.glob(f"{SOCKET_PREFIX}*{SOCKET_SUFFIX}")
+            if path.name.rpartition("-")[0] > started and accepts(path)
+        )
+        return next(newer, None) is not None
+
+    async def _register(self, reason: str, resource: str, kubelet: Identity, pause: float) -> None:
+        if not accepts(self._directory / KUBELET_SOCKET):
+            log.debug("%s, but nobody listens on %s", reason, KUBELET_SOCKET)
+            return
+        endpoint = Endpoint(self._directory, resource, self._advertised, self._wake.set)
+        try:
+            await endpoint.start()
+            await self._call(endpoint, kubelet, pause)
+        except (OSError, aio.AioRpcError) as error:
+            self.failures += 1
+            detail = (
+                f"{error.code().name}: {error.details()}"
+                if isinstance(error, aio.AioRpcError)
+                else str(error)
+            )
+            log.warning("cannot register %s (%s): %s", resource, reason, detail)
+            await endpoint.stop()
+            return
+        except BaseException:
+            await endpoint.stop()
+            raise
+        self.registrations += 1
+        log.info("registered %s as %s (%s)", resource, endpoint.name, reason)
+        if self.endpoint:
+            self._retiring.append(self.endpoint)
+        self.endpoint = endpoint
+        self._registered = Registered(resource, kubelet, endpoint.identity, asyncio.get_running_loop().time())
+
+    async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:
+        """Ask the kubelet; give up as soon as it is not that kubelet any more, for then its answer means nothing."""
+        path = self._directory / KUBELET_SOCKET
+        request = api.RegisterRequest(
+            version=API_VERSION, endpoint=endpoint.name, resource_name=endpoint.resource, options=OPTIONS
+        )
+        # A subchannel shared with an earlier attempt would bring that one's reconnection back-off along.
+        channel = aio.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)])
+        async with channel:
+            register = channel.unary_unary(
+                "/v1beta1.Registration/Register", api.RegisterRequest.SerializeToString, api.Empty.FromString
+            )
+            call = asyncio.ensure_future(register(request, timeout=self._pace.register))
+            try:
+                while not call.done():
+                    self._wake.clear()
+                    if Identity.of(path) != kubelet:
+                        raise ConnectionResetError("the kubelet was replaced meanwhile")
+                    woken = asyncio.ensure_future(self._wake.wait())
+                    await asyncio.wait((call, woken), timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                    woken.cancel()
+                await call
+            finally:
+                call.cancel()
+
+    async def _retire(self) -> None:
+        """Stop the endpoints of earlier registrations that nobody listens to, or that have been replaced."""
+        done = [endpoint for endpoint in self._retiring if self.connected or not endpoint.streams]
+        self._retiring = [endpoint for endpoint in self._retiring if endpoint not in done]
+        for endpoint in done:
+            await endpoint.stop()
+
+
+def accepts(path: Path) -> bool:
+    """Tell whether somebody listens on the unix socket at `path`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # the queue is full: busy, not dead
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def sweep(directory: Path) -> None:
+    """Remove the sockets that killed instances left behind; a living one's answer."""
+    for path in directory.glob(f"{SOCKET_PREFIX}*{SOCKET_SUFFIX}"):
+        if not accepts(path):
+            with suppress(OSError):
+                path.unlink()
+                log.info("removed the stale socket %s", path.name)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node advertises to its kubelet, and what a container that asks for it gets. Pure functions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tegra_device_plugin.config import Settings
+
+# One iGPU per board: its identity is its place, so the id is stable over restarts and re-installations.
+GPU_ID = "igpu0"
+REPLICA_SEPARATOR = "::"  # NVIDIA's form; exporters split on it
+
+# nvidia-container-toolkit reads the ids from the names of mounts below this directory (accept-...-as-volume-mounts).
+VOLUME_MOUNT_ROOT = "/var/run/nvidia-container-devices"
+
+
+class RefusedRequest(ValueError):
+    """A container asked for devices that cannot be given; the text goes into the pod's status."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A read-only bind mount: `host` (path on the node) appears at `container`."""
+
+    host: str
+    container: str
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a container gets. Every id of one offer grants the same: there is one GPU."""
+
+    envs: tuple[tuple[str, str], ...]
+    device_nodes: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One extended resource of the node."""
+
+    resource: str
+    ids: tuple[str, ...]
+    healthy: bool
+    reason: str
+    grant: Grant = field(repr=False)
+    one_per_container: bool = False
+
+    def check(self, asked: Sequence[str]) -> None:
+        """Raise RefusedRequest unless a container may get exactly the devices `asked` for."""
+        unknown = sorted(set(asked) - set(self.ids))
+        if unknown:
+            raise RefusedRequest(f"{self.resource}: unknown device {', '.join(map(repr, unknown))}")
+        if len(set(asked)) != len(asked):
+            raise RefusedRequest(f"{self.resource}: a device is asked for twice: {', '.join(asked)}")
+        if not asked:
+            raise RefusedRequest(f"{self.resource}: a container asks for no device")
+        if self.one_per_container and len(asked) > 1:
+            raise RefusedRequest(
+                f"{self.resource}: {len(asked)} asked for, but replicas share one GPU, so more than one gives nothing "
+                "more: ask for 1 (sharing.timeSlicing.failRequestsGreaterThanOne)"
+            )
+        if not self.healthy:
+            raise RefusedRequest(f"{self.resource}: the GPU is unhealthy: {self.reason}")
+
+
+def make_offer(settings: Settings, device_nodes: Sequence[str], healthy: bool, reason: str) -> Offer:
+    """Give what is advertised for a board's GPU in its present state; `device_nodes` are the host paths that exist."""
+    return Offer(
+        resource=settings.resource,
+        ids=replica_ids(settings.sharing.replicas),
+        healthy=healthy,
+        reason=reason,
+        grant=_grant(settings, device_nodes),
+        one_per_container=settings.sharing.replicas > 1 and settings.sharing.fail_requests_greater_than_one,
+    )
+
+
+def _grant(settings: Settings, device_nodes: Sequence[str]) -> Grant:
+    # The toolkit's CSV mode knows "0" and "all" and, from 1.19, refuses any other id.
+    visible = "0" if settings.device_id_strategy == "index" else "all"
+    mounts: tuple[Mount, ...] = ()
+    env = visible
+    if "volume-mounts" in settings.device_list_strategies:
+        env = VOLUME_MOUNT_ROOT
+        mounts = (Mount(host="/dev/null", container=f"{VOLUME_MOUNT_ROOT}/{visible}"),)
+    return Grant(
+        envs=(("NVIDIA_VISIBLE_DEVICES", env),),
+        # Nodes named to the kubelet stay allowed when systemd rewrites the container's device rules (daemon-reload).
+        device_nodes=tuple(device_nodes),
+        mounts=mounts,
+    )
+
+
+def preferred(available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+    """Choose `size` of the available ids, those that must be included first, then in the order of their numbers.
+
+    Replicas are alike, so any choice is as good; a stable one is easy to follow in logs. Never raises: an error
+    would fail the pod's admission, while the kubelet takes a short answer as "no preference".
+    """
+    forced = dict.fromkeys(must_include)
+    rest = sorted(set(available) - forced.keys(), key=_replica_number)
+    return [*forced, *rest][: max(size, 0)]
+
+
+def replica_ids(replicas: int) -> tuple[str, ...]:
+    """Device ids: the plain GPU, or `replicas` shares of it."""
+    if replicas == 1:
+        return (GPU_ID,)
+    return tuple(f"{GPU_ID}{REPLICA_SEPARATOR}{number}" for number in range(replicas))
+
+
+def _replica_number(device_id: str) -> tuple[int, str]:
+    _, _, number = device_id.rpartition(REPLICA_SEPARATOR)
+    return (int(number) if number.isdecimal() else 0, device_id)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocking reads of the board, kept away from the event loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Sensor:
+    """Runs one blocking read at a time in a daemon thread, with a deadline.
+
+    A read of sysfs can hang in the kernel for ever. Then every later one fails at once instead of adding a
+    thread, nothing else waits for it, and the process can still end.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        """`deadline` in seconds."""
+        self._deadline = deadline
+        self._thread: threading.Thread | None = None
+
+    async def read(self, function: Callable[[], T]) -> T:
+        """Give what `function` returns or raises; raises TimeoutError if it, or an earlier one, hangs."""
+        if self._thread and self._thread.is_alive():
+            raise TimeoutError("an earlier read of the board still hangs")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                result = function()
+            except Exception as error:  # noqa: BLE001 - handed to the waiting caller as it is
+                deliver, outcome = answer.set_exception, error
+            else:
+                deliver, outcome = answer.set_result, result
+            with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                loop.call_soon_threadsafe(lambda: None if answer.done() else deliver(outcome))
+
+        self._thread = threading.Thread(target=work, name="sensor", daemon=True)
+        self._thread.start()
+        async with asyncio.timeout(self._deadline):
+            return await answer

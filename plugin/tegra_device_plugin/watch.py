@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hear about changes in a directory: inotify where the kernel grants it, never relied upon.
+
+A watch only says "look again"; whoever is told compares facts. So a missed or a needless event costs time, never
+correctness, and a machine whose inotify instances are exhausted is served by looking more often.
+"""
+
+import asyncio
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+# linux/inotify.h
+_IN_ATTRIB = 0x4
+_IN_CLOSE_WRITE = 0x8
+_IN_MOVED_FROM = 0x40
+_IN_MOVED_TO = 0x80
+_IN_CREATE = 0x100
+_IN_DELETE = 0x200
+_IN_DELETE_SELF = 0x400
+_IN_MOVE_SELF = 0x800
+_IN_IGNORED = 0x8000
+_IN_ONLYDIR = 0x1000000
+_MASK = (
+    _IN_ATTRIB
+    | _IN_CLOSE_WRITE
+    | _IN_MOVED_FROM
+    | _IN_MOVED_TO
+    | _IN_CREATE
+    | _IN_DELETE
+    | _IN_DELETE_SELF
+    | _IN_MOVE_SELF
+    | _IN_ONLYDIR
+)
+_EVENT = struct.Struct("iIII")
+_BUFFER_BYTES = 16384
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Tells one incarnation of a file from the next, even if the inode number is used again."""
+
+    device: int
+    inode: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """Identity of what is at `path` (links not followed), None if there is nothing or no access."""
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return None
+        return cls(status.st_dev, status.st_ino, status.st_ctime_ns)
+
+
+class DirectoryWatch:
+    """Calls `on_change` when an entry of `directory` changes, as far as the kernel lets us know.
+
+    Use as a context manager inside a running event loop. Call `rearm` with every look: it follows a directory that
+    was removed and made again, and tells whether events can be expected.
+    """
+
+    def __init__(self, directory: Path, on_change: Callable[[], None]) -> None:
+        self._directory = directory
+        self._on_change = on_change
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int | None = None
+        self._watched: tuple[int, int] | None = None
+
+    def __enter__(self) -> Self:
+        self.rearm()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._close()
+
+    def rearm(self) -> bool:
+        """Watch the directory that is there now; True if its changes will be heard."""
+        try:
+            status = self._directory.stat()
+        except OSError:
+            self._watched = None
+            return False
+        here = (status.st_dev, status.st_ino)
+        if self._watched == here:
+            return True
+        if self._fd is None and not self._open():
+            return False
+        descriptor = self._libc.inotify_add_watch(self._fd, os.fsencode(self._directory), _MASK)
+        self._watched = here if descriptor >= 0 else None
+        return self._watched is not None
+
+    def _open(self) -> bool:
+        fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if fd < 0:  # EMFILE: fs.inotify.max_user_instances is used up
+            return False
+        self._fd = fd
+        asyncio.get_running_loop().add_reader(fd, self._read, fd)
+        return True
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+        self._fd = self._watched = None
+
+    def _read(self, fd: int) -> None:
+        try:
+            events = os.read(fd, _BUFFER_BYTES)
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                self._close()
+            return
+        offset = 0
+        while offset < len(events):
+            _, mask, _, length = _EVENT.unpack_from(events, offset)
+            offset += _EVENT.size + length
+            if mask & (_IN_IGNORED | _IN_MOVE_SELF):
+                self._watched = None
+        self._on_change()
