@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Board and GPU together: what `tegra-device-plugin detect` says."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tegra_device_plugin import board as boards
+from tegra_device_plugin import gpu as gpus
+from tegra_device_plugin.board import Board, Evidence
+from tegra_device_plugin.gpu import Gpu
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What was found below a host root."""
+
+    board: Board
+    gpu: Gpu
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """All places looked at, in order."""
+        return (*self.board.evidence, *self.gpu.evidence)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form of `detect`."""
+        board, gpu = self.board, self.gpu
+        return {
+            "platform": board.platform,
+            "soc": board.soc,
+            "l4t": board.l4t,
+            "jetpack": board.jetpack,
+            "module": board.module,
+            "model": board.model,
+            "gpu": {
+                "chip": gpu.chip,
+                "compute_capability": gpu.compute_capability,
+                "state": gpu.state,
+                "sysfs": gpu.sysfs,
+                "device_nodes": list(gpu.device_nodes),
+                "memory_bytes": gpu.memory_bytes,
+            },
+            "evidence": [dataclasses.asdict(entry) for entry in self.evidence],
+        }
+
+
+def detect(root: Path) -> Detection:
+    """Identify the board below the host root `root` and find its GPU."""
+    board = boards.identify(root)
+    return Detection(board, gpus.find(root, board))

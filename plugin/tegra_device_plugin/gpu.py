@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The board's integrated GPU: its place in sysfs, chip, device nodes, memory and whether it can be used."""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tegra_device_plugin import catalogue
+from tegra_device_plugin.board import Board, Evidence, nvgpu_devices
+from tegra_device_plugin.hosttree import HostTree
+
+State = Literal["ready", "unpowered", "absent"]
+
+_DEVFREQ = "/sys/class/devfreq"
+_PLATFORM_DEVICES = "/sys/bus/platform/devices"
+# An integrated PCI GPU (Thor) is always there, a card in a slot never is (as in nvidia-container-toolkit).
+_PCI_GPU = "/sys/bus/pci/devices/0000:01:00.0"
+_NVIDIA_VENDOR = "0x10de"
+# Where R34 and later put the user device nodes when the GPU is first switched on (nvgpu os/linux/ioctl.c).
+_SWITCHED_ON_NODE = "/dev/nvgpu/igpu0/ctrl"
+_R36 = 36
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The integrated GPU as far as it was found. Paths are the host's.
+
+    `unpowered`: the device exists but cannot be used yet. It was never switched on since boot (its devfreq
+    entry and, since R34, its user device nodes appear at that moment), or switching it on failed, or its driver
+    is not loaded: look again later. `absent`: there is no such device.
+    """
+
+    chip: str | None
+    compute_capability: str | None
+    state: State
+    sysfs: str | None
+    device_nodes: tuple[str, ...]
+    memory_bytes: int | None
+    evidence: tuple[Evidence, ...]
+    driver: str | None = None  # the driver that serves this kind of GPU, bound or not
+    devfreq: str | None = None
+
+
+def find(root: Path, board: Board) -> Gpu:
+    """Look for the integrated GPU of `board` in the host file system seen at `root`."""
+    host = HostTree(root)
+    if board.platform == "none":
+        return _absent(Evidence("gpu", False, "not looked for: this machine is not a Tegra"))
+    places = list(_places(host, board))
+    evidence = [place.evidence for place in places]
+    place = next((place for place in places if place.device), None)
+    if place is None or place.device is None:
+        return _absent(*evidence)
+
+    chip, chip_evidence = _chip(host, place.device, board.soc)
+    devfreq = _devfreq(host, place.device)
+    state, state_evidence = _state(host, place.device, place.driver, devfreq)
+    known = catalogue.load().chips.get(chip or "")
+    return Gpu(
+        chip=chip,
+        compute_capability=known.compute_capability if known else None,
+        state=state,
+        sysfs=place.device,
+        device_nodes=_device_nodes(host, place.driver, board.l4t),
+        memory_bytes=_memory_bytes(host),
+        evidence=(*evidence, chip_evidence, state_evidence),
+        driver=place.driver,
+        devfreq=devfreq,
+    )
+
+
+def missing_nodes(host: HostTree, driver: str) -> tuple[str, ...]:
+    """The device nodes (host paths) that are not there and without which nothing can run on the GPU."""
+    alternatives = catalogue.load().drivers[driver].required
+    missing = (
+        tuple(path for path in (f"/dev/{name}" for name in names) if not host.is_node(path))
+        for names in alternatives
+    )
+    return min(missing, key=len)
+
+
+def bound_driver(host: HostTree, device: str) -> str | None:
+    """Name of the driver that serves the device, None without one."""
+    driver = host.link(f"{device}/driver")
+    return posixpath.basename(driver) if driver else None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a GPU was looked for: the device found there and the driver that serves GPUs there."""
+
+    device: str | None
+    driver: str
+    evidence: Evidence
+
+
+def _absent(*evidence: Evidence) -> Gpu:
+    return Gpu(None, None, "absent", None, (), None, evidence)
+
+
+def _places(host: HostTree, board: Board) -> Iterator[_Place]:
+    """Look where this SoC has its GPU, everywhere for an unknown SoC; the best source first."""
+    soc = catalogue.load().socs.get(board.soc or "")
+    if soc is None or soc.bus == "platform":
+        yield from _platform_places(host)
+    if soc is None or soc.bus == "pci":
+        yield _pci_place(host)
+
+
+def _platform_places(host: HostTree) -> Iterator[_Place]:
+    scaled = (host.link(f"{_DEVFREQ}/{name}/device") for name in host.names(_DEVFREQ))
+    named = (name for name in host.names(_PLATFORM_DEVICES) if _chip_suffix(name) is not None)
+    sources = (
+        (_DEVFREQ, next((device for device in scaled if device and _is_gpu(host, device)), None)),
+        ("driver gk20a", next(iter(nvgpu_devices(host)), None)),
+        (_PLATFORM_DEVICES, host.link(f"{_PLATFORM_DEVICES}/{next(named, '')}")),
+    )
+    for source, device in sources:
+        yield _Place(device, "gk20a", Evidence(source, device is not None, device or "no GPU there"))
+
+
+def _pci_place(host: HostTree) -> _Place:
+    device = host.link(_PCI_GPU)
+    if device is None:
+        return _Place(None, "nvidia", Evidence(_PCI_GPU, False, "no such PCI device"))
+    vendor = host.text(f"{device}/vendor")
+    if vendor != _NVIDIA_VENDOR:
+        return _Place(
+            None, "nvidia", Evidence(_PCI_GPU, False, f"vendor {vendor}, not {_NVIDIA_VENDOR} (NVIDIA)")
+        )
+    return _Place(device, "nvidia", Evidence(_PCI_GPU, True, device))
+
+
+def _chip_suffix(name: str) -> str | None:
+    """What a platform GPU's name ends in: `gpu`, or the chip's name on kernels up to 5.10; None for no GPU."""
+    suffix = name.rpartition(".")[2]
+    nodes = {chip.node for chip in catalogue.load().chips.values()}
+    return suffix if suffix == "gpu" or suffix in nodes else None
+
+
+def _compatible(host: HostTree, device: str) -> tuple[str, ...]:
+    """The device's `compatible`. Where /sys/firmware is hidden, of_node dangles but `uevent` still has it."""
+    from_tree = host.strings(f"{device}/of_node/compatible")
+    if from_tree:
+        return from_tree
+    lines = (host.text(f"{device}/uevent") or "").splitlines()
+    pairs = (line.partition("=") for line in lines)
+    return tuple(
+        value for key, _, value in pairs if key.startswith("OF_COMPATIBLE_") and key != "OF_COMPATIBLE_N"
+    )
+
+
+def _is_gpu(host: HostTree, device: str) -> bool:
+    known = {chip.compatible for chip in catalogue.load().chips.values()}
+    return _chip_suffix(device) is not None or any(entry in known for entry in _compatible(host, device))
+
+
+def _chip(host: HostTree, device: str, soc: str | None) -> tuple[str | None, Evidence]:
+    """The GPU's chip: by its own `compatible`, else by its name, else by the SoC around it."""
+    tables = catalogue.load()
+    compatible = _compatible(host, device)
+    by_compatible = next((name for name, chip in tables.chips.items() if chip.compatible in compatible), None)
+    suffix = _chip_suffix(device)
+    by_name = next((name for name, chip in tables.chips.items() if suffix and chip.node == suffix), None)
+    by_soc = tables.socs[soc].chip if soc and soc in tables.socs else None
+    chip = by_compatible or by_name or by_soc
+    if chip is None:
+        return None, Evidence(
+            "gpu chip", False, f"compatible {' '.join(compatible) or 'unreadable'}, SoC {soc}: unknown"
+        )
+    said_by = (
+        f"compatible {' '.join(compatible)}" if by_compatible else "its name" if by_name else f"SoC {soc}"
+    )
+    doubt = f"; but SoC {soc} has {by_soc}" if by_soc not in (None, chip) else ""
+    return chip, Evidence("gpu chip", True, f"{chip} by {said_by}{doubt}")
+
+
+def _devfreq(host: HostTree, device: str) -> str | None:
+    """The GPU's devfreq directory; Thor has several, of which gpu-gpc-0 (the compute clusters) sorts first."""
+    names = host.names(f"{device}/devfreq")
+    return f"{device}/devfreq/{names[0]}" if names else None
+
+
+def _state(host: HostTree, device: str, driver: str, devfreq: str | None) -> tuple[State, Evidence]:
+    bound = bound_driver(host, device)
+    if bound != driver:
+        return "unpowered", Evidence("gpu state", False, f"driver {bound or 'none'} instead of {driver}")
+    if driver == "gk20a" and devfreq is None and not host.is_node(_SWITCHED_ON_NODE):
+        status = host.text(f"{device}/power/runtime_status")
+        return "unpowered", Evidence(
+            "gpu state",
+            False,
+            f"never switched on since boot, or switching it on failed (runtime_status {status})",
+        )
+    missing = missing_nodes(host, driver)
+    if missing:
+        return "unpowered", Evidence("gpu state", False, f"no {' '.join(missing)}")
+    return "ready", Evidence("gpu state", True, f"driver {driver}, device nodes are there")
+
+
+def _device_nodes(host: HostTree, driver: str, l4t: str | None) -> tuple[str, ...]:
+    entry = catalogue.load().drivers[driver]
+    since_r36 = l4t is None or catalogue.version(l4t)[0] >= _R36
+    patterns = entry.nodes + (entry.nodes_from_r36 if since_r36 else ())
+    nodes = (
+        posixpath.join("/dev", posixpath.dirname(pattern), name)
+        for pattern in patterns
+        for name in fnmatch.filter(
+            host.names(posixpath.join("/dev", posixpath.dirname(pattern))), posixpath.basename(pattern)
+        )
+    )
+    return tuple(sorted({path for path in nodes if host.is_node(path)}))
+
+
+def _memory_bytes(host: HostTree) -> int | None:
+    """All of the board's memory in bytes: the GPU has none of its own."""
+    for line in (host.text("/proc/meminfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key == "MemTotal":
+            return int(value.removesuffix("kB")) * 1024
+    return None

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a host's files below a root directory: bounded, never blocking on a file, never outside the root."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+_MAX_LINKS = 40  # the kernel's own limit (linux/namei.h, MAXSYMLINKS)
+_READ_LIMIT = 4096  # bytes; a sysfs attribute has at most a page
+
+
+class HostTree:
+    """A host's file system seen at `root`. Paths are the host's own: absolute, as strings.
+
+    Symbolic links are followed here and not by the kernel, so that an absolute one (/proc/device-tree) stays below
+    the root and none leads out of it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root).rstrip("/")
+
+    def resolve(self, path: str) -> str:
+        """The host path without links. Raises OSError when something on the way does not exist."""
+        pending = path.split("/")[::-1]
+        done: list[str] = []
+        links = 0
+        while pending:
+            part = pending.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            try:
+                target = os.readlink("/".join((self._root, *done, part)))
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # EINVAL: it exists and is no link
+                    raise
+                done.append(part)
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            if target.startswith("/"):
+                done.clear()
+            pending.extend(target.split("/")[::-1])
+        return "/" + "/".join(done)
+
+    def link(self, path: str) -> str | None:
+        """What `resolve` says, or None where it fails."""
+        try:
+            return self.resolve(path)
+        except OSError:
+            return None
+
+    def read(self, path: str) -> bytes:
+        """The file's first 4096 bytes. Raises OSError, also where a sensor's driver refuses to answer."""
+        file = os.open(
+            self._root + self.resolve(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        )
+        try:
+            return os.read(file, _READ_LIMIT)
+        finally:
+            os.close(file)
+
+    def text(self, path: str) -> str | None:
+        """The file's text without surrounding white space and NULs; None when it cannot be read."""
+        try:
+            return self.read(path).decode("utf-8", "replace").strip("\0 \t\r\n")
+        except OSError:
+            return None
+
+    def strings(self, path: str) -> tuple[str, ...]:
+        """The NUL-separated strings of a device tree property; none when it cannot be read."""
+        text = self.text(path)
+        return tuple(part for part in text.split("\0") if part) if text else ()
+
+    def names(self, path: str) -> list[str]:
+        """The directory's entries in order; none when it cannot be read."""
+        try:
+            return sorted(os.listdir(self._root + self.resolve(path)))
+        except OSError:
+            return []
+
+    def is_node(self, path: str) -> bool:
+        """Whether something stands there that is no directory. Simulated boards have plain files as device nodes."""
+        try:
+            return not stat.S_ISDIR(os.lstat(self._root + self.resolve(path)).st_mode)
+        except OSError:
+            return False
