@@ -30,7 +30,7 @@ _R36 = 36
 class Gpu:
     """The integrated GPU as far as it was found. Paths are the host's.
 
-    `unpowered`: the device exists but cannot be used yet. It was never switched on since boot (its devfreq
+    `unpowered`: the device exists but is not in use yet. It was never switched on since boot (its devfreq
     entry and, since R34, its user device nodes appear at that moment), or switching it on failed, or its driver
     is not loaded: look again later. `absent`: there is no such device.
     """
@@ -137,7 +137,7 @@ def _pci_place(host: HostTree) -> _Place:
 
 
 def _chip_suffix(name: str) -> str | None:
-    """What a platform GPU's name ends in: `gpu`, or the chip's name on kernels up to 5.10; None for no GPU."""
+    """What a platform GPU's name ends in: `gpu`, or the chip up to kernel 5.10; None if it is no GPU's."""
     suffix = name.rpartition(".")[2]
     nodes = {chip.node for chip in catalogue.load().chips.values()}
     return suffix if suffix == "gpu" or suffix in nodes else None
@@ -181,7 +181,7 @@ def _chip(host: HostTree, device: str, soc: str | None) -> tuple[str | None, Evi
 
 
 def _devfreq(host: HostTree, device: str) -> str | None:
-    """The GPU's devfreq directory; Thor has several, of which gpu-gpc-0 (the compute clusters) sorts first."""
+    """The GPU's devfreq directory; of Thor's several, gpu-gpc-0 (the compute clusters) sorts first."""
     names = host.names(f"{device}/devfreq")
     return f"{device}/devfreq/{names[0]}" if names else None
 

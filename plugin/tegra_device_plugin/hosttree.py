@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a host's files below a root directory: bounded, never blocking on a file, never outside the root."""
+"""Reading a host's files below a root directory: bounded, without waiting, never outside the root."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _READ_LIMIT = 4096  # bytes; a sysfs attribute has at most a page
 class HostTree:
     """A host's file system seen at `root`. Paths are the host's own: absolute, as strings.
 
-    Symbolic links are followed here and not by the kernel, so that an absolute one (/proc/device-tree) stays below
-    the root and none leads out of it.
+    Symbolic links are followed here and not by the kernel, so that an absolute one (/proc/device-tree) stays
+    below the root and none leads out of it. Strings and `os` instead of Path: a third of the time, several
+    hundred calls per detection.
     """
 
     def __init__(self, root: Path) -> None:
@@ -35,7 +36,7 @@ class HostTree:
                 del done[-1:]
                 continue
             try:
-                target = os.readlink("/".join((self._root, *done, part)))
+                target = os.readlink("/".join((self._root, *done, part)))  # noqa: PTH115 - see the class
             except OSError as error:
                 if error.errno != errno.EINVAL:  # EINVAL: it exists and is no link
                     raise
@@ -81,12 +82,12 @@ class HostTree:
     def names(self, path: str) -> list[str]:
         """The directory's entries in order; none when it cannot be read."""
         try:
-            return sorted(os.listdir(self._root + self.resolve(path)))
+            return sorted(os.listdir(self._root + self.resolve(path)))  # noqa: PTH208 - see the class
         except OSError:
             return []
 
     def is_node(self, path: str) -> bool:
-        """Whether something stands there that is no directory. Simulated boards have plain files as device nodes."""
+        """Whether something stands there that is no directory; simulated boards have plain files in /dev."""
         try:
             return not stat.S_ISDIR(os.lstat(self._root + self.resolve(path)).st_mode)
         except OSError:

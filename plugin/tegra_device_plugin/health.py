@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the GPU fit for use: one cheap look at it, what the look means, and how many looks make a verdict.
+
+Only files that do not wake the GPU are read (nvgpu os/linux/sysfs.c): the masks of its units
+(gpc_fs_mask, fbp_fs_mask, tpc_fs_mask) would. Reading `load` of an active GPU counts as use and postpones its
+power-down by railgate_delay (500 ms), so POLL_SECONDS is ten times that, and a suspended GPU is not asked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tegra_device_plugin.gpu import Gpu, bound_driver, missing_nodes
+from tegra_device_plugin.hosttree import HostTree
+
+# Worst case from a change to the verdict, with the default Hysteresis: 5 + 2 x 1 s.
+POLL_SECONDS = 5.0
+RECHECK_SECONDS = 1.0  # while a change waits to be confirmed
+
+_THERMAL = "/sys/class/thermal"
+_GPU_ZONE = re.compile(r"gpu([-_].*)?", re.IGNORECASE)  # GPU-therm, gpu-thermal, GPU
+_OFFLINE = -256000  # m°C of a zone whose power domain is off (R35; later kernels fail the read)
+_MILLI = 1000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at the GPU. Nothing in it is a judgement; None is "not known"."""
+
+    device: bool
+    driver: str | None  # the one bound to the device
+    expected_driver: str | None
+    on_bus: bool | None  # whether a PCI device answers
+    runtime_status: str | None
+    power_control: str | None
+    missing_nodes: tuple[str, ...]
+    devfreq: Literal["present", "absent", "lost"]  # lost: it was there when the GPU was found
+    failed_reads: tuple[str, ...]
+    load_percent: float | None
+    frequency_hz: int | None
+    temperature_celsius: float | None
+    critical_celsius: float | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the GPU can be given to containers: a word for machines and a line for people."""
+
+    healthy: bool
+    reason: str
+    detail: str
+
+
+UNKNOWN = Verdict(False, "unknown", "the GPU could not be looked at")
+
+
+def sample(root: Path, gpu: Gpu) -> Sample:
+    """Look once at a GPU that `gpu.find` found below the same host root. Takes about a millisecond."""
+    host = HostTree(root)
+    device = gpu.sysfs
+    if device is None or gpu.driver is None or host.link(device) is None:
+        return Sample(
+            device=False,
+            driver=None,
+            expected_driver=gpu.driver,
+            on_bus=None,
+            runtime_status=None,
+            power_control=None,
+            missing_nodes=(),
+            devfreq="absent",
+            failed_reads=(),
+            load_percent=None,
+            frequency_hz=None,
+            temperature_celsius=None,
+            critical_celsius=None,
+        )
+    status = host.text(f"{device}/power/runtime_status")
+    load, load_failure = _load(host, device, status)
+    frequency, frequency_failure = _number(host, f"{gpu.devfreq}/cur_freq") if gpu.devfreq else (None, None)
+    temperature, critical = _temperature(host)
+    return Sample(
+        device=True,
+        driver=bound_driver(host, device),
+        expected_driver=gpu.driver,
+        on_bus=_on_bus(host, device, status),
+        runtime_status=status,
+        power_control=host.text(f"{device}/power/control"),
+        missing_nodes=missing_nodes(host, gpu.driver),
+        devfreq=_devfreq(host, device, gpu.devfreq),
+        failed_reads=tuple(filter(None, (load_failure, frequency_failure))),
+        load_percent=load,
+        frequency_hz=frequency,
+        temperature_celsius=temperature,
+        critical_celsius=critical,
+    )
+
+
+def judge(seen: Sample) -> Verdict:
+    """What one sample says by itself: the first complaint, hardest first."""
+    return next(_complaints(seen), None) or Verdict(True, "ok", _state_of(seen))
+
+
+class Hysteresis:
+    """Turns samples into a verdict that does not flap.
+
+    A change needs `bad` samples in a row to become unhealthy and `good` to become healthy again; the very first
+    sample decides alone, so that a good GPU is offered at once.
+    """
+
+    def __init__(self, bad: int = 2, good: int = 3) -> None:
+        self._needed = {False: bad, True: good}
+        self._verdict: Verdict | None = None
+        self._against = 0
+
+    @property
+    def settled(self) -> bool:
+        """False while samples contradict the verdict: look again after RECHECK_SECONDS."""
+        return self._against == 0
+
+    def observe(self, seen: Sample | None) -> Verdict:
+        """Count one sample in; None stands for a look that failed or hung."""
+        new = judge(seen) if seen else UNKNOWN
+        if self._verdict is None or new.healthy == self._verdict.healthy:
+            self._verdict, self._against = new, 0
+            return self._verdict
+        self._against += 1
+        if self._against >= self._needed[new.healthy]:
+            self._verdict, self._against = new, 0
+        return self._verdict
+
+
+def _complaints(seen: Sample) -> Iterator[Verdict]:
+    def unhealthy(reason: str, detail: str) -> Verdict:
+        return Verdict(False, reason, detail)
+
+    if not seen.device:
+        yield unhealthy("device-gone", "the GPU's device has vanished from /sys")
+    elif seen.on_bus is False:
+        yield unhealthy("fell-off-bus", "the GPU does not answer on the PCI bus: reboot the board")
+    elif seen.driver != seen.expected_driver:
+        yield unhealthy(
+            "driver-unbound", f"driver {seen.driver or 'none'} is bound, not {seen.expected_driver}"
+        )
+    if seen.runtime_status == "error" or (seen.runtime_status == "suspended" and seen.power_control == "on"):
+        yield unhealthy("power-failed", "the GPU could not be switched on: see `dmesg | grep nvgpu`")
+    if seen.missing_nodes:
+        absent = " ".join(seen.missing_nodes)
+        if seen.devfreq == "absent" and seen.runtime_status == "suspended":
+            yield unhealthy("not-powered", f"never switched on since boot, so there is no {absent}")
+        yield unhealthy("nodes-missing", f"no {absent}")
+    if seen.devfreq == "lost":
+        yield unhealthy("devfreq-lost", "the GPU's devfreq entry has vanished")
+    if seen.failed_reads:
+        yield unhealthy("unreadable", "; ".join(seen.failed_reads))
+    temperature, critical = seen.temperature_celsius, seen.critical_celsius
+    if temperature is not None and critical is not None and temperature >= critical:
+        yield unhealthy("too-hot", f"{temperature:.1f} °C, critical is {critical:.1f} °C")
+
+
+def _state_of(seen: Sample) -> str:
+    return f"runtime_status {seen.runtime_status or 'unknown'}"
+
+
+def _devfreq(host: HostTree, device: str, found: str | None) -> Literal["present", "absent", "lost"]:
+    if host.names(f"{device}/devfreq"):
+        return "present"
+    return "lost" if found else "absent"
+
+
+def _number(host: HostTree, path: str) -> tuple[int | None, str | None]:
+    """The number in a file, or why the kernel refused to say. An absent file and other text are neither."""
+    try:
+        return int(host.read(path)), None
+    except ValueError:
+        return None, None
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return None, None
+        return None, f"{path}: {os.strerror(error.errno or 0)}"
+
+
+def _load(host: HostTree, device: str, status: str | None) -> tuple[float | None, str | None]:
+    """GPU load in percent (the file says tenths). Thor and nvgpu's production builds have no such file."""
+    if status == "suspended":
+        return 0.0, None
+    tenths, failure = _number(host, f"{device}/load")
+    return (None if tenths is None else tenths / 10), failure
+
+
+def _on_bus(host: HostTree, device: str, status: str | None) -> bool | None:
+    """Whether a PCI device answers: one that fell off the bus reads as ones. A sleeping one is left alone."""
+    if status != "active":
+        return None
+    try:
+        return host.read(f"{device}/config")[:2] != b"\xff\xff"
+    except OSError:
+        return None
+
+
+def _temperature(host: HostTree) -> tuple[float | None, float | None]:
+    """The GPU's temperature and its critical trip in °C. A zone that is off, as the GPU may be, has none."""
+    for name in host.names(_THERMAL):
+        zone = f"{_THERMAL}/{name}"
+        if not _GPU_ZONE.fullmatch(host.text(f"{zone}/type") or ""):
+            continue
+        temperature, _ = _number(host, f"{zone}/temp")
+        if temperature is None or temperature == _OFFLINE:
+            return None, None
+        return temperature / _MILLI, _critical(host, zone)
+    return None, None
+
+
+def _critical(host: HostTree, zone: str) -> float | None:
+    for name in host.names(zone):
+        if (
+            name.startswith("trip_point_")
+            and name.endswith("_type")
+            and host.text(f"{zone}/{name}") == "critical"
+        ):
+            trip, _ = _number(host, f"{zone}/{name.removesuffix('_type')}_temp")
+            return None if trip is None else trip / _MILLI
+    return None
