@@ -33,7 +33,7 @@ BUILD_PACKAGES = ("dpkg-dev", "golang-go", "make", "rsync", "debian-archive-keyr
 GO_FLAGS = "-v -trimpath -mod=vendor -tags=providerless"
 LINKER_FLAGS = "-s -w -buildid="
 # Lines that `-v` prints with Debian's 1.20.2, for the progress report only.
-PACKAGES_TO_COMPILE = 2020
+PACKAGES_TO_COMPILE = 2120
 PROGRESS_SECONDS = 15
 PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 MAIN = "from k3s_standin.cli import main\n\nmain()\n"
@@ -78,7 +78,7 @@ def architecture() -> str:
 
 @contextmanager
 def private_apt() -> Iterator[Mapping[str, str]]:
-    """Give an environment in which apt knows Debian's source packages too; the machine's own is left alone."""
+    """Give an environment in which apt knows Debian's source packages too."""
     debian.ensure_packages(*BUILD_PACKAGES)
     home = cache() / "scratch" / f"apt-{os.getpid()}"
     (home / "lists" / "partial").mkdir(parents=True)
@@ -174,30 +174,28 @@ def compile_tree(tree: Path, work: Path) -> None:
         "GOFLAGS": GO_FLAGS,
         "GOLDFLAGS": LINKER_FLAGS,
     }
-    say("this takes about 5 minutes on 2 cores, once")
     start = told = time.monotonic()
     lines: list[str] = []
-    with (
-        step("compiling Kubernetes"),
-        subprocess.Popen(
-            ["make", "all", "WHAT=cmd/hyperkube"],
-            cwd=tree,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as make,
-    ):
+    say("compiling Kubernetes: about 5 minutes on 2 cores, once")
+    with subprocess.Popen(
+        ["make", "all", "WHAT=cmd/hyperkube"],
+        cwd=tree,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as make:
         assert make.stdout is not None
         for line in make.stdout:
             lines.append(line)
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
                 percent = min(99, 100 * len(lines) // PACKAGES_TO_COMPILE)
-                say(f"compiled {len(lines)} packages, about {percent} %, {told - start:.0f} s")
+                say(f"compiling Kubernetes: {len(lines)} packages, about {percent} %, {told - start:.0f} s")
     if make.returncode != 0:
         raise LabError(f"compiling Kubernetes failed with status {make.returncode}\n{tail(''.join(lines))}")
+    say(f"compiling Kubernetes: done in {time.monotonic() - start:.0f} s")
 
 
 def zip_sources() -> Iterator[tuple[str, bytes]]:

@@ -11,7 +11,6 @@ import json
 import secrets
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,6 +130,6 @@ def signing_key(path: Path) -> Path:
     return path
 
 
-def hosts_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names and addresses without repetition, in order."""
+def distinct(*names: str) -> tuple[str, ...]:
+    """Return names and addresses in order, without the empty and the repeated ones."""
     return tuple(dict.fromkeys(name for name in names if name))

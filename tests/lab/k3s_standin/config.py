@@ -155,7 +155,7 @@ def as_texts(value: object, where: str) -> list[str]:
 
 
 def parse_flags(flags: Sequence[str], command: Command) -> Values:
-    """Return the values of `--name value`, `--name=value` and `-n value` flags; lists gather, the rest replace.
+    """Return the values of `--name value`, `--name=value` and `-n value` flags; lists gather.
 
     Raises StandinError for a flag that the command does not have.
     """

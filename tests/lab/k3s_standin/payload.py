@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs inside the executable, and their unpacking into `<data-dir>/data/<hash>/bin` as K3s does."""
+
+import fcntl
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import StandinError
+
+log = logging.getLogger(__name__)
+
+FILES = ("hyperkube", "etcd")
+# This module's file is <archive>/k3s_standin/payload.py.
+ARCHIVE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Build:
+    """What the executable was built from: versions, and the names hyperkube answers to."""
+
+    kubernetes: str
+    debian: str
+    etcd: str
+    programs: tuple[str, ...]
+    digest: str
+
+
+def build() -> Build:
+    """Return the build facts that were packed in. Raises StandinError when run from the sources."""
+    if not ARCHIVE.is_file():
+        raise StandinError("this is not the packed executable; make one with: python -m tests.lab.kubernetes")
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        content = archive.read("payload/build.json")
+    facts = json.loads(content)
+    return Build(
+        kubernetes=facts["kubernetes"],
+        debian=facts["debian"],
+        etcd=facts["etcd"],
+        programs=tuple(facts["programs"]),
+        digest=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def version_text() -> str:
+    """Return what `k3s --version` prints: K3s' form, and that this is none."""
+    facts = build()
+    return (
+        f"k3s version {facts.kubernetes}+k3s.standin (stand-in for tests, not K3s: Kubernetes "
+        f"{facts.kubernetes} and etcd {facts.etcd} from Debian's kubernetes {facts.debian})"
+    )
+
+
+def unpacked(data_dir: Path) -> Path:
+    """Return the directory with the programs, unpacked when absent: whole or not there at all."""
+    facts = build()
+    data = data_dir / "data"
+    target = data / facts.digest
+    if not target.is_dir():
+        data.mkdir(parents=True, exist_ok=True)
+        with (data / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for leftover in data.glob("*.partial"):
+                shutil.rmtree(leftover)
+            if not target.is_dir():
+                log.info("Preparing data dir %s", target)
+                unpack(data / f"{facts.digest}.partial" / "bin", facts)
+                (data / f"{facts.digest}.partial").rename(target)
+    return target / "bin"
+
+
+def unpack(directory: Path, facts: Build) -> None:
+    """Write the programs and the links to them, through to the disk."""
+    directory.mkdir(parents=True)
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        for name in FILES:
+            with archive.open(f"payload/{name}") as source, (directory / name).open("wb") as sink:
+                shutil.copyfileobj(source, sink, io.DEFAULT_BUFFER_SIZE * 64)
+                os.fchmod(sink.fileno(), 0o755)
+                sink.flush()
+                os.fsync(sink.fileno())
+    for program in facts.programs:
+        (directory / program).symlink_to("hyperkube")

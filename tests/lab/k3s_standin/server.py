@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`k3s server`: the control plane, the endpoint where nodes join, and a node beside them."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import certs, files, kubeconfig, manifests, supervisor, tokens
+from .api import Api, until
+from .config import Config
+from .errors import StandinError
+from .network import API_PORT, FIRST_SERVICE_ADDRESS, SERVICE_CIDR, SUPERVISOR_PORT, address_towards
+from .node import label, merge_flags, run_node
+from .notify import notify
+from .processes import Children
+
+log = logging.getLogger(__name__)
+
+KUBECONFIG = Path("/etc/rancher/k3s/k3s.yaml")
+API_URL = f"https://127.0.0.1:{API_PORT}"
+ETCD_URL = "http://127.0.0.1:2379"
+ETCD_PEER_URL = "http://127.0.0.1:2380"
+ROLE_LABELS = {
+    "node-role.kubernetes.io/control-plane": "true",
+    "node-role.kubernetes.io/master": "true",
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Everything by which the server is known: authorities, certificates, passwords."""
+
+    server_ca: certs.Pair
+    client_ca: certs.Pair
+    serving: certs.Pair
+    admin: certs.Pair
+    api_to_kubelet: certs.Pair
+    controller: Path  # kubeconfig
+    scheduler: Path  # kubeconfig
+    signing_key: Path
+    passwords: dict[str, str]
+
+
+def establish(config: Config, node_ip: str) -> Identity:
+    """Return the server's identity, made at the first start and kept after that."""
+    home = config.data_dir / "server"
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    tls = home / "tls"
+    server_ca = certs.authority(tls, "server-ca")
+    client_ca = certs.authority(tls, "client-ca")
+    hosts = certs.distinct(
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+        "127.0.0.1",
+        FIRST_SERVICE_ADDRESS,
+        config.node_name,
+        node_ip,
+        *config.tls_sans,
+    )
+
+    def client(name: str, user: str, group: str = "") -> certs.Pair:
+        return certs.certificate(tls, name, client_ca, certs.Subject(user, group))
+
+    def component(name: str, user: str) -> Path:
+        path = home / "cred" / f"{name}.kubeconfig"
+        return kubeconfig.write(path, API_URL, server_ca.cert, client(f"client-{name}", user))
+
+    passwords = settle_passwords(config, home / "token")
+    ca_pem = server_ca.cert.read_bytes()
+    files.write(home / "token", tokens.full(ca_pem, "server", passwords["server"]))
+    files.link(home / "node-token", "token")
+    files.write(home / "agent-token", tokens.full(ca_pem, "node", passwords["node"]))
+    return Identity(
+        server_ca=server_ca,
+        client_ca=client_ca,
+        serving=certs.certificate(
+            tls, "serving-kube-apiserver", server_ca, certs.Subject("k3s", hosts=hosts)
+        ),
+        admin=client("client-admin", "system:admin", "system:masters"),
+        api_to_kubelet=client("client-kube-apiserver", "system:apiserver", "system:masters"),
+        controller=component("controller", "system:kube-controller-manager"),
+        scheduler=component("scheduler", "system:kube-scheduler"),
+        signing_key=certs.signing_key(tls / "service.key"),
+        passwords=passwords,
+    )
+
+
+def settle_passwords(config: Config, token_file: Path) -> dict[str, str]:
+    """Return the passwords of the users `server` and `node`.
+
+    The server's is the configured token's, or a random one, and stays for the cluster's life: K3s encrypts
+    its data by it. The node's is the agent token's, the server's without one.
+    """
+    wanted = tokens.parse(config.token).password if config.token else ""
+    if token_file.exists():
+        kept = tokens.parse(token_file.read_text()).password
+        if wanted and not tokens.same(wanted, kept):
+            raise StandinError(
+                f"this cluster was made with another token, which is in {token_file}; "
+                "give that one, or none, or start over with an empty data directory"
+            )
+        wanted = kept
+    password = wanted or tokens.new_password()
+    agent_token = tokens.parse(config.agent_token).password if config.agent_token else password
+    return {"server": password, "node": agent_token}
+
+
+def etcd_flags(config: Config) -> list[str]:
+    """Return etcd's flags: one member on loopback, data in the data directory, synced to disk."""
+    return [
+        "--name=default",
+        f"--data-dir={config.data_dir}/server/db/etcd",
+        f"--listen-client-urls={ETCD_URL}",
+        f"--advertise-client-urls={ETCD_URL}",
+        f"--listen-peer-urls={ETCD_PEER_URL}",
+        f"--initial-advertise-peer-urls={ETCD_PEER_URL}",
+        f"--initial-cluster=default={ETCD_PEER_URL}",
+        "--logger=zap",
+        "--log-level=warn",
+    ]
+
+
+def apiserver_flags(config: Config, identity: Identity, node_ip: str) -> list[str]:
+    """Return the API server's flags; the user's kube-apiserver-arg entries replace ours."""
+    issuer = "https://kubernetes.default.svc.cluster.local"
+    return merge_flags(
+        {
+            "etcd-servers": ETCD_URL,
+            "secure-port": str(API_PORT),
+            "bind-address": "0.0.0.0",  # noqa: S104  (agents come from other hosts)
+            "advertise-address": node_ip,
+            "allow-privileged": "true",
+            "anonymous-auth": "false",
+            "authorization-mode": "Node,RBAC",
+            "enable-admission-plugins": "NodeRestriction",
+            "client-ca-file": str(identity.client_ca.cert),
+            "tls-cert-file": str(identity.serving.cert),
+            "tls-private-key-file": str(identity.serving.key),
+            "kubelet-certificate-authority": str(identity.server_ca.cert),
+            "kubelet-client-certificate": str(identity.api_to_kubelet.cert),
+            "kubelet-client-key": str(identity.api_to_kubelet.key),
+            "kubelet-preferred-address-types": "InternalIP,Hostname",
+            "service-account-issuer": issuer,
+            "api-audiences": f"{issuer},k3s",
+            "service-account-key-file": str(identity.signing_key),
+            "service-account-signing-key-file": str(identity.signing_key),
+            "service-cluster-ip-range": SERVICE_CIDR,
+            "profiling": "false",
+        },
+        config.apiserver_args,
+    )
+
+
+def controller_flags(identity: Identity) -> list[str]:
+    """Return the controller manager's flags."""
+    return [
+        *component_flags(identity.controller),
+        f"--service-account-private-key-file={identity.signing_key}",
+        f"--root-ca-file={identity.server_ca.cert}",
+        f"--cluster-signing-cert-file={identity.client_ca.cert}",
+        f"--cluster-signing-key-file={identity.client_ca.key}",
+        "--use-service-account-credentials=true",
+    ]
+
+
+def component_flags(config: Path) -> list[str]:
+    """Return the flags that scheduler and controller manager share: one instance, loopback, no plain HTTP."""
+    return [
+        f"--kubeconfig={config}",
+        f"--authentication-kubeconfig={config}",
+        f"--authorization-kubeconfig={config}",
+        "--bind-address=127.0.0.1",
+        "--port=0",
+        "--leader-elect=false",
+        "--profiling=false",
+    ]
+
+
+async def run_server(children: Children, config: Config, programs: Path) -> None:
+    """Run the control plane and this host's node, and apply manifests for ever."""
+    node_ip = config.node_ip or address_towards()
+    identity = await asyncio.to_thread(establish, config, node_ip)
+    KUBECONFIG.parent.mkdir(parents=True, exist_ok=True)
+    kubeconfig.write(KUBECONFIG, API_URL, identity.server_ca.cert, identity.admin, config.kubeconfig_mode)
+    notify("STATUS=starting the API server")
+    await children.start("etcd", [programs / "etcd", *etcd_flags(config)])
+    api_flags = apiserver_flags(config, identity, node_ip)
+    await children.start("kube-apiserver", [programs / "kube-apiserver", *api_flags])
+    api = Api(API_URL, identity.server_ca.cert, identity.admin)
+    await until(api.ready)
+    log.info("Kube API server is now running")
+    cluster = supervisor.Cluster(identity.server_ca, identity.client_ca, identity.passwords, api)
+    supervisor.serve(cluster, identity.serving)
+    await children.start(
+        "kube-controller-manager",
+        [programs / "kube-controller-manager", *controller_flags(identity)],
+    )
+    await children.start(
+        "kube-scheduler", [programs / "kube-scheduler", *component_flags(identity.scheduler)]
+    )
+    own_url = f"https://127.0.0.1:{SUPERVISOR_PORT}"
+    own_token = tokens.parse((config.data_dir / "server" / "agent-token").read_text())
+    await run_node(children, config, own_url, own_token, programs)
+    await label(api, config.node_name, ROLE_LABELS)
+    log.info("k3s is up and running")
+    notify("READY=1\nSTATUS=running")
+    directory = config.data_dir / "server" / "manifests"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    apply = manifests.kubectl_apply(
+        programs / "kubectl", KUBECONFIG, config.data_dir / "server" / "kubectl-cache"
+    )
+    await manifests.deploy(manifests.Deployer(directory, apply))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's own HTTPS endpoint, where nodes join: CA bundle, credentials, certificates.
+
+Paths, headers and refusals are those of K3s (pkg/server/router.go). A kubelet's key is made here and handed
+out with its certificate, over TLS, to a node that knew the token.
+"""
+
+import base64
+import binascii
+import logging
+import re
+import ssl
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from . import certs, tokens
+from .api import Api, ApiError
+from .network import SUPERVISOR_PORT
+
+log = logging.getLogger(__name__)
+
+# A client that stalls costs one thread for this long.
+TIMEOUT_SECONDS = 20.0
+NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
+NODE_PASSWORD_REJECTED = (
+    "Node password rejected, duplicate hostname or contents of '/etc/rancher/node/password' may not match "
+    "server node-passwd entry, try enabling a unique node name with the --with-node-id flag"
+)
+
+
+class Refused(Exception):  # noqa: N818  (an answer, not an error: the protocol has it)
+    """A request that is answered with a status other than 200."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the endpoint hands out and checks against."""
+
+    server_ca: certs.Pair
+    client_ca: certs.Pair
+    passwords: Mapping[str, str]  # user (`server` or `node`) to password
+    api: Api
+
+    def authenticate(self, authorization: str) -> None:
+        """Refuse a request whose Authorization header has not a known user and the token's password."""
+        scheme, _, encoded = authorization.partition(" ")
+        try:
+            user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            user = password = ""
+        # The comparison also takes place for an unknown user, against something that no password equals.
+        known = tokens.same(password, self.passwords.get(user, "\0"))
+        if scheme != "Basic" or not known:
+            raise Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
+
+    def admit(self, node: str, password: str) -> None:
+        """Refuse a node whose name belongs to another host, or that comes before the API server is ready.
+
+        The first host that comes with a name gets it: its password's hash is kept as a Secret, as K3s does.
+        """
+        if not NODE_NAME.fullmatch(node) or not password:
+            raise Refused(HTTPStatus.BAD_REQUEST, "K3s-Node-Name and K3s-Node-Password headers are required")
+        name = f"{node}.node-password.k3s"
+        try:
+            secret = self.api.get(f"{SECRETS}/{name}")
+            if secret is None:
+                self.api.call("POST", SECRETS, password_secret(name, password))
+                return
+        except (OSError, ApiError) as error:
+            # Also when two hosts came at the same moment: the second one asks again and is checked.
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"server is not ready: {error}") from error
+        hashed = base64.b64decode(secret["data"]["hash"]).decode()
+        if not tokens.verify_password(password, hashed):
+            raise Refused(HTTPStatus.FORBIDDEN, NODE_PASSWORD_REJECTED)
+
+    def answer(self, path: str, headers: Mapping[str, str]) -> bytes:
+        """Return the content at a path. Raises Refused."""
+        if path == "/ping":
+            return b"pong"
+        if path == "/cacerts":
+            return self.server_ca.cert.read_bytes()
+        if not path.startswith("/v1-k3s/"):
+            raise Refused(HTTPStatus.NOT_FOUND, "not found; this stand-in has the Kubernetes API on 6444")
+        self.authenticate(headers.get("Authorization", ""))
+        if path == "/v1-k3s/client-ca.crt":
+            return self.client_ca.cert.read_bytes()
+        if path not in {"/v1-k3s/client-kubelet.crt", "/v1-k3s/serving-kubelet.crt"}:
+            raise Refused(HTTPStatus.NOT_FOUND, "not found")
+        node = headers.get("K3s-Node-Name", "")
+        self.admit(node, headers.get("K3s-Node-Password", ""))
+        if path == "/v1-k3s/client-kubelet.crt":
+            cert, key = certs.issue(self.client_ca, certs.Subject(f"system:node:{node}", "system:nodes"))
+        else:
+            hosts = certs.distinct(node, headers.get("K3s-Node-IP", ""), "localhost", "127.0.0.1")
+            cert, key = certs.issue(self.server_ca, certs.Subject(node, hosts=hosts))
+        return cert + key
+
+
+def password_secret(name: str, password: str) -> dict[str, object]:
+    """Return the Secret that keeps a node's password."""
+    hashed = base64.b64encode(tokens.hash_password(password).encode()).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "immutable": True,
+        "data": {"hash": hashed},
+    }
+
+
+def serve(cluster: Cluster, certificate: certs.Pair, address: str = "", port: int = SUPERVISOR_PORT) -> int:
+    """Answer requests in the background, until the process ends, and return the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = TIMEOUT_SECONDS
+
+        def do_GET(self) -> None:
+            status = HTTPStatus.OK
+            try:
+                content = cluster.answer(self.path, dict(self.headers.items()))
+            except Refused as refusal:
+                status, content = refusal.status, f"{refusal}\n".encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class' name)
+            if self.path not in {"/ping", "/cacerts"}:
+                log.info("%s %s", self.client_address[0], format % args)
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            log.debug("request of %s failed", client_address, exc_info=True)
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    server = Server((address, port), Handler)
+    # The handshake is left to each request's thread: a stalled client must not stop the others.
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever, daemon=True, name="supervisor").start()
+    return int(server.server_address[1])
