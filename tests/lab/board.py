@@ -28,14 +28,14 @@ READY_SECONDS = 120
 HERE = Path(__file__).parent
 # What a board gets besides the image: (file of the checkout, path on the board, mode).
 OWN_FILES = (
-    (HERE / "virtual_board/virtual-board", "usr/local/lib/jetson-k3s-lab/virtual-board", 0o755),
+    (HERE / "virtual_board/virtual_board.py", "usr/local/lib/jetson-k3s-lab/virtual-board", 0o755),
     (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
-    (HERE / "nvidia_runtime/nvidia-container-runtime", "usr/bin/nvidia-container-runtime", 0o755),
+    (HERE / "nvidia_runtime/runtime.py", "usr/bin/nvidia-container-runtime", 0o755),
 )
 TREE = "var/lib/simulated-tegra"
 
-# What systemd, a nested Docker engine and a kubelet need. A list instead of --privileged, so that every machine
-# gives the same board: --privileged fails where root lacks a capability (as in many containers and small VMs).
+# What systemd, a nested Docker engine and a kubelet need. A list instead of --privileged, so that every
+# machine gives the same board: --privileged fails where root lacks a capability (in many containers).
 CAPABILITIES = (
     "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "NET_RAW", "SYS_MODULE",
     "SYS_TIME", "MKNOD", "SYS_CHROOT", "SYSLOG", "IPC_LOCK",
@@ -56,7 +56,7 @@ class Board:
     running: bool
 
     def exec(self, *command: str, check: bool = True, timeout: float | None = 120) -> str:
-        """Run a command on the board as root, past SSH; return its stdout. Raises LabError as `process.run`."""
+        """Run a command on the board as root, past SSH; return its stdout, or raise LabError."""
         return docker("exec", self.container, *command, check=check, timeout=timeout)
 
 
@@ -152,7 +152,7 @@ def reboot(board: Board) -> None:
 
 
 def set_state(board: Board, state: boards.State) -> None:
-    """Change the simulated hardware of a running board, as seen in /sys and /dev; it stays so over a reboot."""
+    """Change the simulated hardware of a running board, in /sys and /dev; it stays so over a reboot."""
     with _staging() as stage:
         _stage_tegra(stage, boards.load()[board.type], state, tree="tree")
         board.exec("rm", "-rf", f"/{TREE}.new")
@@ -223,6 +223,7 @@ def _stage_own_files(stage: Path, lab: str, name: str) -> str:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
         target.chmod(mode)
+    (stage / "usr/bin/nvidia-ctk").symlink_to("nvidia-container-runtime")
     wanted = stage / "etc/systemd/system/sysinit.target.wants/virtual-board.service"
     wanted.parent.mkdir()
     wanted.symlink_to("../virtual-board.service")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian as the lab's supplier: packages for this machine, root file systems for boards and images."""
 
+import getpass
 import hashlib
 import json
 import os
@@ -82,7 +83,7 @@ def only_debian(sources: Iterable[Source]) -> list[Source]:
 
 
 def debian_sources(apt: Path = Path("/etc/apt")) -> list[Source]:
-    """Return the machine's own Debian archives, so that its mirror is used; the public ones when it has none."""
+    """Return the Debian archives that this machine uses (its mirror), the public ones when it has none."""
     found: list[Source] = []
     lists = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]
     for path in lists:
@@ -135,11 +136,22 @@ def ensure_packages(*names: str) -> None:
             run(install, env=environment)
 
 
+def unpack(package: str, target: Path) -> None:
+    """Unpack a Debian package into a directory, without installing it on this machine."""
+    target.mkdir(parents=True)
+    # As this user, not as apt's own, which may not be able to write there.
+    download = ["apt-get", "-q", "-o", f"APT::Sandbox::User={getpass.getuser()}", "download", package]
+    if run(download, cwd=target, check=False).returncode != 0:
+        run(["apt-get", "-q", "update"])
+        run(download, cwd=target)
+    run(["dpkg-deb", "--extract", next(target.glob("*.deb")), target])
+
+
 def rootfs(name: str, packages: Sequence[str], *, customize: Sequence[str] = (), arch: str = "amd64") -> Path:
     """Return the cached tar of a Debian root file system with the given packages.
 
-    `customize` are shell commands run at the end with the new root as `$1` (mmdebstrap's customize hooks). The cache
-    entry is named by a hash of the recipe: a changed recipe is another root file system.
+    `customize` are shell commands run at the end with the new root as `$1` (mmdebstrap's customize hooks).
+    The cache entry is named by a hash of the recipe: a changed recipe is another root file system.
     """
     recipe = json.dumps([SUITE, arch, sorted(packages), list(customize), EXCLUDED])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board's image: Debian with systemd, an SSH server and a Docker engine of its own. No K3s, nothing of NVIDIA."""
+"""The board's image: Debian with systemd, SSH and a Docker engine of its own. No K3s, nothing of NVIDIA."""
 
 from tests.lab.debian import rootfs
 from tests.lab.engine import LABEL, docker
@@ -16,12 +16,14 @@ PACKAGES = (
     "iproute2", "iputils-ping", "kmod", "procps", "ca-certificates", "curl", "less",
 )  # fmt: skip
 
+SSHD_CONFIG = "PasswordAuthentication no\\nUseDNS no\\nAuthorizedKeysFile /etc/ssh/authorized_keys/%%u\\n"
+
 CUSTOMIZE = (
     f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo {USER}',
     f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" > "$1/etc/sudoers.d/{USER}"',
     # Every board gets SSH host keys of its own; the package made some while it was installed.
     'rm "$1"/etc/ssh/ssh_host_*',
-    'printf "PasswordAuthentication no\\nUseDNS no\\nAuthorizedKeysFile /etc/ssh/authorized_keys/%%u\\n" > "$1/etc/ssh/sshd_config.d/lab.conf"',
+    f'printf "{SSHD_CONFIG}" > "$1/etc/ssh/sshd_config.d/lab.conf"',
     # Empty, not absent: absent means first boot, whose presets start units that wait for minutes.
     ': > "$1/etc/machine-id"',
     # Nothing on a virtual board for these to do; they cost boot time or fail without hardware.

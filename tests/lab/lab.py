@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tests import boards
-from tests.lab import board, engine, inventory, ssh
+from tests.lab import board, bundle, engine, inventory, ssh
 from tests.lab.board import Board
 from tests.lab.engine import LABEL, docker
 from tests.lab.images import board_image
@@ -48,6 +48,7 @@ def up(name: str, types: Sequence[str]) -> list[Board]:
         ready = board.find(name)
         inventory.control_directory(name).mkdir(exist_ok=True)
         inventory.write(name, ready)
+        bundle.write(inventory.bundle_path(name))
     return ready
 
 

@@ -14,7 +14,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def cache() -> Path:
-    """Return the cache directory, made when absent: `$JETSON_K3S_CACHE`, else below the XDG cache directory."""
+    """Return the cache directory, made when absent: `$JETSON_K3S_CACHE`, else below XDG's."""
     own = os.environ.get("JETSON_K3S_CACHE")
     base = (
         Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jetson-k3s"

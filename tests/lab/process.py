@@ -56,8 +56,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command and return it with its captured output as text.
 
-    `env` replaces the environment, `timeout` is in seconds. Raises LabError, with the tail of what the command
-    wrote, when it is missing or too slow, or (unless `check` is false) when its exit status is not zero.
+    `env` replaces the environment, `timeout` is in seconds. Raises LabError, with the tail of what the
+    command wrote, when it is missing or too slow, or (unless `check` is false) when its exit status is not 0.
     """
     command = [str(arg) for arg in argv]
     try:

@@ -28,11 +28,13 @@ OVERLAY_OPAQUE = "trusted.overlay.opaque"  # Documentation/filesystems/overlayfs
 AREAS = ("sys/devices", "sys/class", "sys/bus", "sys/firmware", "dev")
 
 
-def run(*argv):
+def run(*argv: str | Path) -> None:
+    """Run a command."""
     subprocess.run([str(arg) for arg in argv], check=True)
 
 
-def boot():
+def boot() -> None:
+    """Put the simulated Tegra in place."""
     # Pods with propagated mounts need it; systemd does so on a real board, not in a container.
     run("mount", "--make-rshared", "/")
     keep_containers_in_own_cgroup()
@@ -45,7 +47,15 @@ def boot():
         lower, upper, work = Path("/sys", directory), LIVE / "sys" / directory, LIVE / "work" / directory
         upper.mkdir(exist_ok=True)
         work.mkdir(parents=True)
-        run("mount", "-t", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", "tegra", lower)
+        run(
+            "mount",
+            "-t",
+            "overlay",
+            "-o",
+            f"lowerdir={lower},upperdir={upper},workdir={work}",
+            "tegra",
+            lower,
+        )
     # The whole of it is the board's: the ACPI tables of a PC do not belong on a Jetson.
     run("mount", "--bind", LIVE / "sys/firmware", "/sys/firmware")
     shutil.copyfile(TREE / "proc/meminfo", LIVE / "meminfo")
@@ -54,7 +64,7 @@ def boot():
         install(path, Path("/dev", path.relative_to(TREE / "dev")))
 
 
-def keep_containers_in_own_cgroup():
+def keep_containers_in_own_cgroup() -> None:
     """Make the board's Docker engine put containers below the board's own cgroup.
 
     The board shares the machine's cgroup tree; without this its containers would be the machine's, and
@@ -66,7 +76,7 @@ def keep_containers_in_own_cgroup():
     Path("/etc/default/docker").write_text(f'DOCKER_OPTS="--cgroup-parent={match.group(1)}/docker"\n')
 
 
-def install(source, target):
+def install(source: Path, target: Path) -> None:
     """Make `target` like `source`, in one step for whoever looks at it."""
     found = source.lstat()
     if stat.S_ISDIR(found.st_mode):
@@ -75,7 +85,7 @@ def install(source, target):
     fresh = target.with_name(f".{target.name}.new")
     fresh.unlink(missing_ok=True)
     if stat.S_ISLNK(found.st_mode):
-        fresh.symlink_to(os.readlink(source))
+        fresh.symlink_to(source.readlink())
     elif stat.S_ISCHR(found.st_mode):
         os.mknod(fresh, found.st_mode, found.st_rdev)
         os.chown(fresh, found.st_uid, found.st_gid)
@@ -86,22 +96,27 @@ def install(source, target):
     fresh.replace(target)
 
 
-def same(one, other):
+def same(one: Path, other: Path) -> bool:
     """Say whether two entries of the simulated trees are alike."""
     a, b = one.lstat(), other.lstat()
     if (a.st_mode, a.st_rdev) != (b.st_mode, b.st_rdev):
         return False
     if stat.S_ISLNK(a.st_mode):
-        return os.readlink(one) == os.readlink(other)
+        return one.readlink() == other.readlink()
     return not stat.S_ISREG(a.st_mode) or one.read_bytes() == other.read_bytes()
 
 
-def apply(new):
+def apply(new: Path) -> None:
+    """Turn the live simulated files into those of another tree, which becomes the board's."""
     for area in AREAS:
         before = {path.relative_to(TREE) for path in (TREE / area).rglob("*")}
         after = {path.relative_to(new) for path in (new / area).rglob("*")}
         changed = {path for path in before & after if not same(TREE / path, new / path)}
-        kind_changed = {p for p in changed if stat.S_IFMT((TREE / p).lstat().st_mode) != stat.S_IFMT((new / p).lstat().st_mode)}
+        kind_changed = {
+            p
+            for p in changed
+            if stat.S_IFMT((TREE / p).lstat().st_mode) != stat.S_IFMT((new / p).lstat().st_mode)
+        }
         for path in sorted((before - after) | kind_changed, reverse=True):
             live = Path("/", path)
             if live.is_dir() and not live.is_symlink():
@@ -117,7 +132,8 @@ def apply(new):
     new.rename(TREE)
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
+    """Do what the command line says."""
     if argv == ["boot"]:
         boot()
     elif len(argv) == 2 and argv[0] == "apply":
@@ -126,4 +142,5 @@ def main(argv):
         sys.exit(__doc__)
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lab's bundle: the directory of files that the playbooks install from (docs/bundle.md)."""
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+
+import yaml
+
+from images.arm64 import build as plugin
+from tests.lab import kubernetes, workloads
+from tests.lab.process import LabError, run, step
+from tests.lab.workloads import ARCH
+
+CHECKSUMS = "SHA256SUMS"
+
+
+def write(directory: Path) -> None:
+    """Write the bundle, or bring the one that is there up to date."""
+    k3s = kubernetes.k3s_standin()
+    directory.mkdir(parents=True, exist_ok=True)
+    with step("writing the bundle"):
+        _place(k3s, directory / f"k3s-{ARCH}")
+        _place(workloads.pause_archive(), directory / f"k3s-airgap-images-{ARCH}.tar.gz")
+        _place(workloads.device_query_archive(), directory / f"device-query-{ARCH}.tar.gz")
+        plugin.build(ARCH, directory / f"tegra-device-plugin-{ARCH}.tar.gz")
+        described = {
+            "version": 1,
+            "k3s_version": k3s_version(run([k3s, "--version"]).stdout),
+            "plugin_image": plugin.reference(),
+            "device_query_image": workloads.device_query_image(),
+            "pause_image": workloads.PAUSE_IMAGE,
+        }
+        (directory / "bundle.yml").write_text(yaml.safe_dump(described, sort_keys=False))
+        (directory / CHECKSUMS).write_text(checksums(directory))
+
+
+def k3s_version(said: str) -> str:
+    """Return the version from what `k3s --version` says, e.g. `v1.33.5+k3s1`."""
+    found = re.match(r"k3s version (\S+)", said)
+    if found is None:
+        raise LabError(f"`k3s --version` says {said.strip()!r}, which does not begin with `k3s version`")
+    return found[1]
+
+
+def checksums(directory: Path) -> str:
+    """Return the checksums of a directory's files, as `sha256sum --check` reads them."""
+    lines = []
+    for path in sorted(directory.iterdir()):
+        if path.name != CHECKSUMS:
+            with path.open("rb") as file:
+                lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
+    return "".join(lines)
+
+
+def _place(source: Path, target: Path) -> None:
+    """Put a copy of a cached file in place; tests damage bundles, so it is never a link to the cache."""
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.copy(source, partial)
+    partial.replace(target)
