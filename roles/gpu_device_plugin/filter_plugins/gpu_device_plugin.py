@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin's plain manifest, made fit for one bundle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+# Makes the pods new when an image was built again under the same name.
+IMAGE_ID_ANNOTATION = "jetson-k3s.io/image-id"
+
+
+def rendered(manifest: str, image: str, image_id: str) -> str:
+    """The manifest with this image in every DaemonSet; images come from Docker only, never from a registry."""
+    documents: list[dict[str, Any]] = [document for document in yaml.safe_load_all(manifest) if document]
+    for document in documents:
+        if document["kind"] != "DaemonSet":
+            continue
+        template = document["spec"]["template"]
+        template.setdefault("metadata", {}).setdefault("annotations", {})[IMAGE_ID_ANNOTATION] = image_id
+        for container in template["spec"]["containers"]:
+            container["image"] = image
+            container["imagePullPolicy"] = "Never"
+    return yaml.safe_dump_all(documents, sort_keys=False)
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filters, prefixed by the role's name."""
+        return {"gpu_device_plugin_rendered": rendered}

@@ -1,0 +1,137 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Ensure a set of small files and links in one round trip, and remember that their reader must restart.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import os
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: file_set
+short_description: A set of small files and links in one round trip
+description:
+  - Writes each file atomically and only when it differs. Directories that are missing are made.
+  - Before the first change the marker is made; it stays until the role removes it after the restart. So a run that was cut off
+    between the change and the restart is completed by the next one.
+author: The jetson-k3s authors
+options:
+  files:
+    description: Each with C(path) and either C(content) and C(mode), or C(link). No secrets; contents appear in the diff.
+    type: list
+    elements: dict
+    required: true
+  marker:
+    description: File that says that a restart is due. In /run, because a reboot restarts as well.
+    type: path
+    required: true
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+"""
+
+RETURN = r"""
+restart_due:
+  description: Whether the marker stands, or would stand outside check mode.
+  returned: success
+  type: bool
+"""
+
+
+def state(path):
+    """What stands at path: its link's target or its text, and its mode; ('', None) when there is nothing."""
+    if os.path.islink(path):
+        return "-> " + os.readlink(path) + "\n", None
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read(), os.fstat(stream.fileno()).st_mode & 0o7777
+    except IOError:
+        return "", None
+
+
+def wanted_state(entry):
+    """The same for an entry of `files`."""
+    if entry["link"] is not None:
+        return "-> " + entry["link"] + "\n", None
+    return entry["content"], int(entry["mode"], 8)
+
+
+def put(module, entry):
+    """Make path what the entry says, in one atomic step."""
+    directory = os.path.dirname(entry["path"])
+    if not os.path.isdir(directory):
+        os.makedirs(directory, 0o755)
+    if entry["link"] is not None:
+        temporary = tempfile.mktemp(prefix=".link.", dir=directory)  # noqa: S306 - symlink() refuses a name that exists
+        os.symlink(entry["link"], temporary)
+        os.rename(temporary, entry["path"])
+        return
+    handle, temporary = tempfile.mkstemp(prefix=".file.", dir=directory)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(entry["content"])
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.chmod(temporary, int(entry["mode"], 8))
+    os.rename(temporary, entry["path"])
+
+
+def leave_marker(path):
+    """Make the marker file."""
+    if not os.path.isdir(os.path.dirname(path)):
+        os.makedirs(os.path.dirname(path), 0o755)
+    with open(path, "a"):
+        pass
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str"},
+                    "mode": {"type": "str"},
+                    "link": {"type": "path"},
+                },
+                "required_one_of": [("content", "link")],
+                "mutually_exclusive": [("content", "link")],
+                "required_together": [("content", "mode")],
+            },
+            "marker": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    marker = module.params["marker"]
+    changes = [entry for entry in module.params["files"] if state(entry["path"]) != wanted_state(entry)]
+    diff = [
+        {
+            "before_header": "{} (mode {})".format(entry["path"], "none" if before[1] is None else oct(before[1])),
+            "after_header": "{} (mode {})".format(entry["path"], entry["mode"] or "none"),
+            "before": before[0],
+            "after": after[0],
+        }
+        for entry, before, after in ((entry, state(entry["path"]), wanted_state(entry)) for entry in changes)
+    ]
+    if changes and not module.check_mode:
+        leave_marker(marker)
+        for entry in changes:
+            put(module, entry)
+    module.exit_json(
+        changed=bool(changes),
+        paths=[entry["path"] for entry in changes],
+        restart_due=bool(changes) or os.path.exists(marker),
+        diff=diff,
+    )
+
+
+if __name__ == "__main__":
+    main()

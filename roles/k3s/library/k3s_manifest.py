@@ -1,0 +1,60 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Apply a manifest with `k3s kubectl`, truthful in check mode and with a diff. Runs on a K3s server (Python 3.6 compatible)."""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_kubectl import K3S, KubectlError, run
+
+DOCUMENTATION = r"""
+module: k3s_manifest
+short_description: Objects of a manifest in the cluster
+author: The jetson-k3s authors
+options:
+  manifest:
+    description: YAML or JSON, one or more objects.
+    type: str
+    required: true
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+"""
+
+RETURN = r"""
+objects:
+  description: What kubectl said about each object.
+  returned: success outside check mode
+  type: list
+  elements: str
+"""
+
+# `kubectl diff` ends with 1 when there is a difference.
+DIFFERENT = (0, 1)
+
+
+def changed_objects(output):
+    """Lines of `kubectl apply` about objects that were changed: all but 'NAME unchanged'."""
+    return [line for line in output.splitlines() if line and not line.endswith(" unchanged")]
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(argument_spec={"manifest": {"type": "str", "required": True}}, supports_check_mode=True)
+    manifest = module.params["manifest"]
+    if module.check_mode and not os.path.exists(K3S):
+        module.exit_json(changed=True, diff={"before": "", "after": manifest})
+    try:
+        prepared = run("diff", "--filename=-", stdin=manifest, accept=DIFFERENT) if module.check_mode or module._diff else ""
+        if module.check_mode:
+            module.exit_json(changed=bool(prepared), diff={"prepared": prepared})
+        objects = run("apply", "--filename=-", stdin=manifest).splitlines()
+    except (KubectlError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=bool(changed_objects("\n".join(objects))), objects=objects, diff={"prepared": prepared})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`k3s kubectl` for the modules that run on a K3s server: calls, and waiting on watch events.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import json
+import os
+import select
+import subprocess
+import time
+
+K3S = "/usr/local/bin/k3s"
+CHUNK = 65536
+
+
+class KubectlError(Exception):
+    """kubectl failed; the text is what it said."""
+
+
+class WatchTimeout(Exception):
+    """What was waited for did not come; `last` is the object as it was seen last, None if it never existed."""
+
+    def __init__(self, text, last):
+        super(WatchTimeout, self).__init__(text)
+        self.last = last
+
+
+class JsonStream:
+    """Cuts a stream of concatenated JSON documents into objects."""
+
+    def __init__(self):
+        self._decoder = json.JSONDecoder()
+        self._text = ""
+
+    def feed(self, text):
+        """Objects completed by this piece of text."""
+        self._text += text
+        objects = []
+        while True:
+            self._text = self._text.lstrip()
+            try:
+                item, end = self._decoder.raw_decode(self._text)
+            except ValueError:
+                return objects
+            objects.append(item)
+            self._text = self._text[end:]
+
+
+def run(*argv, **options):
+    """Output of `k3s kubectl ARGV`; `stdin` is text for it, `accept` the exit codes that are no error (0)."""
+    process = subprocess.Popen(
+        [K3S, "kubectl"] + list(argv),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+    )
+    out, err = process.communicate(options.get("stdin", ""))
+    if process.returncode not in options.get("accept", (0,)):
+        raise KubectlError("kubectl {}: {}".format(" ".join(argv), err.strip() or out.strip()))
+    return out
+
+
+def get(*argv):
+    """`kubectl get ARGV -o json`, parsed; None when the object does not exist."""
+    out = run("get", "--ignore-not-found", "--output=json", *argv)
+    return json.loads(out) if out.strip() else None
+
+
+def wait_until(satisfied, what, timeout, *argv):
+    """Watch one object with `kubectl get ARGV --watch` until satisfied(object); returns that object.
+
+    The watch is started again when it ends early (the object does not exist yet, the API server restarts).
+    Raises WatchTimeout after `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    last = None
+    while time.monotonic() < deadline:
+        process = subprocess.Popen(
+            [K3S, "kubectl", "get", "--watch", "--output=json"] + list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            for item in _objects(process.stdout, deadline):
+                last = item
+                if satisfied(item):
+                    return item
+        finally:
+            process.kill()
+            process.communicate()
+        time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))  # the watch broke: do not hammer the server
+    raise WatchTimeout("{} did not happen within {} s".format(what, timeout), last)
+
+
+def _objects(pipe, deadline):
+    """Objects of a watch until it ends or the deadline passes."""
+    stream = JsonStream()
+    while True:
+        ready = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]
+        if not ready:
+            return
+        chunk = os.read(pipe.fileno(), CHUNK)
+        if not chunk:
+            return
+        for item in stream.feed(chunk.decode("utf-8", "replace")):
+            yield item
+
+
+def condition(item, name):
+    """One entry of status.conditions, {} without it."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    return next((entry for entry in conditions if entry.get("type") == name), {})
+
+
+def is_true(item, name):
+    """Does the object have this condition with status True?"""
+    return condition(item, name).get("status") == "True"

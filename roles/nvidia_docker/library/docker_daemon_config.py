@@ -1,0 +1,202 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Merge keys into Docker's daemon.json without losing what its owner wrote there.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import copy
+import json
+import os
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: docker_daemon_config
+short_description: Merge keys into Docker's daemon.json
+description:
+  - Merges objects key by key and keeps everything that is not named. A runtime's C(args) and C(runtimeArgs) mean the same, and so do
+    a bare program name and its absolute path, so a file that already says the same in other words is left alone.
+  - The file is replaced atomically and its old version is kept beside it.
+author: The jetson-k3s authors
+options:
+  path:
+    description: The file.
+    type: path
+    default: /etc/docker/daemon.json
+  config:
+    description: What must stand in it.
+    type: dict
+    required: true
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+"""
+
+RETURN = r"""
+activation:
+  description: What makes dockerd use the change, C(reload) or C(restart); C(none) without a change.
+  returned: success
+  type: str
+backup_file:
+  description: Where the old version is kept.
+  returned: when an old version was replaced
+  type: str
+"""
+
+# Keys that dockerd takes over on SIGHUP (moby daemon/reload.go, reload_unix.go); all others need a restart.
+RELOADABLE = frozenset(
+    [
+        "allow-nondistributable-artifacts",
+        "debug",
+        "default-runtime",
+        "features",
+        "insecure-registries",
+        "labels",
+        "live-restore",
+        "max-concurrent-downloads",
+        "max-concurrent-uploads",
+        "max-download-attempts",
+        "registry-mirrors",
+        "runtimes",
+        "shutdown-timeout",
+    ]
+)
+
+
+class ConfigError(Exception):
+    """The file cannot be merged into; the text says why and where."""
+
+
+def parse(text, path):
+    """The object in daemon.json; an empty file is an empty object, as it is for dockerd."""
+    if not text.strip():
+        return {}
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ConfigError("{} is not JSON: {}. Mend it by hand; it was not changed.".format(path, error))
+    if not isinstance(config, dict):
+        raise ConfigError("{} does not hold a JSON object. Mend it by hand; it was not changed.".format(path))
+    return config
+
+
+def same_program(one, other):
+    """A bare name is looked up in PATH, so it names the program that an absolute path of that name does."""
+    return one == other or ("/" not in one or "/" not in other) and os.path.basename(one) == os.path.basename(other)
+
+
+def runtime_key(runtime):
+    """(path, arguments, everything else) of one entry of `runtimes`."""
+    arguments = runtime.get("runtimeArgs") or runtime.get("args") or []
+    rest = {key: value for key, value in runtime.items() if key not in ("path", "runtimeArgs", "args")}
+    return runtime.get("path", ""), arguments, rest
+
+
+def same_runtime(one, other):
+    """Do two entries of `runtimes` mean the same?"""
+    (one_path, one_args, one_rest), (other_path, other_args, other_rest) = runtime_key(one), runtime_key(other)
+    return same_program(one_path, other_path) and one_args == other_args and one_rest == other_rest
+
+
+def merge(current, wanted):
+    """A new object: `current` with `wanted` merged in, objects key by key, other values replaced."""
+    merged = copy.deepcopy(current)
+    for key, value in wanted.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = merge(merged[key], value)
+        else:
+            merged[key] = copy.deepcopy(value)
+    return merged
+
+
+def merge_runtimes(current, wanted):
+    """`runtimes` merged: an entry that already means what is wanted stays as its owner wrote it."""
+    merged = dict(current)
+    for name, runtime in wanted.items():
+        old = current.get(name)
+        if not isinstance(old, dict):
+            merged[name] = runtime
+            continue
+        new = merge(old, runtime)
+        if "runtimeArgs" in runtime:
+            new.pop("args", None)  # the same thing in other words: dockerd refuses neither, but only one may stand
+        if not same_runtime(old, new):
+            merged[name] = new
+    return merged
+
+
+def merge_config(current, wanted):
+    """daemon.json with `wanted` merged in."""
+    wanted = dict(wanted)
+    runtimes = wanted.pop("runtimes", {})
+    merged = merge(current, wanted)
+    if runtimes:
+        merged["runtimes"] = merge_runtimes(current.get("runtimes") or {}, runtimes)
+    return merged
+
+
+def activation(before, after):
+    """What a running dockerd needs to take over the change: 'none', 'reload' or 'restart'."""
+    changed = [key for key in set(before) | set(after) if before.get(key) != after.get(key)]
+    if not changed:
+        return "none"
+    return "reload" if RELOADABLE.issuperset(changed) else "restart"
+
+
+def render(config):
+    """The file's text, in its owner's order of keys."""
+    return json.dumps(config, indent=4, ensure_ascii=False) + "\n"
+
+
+def write(module, path, text):
+    """Replace the file atomically; returns the backup's path or None. Owner and mode stay."""
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        os.makedirs(directory, 0o755)
+    backup = module.backup_local(path) if os.path.exists(path) else None
+    handle, temporary = tempfile.mkstemp(prefix=".daemon.json.", dir=directory)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.chmod(temporary, 0o644)  # for a new file; atomic_move takes over the mode of an old one
+    module.atomic_move(temporary, path)
+    return backup
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "default": "/etc/docker/daemon.json"},
+            "config": {"type": "dict", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    path = module.params["path"]
+    before_text = ""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as stream:
+            before_text = stream.read()
+    try:
+        before = parse(before_text, path)
+    except ConfigError as error:
+        module.fail_json(msg=str(error))
+    after = merge_config(before, module.params["config"])
+    result = {"changed": after != before, "activation": activation(before, after)}
+    if result["changed"]:
+        after_text = render(after)
+        result["diff"] = {"before": before_text, "after": after_text, "before_header": path, "after_header": path}
+        if not module.check_mode:
+            backup = write(module, path, after_text)
+            if backup:
+                result["backup_file"] = backup
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules × facts → findings: pure functions behind the preflight role.
+
+A finding is a dict: id, level ('error' or 'warning'), found, expected, fix, url (may be empty).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+Finding = dict[str, str]
+Facts = dict[str, Any]
+
+SEPARATOR = "."
+# What a Kubernetes node name may look like (RFC 1123 subdomain, K3s lower-cases it first).
+NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+GUIDE = "https://docs.k3s.io/"
+
+
+def lookup(facts: Facts, path: str) -> Any:
+    """Value at a dotted path, None where the path ends early."""
+    value: Any = facts
+    for key in path.split(SEPARATOR):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """Leading numbers of a version: 'v1.20.2+k3s1' and '1.20.2-ce' both give (1, 20, 2)."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", text)
+    if match is None:
+        raise ValueError(f"not a version: {text!r}")
+    return tuple(int(part) for part in match.group(1).split("."))
+
+
+def holds(condition: dict[str, Any], facts: Facts) -> bool:
+    """Does one condition hold? An unknown value (None) satisfies only `equals: null` and `known: false`.
+
+    `condition` has `fact` and one operator: equals, known, one_of, at_least (numbers), from and/or below (versions).
+    """
+    value = lookup(facts, condition["fact"])
+    if "equals" in condition:
+        return bool(value == condition["equals"])
+    if "known" in condition:
+        return (value is not None) == condition["known"]
+    if value is None:
+        return False
+    if "one_of" in condition:
+        return value in condition["one_of"]
+    if "at_least" in condition:
+        return bool(value >= condition["at_least"])
+    key = version_key(str(value))
+    return version_key(str(condition.get("from", "0"))) <= key and (
+        "below" not in condition or key < version_key(str(condition["below"]))
+    )
+
+
+def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding]:
+    """A finding for each rule that applies (`when`, all of them) and is broken (`require` does not hold)."""
+    return [
+        {
+            "id": rule["id"],
+            "level": rule["level"],
+            "found": rule["found"].format(value=lookup(facts, rule["require"]["fact"])),
+            "expected": rule["expected"],
+            "fix": rule["fix"],
+            "url": rule.get("url", ""),
+        }
+        for rule in rules
+        if all(holds(condition, facts) for condition in rule.get("when", []))
+        and not holds(rule["require"], facts)
+    ]
+
+
+def error(finding_id: str, found: str, expected: str, fix: str, url: str = "") -> Finding:
+    """A finding that stops the play for its board."""
+    return {"id": finding_id, "level": "error", "found": found, "expected": expected, "fix": fix, "url": url}
+
+
+def bundle_files(arch: str) -> list[str]:
+    """Names of the files that a board of this architecture (`uname -m`) takes from the bundle."""
+    suffix = ARCHITECTURES.get(arch, arch)
+    return [
+        "bundle.yml",
+        f"k3s-{suffix}",
+        f"k3s-airgap-images-{suffix}.tar.gz",
+        f"tegra-device-plugin-{suffix}.tar.gz",
+        f"device-query-{suffix}.tar.gz",
+    ]
+
+
+def findings_of_bundle(bundle: Facts, arch: str) -> list[Finding]:
+    """What is wrong with the files that this board would get."""
+    fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
+    findings = [error("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
+    if findings:
+        return findings
+    for name in bundle_files(arch):
+        problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
+        if problem is not None:
+            findings.append(
+                error("bundle-file", f"{name}: {problem}", "every file as SHA256SUMS says", fix, GUIDE + "installation/airgap")
+            )
+    return findings
+
+
+def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
+    """What only a look at all boards shows; `fleet` is {inventory name: facts}."""
+    mine = fleet[host]
+    findings = []
+    same_name = [name for name, facts in fleet.items() if name != host and facts["hostname"] == mine["hostname"]]
+    if same_name:
+        findings.append(
+            error(
+                "hostname-duplicate",
+                f"{host} and {', '.join(same_name)} all call themselves {mine['hostname']!r}",
+                "one hostname per board: it becomes the node's name",
+                f"sudo hostnamectl set-hostname {host}   (on each board its own)",
+                GUIDE + "installation/requirements",
+            )
+        )
+    if not NODE_NAME.match(mine["hostname"].lower()):
+        findings.append(
+            error(
+                "hostname-invalid",
+                f"hostname {mine['hostname']!r}",
+                "letters, digits, '-' and '.' only: it becomes the node's name",
+                "sudo hostnamectl set-hostname NAME",
+            )
+        )
+    same_id = [name for name, facts in fleet.items() if name != host and facts["machine_id"] == mine["machine_id"]]
+    if same_id and mine["machine_id"]:
+        findings.append(
+            {
+                "id": "machine-id-duplicate",
+                "level": "warning",
+                "found": f"{host} and {', '.join(same_id)} share the machine-id {mine['machine_id']}",
+                "expected": "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
+                "fix": "sudo rm /etc/machine-id && sudo systemd-machine-id-setup && sudo reboot",
+                "url": "https://www.freedesktop.org/software/systemd/man/latest/machine-id.html",
+            }
+        )
+    return findings
+
+
+def findings_of_role(facts: Facts, role: str) -> list[Finding]:
+    """Is K3s on this board what its group in the inventory says? `role` is 'server' or 'agent'."""
+    other = {"server": "agent", "agent": "server"}[role]
+    own_unit, other_unit = lookup(facts, f"k3s.{role}") or {}, lookup(facts, f"k3s.{other}") or {}
+    names = {"server": "k3s", "agent": "k3s-agent"}
+    findings = []
+    if other_unit.get("installed"):
+        findings.append(
+            error(
+                "k3s-other-role",
+                f"this board already runs K3s as {other} ({names[other]}.service)",
+                f"a board without K3s or with K3s as {role}, as the inventory says",
+                f"Move the board to the group [{other}], or remove K3s from it first.",
+            )
+        )
+    command = own_unit.get("command")
+    if command is not None and command.split()[1:] != [role]:
+        findings.append(
+            error(
+                "k3s-foreign-unit",
+                f"{names[role]}.service starts `{command}`",
+                f"no K3s, or one whose unit starts `k3s {role}` without flags",
+                "Move the flags to /etc/rancher/k3s/config.yaml and take them out of the unit: flags override the configuration.",
+                GUIDE + "installation/configuration",
+            )
+        )
+    return findings
+
+
+def findings_of_token(answer: Facts) -> list[Finding]:
+    """What the K3s server said about the join token; a server that does not run yet cannot say anything."""
+    if answer.get("reason", "unreachable") == "unreachable":
+        return []
+    return [
+        error(
+            "join-token",
+            answer["msg"],
+            "the token of the running K3s server",
+            "Take k3s_token out of the inventory (agents then get it from the server), or set it to the content of "
+            "/var/lib/rancher/k3s/server/node-token on the server.",
+            GUIDE + "cli/token",
+        )
+    ]
+
+
+def report(findings: list[Finding], host: str) -> str:
+    """Findings as text for people: what was found, what was expected, what to do."""
+    lines = [f"{host}: preflight found {len(findings)} problem{'s' if len(findings) != 1 else ''}; nothing was changed on this board."]
+    for number, finding in enumerate(findings, 1):
+        lines.append(f"{number}. [{finding['level']}] {finding['id']}")
+        lines.extend(f"   {key + ':':<10}{finding[key]}" for key in ("found", "expected", "fix", "url") if finding[key])
+    return "\n".join(lines)
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filters, all prefixed by the role's name."""
+        return {
+            "preflight_rules": findings_of_rules,
+            "preflight_bundle": findings_of_bundle,
+            "preflight_fleet": findings_of_fleet,
+            "preflight_role": findings_of_role,
+            "preflight_token": findings_of_token,
+            "preflight_report": report,
+        }

@@ -1,0 +1,141 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Verify an offline bundle on the controller and tell the roles what it holds. Changes nothing."""
+
+import hashlib
+import json
+import os
+import tarfile
+
+import yaml
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: bundle_facts
+short_description: Verified facts about an offline bundle
+description:
+  - Runs on the controller. Compares every file that SHA256SUMS lists and reads the images' ids from the archives.
+  - A damaged bundle does not fail the module; preflight turns its errors into findings.
+author: The jetson-k3s authors
+options:
+  path:
+    description: Directory of the bundle.
+    type: path
+    required: true
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: One key, C(jetson_bundle), with C(path), C(versions), C(files) and C(errors).
+  returned: always
+  type: dict
+"""
+
+KEYS = ("k3s_version", "plugin_image", "device_query_image", "pause_image")
+FORMAT = 1
+BLOCK = 1 << 20
+
+
+class BundleError(Exception):
+    """The bundle as a whole cannot be used; the text says why."""
+
+
+def sha256(path):
+    """Hexadecimal SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        for block in iter(lambda: handle.read(BLOCK), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def parse_sums(text):
+    """Lines of `sha256sum`, as {file name: hexadecimal digest}."""
+    sums = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        digest, dummy, name = line.partition("  ")
+        if len(digest) != 64 or not name or "/" in name:
+            raise BundleError("SHA256SUMS line {}: not a line of sha256sum: {!r}".format(number, line))
+        sums[name] = digest.lower()
+    return sums
+
+
+def image_ids(archive):
+    """{image name: id} of a `docker save` archive, by its manifest.json."""
+    with tarfile.open(archive) as tar:
+        member = tar.extractfile("manifest.json")
+        if member is None:
+            raise BundleError("{}: manifest.json is not a file".format(os.path.basename(archive)))
+        images = {}
+        for entry in json.loads(member.read().decode("utf-8")):
+            # "<id>.json" up to Docker 24, "blobs/sha256/<id>" since: the name is the id.
+            digest = os.path.basename(entry["Config"]).split(".")[0]
+            images.update({familiar_name(name): "sha256:" + digest for name in entry.get("RepoTags") or []})
+        return images
+
+
+def familiar_name(name):
+    """An image's name as `docker image ls` prints it: without Docker's default registry."""
+    for prefix in ("docker.io/library/", "docker.io/"):
+        if name.startswith(prefix):
+            return name[len(prefix) :]
+    return name
+
+
+def check_file(path, expected):
+    """State of one listed file: {sha256, error, images}."""
+    if not os.path.isfile(path):
+        return {"sha256": None, "images": {}, "error": "missing"}
+    found = sha256(path)
+    if found != expected:
+        return {"sha256": found, "images": {}, "error": "SHA-256 is {}, SHA256SUMS says {}".format(found, expected)}
+    images = {}
+    if path.endswith(".tar.gz"):
+        try:
+            images = image_ids(path)
+        except (BundleError, tarfile.TarError, KeyError, ValueError, OSError) as error:
+            return {"sha256": found, "images": {}, "error": "not an archive of `docker save`: {}".format(error)}
+    return {"sha256": found, "images": images, "error": None}
+
+
+def read_versions(path):
+    """The content of bundle.yml; BundleError when it is not one of ours."""
+    try:
+        with open(path) as handle:
+            content = yaml.safe_load(handle)
+    except yaml.YAMLError as error:
+        raise BundleError("bundle.yml is not YAML: {}".format(error)) from error
+    if not isinstance(content, dict) or content.get("version") != FORMAT:
+        raise BundleError("bundle.yml does not say `version: {}`".format(FORMAT))
+    missing = [key for key in KEYS if not isinstance(content.get(key), str)]
+    if missing:
+        raise BundleError("bundle.yml lacks {}".format(", ".join(missing)))
+    return content
+
+
+def inspect(path):
+    """All facts about the bundle at path."""
+    facts = {"path": path, "versions": {}, "files": {}, "errors": []}
+    try:
+        with open(os.path.join(path, "SHA256SUMS")) as handle:
+            sums = parse_sums(handle.read())
+        facts["files"] = {name: check_file(os.path.join(path, name), digest) for name, digest in sorted(sums.items())}
+        facts["versions"] = read_versions(os.path.join(path, "bundle.yml"))
+        if "bundle.yml" not in sums:
+            raise BundleError("SHA256SUMS does not list bundle.yml")
+    except (BundleError, OSError) as error:
+        facts["errors"].append(str(error))
+    return facts
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True)
+    module.exit_json(changed=False, ansible_facts={"jetson_bundle": inspect(module.params["path"])})
+
+
+if __name__ == "__main__":
+    main()
