@@ -124,9 +124,9 @@ def certificate(directory: Path, name: str, ca: Pair, subject: Subject) -> Pair:
 
 
 def signing_key(path: Path) -> Path:
-    """Return the key that signs service account tokens, made when absent."""
+    """Return the key that signs service account tokens, made when absent; the API server wants SEC 1."""
     if not path.exists():
-        files.write(path, openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"))
+        files.write(path, openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout"))
     return path
 
 

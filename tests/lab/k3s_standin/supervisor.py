@@ -82,24 +82,24 @@ class Cluster:
             raise Refused(HTTPStatus.FORBIDDEN, NODE_PASSWORD_REJECTED)
 
     def answer(self, path: str, headers: Mapping[str, str]) -> bytes:
-        """Return the content at a path. Raises Refused."""
+        """Return the content at a path; header names are in lower case. Raises Refused."""
         if path == "/ping":
             return b"pong"
         if path == "/cacerts":
             return self.server_ca.cert.read_bytes()
         if not path.startswith("/v1-k3s/"):
             raise Refused(HTTPStatus.NOT_FOUND, "not found; this stand-in has the Kubernetes API on 6444")
-        self.authenticate(headers.get("Authorization", ""))
+        self.authenticate(headers.get("authorization", ""))
         if path == "/v1-k3s/client-ca.crt":
             return self.client_ca.cert.read_bytes()
         if path not in {"/v1-k3s/client-kubelet.crt", "/v1-k3s/serving-kubelet.crt"}:
             raise Refused(HTTPStatus.NOT_FOUND, "not found")
-        node = headers.get("K3s-Node-Name", "")
-        self.admit(node, headers.get("K3s-Node-Password", ""))
+        node = headers.get("k3s-node-name", "")
+        self.admit(node, headers.get("k3s-node-password", ""))
         if path == "/v1-k3s/client-kubelet.crt":
             cert, key = certs.issue(self.client_ca, certs.Subject(f"system:node:{node}", "system:nodes"))
         else:
-            hosts = certs.distinct(node, headers.get("K3s-Node-IP", ""), "localhost", "127.0.0.1")
+            hosts = certs.distinct(node, headers.get("k3s-node-ip", ""), "localhost", "127.0.0.1")
             cert, key = certs.issue(self.server_ca, certs.Subject(node, hosts=hosts))
         return cert + key
 
@@ -125,7 +125,9 @@ def serve(cluster: Cluster, certificate: certs.Pair, address: str = "", port: in
         def do_GET(self) -> None:
             status = HTTPStatus.OK
             try:
-                content = cluster.answer(self.path, dict(self.headers.items()))
+                content = cluster.answer(
+                    self.path, {name.lower(): value for name, value in self.headers.items()}
+                )
             except Refused as refusal:
                 status, content = refusal.status, f"{refusal}\n".encode()
             self.send_response(status)
