@@ -203,13 +203,12 @@ def clamp(process: dict[str, Any], mine: set[str]) -> list[str]:
         sets[name] = [capability for capability in wanted or () if capability in mine]
     if lost:
         changed.append(f"capabilities without {' '.join(sorted(lost))}")
+    score = process.get("oomScoreAdj")
+    if score is not None and not may_set_oom_score(score):
+        process["oomScoreAdj"] = max(score, 0)
+        changed.append(f"oomScoreAdj {score} -> {process['oomScoreAdj']}")
     if "CAP_SYS_RESOURCE" in mine:
         return changed
-    lowest = int(Path("/proc/self/oom_score_adj").read_text())
-    score = process.get("oomScoreAdj")
-    if score is not None and score < lowest:
-        process["oomScoreAdj"] = lowest
-        changed.append(f"oomScoreAdj {score} -> {lowest}")
     for limit in process.get("rlimits") or []:
         hard = resource.getrlimit(getattr(resource, limit["type"]))[1]
         if hard != resource.RLIM_INFINITY and limit["hard"] > hard:
@@ -217,6 +216,18 @@ def clamp(process: dict[str, Any], mine: set[str]) -> list[str]:
             limit["hard"] = hard
             limit["soft"] = min(limit["soft"], hard)
     return changed
+
+
+def may_set_oom_score(score: int) -> bool:
+    """Try whether this process may take an OOM score adjustment; the kernel tells no other way."""
+    path = Path("/proc/self/oom_score_adj")
+    before = path.read_text()
+    try:
+        path.write_text(str(score))
+    except PermissionError:
+        return False
+    path.write_text(before)
+    return True
 
 
 def own_capabilities() -> set[str]:
