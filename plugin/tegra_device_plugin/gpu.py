@@ -31,7 +31,7 @@ class Gpu:
     """The integrated GPU as far as it was found. Paths are the host's.
 
     `unpowered`: the device exists but is not in use yet. It was never switched on since boot (its devfreq
-    entry and, since R34, its user device nodes appear at that moment), or switching it on failed, or its driver
+    entry and, since R34, its user device nodes appear at that moment), switching it on failed, or its driver
     is not loaded: look again later. `absent`: there is no such device.
     """
 

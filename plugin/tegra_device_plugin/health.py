@@ -109,7 +109,7 @@ def judge(seen: Sample) -> Verdict:
 class Hysteresis:
     """Turns samples into a verdict that does not flap.
 
-    A change needs `bad` samples in a row to become unhealthy and `good` to become healthy again; the very first
+    It takes `bad` samples in a row to become unhealthy and `good` to become healthy again; the very first
     sample decides alone, so that a good GPU is offered at once.
     """
 
