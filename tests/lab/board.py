@@ -127,6 +127,8 @@ def create(
         "--volume=/sys/fs/cgroup:/sys/fs/cgroup:rw",
         "--cgroupns=host",
         "--device=/dev/kmsg",  # the kubelet does not start without it
+        # The board's containers live in its cgroup, and a privileged one may use every device.
+        "--device-cgroup-rule=a *:* rwm",
         "--stop-signal=SIGRTMIN+3",
         *volumes,
         board_image(),
