@@ -8,7 +8,7 @@ Only messages are generated: the few RPC handlers are written by hand in server.
 import sys
 from pathlib import Path
 
-from grpc_tools import protoc
+from grpc_tools import protoc  # type: ignore[import-untyped] # ships no types
 
 PLUGIN = Path(__file__).resolve().parent
 PROTO = "tegra_device_plugin/kubelet/api.proto"

@@ -1,85 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `run`, `detect`.
+"""Kubernetes device plugin for the integrated GPU of NVIDIA Jetson boards.
 
-Each command imports what it needs: `detect` has no use for gRPC, and `run` registers the sooner.
+Each command imports what it needs itself: `detect` has no use for gRPC, and `run` registers the sooner.
 """
 
+# ruff: noqa: PLC0415 - see above
+
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tegra_device_plugin import config
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage."""
+    """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings."""
     options = _parser().parse_args(arguments)
-    code: int = options.command(options)
+    try:
+        code: int = options.command(options)
+    except config.ConfigError as error:
+        for problem in error.problems:
+            _complain(problem)
+        return EXIT_USAGE
+    except (OSError, ExceptionGroup) as error:
+        _complain(str(error))
+        return EXIT_FAILED
     return code
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tegra-device-plugin", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="tegra-device-plugin", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    detect = commands.add_parser("detect", help="say which board and GPU this is, and how that is known")
-    detect.add_argument(
-        "--host-root",
-        type=Path,
-        default=Path("/"),
-        metavar="DIR",
-        help="where the host's /sys, /dev and /etc are",
+    run = commands.add_parser(
+        "run",
+        help="serve the GPU to the kubelet",
+        epilog="Every option is also an environment variable and a key of the file's flags.plugin; "
+        "the flag wins over the variable, and the variable over the file.",
     )
+    run.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings in NVIDIA's `version: v1` format; CONFIG_FILE"
+    )
+    for option in config.OPTIONS:
+        run.add_argument(option.flag, metavar=option.metavar, help=f"{option.help}; {option.variable}")
+    run.set_defaults(command=_run)
+
+    detect = commands.add_parser("detect", help="say which board and GPU this is, and how that is known")
+    _add_host_root(detect)
     detect.add_argument("--output", choices=("text", "json"), default="text")
     detect.set_defaults(command=_detect)
 
-    run = commands.add_parser("run", help="serve the GPU to the kubelet")
-    run.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR")
-    run.add_argument(
-        "--device-plugin-dir", type=Path, default=Path("/var/lib/kubelet/device-plugins"), metavar="DIR"
+    files = commands.add_parser("config", help="look at configuration files")
+    check = files.add_subparsers(required=True, metavar="COMMAND").add_parser(
+        "check", help="say what is wrong with a configuration file, or what it means"
     )
-    run.set_defaults(command=_run)
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.set_defaults(command=_config_check)
     return parser
 
 
+def _add_host_root(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where the host's files are seen"
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    import asyncio
+    import os
+
+    from tegra_device_plugin import daemon, log
+
+    file = options.config or (Path(os.environ["CONFIG_FILE"]) if os.environ.get("CONFIG_FILE") else None)
+    flags = {option.field: getattr(options, option.field) for option in config.OPTIONS}
+
+    def load() -> config.Settings:
+        return config.load(file, os.environ, flags)[0]
+
+    settings: config.Settings | None = load()
+    while settings:
+        log.configure(settings.log_format, settings.log_level)
+        settings = asyncio.run(daemon.run(settings, load, file))
+    return EXIT_OK
+
+
 def _detect(options: argparse.Namespace) -> int:
-    from tegra_device_plugin.detection import detect  # noqa: PLC0415 - see above
+    from tegra_device_plugin.detection import detect
 
     detection = detect(options.host_root)
+    facts = detection.as_dict()
     if options.output == "json":
-        _say(json.dumps(detection.as_dict(), indent=2))
+        import json
+
+        _say(json.dumps(facts, indent=2))
     else:
-        _say(_as_text(detection.as_dict()))
-    return 1 if detection.gpu.state == "absent" else 0
+        _say("\n".join(_as_text(facts)))
+    return EXIT_FAILED if detection.gpu.state == "absent" else EXIT_OK
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+def _config_check(options: argparse.Namespace) -> int:
+    settings, notes = config.load(options.file, {}, {})
+    sharing = settings.sharing
+    _say(f"{options.file}: good: {sharing.replicas} x {settings.resource}")
+    if sharing.replicas > 1:
+        limit = "one per container" if sharing.fail_requests_greater_than_one else "any number per container"
+        _say(f"the GPU is shared by time-slicing, {limit}; memory is not divided")
+    for note in notes:
+        _say(note)
+    return EXIT_OK
 
 
-def _as_text(facts: dict[str, Any], indent: str = "") -> str:
+def _as_text(facts: dict[str, Any], indent: str = "") -> list[str]:
     lines = []
     for key, value in facts.items():
         if key == "evidence":
             lines.append("looked at:")
             lines += [f"  {'+' if one['found'] else '-'} {one['source']}: {one['detail']}" for one in value]
         elif isinstance(value, dict):
-            lines.append(f"{indent}{key}:")
-            lines.append(_as_text(value, indent + "  "))
+            lines += [f"{indent}{key}:", *_as_text(value, indent + "  ")]
         else:
             shown = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
             lines.append(f"{indent}{key + ':':<20} {'unknown' if shown is None else shown}")
-    return "\n".join(lines)
+    return lines
 
 
-def _run(options: argparse.Namespace) -> int:
-    import asyncio  # noqa: PLC0415 - see above
-    import logging  # noqa: PLC0415 - see above
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
 
-    from tegra_device_plugin.config import Settings  # noqa: PLC0415 - see above
-    from tegra_device_plugin.daemon import run  # noqa: PLC0415 - see above
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    asyncio.run(run(Settings(host_root=options.host_root, device_plugin_dir=options.device_plugin_dir)))
-    return 0
+def _complain(text: str) -> None:
+    sys.stderr.write(f"tegra-device-plugin: {text}\n")

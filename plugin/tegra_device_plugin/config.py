@@ -1,12 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of `run`: flag over environment over file over default. Parses, never acts."""
+"""Settings of `run`: flag over environment over file over default. Parses, never acts.
 
-from dataclasses import dataclass, field
+The file is NVIDIA's device plugin configuration, `version: v1`, read strictly: what is not known, has the
+wrong type or cannot work on a Jetson is refused with file and line. Keys of that schema that mean nothing
+here are listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.configfile import Section
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
-DeviceIdStrategy = Literal["uuid", "index"]
+DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
+DEFAULT_RESOURCE = "nvidia.com/gpu"
+
+# A kubelet runs 110 pods by default; a list of more devices only fills its checkpoint.
+MAX_REPLICAS = 1024
+
+# validation.IsQualifiedName and IsDNS1123Subdomain of k8s.io/apimachinery; the kubelet refuses a Register
+# otherwise.
+_PREFIX = re.compile(r"(?=.{1,244}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/")
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+class ConfigError(Exception):
+    """Settings that cannot be used; `problems` has one line for each thing that is wrong."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 @dataclass(frozen=True)
@@ -23,10 +52,251 @@ class Settings:
 
     host_root: Path = Path("/")
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
-    metrics_address: str | None = None
-    log_format: Literal["text", "json"] = "text"
+    metrics_address: tuple[str, int] | None = None
+    log_format: str = "text"
     log_level: str = "info"
-    resource: str = "nvidia.com/gpu"
-    device_list_strategies: tuple[DeviceListStrategy, ...] = ("envvar",)
-    device_id_strategy: DeviceIdStrategy = "uuid"
+    device_list_strategy: tuple[DeviceListStrategy, ...] = ("envvar",)
+    device_id_strategy: str = "uuid"
+    pass_device_specs: bool = True
+    resource: str = DEFAULT_RESOURCE
     sharing: Sharing = field(default_factory=Sharing)
+
+    def same_places(self, other: Settings) -> bool:
+        """Tell whether `other` can take over without giving up a socket or looking at another host."""
+        return (self.host_root, self.device_plugin_dir, self.metrics_address) == (
+            other.host_root,
+            other.device_plugin_dir,
+            other.metrics_address,
+        )
+
+
+def _directory(text: str) -> Path:
+    if not text.startswith("/"):
+        raise ValueError("an absolute path is needed")
+    return Path(text)
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not int(port) < 1 << 16:
+        raise ValueError("HOST:PORT is needed, such as 0.0.0.0:9400 or [::]:9400")
+    return host.strip("[]"), int(port)
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"allowed: {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _strategies(text: str) -> tuple[DeviceListStrategy, ...]:
+    chosen = [part.strip() for part in text.split(",")]
+    for part in chosen:
+        if part not in DEVICE_LIST_STRATEGIES:
+            raise ValueError(f"{part!r} cannot work here; allowed: {', '.join(DEVICE_LIST_STRATEGIES)}")
+    return tuple(known for known in DEVICE_LIST_STRATEGIES if known in chosen)
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("allowed: true, false")
+    return text == "true"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting as a flag, as an environment variable and as a key below `flags.plugin` in the file."""
+
+    field: str
+    key: str
+    metavar: str
+    parse: Callable[[str], Any]
+    help: str
+
+    @property
+    def flag(self) -> str:
+        """The command line's name for it."""
+        return "--" + self.field.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment's name for it; NVIDIA's where it has one."""
+        return self.field.upper()
+
+
+OPTIONS = (
+    Option(
+        "host_root", "hostRoot", "DIR", _directory, "where the host's /sys, /dev, /etc and /proc are seen"
+    ),
+    Option(
+        "device_plugin_dir", "devicePluginDir", "DIR", _directory, "the kubelet's directory of plugin sockets"
+    ),
+    Option(
+        "metrics_address",
+        "metricsAddress",
+        "HOST:PORT",
+        _address,
+        "serve /metrics, /healthz and /readyz there",
+    ),
+    Option("log_format", "logFormat", "text|json", _one_of("text", "json"), "how log lines look"),
+    Option(
+        "log_level",
+        "logLevel",
+        "LEVEL",
+        _one_of("debug", "info", "warning", "error"),
+        "debug, info, warning or error",
+    ),
+    Option(
+        "device_list_strategy",
+        "deviceListStrategy",
+        "LIST",
+        _strategies,
+        "how a container gets the GPU: envvar, volume-mounts, cdi-cri, or several with commas",
+    ),
+    Option(
+        "device_id_strategy",
+        "deviceIDStrategy",
+        "uuid|index",
+        _one_of("uuid", "index"),
+        "what the container runtime is asked for: uuid says `all`, index says `0`",
+    ),
+    Option(
+        "pass_device_specs",
+        "passDeviceSpecs",
+        "true|false",
+        _boolean,
+        "name the GPU's device nodes to the kubelet",
+    ),
+)
+
+
+def load(
+    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str | None]
+) -> tuple[Settings, list[str]]:
+    """Give the settings in force, and notes on keys of the file that have no effect.
+
+    `flags` has the text of each command line option that was given, by field name. Raises ConfigError.
+    """
+    settings, notes = _from_file(file) if file else (Settings(), [])
+    problems = []
+    for option in OPTIONS:
+        for name, text in (
+            (option.variable, environment.get(option.variable)),
+            (option.flag, flags.get(option.field)),
+        ):
+            if text is None:
+                continue
+            try:
+                settings = replace(settings, **{option.field: option.parse(text)})
+            except ValueError as error:
+                problems.append(f"{name}: {text!r}: {error}")
+    if problems:
+        raise ConfigError(problems)
+    return settings, notes
+
+
+def resource_name(text: str) -> str:
+    """Give the full name of an extended resource; `gpu` is `nvidia.com/gpu`. Raises ValueError."""
+    full = text if "/" in text else f"nvidia.com/{text}"
+    prefix, _, name = full.partition("/")
+    if not _PREFIX.fullmatch(f"{prefix}/") or not _NAME.fullmatch(name) or "kubernetes.io" in prefix:
+        raise ValueError("not the name of an extended resource, such as nvidia.com/gpu")
+    return full
+
+
+def _from_file(path: Path) -> tuple[Settings, list[str]]:
+    from tegra_device_plugin.configfile import Document  # noqa: PLC0415 - only with a file
+
+    document = Document(path)
+    root = document.root
+    settings = Settings()
+    if root is not None:
+        root.text("version", _one_of("v1"), required=True)
+        if flags := root.section("flags"):
+            settings = _flags(flags, settings)
+        if resources := root.section("resources"):
+            settings = _resources(resources, settings)
+        if sharing := root.section("sharing"):
+            settings = _sharing(sharing, settings)
+        root.finish()
+    if document.problems:
+        raise ConfigError(document.problems)
+    return settings, document.notes
+
+
+def _flags(flags: Section, settings: Settings) -> Settings:
+    flags.text("migStrategy", _one_of("none"))
+    flags.text("deviceDiscoveryStrategy", _one_of("auto", "tegra"))
+    for key in ("gdrcopyEnabled", "gdsEnabled", "mofedEnabled"):
+        flags.boolean(key, only=False)
+    # A node without a GPU is waited for, never failed; the host is seen at hostRoot.
+    flags.ignore("failOnInitError", "nvidiaDriverRoot", "nvidiaDevRoot", "useNodeFeatureAPI", "gfd")
+    if plugin := flags.section("plugin"):
+        for option in OPTIONS:
+            value = plugin.option(option.key, option.parse)
+            if value is not None:
+                settings = replace(settings, **{option.field: value})
+        plugin.ignore("cdiAnnotationPrefix", "nvidiaCTKPath", "containerDriverRoot")
+        plugin.finish()
+    flags.finish()
+    return settings
+
+
+def _resources(resources: Section, settings: Settings) -> Settings:
+    for number, gpu in enumerate(resources.sections("gpus")):
+        if number:
+            gpu.problem("a Jetson has one GPU: one entry is allowed")
+            continue
+        gpu.text("pattern", _one_of("*"), required=True)
+        name = gpu.text("name", resource_name, required=True)
+        gpu.finish()
+        settings = replace(settings, resource=name or settings.resource)
+    for mig in resources.sections("mig"):
+        mig.problem("this plugin serves the whole GPU; allowed: none")
+    resources.finish()
+    return settings
+
+
+def _sharing(sharing: Section, settings: Settings) -> Settings:
+    if slicing := sharing.section("timeSlicing"):
+        rename_by_default = slicing.boolean("renameByDefault")
+        fail = slicing.boolean("failRequestsGreaterThanOne")
+        for number, entry in enumerate(slicing.sections("resources")):
+            if number:
+                entry.problem("a Jetson has one GPU: one entry is allowed")
+                continue
+            original = settings.resource
+            entry.text("name", _resource_among(original), required=True)
+            entry.text("devices", _one_of("all"))
+            replicas = entry.integer("replicas", 2, MAX_REPLICAS, required=True)
+            renamed = entry.text("rename", resource_name)
+            entry.finish()
+            settings = replace(
+                settings,
+                resource=renamed or (f"{original}.shared" if rename_by_default else original),
+                sharing=Sharing(
+                    replicas=replicas or 1,
+                    # NVIDIA's default is false. More than one share of the same GPU is only ever a
+                    # misunderstanding.
+                    fail_requests_greater_than_one=True if fail is None else fail,
+                ),
+            )
+        slicing.finish()
+    if mps := sharing.section("mps"):
+        mps.problem("MPS needs a GPU compute mode that Tegra does not have; allowed: timeSlicing")
+    sharing.finish()
+    return settings
+
+
+def _resource_among(resource: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if resource_name(text) != resource:
+            raise ValueError(f"no such resource on this node; allowed: {resource}")
+        return resource
+
+    return parse

@@ -1,67 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run`: looks at the board, keeps its GPU registered with the kubelet, ends cleanly on a signal."""
+"""`run`: wires board, kubelet, configuration and pages together, and ends all of them together."""
+
+from __future__ import annotations
 
 import asyncio
 import logging
 import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
 
-from tegra_device_plugin.config import Settings
-from tegra_device_plugin.detection import Detection, detect
+from tegra_device_plugin import log
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config import ConfigError, Settings
+from tegra_device_plugin.configwatch import ConfigWatch
 from tegra_device_plugin.kubelet.registration import Registrar, sweep
 from tegra_device_plugin.kubelet.server import Advertised
-from tegra_device_plugin.offer import make_offer
-from tegra_device_plugin.sensor import Sensor
+from tegra_device_plugin.metrics import Counters
 
-POLL_SECONDS = 5.0
-READ_DEADLINE_SECONDS = 4.0
-
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-async def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
+async def run(settings: Settings, load: Callable[[], Settings], file: Path | None) -> Settings | None:
+    """Serve until SIGTERM or SIGINT; gives settings to begin anew with, or None to end.
+
+    `load` reads the settings again, on SIGHUP and when `file` changes. Raises OSError if the metrics address
+    is taken.
+    """
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    counted = Counters()
     advertised = Advertised()
+    board = BoardWatch(settings, advertised)
+    registrar = Registrar(settings.device_plugin_dir, advertised, counted)
+    outcome: asyncio.Future[Settings | None] = loop.create_future()
+
+    def end(result: Settings | None) -> None:
+        if not outcome.done():
+            outcome.set_result(result)
+
+    def reload() -> None:
+        nonlocal settings
+        try:
+            changed = load()
+        except ConfigError as error:
+            counted.refused_config_reloads += 1
+            for problem in error.problems:
+                logger.warning("configuration refused, the old one stays in force: %s", problem)
+            return
+        counted.config_reloads += 1
+        if not changed.same_places(settings):
+            logger.info("configuration changed: starting anew")
+            end(changed)
+            return
+        logger.info("configuration read again%s", "" if changed != settings else ": nothing has changed")
+        settings = changed
+        log.configure(settings.log_format, settings.log_level)
+        board.use(settings)
+
+    configuration = ConfigWatch(file, reload)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, None)
+    loop.add_signal_handler(signal.SIGHUP, configuration.ask)
+
     sweep(settings.device_plugin_dir)
-    registrar = Registrar(settings.device_plugin_dir, advertised)
-    async with asyncio.TaskGroup() as tasks:
-        running = [
-            tasks.create_task(watch_board(settings, advertised, registrar)),
-            tasks.create_task(registrar.run()),
-        ]
-        await stop.wait()
-        log.info("stopping")
+    async with AsyncExitStack() as stack:
+        if settings.metrics_address:
+            from tegra_device_plugin import httpd, pages  # noqa: PLC0415 - most of a start is imports
+
+            views = pages.Pages(board, registrar, advertised, counted).by_path()
+            await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        running = [tasks.create_task(part.run()) for part in (board, registrar, configuration)]
+        result = await outcome
         for task in running:
             task.cancel()
-
-
-async def watch_board(settings: Settings, advertised: Advertised, registrar: Registrar) -> None:
-    """Look at the board every POLL_SECONDS and publish what it can offer.
-
-    Nothing is offered before a GPU was seen; one that was seen once stays in the list, unhealthy when it is gone.
-    """
-    sensor = Sensor(READ_DEADLINE_SECONDS)
-    seen = False
-    while True:
-        try:
-            detection = await sensor.read(lambda: detect(settings.host_root))
-            state, nodes = detection.gpu.state, detection.gpu.device_nodes
-        except (OSError, TimeoutError) as error:
-            log.warning("cannot look at the board: %s", error)
-            state, nodes = "unknown", ()
-        if state in ("ready", "unpowered") and not seen:
-            seen = True
-            log.info("GPU found: %s", summary(detection))
-        if seen:
-            advertised.publish(make_offer(settings, nodes, state == "ready", state))
-            registrar.look_now()
-        await asyncio.sleep(POLL_SECONDS)
-
-
-def summary(detection: Detection) -> str:
-    """Give the board and its GPU in one line."""
-    board, gpu = detection.board, detection.gpu
-    return f"{board.module or board.model or board.soc}, L4T {board.l4t}, {gpu.chip}, {gpu.state}"
+    return result

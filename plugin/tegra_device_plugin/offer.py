@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tegra_device_plugin.config import Settings
+from tegra_device_plugin.health import Verdict
 
 # One iGPU per board: its identity is its place, so the id is stable over restarts and re-installations.
 GPU_ID = "igpu0"
 REPLICA_SEPARATOR = "::"  # NVIDIA's form; exporters split on it
 
-# nvidia-container-toolkit reads the ids from the names of mounts below this directory (accept-...-as-volume-mounts).
+# nvidia-container-toolkit reads the ids from the names of mounts below this directory
+# (accept-...-as-volume-mounts).
 VOLUME_MOUNT_ROOT = "/var/run/nvidia-container-devices"
 
 
-class RefusedRequest(ValueError):
+class RefusedRequestError(ValueError):
     """A container asked for devices that cannot be given; the text goes into the pod's status."""
 
 
@@ -47,31 +49,33 @@ class Offer:
     grant: Grant = field(repr=False)
     one_per_container: bool = False
 
-    def check(self, asked: Sequence[str]) -> None:
-        """Raise RefusedRequest unless a container may get exactly the devices `asked` for."""
+    def check(self, resource: str, asked: Sequence[str]) -> None:
+        """Raise RefusedRequestError unless a container may get the devices `asked` for, of `resource`."""
+        if resource != self.resource:
+            raise RefusedRequestError(f"{resource} was replaced by {self.resource} on this node")
         unknown = sorted(set(asked) - set(self.ids))
         if unknown:
-            raise RefusedRequest(f"{self.resource}: unknown device {', '.join(map(repr, unknown))}")
+            raise RefusedRequestError(f"{self.resource}: unknown device {', '.join(map(repr, unknown))}")
         if len(set(asked)) != len(asked):
-            raise RefusedRequest(f"{self.resource}: a device is asked for twice: {', '.join(asked)}")
+            raise RefusedRequestError(f"{self.resource}: a device is asked for twice: {', '.join(asked)}")
         if not asked:
-            raise RefusedRequest(f"{self.resource}: a container asks for no device")
+            raise RefusedRequestError(f"{self.resource}: a container asks for no device")
         if self.one_per_container and len(asked) > 1:
-            raise RefusedRequest(
-                f"{self.resource}: {len(asked)} asked for, but replicas share one GPU, so more than one gives nothing "
-                "more: ask for 1 (sharing.timeSlicing.failRequestsGreaterThanOne)"
+            raise RefusedRequestError(
+                f"{self.resource}: {len(asked)} asked for, but replicas share one GPU, so a second one gives "
+                "nothing: ask for 1 (sharing.timeSlicing.failRequestsGreaterThanOne)"
             )
         if not self.healthy:
-            raise RefusedRequest(f"{self.resource}: the GPU is unhealthy: {self.reason}")
+            raise RefusedRequestError(f"{self.resource}: the GPU is unhealthy: {self.reason}")
 
 
-def make_offer(settings: Settings, device_nodes: Sequence[str], healthy: bool, reason: str) -> Offer:
-    """Give what is advertised for a board's GPU in its present state; `device_nodes` are the host paths that exist."""
+def make_offer(settings: Settings, device_nodes: Sequence[str], verdict: Verdict) -> Offer:
+    """Give what is advertised for a board's GPU; `device_nodes` are the host paths that exist."""
     return Offer(
         resource=settings.resource,
         ids=replica_ids(settings.sharing.replicas),
-        healthy=healthy,
-        reason=reason,
+        healthy=verdict.healthy,
+        reason=verdict.reason,
         grant=_grant(settings, device_nodes),
         one_per_container=settings.sharing.replicas > 1 and settings.sharing.fail_requests_greater_than_one,
     )
@@ -82,22 +86,23 @@ def _grant(settings: Settings, device_nodes: Sequence[str]) -> Grant:
     visible = "0" if settings.device_id_strategy == "index" else "all"
     mounts: tuple[Mount, ...] = ()
     env = visible
-    if "volume-mounts" in settings.device_list_strategies:
+    if "volume-mounts" in settings.device_list_strategy:
         env = VOLUME_MOUNT_ROOT
         mounts = (Mount(host="/dev/null", container=f"{VOLUME_MOUNT_ROOT}/{visible}"),)
     return Grant(
         envs=(("NVIDIA_VISIBLE_DEVICES", env),),
-        # Nodes named to the kubelet stay allowed when systemd rewrites the container's device rules (daemon-reload).
-        device_nodes=tuple(device_nodes),
+        # Nodes named to the kubelet stay allowed when systemd rewrites the container's device rules
+        # (daemon-reload).
+        device_nodes=tuple(device_nodes) if settings.pass_device_specs else (),
         mounts=mounts,
     )
 
 
 def preferred(available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
-    """Choose `size` of the available ids, those that must be included first, then in the order of their numbers.
+    """Choose `size` of the available ids: those that must be included, then by their numbers.
 
-    Replicas are alike, so any choice is as good; a stable one is easy to follow in logs. Never raises: an error
-    would fail the pod's admission, while the kubelet takes a short answer as "no preference".
+    Replicas are alike, so any choice is as good; a stable one is easy to follow in logs. Never raises: an
+    error would fail the pod's admission, while the kubelet takes a short answer as "no preference".
     """
     forced = dict.fromkeys(must_include)
     rest = sorted(set(available) - forced.keys(), key=_replica_number)

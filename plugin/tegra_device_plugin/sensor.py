@@ -4,6 +4,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -30,16 +31,24 @@ class Sensor:
         answer: asyncio.Future[T] = loop.create_future()
 
         def work() -> None:
+            outcome: Future[T] = Future()
             try:
-                result = function()
-            except Exception as error:  # noqa: BLE001 - handed to the waiting caller as it is
-                deliver, outcome = answer.set_exception, error
-            else:
-                deliver, outcome = answer.set_result, result
+                outcome.set_result(function())
+            except Exception as error:
+                outcome.set_exception(error)
             with suppress(RuntimeError):  # the loop has ended: nobody waits any more
-                loop.call_soon_threadsafe(lambda: None if answer.done() else deliver(outcome))
+                loop.call_soon_threadsafe(_hand_over, outcome, answer)
 
         self._thread = threading.Thread(target=work, name="sensor", daemon=True)
         self._thread.start()
         async with asyncio.timeout(self._deadline):
             return await answer
+
+
+def _hand_over(outcome: Future[T], answer: asyncio.Future[T]) -> None:
+    if answer.done():  # given up
+        return
+    if error := outcome.exception():
+        answer.set_exception(error)
+    else:
+        answer.set_result(outcome.result())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hear about changes in a directory: inotify where the kernel grants it, never relied upon.
 
-A watch only says "look again"; whoever is told compares facts. So a missed or a needless event costs time, never
-correctness, and a machine whose inotify instances are exhausted is served by looking more often.
+A watch only says "look again"; whoever is told compares facts. So a missed or a needless event costs time,
+never correctness, and a machine whose inotify instances are exhausted is served by looking more often.
 """
 
 import asyncio
@@ -62,8 +62,8 @@ class Identity:
 class DirectoryWatch:
     """Calls `on_change` when an entry of `directory` changes, as far as the kernel lets us know.
 
-    Use as a context manager inside a running event loop. Call `rearm` with every look: it follows a directory that
-    was removed and made again, and tells whether events can be expected.
+    Use as a context manager inside a running event loop. Call `rearm` with every look: it follows a
+    directory that was removed and made again, and tells whether events can be expected.
     """
 
     def __init__(self, directory: Path, on_change: Callable[[], None]) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """When to register with the kubelet, again and again.
 
-A loop compares facts instead of trusting single events: which kubelet.sock is there now, is the plugin's own socket
-still there, is the kubelet listening on a stream. Any difference from what was registered is a reason to register,
-and the reason is in the log. Events only make the loop look sooner.
+A loop compares facts instead of trusting single events: which kubelet.sock is there now, is the plugin's own
+socket still there, is the kubelet listening on a stream. Any difference from what was registered is a reason
+to register, and the reason is in the log. Events only make the loop look sooner.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
 from grpc import aio
 
 from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet.server import OPTIONS, SOCKET_PREFIX, SOCKET_SUFFIX, Advertised, Endpoint
+from tegra_device_plugin.metrics import Counters
 from tegra_device_plugin.watch import DirectoryWatch, Identity
 
 API_VERSION = "v1beta1"
@@ -74,19 +74,22 @@ def reason_to_register(
         return None
     if registered is None:
         return "not registered yet"
+    return next(_differences(facts, registered, dialled, now, pace), None)
+
+
+def _differences(
+    facts: Facts, registered: Registered, dialled: bool, now: float, pace: Pace
+) -> Iterator[str]:
     if facts.kubelet != registered.kubelet:
-        return "the kubelet started anew"
+        yield "the kubelet started anew"
     if facts.resource != registered.resource:
-        return f"the resource was {registered.resource} before"
+        yield f"the resource was {registered.resource} before"
     if facts.own_socket != registered.own_socket:
-        return "the plugin's own socket is gone"
-    if facts.streams:
-        return None
-    if dialled:
-        return "the kubelet's stream ended"
-    if now - registered.at >= pace.stream:
-        return f"the kubelet opened no stream within {pace.stream:g} s"
-    return None
+        yield "the plugin's own socket is gone"
+    if not facts.streams and dialled:
+        yield "the kubelet's stream ended"
+    if not dialled and now - registered.at >= pace.stream:
+        yield f"the kubelet opened no stream within {pace.stream:g} s"
 
 
 def retry_delays(pace: Pace) -> Iterator[float]:
@@ -100,21 +103,29 @@ def retry_delays(pace: Pace) -> Iterator[float]:
 class Registrar:
     """Keeps the current offer registered with whatever kubelet is there."""
 
-    def __init__(self, directory: Path, advertised: Advertised, pace: Pace | None = None) -> None:
-        self.registrations = 0
-        self.failures = 0
+    def __init__(
+        self, directory: Path, advertised: Advertised, counted: Counters, pace: Pace | None = None
+    ) -> None:
         self.endpoint: Endpoint | None = None
+        self.looked_at = 0.0
         self._directory = directory
         self._advertised = advertised
+        self._counted = counted
         self._pace = pace or Pace()
         self._registered: Registered | None = None
         self._wake = asyncio.Event()
         self._retiring: list[Endpoint] = []
+        advertised.on_publish = self._wake.set
 
     @property
     def connected(self) -> bool:
         """True while the kubelet is listening to the current registration."""
         return self.endpoint is not None and self.endpoint.streams > 0
+
+    @property
+    def streams(self) -> int:
+        """Open streams, of all registrations."""
+        return sum(one.streams for one in (*self._retiring, *([self.endpoint] if self.endpoint else [])))
 
     async def run(self) -> None:
         """Keep registered until cancelled; then end the streams and remove the sockets."""
@@ -125,10 +136,6 @@ class Registrar:
                 endpoints = [*self._retiring, *([self.endpoint] if self.endpoint else [])]
                 await asyncio.gather(*(endpoint.stop() for endpoint in endpoints))
 
-    def look_now(self) -> None:
-        """Look at once: the offer may have changed."""
-        self._wake.set()
-
     async def _keep_registered(self, watch: DirectoryWatch) -> None:
         clock = asyncio.get_running_loop().time
         kubelet: Identity | None = None
@@ -138,7 +145,7 @@ class Registrar:
             self._wake.clear()
             pause = self._pace.look if watch.rearm() else self._pace.look_without_events
             facts = self._look()
-            now = clock()
+            self.looked_at = now = clock()
             if not self.connected:
                 connected_since = now
             if facts.kubelet != kubelet or now - connected_since >= self._pace.last_retry:
@@ -180,8 +187,8 @@ class Registrar:
     def _newer_instance(self) -> bool:
         """Tell whether a newer instance of this plugin serves here: then it has the resource, not this one.
 
-        Two instances overlap while a DaemonSet is updated. Without an order both would register again each time
-        the other takes the resource over. The first registration of a process never gives way.
+        Two instances overlap while a DaemonSet is updated. Without an order both would register again each
+        time the other takes the resource over. The first registration of a process never gives way.
         """
         if self._registered is None or self.endpoint is None:
             return False
@@ -197,12 +204,15 @@ class Registrar:
         if not accepts(self._directory / KUBELET_SOCKET):
             log.debug("%s, but nobody listens on %s", reason, KUBELET_SOCKET)
             return
-        endpoint = Endpoint(self._directory, resource, self._advertised, self._wake.set)
+        endpoint = Endpoint(self._directory, resource, self._advertised, self._counted, self._wake.set)
         try:
             await endpoint.start()
             await self._call(endpoint, kubelet, pause)
+        except ConnectionResetError:
+            await endpoint.stop()
+            return
         except (OSError, aio.AioRpcError) as error:
-            self.failures += 1
+            self._counted.failed_registrations += 1
             detail = (
                 f"{error.code().name}: {error.details()}"
                 if isinstance(error, aio.AioRpcError)
@@ -214,7 +224,7 @@ class Registrar:
         except BaseException:
             await endpoint.stop()
             raise
-        self.registrations += 1
+        self._counted.registrations += 1
         log.info("registered %s as %s (%s)", resource, endpoint.name, reason)
         if self.endpoint:
             self._retiring.append(self.endpoint)
@@ -222,7 +232,7 @@ class Registrar:
         self._registered = Registered(resource, kubelet, endpoint.identity, asyncio.get_running_loop().time())
 
     async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:
-        """Ask the kubelet; give up as soon as it is not that kubelet any more, for then its answer means nothing."""
+        """Ask the kubelet; give up as soon as another one is there, for then the answer means nothing."""
         path = self._directory / KUBELET_SOCKET
         request = api.RegisterRequest(
             version=API_VERSION, endpoint=endpoint.name, resource_name=endpoint.resource, options=OPTIONS
@@ -238,7 +248,7 @@ class Registrar:
                 while not call.done():
                     self._wake.clear()
                     if Identity.of(path) != kubelet:
-                        raise ConnectionResetError("the kubelet was replaced meanwhile")
+                        raise ConnectionResetError
                     woken = asyncio.ensure_future(self._wake.wait())
                     await asyncio.wait((call, woken), timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                     woken.cancel()

@@ -16,7 +16,8 @@ import grpc
 from grpc import aio
 
 from tegra_device_plugin.kubelet import api_pb2 as api
-from tegra_device_plugin.offer import Offer, RefusedRequest, preferred
+from tegra_device_plugin.metrics import Counters
+from tegra_device_plugin.offer import Offer, RefusedRequestError, preferred
 from tegra_device_plugin.watch import Identity
 
 SOCKET_PREFIX = "tegra-gpu-"
@@ -24,7 +25,8 @@ SOCKET_SUFFIX = ".sock"
 MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
 
 # Socket names carry the start of the process, so that two instances can tell which is the newer one, and a
-# number per registration: newer kubelets answer a Register of a socket path they still track without dialling it.
+# number per registration: newer kubelets answer a Register of a socket path they still track without
+# dialling it.
 _STARTED = f"{time.time_ns():016x}"
 _NUMBERS = itertools.count()
 
@@ -40,15 +42,18 @@ class Advertised:
     def __init__(self) -> None:
         self.offer: Offer | None = None
         self.next_look = asyncio.Event()
+        self.on_publish: Callable[[], None] = lambda: None
 
-    def publish(self, offer: Offer | None) -> None:
-        """Make `offer` the current one (None: this node has nothing to advertise)."""
+    def publish(self, offer: Offer) -> None:
+        """Make `offer` the current one."""
         if offer != self.offer:
             self.offer = offer
             self.wake()
+            self.on_publish()
 
     def wake(self) -> None:
-        """Let every follower look again. A fresh event each time: no follower has to clear it for the others."""
+        """Let every follower look again."""
+        # A fresh event each time: no follower has to clear it for the others.
         self.next_look.set()
         self.next_look = asyncio.Event()
 
@@ -77,12 +82,17 @@ def allocation(offer: Offer) -> api.ContainerAllocateResponse:
 class Endpoint:
     """One socket on which a kubelet finds the plugin, for one resource.
 
-    `on_change` is called when a stream opens or ends. `streams` counts the open ListAndWatch streams; `dialled`
-    tells whether there was ever one.
+    `on_change` is called when a stream opens or ends. `streams` counts the open ListAndWatch streams;
+    `dialled` tells whether there was ever one.
     """
 
     def __init__(
-        self, directory: Path, resource: str, advertised: Advertised, on_change: Callable[[], None]
+        self,
+        directory: Path,
+        resource: str,
+        advertised: Advertised,
+        counted: Counters,
+        on_change: Callable[[], None],
     ) -> None:
         self.resource = resource
         self.name = f"{SOCKET_PREFIX}{_STARTED}-{next(_NUMBERS)}{SOCKET_SUFFIX}"
@@ -91,6 +101,7 @@ class Endpoint:
         self.streams = 0
         self.dialled = False
         self._advertised = advertised
+        self._counted = counted
         self._on_change = on_change
         self._stopping = False
         self._server = aio.server()
@@ -181,19 +192,18 @@ class Endpoint:
         self, request: api.AllocateRequest, context: aio.ServicerContext[Any, Any]
     ) -> api.AllocateResponse:
         offer = self._advertised.offer
-        if offer is None or offer.resource != self.resource:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: not advertised by this node now"
-            )
+        assert offer is not None  # noqa: S101 - no endpoint without an offer, and none is ever taken back
         try:
             for one in request.container_requests:
-                offer.check(one.devices_ids)
-        except RefusedRequest as refusal:
+                offer.check(self.resource, one.devices_ids)
+        except RefusedRequestError as refusal:
+            self._counted.refused_allocations += 1
             log.warning("Allocate refused: %s", refusal)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
-        granted = allocation(offer)
         for one in request.container_requests:
-            log.info("allocated %s", ", ".join(one.devices_ids))
+            self._counted.allocations += 1
+            log.info("allocated %s", " ".join(one.devices_ids))
+        granted = allocation(offer)
         return api.AllocateResponse(container_responses=[granted for _ in request.container_requests])
 
     async def _pre_start_container(

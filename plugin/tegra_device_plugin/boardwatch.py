@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the board again and again, and publishes what it can offer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from tegra_device_plugin import health
+from tegra_device_plugin.config import Settings
+from tegra_device_plugin.detection import Detection, detect
+from tegra_device_plugin.health import Hysteresis, Sample, Verdict
+from tegra_device_plugin.kubelet.server import Advertised
+from tegra_device_plugin.offer import make_offer
+from tegra_device_plugin.sensor import Sensor
+
+READ_DEADLINE_SECONDS = 3.0
+# A healthy GPU is searched anew now and then, for device nodes that came late. About a minute.
+LOOKS_PER_DETECTION = 12
+
+log = logging.getLogger(__name__)
+
+
+class BoardWatch:
+    """The board as it is now: `detection`, the last `sample` of its GPU and the `verdict` on it.
+
+    Nothing is offered before a GPU was seen. One that was seen once stays in the list, unhealthy when it is
+    gone, so that its place in the node's capacity tells of it.
+    """
+
+    def __init__(self, settings: Settings, advertised: Advertised) -> None:
+        self.detection: Detection | None = None
+        self.sample: Sample | None = None
+        self.verdict: Verdict | None = None
+        self.looked_at = 0.0
+        self._settings = settings
+        self._advertised = advertised
+        self._hysteresis = Hysteresis()
+        self._sensor = Sensor(READ_DEADLINE_SECONDS)
+        self._looks = 0
+
+    @property
+    def has_gpu(self) -> bool:
+        """Tell whether a GPU was ever seen."""
+        return self.verdict is not None
+
+    def use(self, settings: Settings) -> None:
+        """Offer by other settings from now on."""
+        self._settings = settings
+        self._publish()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            unsettled = self.has_gpu and not self._hysteresis.settled
+            await asyncio.sleep(health.RECHECK_SECONDS if unsettled else health.POLL_SECONDS)
+
+    async def look(self) -> None:
+        """Look once, and publish what changed."""
+        root, known = self._settings.host_root, self.detection
+        all_well = self.verdict is not None and self.verdict.healthy and self._hysteresis.settled
+        search = not all_well or self._looks % LOOKS_PER_DETECTION == 0
+        self._looks += 1
+        try:
+            found, self.sample = await self._sensor.read(lambda: _look(root, known, search))
+        except (OSError, TimeoutError) as error:
+            # Not seen is not healthy: a pod on a dead GPU is worse than a pod that waits.
+            log.warning("cannot look at the board: %s", error or "the read hangs")
+            self.sample = None
+        else:
+            if known is None or found != known:
+                _tell(found)
+            self.detection = found
+        self.looked_at = asyncio.get_running_loop().time()
+        if self.detection and self.detection.gpu.state != "absent":
+            self._judge()
+            self._publish()
+
+    def _judge(self) -> None:
+        before, now = self.verdict, self._hysteresis.observe(self.sample)
+        self.verdict = now
+        if before is None or (before.healthy, before.reason) != (now.healthy, now.reason):
+            level = logging.INFO if now.healthy else logging.WARNING
+            state = "healthy" if now.healthy else "unhealthy"
+            log.log(level, "the GPU is %s: %s: %s", state, now.reason, now.detail)
+
+    def _publish(self) -> None:
+        if self.detection and self.verdict:
+            nodes = self.detection.gpu.device_nodes
+            self._advertised.publish(make_offer(self._settings, nodes, self.verdict))
+
+
+def _look(root: Path, known: Detection | None, search: bool) -> tuple[Detection, Sample | None]:
+    """Read the board. Of a vanished GPU the last detection is kept: its sample tells what is missing."""
+    found = detect(root) if known is None or search else known
+    if known and known.gpu.state != "absent" and found.gpu.state == "absent":
+        found = known
+    return found, health.sample(root, found.gpu) if found.gpu.state != "absent" else None
+
+
+def _tell(found: Detection) -> None:
+    board, gpu = found.board, found.gpu
+    if gpu.state == "absent":
+        looked_at = "; ".join(f"{one.source}: {one.detail}" for one in found.evidence)
+        log.warning("no Tegra GPU here, so nothing is advertised; looked at %s", looked_at)
+    else:
+        name = board.module or board.model or board.soc
+        nodes = len(gpu.device_nodes)
+        log.info("GPU %s of %s, L4T %s: %s, %d device nodes", gpu.chip, name, board.l4t, gpu.state, nodes)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages /metrics, /healthz and /readyz: read-only views of the running plugin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from importlib import metadata
+
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.httpd import Page
+from tegra_device_plugin.kubelet.registration import Registrar
+from tegra_device_plugin.kubelet.server import Advertised
+from tegra_device_plugin.metrics import CONTENT_TYPE, Counters, Metric, counters, exposition, gauge
+
+# Three times the longest pause of either loop (health.POLL_SECONDS, Pace.look, Pace.register).
+STUCK_SECONDS = 40.0
+
+
+class Pages:
+    """What is said about the plugin. Every answer is made from what the parts know at that moment."""
+
+    def __init__(
+        self, board: BoardWatch, registrar: Registrar, advertised: Advertised, counted: Counters
+    ) -> None:
+        self._board = board
+        self._registrar = registrar
+        self._advertised = advertised
+        self._counted = counted
+
+    def by_path(self) -> Mapping[str, Callable[[], Page]]:
+        """Give the pages for httpd.serving."""
+        return {"/metrics": self.metrics, "/healthz": self.healthz, "/readyz": self.readyz}
+
+    def metrics(self) -> Page:
+        """Everything, for Prometheus."""
+        return Page(exposition(self._metrics()), content_type=CONTENT_TYPE)
+
+    def healthz(self) -> Page:
+        """Fail when a loop has stopped turning: only a new start helps then."""
+        now = asyncio.get_running_loop().time()
+        ages = {"board": now - self._board.looked_at, "registration": now - self._registrar.looked_at}
+        stuck = [f"{name} for {age:.0f} s" for name, age in ages.items() if age > STUCK_SECONDS]
+        if stuck:
+            return Page(f"stuck: {', '.join(stuck)}\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Page("ok\n")
+
+    def readyz(self) -> Page:
+        """Fail while the node could not get its GPU from here: no GPU on a Tegra, or no kubelet listening."""
+        detection = self._board.detection
+        if detection is None:
+            return Page("the board was not looked at yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if detection.board.platform == "none":
+            return Page("not a Tegra: nothing to advertise\n")
+        if not self._board.has_gpu:
+            return Page("a Tegra without its GPU: see `detect`\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if not self._registrar.connected:
+            return Page("no kubelet is listening\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Page("ok\n")
+
+    def _metrics(self) -> Iterable[Metric]:
+        yield from counters(self._counted)
+        yield gauge(
+            "tegra_device_plugin_streams", "ListAndWatch streams that are open.", self._registrar.streams
+        )
+        offer, verdict = self._advertised.offer, self._board.verdict
+        if offer and verdict:
+            yield gauge(
+                "tegra_device_plugin_devices",
+                "Devices advertised, by health and its reason.",
+                len(offer.ids),
+                resource=offer.resource,
+                health="healthy" if verdict.healthy else "unhealthy",
+                reason=verdict.reason,
+            )
+        if sample := self._board.sample:
+            load = sample.load_percent
+            yield gauge(
+                "tegra_gpu_load_ratio", "Load of the GPU, 0 to 1.", None if load is None else load / 100
+            )
+            yield gauge("tegra_gpu_frequency_hertz", "Clock of the GPU.", sample.frequency_hz)
+            yield gauge(
+                "tegra_gpu_temperature_celsius", "Temperature of the GPU.", sample.temperature_celsius
+            )
+        if detection := self._board.detection:
+            board, gpu = detection.board, detection.gpu
+            yield gauge("tegra_memory_bytes", "Memory that CPU and GPU share.", gpu.memory_bytes)
+            facts = {
+                "version": version(),
+                "l4t": board.l4t,
+                "jetpack": board.jetpack,
+                "soc": board.soc,
+                "chip": gpu.chip,
+                "module": board.module,
+            }
+            known = {name: value for name, value in facts.items() if value}
+            yield gauge(
+                "tegra_device_plugin_info", "The plugin's version and the board, always 1.", 1, **known
+            )
+
+
+def version() -> str:
+    """Give the plugin's version; `unknown` when it runs from a source tree."""
+    try:
+        return metadata.version("tegra-device-plugin")
+    except metadata.PackageNotFoundError:
+        return "unknown"
