@@ -62,7 +62,7 @@ def stop_ours() -> None:
         pid = _our_dockerd()
         if pid is None:
             return
-        if docker("ps", "--quiet"):
+        if answers() and docker("ps", "--quiet"):
             say("the Docker engine that the lab started stays up: containers still run on it")
             return
         os.kill(pid, signal.SIGTERM)

@@ -3,7 +3,7 @@
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tests import boards
@@ -43,8 +43,7 @@ def up(name: str, types: Sequence[str]) -> list[Board]:
                 if board_name not in existing:
                     address = f"{subnet}.{FIRST_ADDRESS + number}"
                     existing[board_name] = board.create(name, board_name, address, fixtures[kind])
-            with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
-                list(pool.map(board.start, existing.values()))
+            _start(existing.values())
         ready = board.find(name)
         inventory.control_directory(name).mkdir(exist_ok=True)
         inventory.write(name, ready)
@@ -54,17 +53,13 @@ def up(name: str, types: Sequence[str]) -> list[Board]:
 
 def down(name: str) -> None:
     """Take a lab away: containers, volumes, networks, connections and its state directory. Idempotent."""
-    ssh.close_connections(inventory.control_directory(name))
-    if engine.answers():
-        of_lab = f"--filter=label={LABEL}={name}"
-        if containers := docker("ps", "--all", "--quiet", of_lab).split():
-            with step(f"removing {len(containers)} container(s) of lab {name!r}"):
-                docker("rm", "--force", "--volumes", *containers)
-        if networks := docker("network", "ls", "--quiet", of_lab).split():
-            docker("network", "rm", *networks)
-        if volumes := docker("volume", "ls", "--quiet", of_lab).split():
-            docker("volume", "rm", "--force", *volumes)
-    shutil.rmtree(lab_dir(name), ignore_errors=True)
+    with locked(f"lab-{name}"):
+        ssh.close_connections(inventory.control_directory(name))
+        if engine.answers():
+            # Again until there is nothing: a request that an interrupted `up` had sent may finish late.
+            while _sweep(name):
+                pass
+        shutil.rmtree(lab_dir(name), ignore_errors=True)
     if not names():
         engine.stop_ours()
 
@@ -77,6 +72,31 @@ def names() -> list[str]:
         for listing in (("ps", "--all"), ("network", "ls"), ("volume", "ls")):
             found.update(docker(*listing, f"--filter=label={LABEL}", f"--format={label}").split())
     return sorted(found)
+
+
+def _start(boards_to_start: Collection[Board]) -> None:
+    """Start boards at the same time. An interruption does not wait for those that are still booting."""
+    pool = ThreadPoolExecutor(max_workers=len(boards_to_start))
+    try:
+        list(pool.map(board.start, boards_to_start))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _sweep(name: str) -> bool:
+    """Remove what Docker has of a lab; say whether there was anything."""
+    of_lab = f"--filter=label={LABEL}={name}"
+    containers = docker("ps", "--all", "--quiet", of_lab).split()
+    if containers:
+        with step(f"removing {len(containers)} container(s) of lab {name!r}"):
+            docker("rm", "--force", "--volumes", *containers)
+    networks = docker("network", "ls", "--quiet", of_lab).split()
+    if networks:
+        docker("network", "rm", *networks)
+    volumes = docker("volume", "ls", "--quiet", of_lab).split()
+    if volumes:
+        docker("volume", "rm", "--force", *volumes)
+    return bool(containers or networks or volumes)
 
 
 def _check(name: str, types: Sequence[str]) -> None:

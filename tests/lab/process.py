@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running commands, and telling the person at the terminal what is going on."""
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TAIL_LINES = 20
 HEARTBEAT_SECONDS = 20
+GRACE_SECONDS = 10
 
 
 class LabError(Exception):
@@ -61,33 +64,44 @@ def run(
     """
     command = [str(arg) for arg in argv]
     try:
-        result = subprocess.run(
+        # A process group of its own: the terminal's Ctrl-C reaches us alone, and we end the command as a whole.
+        child = subprocess.Popen(
             command,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             env=env,
             cwd=cwd,
-            timeout=timeout,
-            check=False,
+            start_new_session=True,
         )
     except FileNotFoundError as error:
         raise LabError(f"cannot run {command[0]}: {error.strerror}: {error.filename}") from error
+    try:
+        stdout, stderr = child.communicate(stdin, timeout)
     except subprocess.TimeoutExpired as error:
-        said = b"".join(
-            part if isinstance(part, bytes) else part.encode()
-            for part in (error.stdout, error.stderr)
-            if part
-        )
-        raise LabError(
-            f"{shlex.join(command)}: no end after {timeout:g} s\n{tail(said.decode(errors='replace'))}"
-        ) from error
-    if check and result.returncode != 0:
-        said_text = tail(result.stdout + result.stderr)
-        raise LabError(f"{shlex.join(command)}: exit status {result.returncode}\n{said_text}".rstrip())
-    return result
+        said = "".join(_end(child))
+        raise LabError(f"{shlex.join(command)}: no end after {timeout:g} s\n{tail(said)}".rstrip()) from error
+    except BaseException:
+        _end(child)
+        raise
+    if check and child.returncode != 0:
+        said = tail(stdout + stderr)
+        raise LabError(f"{shlex.join(command)}: exit status {child.returncode}\n{said}".rstrip())
+    return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
+
+
+def _end(child: subprocess.Popen[str]) -> tuple[str, str]:
+    """End a command and its children, with time to clean up behind themselves; return its last words."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+    try:
+        return child.communicate(timeout=GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        return child.communicate()
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:

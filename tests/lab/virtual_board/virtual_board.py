@@ -106,30 +106,37 @@ def same(one: Path, other: Path) -> bool:
     return not stat.S_ISREG(a.st_mode) or one.read_bytes() == other.read_bytes()
 
 
-def apply(new: Path) -> None:
-    """Turn the live simulated files into those of another tree, which becomes the board's."""
+def apply(new: Path, tree: Path = TREE, live: Path = Path("/")) -> None:
+    """Turn the simulated files that are live below `live` from those of `tree` into those of `new`.
+
+    `new` then takes the place of `tree`.
+    """
     for area in AREAS:
-        before = {path.relative_to(TREE) for path in (TREE / area).rglob("*")}
+        before = {path.relative_to(tree) for path in (tree / area).rglob("*")}
         after = {path.relative_to(new) for path in (new / area).rglob("*")}
-        changed = {path for path in before & after if not same(TREE / path, new / path)}
-        kind_changed = {
-            p
-            for p in changed
-            if stat.S_IFMT((TREE / p).lstat().st_mode) != stat.S_IFMT((new / p).lstat().st_mode)
-        }
-        for path in sorted((before - after) | kind_changed, reverse=True):
-            live = Path("/", path)
-            if live.is_dir() and not live.is_symlink():
-                # Not empty: the board has put something of its own there, or the machine below has.
-                if not any(live.iterdir()):
-                    live.rmdir()
-            else:
-                live.unlink(missing_ok=True)
+        changed = {path for path in before & after if not same(tree / path, new / path)}
+        # A file cannot take the place of a directory, nor the other way round.
+        retyped = {path for path in changed if kind(tree / path) != kind(new / path)}
+        for path in sorted((before - after) | retyped, reverse=True):
+            remove(live / path)
         for path in sorted((after - before) | changed):
-            Path("/", path).parent.mkdir(parents=True, exist_ok=True)
-            install(new / path, Path("/", path))
-    shutil.rmtree(TREE)
-    new.rename(TREE)
+            (live / path).parent.mkdir(parents=True, exist_ok=True)
+            install(new / path, live / path)
+    shutil.rmtree(tree)
+    new.rename(tree)
+
+
+def kind(path: Path) -> int:
+    """Return the type of a file, of a link itself."""
+    return stat.S_IFMT(path.lstat().st_mode)
+
+
+def remove(path: Path) -> None:
+    """Remove a live file, or a directory unless it holds something that is not ours."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
+    elif not any(path.iterdir()):
+        path.rmdir()
 
 
 def main(argv: list[str]) -> None:
