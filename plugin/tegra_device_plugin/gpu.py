@@ -43,7 +43,6 @@ class Gpu:
     memory_bytes: int | None
     evidence: tuple[Evidence, ...]
     driver: str | None = None  # the driver that serves this kind of GPU, bound or not
-    devfreq: str | None = None
 
 
 def find(root: Path, board: Board) -> Gpu:
@@ -58,8 +57,7 @@ def find(root: Path, board: Board) -> Gpu:
         return _absent(*evidence)
 
     chip, chip_evidence = _chip(host, place.device, board.soc)
-    devfreq = _devfreq(host, place.device)
-    state, state_evidence = _state(host, place.device, place.driver, devfreq)
+    state, state_evidence = _state(host, place.device, place.driver)
     known = catalogue.load().chips.get(chip or "")
     return Gpu(
         chip=chip,
@@ -70,7 +68,6 @@ def find(root: Path, board: Board) -> Gpu:
         memory_bytes=_memory_bytes(host),
         evidence=(*evidence, chip_evidence, state_evidence),
         driver=place.driver,
-        devfreq=devfreq,
     )
 
 
@@ -88,6 +85,12 @@ def bound_driver(host: HostTree, device: str) -> str | None:
     """Name of the driver that serves the device, None without one."""
     driver = host.link(f"{device}/driver")
     return posixpath.basename(driver) if driver else None
+
+
+def devfreq(host: HostTree, device: str) -> str | None:
+    """The GPU's devfreq directory; of Thor's several, gpu-gpc-0 (the compute clusters) sorts first."""
+    names = host.names(f"{device}/devfreq")
+    return f"{device}/devfreq/{names[0]}" if names else None
 
 
 @dataclass(frozen=True)
@@ -180,17 +183,11 @@ def _chip(host: HostTree, device: str, soc: str | None) -> tuple[str | None, Evi
     return chip, Evidence("gpu chip", True, f"{chip} by {said_by}{doubt}")
 
 
-def _devfreq(host: HostTree, device: str) -> str | None:
-    """The GPU's devfreq directory; of Thor's several, gpu-gpc-0 (the compute clusters) sorts first."""
-    names = host.names(f"{device}/devfreq")
-    return f"{device}/devfreq/{names[0]}" if names else None
-
-
-def _state(host: HostTree, device: str, driver: str, devfreq: str | None) -> tuple[State, Evidence]:
+def _state(host: HostTree, device: str, driver: str) -> tuple[State, Evidence]:
     bound = bound_driver(host, device)
     if bound != driver:
         return "unpowered", Evidence("gpu state", False, f"driver {bound or 'none'} instead of {driver}")
-    if driver == "gk20a" and devfreq is None and not host.is_node(_SWITCHED_ON_NODE):
+    if driver == "gk20a" and devfreq(host, device) is None and not host.is_node(_SWITCHED_ON_NODE):
         status = host.text(f"{device}/power/runtime_status")
         return "unpowered", Evidence(
             "gpu state",

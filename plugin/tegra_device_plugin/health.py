@@ -14,9 +14,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from tegra_device_plugin.gpu import Gpu, bound_driver, missing_nodes
+from tegra_device_plugin.gpu import Gpu, bound_driver, devfreq, missing_nodes
 from tegra_device_plugin.hosttree import HostTree
 
 # Worst case from a change to the verdict, with the default Hysteresis: 5 + 2 x 1 s.
@@ -40,7 +39,7 @@ class Sample:
     runtime_status: str | None
     power_control: str | None
     missing_nodes: tuple[str, ...]
-    devfreq: Literal["present", "absent", "lost"]  # lost: it was there when the GPU was found
+    devfreq: bool
     failed_reads: tuple[str, ...]
     load_percent: float | None
     frequency_hz: int | None
@@ -73,7 +72,7 @@ def sample(root: Path, gpu: Gpu) -> Sample:
             runtime_status=None,
             power_control=None,
             missing_nodes=(),
-            devfreq="absent",
+            devfreq=False,
             failed_reads=(),
             load_percent=None,
             frequency_hz=None,
@@ -82,7 +81,8 @@ def sample(root: Path, gpu: Gpu) -> Sample:
         )
     status = host.text(f"{device}/power/runtime_status")
     load, load_failure = _load(host, device, status)
-    frequency, frequency_failure = _number(host, f"{gpu.devfreq}/cur_freq") if gpu.devfreq else (None, None)
+    scaling = devfreq(host, device)
+    frequency, frequency_failure = _number(host, f"{scaling}/cur_freq") if scaling else (None, None)
     temperature, critical = _temperature(host)
     return Sample(
         device=True,
@@ -92,7 +92,7 @@ def sample(root: Path, gpu: Gpu) -> Sample:
         runtime_status=status,
         power_control=host.text(f"{device}/power/control"),
         missing_nodes=missing_nodes(host, gpu.driver),
-        devfreq=_devfreq(host, device, gpu.devfreq),
+        devfreq=scaling is not None,
         failed_reads=tuple(filter(None, (load_failure, frequency_failure))),
         load_percent=load,
         frequency_hz=frequency,
@@ -151,11 +151,14 @@ def _complaints(seen: Sample) -> Iterator[Verdict]:
         yield unhealthy("power-failed", "the GPU could not be switched on: see `dmesg | grep nvgpu`")
     if seen.missing_nodes:
         absent = " ".join(seen.missing_nodes)
-        if seen.devfreq == "absent" and seen.runtime_status == "suspended":
+        if seen.runtime_status == "suspended" and not seen.devfreq:
             yield unhealthy("not-powered", f"never switched on since boot, so there is no {absent}")
         yield unhealthy("nodes-missing", f"no {absent}")
-    if seen.devfreq == "lost":
-        yield unhealthy("devfreq-lost", "the GPU's devfreq entry has vanished")
+    if seen.expected_driver == "gk20a" and seen.runtime_status == "active" and not seen.devfreq:
+        # nvgpu makes the entry at the end of its first power-on (gk20a_pm_finalize_poweron).
+        yield unhealthy(
+            "devfreq-missing", "the GPU is on but has no devfreq entry: its power-on did not finish"
+        )
     if seen.failed_reads:
         yield unhealthy("unreadable", "; ".join(seen.failed_reads))
     temperature, critical = seen.temperature_celsius, seen.critical_celsius
@@ -165,12 +168,6 @@ def _complaints(seen: Sample) -> Iterator[Verdict]:
 
 def _state_of(seen: Sample) -> str:
     return f"runtime_status {seen.runtime_status or 'unknown'}"
-
-
-def _devfreq(host: HostTree, device: str, found: str | None) -> Literal["present", "absent", "lost"]:
-    if host.names(f"{device}/devfreq"):
-        return "present"
-    return "lost" if found else "absent"
 
 
 def _number(host: HostTree, path: str) -> tuple[int | None, str | None]:

@@ -114,7 +114,7 @@ AFTER_READY: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "old names gone": (_remove("dev/nvhost-gpu", "dev/nvhost-as-gpu"), "ok"),
     "both names gone": (_remove("dev/nvhost-gpu", "dev/nvgpu/igpu0/ctrl"), "nodes-missing"),
-    "devfreq gone": (_remove(DEVFREQ), "devfreq-lost"),
+    "devfreq gone": (_remove(DEVFREQ), "devfreq-missing"),
     "load fails": (_unreadable("load"), "unreadable"),
     "load fails while asleep": (
         _both(_unreadable("load"), _write(power__runtime_status="suspended\n")),
@@ -262,7 +262,7 @@ def _sample_that_is_fine() -> Sample:
         runtime_status="active",
         power_control="auto",
         missing_nodes=(),
-        devfreq="present",
+        devfreq=True,
         failed_reads=(),
         load_percent=0.0,
         frequency_hz=306000000,

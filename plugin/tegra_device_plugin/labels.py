@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Node labels that describe the GPU: those of NVIDIA's gpu-feature-discovery, and what only a Jetson has.
+
+`nvidia.com/gpu.present` is not among them: NVIDIA's chart selects nodes by it, and its plugin would come and
+contend for the resource. Nor are the driver labels: no file tells an integrated driver's version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from tegra_device_plugin import catalogue
+from tegra_device_plugin.detection import Detection
+
+JETSON_PREFIX = "jetson-k3s.github.io"
+
+Form = Literal["text", "json", "nfd"]
+
+_MIB = 2**20
+_MAX_VALUE = 63  # characters of a label's value (Kubernetes, apimachinery validation.go)
+_NOT_IN_VALUE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def labels(
+    detection: Detection, *, replicas: int = 1, renamed: bool = False, power_mode: str | None = None
+) -> dict[str, str]:
+    """Labels of the node, in order; none without a Tegra GPU.
+
+    `replicas`: how many containers share the GPU, 1 for exclusive use; `renamed`: whether the shared resource
+    has a name of its own (then the product is not marked `-SHARED`, as in gpu-feature-discovery);
+    `power_mode`: nvpmodel's name of the mode, when something told it.
+    """
+    board, gpu = detection.board, detection.gpu
+    if gpu.state == "absent":
+        return {}
+    found = {f"nvidia.com/{key}": value for key, value in _gpu_labels(detection, replicas, renamed).items()}
+    ours = {
+        "soc": board.soc,
+        "chip": gpu.chip,
+        "module": board.module,
+        "l4t": board.l4t,
+        "jetpack": board.jetpack,
+        "power-mode": power_mode,
+        "unified-memory": "true",
+    }
+    found |= {f"{JETSON_PREFIX}/{key}": value for key, value in ours.items()}
+    valid = {key: _label_value(value) for key, value in found.items() if value}
+    return {key: valid[key] for key in sorted(valid) if valid[key]}
+
+
+def render(found: Mapping[str, str], form: Form) -> str:
+    """Labels as text: `key=value` lines, which are also the format of NFD's features.d, or a JSON object."""
+    if form == "json":
+        return json.dumps(found, indent=2) + "\n"
+    return "".join(f"{key}={value}\n" for key, value in found.items())
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file in one step. Raises OSError.
+
+    NFD may read its features.d at any moment; the temporary file is hidden there, and hidden files it skips.
+    """
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+    ) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            Path(file.name).replace(path)
+        except OSError:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _gpu_labels(detection: Detection, replicas: int, renamed: bool) -> dict[str, str | None]:
+    board, gpu = detection.board, detection.gpu
+    shared = replicas > 1
+    chip = catalogue.load().chips.get(gpu.chip or "")
+    found: dict[str, str | None] = {
+        "gpu.count": "1",
+        "gpu.machine": board.model,
+        "gpu.memory": str(gpu.memory_bytes // _MIB) if gpu.memory_bytes else None,
+        "gpu.replicas": str(replicas),
+        "gpu.sharing-strategy": "time-slicing" if shared else "none",
+        "mig.capable": "false",
+        "mps.capable": "false",
+    }
+    if chip:
+        major, minor = chip.compute_capability.split(".")
+        found["gpu.family"] = chip.family
+        found["gpu.product"] = chip.product + ("-SHARED" if shared and not renamed else "")
+        found["gpu.compute.major"], found["gpu.compute.minor"] = major, minor
+    cuda = _cuda(board.l4t)
+    if cuda:
+        major, minor = cuda.split(".")
+        found["cuda.runtime.major"] = found["cuda.runtime-version.major"] = major
+        found["cuda.runtime.minor"] = found["cuda.runtime-version.minor"] = minor
+        found["cuda.runtime-version.full"] = cuda
+    return found
+
+
+def _cuda(l4t: str | None) -> str | None:
+    table = catalogue.load().cuda
+    release = catalogue.nearest(table, l4t) if l4t else None
+    return table[release] if release else None
+
+
+def _label_value(text: str) -> str:
+    """The text as Kubernetes allows it: letters, digits and `._-` inside, a letter or digit at both ends."""
+    return _NOT_IN_VALUE.sub("-", text)[:_MAX_VALUE].strip("._-")
