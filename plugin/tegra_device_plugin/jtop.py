@@ -104,7 +104,7 @@ class JtopProbe:
 
 
 def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None:
-    """One look, for commands that end; None if jtop does not answer. At most 20 s; at once without a socket."""
+    """One look, for commands that end; None if jtop does not answer: at once or within 20 s."""
 
     async def first() -> Telemetry | None:
         samples = _samples(client or Client(), host_root / _SOCKET, _QUICK_INTERVAL_SECONDS)

@@ -24,7 +24,7 @@ def main(socket: str, interval: float) -> int:
     """Print a line per sample until the service ends; the last line says why, as {"error": text}."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        import jtop  # type: ignore[import-not-found]  # noqa: PLC0415 - optional
+        import jtop  # noqa: PLC0415 - optional
         from jtop import service  # noqa: PLC0415 - optional
     except ImportError:
         return _fail("jetson-stats is not installed (the extra `jtop`)")
@@ -39,7 +39,7 @@ def main(socket: str, interval: float) -> int:
 
 
 def _telemetry(client: Any) -> dict[str, Any]:
-    """The facts the plugin has a use for; a key is missing where this service, version or board does not tell."""
+    """The facts the plugin has a use for, without those that this version or board does not tell."""
     readings: dict[str, Callable[[], Any]] = {
         "gpu_load_percent": lambda: _gpu(client)["status"]["load"],
         "gpu_frequency_hz": lambda: _gpu(client)["freq"]["cur"] * 1000,

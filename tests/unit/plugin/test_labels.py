@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node labels of every board, their rules and their forms."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin import labels as module
+from tegra_device_plugin.detection import detect
+from tegra_device_plugin.labels import labels, render
+
+from tests.boards import Fixture, build, load
+
+BOARDS = load()
+every_board = pytest.mark.parametrize("fixture", BOARDS.values(), ids=BOARDS)
+
+# apimachinery validation.go: IsValidLabelValue, IsQualifiedName.
+VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+KEY = re.compile(r"([a-z0-9.-]{1,253})/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
+
+@pytest.fixture
+def orin(tmp_path: Path) -> Path:
+    build(BOARDS["orinnano-jp6"], tmp_path)
+    return tmp_path
+
+
+def test_all_labels_of_one_board(orin: Path) -> None:
+    assert labels(detect(orin), power_mode="MAXN_SUPER") == {
+        "jetson-k3s.github.io/chip": "GA10B",
+        "jetson-k3s.github.io/jetpack": "6.2",
+        "jetson-k3s.github.io/l4t": "36.4.3",
+        "jetson-k3s.github.io/module": "Jetson-Orin-Nano-8GB",
+        "jetson-k3s.github.io/power-mode": "MAXN_SUPER",
+        "jetson-k3s.github.io/soc": "tegra234",
+        "jetson-k3s.github.io/unified-memory": "true",
+        "nvidia.com/cuda.runtime-version.full": "12.6",
+        "nvidia.com/cuda.runtime-version.major": "12",
+        "nvidia.com/cuda.runtime-version.minor": "6",
+        "nvidia.com/cuda.runtime.major": "12",
+        "nvidia.com/cuda.runtime.minor": "6",
+        "nvidia.com/gpu.compute.major": "8",
+        "nvidia.com/gpu.compute.minor": "7",
+        "nvidia.com/gpu.count": "1",
+        "nvidia.com/gpu.family": "ampere",
+        # cut to 63 characters
+        "nvidia.com/gpu.machine": "NVIDIA-Jetson-Orin-Nano-Engineering-Reference-Developer-Kit-Sup",
+        "nvidia.com/gpu.memory": "7618",
+        "nvidia.com/gpu.product": "Orin",
+        "nvidia.com/gpu.replicas": "1",
+        "nvidia.com/gpu.sharing-strategy": "none",
+        "nvidia.com/mig.capable": "false",
+        "nvidia.com/mps.capable": "false",
+    }
+
+
+@every_board
+def test_every_boards_labels_are_valid(fixture: Fixture, tmp_path: Path) -> None:
+    build(fixture, tmp_path)
+    found = labels(detect(tmp_path), power_mode=fixture.data["nvpmodel"][0])
+    assert [key for key in found if not KEY.fullmatch(key)] == []
+    assert [value for value in found.values() if not VALUE.fullmatch(value)] == []
+    assert list(found) == sorted(found)
+    major, minor = fixture.compute_capability.split(".")
+    assert (found["nvidia.com/gpu.compute.major"], found["nvidia.com/gpu.compute.minor"]) == (major, minor)
+    assert found["nvidia.com/gpu.product"] == fixture.data["devicequery_name"].replace(" ", "-")
+    assert found["nvidia.com/cuda.runtime-version.full"] == fixture.cuda
+
+
+@every_board
+def test_a_gpu_that_is_not_switched_on_yet_is_labelled_the_same(fixture: Fixture, tmp_path: Path) -> None:
+    build(fixture, tmp_path / "before", state="unpowered")
+    build(fixture, tmp_path / "after")
+    assert labels(detect(tmp_path / "before")) == labels(detect(tmp_path / "after"))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "renamed", "expected"),
+    [
+        (1, False, ("1", "none", "Orin")),
+        (4, False, ("4", "time-slicing", "Orin-SHARED")),
+        (4, True, ("4", "time-slicing", "Orin")),
+    ],
+)
+def test_sharing_is_labelled_as_gpu_feature_discovery_does(
+    orin: Path, replicas: int, renamed: bool, expected: tuple[str, str, str]
+) -> None:
+    found = labels(detect(orin), replicas=replicas, renamed=renamed)
+    keys = ("gpu.replicas", "gpu.sharing-strategy", "gpu.product")
+    assert tuple(found[f"nvidia.com/{key}"] for key in keys) == expected
+
+
+def test_nothing_attracts_nvidias_own_plugin(orin: Path) -> None:
+    assert "nvidia.com/gpu.present" not in labels(detect(orin))
+
+
+def test_a_machine_without_tegra_gpu_has_no_labels(tmp_path: Path) -> None:
+    assert labels(detect(tmp_path)) == {}
+
+
+def test_what_is_not_known_is_not_labelled(orin: Path) -> None:
+    (orin / "etc/nv_tegra_release").unlink()
+    (orin / "proc/meminfo").unlink()
+    found = labels(detect(orin), power_mode="  ")
+    absent = {"cuda.runtime-version.full", "gpu.memory"}
+    assert not {f"nvidia.com/{key}" for key in absent} & found.keys()
+    assert not {f"jetson-k3s.github.io/{key}" for key in ("l4t", "jetpack", "power-mode")} & found.keys()
+
+
+def test_forms(orin: Path) -> None:
+    found = labels(detect(orin))
+    assert json.loads(render(found, "json")) == found
+    assert render(found, "nfd").splitlines()[0] == "jetson-k3s.github.io/chip=GA10B"
+    assert render({}, "text") == ""
+
+
+def test_a_features_file_is_replaced_in_one_step(tmp_path: Path) -> None:
+    path = tmp_path / "jetson"
+    path.write_text("old=1\n")
+    with path.open() as reader:
+        module.write(path, "new=1\n")
+        assert reader.read() == "old=1\n", "whoever reads meanwhile has the whole old file"
+    assert path.read_text() == "new=1\n"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_features_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "jetson/sub").mkdir(parents=True)
+    with pytest.raises(OSError, match="jetson"):
+        module.write(tmp_path / "jetson", "new=1\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["jetson"]
