@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask a lab's cluster how it is, past the playbooks that made it."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.lab.board import Board
+from tests.lab.process import LabError
+
+RESOURCE = "nvidia.com/gpu"
+PLUGIN_PODS = "app.kubernetes.io/name=tegra-device-plugin"
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The boards of a lab; the first one is the server."""
+
+    boards: Sequence[Board]
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl on the server; raises LabError when it fails."""
+        return self.boards[0].exec("k3s", "kubectl", *arguments)
+
+    def allocatable(self) -> dict[str, int]:
+        """GPUs that pods can be given, by node."""
+        return {
+            node["metadata"]["name"]: int(node["status"]["allocatable"].get(RESOURCE, 0))
+            for node in self._json("get", "nodes")["items"]
+        }
+
+    def plugin_pod(self, node: str) -> str | None:
+        """Name of the plugin's running pod on a node."""
+        selectors = (
+            f"--selector={PLUGIN_PODS}",
+            f"--field-selector=spec.nodeName={node},status.phase=Running",
+        )
+        pods = self._json("--namespace=kube-system", "get", "pods", *selectors)["items"]
+        return next(
+            (pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]), None
+        )
+
+    def _json(self, *arguments: str) -> Any:
+        return json.loads(self.kubectl(*arguments, "--output=json"))
+
+
+def wait_until(true: Callable[[], bool], what: str, seconds: float) -> float:
+    """Wait for something to become true; return the seconds it took. The API server may be restarting."""
+    start = time.monotonic()
+    answer: object = None
+    while time.monotonic() - start < seconds:
+        try:
+            if true():
+                return time.monotonic() - start
+        except LabError as error:
+            answer = error
+        time.sleep(POLL_SECONDS)
+    raise AssertionError(f"not within {seconds:g} s: {what}" + (f" (last error: {answer})" if answer else ""))

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a playbook against a lab as its user would, and read what it said."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab.paths import CHECKOUT, lab_dir
+
+RECAP = re.compile(r"^(\S+)\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
+# The slowest playbook of the tests, on a busy two-core machine.
+TIMEOUT_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Recap:
+    """The last line about one host."""
+
+    ok: int
+    changed: int
+    unreachable: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class PlaybookRun:
+    """How a run of a playbook ended."""
+
+    returncode: int
+    output: str
+
+    @property
+    def recap(self) -> dict[str, Recap]:
+        """The recap by host."""
+        return {match[1]: Recap(*map(int, match.groups()[1:])) for match in RECAP.finditer(self.output)}
+
+
+def run_playbook(lab: str, playbook: str, *arguments: str, inventory: Path | None = None) -> PlaybookRun:
+    """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's."""
+    result = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            f"--inventory={inventory or lab_dir(lab) / 'inventory.ini'}",
+            f"playbooks/{playbook}",
+            *arguments,
+        ],
+        cwd=CHECKOUT,
+        env={**os.environ, "ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_NOCOLOR": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    return PlaybookRun(result.returncode, result.stdout)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One server and two agents of three board generations: site.yml as a user runs it, and what it leaves."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import board, lab
+from tests.lab.board import Board
+from tests.lab.paths import CHECKOUT
+
+pytestmark = pytest.mark.lab
+
+LAB = "acceptance"
+TYPES = ("agxorin-jp6", "xaviernx-jp5", "thor5000-jp70")
+NAMES = ("jetson-1", "jetson-2", "jetson-3")
+# Everything that a needless restart would change.
+UNITS = ("docker", "k3s", "k3s-agent", "containerd")
+
+
+@pytest.fixture(scope="module")
+def boards() -> Iterator[list[Board]]:
+    """Three fresh boards."""
+    lab.down(LAB)
+    try:
+        yield lab.up(LAB, TYPES)
+    finally:
+        lab.down(LAB)
+
+
+@pytest.fixture(scope="module")
+def first_run(boards: list[Board]) -> PlaybookRun:
+    """The first run of site.yml."""
+    assert len(boards) == len(TYPES)
+    return run_playbook(LAB, "site.yml")
+
+
+@pytest.fixture(scope="module")
+def cluster(boards: list[Board], first_run: PlaybookRun) -> Cluster:
+    """The cluster that the first run has made."""
+    assert first_run.returncode == 0, first_run.output
+    return Cluster(boards)
+
+
+def _started(boards: list[Board]) -> dict[str, str]:
+    """When the services and the containers of the boards were started."""
+    show = ("systemctl", "show", "--property=Id,ActiveEnterTimestampMonotonic,NRestarts,MainPID", *UNITS)
+    containers = ("docker", "ps", "--no-trunc", "--format={{.ID}} {{.Names}} {{.CreatedAt}}")
+    return {one.name: one.exec(*show) + "\n" + one.exec(*containers) for one in boards}
+
+
+def test_first_run_makes_every_board_a_gpu_node(first_run: PlaybookRun, cluster: Cluster) -> None:
+    assert set(first_run.recap) == set(NAMES)
+    assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_report_of_each_board_says_what_was_proven(cluster: Cluster, name: str) -> None:
+    report = json.loads((CHECKOUT / "reports" / f"{name}.json").read_text())
+    assert report["ok"] is True
+    assert report["failures"] == []
+
+
+def test_device_query_and_the_scene_are_on_the_screen(first_run: PlaybookRun, cluster: Cluster) -> None:
+    assert first_run.output.count("Result = PASS") >= len(NAMES)
+    assert "Insufficient nvidia.com/gpu" in first_run.output
+
+
+def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: Cluster) -> None:
+    before = _started(boards)
+    second = run_playbook(LAB, "site.yml")
+    assert second.returncode == 0, second.output
+    assert {name: recap.changed for name, recap in second.recap.items()} == dict.fromkeys(NAMES, 0), (
+        second.output
+    )
+    assert _started(boards) == before
+
+
+def test_check_mode_on_a_finished_cluster_finds_nothing_to_change(cluster: Cluster) -> None:
+    check = run_playbook(LAB, "site.yml", "--check", "--diff")
+    assert check.returncode == 0, check.output
+    assert {name: recap.changed for name, recap in check.recap.items()} == dict.fromkeys(NAMES, 0), (
+        check.output
+    )
+
+
+@pytest.mark.parametrize(("name", "unit"), [("jetson-1", "k3s"), ("jetson-2", "k3s-agent")])
+def test_gpu_is_back_after_a_kubelet_restart(
+    boards: list[Board], cluster: Cluster, name: str, unit: str
+) -> None:
+    one = next(one for one in boards if one.name == name)
+    pod = cluster.plugin_pod(name)
+    log = ("--namespace=kube-system", "logs", str(pod))
+    registered = cluster.kubectl(*log).count("registered nvidia.com/gpu")
+    one.exec("systemctl", "restart", unit)
+    wait_until(
+        lambda: cluster.kubectl(*log).count("registered nvidia.com/gpu") > registered,
+        f"the plugin on {name} registers with the new kubelet",
+        60,
+    )
+    wait_until(lambda: cluster.allocatable()[name] == 1, f"the GPU of {name} is back", 60)
+    assert cluster.plugin_pod(name) == pod, (
+        "the plugin was restarted; it should have registered again by itself"
+    )
+
+
+def test_gpu_is_back_after_the_plugin_was_killed(boards: list[Board], cluster: Cluster) -> None:
+    pod = cluster.plugin_pod("jetson-3")
+    restarts = _restarts(cluster, pod)
+    boards[2].exec("pkill", "-KILL", "-f", "tegra_device_plugin run")
+    wait_until(lambda: _restarts(cluster, pod) > restarts, "the kubelet starts the plugin again", 60)
+    wait_until(lambda: cluster.allocatable()["jetson-3"] == 1, "the GPU of jetson-3 is back", 60)
+
+
+def test_dead_gpu_leaves_the_node_and_comes_back_with_it(boards: list[Board], cluster: Cluster) -> None:
+    one = boards[1]
+    try:
+        board.set_state(one, "dead")
+        wait_until(lambda: cluster.allocatable()[one.name] == 0, "the dead GPU is taken off the node", 60)
+    finally:
+        board.set_state(one, "ready")
+    wait_until(lambda: cluster.allocatable()[one.name] == 1, "the recovered GPU is back", 90)
+
+
+def _restarts(cluster: Cluster, pod: str | None) -> int:
+    query = "--output=jsonpath={.status.containerStatuses[0].restartCount}"
+    return int(cluster.kubectl("--namespace=kube-system", "get", "pod", str(pod), query))
