@@ -50,7 +50,10 @@ def fetch(url: str, context: ssl.SSLContext, headers: Mapping[str, str]) -> byte
     except error.HTTPError as refusal:
         said = refusal.read().decode(errors="replace").strip()
         if refusal.code == 401:
-            raise StandinError(f"the server refused the token: {url}: 401 Unauthorized") from refusal
+            raise StandinError(
+                f"the server refused the token ({url}: 401 Unauthorized); it has the right one in "
+                "/var/lib/rancher/k3s/server/node-token"
+            ) from refusal
         if refusal.code == 503:
             raise NotReady(said) from refusal
         raise StandinError(f"{url}: {refusal.code}: {said}") from refusal

@@ -56,9 +56,8 @@ class Cluster:
             user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             user = password = ""
-        # The comparison also takes place for an unknown user, against something that no password equals.
-        known = tokens.same(password, self.passwords.get(user, "\0"))
-        if scheme != "Basic" or not known:
+        wanted = self.passwords.get(user)
+        if scheme != "Basic" or wanted is None or not tokens.same(password, wanted):
             raise Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
 
     def admit(self, node: str, password: str) -> None:

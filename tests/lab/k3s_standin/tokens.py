@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .errors import StandinError
 
-FULL = re.compile(r"K10(?P<hash>[0-9a-f]{64})::(?:(?P<user>[^:]*):)?(?P<password>.+)")
+FULL = re.compile(r"K10([0-9a-f]{64})::(.+)")
 USERS = frozenset({"server", "node"})
 # scrypt's parameters, and the text form, of K3s' node password hashes (pkg/authenticator/hash/scrypt.go).
 SCRYPT_LOG_N, SCRYPT_R, SCRYPT_P, SCRYPT_BYTES = 15, 8, 1, 64
@@ -38,11 +38,13 @@ def parse(text: str) -> Token:
     if not text.startswith("K10"):
         return Token(text)
     match = FULL.fullmatch(text)
-    if match is None or match["user"] not in USERS | {None}:
-        raise StandinError(
-            "the token begins with K10 but is not K10<64 hex digits>::<server|node>:<password>"
-        )
-    return Token(match["password"], match["hash"])
+    if match is not None:
+        user, colon, password = match[2].partition(":")
+        if not colon:
+            return Token(user, match[1])
+        if user in USERS and password:
+            return Token(password, match[1])
+    raise StandinError("the token begins with K10 but is not K10<64 hex digits>::<server|node>:<password>")
 
 
 def ca_hash(ca_pem: bytes) -> str:
