@@ -64,7 +64,7 @@ def run(
     """
     command = [str(arg) for arg in argv]
     try:
-        # A process group of its own: the terminal's Ctrl-C reaches us alone, and we end the command as a whole.
+        # In a process group of its own: Ctrl-C reaches us alone, and we end the command as a whole.
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,

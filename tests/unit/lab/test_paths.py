@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache: entries are whole or absent, and built once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.lab import paths
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for each test."""
+    monkeypatch.setenv("JETSON_K3S_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paths.cache() == tmp_path / "cache"
+    monkeypatch.delenv("JETSON_K3S_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert paths.cache() == tmp_path / "xdg" / "jetson-k3s"
+
+
+def test_an_entry_is_built_once(cache: Path) -> None:
+    built = []
+
+    def build(out: Path) -> None:
+        assert not out.exists()
+        built.append(out)
+        out.write_text("made")
+
+    first = paths.cached("things/one.txt", build)
+    assert paths.cached("things/one.txt", build) == first == cache / "things/one.txt"
+    assert first.read_text() == "made"
+    assert len(built) == 1
+
+
+def test_two_at_a_time_build_once() -> None:
+    built = []
+
+    def build(out: Path) -> None:
+        built.append(out)
+        out.mkdir()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: paths.cached("things/dir", build), range(8)))
+    assert len(built) == 1
+
+
+def test_a_failed_build_leaves_nothing(cache: Path) -> None:
+    def build(out: Path) -> None:
+        out.write_text("half")
+        raise RuntimeError("no power")
+
+    with pytest.raises(RuntimeError):
+        paths.cached("things/one.txt", build)
+    assert not list((cache / "things").iterdir())
+    assert not list((cache / "scratch").iterdir())
+
+
+def test_a_killed_build_is_begun_anew(cache: Path) -> None:
+    rest = cache / "scratch" / "things_one.txt" / "one.txt"
+    rest.parent.mkdir(parents=True)
+    rest.write_text("half")
+    assert paths.cached("things/one.txt", lambda out: out.touch()).read_text() == ""

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running commands: what is returned, what an error says, what an interruption leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lab.process import LabError, run, tail
+
+
+def ended(pid: int) -> bool:
+    """Say whether a process has ended, waited for by its parent or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_output_is_captured_and_input_given() -> None:
+    assert run(["cat"], stdin="hello").stdout == "hello"
+
+
+def test_a_command_reads_nothing_from_the_terminal() -> None:
+    assert run(["cat"]).stdout == ""
+
+
+def test_a_failure_names_the_command_its_status_and_its_last_words() -> None:
+    with pytest.raises(LabError, match=r"(?s)sh -c .*: exit status 3\n.*cannot open it") as caught:
+        run(["sh", "-c", "seq 100; echo cannot open it >&2; exit 3"])
+    assert "100" in str(caught.value)
+    assert "\n  12\n" not in str(caught.value)
+
+
+def test_a_failure_is_left_to_the_caller_who_wants_it() -> None:
+    assert run(["sh", "-c", "exit 3"], check=False).returncode == 3
+
+
+def test_a_missing_command_is_named() -> None:
+    with pytest.raises(LabError, match="cannot run no-such-command"):
+        run(["no-such-command"])
+
+
+def test_a_slow_command_is_ended_with_its_children(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    with pytest.raises(LabError, match=r"no end after 0\.5 s\n  so far"):
+        run(["sh", "-c", f"echo so far; sleep 100 & echo $! > {pid_file}; wait"], timeout=0.5)
+    assert ended(int(pid_file.read_text()))
+
+
+def test_an_interruption_ends_the_command_with_its_children(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    script = f"from tests.lab.process import run; run(['sh', '-c', 'sleep 100 & echo $! > {pipe}; wait'])"
+    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as lab:
+        sleeper = int(pipe.read_text())
+        lab.send_signal(signal.SIGINT)
+        assert lab.wait(timeout=20) != 0
+    assert ended(sleeper)
+
+
+def test_a_tail_has_the_last_lines() -> None:
+    assert tail("a\nb\nc\n", lines=2) == "  b\n  c"
