@@ -11,6 +11,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -185,14 +186,22 @@ def compile_tree(tree: Path, work: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     ) as make:
         assert make.stdout is not None
-        for line in make.stdout:
-            lines.append(line)
-            if time.monotonic() - told > PROGRESS_SECONDS:
-                told = time.monotonic()
-                percent = min(99, 100 * len(lines) // PACKAGES_TO_COMPILE)
-                say(f"compiling Kubernetes: {len(lines)} packages, about {percent} %, {told - start:.0f} s")
+        try:
+            for line in make.stdout:
+                lines.append(line)
+                if time.monotonic() - told > PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    percent = min(99, 100 * len(lines) // PACKAGES_TO_COMPILE)
+                    say(
+                        f"compiling Kubernetes: {len(lines)} packages, about {percent} %, {told - start:.0f} s"
+                    )
+        except BaseException:
+            # Interrupted: make's compilers are its grandchildren, and would go on in a directory that is going away.
+            os.killpg(make.pid, signal.SIGKILL)
+            raise
     if make.returncode != 0:
         raise LabError(f"compiling Kubernetes failed with status {make.returncode}\n{tail(''.join(lines))}")
     say(f"compiling Kubernetes: done in {time.monotonic() - start:.0f} s")

@@ -10,9 +10,11 @@ from typing import Any
 from urllib import error, request
 
 from .certs import Pair
+from .network import opener
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.3
+LOOPBACK = request.build_opener(request.ProxyHandler({}))
 
 
 class ApiError(Exception):
@@ -28,8 +30,9 @@ class Api:
 
     def __init__(self, server: str, ca: Path, client: Pair) -> None:
         self._server = server
-        self._context = ssl.create_default_context(cafile=str(ca))
-        self._context.load_cert_chain(client.cert, client.key)
+        context = ssl.create_default_context(cafile=str(ca))
+        context.load_cert_chain(client.cert, client.key)
+        self._opener = opener(context)
 
     def call(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
@@ -43,7 +46,7 @@ class Api:
             self._server + path, data, {"Content-Type": content_type}, method=method
         )
         try:
-            with request.urlopen(asked, timeout=TIMEOUT_SECONDS, context=self._context) as answer:  # noqa: S310
+            with self._opener.open(asked, timeout=TIMEOUT_SECONDS) as answer:
                 content: bytes = answer.read()
                 return content
         except error.HTTPError as refusal:
@@ -74,7 +77,7 @@ class Api:
 def local_health(port: int) -> bool:
     """Say whether a Kubernetes program of this host is healthy, by its loopback health port."""
     try:
-        with request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=TIMEOUT_SECONDS) as answer:
+        with LOOPBACK.open(f"http://127.0.0.1:{port}/healthz", timeout=TIMEOUT_SECONDS) as answer:
             return bool(answer.read() == b"ok")
     except OSError:
         return False

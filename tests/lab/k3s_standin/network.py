@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports and addresses that servers and agents agree on."""
+"""Ports and addresses that servers and agents agree on, and how to ask for something there."""
 
 import socket
+import ssl
+from urllib import request
 
 SUPERVISOR_PORT = 6443  # K3s' own
 # K3s answers Kubernetes requests on 6443 too; here the API server has a port of its own.
@@ -22,3 +24,8 @@ def address_towards(host: str = ELSEWHERE) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"
+
+
+def opener(context: ssl.SSLContext) -> request.OpenerDirector:
+    """Return an HTTPS client that asks the cluster directly, whatever proxy the environment names."""
+    return request.build_opener(request.ProxyHandler({}), request.HTTPSHandler(context=context))

@@ -2,6 +2,7 @@
 """The child processes: started in order, the end of one is the end of all, stopped in the opposite order."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -61,14 +62,17 @@ class Children:
         for name, process in reversed(self._running):
             if process.returncode is None:
                 log.info("Stopping %s", name)
-                process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
                 try:
                     await asyncio.wait_for(process.wait(), STOP_SECONDS)
                 except TimeoutError:
                     log.warning("%s did not stop within %.0f s, killing it", name, STOP_SECONDS)
                     process.kill()
                     await process.wait()
-        await asyncio.gather(*self._tasks)
+        # What they have said is passed on; a grandchild that lives on and holds the pipe is not waited for.
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
 
 
 async def next_line(stream: asyncio.StreamReader) -> bytes:

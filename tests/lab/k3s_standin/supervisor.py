@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from . import certs, tokens
 from .api import Api, ApiError
+from .errors import StandinError
 from .network import SUPERVISOR_PORT
 
 log = logging.getLogger(__name__)
@@ -65,8 +66,10 @@ class Cluster:
 
         The first host that comes with a name gets it: its password's hash is kept as a Secret, as K3s does.
         """
-        if not NODE_NAME.fullmatch(node) or not password:
-            raise Refused(HTTPStatus.BAD_REQUEST, "K3s-Node-Name and K3s-Node-Password headers are required")
+        if not NODE_NAME.fullmatch(node):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"header K3s-Node-Name: {node!r} is not a node name")
+        if not password:
+            raise Refused(HTTPStatus.BAD_REQUEST, "header K3s-Node-Password is missing")
         name = f"{node}.node-password.k3s"
         try:
             secret = self.api.get(f"{SECRETS}/{name}")
@@ -136,7 +139,7 @@ def serve(cluster: Cluster, certificate: certs.Pair, address: str = "", port: in
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class' name)
-            if self.path not in {"/ping", "/cacerts"}:
+            if getattr(self, "path", "") not in {"/ping", "/cacerts"}:
                 log.info("%s %s", self.client_address[0], format % args)
 
     class Server(ThreadingHTTPServer):
@@ -147,7 +150,10 @@ def serve(cluster: Cluster, certificate: certs.Pair, address: str = "", port: in
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.cert, certificate.key)
-    server = Server((address, port), Handler)
+    try:
+        server = Server((address, port), Handler)
+    except OSError as error:
+        raise StandinError(f"cannot listen on port {port}: {error.strerror}") from error
     # The handshake is left to each request's thread: a stalled client must not stop the others.
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     threading.Thread(target=server.serve_forever, daemon=True, name="supervisor").start()

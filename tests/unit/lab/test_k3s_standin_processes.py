@@ -54,15 +54,26 @@ def test_sigterm_stops_children_last_started_first(caplog: pytest.LogCaptureFixt
     assert [line for line in caplog.messages if "Stopping" in line] == ["Stopping second", "Stopping first"]
 
 
-def test_a_child_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_ignores_sigterm_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(processes, "STOP_SECONDS", 0.2)
+    os.mkfifo(tmp_path / "ready")
+    stubborn = """
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).write_text("ready")
+signal.pause()
+"""
 
     async def body(children: Children) -> None:
-        await children.start("stubborn", ["sh", "-c", "trap '' TERM; echo; while :; do sleep 600; done"])
+        await children.start("stubborn", [sys.executable, "-c", stubborn, tmp_path / "ready"])
+        await asyncio.to_thread((tmp_path / "ready").read_text)
         raise StandinError("reason")
 
     with pytest.raises(StandinError, match="reason"):
         processes.run(body)
+    assert "stubborn did not stop within" in caplog.text
 
 
 def test_output_of_a_child_carries_its_name(capsys: pytest.CaptureFixture[str]) -> None:

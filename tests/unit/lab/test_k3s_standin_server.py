@@ -103,3 +103,12 @@ def test_without_docker_the_node_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
     docker.chmod(0o755)
     with pytest.raises(StandinError, match=r"is docker.service running\? .*Cannot connect"):
         node.docker_cgroup_driver()
+
+
+def test_airgap_images_are_ignored_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    node.warn_about_images(tmp_path)
+    assert not caplog.text
+    (tmp_path / "agent" / "images").mkdir(parents=True)
+    (tmp_path / "agent" / "images" / "k3s-airgap-images-amd64.tar.gz").touch()
+    node.warn_about_images(tmp_path)
+    assert "agent/images is ignored: k3s-airgap-images-amd64.tar.gz" in caplog.text

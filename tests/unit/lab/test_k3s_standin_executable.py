@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packed executable, with shell scripts in place of the Kubernetes programs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lab import kubernetes
+from tests.lab.process import LabError
+
+UNPACK = "import sys, pathlib; from k3s_standin.payload import unpacked; print(unpacked(pathlib.Path(sys.argv[1])))"
+
+
+@pytest.fixture(scope="module")
+def k3s(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an executable whose programs print how they were called."""
+    payload = tmp_path_factory.mktemp("payload")
+    for name in ("hyperkube", "etcd"):
+        (payload / name).write_text('#!/bin/sh\necho "$0" "$@" "KUBECONFIG=$KUBECONFIG"\n')
+    facts = {"kubernetes": "v1.20.2", "debian": "1.20.2-1", "etcd": "3.4", "programs": ["kubelet", "kubectl"]}
+    (payload / "build.json").write_text(json.dumps(facts))
+    out = tmp_path_factory.mktemp("packed") / "out"
+    kubernetes.pack(out, payload, dict(kubernetes.zip_sources()))
+    return out / "k3s"
+
+
+def run(k3s: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the executable under this Python, without the project's packages in reach."""
+    command = [sys.executable, "-I", "-S", str(k3s), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def unpack(k3s: Path, data_dir: Path) -> Path:
+    """Have the executable unpack itself, and return where to."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", UNPACK, str(data_dir)],
+        env={"PYTHONPATH": str(k3s)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return Path(done.stdout.strip())
+
+
+def test_the_version_has_k3s_form_and_says_that_it_is_none(k3s: Path) -> None:
+    done = run(k3s, "--version")
+    assert done.stdout.startswith("k3s version v1.20.2+k3s.standin (stand-in for tests, not K3s: ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="`k3s server` needs root before it looks at its configuration")
+def test_a_refusal_is_one_line_and_a_status(k3s: Path) -> None:
+    done = run(k3s, "server", "--frobnicate")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "flag provided but not defined" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "message"), [("crictl", "use docker"), ("etcd-snapshot", "no command")])
+def test_commands_of_k3s_that_it_lacks_are_refused(k3s: Path, command: str, message: str) -> None:
+    done = run(k3s, command)
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
+def test_it_brings_its_own_yaml(k3s: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("docker: true")
+    program = "import sys, pathlib; from k3s_standin.config import parse_yaml; print(parse_yaml(pathlib.Path(sys.argv[1])))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program, str(tmp_path / "c.yaml")],
+        env={"PYTHONPATH": str(k3s)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "{'docker': True}\n"
+
+
+def test_it_unpacks_once_and_clears_what_a_kill_left(k3s: Path, tmp_path: Path) -> None:
+    leftover = tmp_path / "data" / "dead.partial"
+    leftover.mkdir(parents=True)
+    programs = unpack(k3s, tmp_path)
+    assert not leftover.exists()
+    assert {path.name for path in programs.iterdir()} == {"hyperkube", "etcd", "kubelet", "kubectl"}
+    done = subprocess.run([programs / "kubectl", "get"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{programs / 'kubectl'} get")
+    before = (programs / "etcd").stat().st_ino
+    assert unpack(k3s, tmp_path) == programs
+    assert (programs / "etcd").stat().st_ino == before
+
+
+def test_the_same_input_makes_the_same_file(k3s: Path, tmp_path: Path) -> None:
+    payload = tmp_path / "payload"
+    programs = unpack(k3s, tmp_path)
+    payload.mkdir()
+    for name in ("hyperkube", "etcd"):
+        (payload / name).write_bytes((programs / name).read_bytes())
+    facts = {"kubernetes": "v1.20.2", "debian": "1.20.2-1", "etcd": "3.4", "programs": ["kubelet", "kubectl"]}
+    (payload / "build.json").write_text(json.dumps(facts))
+    kubernetes.pack(tmp_path / "again", payload, dict(kubernetes.zip_sources()))
+    assert (tmp_path / "again" / "k3s").read_bytes() == k3s.read_bytes()
+
+
+def test_a_real_k3s_is_used_when_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "k3s"
+    monkeypatch.setenv("LAB_K3S", str(own))
+    with pytest.raises(LabError, match="LAB_K3S=.* is not an executable file"):
+        kubernetes.k3s_standin()
+    own.touch(mode=0o755)
+    assert kubernetes.k3s_standin() == own
