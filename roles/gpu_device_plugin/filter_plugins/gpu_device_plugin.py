@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import yaml
@@ -12,7 +13,7 @@ IMAGE_ID_ANNOTATION = "jetson-k3s.io/image-id"
 
 
 def rendered(manifest: str, image: str, image_id: str) -> str:
-    """The manifest with this image in every DaemonSet; images come from Docker only, never from a registry."""
+    """The manifest as a stream of JSON documents, with this image in every DaemonSet and never from a registry."""
     documents: list[dict[str, Any]] = [document for document in yaml.safe_load_all(manifest) if document]
     for document in documents:
         if document["kind"] != "DaemonSet":
@@ -22,7 +23,7 @@ def rendered(manifest: str, image: str, image_id: str) -> str:
         for container in template["spec"]["containers"]:
             container["image"] = image
             container["imagePullPolicy"] = "Never"
-    return yaml.safe_dump_all(documents, sort_keys=False)
+    return "\n---\n".join(json.dumps(document, indent=2) for document in documents) + "\n"
 
 
 class FilterModule:

@@ -20,8 +20,7 @@ def summary(report: dict[str, Any]) -> str:
             f"{query['multiprocessors']} multiprocessors, Result = {query['result']}"
         )
     lines.extend(f"  {event['at']}  {event['event']}" for event in report["scene"])
-    if report["problem"]:
-        lines.append(f"  problem: {report['problem']}")
+    lines.extend(f"  failed: {failure}" for failure in report["failures"])
     return "\n".join(lines)
 
 

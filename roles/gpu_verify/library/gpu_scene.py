@@ -47,7 +47,7 @@ attributes:
 
 RETURN = r"""
 report:
-  description: C(ok), C(problem), C(allocatable), C(device_query), C(scene), C(device_nodes), C(in_use_by).
+  description: C(ok), C(failures), C(allocatable), C(device_query), C(scene), C(device_nodes), C(in_use_by).
   returned: always
   type: dict
 """
@@ -157,7 +157,7 @@ class Scene:
         self.params = params
         self.namespace = "gpu-verify-" + params["node"].replace(".", "-")
         self.events = []
-        self.report = {"ok": False, "problem": None, "scene": self.events}
+        self.report = {"ok": False, "failures": [], "scene": self.events}
 
     def note(self, text):
         """Write down what happened, with the time in UTC."""
@@ -291,13 +291,13 @@ def main():
     scene = Scene(module.params)
     try:
         scene.play()
-        scene.report["ok"] = True
     except (SceneError, KubectlError, OSError) as error:
-        scene.report["problem"] = str(error)
+        scene.report["failures"].append(str(error))
     try:
         scene.close()
     except (KubectlError, OSError) as error:
-        scene.report.update({"ok": False, "problem": scene.report["problem"] or "cleaning up: {}".format(error)})
+        scene.report["failures"].append("cleaning up: {}".format(error))
+    scene.report["ok"] = not scene.report["failures"]
     module.exit_json(changed=False, report=scene.report)
 
 

@@ -8,6 +8,8 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_kubectl import K3S, KubectlError, WatchTimeout, condition, get, is_true, run, wait_until
 
+LOG_LINES = 15
+
 DOCUMENTATION = r"""
 module: k3s_node
 short_description: A Ready node with its labels and resources
@@ -23,6 +25,9 @@ options:
     default: {}
   resource:
     description: An extended resource of which it must offer at least one, such as nvidia.com/gpu.
+    type: str
+  provider:
+    description: Label selector of the pods in kube-system that serve the resource; named, with their last words, when it does not come.
     type: str
   timeout:
     description: Seconds to wait.
@@ -51,6 +56,29 @@ def allocatable(node, resource):
     return int((node.get("status", {}).get("allocatable") or {}).get(resource, "0"))
 
 
+def last_words(selector, node):
+    """State and last output of the pods that should serve a resource on this node."""
+    pods = get("pods", "--namespace=kube-system", "--selector=" + selector, "--field-selector=spec.nodeName=" + node)
+    if not pods or not pods["items"]:
+        return "No pod with {} runs there.".format(selector)
+    words = []
+    for pod in pods["items"]:
+        name = pod["metadata"]["name"]
+        restarts = sum(entry.get("restartCount", 0) for entry in pod["status"].get("containerStatuses", []))
+        previous = ["--previous"] if restarts and not is_true(pod, "Ready") else []
+        log = run("logs", "--namespace=kube-system", "--tail={}".format(LOG_LINES), name, *previous)
+        words.append("Pod {} is {}, restarted {} times; its last output:\n{}".format(name, pod["status"]["phase"], restarts, log))
+    return "\n".join(words)
+
+
+def explained(selector, node):
+    """last_words(), or why there are none."""
+    try:
+        return last_words(selector, node)
+    except KubectlError as error:
+        return str(error)
+
+
 def complaint(node, resource):
     """What is missing at the node, for people."""
     if node is None:
@@ -68,6 +96,7 @@ def main():
             "name": {"type": "str", "required": True},
             "labels": {"type": "dict", "default": {}},
             "resource": {"type": "str"},
+            "provider": {"type": "str"},
             "timeout": {"type": "int", "default": 180},
         },
         supports_check_mode=True,
@@ -90,9 +119,10 @@ def main():
             left = max(1, int(deadline - time.monotonic()))
             node = wait_until(lambda node: allocatable(node, resource) >= 1, resource, left, "node", name)
     except WatchTimeout as timeout:
-        module.fail_json(
-            msg="node {}: {} (waited {} s)".format(name, complaint(timeout.last, resource), module.params["timeout"])
-        )
+        text = "node {}: {} (waited {} s)".format(name, complaint(timeout.last, resource), module.params["timeout"])
+        if module.params["provider"] and timeout.last is not None:
+            text += "\n" + explained(module.params["provider"], name)
+        module.fail_json(msg=text)
     except (KubectlError, OSError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
     module.exit_json(changed=bool(missing), allocatable=node["status"]["allocatable"])
