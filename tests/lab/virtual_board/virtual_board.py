@@ -117,7 +117,9 @@ def apply(new: Path, tree: Path = TREE, live: Path = Path("/")) -> None:
         changed = {path for path in before & after if not same(tree / path, new / path)}
         # A file cannot take the place of a directory, nor the other way round.
         retyped = {path for path in changed if kind(tree / path) != kind(new / path)}
-        for path in sorted((before - after) | retyped, reverse=True):
+        # The kernel's class and bus directories stay when their last device goes.
+        gone = (before - after | retyped) - {Path("sys", directory) for directory in OPAQUE}
+        for path in sorted(gone, reverse=True):
             remove(live / path)
         for path in sorted((after - before) | changed):
             (live / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A virtual board is what the playbooks and the plugin find on a real one."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests import boards
+from tests.lab import board, inventory, ssh
+from tests.lab.board import Board
+from tests.lab.paths import lab_dir
+from tests.lab.process import LabError, run
+from tests.lab.workloads import device_query_archive, device_query_image, pause_archive
+
+pytestmark = pytest.mark.lab
+
+DAEMON_JSON = {
+    "default-runtime": "nvidia",
+    "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []}},
+}
+
+
+def sh(on: Board, command: str) -> str:
+    """Run a shell command on a board over SSH, as its user; return what it says."""
+    options = [word for option in ssh.options(on.lab) for word in ("-o", option)]
+    argv = ["ssh", "-F", "none", *options, "-i", str(ssh.key_path(on.lab)), f"jetson@{on.address}", command]
+    return run(argv, timeout=60).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def nvidia(boards_up: list[Board]) -> list[Board]:
+    """The boards with the NVIDIA runtime as Docker's default and the simulated workloads loaded."""
+    for one in boards_up:
+        for archive in (device_query_archive(), pause_archive()):
+            run(["docker", "cp", "--quiet", archive, f"{one.container}:/var/tmp/image.tar.gz"])
+            one.exec("docker", "load", "--input", "/var/tmp/image.tar.gz")
+        one.exec("sh", "-c", f"echo '{json.dumps(DAEMON_JSON)}' > /etc/docker/daemon.json")
+        one.exec("systemctl", "restart", "docker")
+    return boards_up
+
+
+@pytest.fixture
+def changed(xavier: Board) -> Iterator[Board]:
+    """A board whose simulated hardware a test may change."""
+    yield xavier
+    board.set_state(xavier, "ready")
+
+
+def device_query(on: Board, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the simulated deviceQuery in a container on the board."""
+    return run(
+        ["docker", "exec", on.container, "docker", "run", "--rm", *options, device_query_image()], check=False
+    )
+
+
+def test_ssh_knows_the_board_and_its_user_is_root_by_sudo(xavier: Board) -> None:
+    assert sh(xavier, "hostname; id -un; sudo -n id -un") == "jetson-1\njetson\nroot"
+
+
+def test_ssh_refuses_a_board_with_another_key(xavier: Board, thor: Board) -> None:
+    hosts = ssh.known_hosts_path(xavier.lab)
+    kept = hosts.read_text()
+    theirs = next(line.split()[2] for line in kept.splitlines() if line.startswith(f"{thor.address} "))
+    try:
+        ssh.trust(xavier.lab, xavier.address, f"ssh-ed25519 {theirs}")
+        with pytest.raises(LabError, match="Host key verification failed"):
+            sh(xavier, "true")
+    finally:
+        hosts.write_text(kept)
+
+
+def test_ansible_reaches_every_board(boards_up: list[Board]) -> None:
+    path = inventory.write(boards_up[0].lab, boards_up)
+    assert path == lab_dir(boards_up[0].lab) / "inventory.ini"
+    said = run(
+        [sys.executable, "-m", "ansible", "adhoc", "-i", path, "all", "-b", "-m", "ansible.builtin.ping"]
+    ).stdout
+    assert said.count("SUCCESS") == 2
+
+
+def test_nothing_is_provisioned(xavier: Board) -> None:
+    assert sh(xavier, "command -v k3s kubectl || true") == ""
+    assert "runc" in sh(xavier, "sudo docker info --format '{{.DefaultRuntime}}'")
+
+
+@pytest.mark.parametrize("name", ["xavier", "thor"])
+def test_the_simulated_tegra_is_at_its_true_paths(name: str, request: pytest.FixtureRequest) -> None:
+    one: Board = request.getfixturevalue(name)
+    fixture = boards.load()[one.type]
+    assert sh(one, "cat /sys/devices/soc0/family") == "Tegra"
+    assert sh(one, "tr -d '\\0' < /sys/firmware/devicetree/base/model") == fixture.data["dt_model"]
+    assert sh(one, "cat /etc/nv_tegra_release") == fixture.data["nv_tegra_release"].strip()
+    device = sh(one, f"readlink -f /sys/class/devfreq/{fixture.data['devfreq']}/device")
+    assert device == f"/sys/{fixture.gpu_device}"
+    nodes = sorted(f"/dev/{node}" for node in (*fixture.nodes_always, *fixture.nodes_after_poweron))
+    assert sorted(sh(one, f"ls -d {' '.join(nodes)}").split()) == nodes
+    assert f"{fixture.memory_bytes // 1024} kB" in sh(one, "head -1 /proc/meminfo")
+
+
+def test_the_machine_below_does_not_shine_through(xavier: Board) -> None:
+    fixture = boards.load()[xavier.type]
+    assert sh(xavier, "ls /sys/class/devfreq") == fixture.data["devfreq"]
+    assert len(sh(xavier, "ls /sys/class/thermal").split()) == len(fixture.data["thermal"])
+    assert sh(xavier, "ls /sys/firmware") == "devicetree"
+    assert sh(xavier, "ls /sys/bus/pci/devices") == ""
+    assert "eth0" in sh(xavier, "ls /sys/class/net")
+
+
+def test_boards_reach_each_other_by_name(xavier: Board) -> None:
+    assert "SSH-2.0" in sh(xavier, "timeout 5 bash -c 'head -c 7 < /dev/tcp/jetson-2/22'")
+
+
+def test_a_state_is_seen_at_once_and_outlives_a_reboot(changed: Board) -> None:
+    fixture = boards.load()[changed.type]
+    board.set_state(changed, "dead")
+    assert sh(changed, "cat /sys/devices/gpu.0/gpu_powered_on; ls /sys/class/devfreq") == "off"
+    board.reboot(changed)
+    assert sh(changed, "cat /sys/devices/gpu.0/gpu_powered_on") == "off"
+    assert sh(changed, f"ls /dev/{fixture.nodes_after_poweron[0]} 2>/dev/null || echo none") == "none"
+    board.set_state(changed, "ready")
+    assert sh(changed, "cat /sys/devices/gpu.0/gpu_powered_on") == "on"
+    assert (
+        sh(changed, f"ls /dev/{fixture.nodes_after_poweron[0]}") == f"/dev/{fixture.nodes_after_poweron[0]}"
+    )
+
+
+def test_a_container_sees_the_simulated_tegra_in_a_host_mount(nvidia: list[Board]) -> None:
+    xavier = nvidia[0]
+    question = (
+        "cat /host/sys/devices/soc0/family /host/sys/class/devfreq/*/device/of_node/name; ls /sys/firmware"
+    )
+    said = xavier.exec(
+        "docker", "run", "--rm", "-v", "/sys:/host/sys:ro", device_query_image(), "sh", "-c", question
+    )
+    # Docker masks /sys/firmware, not its copy at another path.
+    assert said.replace("\0", "") == "Tegra\ngv11b"
+
+
+def test_a_state_is_seen_by_a_running_container(nvidia: list[Board], changed: Board) -> None:
+    assert changed in nvidia
+    watcher = ("docker", "exec", "watcher", "cat", "/host/sys/devices/gpu.0/gpu_powered_on")
+    options = ("--detach", "--rm", "--name=watcher", "--volume=/sys:/host/sys:ro")
+    changed.exec("docker", "run", *options, device_query_image(), "sleep", "600")
+    try:
+        assert changed.exec(*watcher) == "on"
+        board.set_state(changed, "unpowered")
+        assert changed.exec(*watcher) == "off"
+    finally:
+        changed.exec("docker", "rm", "--force", "watcher")
+
+
+@pytest.mark.parametrize("request_", ["all", "0", "0,all"])
+def test_device_query_passes_with_the_gpu(nvidia: list[Board], request_: str) -> None:
+    result = device_query(nvidia[0], f"--env=NVIDIA_VISIBLE_DEVICES={request_}")
+    assert result.returncode == 0
+    assert "Result = PASS" in result.stdout.splitlines()
+    assert 'Device 0: "Xavier"' in result.stdout
+    assert "(006) Multiprocessors, (064) CUDA Cores/MP:    384 CUDA Cores" in result.stdout
+    assert "SIMULATED" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--env=NVIDIA_VISIBLE_DEVICES=void",), ("--env=NVIDIA_VISIBLE_DEVICES=",)]
+)
+def test_device_query_fails_without_the_gpu(nvidia: list[Board], options: tuple[str, ...]) -> None:
+    result = device_query(nvidia[0], *options)
+    assert result.returncode == 1
+    assert result.stdout.endswith(
+        "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
+    )
+
+
+def test_an_invented_id_is_refused(nvidia: list[Board]) -> None:
+    result = device_query(nvidia[0], "--env=NVIDIA_VISIBLE_DEVICES=tegra")
+    assert result.returncode == 125
+    assert "unsupported device id: tegra" in result.stderr
+
+
+def test_device_query_names_the_node_that_is_missing(nvidia: list[Board], changed: Board) -> None:
+    board.set_state(changed, "unpowered")
+    result = device_query(changed, "--env=NVIDIA_VISIBLE_DEVICES=all")
+    assert result.returncode == 1
+    assert "/dev/nvhost-gpu: No such file or directory" in result.stderr
+
+
+def test_a_device_that_was_given_already_is_not_added_twice(nvidia: list[Board]) -> None:
+    options = ("--env=NVIDIA_VISIBLE_DEVICES=all", "--device=/dev/nvmap", "--device=/dev/nvhost-gpu")
+    assert device_query(nvidia[0], *options).returncode == 0
+    injected = nvidia[0].exec("tail", "-n1", "/var/log/nvidia-container-runtime.log")
+    assert "request=all" in injected
+    assert "/dev/nvhost-as-gpu" in injected
+    assert "/dev/nvmap," not in injected
+
+
+def test_what_a_kubelet_asks_for_starts(nvidia: list[Board]) -> None:
+    one = nvidia[0]
+    options = ("--detach", "--privileged", "--oom-score-adj=-998", "--ulimit=nofile=1048576")
+    container = one.exec("docker", "run", *options, "k8s.gcr.io/pause:3.2")
+    assert one.exec("docker", "inspect", "--format={{.State.Running}}", container) == "true"
+    one.exec("docker", "stop", "--time=5", container)
+    assert one.exec("docker", "inspect", "--format={{.State.ExitCode}}", container) == "0"
+    one.exec("docker", "rm", container)
+
+
+def test_the_runtime_says_that_it_is_a_stand_in(xavier: Board) -> None:
+    said = sh(xavier, "nvidia-container-runtime --version; nvidia-ctk --version").splitlines()
+    assert said[0] == "NVIDIA Container Runtime version 1.19.0"
+    assert said.count("stand-in of the jetson-k3s lab, not NVIDIA's") == 2
+    assert any(line.startswith("runc version") for line in said)

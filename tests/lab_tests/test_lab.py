@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bringing a lab up and down, also when it is interrupted: nothing is left."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lab import board, bundle, engine, lab
+from tests.lab.engine import LABEL, docker
+from tests.lab.paths import CHECKOUT, lab_dir
+from tests.lab.process import LabError
+from tests.lab.workloads import device_query_archive, device_query_image
+
+pytestmark = pytest.mark.lab
+
+NAME = "labtest-down"
+
+
+def left(name: str) -> list[str]:
+    """Return what Docker, the mount table and the cgroup tree have of a lab."""
+    of_lab = f"--filter=label={LABEL}={name}"
+    found = docker("ps", "--all", "--quiet", of_lab).split()
+    found += docker("volume", "ls", "--quiet", of_lab).split()
+    found += docker("network", "ls", "--quiet", of_lab).split()
+    found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if name in line]
+    return found + [str(path) for path in (lab_dir(name),) if path.exists()]
+
+
+def nested_cgroups(container: str) -> list[Path]:
+    """Return the cgroups of the containers inside a board's container."""
+    return list(Path("/sys/fs/cgroup").glob(f"**/*{container}*/docker/*/cgroup.procs"))
+
+
+def test_a_lab_leaves_nothing_and_down_is_idempotent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "write", lambda _directory: None)
+    (up,) = lab.up(NAME, ["nano-jp4"])
+    identity = docker("inspect", "--format={{.Id}}", up.container)
+    docker("cp", "--quiet", device_query_archive(), f"{up.container}:/var/tmp/image.tar.gz")
+    up.exec("docker", "load", "--input", "/var/tmp/image.tar.gz")
+    up.exec("docker", "run", "--detach", device_query_image(), "sleep", "600")
+    assert nested_cgroups(identity)
+    assert lab.up(NAME, ["nano-jp4"])[0].address == up.address
+    assert docker("inspect", "--format={{.Id}}", up.container) == identity
+    with pytest.raises(LabError, match=r"there already with other boards: jetson-1 \(nano-jp4\)"):
+        lab.up(NAME, ["tx2-jp4"])
+    lab.down(NAME)
+    assert left(NAME) == []
+    assert nested_cgroups(identity) == []
+    lab.down(NAME)
+    assert NAME not in lab.names()
+
+
+def test_a_board_that_is_not_there_is_named() -> None:
+    engine.ensure()
+    with pytest.raises(LabError, match="lab 'nowhere' has no board 'jetson-1'"):
+        board.get("nowhere", "jetson-1")
+
+
+@pytest.mark.parametrize("milestone", ["starting", "writing the bundle"])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_up_leaves_nothing(milestone: str, how: signal.Signals) -> None:
+    argv = [sys.executable, "-m", "tests.lab", "up", "--name", NAME, "--boards", "2"]
+    with subprocess.Popen(
+        argv, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        seen = next((line for line in process.stderr if milestone in line), None)
+        assert seen is not None
+        # To the whole group, as a terminal does.
+        os.killpg(process.pid, how)
+        rest = process.stderr.read()
+        assert process.wait(timeout=60) == 130, rest
+    assert left(NAME) == []
+
+
+def test_a_killed_up_is_cleaned_by_down() -> None:
+    argv = [sys.executable, "-m", "tests.lab", "up", "--name", NAME]
+    with subprocess.Popen(argv, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any("starting" in line for line in process.stderr)
+        process.kill()
+    lab.down(NAME)
+    assert left(NAME) == []
