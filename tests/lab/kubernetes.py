@@ -170,6 +170,7 @@ def compile_tree(tree: Path, work: Path) -> None:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("GO", "KUBE_"))},
         "GOCACHE": str(work / "gocache"),
+        "GOTMPDIR": str(work),
         "GOPROXY": "off",  # everything is vendored: an attempt to download is a mistake
         "CGO_ENABLED": "0",  # a static program runs on whatever libc the board has
         "GOFLAGS": GO_FLAGS,
@@ -195,11 +196,9 @@ def compile_tree(tree: Path, work: Path) -> None:
                 if time.monotonic() - told > PROGRESS_SECONDS:
                     told = time.monotonic()
                     percent = min(99, 100 * len(lines) // PACKAGES_TO_COMPILE)
-                    say(
-                        f"compiling Kubernetes: {len(lines)} packages, about {percent} %, {told - start:.0f} s"
-                    )
+                    say(f"compiling Kubernetes: about {percent} %, {told - start:.0f} s")
         except BaseException:
-            # Interrupted: make's compilers are its grandchildren, and would go on in a directory that is going away.
+            # Interrupted: make's compilers would go on in a directory that is going away.
             os.killpg(make.pid, signal.SIGKILL)
             raise
     if make.returncode != 0:
@@ -208,10 +207,9 @@ def compile_tree(tree: Path, work: Path) -> None:
 
 
 def zip_sources() -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the Python files in the executable: the stand-in's own, and PyYAML's for
-    config.yaml.
+    """Yield name and content of the Python files in the executable: the stand-in's own, and PyYAML's.
 
-    A board has Python and may lack PyYAML; its pure Python form is 200 kB.
+    It reads config.yaml. A board has Python and may lack PyYAML; its pure Python form is 200 kB.
     """
     yield "__main__.py", MAIN.encode()
     for path in sorted(STANDIN_SOURCES.glob("*.py")):
@@ -250,11 +248,15 @@ def stamped(name: str) -> zipfile.ZipInfo:
 
 def main() -> int:
     """Build what is absent and print the executable's path."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         path = k3s_standin()
     except LabError as error:
-        say(str(error))
+        say(f"error: {error}")
         return 1
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
     sys.stdout.write(f"{path}\n")
     return 0
 

@@ -12,7 +12,8 @@ import pytest
 from tests.lab import kubernetes
 from tests.lab.process import LabError
 
-UNPACK = "import sys, pathlib; from k3s_standin.payload import unpacked; print(unpacked(pathlib.Path(sys.argv[1])))"
+UNPACK = "from k3s_standin import payload; print(payload.unpacked(pathlib.Path(sys.argv[1])))"
+PARSE = "from k3s_standin import config; print(config.parse_yaml(pathlib.Path(sys.argv[1])))"
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +35,21 @@ def run(k3s: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def unpack(k3s: Path, data_dir: Path) -> Path:
-    """Have the executable unpack itself, and return where to."""
+def inside(k3s: Path, program: str, argument: Path) -> str:
+    """Run a Python program that sees nothing but the executable's modules, and return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-S", "-c", UNPACK, str(data_dir)],
+        [sys.executable, "-S", "-c", f"import sys, pathlib; {program}", str(argument)],
         env={"PYTHONPATH": str(k3s)},
         capture_output=True,
         text=True,
         check=True,
     )
-    return Path(done.stdout.strip())
+    return done.stdout.strip()
+
+
+def unpack(k3s: Path, data_dir: Path) -> Path:
+    """Have the executable unpack itself, and return where to."""
+    return Path(inside(k3s, UNPACK, data_dir))
 
 
 def test_the_version_has_k3s_form_and_says_that_it_is_none(k3s: Path) -> None:
@@ -68,15 +74,7 @@ def test_commands_of_k3s_that_it_lacks_are_refused(k3s: Path, command: str, mess
 
 def test_it_brings_its_own_yaml(k3s: Path, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("docker: true")
-    program = "import sys, pathlib; from k3s_standin.config import parse_yaml; print(parse_yaml(pathlib.Path(sys.argv[1])))"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program, str(tmp_path / "c.yaml")],
-        env={"PYTHONPATH": str(k3s)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "{'docker': True}\n"
+    assert inside(k3s, PARSE, tmp_path / "c.yaml") == "{'docker': True}"
 
 
 def test_it_unpacks_once_and_clears_what_a_kill_left(k3s: Path, tmp_path: Path) -> None:
@@ -107,7 +105,7 @@ def test_the_same_input_makes_the_same_file(k3s: Path, tmp_path: Path) -> None:
 def test_a_real_k3s_is_used_when_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "k3s"
     monkeypatch.setenv("LAB_K3S", str(own))
-    with pytest.raises(LabError, match="LAB_K3S=.* is not an executable file"):
+    with pytest.raises(LabError, match=r"LAB_K3S=.* is not an executable file"):
         kubernetes.k3s_standin()
     own.touch(mode=0o755)
     assert kubernetes.k3s_standin() == own
