@@ -15,7 +15,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 _SOCKET = "run/jtop.sock"  # below the host's root; jetson-stats fixes it
@@ -24,7 +24,7 @@ _INTERVAL_SECONDS = 5.0  # the service samples for its clients only, and reads t
 # To the first sample: imports, 1.2 s to connect, 4 to 6 s if the service asks jetson_clocks, one interval.
 _FIRST_DEADLINE_SECONDS = 20.0
 _DEADLINE_SECONDS = 3 * _INTERVAL_SECONDS
-_FRESH_SECONDS = 4 * _INTERVAL_SECONDS
+_FRESH_INTERVALS = 4
 _RETRY_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 _QUICK_INTERVAL_SECONDS = 0.5  # for a single look
 _LINE_LIMIT = 65536  # bytes; a line has under 1,000
@@ -57,6 +57,7 @@ class Client:
     """How the child is run and how long it may take, in seconds."""
 
     command: Sequence[str] = (sys.executable, "-m", "tegra_device_plugin.jtop_client")
+    interval: float = _INTERVAL_SECONDS
     first_deadline: float = _FIRST_DEADLINE_SECONDS
     deadline: float = _DEADLINE_SECONDS
     retries: Sequence[float] = _RETRY_SECONDS
@@ -75,8 +76,9 @@ class JtopProbe:
         self._said: str | None = None
 
     def latest(self) -> Telemetry | None:
-        """The newest telemetry, unless it is older than 20 s."""
-        if self._latest is None or self._clock() - self._latest[0] > _FRESH_SECONDS:
+        """The newest telemetry, unless it is older than 20 s (four intervals)."""
+        fresh = _FRESH_INTERVALS * self._client.interval
+        if self._latest is None or self._clock() - self._latest[0] > fresh:
             return None
         return self._latest[1]
 
@@ -85,7 +87,7 @@ class JtopProbe:
         attempt = 0
         while True:
             try:
-                listening = _samples(self._client, self._socket, _INTERVAL_SECONDS)
+                listening = _samples(self._client, self._socket)
                 async with contextlib.aclosing(listening) as samples:
                     async for telemetry in samples:
                         self._latest = self._clock(), telemetry
@@ -107,8 +109,8 @@ def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None
     """One look, for commands that end; None if jtop does not answer: at once or within 20 s."""
 
     async def first() -> Telemetry | None:
-        samples = _samples(client or Client(), host_root / _SOCKET, _QUICK_INTERVAL_SECONDS)
-        async with contextlib.aclosing(samples):
+        quick = replace(client or Client(), interval=_QUICK_INTERVAL_SECONDS)
+        async with contextlib.aclosing(_samples(quick, host_root / _SOCKET)) as samples:
             return await anext(samples, None)
 
     try:
@@ -118,7 +120,7 @@ def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None
         return None
 
 
-async def _samples(client: Client, socket: Path, interval: float) -> AsyncGenerator[Telemetry]:
+async def _samples(client: Client, socket: Path) -> AsyncGenerator[Telemetry]:
     """The samples of one run of the child, which never outlives this. Raises JtopError at the end."""
     if not socket.exists():  # noqa: ASYNC240 - /run is memory
         raise JtopError(f"no {socket}: the service does not run")
@@ -126,7 +128,7 @@ async def _samples(client: Client, socket: Path, interval: float) -> AsyncGenera
         child = await asyncio.create_subprocess_exec(
             *client.command,
             str(socket),
-            str(interval),
+            str(client.interval),
             stdin=asyncio.subprocess.PIPE,  # open as long as we live: the child ends when it closes
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -134,7 +136,7 @@ async def _samples(client: Client, socket: Path, interval: float) -> AsyncGenera
         )
     except OSError as error:
         raise JtopError(f"cannot start its client: {error}") from error
-    assert child.stdout is not None  # noqa: S101 - PIPE above; tells the type checker
+    assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018 - PIPE above
     try:
         deadline = client.first_deadline
         while True:
@@ -143,6 +145,7 @@ async def _samples(client: Client, socket: Path, interval: float) -> AsyncGenera
     finally:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
+        child.stdin.close()
         await child.wait()
 
 

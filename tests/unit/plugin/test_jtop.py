@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The telemetry's parent side against clients that answer, fail, hang and die; the real one has a test of its own."""
+"""The telemetry's parent side, with clients that answer, fail, hang and die. The real one is tested apart."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def host(tmp_path: Path) -> Path:
 
 
 def client(code: str, *, first: float = 10.0, later: float = 10.0, retry: float = 60.0) -> Client:
-    return Client((sys.executable, "-c", code), first, later, (retry,))
+    return Client((sys.executable, "-c", code), first_deadline=first, deadline=later, retries=(retry,))
 
 
 @asynccontextmanager
@@ -103,7 +103,7 @@ async def test_failures_are_one_log_line(
     probe = JtopProbe(host, client(counting, first=0.5, later=0.2, retry=0.01))
     async with running(probe):
         await eventually(lambda: runs.exists() and len(runs.read_text()) >= 3)
-    # One that answers first and fails then has two states to tell; each is told, and no more than once a change.
+    # One that answers first has two states to tell; each is told once a change.
     failures = [record.message for record in caplog.records if "no telemetry" in record.message]
     assert failures
     assert all(reason in message for message in failures)
@@ -121,9 +121,7 @@ async def test_service_that_comes_later_is_found(tmp_path: Path, caplog: pytest.
         await eventually(probe.latest)
 
 
-async def test_a_client_that_cannot_be_started_is_survived(
-    host: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unstartable_client_is_survived(host: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with running(JtopProbe(host, Client(("/nonexistent",)))):
         await eventually(lambda: "cannot start" in caplog.text)
