@@ -28,6 +28,7 @@ READY_SECONDS = 120
 HERE = Path(__file__).parent
 # What a board gets besides the image: (file of the checkout, path on the board, mode).
 OWN_FILES = (
+    (HERE / "virtual_board/board-init", "usr/local/lib/jetson-k3s-lab/board-init", 0o755),
     (HERE / "virtual_board/virtual_board.py", "usr/local/lib/jetson-k3s-lab/virtual-board", 0o755),
     (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
     (HERE / "nvidia_runtime/runtime.py", "usr/bin/nvidia-container-runtime", 0o755),
@@ -124,14 +125,14 @@ def create(
         *(f"--cap-add={capability}" for capability in _capabilities()),
         *(f"--security-opt={option}=unconfined" for option in ("seccomp", "apparmor", "systempaths")),
         *(f"--tmpfs={place}" for place in ("/run:exec", "/run/lock", "/tmp:exec")),
-        "--volume=/sys/fs/cgroup:/sys/fs/cgroup:rw",
-        "--cgroupns=host",
+        *_cgroup_options(),
         "--device=/dev/kmsg",  # the kubelet does not start without it
         # The board's containers live in its cgroup, and a privileged one may use every device.
         "--device-cgroup-rule=a *:* rwm",
         "--stop-signal=SIGRTMIN+3",
         *volumes,
         board_image(),
+        "/usr/local/lib/jetson-k3s-lab/board-init",
     )
     with _staging() as stage:
         host_key = _stage_own_files(stage, lab, name)
@@ -194,6 +195,17 @@ def diagnosis(board: Board) -> str:
         result = run(["docker", *question], check=False, timeout=20)
         said.append(f"{title}:\n{tail(result.stdout + result.stderr, lines=25)}")
     return "\n".join(said)
+
+
+def _cgroup_options() -> tuple[str, ...]:
+    """Return the options that give a board's systemd a cgroup tree to work in.
+
+    With cgroup v2 it sees its own part as the whole (and makes it writable, see board-init). With v1 that
+    does not work for systemd's own hierarchy: it sees the machine's tree, and keeps to its part of it.
+    """
+    if docker("info", "--format={{.CgroupVersion}}") == "2":
+        return ("--cgroupns=private",)
+    return ("--cgroupns=host", "--volume=/sys/fs/cgroup:/sys/fs/cgroup:rw")
 
 
 def _capabilities() -> tuple[str, ...]:

@@ -67,10 +67,12 @@ def boot() -> None:
 def keep_containers_in_own_cgroup() -> None:
     """Make the board's Docker engine put containers below the board's own cgroup.
 
-    The board shares the machine's cgroup tree; without this its containers would be the machine's, and
-    their cgroups would outlive the board.
+    With cgroup v1 the board shares the machine's cgroup tree; without this its containers would be the
+    machine's, and their cgroups would outlive the board. With v2 it has no other place to put them.
     """
-    match = re.search(r":(/\S*[0-9a-f]{64}(?:\.scope)?)", Path("/proc/self/cgroup").read_text())
+    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        return
+    match = re.search(r":(/\S*[0-9a-f]{64})", Path("/proc/self/cgroup").read_text())
     if match is None:
         sys.exit("virtual-board: /proc/self/cgroup does not name the board's container")
     Path("/etc/default/docker").write_text(f'DOCKER_OPTS="--cgroup-parent={match.group(1)}/docker"\n')
