@@ -136,7 +136,7 @@ async def _samples(client: Client, socket: Path) -> AsyncGenerator[Telemetry]:
         )
     except OSError as error:
         raise JtopError(f"cannot start its client: {error}") from error
-    assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018 - PIPE above
+    assert child.stdin is not None and child.stdout is not None  # noqa: S101 - PIPE above
     try:
         deadline = client.first_deadline
         while True:
