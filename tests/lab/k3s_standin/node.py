@@ -2,6 +2,7 @@
 """A node: the kubelet, its flags and its labels. The same on agents and on the server."""
 
 import asyncio
+import json
 import logging
 import subprocess
 from pathlib import Path
@@ -60,17 +61,21 @@ def merge_flags(flags: dict[str, str], overrides: tuple[str, ...]) -> list[str]:
 
 def docker_cgroup_driver() -> str:
     """Return the cgroup driver of this host's Docker, as K3s does. Raises StandinError without Docker."""
-    command = ["docker", "info", "--format", "{{.CgroupDriver}}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["docker", "info", "--format", "{{json .}}"], capture_output=True, text=True, check=False
+        )
     except FileNotFoundError as error:
         raise StandinError("docker is not installed, and `docker: true` needs it") from error
-    driver = done.stdout.strip()
-    if done.returncode != 0 or not driver:
-        raise StandinError(
-            f"Docker does not answer, is docker.service running? docker info: {done.stderr.strip()}"
-        )
-    return driver
+    try:
+        info = json.loads(done.stdout)
+    except ValueError:
+        info = {}
+    driver = info.get("CgroupDriver")
+    if not driver:
+        complaint = " ".join(info.get("ServerErrors") or [done.stderr.strip()])
+        raise StandinError(f"Docker does not answer, is docker.service running? docker info: {complaint}")
+    return str(driver)
 
 
 def warn_about_images(data_dir: Path) -> None:

@@ -98,11 +98,31 @@ def test_without_docker_the_node_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StandinError, match="docker is not installed"):
         node.docker_cgroup_driver()
-    docker = tmp_path / "docker"
-    docker.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
-    docker.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ['echo \'{"ServerErrors":["Cannot connect"]}\'', "echo Cannot connect >&2; exit 1"],
+    ids=["in its answer", "as an error"],
+)
+def test_a_docker_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str) -> None:
+    fake_docker(tmp_path, said)
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StandinError, match=r"is docker.service running\? .*Cannot connect"):
         node.docker_cgroup_driver()
+
+
+def test_the_cgroup_driver_is_dockers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_docker(tmp_path, 'echo \'{"CgroupDriver":"systemd"}\'')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert node.docker_cgroup_driver() == "systemd"
+
+
+def fake_docker(directory: Path, script: str) -> None:
+    """Put a docker command into a directory."""
+    docker = directory / "docker"
+    docker.write_text(f"#!/bin/sh\n{script}\n")
+    docker.chmod(0o755)
 
 
 def test_airgap_images_are_ignored_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
