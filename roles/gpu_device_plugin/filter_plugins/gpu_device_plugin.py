@@ -13,7 +13,7 @@ IMAGE_ID_ANNOTATION = "jetson-k3s.io/image-id"
 
 
 def rendered(manifest: str, image: str, image_id: str) -> str:
-    """The manifest as a stream of JSON documents, with this image in every DaemonSet and never from a registry."""
+    """The manifest as JSON documents, with this image in every DaemonSet and never from a registry."""
     documents: list[dict[str, Any]] = [document for document in yaml.safe_load_all(manifest) if document]
     for document in documents:
         if document["kind"] != "DaemonSet":

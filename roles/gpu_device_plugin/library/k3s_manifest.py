@@ -1,6 +1,9 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Apply a manifest with `k3s kubectl`, truthful in check mode and with a diff. Runs on a K3s server (Python 3.6 compatible)."""
+"""Apply a manifest with `k3s kubectl`, truthful in check mode and with a diff.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
 
 import os
 
@@ -42,18 +45,26 @@ def changed_objects(output):
 
 def main():
     """Ansible's entry point."""
-    module = AnsibleModule(argument_spec={"manifest": {"type": "str", "required": True}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"manifest": {"type": "str", "required": True}}, supports_check_mode=True
+    )
     manifest = module.params["manifest"]
     if module.check_mode and not os.path.exists(K3S):
         module.exit_json(changed=True, diff={"before": "", "after": manifest})
     try:
-        prepared = run("diff", "--filename=-", stdin=manifest, accept=DIFFERENT) if module.check_mode or module._diff else ""
+        prepared = (
+            run("diff", "--filename=-", stdin=manifest, accept=DIFFERENT)
+            if module.check_mode or module._diff
+            else ""
+        )
         if module.check_mode:
             module.exit_json(changed=bool(prepared), diff={"prepared": prepared})
         objects = run("apply", "--filename=-", stdin=manifest).splitlines()
     except (KubectlError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=bool(changed_objects("\n".join(objects))), objects=objects, diff={"prepared": prepared})
+    module.exit_json(
+        changed=bool(changed_objects("\n".join(objects))), objects=objects, diff={"prepared": prepared}
+    )
 
 
 if __name__ == "__main__":

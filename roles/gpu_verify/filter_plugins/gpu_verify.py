@@ -10,9 +10,10 @@ def summary(report: dict[str, Any]) -> str:
     """A few lines per board: verdict, deviceQuery, and the scene with its times."""
     query = report.get("device_query") or {}
     simulated = " (SIMULATED board)" if query.get("simulated") else ""
+    verdict = "OK" if report["ok"] else "NOT OK"
     lines = [
-        f"{report['board']}: {'OK' if report['ok'] else 'NOT OK'}{simulated}, {report['model']}, JetPack {report['jetpack']}, "
-        f"{report['k3s']}, allocatable nvidia.com/gpu: {report.get('allocatable', 0)}"
+        f"{report['board']}: {verdict}{simulated}, {report['model']}, JetPack {report['jetpack']}",
+        f"  {report['k3s']}, allocatable nvidia.com/gpu: {report.get('allocatable', 0)}",
     ]
     if query:
         lines.append(

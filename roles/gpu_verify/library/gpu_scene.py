@@ -1,6 +1,9 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Prove on one node that pods get the GPU and that it is given to one at a time. Runs on a K3s server (Python 3.6 compatible)."""
+"""Prove on one node that pods get the GPU and that it is given to one at a time.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
 
 import datetime
 import json
@@ -8,14 +11,22 @@ import re
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import KubectlError, WatchTimeout, condition, get, is_true, run, wait_until
+from ansible.module_utils.k3s_kubectl import (
+    KubectlError,
+    WatchTimeoutError,
+    condition,
+    get,
+    is_true,
+    run,
+    wait_until,
+)
 
 DOCUMENTATION = r"""
 module: gpu_scene
 short_description: deviceQuery and the concurrency scene on one node
 description:
-  - A pod runs deviceQuery to the end. Then one pod holds each GPU the node offers while one pod more has to wait, and that one runs
-    as soon as a holder ends. Everything happens in a namespace of its own, which is removed again.
+  - A pod runs deviceQuery to the end. Then one pod holds each GPU the node offers while one pod more has to
+    wait, and that one runs as soon as a holder ends. All happens in a namespace of its own, removed again.
   - The result is a report, also when the node does not pass; the caller decides.
 author: The jetson-k3s authors
 options:
@@ -55,7 +66,9 @@ report:
 # Device nodes through which CUDA reaches a Tegra GPU: nvmap and one of nvgpu's or the nvidia driver's.
 GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nvidiactl)$")
 MULTIPROCESSORS = re.compile(r"\(\s*0*(\d+)\)\s+Multiprocessors,\s+\(\s*0*(\d+)\)")
-HOLD = "find /dev -type c; echo ready; exec sleep 3600"
+# A holder tells what it sees and then lives until it is told to end.
+HOLD = ("sh", "-c", "find /dev -type c; echo ready; until [ -e /dev/shm/end ]; do sleep 0.2; done")
+END = ("sh", "-c", ": > /dev/shm/end")
 SIMULATED = "SIMULATED"  # how the lab's images mark their output
 
 
@@ -63,15 +76,15 @@ class SceneError(Exception):
     """A step did not go as it must; the text says which and why."""
 
 
-def pod(name, node, image, command, resource, shell=None):
-    """Manifest of a pod that is scheduled to this node and asks for one GPU."""
+def pod(name, params, command):
+    """Manifest of a pod that is scheduled to the node and asks for one GPU."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name},
         "spec": {
             # By label, not by nodeName: the scheduler is part of what is proven.
-            "nodeSelector": {"kubernetes.io/hostname": node},
+            "nodeSelector": {"kubernetes.io/hostname": params["node"]},
             "tolerations": [{"operator": "Exists"}],
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 1,
@@ -79,10 +92,10 @@ def pod(name, node, image, command, resource, shell=None):
             "containers": [
                 {
                     "name": "main",
-                    "image": image,
+                    "image": params["image"],
                     "imagePullPolicy": "Never",
-                    "command": ["sh", "-c", shell] if shell else command,
-                    "resources": {"limits": {resource: 1}},
+                    "command": list(command),
+                    "resources": {"limits": {params["resource"]: 1}},
                 }
             ],
         },
@@ -90,7 +103,7 @@ def pod(name, node, image, command, resource, shell=None):
 
 
 def parse_device_query(text):
-    """What NVIDIA's deviceQuery says: {result, device, compute_capability, multiprocessors, cores_per_multiprocessor, simulated}."""
+    """What NVIDIA's deviceQuery says about its first device, and whether a simulation says it."""
 
     def find(pattern):
         match = re.search(pattern, text, re.MULTILINE)
@@ -116,7 +129,10 @@ def requested(item, resource):
     """How many of the resource a pod holds; a finished pod holds nothing."""
     if item["status"].get("phase") in ("Succeeded", "Failed"):
         return 0
-    return sum(int(container.get("resources", {}).get("limits", {}).get(resource, 0)) for container in item["spec"]["containers"])
+    return sum(
+        int(container.get("resources", {}).get("limits", {}).get(resource, 0))
+        for container in item["spec"]["containers"]
+    )
 
 
 def finished(item):
@@ -134,7 +150,9 @@ def refused(resource):
 
     def check(item):
         scheduled = condition(item, "PodScheduled")
-        return scheduled.get("status") == "False" and "Insufficient " + resource in scheduled.get("message", "")
+        return scheduled.get("status") == "False" and "Insufficient " + resource in scheduled.get(
+            "message", ""
+        )
 
     return check
 
@@ -144,8 +162,17 @@ def why(item):
     if item is None:
         return "the pod never appeared"
     status = item["status"]
-    states = [entry for container in status.get("containerStatuses", []) for entry in container.get("state", {}).values()]
-    words = [status.get("phase"), status.get("reason"), status.get("message"), condition(item, "PodScheduled").get("message")]
+    states = [
+        entry
+        for container in status.get("containerStatuses", [])
+        for entry in container.get("state", {}).values()
+    ]
+    words = [
+        status.get("phase"),
+        status.get("reason"),
+        status.get("message"),
+        condition(item, "PodScheduled").get("message"),
+    ]
     words += [state.get(key) for state in states for key in ("reason", "message")]
     return ": ".join(word for word in words if word)
 
@@ -156,12 +183,12 @@ class Scene:
     def __init__(self, params):
         self.params = params
         self.namespace = "gpu-verify-" + params["node"].replace(".", "-")
-        self.events = []
-        self.report = {"ok": False, "failures": [], "scene": self.events}
+        self.report = {"ok": False, "failures": [], "scene": []}
 
     def note(self, text):
         """Write down what happened, with the time in UTC."""
-        self.events.append({"at": datetime.datetime.utcnow().strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z", "event": text})
+        now = datetime.datetime.utcnow().isoformat(timespec="milliseconds") + "Z"
+        self.report["scene"].append({"at": now, "event": text})
 
     def open(self):
         """Make the namespace, after removing what a cut-off run left."""
@@ -172,19 +199,26 @@ class Scene:
 
     def close(self):
         """Remove the namespace and wait until it is gone."""
-        run("delete", "namespace", self.namespace, "--ignore-not-found", "--timeout={}s".format(self.params["timeout"]))
+        run(
+            "delete",
+            "namespace",
+            self.namespace,
+            "--ignore-not-found",
+            "--timeout={}s".format(self.params["timeout"]),
+        )
 
     def _wait(self, satisfied, what, *argv):
         try:
             return wait_until(satisfied, what, self.params["timeout"], "--namespace=" + self.namespace, *argv)
-        except WatchTimeout as timeout:
+        except WatchTimeoutError as timeout:
             detail = why(timeout.last) if argv[0] == "pod" else "it never appeared"
-            raise SceneError("{} ({})".format(timeout, detail))
+            raise SceneError("{} ({})".format(timeout, detail)) from timeout
 
-    def start(self, name, shell=None):
-        """Create a pod."""
-        manifest = pod(name, self.params["node"], self.params["image"], self.params["command"], self.params["resource"], shell)
+    def start(self, name, command):
+        """Create a pod that runs a command."""
+        manifest = pod(name, self.params, command)
         run("create", "--namespace=" + self.namespace, "--filename=-", stdin=json.dumps(manifest))
+        self.note("{} created".format(name))
 
     def wait(self, name, satisfied, what):
         """Wait for a pod; SceneError says what it did instead."""
@@ -197,10 +231,11 @@ class Scene:
             raise SceneError("{} does not run: {}".format(name, why(item)))
         self.note("{} Running".format(name))
 
-    def remove(self, name):
-        """End a pod and wait until it is gone."""
-        run("delete", "pod", name, "--namespace=" + self.namespace, "--timeout={}s".format(self.params["timeout"]))
-        self.note("{} ended".format(name))
+    def end(self, name):
+        """Let a holder end by itself."""
+        run("exec", name, "--namespace=" + self.namespace, "--", *END)
+        item = self.wait(name, finished, "{} ending".format(name))
+        self.note("{} ended: {}".format(name, item["status"]["phase"]))
 
     def log(self, name, last_line=None):
         """A pod's output, waited for until it has the last line."""
@@ -214,7 +249,7 @@ class Scene:
     def device_query(self):
         """Run deviceQuery to its end."""
         name = "devicequery"
-        self.start(name)
+        self.start(name, self.params["command"])
         item = self.wait(name, finished, "deviceQuery ending")
         text = self.log(name)
         result = parse_device_query(text)
@@ -222,7 +257,11 @@ class Scene:
         self.report["device_query"] = result
         self.note("deviceQuery {}: Result = {}".format(result["phase"], result["result"]))
         if result["phase"] != "Succeeded" or result["result"] != "PASS":
-            raise SceneError("deviceQuery did not pass: {}; its output ends with {!r}".format(why(item), text.strip()[-200:]))
+            raise SceneError(
+                "deviceQuery did not pass: {}; its output ends with {!r}".format(
+                    why(item), text.strip()[-200:]
+                )
+            )
         run("delete", "pod", name, "--namespace=" + self.namespace)
 
     def concurrency(self, count):
@@ -236,19 +275,32 @@ class Scene:
         nodes = gpu_nodes(self.log(holders[0], "ready"))
         self.report["device_nodes"] = nodes
         if not nodes:
-            raise SceneError("{} runs, but no GPU device node is inside it: is nvidia the default runtime?".format(holders[0]))
+            raise SceneError(
+                "{} runs, but no GPU device node is inside it: is nvidia the default runtime?".format(
+                    holders[0]
+                )
+            )
         self.note("{} has {} GPU device nodes, among them {}".format(holders[0], len(nodes), nodes[-1]))
         self.start(waiter, HOLD)
-        item = self.wait(waiter, lambda item: refused(self.params["resource"])(item) or running(item), "{} Pending".format(waiter))
+        item = self.wait(
+            waiter,
+            lambda item: refused(self.params["resource"])(item) or running(item),
+            "{} Pending".format(waiter),
+        )
         if not refused(self.params["resource"])(item):
-            raise SceneError("{} did not have to wait although {} held every GPU".format(waiter, ", ".join(holders)))
+            raise SceneError(
+                "{} did not have to wait although {} held every GPU".format(waiter, ", ".join(holders))
+            )
         self.note("{} Pending: {}".format(waiter, condition(item, "PodScheduled")["message"]))
         # Only overlap proves exclusiveness: the holders must still be there now.
         for name in holders:
             if not is_true(get("pod", name, "--namespace=" + self.namespace) or {}, "Ready"):
                 raise SceneError("{} ended before {} was seen waiting".format(name, waiter))
-        self.remove(holders[0])
+        self.end(holders[0])
         self.wait_running(waiter)
+        # All of them end, so that the namespace goes at once.
+        for name in [*holders[1:], waiter]:
+            self.end(name)
 
     def play(self):
         """The whole proof; the report is the result, whatever happens."""
@@ -263,7 +315,9 @@ class Scene:
         self.open()  # first: what a cut-off run left here holds no GPU afterwards
         self.report["in_use_by"] = in_use_by(self.params["node"], resource)
         if self.report["in_use_by"]:
-            self.note("GPU in use by {}: the scene was not played".format(", ".join(self.report["in_use_by"])))
+            self.note(
+                "GPU in use by {}: the scene was not played".format(", ".join(self.report["in_use_by"]))
+            )
             return
         self.device_query()
         self.concurrency(count)
@@ -273,7 +327,9 @@ def in_use_by(node, resource):
     """Pods (namespace/name) that hold the resource on a node."""
     pods = get("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + node) or {"items": []}
     return [
-        "{namespace}/{name}".format(**item["metadata"]) for item in pods["items"] if requested(item, resource) > 0
+        "{namespace}/{name}".format(**item["metadata"])
+        for item in pods["items"]
+        if requested(item, resource) > 0
     ]
 
 

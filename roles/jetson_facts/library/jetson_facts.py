@@ -40,14 +40,15 @@ ansible_facts:
 
 # L4T release -> JetPack, from NVIDIA's release notes (the table jetson-stats carries as well).
 JETPACK = {
-    "39.2.0": "7.2", "38.4.0": "7.1", "38.2.2": "7.0", "38.2.1": "7.0", "38.2.0": "7.0",
-    "36.5.0": "6.2.2", "36.4.7": "6.2.1", "36.4.4": "6.2.1", "36.4.3": "6.2", "36.4.2": "6.1", "36.4.0": "6.1",
-    "36.3.0": "6.0",
-    "35.6.4": "5.1.6", "35.6.3": "5.1.5", "35.6.2": "5.1.5", "35.6.1": "5.1.5", "35.6.0": "5.1.4", "35.5.0": "5.1.3",
-    "35.4.1": "5.1.2", "35.3.1": "5.1.1", "35.2.1": "5.1", "35.1.0": "5.0.2",
-    "32.7.6": "4.6.6", "32.7.5": "4.6.5", "32.7.4": "4.6.4", "32.7.3": "4.6.3", "32.7.2": "4.6.2", "32.7.1": "4.6.1",
-    "32.6.1": "4.6", "32.5.2": "4.5.1", "32.5.1": "4.5.1", "32.5.0": "4.5", "32.4.4": "4.4.1", "32.4.3": "4.4",
-    "32.3.1": "4.3",
+    "39.2.0": "7.2",
+    "38.4.0": "7.1", "38.2.2": "7.0", "38.2.1": "7.0", "38.2.0": "7.0",
+    "36.5.0": "6.2.2", "36.4.7": "6.2.1", "36.4.4": "6.2.1", "36.4.3": "6.2", "36.4.2": "6.1",
+    "36.4.0": "6.1", "36.3.0": "6.0",
+    "35.6.4": "5.1.6", "35.6.3": "5.1.5", "35.6.2": "5.1.5", "35.6.1": "5.1.5", "35.6.0": "5.1.4",
+    "35.5.0": "5.1.3", "35.4.1": "5.1.2", "35.3.1": "5.1.1", "35.2.1": "5.1", "35.1.0": "5.0.2",
+    "32.7.6": "4.6.6", "32.7.5": "4.6.5", "32.7.4": "4.6.4", "32.7.3": "4.6.3", "32.7.2": "4.6.2",
+    "32.7.1": "4.6.1", "32.6.1": "4.6", "32.5.2": "4.5.1", "32.5.1": "4.5.1", "32.5.0": "4.5",
+    "32.4.4": "4.4.1", "32.4.3": "4.4", "32.3.1": "4.3",
 }  # fmt: skip
 
 L4T_LINE = re.compile(r"^# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)")
@@ -185,7 +186,7 @@ class Commands:
         """Standard output of a command that ended well, '' otherwise."""
         if self.path(argv[0]) is None:
             return ""
-        code, out, dummy = self.module.run_command([self.path(argv[0])] + list(argv[1:]))
+        code, out, _ = self.module.run_command([self.path(argv[0]), *argv[1:]])
         return out if code == 0 else ""
 
 
@@ -193,7 +194,9 @@ def docker_facts(commands, root, unit):
     """The engine: what is installed, what runs, which images it has, and its configuration file."""
     info = json.loads(commands.output("docker", "info", "--format", "{{json .}}") or "{}")
     running = bool(info.get("ServerVersion"))
-    images = commands.output("docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}")
+    images = commands.output(
+        "docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"
+    )
     state = unit_state(unit)
     state.update(
         {
@@ -238,7 +241,9 @@ def main():
     commands = Commands(module)
     root = "/"
     units = parse_units(
-        commands.output("systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState,ExecStart", *UNITS)
+        commands.output(
+            "systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState,ExecStart", *UNITS
+        )
     )
     facts = board_identity(root)
     facts.update(

@@ -15,12 +15,12 @@ module: file_set
 short_description: A set of small files and links in one round trip
 description:
   - Writes each file atomically and only when it differs. Directories that are missing are made.
-  - Before the first change the marker is made; it stays until the role removes it after the restart. So a run that was cut off
-    between the change and the restart is completed by the next one.
+  - Before the first change the marker is made; it stays until the role removes it after the restart. So a run
+    that was cut off between the change and the restart is completed by the next one.
 author: The jetson-k3s authors
 options:
   files:
-    description: Each with C(path) and either C(content) and C(mode), or C(link). No secrets; contents appear in the diff.
+    description: Each with C(path) and C(content) and C(mode) or with C(link). No secrets, the diff shows all.
     type: list
     elements: dict
     required: true
@@ -114,7 +114,9 @@ def main():
     changes = [entry for entry in module.params["files"] if state(entry["path"]) != wanted_state(entry)]
     diff = [
         {
-            "before_header": "{} (mode {})".format(entry["path"], "none" if before[1] is None else oct(before[1])),
+            "before_header": "{} (mode {})".format(
+                entry["path"], "none" if before[1] is None else oct(before[1])
+            ),
             "after_header": "{} (mode {})".format(entry["path"], entry["mode"] or "none"),
             "before": before[0],
             "after": after[0],

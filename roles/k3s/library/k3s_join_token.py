@@ -20,7 +20,8 @@ DOCUMENTATION = r"""
 module: k3s_join_token
 short_description: A K3s join token that its server has accepted
 description:
-  - Fetches the server's CA, compares it with the hash in the token, and asks with the token's password for a file that only nodes get.
+  - Fetches the server's CA, compares it with the hash in the token, and asks with the token's password for a
+    file that only nodes get.
   - A token without a hash is written with the hash of the CA seen, so the agent trusts this server only.
   - In check mode the server is asked and nothing is written.
 author: The jetson-k3s authors
@@ -66,6 +67,7 @@ SECURE_TOKEN = re.compile(r"^K10([0-9a-f]{64})::([^:]+):(.+)$")
 # Bootstrap tokens and agents authenticate as "node" for the files that nodes get.
 USER = "node"
 ANSWER_BYTES = 1 << 20
+PRIVATE = 0o600
 
 
 class TokenError(Exception):
@@ -83,31 +85,45 @@ def parse_token(token):
         return match.group(1), match.group(3)
     if not token or token.startswith("K10") or re.search(r"\s", token):
         raise TokenError(
-            "malformed", "the join token is malformed: a password, or K10 + 64 hexadecimal digits + ::USER:PASSWORD, is expected"
+            "malformed",
+            "the join token is malformed: expected is a password, or K10<64 hex digits>::<user>:<password>",
         )
     return None, token
 
 
 def get(url, context, timeout, password=None):
     """Body of an HTTPS answer; TokenError 'unreachable' or 'refused'."""
-    request = urllib.request.Request(url)
+    request = urllib.request.Request(url)  # noqa: S310 - server_url is checked to be https
     if password is not None:
         credentials = base64.b64encode("{}:{}".format(USER, password).encode()).decode()
         request.add_header("Authorization", "Basic " + credentials)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
     try:
         with opener.open(request, timeout=timeout) as answer:
             return answer.read(ANSWER_BYTES)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            raise TokenError("refused", "the K3s server {} refuses the join token (HTTP {})".format(url.rsplit("/v1", 1)[0], error.code))
-        raise TokenError("unreachable", "{} answers HTTP {}".format(url, error.code))
+            raise TokenError(
+                "refused",
+                "the K3s server {} refuses the join token (HTTP {})".format(
+                    url.rsplit("/v1", 1)[0], error.code
+                ),
+            ) from error
+        raise TokenError("unreachable", "{} answers HTTP {}".format(url, error.code)) from error
     except (OSError, ssl.SSLError) as error:
-        raise TokenError("unreachable", "no K3s server answers at {}: {}".format(url, getattr(error, "reason", error)))
+        raise TokenError(
+            "unreachable", "no K3s server answers at {}: {}".format(url, getattr(error, "reason", error))
+        ) from error
 
 
 def verify(server_url, token, timeout):
     """The secure form of a token that the server accepts; TokenError otherwise."""
+    if not server_url.startswith("https://"):
+        raise TokenError(
+            "malformed", "the server's address must begin with https://, not {}".format(server_url)
+        )
     ca_hash, password = parse_token(token)
     blind = ssl.create_default_context()
     blind.check_hostname = False
@@ -116,10 +132,15 @@ def verify(server_url, token, timeout):
     found = hashlib.sha256(ca).hexdigest()
     if ca_hash is not None and found != ca_hash:
         raise TokenError(
-            "other-ca", "the join token is for another cluster: its CA hash is {}..., that of {} is {}...".format(ca_hash[:12], server_url, found[:12])
+            "other-ca",
+            "the join token is for another cluster: its CA hash is {}..., that of {} is {}...".format(
+                ca_hash[:12], server_url, found[:12]
+            ),
         )
     trusting = ssl.create_default_context(cadata=ca.decode("ascii"))
-    trusting.check_hostname = False  # the CA is this cluster's own; the address used may not be in the certificate yet
+    trusting.check_hostname = (
+        False  # the CA is this cluster's own; the address used may not be in the certificate yet
+    )
     get(server_url + "/v1-k3s/client-ca.crt", trusting, timeout, password)
     return token if ca_hash is not None else "K10{}::{}:{}".format(found, USER, password)
 
@@ -143,7 +164,7 @@ def stands(path, text):
     """Is this the file's text, and is it root's alone?"""
     try:
         with open(path) as stream:
-            return stream.read() == text and os.fstat(stream.fileno()).st_mode & 0o777 == 0o600
+            return stream.read() == text and os.fstat(stream.fileno()).st_mode & 0o777 == PRIVATE
     except IOError:
         return False
 

@@ -1,12 +1,24 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until a node is Ready, keep its labels, wait for what it should offer. Runs on a K3s server (Python 3.6 compatible)."""
+"""Wait until a node is Ready, keep its labels, wait for what it should offer.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
 
 import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import K3S, KubectlError, WatchTimeout, condition, get, is_true, run, wait_until
+from ansible.module_utils.k3s_kubectl import (
+    K3S,
+    KubectlError,
+    WatchTimeoutError,
+    condition,
+    get,
+    is_true,
+    run,
+    wait_until,
+)
 
 LOG_LINES = 15
 
@@ -27,7 +39,7 @@ options:
     description: An extended resource of which it must offer at least one, such as nvidia.com/gpu.
     type: str
   provider:
-    description: Label selector of the pods in kube-system that serve the resource; named, with their last words, when it does not come.
+    description: Label selector of the pods in kube-system that serve it; quoted when it does not come.
     type: str
   timeout:
     description: Seconds to wait.
@@ -48,7 +60,9 @@ allocatable:
 
 def label_arguments(current, wanted):
     """Arguments of `kubectl label` that are needed to get from the current labels to the wanted ones."""
-    return ["{}={}".format(key, value) for key, value in sorted(wanted.items()) if current.get(key) != str(value)]
+    return [
+        "{}={}".format(key, value) for key, value in sorted(wanted.items()) if current.get(key) != str(value)
+    ]
 
 
 def allocatable(node, resource):
@@ -58,7 +72,9 @@ def allocatable(node, resource):
 
 def last_words(selector, node):
     """State and last output of the pods that should serve a resource on this node."""
-    pods = get("pods", "--namespace=kube-system", "--selector=" + selector, "--field-selector=spec.nodeName=" + node)
+    pods = get(
+        "pods", "--namespace=kube-system", "--selector=" + selector, "--field-selector=spec.nodeName=" + node
+    )
     if not pods or not pods["items"]:
         return "No pod with {} runs there.".format(selector)
     words = []
@@ -67,7 +83,11 @@ def last_words(selector, node):
         restarts = sum(entry.get("restartCount", 0) for entry in pod["status"].get("containerStatuses", []))
         previous = ["--previous"] if restarts and not is_true(pod, "Ready") else []
         log = run("logs", "--namespace=kube-system", "--tail={}".format(LOG_LINES), name, *previous)
-        words.append("Pod {} is {}, restarted {} times; its last output:\n{}".format(name, pod["status"]["phase"], restarts, log))
+        words.append(
+            "Pod {} is {}, restarted {} times; its last output:\n{}".format(
+                name, pod["status"]["phase"], restarts, log
+            )
+        )
     return "\n".join(words)
 
 
@@ -110,7 +130,9 @@ def main():
             missing = label_arguments(node["metadata"].get("labels", {}) if node else {}, wanted)
             module.exit_json(changed=bool(missing))
         deadline = time.monotonic() + module.params["timeout"]
-        node = wait_until(lambda node: is_true(node, "Ready"), "Ready", module.params["timeout"], "node", name)
+        node = wait_until(
+            lambda node: is_true(node, "Ready"), "Ready", module.params["timeout"], "node", name
+        )
         missing = label_arguments(node["metadata"].get("labels", {}), wanted)
         if missing:
             run("label", "--overwrite", "node", name, *missing)
@@ -118,8 +140,10 @@ def main():
             # After the labels: what serves the resource may be scheduled by them.
             left = max(1, int(deadline - time.monotonic()))
             node = wait_until(lambda node: allocatable(node, resource) >= 1, resource, left, "node", name)
-    except WatchTimeout as timeout:
-        text = "node {}: {} (waited {} s)".format(name, complaint(timeout.last, resource), module.params["timeout"])
+    except WatchTimeoutError as timeout:
+        text = "node {}: {} (waited {} s)".format(
+            name, complaint(timeout.last, resource), module.params["timeout"]
+        )
         if module.params["provider"] and timeout.last is not None:
             text += "\n" + explained(module.params["provider"], name)
         module.fail_json(msg=text)

@@ -18,11 +18,11 @@ class KubectlError(Exception):
     """kubectl failed; the text is what it said."""
 
 
-class WatchTimeout(Exception):
-    """What was waited for did not come; `last` is the object as it was seen last, None if it never existed."""
+class WatchTimeoutError(Exception):
+    """What was waited for did not come; `last` is the object as last seen, None if it never existed."""
 
     def __init__(self, text, last):
-        super(WatchTimeout, self).__init__(text)
+        super(WatchTimeoutError, self).__init__(text)
         self.last = last
 
 
@@ -50,7 +50,7 @@ class JsonStream:
 def run(*argv, **options):
     """Output of `k3s kubectl ARGV`; `stdin` is text for it, `accept` the exit codes that are no error (0)."""
     process = subprocess.Popen(
-        [K3S, "kubectl"] + list(argv),
+        [K3S, "kubectl", *argv],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -72,13 +72,13 @@ def wait_until(satisfied, what, timeout, *argv):
     """Watch one object with `kubectl get ARGV --watch` until satisfied(object); returns that object.
 
     The watch is started again when it ends early (the object does not exist yet, the API server restarts).
-    Raises WatchTimeout after `timeout` seconds.
+    Raises WatchTimeoutError after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     last = None
     while time.monotonic() < deadline:
         process = subprocess.Popen(
-            [K3S, "kubectl", "get", "--watch", "--output=json"] + list(argv),
+            [K3S, "kubectl", "get", "--watch", "--output=json", *argv],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -91,8 +91,10 @@ def wait_until(satisfied, what, timeout, *argv):
         finally:
             process.kill()
             process.communicate()
-        time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))  # the watch broke: do not hammer the server
-    raise WatchTimeout("{} did not happen within {} s".format(what, timeout), last)
+        time.sleep(
+            min(1.0, max(0.0, deadline - time.monotonic()))
+        )  # the watch broke: do not hammer the server
+    raise WatchTimeoutError("{} did not happen within {} s".format(what, timeout), last)
 
 
 def _objects(pipe, deadline):

@@ -16,8 +16,9 @@ DOCUMENTATION = r"""
 module: docker_daemon_config
 short_description: Merge keys into Docker's daemon.json
 description:
-  - Merges objects key by key and keeps everything that is not named. A runtime's C(args) and C(runtimeArgs) mean the same, and so do
-    a bare program name and its absolute path, so a file that already says the same in other words is left alone.
+  - Merges objects key by key and keeps everything that is not named. A runtime's C(args) and C(runtimeArgs)
+    mean the same, and so do a bare program name and its absolute path, so a file that already says the same
+    in other words is left alone.
   - The file is replaced atomically and its old version is kept beside it.
 author: The jetson-k3s authors
 options:
@@ -78,7 +79,9 @@ def parse(text, path):
     try:
         config = json.loads(text)
     except ValueError as error:
-        raise ConfigError("{} is not JSON: {}. Mend it by hand; it was not changed.".format(path, error))
+        raise ConfigError(
+            "{} is not JSON: {}. Mend it by hand; it was not changed.".format(path, error)
+        ) from error
     if not isinstance(config, dict):
         raise ConfigError("{} does not hold a JSON object. Mend it by hand; it was not changed.".format(path))
     return config
@@ -86,7 +89,9 @@ def parse(text, path):
 
 def same_program(one, other):
     """A bare name is looked up in PATH, so it names the program that an absolute path of that name does."""
-    return one == other or ("/" not in one or "/" not in other) and os.path.basename(one) == os.path.basename(other)
+    return one == other or (
+        ("/" not in one or "/" not in other) and os.path.basename(one) == os.path.basename(other)
+    )
 
 
 def runtime_key(runtime):
@@ -98,7 +103,10 @@ def runtime_key(runtime):
 
 def same_runtime(one, other):
     """Do two entries of `runtimes` mean the same?"""
-    (one_path, one_args, one_rest), (other_path, other_args, other_rest) = runtime_key(one), runtime_key(other)
+    (one_path, one_args, one_rest), (other_path, other_args, other_rest) = (
+        runtime_key(one),
+        runtime_key(other),
+    )
     return same_program(one_path, other_path) and one_args == other_args and one_rest == other_rest
 
 
@@ -123,7 +131,9 @@ def merge_runtimes(current, wanted):
             continue
         new = merge(old, runtime)
         if "runtimeArgs" in runtime:
-            new.pop("args", None)  # the same thing in other words: dockerd refuses neither, but only one may stand
+            new.pop(
+                "args", None
+            )  # the same thing in other words: dockerd refuses neither, but only one may stand
         if not same_runtime(old, new):
             merged[name] = new
     return merged
@@ -190,7 +200,12 @@ def main():
     result = {"changed": after != before, "activation": activation(before, after)}
     if result["changed"]:
         after_text = render(after)
-        result["diff"] = {"before": before_text, "after": after_text, "before_header": path, "after_header": path}
+        result["diff"] = {
+            "before": before_text,
+            "after": after_text,
+            "before_header": path,
+            "after_header": path,
+        }
         if not module.check_mode:
             backup = write(module, path, after_text)
             if backup:

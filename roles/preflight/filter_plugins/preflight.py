@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules × facts → findings: pure functions behind the preflight role.
+"""Rules and facts in, findings out: pure functions behind the preflight role.
 
 A finding is a dict: id, level ('error' or 'warning'), found, expected, fix, url (may be empty).
 """
@@ -40,7 +40,7 @@ def version_key(text: str) -> tuple[int, ...]:
 def holds(condition: dict[str, Any], facts: Facts) -> bool:
     """Does one condition hold? An unknown value (None) satisfies only `equals: null` and `known: false`.
 
-    `condition` has `fact` and one operator: equals, known, one_of, at_least (numbers), from and/or below (versions).
+    A condition is a `fact` and an operator: equals, known, one_of, at_least (number), from/below (versions).
     """
     value = lookup(facts, condition["fact"])
     if "equals" in condition:
@@ -103,7 +103,13 @@ def findings_of_bundle(bundle: Facts, arch: str) -> list[Finding]:
         problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
         if problem is not None:
             findings.append(
-                error("bundle-file", f"{name}: {problem}", "every file as SHA256SUMS says", fix, GUIDE + "installation/airgap")
+                error(
+                    "bundle-file",
+                    f"{name}: {problem}",
+                    "every file as SHA256SUMS says",
+                    fix,
+                    GUIDE + "installation/airgap",
+                )
             )
     return findings
 
@@ -112,7 +118,9 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
     """What only a look at all boards shows; `fleet` is {inventory name: facts}."""
     mine = fleet[host]
     findings = []
-    same_name = [name for name, facts in fleet.items() if name != host and facts["hostname"] == mine["hostname"]]
+    same_name = [
+        name for name, facts in fleet.items() if name != host and facts["hostname"] == mine["hostname"]
+    ]
     if same_name:
         findings.append(
             error(
@@ -132,7 +140,9 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
                 "sudo hostnamectl set-hostname NAME",
             )
         )
-    same_id = [name for name, facts in fleet.items() if name != host and facts["machine_id"] == mine["machine_id"]]
+    same_id = [
+        name for name, facts in fleet.items() if name != host and facts["machine_id"] == mine["machine_id"]
+    ]
     if same_id and mine["machine_id"]:
         findings.append(
             {
@@ -169,7 +179,7 @@ def findings_of_role(facts: Facts, role: str) -> list[Finding]:
                 "k3s-foreign-unit",
                 f"{names[role]}.service starts `{command}`",
                 f"no K3s, or one whose unit starts `k3s {role}` without flags",
-                "Move the flags to /etc/rancher/k3s/config.yaml and take them out of the unit: flags override the configuration.",
+                "Move the flags from the unit, where they override all, to /etc/rancher/k3s/config.yaml.",
                 GUIDE + "installation/configuration",
             )
         )
@@ -185,8 +195,8 @@ def findings_of_token(answer: Facts) -> list[Finding]:
             "join-token",
             answer["msg"],
             "the token of the running K3s server",
-            "Take k3s_token out of the inventory (agents then get it from the server), or set it to the content of "
-            "/var/lib/rancher/k3s/server/node-token on the server.",
+            "Take k3s_token out of the inventory: agents then get it from the server. Or set it to what "
+            "/var/lib/rancher/k3s/server/node-token says there.",
             GUIDE + "cli/token",
         )
     ]
@@ -194,10 +204,13 @@ def findings_of_token(answer: Facts) -> list[Finding]:
 
 def report(findings: list[Finding], host: str) -> str:
     """Findings as text for people: what was found, what was expected, what to do."""
-    lines = [f"{host}: preflight found {len(findings)} problem{'s' if len(findings) != 1 else ''}; nothing was changed on this board."]
+    count = "1 problem" if len(findings) == 1 else f"{len(findings)} problems"
+    lines = [f"{host}: preflight found {count}; nothing was changed on this board."]
     for number, finding in enumerate(findings, 1):
         lines.append(f"{number}. [{finding['level']}] {finding['id']}")
-        lines.extend(f"   {key + ':':<10}{finding[key]}" for key in ("found", "expected", "fix", "url") if finding[key])
+        lines.extend(
+            f"   {key + ':':<10}{finding[key]}" for key in ("found", "expected", "fix", "url") if finding[key]
+        )
     return "\n".join(lines)
 
 

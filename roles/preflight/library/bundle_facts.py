@@ -5,6 +5,7 @@
 import hashlib
 import json
 import os
+import re
 import tarfile
 
 import yaml
@@ -14,7 +15,7 @@ DOCUMENTATION = r"""
 module: bundle_facts
 short_description: Verified facts about an offline bundle
 description:
-  - Runs on the controller. Compares every file that SHA256SUMS lists and reads the images' ids from the archives.
+  - Runs on the controller. Compares every file that SHA256SUMS lists and reads image ids from the archives.
   - A damaged bundle does not fail the module; preflight turns its errors into findings.
 author: The jetson-k3s authors
 options:
@@ -36,6 +37,7 @@ ansible_facts:
 
 KEYS = ("k3s_version", "plugin_image", "device_query_image", "pause_image")
 FORMAT = 1
+DIGEST = re.compile("^[0-9a-fA-F]{64}$")
 BLOCK = 1 << 20
 
 
@@ -56,8 +58,8 @@ def parse_sums(text):
     """Lines of `sha256sum`, as {file name: hexadecimal digest}."""
     sums = {}
     for number, line in enumerate(text.splitlines(), 1):
-        digest, dummy, name = line.partition("  ")
-        if len(digest) != 64 or not name or "/" in name:
+        digest, _, name = line.partition("  ")
+        if not DIGEST.match(digest) or not name or "/" in name:
             raise BundleError("SHA256SUMS line {}: not a line of sha256sum: {!r}".format(number, line))
         sums[name] = digest.lower()
     return sums
@@ -91,13 +93,21 @@ def check_file(path, expected):
         return {"sha256": None, "images": {}, "error": "missing"}
     found = sha256(path)
     if found != expected:
-        return {"sha256": found, "images": {}, "error": "SHA-256 is {}, SHA256SUMS says {}".format(found, expected)}
+        return {
+            "sha256": found,
+            "images": {},
+            "error": "SHA-256 is {}, SHA256SUMS says {}".format(found, expected),
+        }
     images = {}
     if path.endswith(".tar.gz"):
         try:
             images = image_ids(path)
         except (BundleError, tarfile.TarError, KeyError, ValueError, OSError) as error:
-            return {"sha256": found, "images": {}, "error": "not an archive of `docker save`: {}".format(error)}
+            return {
+                "sha256": found,
+                "images": {},
+                "error": "not an archive of `docker save`: {}".format(error),
+            }
     return {"sha256": found, "images": images, "error": None}
 
 
@@ -122,10 +132,10 @@ def inspect(path):
     try:
         with open(os.path.join(path, "SHA256SUMS")) as handle:
             sums = parse_sums(handle.read())
-        facts["files"] = {name: check_file(os.path.join(path, name), digest) for name, digest in sorted(sums.items())}
+        facts["files"] = {
+            name: check_file(os.path.join(path, name), digest) for name, digest in sorted(sums.items())
+        }
         facts["versions"] = read_versions(os.path.join(path, "bundle.yml"))
-        if "bundle.yml" not in sums:
-            raise BundleError("SHA256SUMS does not list bundle.yml")
     except (BundleError, OSError) as error:
         facts["errors"].append(str(error))
     return facts
@@ -133,7 +143,9 @@ def inspect(path):
 
 def main():
     """Ansible's entry point."""
-    module = AnsibleModule(argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True
+    )
     module.exit_json(changed=False, ansible_facts={"jetson_bundle": inspect(module.params["path"])})
 
 
