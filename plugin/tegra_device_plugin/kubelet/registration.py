@@ -38,8 +38,9 @@ class Pace:
     look_without_events: float = 0.25
     register: float = 12.0
     """For one Register: newer kubelets dial the plugin inside it and allow themselves 10 s."""
-    stream: float = 5.0
-    """From a Register to the kubelet's ListAndWatch: kubelets up to 1.20 answer first and dial later."""
+    stream: float = 2.0
+    """From a Register to the kubelet's ListAndWatch, doubled each time that was too short: it takes
+    milliseconds, but an older kubelet answers Register before it dials, and a busy one may dial late."""
     first_retry: float = 0.02
     last_retry: float = 5.0
 
@@ -62,24 +63,20 @@ class Registered:
     resource: str
     kubelet: Identity
     own_socket: Identity | None
-    at: float
-    """Seconds, the loop's clock."""
+    stream_until: float
+    """When the kubelet should have opened its stream; seconds, the loop's clock."""
 
 
-def reason_to_register(
-    facts: Facts, registered: Registered | None, dialled: bool, now: float, pace: Pace
-) -> str | None:
+def reason_to_register(facts: Facts, registered: Registered | None, dialled: bool, now: float) -> str | None:
     """Say why the plugin has to register now; None if all is well or there is nothing to register with."""
     if facts.resource is None or facts.kubelet is None:
         return None
     if registered is None:
         return "not registered yet"
-    return next(_differences(facts, registered, dialled, now, pace), None)
+    return next(_differences(facts, registered, dialled, now), None)
 
 
-def _differences(
-    facts: Facts, registered: Registered, dialled: bool, now: float, pace: Pace
-) -> Iterator[str]:
+def _differences(facts: Facts, registered: Registered, dialled: bool, now: float) -> Iterator[str]:
     if facts.kubelet != registered.kubelet:
         yield "the kubelet started anew"
     if facts.resource != registered.resource:
@@ -88,8 +85,8 @@ def _differences(
         yield "the plugin's own socket is gone"
     if not facts.streams and dialled:
         yield "the kubelet's stream ended"
-    if not dialled and now - registered.at >= pace.stream:
-        yield f"the kubelet opened no stream within {pace.stream:g} s"
+    if not dialled and now >= registered.stream_until:
+        yield "the kubelet opened no stream"
 
 
 def retry_delays(pace: Pace) -> Iterator[float]:
@@ -112,6 +109,7 @@ class Registrar:
         self._advertised = advertised
         self._counted = counted
         self._pace = pace or Pace()
+        self._patience = self._pace.stream
         self._registered: Registered | None = None
         self._wake = asyncio.Event()
         self._retiring: list[Endpoint] = []
@@ -152,7 +150,7 @@ class Registrar:
                 kubelet = facts.kubelet
                 delays = retry_delays(self._pace)
                 not_before = now
-            reason = reason_to_register(facts, self._registered, self._dialled, now, self._pace)
+            reason = reason_to_register(facts, self._registered, self._dialled, now)
             if (
                 facts.resource
                 and facts.kubelet
@@ -160,13 +158,15 @@ class Registrar:
                 and now >= not_before
                 and not self._newer_instance()
             ):
-                await self._register(reason, facts.resource, facts.kubelet, pause)
-                not_before = clock() + next(delays)
+                listening = await self._register(reason, facts.resource, facts.kubelet, pause)
+                # Asking whether anybody listens costs next to nothing, and no event tells when somebody does.
+                longest = self._pace.last_retry if listening else self._pace.look_without_events
+                not_before = clock() + min(next(delays), longest)
                 continue
             if reason and now < not_before:
                 pause = min(pause, not_before - now)
             elif self._registered and not self._dialled:
-                pause = min(pause, max(self._registered.at + self._pace.stream - now, self._pace.first_retry))
+                pause = min(pause, max(self._registered.stream_until - now, 0))
             await self._retire()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
@@ -200,17 +200,18 @@ class Registrar:
         )
         return next(newer, None) is not None
 
-    async def _register(self, reason: str, resource: str, kubelet: Identity, pause: float) -> None:
+    async def _register(self, reason: str, resource: str, kubelet: Identity, pause: float) -> bool:
+        """Register with the kubelet that is there now; False if nobody listens on its socket."""
         if not accepts(self._directory / KUBELET_SOCKET):
             log.debug("%s, but nobody listens on %s", reason, KUBELET_SOCKET)
-            return
+            return False
         endpoint = Endpoint(self._directory, resource, self._advertised, self._counted, self._wake.set)
         try:
             await endpoint.start()
             await self._call(endpoint, kubelet, pause)
         except ConnectionResetError:
             await endpoint.stop()
-            return
+            return True
         except (OSError, aio.AioRpcError) as error:
             self._counted.failed_registrations += 1
             detail = (
@@ -220,16 +221,19 @@ class Registrar:
             )
             log.warning("cannot register %s (%s): %s", resource, reason, detail)
             await endpoint.stop()
-            return
+            return True
         except BaseException:
             await endpoint.stop()
             raise
         self._counted.registrations += 1
         log.info("registered %s as %s (%s)", resource, endpoint.name, reason)
         if self.endpoint:
+            self._patience = self._pace.stream if self.endpoint.dialled else self._patience * 2
             self._retiring.append(self.endpoint)
         self.endpoint = endpoint
-        self._registered = Registered(resource, kubelet, endpoint.identity, asyncio.get_running_loop().time())
+        stream_until = asyncio.get_running_loop().time() + self._patience
+        self._registered = Registered(resource, kubelet, endpoint.identity, stream_until)
+        return True
 
     async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:
         """Ask the kubelet; give up as soon as another one is there, for then the answer means nothing."""

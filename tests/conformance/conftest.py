@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a conformance test starts from: a simulated board, a socket directory, a plugin's command line."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from tests import boards
+from tests.conformance.fake_kubelet import GENERATIONS, FakeKubelet, Generation
+from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
+
+BOARD = "orinnano-jp6"
+
+Start = Callable[..., AbstractAsyncContextManager[Plugin]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the suite run against any plugin."""
+    parser.addoption(
+        "--plugin-command",
+        default=DEFAULT_COMMAND,
+        help="command line of the plugin under test; {root} is the host tree, {dir} the socket directory",
+    )
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    """Host tree of a simulated Jetson whose GPU is ready."""
+    root = tmp_path / "host"
+    boards.build(boards.load()[BOARD], root)
+    return root
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A socket directory with a short path: pytest's own are too long for a socket's address."""
+    with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
+        path = Path(parent, "device-plugins")
+        path.mkdir()
+        yield path
+
+
+@pytest.fixture(params=GENERATIONS)
+def generation(request: pytest.FixtureRequest) -> Generation:
+    """Each generation of kubelets."""
+    found: Generation = request.param
+    return found
+
+
+@pytest.fixture
+async def kubelet(directory: Path, generation: Generation) -> AsyncIterator[FakeKubelet]:
+    """A kubelet that is running."""
+    fake = FakeKubelet(directory, generation)
+    await fake.start()
+    yield fake
+    await fake.stop(leave_socket=False)
+
+
+@pytest.fixture
+def start(request: pytest.FixtureRequest, board: Path, directory: Path) -> Start:
+    """Start the plugin, with more arguments if wanted."""
+    command: str = request.config.getoption("--plugin-command")
+    return lambda *more: running(command, board, directory, *more)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SIMULATED kubelet: the device manager's side of v1beta1, three generations of it, with faults to order.
+
+What each generation does is read from kubernetes/kubernetes pkg/kubelet/cm/devicemanager (1.20.2, and the
+server, client and handler of plugin/v1beta1 since 1.26). Nothing is a mock of the plugin: this end speaks
+real gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import grpc
+from grpc import aio
+from tegra_device_plugin.kubelet import api_pb2 as api
+
+Generation = Literal["1.20", "1.26", "1.36"]
+"""1.20 answers Register before it dials. 1.26 dials inside Register, and when an older stream of a resource
+ends, it drops that resource's newest client. 1.36 keys clients by socket path, and answers a path that it still
+tracks without dialling."""
+GENERATIONS: tuple[Generation, ...] = ("1.20", "1.26", "1.36")
+
+Fault = Literal["none", "refuse", "hang", "never dial"]
+
+Response = TypeVar("Response")
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+SECONDS = 10.0  # how long a test waits for what must happen soon
+
+
+@dataclass
+class Client:
+    """The kubelet's connection to one endpoint."""
+
+    resource: str
+    path: Path
+    channel: aio.Channel
+    options: api.DevicePluginOptions
+    lists: list[list[tuple[str, str]]] = field(default_factory=list)
+    """Every message: device ids and their health."""
+    live: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class FakeKubelet:
+    """Serves kubelet.sock in `directory`. Every change notifies `until`."""
+
+    def __init__(self, directory: Path, generation: Generation = "1.20") -> None:
+        self.directory = directory
+        self.generation = generation
+        self.fault: Fault = "none"
+        self.requests: list[api.RegisterRequest] = []
+        self.clients: dict[str, Client] = {}
+        self.devices: dict[str, dict[str, str]] = {}
+        """Per resource the health of its devices, as the node's status is made from."""
+        self.history: list[int] = []
+        """Every number of allocatable devices there was."""
+        self._all: list[Client] = []
+        self._server: aio.Server | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.directory / "kubelet.sock"
+
+    async def start(self) -> None:
+        """Clear the directory as this generation does, then listen."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for path in self.directory.iterdir():
+            mode = path.lstat().st_mode
+            old_habit = self.generation == "1.20" and not stat.S_ISDIR(mode) and path.name != CHECKPOINT
+            if old_habit or stat.S_ISSOCK(mode):
+                path.unlink(missing_ok=True)
+        handler = grpc.unary_unary_rpc_method_handler(
+            self._register, api.RegisterRequest.FromString, api.Empty.SerializeToString
+        )
+        self._server = aio.server()
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
+        )
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        await self._server.start()
+
+    async def stop(self, *, leave_socket: bool = True) -> None:
+        """End as a process does: every connection breaks; the socket stays on disk and refuses."""
+        clients, self._all = self._all, []
+        self.clients.clear()
+        self.devices.clear()
+        for client in clients:
+            if client.task:
+                client.task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await client.task
+            await client.channel.close()
+        if self._server:
+            await self._server.stop(None)
+            self._server = None
+        if leave_socket:
+            refusing_socket(self.socket)
+
+    async def restart(self) -> None:
+        """Stop and start, as `systemctl restart` does."""
+        await self.stop()
+        await self.start()
+
+    async def until(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+        """Wait until `condition` holds; fails the test, saying `what` was awaited, after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"within {seconds:g} s there was no {what}; {self.describe()}") from None
+
+    def allocatable(self, resource: str | None = None) -> int:
+        """Healthy devices, as in the node's status; of all resources unless one is named."""
+        return sum(
+            list(devices.values()).count("Healthy")
+            for name, devices in self.devices.items()
+            if resource in (None, name)
+        )
+
+    async def until_allocatable(self, count: int = 1, seconds: float = SECONDS) -> None:
+        """Wait until the node shows that many devices."""
+        await self.until(lambda: self.allocatable() == count, f"allocatable == {count}", seconds)
+
+    def describe(self) -> str:
+        """Give the state, for a failed assertion."""
+        files = (
+            sorted(path.name for path in self.directory.iterdir())
+            if self.directory.is_dir()
+            else "no directory"
+        )
+        return f"requests {[one.endpoint for one in self.requests]}, clients {self.clients}, files {files}"
+
+    @property
+    def client(self) -> Client:
+        """The only client."""
+        (client,) = self.clients.values()
+        return client
+
+    async def cut(self) -> None:
+        """Break the connection, as a fault of either side would; the kubelet goes on."""
+        await self.client.channel.close()
+
+    async def allocate(self, *containers: Sequence[str]) -> api.AllocateResponse:
+        """Ask for devices, one list of ids per container."""
+        request = api.AllocateRequest(
+            container_requests=[api.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+        )
+        return await call(self.client.channel, "Allocate", request, api.AllocateResponse)
+
+    async def _register(
+        self, request: api.RegisterRequest, context: aio.ServicerContext[Any, Any]
+    ) -> api.Empty:
+        self.requests.append(request)
+        self._changed.set()
+        if self.fault == "refuse":
+            await context.abort(grpc.StatusCode.UNKNOWN, "ordered to refuse")
+        if self.fault == "hang":
+            await asyncio.Event().wait()
+        path = self.directory / request.endpoint
+        if self.fault == "never dial":
+            return api.Empty()
+        known = self.clients.get(request.resource_name)
+        if self.generation == "1.36" and known and known.path == path:
+            return api.Empty()
+        # Kubelets before 1.26 name the socket's path as the authority, later ones "localhost".
+        authority = str(path) if self.generation == "1.20" else "localhost"
+        client = Client(request.resource_name, path, dial(path, authority), request.options)
+        self._all.append(client)
+        if self.generation != "1.20":
+            try:
+                client.options = await call(
+                    client.channel, "GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions
+                )
+            except aio.AioRpcError as error:
+                await context.abort(grpc.StatusCode.UNKNOWN, f"cannot dial back: {error.details()}")
+        self.clients[client.resource] = client
+        client.task = asyncio.ensure_future(self._listen(client))
+        return api.Empty()
+
+    async def _listen(self, client: Client) -> None:
+        try:
+            async for message in watch(client.channel):
+                client.live = True
+                client.lists.append([(device.ID, device.health) for device in message.devices])
+                self.devices[client.resource] = dict(client.lists[-1])
+                self._note()
+        except aio.AioRpcError:
+            pass
+        finally:
+            await self._disconnected(client)
+
+    async def _disconnected(self, client: Client) -> None:
+        client.live = False
+        if client.resource not in self.clients:  # this kubelet is ending
+            return
+        current = self.clients[client.resource]
+        if current is client:
+            self.devices[client.resource] = dict.fromkeys(self.devices.get(client.resource, ()), "Unhealthy")
+        elif self.generation == "1.26":
+            await current.channel.close()  # looked up by resource name alone: the newcomer is dropped
+        self._note()
+
+    def _note(self) -> None:
+        if not self.history or self.history[-1] != self.allocatable():
+            self.history.append(self.allocatable())
+        self._changed.set()
+
+
+def dial(path: Path, authority: str = "localhost") -> aio.Channel:
+    """Connect to an endpoint."""
+    options = [("grpc.default_authority", authority), ("grpc.use_local_subchannel_pool", 1)]
+    return aio.insecure_channel(f"unix:{path}", options=options)
+
+
+def watch(channel: aio.Channel) -> AsyncIterator[api.ListAndWatchResponse]:
+    """Open a ListAndWatch stream."""
+    rpc = channel.unary_stream(
+        "/v1beta1.DevicePlugin/ListAndWatch", api.Empty.SerializeToString, api.ListAndWatchResponse.FromString
+    )
+    return aiter(rpc(api.Empty()))
+
+
+async def call(channel: aio.Channel, method: str, request: Any, response: type[Response]) -> Response:
+    """Call one of the plugin's methods; fails after SECONDS."""
+    rpc = channel.unary_unary(
+        f"/v1beta1.DevicePlugin/{method}",
+        type(request).SerializeToString,
+        response.FromString,  # type: ignore[attr-defined] # every message has it
+    )
+    answer: Response = await rpc(request, timeout=SECONDS)
+    return answer
+
+
+def refusing_socket(path: Path) -> socket.socket:
+    """Put a socket file at `path` that nobody listens on; it refuses until it is told to `listen`."""
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound.bind(os.fspath(path))
+    return bound

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin under test: a process, started by a command line, watched from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+DEFAULT_COMMAND = (
+    f"{shlex.quote(sys.executable)} -m tegra_device_plugin run "
+    "--host-root={root} --device-plugin-dir={dir}"
+)
+GRACE_SECONDS = 5.0
+
+
+class Plugin:
+    """A running plugin process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Wait for its end, not longer than GRACE_SECONDS; return the exit code."""
+        async with asyncio.timeout(GRACE_SECONDS):
+            return await self.process.wait()
+
+    def threads(self) -> int:
+        """Threads it has."""
+        return len(list(self._proc.joinpath("task").iterdir()))
+
+    def descriptors(self) -> int:
+        """Files it has open."""
+        return len(list(self._proc.joinpath("fd").iterdir()))
+
+    def private_kib(self) -> int:
+        """Memory that is its own."""
+        rollup = self._proc.joinpath("smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in rollup if line.startswith("Private_"))
+
+    @property
+    def _proc(self) -> Path:
+        return Path("/proc", str(self.process.pid))
+
+
+@asynccontextmanager
+async def running(command: str, root: Path, directory: Path, *more: str) -> AsyncIterator[Plugin]:
+    """Run the plugin on the host tree `root` and the socket directory `directory`, with `more` arguments."""
+    arguments = [part.format(root=root, dir=directory) for part in shlex.split(command)]
+    log = directory.parent / f"plugin-{len(list(directory.parent.glob('plugin-*.log')))}.log"
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(*arguments, *more, stdout=stderr, stderr=stderr)
+    plugin = Plugin(process, log)
+    try:
+        yield plugin
+    except BaseException:
+        sys.stderr.write(f"--- {log}\n{log.read_text()}")
+        raise
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C11 to C13 and C16 to C18: what a container gets, and that no request breaks the plugin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tegra_device_plugin.kubelet import api_pb2 as api
+
+from tests.conformance.conftest import Start
+from tests.conformance.fake_kubelet import FakeKubelet, call, dial, watch
+
+pytestmark = pytest.mark.parametrize("generation", ["1.20"])  # allocation is the same for all
+
+SHARED = """
+version: v1
+sharing:
+  timeSlicing:
+    resources:
+      - name: nvidia.com/gpu
+        replicas: 4
+"""
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> str:
+    """Argument that shares the GPU between four containers."""
+    path = tmp_path / "shared.yaml"
+    path.write_text(SHARED)
+    return f"--config={path}"
+
+
+async def refusal(kubelet: FakeKubelet, *containers: list[str]) -> str:
+    """Ask for what must be refused; give the reason."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await kubelet.allocate(*containers)
+    return caught.value.details() or ""
+
+
+async def test_a_container_gets_the_gpus_nodes_and_an_id_the_toolkit_knows(
+    kubelet: FakeKubelet, start: Start, board: Path
+) -> None:
+    nodes = set(board.joinpath("dev").rglob("*"))
+    async with start():
+        await kubelet.until_allocatable()
+        (device,) = [device for device, _ in kubelet.client.lists[0]]
+        (answer,) = (await kubelet.allocate([device])).container_responses
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] in ("0", "all")
+        assert answer.devices
+        for spec in answer.devices:
+            assert spec.container_path == spec.host_path
+            assert board.joinpath(spec.host_path.lstrip("/")) in nodes
+            assert set(spec.permissions) <= set("rwm")
+        assert "/dev/nvmap" in [spec.host_path for spec in answer.devices]
+
+
+async def test_one_answer_per_container_in_order_and_the_same_each_time(
+    kubelet: FakeKubelet, start: Start, shared: str
+) -> None:
+    async with start(shared):
+        await kubelet.until_allocatable(4)
+        ids = [device for device, _ in kubelet.client.lists[0]]
+        assert len({device.partition("::")[0] for device in ids}) == 1
+        first = await kubelet.allocate(*([device] for device in ids))
+        assert len(first.container_responses) == 4
+        assert await kubelet.allocate(*([device] for device in reversed(ids))) == first
+        assert not (await kubelet.allocate()).container_responses
+
+
+async def test_what_cannot_be_given_is_refused_with_a_reason(
+    kubelet: FakeKubelet, start: Start, shared: str
+) -> None:
+    async with start(shared):
+        await kubelet.until_allocatable(4)
+        first, second = [device for device, _ in kubelet.client.lists[0]][:2]
+        assert "nonsense" in await refusal(kubelet, ["nonsense"])
+        assert "nonsense" in await refusal(kubelet, [first], ["nonsense"])
+        assert await refusal(kubelet, [])
+        assert "twice" in await refusal(kubelet, [first, first])
+        assert "failRequestsGreaterThanOne" in await refusal(kubelet, [first, second])
+        assert await kubelet.allocate([first])
+
+
+async def test_a_preference_is_never_an_error(kubelet: FakeKubelet, start: Start, shared: str) -> None:
+    async with start(shared):
+        await kubelet.until_allocatable(4)
+        ids = [device for device, _ in kubelet.client.lists[0]]
+        for available, must_include, size in (
+            (ids, ids[2:3], 2),
+            (ids, [], 3),
+            (ids[:1], [], 9),
+            ([], [], 1),
+            ([], ids[:1], 1),
+            (ids, [], -1),
+            (["a::b", "a::٣", "c"], [], 2),
+        ):
+            wanted = api.ContainerPreferredAllocationRequest(
+                available_deviceIDs=available, must_include_deviceIDs=must_include, allocation_size=size
+            )
+            request = api.PreferredAllocationRequest(container_requests=[wanted, wanted])
+            answer = await call(
+                kubelet.client.channel, "GetPreferredAllocation", request, api.PreferredAllocationResponse
+            )
+            assert len(answer.container_responses) == 2
+            chosen = answer.container_responses[0].deviceIDs
+            assert set(chosen) <= {*available, *must_include}
+            assert len(chosen) == max(0, min(size, len({*available, *must_include})))
+            if len(must_include) <= size:
+                assert set(must_include) <= set(chosen)
+
+
+async def test_a_container_may_start_whatever_it_holds(kubelet: FakeKubelet, start: Start) -> None:
+    async with start():
+        await kubelet.until_allocatable()
+        request = api.PreStartContainerRequest(devices_ids=["unknown"])
+        assert (
+            await call(kubelet.client.channel, "PreStartContainer", request, api.PreStartContainerResponse)
+            == api.PreStartContainerResponse()
+        )
+
+
+@pytest.mark.parametrize("authority", ["{path}", "localhost", "%2Fvar%2Flib%2Fkubelet.sock", "a.b:1"])
+async def test_any_authority_is_served(kubelet: FakeKubelet, start: Start, authority: str) -> None:
+    async with start():
+        await kubelet.until_allocatable()
+        path = kubelet.client.path
+        async with dial(path, authority.format(path=path)) as channel:
+            assert (await anext(watch(channel))).devices
+
+
+METHODS = (
+    "GetDevicePluginOptions",
+    "ListAndWatch",
+    "GetPreferredAllocation",
+    "Allocate",
+    "PreStartContainer",
+    "None",
+)
+
+
+async def test_no_bytes_break_the_plugin(kubelet: FakeKubelet, start: Start) -> None:
+    async with start() as plugin:
+        await kubelet.until_allocatable()
+        channel = kubelet.client.channel
+
+        async def throw(method: str, payload: bytes) -> None:
+            try:
+                rpc: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                    f"/v1beta1.DevicePlugin/{method}"
+                )
+                await rpc(payload, timeout=5)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+
+        examples: list[tuple[str, bytes]] = []
+
+        @settings(max_examples=150, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(st.sampled_from([name for name in METHODS if name != "ListAndWatch"]), st.binary(max_size=200))
+        def collect(method: str, payload: bytes) -> None:
+            examples.append((method, payload))
+
+        collect()
+        for method, payload in (*examples, ("Allocate", bytes(5 << 20)), ("Allocate", b"\x7a\x02hi")):
+            await throw(method, payload)
+        (device,) = [device for device, _ in kubelet.client.lists[0]]
+        assert (await kubelet.allocate([device])).container_responses
+        assert plugin.process.returncode is None
+        assert len(kubelet.requests) == 1

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C5, C14, C15: health, configuration and hardware change while the plugin runs."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests import boards
+from tests.conformance.conftest import BOARD, Start
+from tests.conformance.fake_kubelet import FakeKubelet, dial, watch
+
+pytestmark = pytest.mark.parametrize(
+    "generation", ["1.26"]
+)  # what a kubelet does with health is the same for all
+
+SHARED = """
+version: v1
+sharing:
+  timeSlicing:
+    renameByDefault: {rename}
+    resources:
+      - name: nvidia.com/gpu
+        replicas: {replicas}
+"""
+
+
+async def test_a_gpu_that_dies_and_comes_back_is_told_to_every_stream(
+    kubelet: FakeKubelet, start: Start, board: Path
+) -> None:
+    async with start():
+        await kubelet.until_allocatable()
+        async with dial(kubelet.client.path) as second:
+            messages = watch(second)
+            await anext(messages)
+            (board / "dev/nvmap").rename(board / "nvmap")
+            await kubelet.until_allocatable(0, seconds=10)
+            assert [device.health for device in (await anext(messages)).devices] == ["Unhealthy"]
+            assert len(kubelet.client.lists[-1]) == 1  # still part of the capacity
+            (board / "nvmap").rename(board / "dev/nvmap")
+            await kubelet.until_allocatable(1, seconds=10)
+            assert [device.health for device in (await anext(messages)).devices] == ["Healthy"]
+        assert len(kubelet.requests) == 1
+
+
+async def test_a_gpu_that_is_switched_on_later(kubelet: FakeKubelet, start: Start, board: Path) -> None:
+    shutil.rmtree(board)
+    boards.build(boards.load()[BOARD], board, state="unpowered")
+    async with start():
+        await kubelet.until(lambda: bool(kubelet.devices), "device")
+        assert kubelet.allocatable() == 0
+        shutil.rmtree(board)
+        boards.build(boards.load()[BOARD], board)
+        await kubelet.until_allocatable(1, seconds=15)
+
+
+async def test_no_gpu_no_resource(kubelet: FakeKubelet, start: Start, board: Path) -> None:
+    shutil.rmtree(board / "sys")
+    shutil.rmtree(board / "etc")
+    async with start() as plugin:
+        async with asyncio.timeout(5):
+            while b"no Tegra GPU" not in plugin.log.read_bytes():  # noqa: ASYNC110 - a log of another process
+                await asyncio.sleep(0.05)
+        assert not kubelet.requests
+        plugin.signal(signal.SIGTERM)
+        assert await plugin.ended() == 0
+
+
+async def test_a_changed_file_is_taken_over_and_a_bad_one_is_not(
+    kubelet: FakeKubelet, start: Start, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(SHARED.format(rename="false", replicas=2))
+    async with start(f"--config={file}") as plugin:
+        await kubelet.until_allocatable(2)
+        file.write_text(SHARED.format(rename="false", replicas=5))
+        await kubelet.until_allocatable(5)
+        assert len(kubelet.requests) == 1
+        file.write_text("version: v1\nsharing: {timeslicing: {}}\n")
+        async with asyncio.timeout(5):
+            while b"config.yaml:2: sharing.timeslicing" not in plugin.log.read_bytes():  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.05)
+        assert kubelet.allocatable() == 5
+        file.write_text(SHARED.format(rename="true", replicas=3))
+        await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu.shared") == 3, "renamed resource")
+        await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 0, "end of the old resource")
+        assert len(kubelet.requests) == 2
+
+
+async def test_a_config_map_is_swapped(kubelet: FakeKubelet, start: Start, tmp_path: Path) -> None:
+    def publish(replicas: int) -> None:
+        # As the kubelet does it: a new directory, and a link to it that is replaced.
+        data = tmp_path / f"..{replicas}"
+        data.mkdir()
+        (data / "config.yaml").write_text(SHARED.format(rename="false", replicas=replicas))
+        (tmp_path / "..data_tmp").symlink_to(data.name)
+        (tmp_path / "..data_tmp").replace(tmp_path / "..data")
+
+    publish(2)
+    (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
+    async with start(f"--config={tmp_path}/config.yaml"):
+        await kubelet.until_allocatable(2)
+        publish(3)
+        await kubelet.until_allocatable(3)
+
+
+async def test_sighup_reads_the_file_again_and_other_places_begin_anew(
+    kubelet: FakeKubelet, start: Start, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(SHARED.format(rename="false", replicas=2))
+    async with start(f"--config={file}") as plugin:
+        await kubelet.until_allocatable(2)
+        file.write_text(
+            SHARED.format(rename="false", replicas=3) + "flags: {plugin: {metricsAddress: '127.0.0.1:0'}}\n"
+        )
+        plugin.signal(signal.SIGHUP)
+        await kubelet.until_allocatable(3)
+        assert len(kubelet.requests) == 2
+        plugin.signal(signal.SIGTERM)
+        assert await plugin.ended() == 0

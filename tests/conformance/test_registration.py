@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C1 to C10: the resource is there whenever the kubelet can have it, with exactly one live endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tegra_device_plugin.kubelet import api_pb2 as api
+
+from tests.conformance.conftest import Start
+from tests.conformance.fake_kubelet import FakeKubelet, Generation, call, dial, refusing_socket, watch
+
+RESOURCE = "nvidia.com/gpu"
+
+
+def alive(path: Path) -> bool:
+    """Tell whether somebody listens there."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(os.fspath(path)) == 0
+
+
+def plugin_sockets(directory: Path) -> list[Path]:
+    """Every socket but the kubelet's."""
+    return [path for path in directory.glob("*.sock") if path.name != "kubelet.sock"]
+
+
+def one_live_endpoint(directory: Path) -> bool:
+    """Tell whether the plugin has exactly one socket, and it answers."""
+    sockets = plugin_sockets(directory)
+    return len(sockets) == 1 and alive(sockets[0])
+
+
+async def until_one_endpoint(directory: Path) -> None:
+    """Wait until the plugin has exactly one socket, and it answers."""
+    async with asyncio.timeout(10):
+        while not one_live_endpoint(directory):  # noqa: ASYNC110 - files of another process: nothing to await
+            await asyncio.sleep(0.01)
+
+
+async def test_registers_with_a_name_a_version_and_options_the_kubelet_accepts(
+    kubelet: FakeKubelet, start: Start
+) -> None:
+    async with start():
+        await kubelet.until_allocatable()
+        (request,) = kubelet.requests
+        assert request.version == "v1beta1"
+        assert request.resource_name == RESOURCE
+        assert "/" not in request.endpoint
+        assert len(os.fsencode(Path("/var/lib/kubelet/device-plugins", request.endpoint))) <= 107
+        answered = await call(
+            kubelet.client.channel, "GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions
+        )
+        assert answered == request.options == kubelet.client.options
+
+
+async def test_the_first_message_lists_unique_devices_in_a_stable_order(
+    kubelet: FakeKubelet, start: Start
+) -> None:
+    seen = []
+    for _ in range(2):
+        async with start() as plugin:
+            await kubelet.until_allocatable()
+            seen.append(kubelet.client.lists[0])
+            plugin.signal(signal.SIGTERM)
+            await plugin.ended()
+            await kubelet.until_allocatable(0)
+    ids = [device for device, _ in seen[0]]
+    assert seen[0] == seen[1]
+    assert len(set(ids)) == len(ids)
+    assert all(len(device) <= 63 and health in ("Healthy", "Unhealthy") for device, health in seen[0])
+
+
+async def test_registers_again_after_each_kubelet_restart(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
+    async with start():
+        for _ in range(5):
+            await kubelet.until_allocatable()
+            await kubelet.restart()
+        await kubelet.until_allocatable()
+        await until_one_endpoint(directory)
+
+
+@pytest.mark.parametrize("generation", ["1.36"])
+async def test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory(
+    kubelet: FakeKubelet, start: Start
+) -> None:
+    async with start() as plugin:
+        for number in range(1000):
+            await kubelet.until_allocatable()
+            if number == 200:
+                before = (plugin.threads(), plugin.descriptors(), plugin.private_kib())
+            await kubelet.restart()
+        await kubelet.until_allocatable()
+        threads, descriptors, private = before
+        assert plugin.threads() <= threads
+        assert plugin.descriptors() <= descriptors + 2
+        assert plugin.private_kib() <= private + 1024
+
+
+async def test_kubelet_socket_that_appears_after_the_plugin(
+    directory: Path, generation: Generation, start: Start
+) -> None:
+    shutil.rmtree(directory)
+    async with start():
+        await asyncio.sleep(0.5)  # the plugin has started and found no directory
+        kubelet = FakeKubelet(directory, generation)
+        await kubelet.start()
+        await kubelet.until_allocatable()
+        await kubelet.stop(leave_socket=False)
+
+
+async def test_kubelet_socket_that_refuses_at_first(directory: Path, board: Path, start: Start) -> None:
+    refusing = refusing_socket(directory / "kubelet.sock")
+    async with start() as plugin:
+        await asyncio.sleep(0.5)
+        # The same file begins to answer: there is no event to hear.
+        refusing.listen()
+        refusing.setblocking(False)
+        accepted, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(refusing), 2)
+        accepted.close()
+        refusing.close()
+        plugin.signal(signal.SIGTERM)
+        assert await plugin.ended() == 0
+
+
+async def test_own_socket_deleted(kubelet: FakeKubelet, start: Start, directory: Path) -> None:
+    async with start():
+        await kubelet.until_allocatable()
+        first = kubelet.requests[0].endpoint
+        (directory / first).unlink()
+        await kubelet.until(lambda: len(kubelet.requests) > 1, "second registration")
+        await kubelet.until_allocatable()
+        await until_one_endpoint(directory)
+
+
+async def test_directory_wiped_while_the_kubelet_restarts(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
+    async with start():
+        await kubelet.until_allocatable()
+        await kubelet.stop(leave_socket=False)
+        shutil.rmtree(directory)
+        await asyncio.sleep(0.1)
+        await kubelet.start()
+        await kubelet.until_allocatable()
+        await until_one_endpoint(directory)
+
+
+async def test_an_unrelated_file_is_no_reason_to_register(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
+    async with start():
+        await kubelet.until_allocatable()
+        (directory / "DEPRECATION").touch()
+        (directory / "kubelet_internal_checkpoint").write_text("{}")
+        await asyncio.sleep(0.5)
+        assert len(kubelet.requests) == 1
+
+
+async def test_a_refused_registration_is_tried_again(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
+    kubelet.fault = "refuse"
+    async with start():
+        await kubelet.until(lambda: len(kubelet.requests) >= 3, "third attempt")
+        kubelet.fault = "none"
+        await kubelet.until_allocatable()
+        await until_one_endpoint(directory)
+
+
+async def test_a_kubelet_that_hangs_in_register_delays_neither_its_successor_nor_the_end(
+    kubelet: FakeKubelet, start: Start
+) -> None:
+    kubelet.fault = "hang"
+    async with start() as plugin:
+        await kubelet.until(lambda: bool(kubelet.requests), "registration")
+        await kubelet.stop()
+        kubelet.fault = "none"
+        await kubelet.start()
+        await kubelet.until_allocatable(seconds=2)
+        kubelet.fault = "hang"
+        await kubelet.restart()
+        await kubelet.until(lambda: len(kubelet.requests) > 2, "registration with the third kubelet")
+        plugin.signal(signal.SIGTERM)
+        assert await plugin.ended() == 0
+
+
+@pytest.mark.parametrize("generation", ["1.20"])  # later ones dial before they answer
+async def test_a_kubelet_that_answers_but_never_dials_is_asked_again(
+    kubelet: FakeKubelet, start: Start
+) -> None:
+    kubelet.fault = "never dial"
+    async with start():
+        await kubelet.until(lambda: bool(kubelet.requests), "registration")
+        kubelet.fault = "none"
+        await kubelet.until_allocatable()
+
+
+async def test_a_stream_cut_without_a_restart(kubelet: FakeKubelet, start: Start, directory: Path) -> None:
+    async with start():
+        for cuts in range(1, 4):
+            await kubelet.until_allocatable()
+            await kubelet.cut()
+            await kubelet.until(lambda: len(kubelet.requests) > cuts, "registration after the cut")  # noqa: B023 - awaited at once
+        await kubelet.until_allocatable()
+        await until_one_endpoint(directory)
+
+
+async def test_both_of_two_streams_get_the_list(kubelet: FakeKubelet, start: Start) -> None:
+    async with start():
+        await kubelet.until_allocatable()
+        async with dial(kubelet.client.path) as second:
+            message = await anext(watch(second))
+            assert [(device.ID, device.health) for device in message.devices] == kubelet.client.lists[0]
+        assert kubelet.allocatable() == 1
+
+
+async def test_a_new_instance_takes_over_from_an_old_one(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
+    async with start() as old:
+        await kubelet.until_allocatable()
+        async with start():
+            await kubelet.until(
+                lambda: (
+                    len(kubelet.requests) > 1
+                    and kubelet.client.live
+                    and kubelet.client.path.name == kubelet.requests[1].endpoint
+                ),
+                "stream of the new instance",
+            )
+            old.signal(signal.SIGTERM)
+            assert await old.ended() == 0
+            await kubelet.until_allocatable()
+            await until_one_endpoint(directory)
+            # 1.26 to 1.35 drop the newcomer when the old stream ends: once, and the plugin comes back.
+            assert kubelet.history.count(0) <= (1 if kubelet.generation == "1.26" else 0)
+
+
+async def test_two_instances_do_not_fight_over_the_resource(kubelet: FakeKubelet, start: Start) -> None:
+    async with start():
+        await kubelet.until_allocatable()
+        async with start():
+            await kubelet.until(lambda: len(kubelet.requests) > 1, "registration of the new instance")
+            await kubelet.restart()
+            await kubelet.until_allocatable()
+            await kubelet.cut()
+            await asyncio.sleep(1)  # a fight would go through hundreds of registrations
+            await kubelet.until_allocatable()
+            assert len(kubelet.requests) <= 7
+
+
+async def test_sigterm_removes_the_socket_and_ends_well(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
+    async with start() as plugin:
+        await kubelet.until_allocatable()
+        plugin.signal(signal.SIGTERM)
+        assert await plugin.ended() == 0
+        assert not plugin_sockets(directory)
+        await kubelet.until_allocatable(0)
+
+
+async def test_what_a_killed_instance_leaves_behind_is_cleared(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
+    async with start() as plugin:
+        await kubelet.until_allocatable()
+        plugin.signal(signal.SIGKILL)
+        await plugin.ended()
+        await kubelet.until_allocatable(0)
+    async with start():
+        await kubelet.until_allocatable()
+        await until_one_endpoint(directory)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C19: whatever happens, in whatever order, the resource comes back, from exactly one live endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import boards
+from tests.conformance.conftest import BOARD
+from tests.conformance.fake_kubelet import GENERATIONS, FakeKubelet, Fault, Generation, refusing_socket
+from tests.conformance.plugin import running
+from tests.conformance.test_registration import until_one_endpoint
+
+Event = Callable[[FakeKubelet], Awaitable[None] | None]
+
+
+def delete_own_socket(kubelet: FakeKubelet) -> None:
+    """Remove the plugin's sockets."""
+    for path in kubelet.directory.glob("*.sock"):
+        if path != kubelet.socket:
+            path.unlink()
+
+
+def empty(kubelet: FakeKubelet) -> None:
+    """Remove every socket and file."""
+    for path in kubelet.directory.iterdir():
+        path.unlink()
+
+
+async def cut(kubelet: FakeKubelet) -> None:
+    """Break the connection, if there is one."""
+    if kubelet.clients:
+        await kubelet.cut()
+
+
+def order(fault: Fault) -> Event:
+    """Let registrations from now on go that way."""
+    return lambda kubelet: setattr(kubelet, "fault", fault)
+
+
+EVENTS: dict[str, Event] = {
+    "kubelet restarts": FakeKubelet.restart,
+    "kubelet ends": FakeKubelet.stop,
+    "kubelet.sock is deleted": lambda kubelet: kubelet.socket.unlink(missing_ok=True),
+    "kubelet.sock refuses": lambda kubelet: refusing_socket(kubelet.socket).close(),
+    "own socket is deleted": delete_own_socket,
+    "stream is cut": cut,
+    "directory is emptied": empty,
+    "registrations are refused": order("refuse"),
+    "registrations hang": order("hang"),
+    "registrations are never dialled": order("never dial"),
+    "registrations are accepted": order("none"),
+    "a moment passes": lambda _kubelet: asyncio.sleep(0.05),
+}
+
+
+async def play(command: str, board: Path, generation: Generation, events: list[str]) -> None:
+    """Let the events happen to a running plugin; after a faultless kubelet start the GPU must be back."""
+    with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
+        directory = Path(parent, "device-plugins")
+        kubelet = FakeKubelet(directory, generation)
+        await kubelet.start()
+        try:
+            async with running(command, board, directory):
+                await kubelet.until_allocatable()
+                for event in events:
+                    happening = EVENTS[event](kubelet)
+                    if happening is not None:
+                        await happening
+                kubelet.fault = "none"
+                await kubelet.restart()
+                await kubelet.until_allocatable(seconds=3)
+                await until_one_endpoint(directory)
+        finally:
+            await kubelet.stop(leave_socket=False)
+
+
+@pytest.fixture(scope="module")
+def ready_board(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Host tree that no example changes."""
+    root = tmp_path_factory.mktemp("board") / "host"
+    boards.build(boards.load()[BOARD], root)
+    return root
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    generation=st.sampled_from(GENERATIONS),
+    events=st.lists(st.sampled_from(list(EVENTS)), min_size=2, max_size=10),
+)
+def test_the_resource_comes_back_after_any_sequence_of_faults(
+    pytestconfig: pytest.Config, ready_board: Path, generation: Generation, events: list[str]
+) -> None:
+    asyncio.run(play(pytestconfig.getoption("--plugin-command"), ready_board, generation, events))
