@@ -38,14 +38,17 @@ def board_image() -> str:
     tar = rootfs("board", PACKAGES, customize=CUSTOMIZE)
     reference = f"{REPOSITORY}:{tar.stem.rsplit('-', 1)[1]}"
     with locked("board-image"):
-        if reference not in docker("image", "ls", REPOSITORY, "--format={{.Repository}}:{{.Tag}}").split():
+        known = docker("image", "ls", REPOSITORY, "--format={{.Repository}}:{{.Tag}}").split()
+        if reference not in known:
             with step("importing the board's image into Docker"):
                 docker(
                     "import",
-                    '--change=CMD ["/lib/systemd/systemd"]',
                     "--change=ENV container=docker",
                     f"--change=LABEL {LABEL}.image=board",
                     tar,
                     reference,
                 )
+            for outdated in known:
+                # Fails for one that another lab's boards still use.
+                docker("image", "rm", outdated, check=False)
     return reference
