@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from . import config, payload, processes
-from .agent import run_agent
+from . import payload
 from .errors import StandinError
-from .processes import Children
-from .server import KUBECONFIG, run_server
+from .kubeconfig import ADMIN_KUBECONFIG
 
 USAGE = """\
 k3s (stand-in for tests, not K3s): a small Kubernetes on Docker
@@ -43,17 +41,10 @@ def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status. Raises StandinError."""
     match list(arguments):
         case [("server" | "agent") as command, *flags]:
-            if os.geteuid() != 0:
-                raise StandinError(f"must run as root: k3s {command}")
-            asked = config.load("server" if command == "server" else "agent", flags, os.environ)
-            logging.getLogger(__name__).info("Starting %s", payload.version_text())
-            programs = payload.unpacked(asked.data_dir)
+            # Half of the run time of `k3s kubectl`, which tests call often, would go into these imports.
+            from .daemon import run_daemon  # noqa: PLC0415
 
-            async def body(children: Children) -> None:
-                runner = run_server if command == "server" else run_agent
-                await runner(children, asked, programs)
-
-            return processes.run(body)
+            return run_daemon("server" if command == "server" else "agent", flags)
         case ["kubectl", *rest]:
             run_kubectl(rest)
         case ["--version" | "-v"]:
@@ -73,13 +64,13 @@ def run(arguments: Sequence[str]) -> int:
 def run_kubectl(arguments: Sequence[str]) -> NoReturn:
     """Become kubectl, with the server's kubeconfig unless KUBECONFIG names another."""
     environment = dict(os.environ)
-    if "KUBECONFIG" not in environment and KUBECONFIG.exists():
-        if not os.access(KUBECONFIG, os.R_OK):
+    if "KUBECONFIG" not in environment and ADMIN_KUBECONFIG.exists():
+        if not os.access(ADMIN_KUBECONFIG, os.R_OK):
             raise StandinError(
-                f"Unable to read {KUBECONFIG}, please start server with --write-kubeconfig-mode "
+                f"Unable to read {ADMIN_KUBECONFIG}, please start server with --write-kubeconfig-mode "
                 "to modify kube config permissions"
             )
-        environment["KUBECONFIG"] = str(KUBECONFIG)
+        environment["KUBECONFIG"] = str(ADMIN_KUBECONFIG)
     data_dir = DATA_DIR if os.geteuid() == 0 else USER_DATA_DIR.expanduser()
     kubectl = payload.unpacked(data_dir) / "kubectl"
     os.execve(kubectl, ["kubectl", *arguments], environment)  # noqa: S606  (no shell is wanted)

@@ -36,6 +36,9 @@ def kubelet_flags(config: Config, member: Membership, node_ip: str, cgroup_drive
         "tls-private-key-file": str(member.serving.key),
         "healthz-bind-address": "127.0.0.1",
         "healthz-port": str(KUBELET_HEALTH_PORT),
+        # Under K3s the node's pod network makes the kubelet report Ready early; without one that would come
+        # with the second report, 10 s after the first.
+        "node-status-update-frequency": "2s",
         # K3s sets it as well: boards have zram.
         "fail-swap-on": "false",
         # A virtual board is a container: the cgroup tree above its pods is not the kubelet's to arrange.

@@ -10,6 +10,7 @@ from . import certs, files, kubeconfig, manifests, supervisor, tokens
 from .api import Api, until
 from .config import Config
 from .errors import StandinError
+from .kubeconfig import ADMIN_KUBECONFIG
 from .network import API_PORT, FIRST_SERVICE_ADDRESS, SERVICE_CIDR, SUPERVISOR_PORT, address_towards
 from .node import label, merge_flags, run_node
 from .notify import notify
@@ -17,7 +18,6 @@ from .processes import Children
 
 log = logging.getLogger(__name__)
 
-KUBECONFIG = Path("/etc/rancher/k3s/k3s.yaml")
 API_URL = f"https://127.0.0.1:{API_PORT}"
 ETCD_URL = "http://127.0.0.1:2379"
 ETCD_PEER_URL = "http://127.0.0.1:2380"
@@ -184,8 +184,10 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     """Run the control plane and this host's node, and apply manifests for ever."""
     node_ip = config.node_ip or address_towards()
     identity = await asyncio.to_thread(establish, config, node_ip)
-    KUBECONFIG.parent.mkdir(parents=True, exist_ok=True)
-    kubeconfig.write(KUBECONFIG, API_URL, identity.server_ca.cert, identity.admin, config.kubeconfig_mode)
+    ADMIN_KUBECONFIG.parent.mkdir(parents=True, exist_ok=True)
+    kubeconfig.write(
+        ADMIN_KUBECONFIG, API_URL, identity.server_ca.cert, identity.admin, config.kubeconfig_mode
+    )
     notify("STATUS=starting the API server")
     await children.start("etcd", [programs / "etcd", *etcd_flags(config)])
     api_flags = apiserver_flags(config, identity, node_ip)
@@ -211,6 +213,6 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     directory = config.data_dir / "server" / "manifests"
     directory.mkdir(mode=0o700, exist_ok=True)
     apply = manifests.kubectl_apply(
-        programs / "kubectl", KUBECONFIG, config.data_dir / "server" / "kubectl-cache"
+        programs / "kubectl", ADMIN_KUBECONFIG, config.data_dir / "server" / "kubectl-cache"
     )
     await manifests.deploy(manifests.Deployer(directory, apply))

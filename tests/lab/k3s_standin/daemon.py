@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that stay: `k3s server` and `k3s agent`."""
+
+import logging
+import os
+from collections.abc import Sequence
+
+from . import config, payload, processes
+from .agent import run_agent
+from .errors import StandinError
+from .processes import Children
+from .server import run_server
+
+log = logging.getLogger(__name__)
+
+
+def run_daemon(command: config.Command, flags: Sequence[str]) -> int:
+    """Run a server or an agent until it is stopped, and return the exit status. Raises StandinError."""
+    if os.geteuid() != 0:
+        raise StandinError(f"must run as root: k3s {command}")
+    asked = config.load(command, flags, os.environ)
+    log.info("Starting %s", payload.version_text())
+    programs = payload.unpacked(asked.data_dir)
+
+    async def body(children: Children) -> None:
+        runner = run_server if command == "server" else run_agent
+        await runner(children, asked, programs)
+
+    return processes.run(body)
