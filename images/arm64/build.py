@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the plugin's container image and write it as an archive that `docker load` of any engine reads."""
+"""Build the plugin image for arm64 and amd64: one OCI archive of both, a `docker load` archive of each."""
 
 import argparse
-import gzip
 import hashlib
+import json
+import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from images.arm64.base import base_image
-from tests.lab import engine
-from tests.lab.paths import cached
+from images.arm64 import builder, context, emulation, pack, sbom
+from images.arm64.context import CHECKOUT, HERE
+from tests.lab.paths import cached, locked
 from tests.lab.process import LabError, run, say, step
 
-HERE = Path(__file__).resolve().parent
-CHECKOUT = HERE.parents[1]
 NAME = "tegra-device-plugin"
-# Platform tags of the wheels to take: glibc 2.28 is older than that of every base in use, 2014 is 2.17.
-WHEEL_PLATFORMS = {
-    "arm64": ("manylinux_2_28_aarch64", "manylinux2014_aarch64"),
-    "amd64": ("manylinux_2_28_x86_64", "manylinux2014_x86_64"),
-}
-# The base's Python: wheels and bytecode are made for it.
-PYTHON = (3, 11)
-METADATA = ("pyproject.toml", "README.md", "LICENSE")
+ARCHITECTURES = ("arm64", "amd64")
+
+
+@dataclass(frozen=True)
+class Revision:
+    """Which sources an image is made of: a git revision, and the time all its files get (Unix seconds)."""
+
+    id: str
+    moment: int
 
 
 def version() -> str:
@@ -34,108 +35,141 @@ def version() -> str:
     return str(tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"])
 
 
-def reference() -> str:
+def reference(*, jtop: bool = False) -> str:
     """Return the image's name and tag."""
-    return f"{NAME}:{version()}"
+    return f"{NAME}:{version()}{'-jtop' if jtop else ''}"
 
 
 def sources() -> list[Path]:
-    """Return every file of the checkout that the image is made of."""
-    package = sorted((CHECKOUT / "plugin" / "tegra_device_plugin").rglob("*"))
-    return [
-        *(CHECKOUT / name for name in METADATA),
-        *(path for path in package if path.is_file() and path.suffix != ".pyc"),
-    ]
+    """Return every file of the checkout that the image depends on."""
+    return [*context.plugin_sources(), *sorted(path for path in HERE.iterdir() if path.is_file())]
 
 
-def install_app(arch: str, target: Path) -> None:
-    """Unpack the locked wheels for `arch` and the plugin into `target`; runs no code of that architecture."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    pip += ["--no-deps", "--no-compile", "--target", str(target)]
-    wheels = ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON[0]}.{PYTHON[1]}"]
-    wheels += [f"--platform={tag}" for tag in WHEEL_PLATFORMS[arch]]
-    run([*pip, *wheels, "--require-hashes", "--requirement", HERE / "requirements.txt"])
-    with tempfile.TemporaryDirectory() as scratch:
-        # A copy, because setuptools writes its build and egg-info directories beside the sources.
-        for path in sources():
-            copy = Path(scratch, path.relative_to(CHECKOUT))
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-        run([*pip, scratch])
-    if sys.version_info[:2] == PYTHON:
-        # "unchecked": valid whatever the file times are, as a read-only root cannot be rewritten anyway.
-        run([sys.executable, "-m", "compileall", "-q", "--invalidation-mode=unchecked-hash", target])
-    else:
-        say("the image goes without bytecode (slower start): only Python 3.11 can make it, this is another")
+def revision() -> Revision:
+    """Return the newest commit that changed a source, so that other commits leave the image as it is.
 
-
-def build(arch: str, out: Path, base: str | None = None) -> Path:
-    """Build the image for `arch` (`arm64` or `amd64`) and write its archive to `out`.
-
-    Unchanged sources are built once, see tests/lab/paths.py.
-
-    `base` is an image that has Python 3.11 and libstdc++; without it one is made of Debian packages.
-    Raises LabError when the engine, pip or the base fails.
+    The time is $SOURCE_DATE_EPOCH, else the commit's, else 0. Outside git the revision is `unknown`.
     """
-    engine.ensure()
-    base = base or base_image(arch)
-    recipe = hashlib.sha256(f"{arch} {base}".encode())
-    for path in (HERE / "Dockerfile", HERE / "requirements.txt", Path(__file__), *sources()):
+    paths = [path.relative_to(CHECKOUT) for path in sources()]
+    git = ["git", "-C", str(CHECKOUT)]
+    found = run([*git, "log", "-1", "--format=%H %ct", "--", *paths], check=False).stdout.split()
+    commit, moment = found if len(found) == 2 else ("unknown", "0")  # noqa: PLR2004 - the two of --format
+    if run([*git, "status", "--porcelain", "--", *paths], check=False).stdout:
+        commit += "-dirty"
+    return Revision(commit, int(os.environ.get("SOURCE_DATE_EPOCH", moment)))
+
+
+def build(arch: str, out: Path, base: str | None = None, *, jtop: bool = False) -> Path:
+    """Build the image for `arch` (`arm64` or `amd64`) and write its archive for `docker load` to `out`.
+
+    Unchanged sources are built once, see tests/lab/paths.py. `base` is an image that has Python 3.11 and
+    libstdc++; without it one is made of Debian packages. Raises LabError when builder, pip or base fail.
+    """
+    _place(_built(arch, base, jtop=jtop) / "image.tar.gz", out)
+    return out
+
+
+def build_all(directory: Path, base: str | None = None, *, jtop: bool = False) -> Path:
+    """Build for every architecture; write all files into a directory; return the OCI archive."""
+    name = NAME + ("-jtop" if jtop else "")
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        images = []
+        for arch in ARCHITECTURES:
+            built = _built(arch, base, jtop=jtop)
+            docker = directory / f"{name}-{arch}.tar.gz"
+            _place(built / "image.tar.gz", docker)
+            _place(built / "sbom.spdx.json", directory / f"{name}-{arch}.spdx.json")
+            image = pack.read_docker_archive(docker, Path(scratch, f"{arch}.tar"))
+            say(
+                f"{arch}: image id {image.digest}, {docker.stat().st_size / 1e6:.1f} MB packed, "
+                f"{image.layer.stat().st_size / 1e6:.1f} MB unpacked: docker load --input {docker}"
+            )
+            images.append(image)
+        archive = directory / f"{name}.oci.tar"
+        digest = pack.write_oci_archive(archive, images, reference(jtop=jtop))
+    say(f"{', '.join(ARCHITECTURES)}: index {digest}, {archive.stat().st_size / 1e6:.1f} MB: {archive}")
+    return archive
+
+
+def _built(arch: str, base: str | None, *, jtop: bool) -> Path:
+    """Return the cached directory with `image.tar.gz` and `sbom.spdx.json`."""
+    made = revision()
+    recipe = hashlib.sha256(f"{arch} {base} {jtop} {made}".encode())
+    for path in sources():
         recipe.update(f"{path.relative_to(CHECKOUT)}\0".encode() + path.read_bytes())
-    archive = cached(
-        f"images/{NAME}-{arch}-{recipe.hexdigest()[:12]}.tar.gz", lambda path: _build(arch, base, path)
-    )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(out.name + ".partial")
-    shutil.copyfile(archive, partial)
-    return partial.replace(out)
+    entry = f"images/{NAME}{'-jtop' if jtop else ''}-{arch}-{recipe.hexdigest()[:12]}"
+    # One build at a time: each removes from the engine what builds leave there.
+    with locked("image-build"):
+        return cached(entry, lambda out: _build(arch, base, made, out, jtop=jtop))
 
 
-def _build(arch: str, base: str, out: Path) -> None:
-    with tempfile.TemporaryDirectory() as directory, step(f"building {reference()} for {arch} on {base}"):
-        install_app(arch, Path(directory, "app"))
-        shutil.copy(HERE / "Dockerfile", directory)
-        arguments = [f"--build-arg={key}={value}" for key, value in (("BASE", base), ("VERSION", version()))]
-        platform = f"--platform=linux/{arch}"
-        run(["docker", "build", "--quiet", platform, "--tag", reference(), *arguments, directory])
-    built = run(["docker", "image", "inspect", "--format={{.Architecture}}", reference()]).stdout.strip()
-    if built != arch:
-        raise LabError(f"the engine built {reference()} for {built}, not for {arch}: is {base} for {arch}?")
-    _save(out)
-
-
-def _save(out: Path) -> None:
+def _build(arch: str, base: str | None, made: Revision, out: Path, *, jtop: bool) -> None:
+    tool = builder.find()
+    machine = builder.machine_arch()
+    arguments = {
+        "BASE": base or tool.debian_base(arch),
+        "TOOLS": base or tool.debian_base(machine),
+        "BUILD_PLATFORM": f"linux/{machine}",
+        "VERSION": version(),
+        "REVISION": made.id,
+        "CREATED": pack.timestamp(made.moment),
+    }
+    out.mkdir()
     with (
-        subprocess.Popen(["docker", "save", reference()], stdout=subprocess.PIPE) as save,
-        out.open("wb") as file,
-        gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
+        tempfile.TemporaryDirectory(dir=out.parent) as scratch,
+        step(f"building {reference(jtop=jtop)} for {arch} on {arguments['BASE']} with {tool.name}"),
     ):
-        shutil.copyfileobj(save.stdout, packed)  # type: ignore[arg-type]  # PIPE makes it a file
-    if save.returncode != 0:
-        raise LabError(f"docker save {reference()}: exit status {save.returncode}")
+        prepared, saved, layer = (Path(scratch, name) for name in ("context", "saved.tar", "layer.tar"))
+        context.write(prepared, arch, made.id, jtop=jtop)
+        tool.build(prepared, "plugin-jtop" if jtop else "plugin", f"linux/{arch}", arguments, saved)
+        with pack.opened_docker_archive(saved) as (_, config, content):
+            settings = _settings(config, arch, arguments["BASE"])
+            pack.normalise(content, layer, made.moment)
+        image = pack.image(arch, settings, layer, created=made.moment, names=[reference(jtop=jtop)])
+        pack.write_docker_archive(out / "image.tar.gz", [image])
+        sbom.write(out / "sbom.spdx.json", image, reference(jtop=jtop), made.moment)
+
+
+def _settings(config: bytes, arch: str, base: str) -> dict[str, Any]:
+    """Return what the Dockerfile says of the image, without what each builder adds."""
+    described = json.loads(config)
+    if (built := described["architecture"]) != arch:
+        raise LabError(f"the image was built for {built}, not for {arch}: is {base} for {arch}?")
+    said = described["config"]
+    labels = {key: value for key, value in said["Labels"].items() if key.startswith("org.opencontainers.")}
+    return {key: said[key] for key in ("Env", "Entrypoint", "Cmd")} | {"Labels": labels}
+
+
+def _place(source: Path, target: Path) -> None:
+    """Put a copy of a cached file in place, whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.copyfile(source, partial)
+    partial.replace(target)
 
 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m images.arm64.build", description=__doc__)
     parser.add_argument(
-        "--arch", choices=sorted(WHEEL_PLATFORMS), default="arm64", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--output", type=Path, default=Path("dist"), help="directory of the archive (default: %(default)s)"
+        "--output", type=Path, default=Path("dist"), help="directory of the archives (default: %(default)s)"
     )
     parser.add_argument(
         "--base",
-        help="base image that has Python 3.11 and libstdc++, such as python:3.11-slim-bookworm"
-        " (default: one made of Debian packages, needs no registry)",
+        help="base image that has Python 3.11 and libstdc++ for every architecture, such as "
+        "python:3.11-slim-bookworm (default: one made of Debian packages, needs no registry)",
     )
+    parser.add_argument("--jtop", action="store_true", help="with jetson-stats (AGPL-3.0), for telemetry")
     options = parser.parse_args()
     try:
-        archive = build(options.arch, options.output / f"{NAME}-{options.arch}.tar.gz", options.base)
+        build_all(options.output, options.base, jtop=options.jtop)
     except LabError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    say(f"{reference()}, {archive.stat().st_size / 1e6:.1f} MB: docker load --input {archive}")
+    for arch in ARCHITECTURES:
+        if not emulation.can_run(arch):
+            say(f"{arch} was built without emulation, but does not run here; {emulation.how_to(arch)}")
     return 0
 
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who executes the Dockerfile: the tool that this machine has, found and not assumed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from images.arm64.base import archive
+from tests.lab import engine
+from tests.lab.process import LabError, run
+
+# Stages that the classic builder leaves behind carry it (see Dockerfile), so that they can be found.
+STAGE_LABEL = "io.github.jetson-k3s.stage"
+
+
+class Builder(Protocol):
+    """Executes a Dockerfile."""
+
+    name: str
+
+    def debian_base(self, arch: str) -> str:
+        """Return the name, in this builder's store, of the base that is made of Debian packages."""
+
+    def build(self, context: Path, target: str, platform: str, args: Mapping[str, str], out: Path) -> None:
+        """Build a stage of the context's Dockerfile; write it to `out` in the format of `docker save`."""
+
+
+def find() -> Builder:
+    """Return the builder of this machine: an engine that answers, else buildah, else an engine is started.
+
+    Raises LabError when there is none and none can be had.
+    """
+    if not engine.answers() and shutil.which("buildah"):
+        return Buildah()
+    engine.ensure()
+    return Docker()
+
+
+class Docker:
+    """`docker build`: buildx where its plugin is installed, the engine's classic builder elsewhere."""
+
+    def __init__(self) -> None:
+        buildx = run(["docker", "buildx", "version"], check=False)
+        found = buildx.returncode == 0
+        self.name = f"docker buildx {buildx.stdout.split()[1]}" if found else "docker's classic builder"
+        # Said, because a command line without buildx warns or refuses by itself, depending on its version.
+        self._environment = {**os.environ, "DOCKER_BUILDKIT": str(int(found))}
+
+    def debian_base(self, arch: str) -> str:
+        """Load it into the engine unless it is there."""
+        name, file = archive(arch)
+        if run(["docker", "image", "inspect", name], check=False).returncode != 0:
+            run(["docker", "load", "--input", file])
+        return name
+
+    def build(self, context: Path, target: str, platform: str, args: Mapping[str, str], out: Path) -> None:
+        """Build, save, and remove what the build left in the engine."""
+        id_file = out.with_name(f"{out.name}.id")
+        options = [f"--build-arg={key}={value}" for key, value in args.items()]
+        where = [f"--platform={platform}", f"--target={target}", f"--iidfile={id_file}"]
+        run(["docker", "build", *where, *options, context], env=self._environment)
+        built = id_file.read_text().strip()
+        try:
+            run(["docker", "save", "--output", out, built])
+        finally:
+            run(["docker", "image", "rm", built], check=False)
+            run(["docker", "image", "prune", "--force", f"--filter=label={STAGE_LABEL}"], check=False)
+
+
+class Buildah:
+    """buildah, for machines without a Docker engine."""
+
+    name = "buildah"
+
+    def debian_base(self, arch: str) -> str:
+        """Pull it from its file into buildah's store; the same file again is the same image."""
+        name, file = archive(arch)
+        run(["buildah", "pull", "--quiet", f"docker-archive:{file}"])
+        return f"localhost/{name}"
+
+    def build(self, context: Path, target: str, platform: str, args: Mapping[str, str], out: Path) -> None:
+        """Build, write the archive, and remove the image from buildah's store."""
+        id_file = out.with_name(f"{out.name}.id")
+        options = [f"--build-arg={key}={value}" for key, value in args.items()]
+        where = [f"--platform={platform}", f"--target={target}", f"--iidfile={id_file}", "--layers=false"]
+        run(["buildah", "build", "--quiet", *where, *options, context])
+        built = id_file.read_text().strip()
+        try:
+            run(["buildah", "push", "--quiet", built.removeprefix("sha256:"), f"docker-archive:{out}"])
+        finally:
+            run(["buildah", "rmi", built.removeprefix("sha256:")], check=False)
+
+
+def machine_arch() -> str:
+    """Return this machine's architecture in container images' words."""
+    names = {"x86_64": "amd64", "aarch64": "arm64"}
+    machine = os.uname().machine
+    if machine not in names:
+        raise LabError(f"images are built on {' and '.join(names)} machines; this is {machine}")
+    return names[machine]

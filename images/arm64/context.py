@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Dockerfile's build context: the locked wheels and the plugin, unpacked for a target architecture."""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.lab.process import run
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+PACKAGE = CHECKOUT / "plugin" / "tegra_device_plugin"
+# Platform tags of the wheels to take: glibc 2.28 is older than that of every base in use, 2014 is 2.17.
+WHEEL_PLATFORMS = {
+    "arm64": ("manylinux_2_28_aarch64", "manylinux2014_aarch64"),
+    "amd64": ("manylinux_2_28_x86_64", "manylinux2014_x86_64"),
+}
+# What setuptools needs besides the package to make a wheel of the plugin.
+METADATA = ("pyproject.toml", "README.md", "LICENSE")
+FILES = ("Dockerfile", "slim.py", "unneeded.txt")
+
+
+def plugin_sources() -> list[Path]:
+    """Return the checkout's files that the plugin's wheel is made of."""
+    package = sorted(path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return [*(CHECKOUT / name for name in METADATA), *package]
+
+
+def write(target: Path, arch: str, revision: str, *, jtop: bool) -> None:
+    """Write the context into `target`, running no code of the target. Raises LabError if pip fails."""
+    target.mkdir()
+    for name in FILES:
+        shutil.copy(HERE / name, target)
+    _install_wheels("requirements.txt", arch, target / "app")
+    if jtop:
+        _install_wheels("requirements-jtop.txt", arch, target / "jtop")
+    with tempfile.TemporaryDirectory() as scratch:
+        # A copy, because setuptools writes its build and egg-info directories beside the sources.
+        for path in plugin_sources():
+            copy = Path(scratch, path.relative_to(CHECKOUT))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        _pip_install(target / "app", scratch)
+    (target / "app" / PACKAGE.name / "REVISION").write_text(f"{revision}\n")
+
+
+def _install_wheels(requirements: str, arch: str, target: Path) -> None:
+    wheels = ["--only-binary=:all:", "--implementation=cp", "--python-version=3.11", "--require-hashes"]
+    platforms = [f"--platform={tag}" for tag in WHEEL_PLATFORMS[arch]]
+    _pip_install(target, *wheels, *platforms, "--requirement", HERE / requirements)
+
+
+def _pip_install(target: Path, *what: str | Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*pip, "--no-deps", "--no-compile", "--target", target, *what])

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make an image's root file system small. Runs in the Dockerfile's stage `tree`, with Python 3.11 alone.
+
+Usage: python3.11 slim.py ROOT APPLICATION LIST
+
+Removes what LIST names (unneeded.txt), compiles Python sources, and drops shared libraries that nothing
+needs. ROOT may be of another architecture: none of its code runs. APPLICATION is the directory in ROOT with
+the wheels. Running it again on its own result, with more wheels, is fine.
+"""
+
+import compileall
+import functools
+import os
+import re
+import shutil
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from py_compile import PycInvalidationMode
+
+# The only package that keeps its sources, so that a traceback on a board shows lines.
+READABLE = "tegra_device_plugin"
+LIBRARY_DIRECTORIES = ("lib", "usr/lib", "usr/local/lib")
+# Opened by name at run time, so no ELF file needs them: glibc does it to end a thread.
+OPENED_BY_NAME = ("libgcc_s.so.1",)
+
+# Of the ELF specification and the generic ABI: program header types and dynamic section tags.
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_DT_NEEDED, _DT_STRTAB = 1, 5
+
+
+def main(root: Path, application: Path, patterns: Path) -> None:
+    """Do all of it, in the order in which one makes room for the next."""
+    remove(root, patterns.read_text().splitlines())
+    for directory in (*root.glob("usr/lib/python3*"), *root.glob("usr/local/lib/python3*"), application):
+        compile_sources(root, directory)
+    drop_unneeded_libraries(root)
+    drop_leftovers(root)
+
+
+def remove(root: Path, lines: Iterable[str]) -> None:
+    """Remove every path that a pattern matches, unless a pattern with `!` matches that same path."""
+    doomed: set[Path] = set()
+    spared: set[Path] = set()
+    for line in lines:
+        if pattern := line.partition("#")[0].strip():
+            chosen, pattern = (spared, pattern[1:]) if pattern[0] == "!" else (doomed, pattern)
+            chosen.update(root.glob(pattern))
+    for path in sorted(doomed - spared):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def compile_sources(root: Path, directory: Path) -> None:
+    """Replace sources by bytecode, or add it for the package that keeps them.
+
+    Bytecode is "unchecked": valid whatever the file times are, as a read-only root cannot be renewed anyway.
+    """
+    for cache in list(directory.rglob("__pycache__")):
+        if READABLE not in cache.parts:
+            shutil.rmtree(cache)
+    compiled = functools.partial(
+        compileall.compile_dir,
+        quiet=1,
+        stripdir=str(root),
+        prependdir="/",
+        invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
+    )
+    readable = re.compile(rf"/{READABLE}/")
+    packages = list(directory.glob(READABLE))
+    if not compiled(directory, legacy=True, rx=readable) or not all(map(compiled, packages)):
+        sys.exit(f"slim.py: there are sources below {directory} that do not compile")
+    for source in list(directory.rglob("*.py")):
+        if not readable.search(str(source)):
+            source.unlink()
+
+
+def drop_unneeded_libraries(root: Path) -> None:
+    """Remove the shared libraries that no program, no extension module and no kept library needs."""
+    libraries: dict[str, list[Path]] = {}
+    roots: list[Path] = []
+    for path in files(root):
+        if _is_elf(path):
+            if _is_plain_library(root, path):
+                libraries.setdefault(path.name, []).append(path)
+            else:
+                roots.append(path)
+        elif path.is_symlink() and ".so" in path.name and _is_plain_library(root, path):
+            libraries.setdefault(path.name, []).append(path)
+    kept: set[Path] = set()
+    awaited = [path for name in OPENED_BY_NAME for path in libraries.get(name, [])] + roots
+    while awaited:
+        path = awaited.pop()
+        if path in kept:
+            continue
+        kept.add(path)
+        if path.is_symlink():
+            awaited.append(path.parent / path.readlink())
+        else:
+            awaited += [library for name in needed(path) for library in libraries.get(name, [])]
+    for path in {path for paths in libraries.values() for path in paths} - kept:
+        path.unlink()
+
+
+def drop_leftovers(root: Path) -> None:
+    """Remove links to what is gone, empty directories, and records of packages of which nothing is left."""
+    for path in list(files(root)):
+        if path.is_symlink() and not _inside(root, path).exists():
+            path.unlink()
+    for directory, _, _ in os.walk(root / "usr", topdown=False):
+        if not os.listdir(directory):  # noqa: PTH208 - emptiness, cheaply
+            Path(directory).rmdir()
+    records = root / "var/lib/dpkg/status.d"
+    for sums in list(records.glob("*.md5sums")):
+        installed = [line.split(maxsplit=1)[1] for line in sums.read_text().splitlines()]
+        if not any(_remains(root, name) for name in installed):
+            package = sums.with_suffix("")
+            sums.unlink()
+            package.unlink()
+            shutil.rmtree(root / "usr/share/doc" / package.name, ignore_errors=True)
+
+
+def files(root: Path) -> Iterator[Path]:
+    """Yield every file and link below a directory, in order."""
+    for directory, directories, names in os.walk(root):
+        directories.sort()
+        links = [name for name in directories if Path(directory, name).is_symlink()]
+        yield from (Path(directory, name) for name in sorted([*names, *links]))
+
+
+def needed(path: Path) -> list[str]:
+    """Return what an ELF file asks the dynamic linker for: its libraries' names and its interpreter's."""
+    data = path.read_bytes()
+    if data[4:6] != b"\x02\x01":
+        sys.exit(f"slim.py: {path} is not a 64-bit little-endian ELF file, which amd64's and arm64's are")
+    (table,) = struct.unpack_from("<Q", data, 0x20)
+    size, count = struct.unpack_from("<HH", data, 0x36)
+    headers = [struct.unpack_from("<IIQQQQ", data, table + index * size) for index in range(count)]
+    loaded = [header[2:] for header in headers if header[0] == _PT_LOAD]
+    names = []
+    for kind, _, offset, _, _, length in headers:
+        if kind == _PT_INTERP:
+            names.append(Path(_text(data, offset)).name)
+        elif kind == _PT_DYNAMIC:
+            entries = list(struct.iter_unpack("<QQ", data[offset : offset + length]))
+            address = next(value for tag, value in entries if tag == _DT_STRTAB)
+            strings = next(
+                at + address - start for at, start, _, size in loaded if start <= address < start + size
+            )
+            names += [_text(data, strings + value) for tag, value in entries if tag == _DT_NEEDED]
+    return names
+
+
+def _text(data: bytes, offset: int) -> str:
+    return data[offset : data.index(b"\0", offset)].decode()
+
+
+def _is_elf(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def _is_plain_library(root: Path, path: Path) -> bool:
+    """Whether the dynamic linker finds it by its name: it is in a library directory or its multiarch one."""
+    place = path.parent.relative_to(root)
+    place = place.parent if place.name.endswith("-linux-gnu") else place
+    return ".so" in path.name and str(place) in LIBRARY_DIRECTORIES
+
+
+def _inside(root: Path, link: Path) -> Path:
+    """Return what a link points to when `root` is the root."""
+    target = link.readlink()
+    return root / target.relative_to("/") if target.is_absolute() else link.parent / target
+
+
+def _remains(root: Path, name: str) -> bool:
+    """Whether a packaged file is still there, as itself or as bytecode; documentation does not count."""
+    there = (root / name).exists() or (root / f"{name}c").exists()
+    return there and not name.startswith("usr/share/doc/")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:4]))
