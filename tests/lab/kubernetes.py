@@ -119,10 +119,7 @@ def source_version(apt: Mapping[str, str]) -> str:
 
 
 def build(out: Path, apt: Mapping[str, str], version: str) -> None:
-    """Make the directory `out` with the programs.
-
-    Everything needed on the way goes below its parent, which is scratch.
-    """
+    """Make the directory `out` with the programs; what is needed on the way goes into its parent, scratch."""
     work = out.parent
     with step(f"downloading Kubernetes {version} (source) and etcd from Debian"):
         run(

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificate authorities and certificates, made with the openssl command (the standard library cannot make
-any).
+"""Certificate authorities and certificates, made with the openssl command: Python's library makes none.
 
 A certificate is stamped with what it was issued for. The stamp is written last, so a file that a kill left
 half made is made anew, and a certificate is kept over restarts for as long as it says what is wanted.
@@ -32,10 +31,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Subject:
-    """Whom a certificate is for.
-
-    Common name, group, and the names it serves under (none: a client's certificate).
-    """
+    """Whom a certificate is for: common name, group, names it serves under (none: a client's)."""
 
     name: str
     group: str = ""

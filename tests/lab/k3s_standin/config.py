@@ -25,10 +25,7 @@ BOTH = SERVER | AGENT
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
-
-    How it is written, which commands have it, and which environment variable stands in for it.
-    """
+    """One option: its form, the commands that have it, and the environment variable that stands in for it."""
 
     name: str
     kind: Literal["switch", "text", "list"]
@@ -88,10 +85,7 @@ Values = dict[str, str | bool | list[str]]
 
 
 def config_files(main: Path) -> list[Path]:
-    """Return the existing configuration files in the order they are read.
-
-    The main one, then its `.d` directory.
-    """
+    """Return the existing configuration files in reading order: the main one, then its `.d` directory."""
     drop_ins = sorted(path for path in Path(f"{main}.d").glob("*") if path.suffix in {".yaml", ".yml"})
     return [path for path in (main, *drop_ins) if path.is_file()]
 
@@ -123,10 +117,7 @@ def read_files(paths: Iterable[Path], command: Command) -> list[str]:
 
 
 def parse_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping that a YAML file holds.
-
-    An empty file is an empty one. Raises StandinError, naming the file.
-    """
+    """Return the mapping that a YAML file holds. Raises StandinError, naming the file, for anything else."""
     import yaml  # noqa: PLC0415  (not needed, and not cheap, for `k3s kubectl` and `k3s --version`)
 
     try:
