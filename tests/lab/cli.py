@@ -93,8 +93,8 @@ def _status(_arguments: argparse.Namespace) -> int:
     known = lab.names() if engine.answers() else []
     if not known:
         say("no lab is up; bring one up with `python -m tests.lab up`")
-    for name in known:
-        _show(board.find(name))
+        return 0
+    _show([found for name in known for found in board.find(name)])
     return 0
 
 

@@ -47,6 +47,7 @@ def board_image() -> str:
                     f"--change=LABEL {LABEL}.image=board",
                     tar,
                     reference,
+                    timeout=None,  # half a gigabyte: minutes on a slow disk
                 )
             for outdated in known:
                 # Fails for one that another lab's boards still use.
