@@ -13,7 +13,6 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,8 +23,8 @@ from tegra_device_plugin.kubelet import api_pb2 as api
 
 Generation = Literal["1.20", "1.26", "1.36"]
 """1.20 answers Register before it dials. 1.26 dials inside Register, and when an older stream of a resource
-ends, it drops that resource's newest client. 1.36 keys clients by socket path, and answers a path that it still
-tracks without dialling."""
+ends, it drops that resource's newest client. 1.36 keys clients by socket path, and answers a path that it
+still tracks without dialling."""
 GENERATIONS: tuple[Generation, ...] = ("1.20", "1.26", "1.36")
 
 Fault = Literal["none", "refuse", "hang", "never dial"]
@@ -33,7 +32,7 @@ Fault = Literal["none", "refuse", "hang", "never dial"]
 Response = TypeVar("Response")
 
 CHECKPOINT = "kubelet_internal_checkpoint"
-SECONDS = 10.0  # how long a test waits for what must happen soon
+SECONDS = 20.0  # how long a test waits for what must happen soon
 
 
 @dataclass
@@ -98,8 +97,7 @@ class FakeKubelet:
         for client in clients:
             if client.task:
                 client.task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await client.task
+                await asyncio.wait([client.task])
             await client.channel.close()
         if self._server:
             await self._server.stop(None)
@@ -197,8 +195,8 @@ class FakeKubelet:
                 client.lists.append([(device.ID, device.health) for device in message.devices])
                 self.devices[client.resource] = dict(client.lists[-1])
                 self._note()
-        except aio.AioRpcError:
-            pass
+        except (aio.AioRpcError, aio.UsageError):
+            pass  # cut, while listening or just before
         finally:
             await self._disconnected(client)
 

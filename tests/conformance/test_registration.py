@@ -11,7 +11,6 @@ import socket
 from pathlib import Path
 
 import pytest
-
 from tegra_device_plugin.kubelet import api_pb2 as api
 
 from tests.conformance.conftest import Start

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,14 @@ from pathlib import Path
 from grpc import aio
 
 from tegra_device_plugin.kubelet import api_pb2 as api
-from tegra_device_plugin.kubelet.server import OPTIONS, SOCKET_PREFIX, SOCKET_SUFFIX, Advertised, Endpoint
+from tegra_device_plugin.kubelet.server import (
+    OPTIONS,
+    SOCKET_PREFIX,
+    SOCKET_SUFFIX,
+    Advertised,
+    Endpoint,
+    instance_prefix,
+)
 from tegra_device_plugin.metrics import Counters
 from tegra_device_plugin.watch import DirectoryWatch, Identity
 
@@ -54,6 +61,10 @@ class Facts:
     kubelet: Identity | None
     own_socket: Identity | None = None
     streams: int = 0
+    rivals: frozenset[str] = frozenset()
+    """Sockets of other instances of this plugin that serve."""
+    rival_ended: bool = False
+    """One has ended since the last registration; the kubelet may have held on to it."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,8 @@ def _differences(facts: Facts, registered: Registered, dialled: bool, now: float
         yield "the kubelet started anew"
     if facts.resource != registered.resource:
         yield f"the resource was {registered.resource} before"
+    if facts.rival_ended:
+        yield "another instance of the plugin has ended"
     if facts.own_socket != registered.own_socket:
         yield "the plugin's own socket is gone"
     if not facts.streams and dialled:
@@ -110,6 +123,8 @@ class Registrar:
         self._counted = counted
         self._pace = pace or Pace()
         self._patience = self._pace.stream
+        self._was_registered = False
+        self._rivals: frozenset[str] = frozenset()
         self._registered: Registered | None = None
         self._wake = asyncio.Event()
         self._retiring: list[Endpoint] = []
@@ -123,7 +138,7 @@ class Registrar:
     @property
     def streams(self) -> int:
         """Open streams, of all registrations."""
-        return sum(one.streams for one in (*self._retiring, *([self.endpoint] if self.endpoint else [])))
+        return sum(endpoint.streams for endpoint in self._endpoints)
 
     async def run(self) -> None:
         """Keep registered until cancelled; then end the streams and remove the sockets."""
@@ -131,8 +146,7 @@ class Registrar:
             try:
                 await self._keep_registered(watch)
             finally:
-                endpoints = [*self._retiring, *([self.endpoint] if self.endpoint else [])]
-                await asyncio.gather(*(endpoint.stop() for endpoint in endpoints))
+                await self._stop(self._endpoints)
 
     async def _keep_registered(self, watch: DirectoryWatch) -> None:
         clock = asyncio.get_running_loop().time
@@ -151,20 +165,16 @@ class Registrar:
                 delays = retry_delays(self._pace)
                 not_before = now
             reason = reason_to_register(facts, self._registered, self._dialled, now)
-            if (
-                facts.resource
-                and facts.kubelet
-                and reason
-                and now >= not_before
-                and not self._newer_instance()
-            ):
+            if reason and self._must_give_way(facts):
+                await self._give_way()
+            elif reason and now < not_before:
+                pause = min(pause, not_before - now)
+            elif reason and facts.resource and facts.kubelet:
                 listening = await self._register(reason, facts.resource, facts.kubelet, pause)
                 # Asking whether anybody listens costs next to nothing, and no event tells when somebody does.
                 longest = self._pace.last_retry if listening else self._pace.look_without_events
                 not_before = clock() + min(next(delays), longest)
                 continue
-            if reason and now < not_before:
-                pause = min(pause, not_before - now)
             elif self._registered and not self._dialled:
                 pause = min(pause, max(self._registered.stream_until - now, 0))
             await self._retire()
@@ -172,33 +182,53 @@ class Registrar:
                 await asyncio.wait_for(self._wake.wait(), pause)
 
     @property
+    def _endpoints(self) -> tuple[Endpoint, ...]:
+        return (*self._retiring, self.endpoint) if self.endpoint else tuple(self._retiring)
+
+    @property
     def _dialled(self) -> bool:
         return self.endpoint is not None and self.endpoint.dialled
 
     def _look(self) -> Facts:
         offer = self._advertised.offer
+        rivals = self._live_rivals()
+        self._rivals |= rivals
         return Facts(
+            rivals=rivals,
+            rival_ended=rivals != self._rivals,
             resource=offer.resource if offer else None,
             kubelet=Identity.of(self._directory / KUBELET_SOCKET),
             own_socket=Identity.of(self.endpoint.path) if self.endpoint else None,
             streams=self.endpoint.streams if self.endpoint else 0,
         )
 
-    def _newer_instance(self) -> bool:
+    def _live_rivals(self) -> frozenset[str]:
+        """Names of the sockets on which other instances of this plugin serve."""
+        own = {endpoint.name for endpoint in self._endpoints}
+        return frozenset(
+            path.name
+            for path in self._directory.glob(f"{SOCKET_PREFIX}*{SOCKET_SUFFIX}")
+            if path.name not in own and accepts(path)
+        )
+
+    def _must_give_way(self, facts: Facts) -> bool:
         """Tell whether a newer instance of this plugin serves here: then it has the resource, not this one.
 
-        Two instances overlap while a DaemonSet is updated. Without an order both would register again each
-        time the other takes the resource over. The first registration of a process never gives way.
+        Two instances overlap while a DaemonSet is updated. Without an order each would register again
+        whenever the other takes the resource over. Only the first registration of a process takes it unasked.
         """
-        if self._registered is None or self.endpoint is None:
-            return False
-        started = self.endpoint.name.rpartition("-")[0]
-        newer = (
-            path
-            for path in self._directory.glob(f"{SOCKET_PREFIX}*{SOCKET_SUFFIX}")
-            if path.name.rpartition("-")[0] > started and accepts(path)
-        )
-        return next(newer, None) is not None
+        return self._was_registered and any(name > instance_prefix() for name in facts.rivals)
+
+    async def _give_way(self) -> None:
+        """End the own endpoints; the newer instance sees them vanish and makes sure that it is registered."""
+        if self._endpoints:
+            log.info("a newer instance of the plugin serves here: standing by")
+            await self._stop(self._endpoints)
+            self.endpoint = self._registered = None
+            self._retiring = []
+
+    async def _stop(self, endpoints: Sequence[Endpoint]) -> None:
+        await asyncio.gather(*(endpoint.stop() for endpoint in endpoints))
 
     async def _register(self, reason: str, resource: str, kubelet: Identity, pause: float) -> bool:
         """Register with the kubelet that is there now; False if nobody listens on its socket."""
@@ -232,6 +262,8 @@ class Registrar:
             self._retiring.append(self.endpoint)
         self.endpoint = endpoint
         stream_until = asyncio.get_running_loop().time() + self._patience
+        self._was_registered = True
+        self._rivals = self._live_rivals()
         self._registered = Registered(resource, kubelet, endpoint.identity, stream_until)
         return True
 

@@ -58,6 +58,11 @@ class Advertised:
         self.next_look = asyncio.Event()
 
 
+def instance_prefix() -> str:
+    """Give what the names of this process' sockets begin with; a newer process' sort after it."""
+    return f"{SOCKET_PREFIX}{_STARTED}"
+
+
 def device_list(offer: Offer) -> bytes:
     """Give the ListAndWatchResponse of an offer, serialised."""
     health = "Healthy" if offer.healthy else "Unhealthy"
@@ -95,7 +100,7 @@ class Endpoint:
         on_change: Callable[[], None],
     ) -> None:
         self.resource = resource
-        self.name = f"{SOCKET_PREFIX}{_STARTED}-{next(_NUMBERS)}{SOCKET_SUFFIX}"
+        self.name = f"{instance_prefix()}-{next(_NUMBERS)}{SOCKET_SUFFIX}"
         self.path = directory / self.name
         self.identity: Identity | None = None
         self.streams = 0
