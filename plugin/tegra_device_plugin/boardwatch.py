@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 
-from tegra_device_plugin import health
+from tegra_device_plugin import cdi, health
 from tegra_device_plugin.config import Settings
 from tegra_device_plugin.detection import Detection, detect
 from tegra_device_plugin.health import Hysteresis, Sample, Verdict
@@ -59,12 +58,12 @@ class BoardWatch:
 
     async def look(self) -> None:
         """Look once, and publish what changed."""
-        root, known = self._settings.host_root, self.detection
+        settings, known = self._settings, self.detection
         all_well = self.verdict is not None and self.verdict.healthy and self._hysteresis.settled
         search = not all_well or self._looks % LOOKS_PER_DETECTION == 0
         self._looks += 1
         try:
-            found, self.sample = await self._sensor.read(lambda: _look(root, known, search))
+            found, self.sample = await self._sensor.read(lambda: _look(settings, known, search))
         except (OSError, TimeoutError) as error:
             # Not seen is not healthy: a pod on a dead GPU is worse than a pod that waits.
             log.warning("cannot look at the board: %s", error or "the read hangs")
@@ -92,12 +91,18 @@ class BoardWatch:
             self._advertised.publish(make_offer(self._settings, nodes, self.verdict))
 
 
-def _look(root: Path, known: Detection | None, search: bool) -> tuple[Detection, Sample | None]:
+def _look(settings: Settings, known: Detection | None, search: bool) -> tuple[Detection, Sample | None]:
     """Read the board. Of a vanished GPU the last detection is kept: its sample tells what is missing."""
+    root = settings.host_root
     found = detect(root) if known is None or search else known
     if known and known.gpu.state != "absent" and found.gpu.state == "absent":
         found = known
-    return found, health.sample(root, found.gpu) if found.gpu.state != "absent" else None
+    if found.gpu.state == "absent":
+        return found, None
+    if "cdi-cri" in settings.device_list_strategy:
+        # Before the offer that names it: a runtime refuses a container whose CDI device it cannot find.
+        cdi.write(root, found.gpu.device_nodes)
+    return found, health.sample(root, found.gpu)
 
 
 def _tell(found: Detection) -> None:

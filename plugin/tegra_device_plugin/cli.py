@@ -54,6 +54,22 @@ def _parser() -> argparse.ArgumentParser:
     detect.add_argument("--output", choices=("text", "json"), default="text")
     detect.set_defaults(command=_detect)
 
+    labels = commands.add_parser("labels", help="print the node labels that describe the GPU")
+    _add_host_root(labels)
+    labels.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings of `run`, for the labels on sharing"
+    )
+    labels.add_argument(
+        "--output",
+        choices=("text", "json", "nfd"),
+        default="text",
+        help="nfd: for a file in NFD's features.d",
+    )
+    labels.add_argument(
+        "--output-file", type=Path, metavar="FILE", help="write there in one step (default: print)"
+    )
+    labels.set_defaults(command=_labels)
+
     files = commands.add_parser("config", help="look at configuration files")
     check = files.add_subparsers(required=True, metavar="COMMAND").add_parser(
         "check", help="say what is wrong with a configuration file, or what it means"
@@ -89,10 +105,16 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _detect(options: argparse.Namespace) -> int:
+    from tegra_device_plugin import jtop
     from tegra_device_plugin.detection import detect
 
     detection = detect(options.host_root)
     facts = detection.as_dict()
+    if telemetry := jtop.read_once(options.host_root):
+        facts["module"] = facts["module"] or telemetry.module
+        facts["jetpack"] = facts["jetpack"] or telemetry.jetpack
+        detail = ", ".join(filter(None, (telemetry.module, telemetry.part_number, telemetry.power_mode)))
+        facts["evidence"].append({"source": "jtop", "found": True, "detail": detail})
     if options.output == "json":
         import json
 
@@ -100,6 +122,27 @@ def _detect(options: argparse.Namespace) -> int:
     else:
         _say("\n".join(_as_text(facts)))
     return EXIT_FAILED if detection.gpu.state == "absent" else EXIT_OK
+
+
+def _labels(options: argparse.Namespace) -> int:
+    from tegra_device_plugin import jtop, labels
+    from tegra_device_plugin.detection import detect
+
+    settings, _ = config.load(options.config, {}, {})
+    detection = detect(options.host_root)
+    telemetry = jtop.read_once(options.host_root)
+    found = labels.labels(
+        detection,
+        replicas=settings.sharing.replicas,
+        renamed=settings.sharing.renamed,
+        power_mode=telemetry.power_mode if telemetry else None,
+    )
+    text = labels.render(found, options.output)
+    if options.output_file:
+        labels.write(options.output_file, text)
+    else:
+        _say(text.rstrip())
+    return EXIT_OK if found else EXIT_FAILED
 
 
 def _config_check(options: argparse.Namespace) -> int:

@@ -43,6 +43,8 @@ class Sharing:
     """Time-slicing: `replicas` containers may hold the GPU at once (1: one at a time)."""
 
     replicas: int = 1
+    renamed: bool = False
+    """The shared resource has a name of its own."""
     fail_requests_greater_than_one: bool = True
 
 
@@ -81,7 +83,7 @@ def _address(text: str) -> tuple[str, int] | None:
         return None
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or not int(port) < 1 << 16:
-        raise ValueError("HOST:PORT is needed, such as 0.0.0.0:9400 or [::]:9400")
+        raise ValueError("HOST:PORT is needed, such as :9400 or 127.0.0.1:9400")
     return host.strip("[]"), int(port)
 
 
@@ -281,6 +283,7 @@ def _sharing(sharing: Section, settings: Settings) -> Settings:
                 resource=renamed or (f"{original}.shared" if rename_by_default else original),
                 sharing=Sharing(
                     replicas=replicas or 1,
+                    renamed=bool(renamed or rename_by_default),
                     # NVIDIA's default is false. More than one share of the same GPU is only ever a
                     # misunderstanding.
                     fail_requests_greater_than_one=True if fail is None else fail,

@@ -14,6 +14,7 @@ from tegra_device_plugin import log
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config import ConfigError, Settings
 from tegra_device_plugin.configwatch import ConfigWatch
+from tegra_device_plugin.jtop import JtopProbe
 from tegra_device_plugin.kubelet.registration import Registrar, sweep
 from tegra_device_plugin.kubelet.server import Advertised
 from tegra_device_plugin.metrics import Counters
@@ -32,6 +33,7 @@ async def run(settings: Settings, load: Callable[[], Settings], file: Path | Non
     advertised = Advertised()
     board = BoardWatch(settings, advertised)
     registrar = Registrar(settings.device_plugin_dir, advertised, counted)
+    jtop = JtopProbe(settings.host_root)
     outcome: asyncio.Future[Settings | None] = loop.create_future()
 
     def end(result: Settings | None) -> None:
@@ -67,10 +69,10 @@ async def run(settings: Settings, load: Callable[[], Settings], file: Path | Non
         if settings.metrics_address:
             from tegra_device_plugin import httpd, pages  # noqa: PLC0415 - most of a start is imports
 
-            views = pages.Pages(board, registrar, advertised, counted).by_path()
+            views = pages.Pages(board, registrar, advertised, jtop, counted).by_path()
             await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        running = [tasks.create_task(part.run()) for part in (board, registrar, configuration)]
+        running = [tasks.create_task(part.run()) for part in (board, registrar, configuration, jtop)]
         result = await outcome
         for task in running:
             task.cancel()

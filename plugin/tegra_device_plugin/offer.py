@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tegra_device_plugin import cdi
 from tegra_device_plugin.config import Settings
 from tegra_device_plugin.health import Verdict
 
@@ -95,6 +96,8 @@ def _grant(settings: Settings, device_nodes: Sequence[str]) -> Grant:
         # (daemon-reload).
         device_nodes=tuple(device_nodes) if settings.pass_device_specs else (),
         mounts=mounts,
+        # Kubelets before 1.28 drop this: the environment above works with every one.
+        cdi_devices=(cdi.device(visible),) if "cdi-cri" in settings.device_list_strategy else (),
     )
 
 

@@ -10,6 +10,7 @@ from importlib import metadata
 
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.httpd import Page
+from tegra_device_plugin.jtop import JtopProbe
 from tegra_device_plugin.kubelet.registration import Registrar
 from tegra_device_plugin.kubelet.server import Advertised
 from tegra_device_plugin.metrics import CONTENT_TYPE, Counters, Metric, counters, exposition, gauge
@@ -22,11 +23,17 @@ class Pages:
     """What is said about the plugin. Every answer is made from what the parts know at that moment."""
 
     def __init__(
-        self, board: BoardWatch, registrar: Registrar, advertised: Advertised, counted: Counters
+        self,
+        board: BoardWatch,
+        registrar: Registrar,
+        advertised: Advertised,
+        jtop: JtopProbe,
+        counted: Counters,
     ) -> None:
         self._board = board
         self._registrar = registrar
         self._advertised = advertised
+        self._jtop = jtop
         self._counted = counted
 
     def by_path(self) -> Mapping[str, Callable[[], Page]]:
@@ -74,15 +81,7 @@ class Pages:
                 health="healthy" if verdict.healthy else "unhealthy",
                 reason=verdict.reason,
             )
-        if sample := self._board.sample:
-            load = sample.load_percent
-            yield gauge(
-                "tegra_gpu_load_ratio", "Load of the GPU, 0 to 1.", None if load is None else load / 100
-            )
-            yield gauge("tegra_gpu_frequency_hertz", "Clock of the GPU.", sample.frequency_hz)
-            yield gauge(
-                "tegra_gpu_temperature_celsius", "Temperature of the GPU.", sample.temperature_celsius
-            )
+        yield from self._gpu_metrics()
         if detection := self._board.detection:
             board, gpu = detection.board, detection.gpu
             yield gauge("tegra_memory_bytes", "Memory that CPU and GPU share.", gpu.memory_bytes)
@@ -98,6 +97,27 @@ class Pages:
             yield gauge(
                 "tegra_device_plugin_info", "The plugin's version and the board, always 1.", 1, **known
             )
+
+    def _gpu_metrics(self) -> Iterable[Metric]:
+        """What sysfs tells, and what only jtop knows."""
+        if sample := self._board.sample:
+            load = sample.load_percent
+            yield gauge(
+                "tegra_gpu_load_ratio", "Load of the GPU, 0 to 1.", None if load is None else load / 100
+            )
+            yield gauge("tegra_gpu_frequency_hertz", "Clock of the GPU.", sample.frequency_hz)
+            yield gauge(
+                "tegra_gpu_temperature_celsius", "Temperature of the GPU.", sample.temperature_celsius
+            )
+        if telemetry := self._jtop.latest():
+            yield gauge(
+                "tegra_gpu_memory_bytes", "Memory that the GPU uses, by jtop.", telemetry.gpu_memory_bytes
+            )
+            yield gauge("tegra_memory_used_bytes", "Memory in use, by jtop.", telemetry.memory_used_bytes)
+            if telemetry.power_mode:
+                yield gauge(
+                    "tegra_power_mode", "The mode set by nvpmodel, always 1.", 1, mode=telemetry.power_mode
+                )
 
 
 def version() -> str:

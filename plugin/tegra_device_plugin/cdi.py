@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The board's GPU as a CDI spec, made from NVIDIA's CSV files, for kubelets and runtimes that know CDI.
+
+NVIDIA's own generator asks NVML on a Jetson and fails (nvidia-ctk without --mode=csv); the CSV files are
+what its runtime itself goes by there. CDI 0.5.0: github.com/cncf-tags/container-device-interface SPEC.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tegra_device_plugin.hosttree import HostTree
+
+KIND = "k8s.device-plugin.nvidia.com/gpu"  # the kind of NVIDIA's plugin: not the toolkit's own nvidia.com/gpu
+NAMES = ("0", "all")
+SPEC_FILE = "/var/run/cdi/tegra-device-plugin.json"
+
+_CSV_DIRECTORY = "/etc/nvidia-container-runtime/host-files-for-container.d"
+_CSV_BYTES = 1 << 20
+_RELEASE = "/etc/nv_tegra_release"
+_HOOKS = "/usr/bin/nvidia-ctk"  # of nvidia-container-toolkit-base
+_MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+_VERSION = "0.5.0"  # of CDI; the oldest that containerd 1.7 and CRI-O with CDI read
+
+
+class NoCsvFilesError(OSError):
+    """The board has none of NVIDIA's CSV files."""
+
+
+def device(name: str) -> str:
+    """Give the full name of a CDI device."""
+    return f"{KIND}={name}"
+
+
+def write(root: Path, device_nodes: Sequence[str]) -> None:
+    """Make or renew the spec below the host root `root`; a spec that says the same is left alone.
+
+    `device_nodes` are the GPU's, in case the CSV files lack one. Raises OSError.
+    """
+    text = json.dumps(spec(root, device_nodes), indent=2) + "\n"
+    path = root / SPEC_FILE.lstrip("/")
+    if path.is_file() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Runtimes read every .json in the directory: the new one appears whole.
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def spec(root: Path, device_nodes: Sequence[str]) -> dict[str, Any]:
+    """Give the spec for the host seen at `root`. Raises NoCsvFilesError, OSError."""
+    nodes = dict.fromkeys(device_nodes)
+    mounts: dict[str, None] = {}
+    links: list[str] = []
+    host = HostTree(root)
+    for kind, pattern in _entries(root):
+        for path in _matches(root, pattern):
+            if kind == "dev":
+                if host.is_node(path):
+                    nodes[path] = None
+            elif kind == "sym":
+                target = root.joinpath(path.lstrip("/")).readlink()
+                links += ["--link", f"{target}::{path}"]
+            else:
+                mounts[path] = None
+    if (root / _RELEASE.lstrip("/")).is_file():
+        mounts[_RELEASE] = None
+    folders = dict.fromkeys(str(Path(path).parent) for path in mounts if ".so" in Path(path).name)
+    return {
+        "cdiVersion": _VERSION,
+        "kind": KIND,
+        "devices": [
+            {"name": name, "containerEdits": {"deviceNodes": [{"path": n} for n in nodes]}} for name in NAMES
+        ],
+        "containerEdits": {
+            "mounts": [
+                {"hostPath": path, "containerPath": path, "options": _MOUNT_OPTIONS} for path in mounts
+            ],
+            "hooks": [
+                _hook("create-symlinks", links),
+                _hook("update-ldcache", [part for folder in folders for part in ("--folder", folder)]),
+            ],
+        },
+    }
+
+
+def _hook(name: str, arguments: Iterable[str]) -> dict[str, Any]:
+    return {"hookName": "createContainer", "path": _HOOKS, "args": ["nvidia-ctk", "hook", name, *arguments]}
+
+
+def _entries(root: Path) -> Iterator[tuple[str, str]]:
+    """Kinds and path patterns of all CSV files; like the runtime, lines that make no sense are skipped."""
+    files = sorted((root / _CSV_DIRECTORY.lstrip("/")).glob("*.csv"))
+    if not files:
+        raise NoCsvFilesError(f"cdi-cri needs NVIDIA's CSV files, and there is none in {_CSV_DIRECTORY}")
+    for file in files:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines.read(_CSV_BYTES).splitlines():
+                kind, _, path = (part.strip() for part in line.partition(","))
+                if kind in ("dev", "dir", "lib", "sym") and path.startswith("/"):
+                    yield kind, path
+
+
+def _matches(root: Path, pattern: str) -> list[str]:
+    """Host paths that exist and match; links count, wherever they lead."""
+    return sorted(f"/{path.relative_to(root)}" for path in root.glob(pattern.lstrip("/")))
