@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot work ends with one clear message and an untouched board."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import inventory, lab
+from tests.lab.board import Board
+
+pytestmark = pytest.mark.lab
+
+LAB = "failures"
+WRONG_TOKEN = "certainly-not-the-token"
+# Where a playbook could leave something; logs and /proc change by themselves.
+PLACES = (
+    "/etc",
+    "/home",
+    "/opt",
+    "/root",
+    "/usr/local",
+    "/var/lib/kubelet",
+    "/var/lib/rancher",
+    "/var/tmp",
+    "/run/jetson-k3s",
+)
+STATE = f"""
+find {" ".join(PLACES)} -xdev -printf '%p %y %m %U:%G %s %T@ %l\\n' 2>/dev/null | sort
+systemctl show --property=Id,LoadState,ActiveState,UnitFileState,ExecMainStartTimestampMonotonic docker k3s k3s-agent
+docker info --format '{{{{.DefaultRuntime}}}} {{{{.Runtimes}}}}'
+docker image ls --all --no-trunc --quiet
+docker ps --all --no-trunc --quiet
+"""
+
+
+@pytest.fixture(scope="module")
+def boards() -> Iterator[list[Board]]:
+    """Three bare boards: one becomes a server, one stays bare, one loses its Tegra."""
+    lab.down(LAB)
+    try:
+        yield lab.up(LAB, ("orinnano-jp6",) * 3)
+    finally:
+        lab.down(LAB)
+
+
+@pytest.fixture(scope="module")
+def bare(boards: list[Board]) -> Board:
+    """A board that no playbook has touched."""
+    return boards[1]
+
+
+def state(board: Board) -> list[str]:
+    """Everything about a board that a playbook could have changed."""
+    return board.exec("sh", "-c", STATE).splitlines()
+
+
+def run_alone(board: Board, tmp_path: Path, *arguments: str) -> PlaybookRun:
+    """Run site.yml with this board as the only one."""
+    path = tmp_path / "inventory.ini"
+    path.write_text(inventory.render(LAB, [board]))
+    return run_playbook(LAB, "site.yml", *arguments, inventory=path)
+
+
+def assert_refused(run: PlaybookRun, board: Board, finding: str, *words: str) -> None:
+    """The run stopped at preflight with this one finding, whose text has these words."""
+    recap = run.recap[board.name]
+    assert (recap.failed, recap.changed) == (1, 0), run.output
+    message = run.output[run.output.index(f"fatal: [{board.name}") :]
+    assert f"{board.name}: preflight found 1 problem" in message
+    assert f"1. [error] {finding}" in message
+    for word in ("fix:", "expected:", *words):
+        assert word in message
+
+
+def test_damaged_k3s_file_is_refused_by_its_checksum(bare: Board, tmp_path: Path) -> None:
+    before = state(bare)
+    bundle = inventory.bundle_path(LAB)
+    k3s = next(bundle.glob("k3s-amd64"))
+    whole = k3s.read_bytes()
+    try:
+        k3s.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        run = run_alone(bare, tmp_path)
+    finally:
+        k3s.write_bytes(whole)
+    assert_refused(run, bare, "bundle-file", "k3s-amd64: SHA-256 is")
+    assert state(bare) == before
+
+
+def test_missing_bundle_is_refused(bare: Board, tmp_path: Path) -> None:
+    before = state(bare)
+    run = run_alone(bare, tmp_path, f"--extra-vars=jetson_k3s_bundle={tmp_path}/none")
+    assert_refused(run, bare, "bundle-unusable", f"{tmp_path}/none")
+    assert state(bare) == before
+
+
+def test_broken_daemon_json_is_refused_with_its_line(bare: Board, tmp_path: Path) -> None:
+    bare.exec(
+        "sh", "-c", """printf '{\\n  "debug": true\\n  "labels": []\\n}\\n' > /etc/docker/daemon.json"""
+    )
+    try:
+        before = state(bare)
+        run = run_alone(bare, tmp_path)
+        assert_refused(
+            run, bare, "docker-daemon-json", "/etc/docker/daemon.json is broken", "line 3 column 3"
+        )
+        assert state(bare) == before
+    finally:
+        bare.exec("rm", "/etc/docker/daemon.json")
+
+
+def test_board_that_is_no_jetson_is_refused(boards: list[Board], tmp_path: Path) -> None:
+    computer = boards[2]
+    computer.exec("umount", "--lazy", "/sys/firmware", "/sys/devices")
+    computer.exec("rm", "/etc/nv_tegra_release")
+    before = state(computer)
+    run = run_alone(computer, tmp_path)
+    assert_refused(run, computer, "not-a-jetson", "no Tegra in the device tree")
+    assert state(computer) == before
+
+
+def test_two_boards_of_one_name_are_refused(boards: list[Board]) -> None:
+    boards[1].exec("hostname", "jetson-1")
+    try:
+        run = run_playbook(LAB, "preflight.yml", "--limit=jetson-1,jetson-2")
+    finally:
+        boards[1].exec("hostname", "jetson-2")
+    for one in boards[:2]:
+        assert_refused(run, one, "hostname-duplicate", "call themselves 'jetson-1'")
+
+
+def test_wrong_token_is_refused_by_the_running_server(
+    boards: list[Board], bare: Board, tmp_path: Path
+) -> None:
+    server = run_playbook(LAB, "site.yml", "--limit=jetson-1")
+    assert server.returncode == 0, server.output
+    before, server_before = state(bare), state(boards[0])
+    secrets = tmp_path / "secrets.yml"
+    secrets.write_text(f"k3s_token: {WRONG_TOKEN}\n")
+    run = run_playbook(LAB, "site.yml", "--limit=jetson-2", f"--extra-vars=@{secrets}", "-vvv")
+    assert_refused(run, bare, "join-token", "refuses the join token")
+    assert WRONG_TOKEN not in run.output
+    assert state(bare) == before
+    assert state(boards[0]) == server_before

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compatibility matrix and the rules about inventory, bundle and token."""
+
+import copy
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.roles.conftest import ROLES, Load
+
+RULES = yaml.safe_load((ROLES / "preflight/vars/main/compatibility.yml").read_text())["__preflight_rules"]
+GOOD: dict[str, Any] = {
+    "platform": "tegra",
+    "jetpack": "6.2",
+    "arch": "aarch64",
+    "hostname": "jetson-1",
+    "machine_id": "aa",
+    "cgroup_version": 2,
+    "disk_free_bytes": 10**10,
+    "docker": {
+        "installed": True,
+        "running": True,
+        "version": "27.5.1",
+        "conflicting_flags": [],
+        "daemon_json": {"exists": False, "error": None, "config": {}},
+    },
+    "nvidia_runtime": {"path": "/usr/bin/nvidia-container-runtime", "version": "1.16.2"},
+    "k3s": {"server": {"installed": False, "command": None}, "agent": {"installed": False, "command": None}},
+    "bundle": {"k3s_version": "v1.33.5+k3s1"},
+}
+
+
+@pytest.fixture
+def module(load: Load) -> ModuleType:
+    return load("preflight/filter_plugins/preflight.py")
+
+
+def with_facts(**changes: Any) -> dict[str, Any]:
+    """Good facts with some changed; `a__b` is the key b inside a."""
+    facts = copy.deepcopy(GOOD)
+    for path, value in changes.items():
+        *parents, key = path.split("__")
+        place = facts
+        for parent in parents:
+            place = place[parent]
+        place[key] = value
+    return facts
+
+
+def test_a_good_board_has_no_findings(module: ModuleType) -> None:
+    assert module.findings_of_rules(GOOD, RULES) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "finding", "level"),
+    [
+        ({"platform": "none", "jetpack": "6.2"}, "not-a-jetson", "error"),
+        ({"jetpack": None}, "jetpack-unknown", "warning"),
+        ({"jetpack": "4.2"}, "jetpack-unknown", "warning"),
+        ({"arch": "armv7l"}, "architecture", "error"),
+        ({"docker__installed": False}, "docker-absent", "error"),
+        ({"docker__daemon_json__error": "line 3"}, "docker-daemon-json", "error"),
+        ({"docker__conflicting_flags": ["--add-runtime"]}, "docker-flags", "error"),
+        ({"docker__version": "18.06.3-ce"}, "docker-too-old", "error"),
+        ({"docker__version": "29.1.0"}, "docker-29-client", "warning"),
+        ({"nvidia_runtime__path": None}, "nvidia-runtime-absent", "error"),
+        ({"jetpack": "7.0", "nvidia_runtime__version": "1.17.8"}, "nvidia-runtime-jetpack7", "error"),
+        ({"jetpack": "5.1.1", "nvidia_runtime__version": "1.10.0"}, "nvidia-runtime-jetpack5", "error"),
+        ({"cgroup_version": 1, "bundle__k3s_version": "v1.35.2+k3s1"}, "k3s-cgroup-v1", "error"),
+        ({"bundle__k3s_version": "v1.24.2+k3s1"}, "k3s-without-docker", "error"),
+        ({"bundle__k3s_version": "v1.28.6+k3s1"}, "k3s-docker-25-1.28", "error"),
+        ({"bundle__k3s_version": "v1.29.1+k3s1"}, "k3s-docker-25-1.29", "error"),
+        ({"disk_free_bytes": 10**9}, "disk-full", "error"),
+    ],
+)
+def test_each_incompatibility_is_found_alone(
+    module: ModuleType, changes: dict[str, Any], finding: str, level: str
+) -> None:
+    found = module.findings_of_rules(with_facts(**changes), RULES)
+    assert [(entry["id"], entry["level"]) for entry in found] == [(finding, level)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"docker__version": "20.10.24+dfsg1"},
+        {"docker__version": "24.0.7", "bundle__k3s_version": "v1.28.6+k3s1"},
+        {"bundle__k3s_version": "v1.28.7+k3s1"},
+        {"cgroup_version": 1},
+        {"jetpack": "4.6.1", "nvidia_runtime__version": None},
+        {"jetpack": "7.1", "nvidia_runtime__version": "1.18.0"},
+        {"docker__running": False, "docker__version": None},
+    ],
+)
+def test_what_works_is_not_refused(module: ModuleType, changes: dict[str, Any]) -> None:
+    assert module.findings_of_rules(with_facts(**changes), RULES) == []
+
+
+def test_all_problems_are_reported_at_once(module: ModuleType) -> None:
+    found = module.findings_of_rules(
+        with_facts(platform="none", nvidia_runtime__path=None, disk_free_bytes=1, docker__installed=False), RULES
+    )
+    assert {entry["id"] for entry in found} >= {"not-a-jetson", "disk-full", "docker-absent"}
+
+
+def test_rules_are_complete_and_their_ids_unique() -> None:
+    assert len({rule["id"] for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert rule.keys() >= {"id", "level", "require", "found", "expected", "fix"}
+        assert rule["level"] in ("error", "warning")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("v1.20.2+k3s.standin", (1, 20, 2)), ("20.10.24+dfsg1", (20, 10, 24)), ("18.06.3-ce", (18, 6, 3))]
+)
+def test_version_key_takes_the_leading_numbers(module: ModuleType, text: str, key: tuple[int, ...]) -> None:
+    assert module.version_key(text) == key
+
+
+def bundle(**errors: str | None) -> dict[str, Any]:
+    names = ("bundle.yml", "k3s-arm64", "k3s-airgap-images-arm64.tar.gz", "tegra-device-plugin-arm64.tar.gz", "device-query-arm64.tar.gz")
+    files = {name: {"error": None} for name in names}
+    files.update({name.replace("_", "-"): {"error": error} for name, error in errors.items()})
+    return {"path": "/bundle", "errors": [], "files": files}
+
+
+def test_whole_bundle_has_no_findings(module: ModuleType) -> None:
+    assert module.findings_of_bundle(bundle(), "aarch64") == []
+
+
+def test_only_files_for_this_architecture_matter(module: ModuleType) -> None:
+    assert module.findings_of_bundle(bundle(k3s_amd64="damaged"), "aarch64") == []
+    assert [entry["found"] for entry in module.findings_of_bundle(bundle(k3s_arm64="damaged"), "aarch64")] == ["k3s-arm64: damaged"]
+
+
+def test_bundle_of_another_architecture_names_each_missing_file(module: ModuleType) -> None:
+    found = [entry["found"] for entry in module.findings_of_bundle(bundle(), "x86_64")]
+    assert len(found) == 4
+    assert "k3s-amd64: not listed in SHA256SUMS" in found
+
+
+def test_one_error_of_the_whole_bundle_is_enough(module: ModuleType) -> None:
+    broken = bundle() | {"errors": ["no such directory"], "files": {}}
+    assert [entry["id"] for entry in module.findings_of_bundle(broken, "aarch64")] == ["bundle-unusable"]
+
+
+def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleType) -> None:
+    fleet = {"a": with_facts(), "b": with_facts(), "c": with_facts(hostname="other", machine_id="bb")}
+    assert [entry["id"] for entry in module.findings_of_fleet("a", fleet)] == ["hostname-duplicate", "machine-id-duplicate"]
+    assert module.findings_of_fleet("c", fleet) == []
+
+
+@pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä"])
+def test_hostname_that_cannot_be_a_node_name_is_found(module: ModuleType, hostname: str) -> None:
+    found = module.findings_of_fleet("a", {"a": with_facts(hostname=hostname)})
+    assert [entry["id"] for entry in found] == ["hostname-invalid"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "role", "ids"),
+    [
+        ({}, "server", []),
+        ({"k3s__server": {"installed": True, "command": "/usr/local/bin/k3s server"}}, "server", []),
+        ({"k3s__server": {"installed": True, "command": "/usr/local/bin/k3s server --docker"}}, "server", ["k3s-foreign-unit"]),
+        ({"k3s__server": {"installed": True, "command": "/usr/local/bin/k3s server"}}, "agent", ["k3s-other-role"]),
+        ({"k3s__agent": {"installed": True, "command": "/usr/local/bin/k3s agent"}}, "agent", []),
+    ],
+)
+def test_k3s_of_another_role_or_hand_is_found(module: ModuleType, changes: dict[str, Any], role: str, ids: list[str]) -> None:
+    assert [entry["id"] for entry in module.findings_of_role(with_facts(**changes), role)] == ids
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [
+        ({}, 0),
+        ({"changed": True}, 0),
+        ({"reason": "unreachable", "msg": "x"}, 0),
+        ({"reason": "refused", "msg": "x"}, 1),
+        ({"reason": "other-ca", "msg": "x"}, 1),
+        ({"reason": "malformed", "msg": "x"}, 1),
+    ],
+)
+def test_refused_token_is_a_finding_and_a_server_that_is_not_up_yet_is_none(
+    module: ModuleType, answer: dict[str, Any], count: int
+) -> None:
+    assert len(module.findings_of_token(answer)) == count
+
+
+def test_report_names_host_cause_and_fix(module: ModuleType) -> None:
+    text = module.report([module.error("some-id", "this", "that", "do so")], "jetson-7")
+    assert text.splitlines() == [
+        "jetson-7: preflight found 1 problem; nothing was changed on this board.",
+        "1. [error] some-id",
+        "   found:    this",
+        "   expected: that",
+        "   fix:      do so",
+    ]
+
+
+@pytest.fixture
+def bundle_module(load: Load) -> ModuleType:
+    return load("preflight/library/bundle_facts.py")
+
+
+def test_bundle_facts_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Path) -> None:
+    versions = {"version": 1, "k3s_version": "v1", "plugin_image": "a:1", "device_query_image": "b:1", "pause_image": "c:1"}
+    (tmp_path / "bundle.yml").write_text(yaml.safe_dump(versions))
+    (tmp_path / "k3s-arm64").write_text("k3s")
+    sums = [f"{bundle_module.sha256(str(path))}  {path.name}" for path in sorted(tmp_path.iterdir())]
+    (tmp_path / "SHA256SUMS").write_text("\n".join([*sums, "0" * 64 + "  gone", ""]))
+    (tmp_path / "k3s-arm64").write_text("K3s")
+    facts = bundle_module.inspect(str(tmp_path))
+    assert facts["errors"] == []
+    assert facts["versions"] == versions
+    assert facts["files"]["bundle.yml"]["error"] is None
+    assert "SHA256SUMS says" in facts["files"]["k3s-arm64"]["error"]
+    assert facts["files"]["gone"]["error"] == "missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("version: 2\n", "version: 1"), ("- a\n", "version: 1"), ("version: 1\nk3s_version: v1\n", "lacks plugin_image"), ("a: [", "not YAML")],
+)
+def test_unusable_bundle_yml_is_named(bundle_module: ModuleType, tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "SHA256SUMS").write_text("")
+    (tmp_path / "bundle.yml").write_text(text)
+    assert words in bundle_module.inspect(str(tmp_path))["errors"][0]
+
+
+def test_absent_bundle_is_named(bundle_module: ModuleType, tmp_path: Path) -> None:
+    assert "SHA256SUMS" in bundle_module.inspect(str(tmp_path / "none"))["errors"][0]
+
+
+def test_damaged_list_of_sums_is_named_with_its_line(bundle_module: ModuleType) -> None:
+    with pytest.raises(bundle_module.BundleError, match="line 2"):
+        bundle_module.parse_sums("0" * 64 + "  a\nnonsense\n")
