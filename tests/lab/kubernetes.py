@@ -33,6 +33,8 @@ BUILD_PACKAGES = ("dpkg-dev", "golang-go", "make", "rsync", "debian-archive-keyr
 # keeps this machine's paths out of the result, -v prints each package as it is compiled.
 GO_FLAGS = "-v -trimpath -mod=vendor -tags=providerless"
 LINKER_FLAGS = "-s -w -buildid="
+# Kubernetes' own way to trim paths (hack/lib/golang.sh), which Go records in the executable, paths and all.
+RECORDED_TRIMPATH = "-trimpath=${KUBE_ROOT}"
 # Lines that `-v` prints with Debian's 1.20.2, for the progress report only.
 PACKAGES_TO_COMPILE = 2120
 PROGRESS_SECONDS = 15
@@ -133,6 +135,8 @@ def build(out: Path, apt: Mapping[str, str], version: str) -> None:
     tree = work / "source"
     (tree / "cmd" / "hyperkube").mkdir()
     shutil.copy(HYPERKUBE_SOURCE, tree / "cmd" / "hyperkube" / "main.go")
+    script = tree / "hack" / "lib" / "golang.sh"
+    script.write_text(script.read_text().replace(RECORDED_TRIMPATH, ""))
     compile_tree(tree, work)
     out.mkdir()
     shutil.move(tree / "_output" / "bin" / "hyperkube", out / "hyperkube")
