@@ -86,10 +86,9 @@ def identify(root: Path) -> Board:
 
 def nvgpu_devices(host: HostTree) -> list[str]:
     """Host paths of the devices that nvgpu's platform driver has bound; there before the first power-on."""
-    # Besides the devices a driver's directory has attributes (bind, unbind) and a link to its module.
-    names = [name for name in host.names(_NVGPU_DRIVER) if name != "module"]
-    devices = [host.link(f"{_NVGPU_DRIVER}/{name}") for name in names]
-    return [device for device in devices if device and device.startswith("/sys/devices/")]
+    entries = [host.link(f"{_NVGPU_DRIVER}/{name}") for name in host.names(_NVGPU_DRIVER)]
+    # A driver's directory also has attributes (bind, unbind) and a link to its module.
+    return [entry for entry in entries if entry and entry.startswith("/sys/devices/")]
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,11 @@ class _Tree:
 
     def _gpu_driver(self) -> None:
         driver = self._bus / "drivers" / self._data["driver"]
-        driver.mkdir(parents=True)
+        for attribute in ("bind", "unbind", "uevent"):
+            _put(driver / attribute, "")
+        module = self._sys / "module" / ("nvidia" if self._fixture.is_pci else "nvgpu")
+        _put(module / "initstate", "live\n")
+        _link(driver / "module", module)
         _link(self._gpu / "subsystem", self._bus)
         device_link = self._bus / "devices" / self._gpu.name
         if not device_link.is_symlink():

@@ -222,6 +222,13 @@ def test_only_the_driver_is_left_to_see(tmp_path: Path) -> None:
     assert (board.platform, board.soc) == ("tegra", None)
 
 
+def test_device_tree_wins_over_soc0(tmp_path: Path) -> None:
+    build(BOARDS["orinnano-jp6"].but(soc0={"family": "Tegra", "soc_id": "25"}), tmp_path)
+    board = identify(tmp_path)
+    assert board.soc == "tegra234"
+    assert any("tegra194" in entry.detail for entry in board.evidence), "what soc0 says is still told"
+
+
 def _x86(root: Path) -> None:
     (root / "sys/class/dmi/id").mkdir(parents=True)
     (root / "sys/class/dmi/id/product_name").write_text("PowerEdge\n")

@@ -142,6 +142,14 @@ def test_unknown_soc_is_looked_at_everywhere(tmp_path: Path) -> None:
     assert (pci.state, pci.chip, pci.compute_capability) == ("ready", None, None)
 
 
+def test_chip_of_a_hidden_device_tree_is_told_by_uevent(tmp_path: Path) -> None:
+    build(BOARDS["orinnano-jp6"], tmp_path, state="masked")
+    shutil.rmtree(tmp_path / "sys/devices/soc0")
+    detection = detect(tmp_path)
+    assert detection.board.soc is None
+    assert detection.gpu.chip == "GA10B"
+
+
 def test_disagreement_of_gpu_and_soc_is_told(tmp_path: Path) -> None:
     gpu = _built(BOARDS["orinnano-jp6"].but(of_compatible="nvidia,gv11b"), tmp_path).gpu
     assert gpu.chip == "GV11B"
