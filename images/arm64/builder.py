@@ -11,6 +11,7 @@ from typing import Protocol
 
 from images.arm64.base import archive
 from tests.lab import engine
+from tests.lab.paths import locked
 from tests.lab.process import LabError, run
 
 # Stages that the classic builder leaves behind carry it (see Dockerfile), so that they can be found.
@@ -25,7 +26,7 @@ class Builder(Protocol):
     def debian_base(self, arch: str) -> str:
         """Return the name, in this builder's store, of the base that is made of Debian packages."""
 
-    def build(self, context: Path, target: str, platform: str, args: Mapping[str, str], out: Path) -> None:
+    def build(self, context: Path, target: str, args: Mapping[str, str], out: Path) -> None:
         """Build a stage of the context's Dockerfile; write it to `out` in the format of `docker save`."""
 
 
@@ -57,18 +58,20 @@ class Docker:
             run(["docker", "load", "--input", file])
         return name
 
-    def build(self, context: Path, target: str, platform: str, args: Mapping[str, str], out: Path) -> None:
+    def build(self, context: Path, target: str, args: Mapping[str, str], out: Path) -> None:
         """Build, save, and remove what the build left in the engine."""
         id_file = out.with_name(f"{out.name}.id")
         options = [f"--build-arg={key}={value}" for key, value in args.items()]
-        where = [f"--platform={platform}", f"--target={target}", f"--iidfile={id_file}"]
-        run(["docker", "build", *where, *options, context], env=self._environment)
-        built = id_file.read_text().strip()
-        try:
-            run(["docker", "save", "--output", out, built])
-        finally:
-            run(["docker", "image", "rm", built], check=False)
-            run(["docker", "image", "prune", "--force", f"--filter=label={STAGE_LABEL}"], check=False)
+        where = [f"--target={target}", f"--iidfile={id_file}"]
+        # One at a time: what is removed at the end could be a stage that another build goes on from.
+        with locked("image-build"):
+            run(["docker", "build", *where, *options, context], env=self._environment)
+            built = id_file.read_text().strip()
+            try:
+                run(["docker", "save", "--output", out, built])
+            finally:
+                run(["docker", "image", "rm", built], check=False)
+                run(["docker", "image", "prune", "--force", f"--filter=label={STAGE_LABEL}"], check=False)
 
 
 class Buildah:
@@ -82,11 +85,11 @@ class Buildah:
         run(["buildah", "pull", "--quiet", f"docker-archive:{file}"])
         return f"localhost/{name}"
 
-    def build(self, context: Path, target: str, platform: str, args: Mapping[str, str], out: Path) -> None:
+    def build(self, context: Path, target: str, args: Mapping[str, str], out: Path) -> None:
         """Build, write the archive, and remove the image from buildah's store."""
         id_file = out.with_name(f"{out.name}.id")
         options = [f"--build-arg={key}={value}" for key, value in args.items()]
-        where = [f"--platform={platform}", f"--target={target}", f"--iidfile={id_file}", "--layers=false"]
+        where = [f"--target={target}", f"--iidfile={id_file}", "--layers=false"]
         run(["buildah", "build", "--quiet", *where, *options, context])
         built = id_file.read_text().strip()
         try:

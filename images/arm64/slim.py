@@ -5,7 +5,8 @@ Usage: python3.11 slim.py ROOT APPLICATION LIST
 
 Removes what LIST names (unneeded.txt), compiles Python sources, and drops shared libraries that nothing
 needs. ROOT may be of another architecture: none of its code runs. APPLICATION is the directory in ROOT with
-the wheels. Running it again on its own result, with more wheels, is fine.
+the wheels. $TARGETPLATFORM says what ROOT must be of. Running it again on its own result, with more wheels,
+is fine.
 """
 
 import compileall
@@ -25,7 +26,8 @@ LIBRARY_DIRECTORIES = ("lib", "usr/lib", "usr/local/lib")
 # Opened by name at run time, so no ELF file needs them: glibc does it to end a thread.
 OPENED_BY_NAME = ("libgcc_s.so.1",)
 
-# Of the ELF specification and the generic ABI: program header types and dynamic section tags.
+# Of the ELF specification and the generic ABI: machines, program header types and dynamic section tags.
+_MACHINES = {"linux/amd64": 62, "linux/arm64": 183}
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB = 1, 5
 
@@ -35,6 +37,7 @@ def main(root: Path, application: Path, patterns: Path) -> None:
     remove(root, patterns.read_text().splitlines())
     for directory in (*root.glob("usr/lib/python3*"), *root.glob("usr/local/lib/python3*"), application):
         compile_sources(root, directory)
+    check_architecture(root, os.environ["TARGETPLATFORM"])
     drop_unneeded_libraries(root)
     drop_leftovers(root)
 
@@ -76,6 +79,14 @@ def compile_sources(root: Path, directory: Path) -> None:
     for source in list(directory.rglob("*.py")):
         if not readable.search(str(source)):
             source.unlink()
+
+
+def check_architecture(root: Path, platform: str) -> None:
+    """End with a message if a compiled file is not for `platform`: the base or a wheel is the wrong one."""
+    for path in filter(_is_elf, files(root)):
+        (machine,) = struct.unpack_from("<H", path.read_bytes(), 0x12)
+        if machine != _MACHINES[platform]:
+            sys.exit(f"slim.py: {path.relative_to(root)} is not for {platform} (ELF machine {machine})")
 
 
 def drop_unneeded_libraries(root: Path) -> None:
