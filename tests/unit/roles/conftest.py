@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the roles' modules, module_utils and filters importable as Ansible does."""
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-import ansible.module_utils
 import pytest
 
 ROLES = Path(__file__).parents[3] / "roles"
@@ -17,8 +17,9 @@ Load = Callable[[str], ModuleType]
 @pytest.fixture(scope="session")
 def load() -> Load:
     """A function that loads a Python file below roles/."""
+    module_utils = importlib.import_module("ansible.module_utils")
     for directory in ROLES.glob("*/module_utils"):
-        ansible.module_utils.__path__.append(str(directory))
+        module_utils.__path__.append(str(directory))
 
     def load_file(path: str) -> ModuleType:
         name = "roles_" + path.removesuffix(".py").replace("/", "_")

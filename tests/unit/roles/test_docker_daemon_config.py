@@ -9,7 +9,10 @@ import pytest
 from tests.unit.roles.conftest import Load
 
 PATH = "/usr/bin/nvidia-container-runtime"
-WANTED = {"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": PATH, "runtimeArgs": []}}}
+WANTED: dict[str, Any] = {
+    "default-runtime": "nvidia",
+    "runtimes": {"nvidia": {"path": PATH, "runtimeArgs": []}},
+}
 
 
 @pytest.fixture
@@ -18,14 +21,18 @@ def module(load: Load) -> ModuleType:
 
 
 def test_unknown_keys_features_and_other_runtimes_are_kept(module: ModuleType) -> None:
-    before = {
+    before: dict[str, Any] = {
         "features": {"buildkit": True, "containerd-snapshotter": False},
         "registry-mirrors": ["https://mirror.example"],
         "runtimes": {"kata": {"path": "/usr/bin/kata", "runtimeArgs": ["--x"]}},
         "made-up-by-a-newer-docker": {"a": [1]},
     }
     after = module.merge_config(before, WANTED)
-    assert after == {**before, "default-runtime": "nvidia", "runtimes": {**before["runtimes"], **WANTED["runtimes"]}}  # type: ignore[dict-item]
+    assert after == {
+        **before,
+        "default-runtime": "nvidia",
+        "runtimes": {**before["runtimes"], **WANTED["runtimes"]},
+    }
 
 
 @pytest.mark.parametrize(
@@ -45,7 +52,12 @@ def test_the_same_runtime_in_other_words_is_left_alone(module: ModuleType, runti
 
 @pytest.mark.parametrize(
     "runtime",
-    [{"path": "/opt/nvidia-container-runtime"}, {"path": PATH, "args": ["--debug"]}, {"path": "/usr/bin/runc"}, "odd"],
+    [
+        {"path": "/opt/nvidia-container-runtime"},
+        {"path": PATH, "args": ["--debug"]},
+        {"path": "/usr/bin/runc"},
+        "odd",
+    ],
 )
 def test_another_runtime_of_that_name_is_replaced(module: ModuleType, runtime: Any) -> None:
     after = module.merge_config({"runtimes": {"nvidia": runtime}}, WANTED)
@@ -85,7 +97,9 @@ def test_empty_file_is_an_empty_configuration(module: ModuleType, text: str) -> 
     assert module.parse(text, "daemon.json") == {}
 
 
-@pytest.mark.parametrize(("text", "words"), [('{\n"a": 1\n"b": 2}', "line 3 column 1"), ("[]", "JSON object")])
+@pytest.mark.parametrize(
+    ("text", "words"), [('{\n"a": 1\n"b": 2}', "line 3 column 1"), ("[]", "JSON object")]
+)
 def test_broken_file_is_refused_with_the_place(module: ModuleType, text: str, words: str) -> None:
     with pytest.raises(module.ConfigError, match=words):
         module.parse(text, "/etc/docker/daemon.json")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about boards, from the same simulated trees that the plugin's detection is tested with."""
 
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +21,10 @@ def test_every_board_is_recognised(module: ModuleType, tmp_path: Path, board_id:
     fixture = boards.load()[board_id]
     boards.build(fixture, tmp_path)
     identity = module.board_identity(str(tmp_path))
-    expected = {key: fixture.data[key] for key in ("soc", "l4t", "jetpack")} | {"platform": "tegra", "model": fixture.data["dt_model"]}
+    expected = {key: fixture.data[key] for key in ("soc", "l4t", "jetpack")} | {
+        "platform": "tegra",
+        "model": fixture.data["dt_model"],
+    }
     assert {key: identity[key] for key in expected} == expected
     # Never a wrong module: JetPack 5 trees may list several.
     assert identity["module"] in (None, fixture.data["p_number"])
@@ -38,7 +42,14 @@ def test_a_pc_is_no_jetson(module: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("l4t", "jetpack"),
-    [("36.4.3", "6.2"), ("36.5.2", "6.2.2"), ("39.2.1", "7.2"), ("32.7.9", "4.6.6"), ("99.1.0", None), (None, None)],
+    [
+        ("36.4.3", "6.2"),
+        ("36.5.2", "6.2.2"),
+        ("39.2.1", "7.2"),
+        ("32.7.9", "4.6.6"),
+        ("99.1.0", None),
+        (None, None),
+    ],
 )
 def test_unknown_patch_counts_as_the_newest_known_of_its_branch(
     module: ModuleType, l4t: str | None, jetpack: str | None
@@ -47,23 +58,26 @@ def test_unknown_patch_counts_as_the_newest_known_of_its_branch(
 
 
 @pytest.mark.parametrize(
-    ("text", "exists", "error", "config"),
+    ("text", "error", "config"),
     [
-        (None, False, None, {}),
-        ("", True, None, {}),
-        ('{"debug": true}', True, None, {"debug": True}),
-        ('{\n "a": 1,\n}', True, "line 3 column 1", {}),
-        ("[1]", True, "not a JSON object", {}),
+        ("", None, {}),
+        ('{"debug": true}', None, {"debug": True}),
+        ('{\n "a": 1,\n}', "line 3 column 1", {}),
+        ("[1]", "not a JSON object", {}),
     ],
 )
 def test_daemon_json_is_read_or_its_error_named(
-    module: ModuleType, tmp_path: Path, text: str | None, exists: bool, error: str | None, config: dict[str, object]
+    module: ModuleType,
+    tmp_path: Path,
+    text: str,
+    error: str | None,
+    config: dict[str, object],
 ) -> None:
-    if text is not None:
-        (tmp_path / "etc/docker").mkdir(parents=True)
-        (tmp_path / "etc/docker/daemon.json").write_text(text)
+    assert module.daemon_json(str(tmp_path)) == {"exists": False, "error": None, "config": {}}
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    (tmp_path / "etc/docker/daemon.json").write_text(text)
     found = module.daemon_json(str(tmp_path))
-    assert (found["exists"], found["config"]) == (exists, config)
+    assert (found["exists"], found["config"]) == (True, config)
     assert found["error"] is None if error is None else error in found["error"]
 
 
@@ -72,7 +86,7 @@ Id=docker.service
 LoadState=loaded
 ActiveState=active
 UnitFileState=enabled
-ExecStart={ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd -H fd:// --default-runtime=x ; ignore_errors=no ; pid=7 }
+ExecStart={ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd --default-runtime=x ; ignore_errors=no ; pid=7 }
 
 Id=k3s.service
 LoadState=not-found
@@ -87,7 +101,7 @@ def test_units_are_told_apart(module: ModuleType) -> None:
         "installed": True,
         "active": True,
         "enabled": True,
-        "command": "/usr/sbin/dockerd -H fd:// --default-runtime=x",
+        "command": "/usr/sbin/dockerd --default-runtime=x",
     }
     assert module.unit_state(units["k3s.service"]) == {
         "installed": False,
@@ -127,7 +141,13 @@ def test_docker_facts_of_a_running_engine(module: ModuleType, tmp_path: Path) ->
     commands = FakeCommands(
         {
             "dockerd": "",
-            "docker info": '{"ServerVersion": "20.10.24", "DefaultRuntime": "runc", "Runtimes": {"runc": {}, "nvidia": {}}}',
+            "docker info": json.dumps(
+                {
+                    "ServerVersion": "20.10.24",
+                    "DefaultRuntime": "runc",
+                    "Runtimes": {"runc": {}, "nvidia": {}},
+                }
+            ),
             "docker image": "pause:3.2 sha256:aa\nregistry:5000/x:1 sha256:bb\n",
         }
     )

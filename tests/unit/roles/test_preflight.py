@@ -101,7 +101,8 @@ def test_what_works_is_not_refused(module: ModuleType, changes: dict[str, Any]) 
 
 def test_all_problems_are_reported_at_once(module: ModuleType) -> None:
     found = module.findings_of_rules(
-        with_facts(platform="none", nvidia_runtime__path=None, disk_free_bytes=1, docker__installed=False), RULES
+        with_facts(platform="none", nvidia_runtime__path=None, disk_free_bytes=1, docker__installed=False),
+        RULES,
     )
     assert {entry["id"] for entry in found} >= {"not-a-jetson", "disk-full", "docker-absent"}
 
@@ -114,15 +115,22 @@ def test_rules_are_complete_and_their_ids_unique() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "key"), [("v1.20.2+k3s.standin", (1, 20, 2)), ("20.10.24+dfsg1", (20, 10, 24)), ("18.06.3-ce", (18, 6, 3))]
+    ("text", "key"),
+    [("v1.20.2+k3s.standin", (1, 20, 2)), ("20.10.24+dfsg1", (20, 10, 24)), ("18.06.3-ce", (18, 6, 3))],
 )
 def test_version_key_takes_the_leading_numbers(module: ModuleType, text: str, key: tuple[int, ...]) -> None:
     assert module.version_key(text) == key
 
 
 def bundle(**errors: str | None) -> dict[str, Any]:
-    names = ("bundle.yml", "k3s-arm64", "k3s-airgap-images-arm64.tar.gz", "tegra-device-plugin-arm64.tar.gz", "device-query-arm64.tar.gz")
-    files = {name: {"error": None} for name in names}
+    names = (
+        "bundle.yml",
+        "k3s-arm64",
+        "k3s-airgap-images-arm64.tar.gz",
+        "tegra-device-plugin-arm64.tar.gz",
+        "device-query-arm64.tar.gz",
+    )
+    files: dict[str, dict[str, str | None]] = {name: {"error": None} for name in names}
     files.update({name.replace("_", "-"): {"error": error} for name, error in errors.items()})
     return {"path": "/bundle", "errors": [], "files": files}
 
@@ -133,7 +141,9 @@ def test_whole_bundle_has_no_findings(module: ModuleType) -> None:
 
 def test_only_files_for_this_architecture_matter(module: ModuleType) -> None:
     assert module.findings_of_bundle(bundle(k3s_amd64="damaged"), "aarch64") == []
-    assert [entry["found"] for entry in module.findings_of_bundle(bundle(k3s_arm64="damaged"), "aarch64")] == ["k3s-arm64: damaged"]
+    assert [
+        entry["found"] for entry in module.findings_of_bundle(bundle(k3s_arm64="damaged"), "aarch64")
+    ] == ["k3s-arm64: damaged"]
 
 
 def test_bundle_of_another_architecture_names_each_missing_file(module: ModuleType) -> None:
@@ -149,7 +159,10 @@ def test_one_error_of_the_whole_bundle_is_enough(module: ModuleType) -> None:
 
 def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleType) -> None:
     fleet = {"a": with_facts(), "b": with_facts(), "c": with_facts(hostname="other", machine_id="bb")}
-    assert [entry["id"] for entry in module.findings_of_fleet("a", fleet)] == ["hostname-duplicate", "machine-id-duplicate"]
+    assert [entry["id"] for entry in module.findings_of_fleet("a", fleet)] == [
+        "hostname-duplicate",
+        "machine-id-duplicate",
+    ]
     assert module.findings_of_fleet("c", fleet) == []
 
 
@@ -164,12 +177,22 @@ def test_hostname_that_cannot_be_a_node_name_is_found(module: ModuleType, hostna
     [
         ({}, "server", []),
         ({"k3s__server": {"installed": True, "command": "/usr/local/bin/k3s server"}}, "server", []),
-        ({"k3s__server": {"installed": True, "command": "/usr/local/bin/k3s server --docker"}}, "server", ["k3s-foreign-unit"]),
-        ({"k3s__server": {"installed": True, "command": "/usr/local/bin/k3s server"}}, "agent", ["k3s-other-role"]),
+        (
+            {"k3s__server": {"installed": True, "command": "/usr/local/bin/k3s server --docker"}},
+            "server",
+            ["k3s-foreign-unit"],
+        ),
+        (
+            {"k3s__server": {"installed": True, "command": "/usr/local/bin/k3s server"}},
+            "agent",
+            ["k3s-other-role"],
+        ),
         ({"k3s__agent": {"installed": True, "command": "/usr/local/bin/k3s agent"}}, "agent", []),
     ],
 )
-def test_k3s_of_another_role_or_hand_is_found(module: ModuleType, changes: dict[str, Any], role: str, ids: list[str]) -> None:
+def test_k3s_of_another_role_or_hand_is_found(
+    module: ModuleType, changes: dict[str, Any], role: str, ids: list[str]
+) -> None:
     assert [entry["id"] for entry in module.findings_of_role(with_facts(**changes), role)] == ids
 
 
@@ -207,7 +230,13 @@ def bundle_module(load: Load) -> ModuleType:
 
 
 def test_bundle_facts_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Path) -> None:
-    versions = {"version": 1, "k3s_version": "v1", "plugin_image": "a:1", "device_query_image": "b:1", "pause_image": "c:1"}
+    versions = {
+        "version": 1,
+        "k3s_version": "v1",
+        "plugin_image": "a:1",
+        "device_query_image": "b:1",
+        "pause_image": "c:1",
+    }
     (tmp_path / "bundle.yml").write_text(yaml.safe_dump(versions))
     (tmp_path / "k3s-arm64").write_text("k3s")
     sums = [f"{bundle_module.sha256(str(path))}  {path.name}" for path in sorted(tmp_path.iterdir())]
@@ -223,9 +252,16 @@ def test_bundle_facts_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("version: 2\n", "version: 1"), ("- a\n", "version: 1"), ("version: 1\nk3s_version: v1\n", "lacks plugin_image"), ("a: [", "not YAML")],
+    [
+        ("version: 2\n", "version: 1"),
+        ("- a\n", "version: 1"),
+        ("version: 1\nk3s_version: v1\n", "lacks plugin_image"),
+        ("a: [", "not YAML"),
+    ],
 )
-def test_unusable_bundle_yml_is_named(bundle_module: ModuleType, tmp_path: Path, text: str, words: str) -> None:
+def test_unusable_bundle_yml_is_named(
+    bundle_module: ModuleType, tmp_path: Path, text: str, words: str
+) -> None:
     (tmp_path / "SHA256SUMS").write_text("")
     (tmp_path / "bundle.yml").write_text(text)
     assert words in bundle_module.inspect(str(tmp_path))["errors"][0]

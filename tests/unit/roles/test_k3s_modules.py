@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pure parts of the modules that install K3s and talk to its server."""
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.unit.roles.conftest import Load
+
+HASH = "0123456789abcdef" * 4
+
+
+@pytest.fixture
+def token(load: Load) -> ModuleType:
+    return load("k3s/library/k3s_join_token.py")
+
+
+@pytest.fixture
+def node(load: Load) -> ModuleType:
+    return load("k3s/library/k3s_node.py")
+
+
+@pytest.fixture
+def kubectl(load: Load) -> ModuleType:
+    return load("k3s/module_utils/k3s_kubectl.py")
+
+
+@pytest.fixture
+def manifest(load: Load) -> ModuleType:
+    return load("gpu_device_plugin/library/k3s_manifest.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        (f"K10{HASH}::server:pass:word", (HASH, "pass:word")),
+        (f"K10{HASH}::node:x", (HASH, "x")),
+        ("password", (None, "password")),
+    ],
+)
+def test_token_is_parsed(token: ModuleType, text: str, parsed: tuple[str | None, str]) -> None:
+    assert token.parse_token(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["", "K10short::server:x", f"K10{HASH}", f"K10{HASH}::server:", "two words"])
+def test_malformed_token_is_refused_without_repeating_it(token: ModuleType, text: str) -> None:
+    with pytest.raises(token.TokenError) as caught:
+        token.parse_token(text)
+    assert caught.value.reason == "malformed"
+    assert not text or text not in str(caught.value)
+
+
+def test_token_is_never_sent_without_tls(token: ModuleType) -> None:
+    with pytest.raises(token.TokenError, match="https"):
+        token.verify("http://127.0.0.1:6443", "password", 1)
+
+
+def test_json_stream_is_cut_into_objects_wherever_the_pieces_end(kubectl: ModuleType) -> None:
+    text = '{\n "a": 1\n}\n{"b": "}{"}\n'
+    for cut in range(len(text)):
+        stream = kubectl.JsonStream()
+        assert [*stream.feed(text[:cut]), *stream.feed(text[cut:])] == [{"a": 1}, {"b": "}{"}]
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "arguments"),
+    [
+        ({"a": "1", "mine": "x"}, {"a": "1"}, []),
+        ({"a": "1"}, {"a": "2", "b": "true"}, ["a=2", "b=true"]),
+        ({}, {}, []),
+    ],
+)
+def test_only_labels_that_differ_are_set(
+    node: ModuleType, current: dict[str, str], wanted: dict[str, str], arguments: list[str]
+) -> None:
+    assert node.label_arguments(current, wanted) == arguments
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (None, "has not registered"),
+        ({"conditions": [{"type": "Ready", "status": "False", "message": "no network"}]}, "no network"),
+        ({}, "kubelet has not reported"),
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, "offers no nvidia.com/gpu"),
+    ],
+)
+def test_complaint_says_what_is_missing(node: ModuleType, status: dict[str, Any] | None, words: str) -> None:
+    assert words in node.complaint(None if status is None else {"status": status}, "nvidia.com/gpu")
+
+
+def test_allocatable_counts_nothing_as_zero(node: ModuleType) -> None:
+    assert node.allocatable({"status": {}}, "nvidia.com/gpu") == 0
+    assert node.allocatable({"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, "nvidia.com/gpu") == 2
+
+
+def test_unchanged_objects_are_no_change(manifest: ModuleType) -> None:
+    assert manifest.changed_objects("daemonset.apps/a unchanged\n") == []
+    assert manifest.changed_objects("daemonset.apps/a configured\nconfigmap/b unchanged\n") == [
+        "daemonset.apps/a configured"
+    ]
