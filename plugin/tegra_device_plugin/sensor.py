@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -21,17 +21,17 @@ class Sensor:
     def __init__(self, deadline: float) -> None:
         """`deadline` in seconds."""
         self._deadline = deadline
-        self._thread: threading.Thread | None = None
+        self._last: Future[Any] | None = None
 
     async def read(self, function: Callable[[], T]) -> T:
         """Give what `function` returns or raises; raises TimeoutError if it, or an earlier one, hangs."""
-        if self._thread and self._thread.is_alive():
+        if self._last and not self._last.done():
             raise TimeoutError("an earlier read of the board still hangs")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
+        self._last = outcome = Future[T]()
 
         def work() -> None:
-            outcome: Future[T] = Future()
             try:
                 outcome.set_result(function())
             except Exception as error:
@@ -39,8 +39,7 @@ class Sensor:
             with suppress(RuntimeError):  # the loop has ended: nobody waits any more
                 loop.call_soon_threadsafe(_hand_over, outcome, answer)
 
-        self._thread = threading.Thread(target=work, name="sensor", daemon=True)
-        self._thread.start()
+        threading.Thread(target=work, name="sensor", daemon=True).start()
         async with asyncio.timeout(self._deadline):
             return await answer
 

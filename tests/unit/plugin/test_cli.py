@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.cli import main
+
+from tests import boards
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A simulated board."""
+    root = tmp_path / "host"
+    boards.build(boards.load()["orinnano-jp6"], root)
+    return root
+
+
+def test_detect_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", "--host-root", str(root), "--output", "json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["platform"], facts["soc"], facts["gpu"]["chip"]) == ("tegra", "tegra234", "GA10B")
+    assert {"source", "found", "detail"} == set(facts["evidence"][0])
+
+
+def test_detect_as_text(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", "--host-root", str(root)]) == 0
+    out = capsys.readouterr().out
+    assert "tegra234" in out and "looked at:" in out
+
+
+def test_detect_elsewhere_says_what_was_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", "--host-root", str(tmp_path)]) == 1
+    assert "- " in capsys.readouterr().out
+
+
+def test_labels_tell_of_sharing(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "c.yaml"
+    sharing = "{timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
+    config.write_text(f"version: v1\nsharing: {sharing}\n")
+    assert main(["labels", "--host-root", str(root), "--config", str(config)]) == 0
+    assert "nvidia.com/gpu.replicas=4" in capsys.readouterr().out.splitlines()
+
+
+def test_labels_into_a_file(root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "labels"
+    assert main(["labels", "--host-root", str(root), "--output", "nfd", "--output-file", str(file)]) == 0
+    assert "jetson-k3s.github.io/chip=GA10B" in file.read_text().splitlines()
+
+
+def test_config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("version: v1\n")
+    assert main(["config", "check", str(config)]) == 0
+    config.write_text("version: v1\nfoo: 1\n")
+    assert main(["config", "check", str(config)]) == 2
+    assert f"{config}:2: foo is not known" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["run", "--log-format", "xml"], ["run", "--config", "/nonexistent"]])
+def test_run_with_bad_settings(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["run", "--nonsense"], ["detect", "--output", "xml"]]
+)
+def test_bad_usage(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2

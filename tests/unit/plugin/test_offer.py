@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is advertised and granted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tegra_device_plugin import cdi
+from tegra_device_plugin.config import Settings, Sharing
+from tegra_device_plugin.health import Verdict
+from tegra_device_plugin.offer import Mount, Offer, RefusedRequestError, make_offer, preferred
+
+GOOD = Verdict(True, "ok", "")
+NODES = ("/dev/nvmap", "/dev/nvhost-gpu")
+
+
+def offer(settings: Settings | None = None, verdict: Verdict = GOOD) -> Offer:
+    """Offer of a board with two nodes."""
+    return make_offer(settings or Settings(), NODES, verdict)
+
+
+def test_an_exclusive_gpu_is_one_device() -> None:
+    assert offer().ids == ("igpu0",)
+    assert offer().grant.envs == (("NVIDIA_VISIBLE_DEVICES", "all"),)
+    assert offer().grant.device_nodes == NODES
+
+
+def test_replicas_are_numbered_as_nvidia_does() -> None:
+    assert offer(Settings(sharing=Sharing(replicas=3))).ids == ("igpu0::0", "igpu0::1", "igpu0::2")
+
+
+def test_index_asks_for_the_first_gpu() -> None:
+    assert offer(Settings(device_id_strategy="index")).grant.envs == (("NVIDIA_VISIBLE_DEVICES", "0"),)
+
+
+def test_volume_mounts_name_the_gpu_by_a_mount() -> None:
+    grant = offer(Settings(device_list_strategy=("volume-mounts",))).grant
+    assert grant.envs == (("NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices"),)
+    assert grant.mounts == (Mount("/dev/null", "/var/run/nvidia-container-devices/all"),)
+
+
+def test_cdi_never_goes_without_the_environment() -> None:
+    grant = offer(Settings(device_list_strategy=("cdi-cri",), device_id_strategy="index")).grant
+    assert grant.cdi_devices == (cdi.device("0"),)
+    assert grant.envs == (("NVIDIA_VISIBLE_DEVICES", "0"),)
+
+
+def test_nodes_can_be_left_to_the_runtime() -> None:
+    assert offer(Settings(pass_device_specs=False)).grant.device_nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [(["x"], "unknown device 'x'"), ([], "no device"), (["igpu0", "igpu0"], "twice")],
+)
+def test_requests_that_cannot_be_met(asked: list[str], why: str) -> None:
+    with pytest.raises(RefusedRequestError, match=why):
+        offer().check("nvidia.com/gpu", asked)
+
+
+def test_an_unhealthy_gpu_is_not_given() -> None:
+    with pytest.raises(RefusedRequestError, match="too-hot"):
+        offer(verdict=Verdict(False, "too-hot", "")).check("nvidia.com/gpu", ["igpu0"])
+
+
+def test_a_resource_that_was_renamed_is_not_given() -> None:
+    with pytest.raises(RefusedRequestError, match=r"replaced by nvidia\.com/gpu"):
+        offer().check("nvidia.com/gpu.shared", ["igpu0"])
+
+
+def test_two_shares_are_given_only_where_that_is_wanted() -> None:
+    asked = ["igpu0::0", "igpu0::1"]
+    offer(Settings(sharing=Sharing(4, fail_requests_greater_than_one=False))).check("nvidia.com/gpu", asked)
+    with pytest.raises(RefusedRequestError, match="ask for 1"):
+        offer(Settings(sharing=Sharing(4))).check("nvidia.com/gpu", asked)
+
+
+@given(st.lists(st.text()), st.lists(st.text()), st.integers(-5, 20))
+def test_a_preference_is_a_choice_among_what_is_there(
+    available: list[str], forced: list[str], size: int
+) -> None:
+    chosen = preferred(available, forced, size)
+    everything = {*available, *forced}
+    assert len(chosen) == len(set(chosen)) == max(0, min(size, len(everything)))
+    assert set(chosen) <= everything
+    if len(set(forced)) <= size:
+        assert set(forced) <= set(chosen)
+
+
+def test_replicas_are_preferred_by_number() -> None:
+    assert preferred(["igpu0::10", "igpu0::9", "igpu0::2"], [], 2) == ["igpu0::2", "igpu0::9"]

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocking reads: their answers, their errors, and those that never end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from tegra_device_plugin.sensor import Sensor
+
+
+async def test_answers_and_errors_come_through() -> None:
+    sensor = Sensor(deadline=5)
+    assert await sensor.read(lambda: 42) == 42
+    with pytest.raises(OSError, match="broken"):
+        await sensor.read(broken)
+
+
+def broken() -> int:
+    """Fail as a sensor does."""
+    raise OSError("broken")
+
+
+async def test_a_hanging_read_is_given_up_and_adds_no_thread() -> None:
+    sensor = Sensor(deadline=0.05)
+    release = threading.Event()
+    before = threading.active_count()
+    with pytest.raises(TimeoutError):
+        await sensor.read(release.wait)
+    for _ in range(3):
+        with pytest.raises(TimeoutError, match="earlier"):
+            await sensor.read(lambda: True)
+    assert threading.active_count() == before + 1
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "sensor":
+            thread.join(5)
+    assert await sensor.read(lambda: "again") == "again"
