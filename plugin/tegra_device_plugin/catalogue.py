@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Literal
 
 import yaml
@@ -59,7 +59,7 @@ class Catalogue:
 @functools.cache
 def load() -> Catalogue:
     """The catalogue that the package ships."""
-    text = resources.files(__package__).joinpath("catalogue.yaml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8")
     tables = yaml.load(text, Loader=_Loader)  # noqa: S506 - both loaders it can be are safe ones
     return Catalogue(
         socs={name: Soc(**entry) for name, entry in tables["socs"].items()},

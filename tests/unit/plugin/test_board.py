@@ -248,6 +248,14 @@ def _raspberry_pi(root: Path) -> None:
     (tree / "compatible").write_bytes(b"raspberrypi,5-model-b\0brcm,bcm2712\0")
 
 
+def _driver_that_serves_nothing(root: Path) -> None:
+    driver = root / "sys/bus/platform/drivers/gk20a"
+    driver.mkdir(parents=True)
+    (driver / "bind").touch()
+    (root / "sys/module/nvgpu").mkdir(parents=True)
+    (driver / "module").symlink_to("../../../../module/nvgpu")
+
+
 def _l4t_container_on_a_pc(root: Path) -> None:
     _x86(root)
     (root / "etc").mkdir()
@@ -258,7 +266,10 @@ def _nothing(root: Path) -> None:
     root.mkdir(exist_ok=True)
 
 
-@pytest.mark.parametrize("machine", [_x86, _dgx_spark, _raspberry_pi, _l4t_container_on_a_pc, _nothing])
+@pytest.mark.parametrize(
+    "machine",
+    [_x86, _dgx_spark, _raspberry_pi, _driver_that_serves_nothing, _l4t_container_on_a_pc, _nothing],
+)
 def test_other_machines_are_no_tegra(machine: Any, tmp_path: Path) -> None:
     machine(tmp_path)
     board = identify(tmp_path)
