@@ -145,6 +145,12 @@ def test_what_happens_to_a_ready_gpu(damage: Callable[[Path], None], reason: str
     assert judge(sample(tmp_path, gpu)).reason == reason
 
 
+@pytest.mark.parametrize("board", ["agxorin-jp5", "agxorin-jp6"])
+def test_zone_that_is_off_has_no_temperature(board: str, tmp_path: Path) -> None:
+    build(BOARDS[board], tmp_path, state="unpowered")
+    assert sample(tmp_path, detect(tmp_path).gpu).temperature_celsius is None
+
+
 def test_zone_that_answers_eagain_is_only_off(tmp_path: Path) -> None:
     build(BOARDS["orinnano-jp6"], tmp_path)
     temp = tmp_path / "sys/class/thermal/thermal_zone1/temp"
