@@ -117,13 +117,15 @@ def _places(host: HostTree, board: Board) -> Iterator[_Place]:
 
 def _platform_places(host: HostTree) -> Iterator[_Place]:
     scaled = (host.link(f"{_DEVFREQ}/{name}/device") for name in host.names(_DEVFREQ))
+    # By name first: a board has some 300 platform devices.
     named = (name for name in host.names(_PLATFORM_DEVICES) if _chip_suffix(name) is not None)
-    sources = (
-        (_DEVFREQ, next((device for device in scaled if device and _is_gpu(host, device)), None)),
-        ("driver gk20a", next(iter(nvgpu_devices(host)), None)),
-        (_PLATFORM_DEVICES, host.link(f"{_PLATFORM_DEVICES}/{next(named, '')}")),
-    )
-    for source, device in sources:
+    sources = {
+        _DEVFREQ: (device for device in scaled if device and _is_gpu(host, device)),
+        "driver gk20a": iter(nvgpu_devices(host)),
+        _PLATFORM_DEVICES: (host.link(f"{_PLATFORM_DEVICES}/{name}") for name in named),
+    }
+    for source, devices in sources.items():
+        device = next(devices, None)
         yield _Place(device, "gk20a", Evidence(source, device is not None, device or "no GPU there"))
 
 

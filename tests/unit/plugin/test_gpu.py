@@ -99,6 +99,18 @@ def test_discrete_gpu_mode_of_igx_has_no_integrated_gpu(tmp_path: Path) -> None:
     assert (detection.gpu.state, detection.gpu.device_nodes) == ("absent", ())
 
 
+def test_a_tegra_whose_gpu_is_disabled_has_none(tmp_path: Path) -> None:
+    build(BOARDS["agxorin-jp5"], tmp_path)
+    bus = tmp_path / "sys/bus/platform"
+    for link in (bus / "devices/17000000.ga10b", bus / "drivers/gk20a/17000000.ga10b"):
+        link.unlink()
+    shutil.rmtree(tmp_path / "sys/class/devfreq")
+    (bus / "devices/13e00000.host1x").symlink_to("../../../devices/soc0")
+    assert detect(tmp_path).gpu.state == "absent"
+    (bus / "devices/13e00000.host1x").unlink()
+    assert detect(tmp_path).gpu.state == "absent"
+
+
 def test_a_card_in_a_slot_is_not_thors_gpu(tmp_path: Path) -> None:
     build(BOARDS["thor5000-jp70"], tmp_path)
     integrated = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
