@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure a plugin from outside, on a simulated board with a simulated kubelet; print a table."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tegra_device_plugin.kubelet import api_pb2 as api
+
+from tests import boards
+from tests.benchmarks.http2 import Connection
+from tests.conformance.fake_kubelet import FakeKubelet
+from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
+
+BOARD = "agxorin-jp6"
+WARM_UP = 300
+_MS, _US = 1e3, 1e6
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table; `aim` is an upper limit in the same unit."""
+
+    what: str
+    value: float
+    unit: str
+    aim: float | None = None
+    detail: str = ""
+
+
+async def measure(command: str, rounds: int, idle_seconds: float) -> list[Result]:
+    """Run everything."""
+    with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
+        root, directory = Path(parent, "host"), Path(parent, "device-plugins")
+        boards.build(boards.load()[BOARD], root)
+        kubelet = FakeKubelet(directory, "1.20")
+        await kubelet.start()
+        results = [await start_to_register(command, root, kubelet, rounds)]
+        async with running(command, root, directory) as plugin:
+            await kubelet.until_allocatable()
+            results += [*allocate(kubelet), await restart_to_register(kubelet, rounds)]
+            results.append(await health_to_message(root, kubelet))
+            results += [*memory(plugin), await idle(plugin, idle_seconds)]
+        await kubelet.stop(leave_socket=False)
+    return results
+
+
+async def start_to_register(command: str, root: Path, kubelet: FakeKubelet, rounds: int) -> Result:
+    """From the start of the process, imports included, to the kubelet's handler."""
+    taken = []
+    for _ in range(rounds):
+        kubelet.requests.clear()
+        begin = time.perf_counter()
+        async with running(command, root, kubelet.directory):
+            await kubelet.until(lambda: bool(kubelet.requests), "registration")
+            taken.append(time.perf_counter() - begin)
+    return Result("start to Register", statistics.median(taken) * _MS, "ms", 300, _spread(taken, _MS))
+
+
+async def restart_to_register(kubelet: FakeKubelet, rounds: int) -> Result:
+    """From the new kubelet.sock to the kubelet's handler."""
+    taken = []
+    for _ in range(rounds):
+        await kubelet.until_allocatable()
+        await kubelet.stop()
+        kubelet.requests.clear()
+        begin = time.perf_counter()
+        await kubelet.start()
+        await kubelet.until(lambda: bool(kubelet.requests), "registration")
+        taken.append(time.perf_counter() - begin)
+    await kubelet.until_allocatable()
+    median = statistics.median(taken) * _MS
+    return Result("new kubelet.sock to Register", median, "ms", 50, _spread(taken, _MS))
+
+
+def allocate(kubelet: FakeKubelet, calls: int = 3000) -> list[Result]:
+    """One container, one device, one call after the other, from a bare HTTP/2 client."""
+    (device,) = [device for device, _ in kubelet.client.lists[0]]
+    request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=[device])])
+    message = request.SerializeToString()
+    taken = []
+    with Connection(kubelet.client.path, "/v1beta1.DevicePlugin/Allocate") as connection:
+        for number in range(WARM_UP + calls):
+            begin = time.perf_counter()
+            answer = connection.call(message)
+            if number >= WARM_UP:
+                taken.append(time.perf_counter() - begin)
+    assert api.AllocateResponse.FromString(answer).container_responses[0].devices
+    percentiles = statistics.quantiles(taken, n=100)
+    return [
+        Result("Allocate p50", percentiles[49] * _US, "us", 250, f"{calls} calls"),
+        Result("Allocate p99", percentiles[98] * _US, "us"),
+    ]
+
+
+async def health_to_message(root: Path, kubelet: FakeKubelet) -> Result:
+    """From a device node that vanishes to the list that says so."""
+    node = root / "dev/nvmap"
+    node.rename(root / "nvmap")
+    begin = time.perf_counter()
+    await kubelet.until_allocatable(0)
+    taken = time.perf_counter() - begin
+    (root / "nvmap").rename(node)
+    await kubelet.until_allocatable()
+    return Result("health change to message", taken, "s", 10)
+
+
+def memory(plugin: Plugin) -> list[Result]:
+    """Memory of the process, which has served all of the above."""
+    lines = Path(f"/proc/{plugin.process.pid}/smaps_rollup").read_text().splitlines()
+    kib = {line.split()[0].rstrip(":"): int(line.split()[1]) for line in lines[1:]}
+    return [
+        Result("RSS", kib["Rss"] / 1024, "MiB", 36),
+        Result("PSS", kib["Pss"] / 1024, "MiB"),
+        Result("private", plugin.private_kib() / 1024, "MiB"),
+    ]
+
+
+async def idle(plugin: Plugin, seconds: float) -> Result:
+    """CPU time while nothing happens, per minute."""
+
+    def used() -> float:
+        # Fields 14 and 15 of proc(5) stat: threads that have ended are counted too, unlike in
+        # task/*/schedstat.
+        fields = Path(f"/proc/{plugin.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    await asyncio.sleep(seconds)
+    return Result("idle CPU", (used() - before) * 60 / seconds * _MS, "ms/min", 60, f"over {seconds:g} s")
+
+
+def table(results: Sequence[Result]) -> str:
+    """Give the results, one a line, and whether each aim was reached."""
+    lines = [f"{'':<30}{'value':>9} {'unit':<7}{'aim':>6}"]
+    for result in results:
+        verdict = "" if result.aim is None else ("reached" if result.value <= result.aim else "MISSED")
+        aim = "" if result.aim is None else f"{result.aim:g}"
+        figures = f"{result.what:<30}{result.value:>9.1f} {result.unit:<7}{aim:>6}"
+        lines.append(f"{figures} {verdict:<8} {result.detail}".rstrip())
+    return "\n".join(lines)
+
+
+def _spread(taken: Sequence[float], scale: float) -> str:
+    return f"{min(taken) * scale:.1f} to {max(taken) * scale:.1f}, {len(taken)} times"
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--plugin-command", default=DEFAULT_COMMAND, help="see tests/conformance/conftest.py")
+    parser.add_argument("--rounds", type=int, default=10, help="how often a start is repeated")
+    parser.add_argument("--idle-seconds", type=float, default=60)
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    sys.stdout.write(f"simulated {BOARD}, simulated kubelet, load {load:.1f} on {os.cpu_count()} CPUs\n")
+    results = asyncio.run(measure(options.plugin_command, options.rounds, options.idle_seconds))
+    sys.stdout.write(table(results) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
