@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ _NVIDIA_VENDOR = "0x10de"
 # Where R34 and later put the user device nodes when the GPU is first switched on (nvgpu os/linux/ioctl.c).
 _SWITCHED_ON_NODE = "/dev/nvgpu/igpu0/ctrl"
 _R36 = 36
+_MEM_TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -218,8 +220,5 @@ def _device_nodes(host: HostTree, driver: str, l4t: str | None) -> tuple[str, ..
 
 def _memory_bytes(host: HostTree) -> int | None:
     """All of the board's memory in bytes: the GPU has none of its own."""
-    for line in (host.text("/proc/meminfo") or "").splitlines():
-        key, _, value = line.partition(":")
-        if key == "MemTotal":
-            return int(value.removesuffix("kB")) * 1024
-    return None
+    total = _MEM_TOTAL.search(host.text("/proc/meminfo") or "")
+    return int(total[1]) * 1024 if total else None

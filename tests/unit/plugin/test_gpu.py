@@ -2,6 +2,7 @@
 """Where the integrated GPU is, what it is and whether it can be used, on every board and its siblings."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -186,6 +187,15 @@ def test_detection_does_not_read_what_wakes_the_gpu(tmp_path: Path, monkeypatch:
     detect(tmp_path)
     assert any(path.endswith("compatible") for path in read), "the record itself must work"
     assert [path for path in read if path.endswith(("_fs_mask", "load"))] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mknod needs root")
+def test_real_device_nodes_count(tmp_path: Path) -> None:
+    fixture = BOARDS["orinnano-jp6"]
+    build(fixture, tmp_path, nodes="char")
+    gpu = detect(tmp_path).gpu
+    assert gpu.state == "ready"
+    assert {f"/dev/{name}" for name in fixture.cuda_nodes} <= set(gpu.device_nodes)
 
 
 def test_json_form_has_the_promised_keys(tmp_path: Path) -> None:

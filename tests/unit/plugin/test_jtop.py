@@ -86,7 +86,7 @@ FAILURES = {
     "dies": ("raise SystemExit(3)", "died"),
     "hangs": (WAIT, "no answer"),
     "hangs and ignores signals": (
-        f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{WAIT}",
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)",
         "no answer",
     ),
     "goes silent": (f"{SAY_FULL}\n{WAIT}", "no answer"),
@@ -109,6 +109,14 @@ async def test_failures_are_one_log_line(
     assert all(reason in message for message in failures)
     if "print('''" not in code:
         assert len(failures) == 1
+
+
+async def test_after_a_good_time_a_failure_is_retried_quickly(host: Path) -> None:
+    runs = host / "runs"
+    counting = f"open({str(runs)!r}, 'a').write('x')\n{SAY_FULL}"
+    options = Client((sys.executable, "-c", counting), retries=(0.01, 3600.0))
+    async with running(JtopProbe(host, options)):
+        await eventually(lambda: runs.exists() and len(runs.read_text()) >= 3)
 
 
 async def test_service_that_comes_later_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -91,6 +91,21 @@ def test_sharing_is_labelled_as_gpu_feature_discovery_does(
     assert tuple(found[f"nvidia.com/{key}"] for key in keys) == expected
 
 
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        ("quill", "quill"),
+        ("Jetson AGX Orin as NX-16GB", "Jetson-AGX-Orin-as-NX-16GB"),
+        ("_Carrier (rev. B)_", "Carrier-rev.-B"),
+        ("x" * 62 + " y", "x" * 62),
+        ("Trägerplatine", "Tr-gerplatine"),
+    ],
+)
+def test_any_text_becomes_a_valid_value(model: str, value: str, tmp_path: Path) -> None:
+    build(BOARDS["orinnano-jp6"].but(dt_model=model), tmp_path)
+    assert labels(detect(tmp_path))["nvidia.com/gpu.machine"] == value
+
+
 def test_nothing_attracts_nvidias_own_plugin(orin: Path) -> None:
     assert "nvidia.com/gpu.present" not in labels(detect(orin))
 
