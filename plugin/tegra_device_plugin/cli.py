@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tegra-device-plugin", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--version", action=_Version, nargs=0, help="print version and git revision, and end")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser(
@@ -77,6 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("file", type=Path, metavar="FILE")
     check.set_defaults(command=_config_check)
     return parser
+
+
+class _Version(argparse.Action):
+    """Unlike argparse's own, it finds the version out only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from tegra_device_plugin import version
+
+        parser.exit(EXIT_OK, f"{parser.prog} {version.version()} (revision {version.revision()})\n")
 
 
 def _add_host_root(parser: argparse.ArgumentParser) -> None:

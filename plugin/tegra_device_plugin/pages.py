@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from importlib import metadata
 
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.httpd import Page
@@ -14,6 +13,7 @@ from tegra_device_plugin.jtop import JtopProbe
 from tegra_device_plugin.kubelet.registration import Registrar
 from tegra_device_plugin.kubelet.server import Advertised
 from tegra_device_plugin.metrics import CONTENT_TYPE, Counters, Metric, counters, exposition, gauge
+from tegra_device_plugin.version import version
 
 # Three times the longest pause of either loop (health.POLL_SECONDS, Pace.look, Pace.register).
 STUCK_SECONDS = 40.0
@@ -118,11 +118,3 @@ class Pages:
                 yield gauge(
                     "tegra_power_mode", "The mode set by nvpmodel, always 1.", 1, mode=telemetry.power_mode
                 )
-
-
-def version() -> str:
-    """Give the plugin's version; `unknown` when it runs from a source tree."""
-    try:
-        return metadata.version("tegra-device-plugin")
-    except metadata.PackageNotFoundError:
-        return "unknown"
