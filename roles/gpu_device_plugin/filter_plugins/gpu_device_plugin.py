@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 # Makes the pods new when an image was built again under the same name.
-IMAGE_ID_ANNOTATION = "jetson-k3s.io/image-id"
+IMAGE_ID_ANNOTATION = "jetson-k3s.github.io/image-id"
 
 
 def rendered(manifest: str, image: str, image_id: str) -> str:

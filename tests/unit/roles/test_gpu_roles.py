@@ -37,7 +37,7 @@ def test_daemonset_gets_image_and_its_id_and_is_never_pulled(load: Load) -> None
     template = daemonset["spec"]["template"]
     assert {container["image"] for container in template["spec"]["containers"]} == {"plugin:9"}
     assert {container["imagePullPolicy"] for container in template["spec"]["containers"]} == {"Never"}
-    assert template["metadata"]["annotations"]["jetson-k3s.io/image-id"] == "sha256:ab"
+    assert template["metadata"]["annotations"]["jetson-k3s.github.io/image-id"] == "sha256:ab"
     # Docker mode: K3s refuses any runtimeClassName there.
     assert "runtimeClassName" not in template["spec"]
 

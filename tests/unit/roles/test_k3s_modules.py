@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pure parts of the modules that install K3s and talk to its server."""
 
+import ast
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.conftest import ROLES, Load
 
 HASH = "0123456789abcdef" * 4
 
@@ -99,4 +101,20 @@ def test_unchanged_objects_are_no_change(manifest: ModuleType) -> None:
     assert manifest.changed_objects("daemonset.apps/a unchanged\n") == []
     assert manifest.changed_objects("daemonset.apps/a configured\nconfigmap/b unchanged\n") == [
         "daemonset.apps/a configured"
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(
+        {*ROLES.glob("*/library/*.py"), *ROLES.glob("*/module_utils/*.py")}
+        - {ROLES / "preflight/library/bundle_facts.py"}
+    ),
+    ids=lambda path: str(path.relative_to(ROLES)),
+)
+def test_code_for_boards_is_python_3_6(path: Path) -> None:
+    # bundle_facts runs on the controller; all others on boards, the oldest of which have Python 3.6.
+    tree = ast.parse(path.read_text(), feature_version=(3, 6))
+    assert not [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "__future__"
     ]
