@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node labels that describe the GPU: those of NVIDIA's gpu-feature-discovery, and what only a Jetson has.
 
-`nvidia.com/gpu.present` is not among them: NVIDIA's chart selects nodes by it, and its plugin would come and
-contend for the resource. Nor are the driver labels: no file tells an integrated driver's version.
+`nvidia.com/gpu.present` is not among them: it says where the plugin runs, which is up to whoever installs it.
+Nor are the driver labels: no file tells an integrated driver's version.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_any_text_becomes_a_valid_value(model: str, value: str, tmp_path: Path) 
     assert labels(detect(tmp_path))["nvidia.com/gpu.machine"] == value
 
 
-def test_nothing_attracts_nvidias_own_plugin(orin: Path) -> None:
+def test_the_label_that_places_the_plugin_is_not_the_plugins_to_give(orin: Path) -> None:
     assert "nvidia.com/gpu.present" not in labels(detect(orin))
 
 
