@@ -26,8 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             _complain(problem)
         return EXIT_USAGE
-    except (OSError, ExceptionGroup) as error:
+    except OSError as error:
         _complain(str(error))
+        return EXIT_FAILED
+    except ExceptionGroup as failures:
+        expected, unexpected = failures.split(OSError)
+        if unexpected or not expected:
+            raise
+        for failure in expected.exceptions:
+            _complain(str(failure))
         return EXIT_FAILED
     return code
 

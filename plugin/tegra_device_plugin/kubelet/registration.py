@@ -36,6 +36,10 @@ KUBELET_SOCKET = "kubelet.sock"
 log = logging.getLogger(__name__)
 
 
+class StaleMountError(OSError):
+    """The directory that this container has mounted does not exist any more."""
+
+
 @dataclass(frozen=True)
 class Pace:
     """How often and how long, in seconds."""
@@ -190,6 +194,7 @@ class Registrar:
         return self.endpoint is not None and self.endpoint.dialled
 
     def _look(self) -> Facts:
+        check_mount(self._directory)
         offer = self._advertised.offer
         rivals = self._live_rivals()
         self._rivals |= rivals
@@ -298,6 +303,19 @@ class Registrar:
         self._retiring = [endpoint for endpoint in self._retiring if endpoint not in done]
         for endpoint in done:
             await endpoint.stop()
+
+
+def check_mount(directory: Path) -> None:
+    """Raise OSError if `directory` was deleted under a mount of it, which then never shows the new one.
+
+    A container that starts again gets the new one; ending is all that can be done about it from inside.
+    """
+    with suppress(FileNotFoundError):
+        if directory.stat().st_nlink == 0:
+            raise StaleMountError(
+                f"{directory} was deleted on the host, and this container still has the deleted one: "
+                "it has to start again"
+            )
 
 
 def accepts(path: Path) -> bool:

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,8 @@ class Endpoint:
         self._stopping = True
         self._advertised.wake()
         await self._server.stop(grace=1)
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # gone with its directory, or removed by gRPC
+            self.path.unlink()
 
     def _handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         return {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,16 @@ def test_config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_run_with_bad_settings(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err
+
+
+def test_run_where_the_address_is_taken(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        places = ["--host-root", str(root), "--device-plugin-dir", str(tmp_path)]
+        assert main(["run", "--metrics-address", f"127.0.0.1:{port}", *places]) == 1
+    assert port in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from tegra_device_plugin.kubelet.registration import (
     Facts,
     Pace,
     Registered,
+    StaleMountError,
     accepts,
+    check_mount,
     reason_to_register,
     retry_delays,
     sweep,
@@ -76,6 +78,19 @@ def test_sweep_removes_the_dead_and_leaves_the_living(
         Path("other.sock").touch()
         sweep(Path())
         assert sorted(path.name for path in Path().iterdir()) == ["other.sock", "tegra-gpu-2-0.sock"]
+
+
+def test_a_directory_deleted_under_its_mount_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_mount(tmp_path)
+    check_mount(tmp_path / "absent")
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    monkeypatch.chdir(mounted)  # like a mount, a working directory outlives its name
+    mounted.rmdir()
+    with pytest.raises(StaleMountError, match="deleted on the host"):
+        check_mount(Path())
 
 
 def test_a_full_queue_is_not_a_dead_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

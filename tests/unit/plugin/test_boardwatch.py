@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what is seen of the board to what is offered."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin import health
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config import Settings, Sharing
+from tegra_device_plugin.kubelet.server import Advertised
+from tegra_device_plugin.sensor import Sensor
+
+from tests import boards
+
+BOARDS = boards.load()
+
+
+class Watched:
+    """A board that is looked at by hand."""
+
+    def __init__(self, root: Path, settings: Settings | None = None) -> None:
+        self.advertised = Advertised()
+        self.watch = BoardWatch(settings or Settings(host_root=root), self.advertised)
+
+    async def looks(self, count: int = 1) -> str:
+        """Look so many times; say what is offered then."""
+        for _ in range(count):
+            await self.watch.look()
+        offer = self.advertised.offer
+        return "nothing" if offer is None else f"{len(offer.ids)} {offer.reason}"
+
+
+@pytest.mark.parametrize("board", BOARDS)
+async def test_every_ready_board_is_offered_at_the_first_look(board: str, tmp_path: Path) -> None:
+    boards.build(BOARDS[board], tmp_path)
+    watched = Watched(tmp_path)
+    assert await watched.looks() == "1 ok"
+    assert watched.advertised.offer is not None
+    nodes = watched.advertised.offer.grant.device_nodes
+    assert nodes and all(tmp_path.joinpath(node[1:]).exists() for node in nodes)
+
+
+async def test_another_machine_offers_nothing(tmp_path: Path) -> None:
+    assert await Watched(tmp_path).looks(3) == "nothing"
+
+
+async def test_a_gpu_that_vanishes_stays_in_the_list_and_comes_back(tmp_path: Path) -> None:
+    root, away = tmp_path / "host", tmp_path / "away"
+    boards.build(BOARDS["orinnano-jp6"], root)
+    watched = Watched(root)
+    assert await watched.looks() == "1 ok"
+    root.rename(away)
+    root.mkdir()
+    assert await watched.looks() == "1 ok"  # one bad look is no verdict
+    assert await watched.looks() == "1 device-gone"
+    shutil.rmtree(root)
+    away.rename(root)
+    assert await watched.looks(3) == "1 ok"
+
+
+async def test_a_look_that_hangs_or_fails_is_not_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boards.build(BOARDS["orinnano-jp6"], tmp_path)
+    watched = Watched(tmp_path)
+    assert await watched.looks() == "1 ok"
+    monkeypatch.setattr(watched.watch, "_sensor", Sensor(deadline=0.05))
+    hanging, original = threading.Event(), health.sample
+
+    def hang(*_arguments: object) -> None:
+        hanging.wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(health, "sample", hang)
+        assert await watched.looks(2) == "1 unknown"
+    assert health.sample is original
+    assert await watched.looks() == "1 unknown"  # the first read still hangs
+    hanging.set()
+    for thread in threading.enumerate():
+        if thread.name == "sensor":
+            thread.join(5)
+    assert await watched.looks(3) == "1 ok"
+
+
+async def test_a_board_without_csv_files_is_not_offered_by_cdi(tmp_path: Path) -> None:
+    boards.build(BOARDS["orinnano-jp6"], tmp_path)
+    shutil.rmtree(tmp_path / "etc/nvidia-container-runtime")
+    settings = Settings(host_root=tmp_path, device_list_strategy=("cdi-cri",))
+    assert await Watched(tmp_path, settings).looks(3) == "nothing"
+
+
+async def test_other_settings_take_effect_at_once(tmp_path: Path) -> None:
+    boards.build(BOARDS["orinnano-jp6"], tmp_path)
+    watched = Watched(tmp_path)
+    await watched.looks()
+    watched.watch.use(Settings(host_root=tmp_path, sharing=Sharing(replicas=3)))
+    assert watched.advertised.offer is not None
+    assert len(watched.advertised.offer.ids) == 3
