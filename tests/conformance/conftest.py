@@ -28,10 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture
-def board(tmp_path: Path) -> Path:
-    """Host tree of a simulated Jetson whose GPU is ready."""
-    root = tmp_path / "host"
+@pytest.fixture(scope="session")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Host tree of a simulated Jetson whose GPU is ready; nobody changes it."""
+    root = tmp_path_factory.mktemp("board") / "host"
     boards.build(boards.load()[BOARD], root)
     return root
 

@@ -29,6 +29,14 @@ sharing:
 """
 
 
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    """Host tree of a simulated Jetson, to be changed by the test."""
+    root = tmp_path / "host"
+    boards.build(boards.load()[BOARD], root)
+    return root
+
+
 async def test_a_gpu_that_dies_and_comes_back_is_told_to_every_stream(
     kubelet: FakeKubelet, start: Start, board: Path
 ) -> None:

@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import boards
-from tests.conformance.conftest import BOARD
 from tests.conformance.fake_kubelet import GENERATIONS, FakeKubelet, Fault, Generation, refusing_socket
 from tests.conformance.plugin import running
 from tests.conformance.test_registration import until_one_endpoint
@@ -82,20 +80,12 @@ async def play(command: str, board: Path, generation: Generation, events: list[s
             await kubelet.stop(leave_socket=False)
 
 
-@pytest.fixture(scope="module")
-def ready_board(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Host tree that no example changes."""
-    root = tmp_path_factory.mktemp("board") / "host"
-    boards.build(boards.load()[BOARD], root)
-    return root
-
-
 @settings(max_examples=15, deadline=None)
 @given(
     generation=st.sampled_from(GENERATIONS),
     events=st.lists(st.sampled_from(list(EVENTS)), min_size=2, max_size=10),
 )
 def test_the_resource_comes_back_after_any_sequence_of_faults(
-    pytestconfig: pytest.Config, ready_board: Path, generation: Generation, events: list[str]
+    pytestconfig: pytest.Config, board: Path, generation: Generation, events: list[str]
 ) -> None:
-    asyncio.run(play(pytestconfig.getoption("--plugin-command"), ready_board, generation, events))
+    asyncio.run(play(pytestconfig.getoption("--plugin-command"), board, generation, events))
