@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
-# The only package that keeps its sources, so that a traceback on a board shows lines.
-READABLE = "tegra_device_plugin"
+# These keep their sources: the plugin so that a traceback on a board shows lines, jetson-stats because it
+# reads its own, and because its licence asks for them.
+READABLE = ("tegra_device_plugin", "jtop")
 LIBRARY_DIRECTORIES = ("lib", "usr/lib", "usr/local/lib")
 # Opened by name at run time, so no ELF file needs them: glibc does it to end a thread.
 OPENED_BY_NAME = ("libgcc_s.so.1",)
@@ -63,8 +64,7 @@ def compile_sources(root: Path, directory: Path) -> None:
     Bytecode is "unchecked": valid whatever the file times are, as a read-only root cannot be renewed anyway.
     """
     for cache in list(directory.rglob("__pycache__")):
-        if READABLE not in cache.parts:
-            shutil.rmtree(cache)
+        shutil.rmtree(cache)
     compiled = functools.partial(
         compileall.compile_dir,
         quiet=1,
@@ -72,8 +72,8 @@ def compile_sources(root: Path, directory: Path) -> None:
         prependdir="/",
         invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
     )
-    readable = re.compile(rf"/{READABLE}/")
-    packages = list(directory.glob(READABLE))
+    readable = re.compile(rf"/({'|'.join(READABLE)})/")
+    packages = [directory / name for name in READABLE if (directory / name).is_dir()]
     if not compiled(directory, legacy=True, rx=readable) or not all(map(compiled, packages)):
         sys.exit(f"slim.py: there are sources below {directory} that do not compile")
     for source in list(directory.rglob("*.py")):

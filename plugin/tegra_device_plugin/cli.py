@@ -93,7 +93,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from tegra_device_plugin import version
 
-        parser.exit(EXIT_OK, f"{parser.prog} {version.version()} (revision {version.revision()})\n")
+        _say(f"{parser.prog} {version.version()} (revision {version.revision()})")
+        parser.exit(EXIT_OK)
 
 
 def _add_host_root(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The built images, loaded into the engine under names of the tests' own, and a way to run them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from images.arm64 import build, emulation, pack
+from tests.lab.engine import LABEL, docker
+from tests.lab.process import run
+
+REPOSITORY = "jetson-k3s-lab/image-test"
+# As the DaemonSet runs it (plugin/deploy); the engine's default seccomp profile applies.
+RESTRICTED = ("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--network=none")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An image in the engine; its archive is the one that boards load."""
+
+    name: str
+    arch: str
+    archive: Path
+    id: str
+
+    def command(self, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+        """Return the command line that runs the image once, as restricted as in the cluster."""
+        start = ["docker", "run", "--rm", f"--platform=linux/{self.arch}", f"--label={LABEL}=image-test"]
+        return [*start, *RESTRICTED, *options, self.name, *arguments]
+
+    def run(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """Run the image once and return what it said, whatever its exit code."""
+        return run(self.command(*arguments, options=options), check=False, timeout=120)
+
+    def python(self, program: str, *options: str) -> str:
+        """Run a Python program inside and return its output; it must succeed."""
+        inside = ("--interactive", "--entrypoint=python3.11", *options)
+        return run(self.command("-", options=inside), stdin=program, timeout=300).stdout
+
+    def label(self, name: str) -> str:
+        """Return the image's label org.opencontainers.image.NAME."""
+        form = f'{{{{index .Config.Labels "org.opencontainers.image.{name}"}}}}'
+        return docker("image", "inspect", f"--format={form}", self.name)
+
+
+@pytest.fixture(scope="session")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bool], Loaded]]:
+    """Load an image by architecture and whether it is the one with jtop; each is loaded once."""
+    loaded: dict[tuple[str, bool], Loaded] = {}
+    directory = tmp_path_factory.mktemp("images")
+
+    def get(arch: str, jtop: bool) -> Loaded:
+        if (arch, jtop) not in loaded:
+            emulation.ensure(arch)
+            name = f"{REPOSITORY}:{arch}{'-jtop' if jtop else ''}"
+            archive = build.build(arch, directory / f"{arch}-{jtop}.tar.gz", jtop=jtop)
+            image = pack.read_docker_archive(archive, directory / "layer.tar")
+            renamed = pack.Image([name], image.platform, image.config, image.layer)
+            pack.write_docker_archive(directory / "renamed.tar", [renamed])
+            run(["docker", "load", "--input", directory / "renamed.tar"])
+            loaded[arch, jtop] = Loaded(name, arch, archive, image.digest)
+        return loaded[arch, jtop]
+
+    yield get
+    for one in loaded.values():
+        run(["docker", "image", "rm", one.name], check=False)
+
+
+@pytest.fixture(scope="session", params=build.ARCHITECTURES)
+def image(request: pytest.FixtureRequest, load: Callable[[str, bool], Loaded]) -> Loaded:
+    """The plugin's image, for each architecture."""
+    return load(request.param, False)
+
+
+@pytest.fixture(scope="session", params=build.ARCHITECTURES)
+def jtop_image(request: pytest.FixtureRequest, load: Callable[[str, bool], Loaded]) -> Loaded:
+    """The image with jtop, for each architecture."""
+    return load(request.param, True)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that `make image` writes: read by nothing but a tar reader, not by their writer."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.arm64 import build, builder
+from images.arm64.context import CHECKOUT
+from tests.lab.process import run
+
+pytestmark = pytest.mark.lab
+
+# Bytes; what a board copies over its network and unpacks on an SD card.
+LARGEST_ARCHIVE = 20_000_000
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with everything that the build writes."""
+    directory = tmp_path_factory.mktemp("dist")
+    build.build_all(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def blobs(dist: Path) -> dict[str, bytes]:
+    """The OCI archive's files by name."""
+    return contents(dist / "tegra-device-plugin.oci.tar")
+
+
+@pytest.fixture(scope="module")
+def index(blobs: dict[str, bytes]) -> dict[str, Any]:
+    """The image index that the archive's only entry points to."""
+    assert json.loads(blobs["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
+    (entry,) = json.loads(blobs["index.json"])["manifests"]
+    found: dict[str, Any] = json.loads(blob(blobs, entry))
+    return found
+
+
+def contents(archive: Path) -> dict[str, bytes]:
+    """Return a tar's files."""
+    with tarfile.open(archive) as tar:
+        files = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
+        return {name: file.read() for name, file in files.items() if file}
+
+
+def blob(blobs: dict[str, bytes], descriptor: dict[str, Any]) -> bytes:
+    """Return what a descriptor points to, after comparing digest and size."""
+    data = blobs[f"blobs/{descriptor['digest'].replace(':', '/')}"]
+    assert sha256(data) == descriptor["digest"]
+    assert len(data) == descriptor["size"]
+    return data
+
+
+def sha256(data: bytes) -> str:
+    """Return a digest as OCI writes it."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def test_the_index_lists_both_platforms(index: dict[str, Any]) -> None:
+    assert [manifest["platform"] for manifest in index["manifests"]] == [
+        {"architecture": "arm64", "os": "linux", "variant": "v8"},
+        {"architecture": "amd64", "os": "linux"},
+    ]
+
+
+def test_every_blob_is_what_its_descriptor_says(blobs: dict[str, bytes], index: dict[str, Any]) -> None:
+    for listed in index["manifests"]:
+        manifest = json.loads(blob(blobs, listed))
+        config = json.loads(blob(blobs, manifest["config"]))
+        assert config["architecture"] == listed["platform"]["architecture"]
+        layers = [gzip.decompress(blob(blobs, layer)) for layer in manifest["layers"]]
+        assert [sha256(layer) for layer in layers] == config["rootfs"]["diff_ids"]
+
+
+@pytest.mark.parametrize(("arch", "machine"), [("arm64", 183), ("amd64", 62)])
+def test_the_interpreter_is_of_the_architecture_that_the_index_says(
+    blobs: dict[str, bytes], index: dict[str, Any], tmp_path: Path, arch: str, machine: int
+) -> None:
+    (listed,) = (one for one in index["manifests"] if one["platform"]["architecture"] == arch)
+    layer = tmp_path / "layer.tar.gz"
+    layer.write_bytes(blob(blobs, json.loads(blob(blobs, listed))["layers"][0]))
+    python = contents(layer)["usr/bin/python3.11"]
+    assert int.from_bytes(python[0x12:0x14], "little") == machine  # e_machine in ELF's header
+
+
+@pytest.mark.parametrize("arch", build.ARCHITECTURES)
+def test_docker_and_oci_archives_hold_the_same_image(
+    dist: Path, blobs: dict[str, bytes], index: dict[str, Any], arch: str
+) -> None:
+    (listed,) = (one for one in index["manifests"] if one["platform"]["architecture"] == arch)
+    config = blob(blobs, json.loads(blob(blobs, listed))["config"])
+    files = contents(dist / f"tegra-device-plugin-{arch}.tar.gz")
+    (entry,) = json.loads(files["manifest.json"])
+    assert files[entry["Config"]] == config
+    assert [sha256(files[name]) for name in entry["Layers"]] == json.loads(config)["rootfs"]["diff_ids"]
+    assert entry["RepoTags"] == [build.reference()]
+
+
+@pytest.mark.parametrize("arch", build.ARCHITECTURES)
+def test_the_archive_is_small(dist: Path, arch: str) -> None:
+    assert (dist / f"tegra-device-plugin-{arch}.tar.gz").stat().st_size < LARGEST_ARCHIVE
+
+
+def test_labels_say_what_it_is_and_of_which_commit(blobs: dict[str, bytes], index: dict[str, Any]) -> None:
+    for listed in index["manifests"]:
+        config = json.loads(blob(blobs, json.loads(blob(blobs, listed))["config"]))
+        labels = {key.rpartition(".")[2]: value for key, value in config["config"]["Labels"].items()}
+        assert labels["title"] == "tegra-device-plugin"
+        assert labels["version"] == build.version()
+        assert labels["licenses"] == "Apache-2.0"
+        assert labels["created"] == config["created"]
+        commit = labels["revision"].removesuffix("-dirty")
+        assert re.fullmatch("[0-9a-f]{40}", commit)
+        assert run(["git", "-C", CHECKOUT, "cat-file", "-t", commit]).stdout.strip() == "commit"
+
+
+def test_another_build_gives_the_same_bytes(
+    dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = builder.find().debian_base("amd64")
+    # An empty cache; only the base is the same.
+    monkeypatch.setenv("JETSON_K3S_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(builder.Docker, "debian_base", lambda _self, _arch: base)
+    again = build.build("amd64", tmp_path / "again.tar.gz")
+    assert again.read_bytes() == (dist / "tegra-device-plugin-amd64.tar.gz").read_bytes()
+
+
+@pytest.mark.parametrize("arch", build.ARCHITECTURES)
+def test_the_bill_of_materials_lists_what_is_in_the_layer(dist: Path, tmp_path: Path, arch: str) -> None:
+    document = json.loads((dist / f"tegra-device-plugin-{arch}.spdx.json").read_text())
+    assert document["spdxVersion"] == "SPDX-2.3"
+    listed = {package["name"]: package for package in document["packages"]}
+    ids = {package["SPDXID"] for package in document["packages"]}
+    assert len(ids) == len(document["packages"])
+    related = {one["relatedSpdxElement"] for one in document["relationships"]}
+    assert related == ids
+
+    files = contents(dist / f"tegra-device-plugin-{arch}.tar.gz")
+    layer = tmp_path / "layer.tar"
+    layer.write_bytes(files[f"{arch}/layer.tar"])
+    inside = contents(layer)
+    assert listed[build.reference()]["checksums"][0]["checksumValue"] == sha256(layer.read_bytes())[7:]
+    debian = {
+        Path(name).name
+        for name in inside
+        if re.fullmatch(r"var/lib/dpkg/status\.d/[^/]+(?<!\.md5sums)", name)
+    }
+    python = {
+        re.search(r"^Name: (.+)$", inside[name].decode(), re.MULTILINE)[1]  # type: ignore[index] # required there
+        for name in inside
+        if name.endswith(".dist-info/METADATA")
+    }
+    assert debian | python | {build.reference()} == listed.keys()
+    assert {
+        "libc6",
+        "libstdc++6",
+        "libpython3.11-stdlib",
+        "grpcio",
+        "protobuf",
+        "tegra-device-plugin",
+    } <= listed.keys()
+    # What is in the image has its licence beside it, and is named as vulnerability scanners name it.
+    for name in debian:
+        assert f"usr/share/doc/{name}/copyright" in inside or name == "libgcc-s1", name
+    for name in python:
+        assert listed[name]["licenseDeclared"] != "NOASSERTION", name
+    for name in debian | python:
+        assert listed[name]["versionInfo"]
+        assert listed[name]["externalRefs"][0]["referenceLocator"].startswith(
+            ("pkg:deb/debian/", "pkg:pypi/")
+        )

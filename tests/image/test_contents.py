@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What images/arm64/unneeded.txt leaves must be whole: everything loads, and every import finds its module.
+
+A list that is traced from one run breaks on the first error path that was not traced. So these tests look at
+every file in the image, not at a run.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.arm64.context import PACKAGE
+from tests.image.conftest import Loaded
+
+pytestmark = pytest.mark.lab
+
+LOAD_ALL = """
+import ctypes, json, pathlib
+failed = {}
+for place in ("/usr", "/lib", "/opt"):
+    for path in sorted(pathlib.Path(place).rglob("*.so*")):
+        if path.is_file():
+            try:
+                ctypes.CDLL(str(path))
+            except OSError as error:
+                failed[str(path)] = str(error)
+print(json.dumps(failed))
+"""
+
+# In a child each, as some modules change the process or wait for input; a fork costs no interpreter start.
+IMPORT_ALL = """
+import importlib, json, os, pathlib, sys
+found = []
+for place in sys.path[1:]:
+    for path in pathlib.Path(place).rglob("*"):
+        if path.suffix in (".py", ".pyc", ".so") and "__pycache__" not in path.parts:
+            parts = [*path.relative_to(place).parts[:-1], path.name.split(".")[0]]
+            if parts[0] != "lib-dynload" and all(part.isidentifier() for part in parts):
+                found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+failed = {}
+for name in sorted(set(found)):
+    if name.endswith("__main__") or name == "this":
+        continue
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        sink = os.open("/dev/null", os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(sink, number)
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    if os.waitpid(child, 0)[1]:
+        said = "died"
+    if said:
+        failed[name] = said
+print(json.dumps({"failed": failed, "count": len(set(found))}))
+"""
+
+RESOLVE = """
+import importlib.util, json, sys
+def there(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+print(json.dumps([name for name in json.load(open("/names.json")) if not there(name)]))
+"""
+
+# Modules that cannot be imported first, wherever they are.
+NOT_ALONE = {"grpc._simple_stubs": "part of grpc.experimental, which it imports"}
+# What gRPC and protobuf import in some function or file of theirs and the image does not have, with the reason.
+ABSENT = {
+    "grpc.beta": "removed; imported by itself and grpc.framework alone",
+    "grpc.framework": "removed; imported by itself and grpc.beta alone",
+    "grpc_health": "another distribution, asked for by those who have it",
+    "grpc_reflection": "another distribution, asked for by those who have it",
+    "grpc_tools": "another distribution: compiles .proto files at run time",
+    "google.protobuf.json": "only in the sources of protobuf's own tests",
+    "google_benchmark": "for protobuf's benchmarks, which are removed",
+    "numpy": "for protobuf's support of its types, if they are there",
+    "unittest": "for protobuf's tests, which are removed",
+}
+
+
+@pytest.fixture(scope="module")
+def broken(image: Loaded) -> dict[str, str]:
+    """Modules that cannot be imported in the image, with the reason."""
+    answer = json.loads(image.python(IMPORT_ALL))
+    assert answer["count"] > 300
+    failed: dict[str, str] = answer["failed"]
+    return failed
+
+
+def test_every_shared_library_and_extension_loads(image: Loaded) -> None:
+    assert json.loads(image.python(LOAD_ALL)) == {}
+
+
+def test_every_module_imports(broken: dict[str, str]) -> None:
+    assert {name: why for name, why in broken.items() if name not in NOT_ALONE} == {}
+
+
+def imports(package: Path) -> Iterator[str]:
+    """Yield what a package's files import, anywhere in them: in functions and error paths as well."""
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                yield node.module
+
+
+def test_whatever_the_plugin_imports_anywhere_is_in_the_image(image: Loaded, tmp_path: Path) -> None:
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps(sorted(set(imports(PACKAGE)))))
+    missing = json.loads(image.python(RESOLVE, f"--volume={names}:/names.json:ro"))
+    assert [name for name in missing if name.partition(".")[0] != "jtop"] == []
+
+
+def test_whatever_its_libraries_import_anywhere_is_there_or_known_to_be_absent(
+    image: Loaded, tmp_path: Path
+) -> None:
+    wanted: set[str] = set()
+    for name in ("grpc", "google.protobuf", "yaml"):
+        module = sys.modules.get(name) or __import__(name, fromlist=["__file__"])
+        wanted |= set(imports(Path(str(module.__file__)).parent))
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps(sorted(wanted)))
+    missing = json.loads(image.python(RESOLVE, f"--volume={names}:/names.json:ro"))
+    assert [name for name in missing if not any(f"{name}.".startswith(f"{known}.") for known in ABSENT)] == []
+
+
+def test_nothing_but_python_can_be_run_and_nothing_is_privileged(image: Loaded) -> None:
+    program = """
+import json, os, stat
+programs, privileged = [], []
+for place, _, names in os.walk("/"):
+    if place.startswith(("/proc", "/sys", "/dev")):
+        continue
+    for name in names:
+        path = os.path.join(place, name)
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            continue
+        if mode & 0o111 and ".so" not in name and open(path, "rb").read(2) in (b"\\x7fE", b"#!"):
+            programs.append(path)
+        if mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH):
+            privileged.append(path)
+print(json.dumps([programs, privileged]))
+"""
+    programs, privileged = json.loads(image.python(program))
+    assert set(programs) - {"/.dockerenv"} == {"/usr/bin/python3.11"}
+    assert privileged == []
+
+
+def test_no_build_tool_and_no_trace_of_the_build_machine_is_left(image: Loaded) -> None:
+    program = """
+import importlib.util, json, pathlib
+tools = ("pip", "setuptools", "ensurepip", "ssl", "unittest")
+gone = [name for name in tools if importlib.util.find_spec(name)]
+leaks = [str(path) for path in pathlib.Path("/opt").rglob("*.pyc") if b"/tree/" in path.read_bytes()]
+sources = [str(path) for path in pathlib.Path("/usr/lib").rglob("*.py")]
+print(json.dumps([gone, leaks, sources]))
+"""
+    assert json.loads(image.python(program)) == [[], [], []]
