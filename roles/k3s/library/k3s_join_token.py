@@ -27,15 +27,14 @@ description:
 author: The jetson-k3s authors
 options:
   server_url:
-    description: Such as https://jetson-1:6443.
+    description: Such as https://jetson-1:6443. Without it nobody is asked, as on the server itself.
     type: str
-    required: true
   token:
     description: C(<password>) or C(K10<sha256 of the CA>::<user>:<password>).
     type: str
     required: true
   path:
-    description: The agent's token file.
+    description: The token file.
     type: path
     required: true
   marker:
@@ -173,7 +172,7 @@ def main():
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
-            "server_url": {"type": "str", "required": True},
+            "server_url": {"type": "str"},
             "token": {"type": "str", "required": True, "no_log": True},
             "path": {"type": "path", "required": True, "no_log": False},
             "marker": {"type": "path", "required": True},
@@ -183,7 +182,10 @@ def main():
     )
     params = module.params
     try:
-        token = verify(params["server_url"].rstrip("/"), params["token"].strip(), params["timeout"])
+        token = params["token"].strip()
+        parse_token(token)
+        if params["server_url"]:
+            token = verify(params["server_url"].rstrip("/"), token, params["timeout"])
     except TokenError as error:
         module.fail_json(msg=str(error), reason=error.reason)
     text = token + "\n"
