@@ -27,7 +27,7 @@ def scene(load: Load) -> ModuleType:
 
 
 def test_daemonset_gets_image_and_its_id_and_is_never_pulled(load: Load) -> None:
-    plain = (ROLES.parent / "plugin/deploy/daemonset.yaml").read_text()
+    plain = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
     render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
     daemonset = next(
         document
