@@ -40,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tegra-device-plugin", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="tegra-device-plugin",
+        description="Kubernetes device plugin for the integrated GPU of NVIDIA Jetson boards",
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="print version and git revision, and end")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

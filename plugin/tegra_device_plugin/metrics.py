@@ -43,7 +43,7 @@ def exposition(metrics: Iterable[Metric]) -> str:
     for metric in metrics:
         if metric.samples:
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-            lines += [f"{metric.name}{_labels(labels)} {value:.10g}" for labels, value in metric.samples]
+            lines += [f"{metric.name}{_labels(labels)} {_number(value)}" for labels, value in metric.samples]
     return "\n".join(lines) + "\n"
 
 
@@ -78,6 +78,10 @@ def counters(counted: Counters) -> Iterable[Metric]:
         accepted=counted.config_reloads,
         refused=counted.refused_config_reloads,
     )
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else repr(value)
 
 
 def _labels(labels: Mapping[str, str]) -> str:
