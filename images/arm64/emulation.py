@@ -15,9 +15,14 @@ QEMU = {"arm64": "qemu-aarch64", "amd64": "qemu-x86_64"}
 MACHINES = {"arm64": "aarch64", "amd64": "x86_64"}
 
 
+def native(arch: str) -> bool:
+    """Whether this machine is of an architecture."""
+    return os.uname().machine == MACHINES[arch]
+
+
 def can_run(arch: str) -> bool:
     """Whether programs of an architecture run on this machine, by itself or through an emulator."""
-    if os.uname().machine == MACHINES[arch]:
+    if native(arch):
         return True
     entry = BINFMT / QEMU[arch]
     words = entry.read_text().split() if entry.is_file() else []

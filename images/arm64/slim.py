@@ -40,6 +40,7 @@ def main(root: Path, application: Path, patterns: Path) -> None:
         compile_sources(root, directory)
     check_architecture(root, os.environ["TARGETPLATFORM"])
     drop_unneeded_libraries(root)
+    keep_licences(root)
     drop_leftovers(root)
 
 
@@ -114,6 +115,16 @@ def drop_unneeded_libraries(root: Path) -> None:
             awaited += [library for name in needed(path) for library in libraries.get(name, [])]
     for path in {path for paths in libraries.values() for path in paths} - kept:
         path.unlink()
+
+
+def keep_licences(root: Path) -> None:
+    """Give each Debian package its own copy of the licences that it shares with another, which may go."""
+    for directory in (root / "usr/share/doc").glob("*"):
+        if directory.is_symlink() and (directory / "copyright").is_file():
+            text = (directory / "copyright").read_bytes()
+            directory.unlink()
+            directory.mkdir()
+            (directory / "copyright").write_bytes(text)
 
 
 def drop_leftovers(root: Path) -> None:

@@ -171,7 +171,7 @@ def test_the_bill_of_materials_lists_what_is_in_the_layer(dist: Path, tmp_path: 
     } <= listed.keys()
     # What is in the image has its licence beside it, and is named as vulnerability scanners name it.
     for name in debian:
-        assert f"usr/share/doc/{name}/copyright" in inside or name == "libgcc-s1", name
+        assert f"usr/share/doc/{name}/copyright" in inside, name
     for name in python:
         assert listed[name]["licenseDeclared"] != "NOASSERTION", name
     for name in debian | python:

@@ -80,7 +80,7 @@ print(json.dumps([name for name in json.load(open("/names.json")) if not there(n
 
 # Modules that cannot be imported first, wherever they are.
 NOT_ALONE = {"grpc._simple_stubs": "part of grpc.experimental, which it imports"}
-# What gRPC and protobuf import in some function or file of theirs and the image does not have, with the reason.
+# What gRPC and protobuf import somewhere and the image does not have, with the reason.
 ABSENT = {
     "grpc.beta": "removed; imported by itself and grpc.framework alone",
     "grpc.framework": "removed; imported by itself and grpc.beta alone",
