@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check lint unit image clean
 BOARDS ?= 1
+LAB ?= demo
 ARCH ?= arm64
 BASE ?=
 PYTHON := .venv/bin/python
@@ -18,11 +19,11 @@ venv: .venv/.ready ## create or refresh the Python environment in .venv
 
 demo: venv ## the main job on virtual boards: make demo [BOARDS=3]
 	$(call say,"$(BOARDS) fresh virtual board(s); the first time this builds Kubernetes from source once (about 7 minutes)")
-	$(PYTHON) -m tests.lab down --name demo
-	$(PYTHON) -m tests.lab up --name demo --boards $(BOARDS)
-	$(call say,"ansible-playbook -i .lab/demo/inventory.ini playbooks/site.yml")
-	.venv/bin/ansible-playbook -i .lab/demo/inventory.ini playbooks/site.yml
-	$(call say,"the boards stay up: look around with '$(PYTHON) -m tests.lab shell --name demo jetson-1'; remove them with 'make clean'")
+	$(PYTHON) -m tests.lab down --name $(LAB)
+	$(PYTHON) -m tests.lab up --name $(LAB) --boards $(BOARDS)
+	$(call say,"ansible-playbook -i .lab/$(LAB)/inventory.ini playbooks/site.yml")
+	.venv/bin/ansible-playbook -i .lab/$(LAB)/inventory.ini playbooks/site.yml
+	$(call say,"the boards stay up: look around with '$(PYTHON) -m tests.lab shell --name $(LAB) jetson-1'; remove them with 'make clean'")
 
 check: lint unit ## the fast part: lint, types, unit and conformance tests
 
