@@ -23,7 +23,8 @@ def rendered(manifest: str, image: str, image_id: str) -> str:
         for container in template["spec"]["containers"]:
             container["image"] = image
             container["imagePullPolicy"] = "Never"
-    return "\n---\n".join(json.dumps(document, indent=2) for document in documents) + "\n"
+    # It begins with "---": ansible-core 2.16 makes an object of a text that begins with "{".
+    return "".join(f"---\n{json.dumps(document, indent=2)}\n" for document in documents)
 
 
 class FilterModule:

@@ -31,7 +31,7 @@ def test_daemonset_gets_image_and_its_id_and_is_never_pulled(load: Load) -> None
     render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
     daemonset = next(
         document
-        for document in map(json.loads, render(plain, "plugin:9", "sha256:ab").split("\n---\n"))
+        for document in map(json.loads, render(plain, "plugin:9", "sha256:ab").split("---\n")[1:])
         if document["kind"] == "DaemonSet"
     )
     template = daemonset["spec"]["template"]
