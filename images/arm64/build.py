@@ -105,8 +105,11 @@ def _built(arch: str, base: str | None, *, jtop: bool) -> Path:
 def _build(arch: str, base: str | None, made: Revision, out: Path, *, jtop: bool) -> None:
     tool = builder.find()
     machine = builder.machine_arch()
+    target_base = base or tool.debian_base(arch)
     arguments = {
-        "BASE": base or tool.debian_base(arch),
+        "BASE": target_base,
+        # buildah calls an image that comes from a file so.
+        "BASE_NAME": target_base.removeprefix("localhost/"),
         "TOOLS": base or tool.debian_base(machine),
         "TARGETPLATFORM": f"linux/{arch}",
         "BUILDPLATFORM": f"linux/{machine}",
@@ -122,9 +125,9 @@ def _build(arch: str, base: str | None, made: Revision, out: Path, *, jtop: bool
         prepared, saved, layer = (Path(scratch, name) for name in ("context", "saved.tar", "layer.tar"))
         context.write(prepared, arch, made.id, jtop=jtop)
         tool.build(prepared, "plugin-jtop" if jtop else "plugin", arguments, saved)
-        with pack.opened_docker_archive(saved) as (_, config, content):
+        with pack.opened_docker_archive(saved) as (_, config, layers):
             settings = _settings(config)
-            pack.normalise(content, layer, made.moment)
+            pack.normalise(layers, layer, made.moment)
         image = pack.image(arch, settings, layer, created=made.moment, names=[reference(jtop=jtop)])
         pack.write_docker_archive(out / "image.tar.gz", [image])
         sbom.write(out / "sbom.spdx.json", image, reference(jtop=jtop), made.moment)

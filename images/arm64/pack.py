@@ -10,7 +10,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,27 +57,30 @@ def timestamp(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def normalise(layer: IO[bytes], out: Path, moment: int) -> None:
-    """Write a layer's tar again without what differs from build to build.
+def normalise(layers: Sequence[IO[bytes]], out: Path, moment: int) -> None:
+    """Write layers' tars as one, without what differs from build to build.
 
     Entries are sorted, belong to root, and have the time `moment` (Unix seconds); hard links become files.
+    The layers are of stages that only add, so nothing in them hides a file of an earlier one.
     """
-    with tarfile.open(fileobj=layer) as source, tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as target:
-        members = {member.name.removeprefix("./").rstrip("/"): member for member in source.getmembers()}
-        for name, member in sorted(members.items()):
-            if name in ("", "."):
-                continue
+    with ExitStack() as stack:
+        members = {}
+        for layer in layers:
+            source = stack.enter_context(tarfile.open(fileobj=layer))
+            for member in source:
+                members[member.name.removeprefix("./").rstrip("/")] = (source, member)
+        for root in ("", "."):
+            members.pop(root, None)
+        target = stack.enter_context(tarfile.open(out, "w", format=tarfile.PAX_FORMAT))
+        for name, (source, member) in sorted(members.items()):
             info = tarfile.TarInfo(name)
             info.mtime, info.mode = moment, member.mode
             info.type, info.linkname = member.type, member.linkname
-            if member.isfile() or member.islnk():
-                content = source.extractfile(member)
-                assert content is not None  # noqa: S101 - only None for what is no file
-                data = content.read()
+            content = source.extractfile(member) if member.isfile() or member.islnk() else None
+            data = content.read() if content else b""
+            if content:
                 info.type, info.linkname, info.size = tarfile.REGTYPE, "", len(data)
-                target.addfile(info, io.BytesIO(data))
-            else:
-                target.addfile(info)
+            target.addfile(info, io.BytesIO(data))
 
 
 def write_docker_archive(out: Path, images: Sequence[Image]) -> None:
@@ -97,17 +100,17 @@ def write_docker_archive(out: Path, images: Sequence[Image]) -> None:
 
 
 @contextmanager
-def opened_docker_archive(path: Path) -> Iterator[tuple[dict[str, Any], bytes, IO[bytes]]]:
-    """Open a `docker save` archive of one image with one layer: its entry, its configuration, its layer."""
+def opened_docker_archive(path: Path) -> Iterator[tuple[dict[str, Any], bytes, list[IO[bytes]]]]:
+    """Open a `docker save` archive of one image: its entry in the manifest, its configuration, its layers."""
     with tarfile.open(path) as archive:
         (entry,) = json.loads(_member(archive, "manifest.json").read())
-        (layer,) = entry["Layers"]
-        yield entry, _member(archive, entry["Config"]).read(), _member(archive, layer)
+        layers = [_member(archive, layer) for layer in entry["Layers"]]
+        yield entry, _member(archive, entry["Config"]).read(), layers
 
 
 def read_docker_archive(path: Path, layer: Path) -> Image:
     """Read back what `write_docker_archive` wrote for one image; its layer is unpacked to `layer`."""
-    with opened_docker_archive(path) as (entry, config, content), layer.open("wb") as file:
+    with opened_docker_archive(path) as (entry, config, (content,)), layer.open("wb") as file:
         shutil.copyfileobj(content, file)
     described = json.loads(config)
     platform = {key: described[key] for key in ("architecture", "os", "variant") if key in described}
