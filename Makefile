@@ -3,8 +3,8 @@
 .PHONY: help venv demo test check lint unit image clean
 BOARDS ?= 1
 LAB ?= demo
-ARCH ?= arm64
 BASE ?=
+JTOP ?=
 PYTHON := .venv/bin/python
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
 
@@ -43,9 +43,9 @@ test: check ## everything: check, then the playbooks and the plugin on virtual b
 	$(call say,"acceptance tests on virtual boards")
 	$(PYTHON) -m pytest -v -m lab tests
 
-image: venv ## the plugin's container image in dist/: make image [ARCH=arm64|amd64] [BASE=python:3.11-slim-bookworm]
-	$(call say,"plugin image for $(ARCH)")
-	$(PYTHON) -m images.arm64.build --arch $(ARCH) --output dist $(if $(BASE),--base $(BASE))
+image: venv ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
+	$(call say,"plugin image for arm64 and amd64")
+	$(PYTHON) -m images.arm64.build --output dist $(if $(BASE),--base $(BASE)) $(if $(JTOP),--jtop)
 
 clean: ## remove every virtual board, container, volume, network and process of the lab (caches stay)
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tests.lab down --all; fi

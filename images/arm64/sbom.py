@@ -80,7 +80,6 @@ def _is_record(member: tarfile.TarInfo) -> bool:
         return False
     return (
         (str(path.parent) == "var/lib/dpkg/status.d" and path.suffix != ".md5sums")
-        or str(path) == "var/lib/dpkg/status"
         or path.match("usr/share/doc/*/copyright")
         or path.match("*.dist-info/METADATA")
         or path.match("usr/local/bin/python3.11")
@@ -94,10 +93,8 @@ def _text(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 def _debian(texts: dict[str, str], arch: str) -> Iterator[Component]:
     for path, text in texts.items():
-        if not path.startswith("var/lib/dpkg/"):
-            continue
-        for stanza in filter(None, text.strip().split("\n\n")):
-            fields = email.message_from_string(stanza)
+        if path.startswith("var/lib/dpkg/"):
+            fields = email.message_from_string(text)
             name, version = fields["Package"], fields["Version"]
             said = _copyright_licences(texts.get(f"usr/share/doc/{name}/copyright", ""))
             comment = f"usr/share/doc/{name}/copyright in the image names: {', '.join(said)}" if said else ""

@@ -41,6 +41,7 @@ def main(root: Path, application: Path, patterns: Path) -> None:
     check_architecture(root, os.environ["TARGETPLATFORM"])
     drop_unneeded_libraries(root)
     keep_licences(root)
+    keep_records(root / "var/lib/dpkg")
     drop_leftovers(root)
 
 
@@ -125,6 +126,22 @@ def keep_licences(root: Path) -> None:
             directory.unlink()
             directory.mkdir()
             (directory / "copyright").write_bytes(text)
+
+
+def keep_records(database: Path) -> None:
+    """Turn dpkg's database into a record per package, as images without dpkg have it and scanners read it."""
+    records, status = database / "status.d", database / "status"
+    records.mkdir(parents=True, exist_ok=True)
+    for stanza in filter(None, status.read_text().strip().split("\n\n") if status.is_file() else []):
+        name = stanza.partition("Package: ")[2].split()[0]
+        (records / name).write_text(f"{stanza}\n")
+        sums = [*database.glob(f"info/{name}.md5sums"), *database.glob(f"info/{name}:*.md5sums")]
+        (records / f"{name}.md5sums").write_text("".join(path.read_text() for path in sums))
+    for path in database.iterdir():
+        if path.is_dir() and path != records:
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
 
 
 def drop_leftovers(root: Path) -> None:
