@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -32,6 +33,8 @@ from tegra_device_plugin.watch import DirectoryWatch, Identity
 
 API_VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
+MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
+LONGEST_NAME = len(f"/{instance_prefix()}-{10**9}{SOCKET_SUFFIX}")
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +133,7 @@ class Registrar:
         self._was_registered = False
         self._rivals: frozenset[str] = frozenset()
         self._registered: Registered | None = None
+        self._waiting_for: str | None = None
         self._wake = asyncio.Event()
         self._retiring: list[Endpoint] = []
         advertised.on_publish = self._wake.set
@@ -145,7 +149,11 @@ class Registrar:
         return sum(endpoint.streams for endpoint in self._endpoints)
 
     async def run(self) -> None:
-        """Keep registered until cancelled; then end the streams and remove the sockets."""
+        """Keep registered until cancelled; then end the streams and remove the sockets.
+
+        Raises OSError when no socket in the directory can ever work.
+        """
+        check_length(self._directory)
         with DirectoryWatch(self._directory, self._wake.set) as watch:
             try:
                 await self._keep_registered(watch)
@@ -181,6 +189,8 @@ class Registrar:
                 continue
             elif self._registered and not self._dialled:
                 pause = min(pause, max(self._registered.stream_until - now, 0))
+            if facts.resource and not facts.kubelet:
+                self._say_waiting(f"there is no {self._directory / KUBELET_SOCKET}")
             await self._retire()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
@@ -238,7 +248,7 @@ class Registrar:
     async def _register(self, reason: str, resource: str, kubelet: Identity, pause: float) -> bool:
         """Register with the kubelet that is there now; False if nobody listens on its socket."""
         if not accepts(self._directory / KUBELET_SOCKET):
-            log.debug("%s, but nobody listens on %s", reason, KUBELET_SOCKET)
+            self._say_waiting(f"nobody listens on {self._directory / KUBELET_SOCKET}")
             return False
         endpoint = Endpoint(self._directory, resource, self._advertised, self._counted, self._wake.set)
         try:
@@ -260,6 +270,7 @@ class Registrar:
         except BaseException:
             await endpoint.stop()
             raise
+        self._waiting_for = None
         self._counted.registrations += 1
         log.info("registered %s as %s (%s)", resource, endpoint.name, reason)
         if self.endpoint:
@@ -271,6 +282,11 @@ class Registrar:
         self._rivals = self._live_rivals()
         self._registered = Registered(resource, kubelet, endpoint.identity, stream_until)
         return True
+
+    def _say_waiting(self, what: str) -> None:
+        if what != self._waiting_for:
+            log.info("waiting for the kubelet: %s", what)
+            self._waiting_for = what
 
     async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:
         """Ask the kubelet; give up as soon as another one is there, for then the answer means nothing."""
@@ -303,6 +319,13 @@ class Registrar:
         self._retiring = [endpoint for endpoint in self._retiring if endpoint not in done]
         for endpoint in done:
             await endpoint.stop()
+
+
+def check_length(directory: Path) -> None:
+    """Raise OSError if the sockets in `directory` would have longer paths than a socket's address takes."""
+    spare = MAX_SOCKET_PATH - LONGEST_NAME - len(os.fsencode(directory))
+    if spare < 0:
+        raise OSError(f"{directory}: too long for the sockets in it, by {-spare} bytes")
 
 
 def check_mount(directory: Path) -> None:

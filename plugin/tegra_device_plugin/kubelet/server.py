@@ -7,7 +7,6 @@ import asyncio
 import functools
 import itertools
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -24,7 +23,6 @@ from tegra_device_plugin.watch import Identity
 
 SOCKET_PREFIX = "tegra-gpu-"
 SOCKET_SUFFIX = ".sock"
-MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
 
 # Socket names carry the start of the process, so that two instances can tell which is the newer one, and a
 # number per registration: newer kubelets answer a Register of a socket path they still track without
@@ -120,10 +118,6 @@ class Endpoint:
 
     async def start(self) -> None:
         """Serve the socket; raises OSError if it cannot be made."""
-        if len(os.fsencode(self.path)) > MAX_SOCKET_PATH:
-            raise OSError(
-                f"the path of the plugin's socket is longer than {MAX_SOCKET_PATH} bytes: {self.path}"
-            )
         try:
             self._server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:  # grpcio says no more than that

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet.registration import (
+    LONGEST_NAME,
+    MAX_SOCKET_PATH,
     Facts,
     Pace,
     Registered,
     StaleMountError,
     accepts,
+    check_length,
     check_mount,
     reason_to_register,
     retry_delays,
@@ -78,6 +81,14 @@ def test_sweep_removes_the_dead_and_leaves_the_living(
         Path("other.sock").touch()
         sweep(Path())
         assert sorted(path.name for path in Path().iterdir()) == ["other.sock", "tegra-gpu-2-0.sock"]
+
+
+def test_a_directory_whose_name_is_too_long_for_sockets_is_refused() -> None:
+    check_length(Path("/var/lib/kubelet/device-plugins"))
+    fits = Path("/" + "a" * (MAX_SOCKET_PATH - LONGEST_NAME - 1))
+    check_length(fits)
+    with pytest.raises(OSError, match="by 1 bytes"):
+        check_length(Path(f"{fits}a"))
 
 
 def test_a_directory_deleted_under_its_mount_is_noticed(
