@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node labels that describe the GPU: those of NVIDIA's gpu-feature-discovery, and what only a Jetson has.
 
-`nvidia.com/gpu.present` is not among them: NVIDIA's own device plugin runs where that one stands, and the two must
-not serve one node.
-Nor are the driver labels: no file tells an integrated driver's version.
+`nvidia.com/gpu.present` is not among them: NVIDIA's own device plugin runs where that one stands, and the two
+must not serve one node. Nor are the driver labels: no file tells an integrated driver's version.
 """
 
 from __future__ import annotations
