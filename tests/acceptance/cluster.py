@@ -2,6 +2,7 @@
 """Ask a lab's cluster how it is, past the playbooks that made it."""
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,43 @@ class Cluster:
             node["metadata"]["name"]: int(node["status"]["allocatable"].get(RESOURCE, 0))
             for node in self._json("get", "nodes")["items"]
         }
+
+    def hold_gpu(self, name: str, node: str, image: str) -> None:
+        """Create a pod on a node that asks for one GPU and keeps it until it is deleted."""
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/hostname": node},
+                "terminationGracePeriodSeconds": 0,
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": image,
+                        "imagePullPolicy": "Never",
+                        "command": ["sleep", "infinity"],
+                        "resources": {"limits": {RESOURCE: 1}},
+                    }
+                ],
+            },
+        }
+        self.boards[0].exec("sh", "-c", f"echo {shlex.quote(json.dumps(pod))} | k3s kubectl create -f -")
+
+    def phase(self, pod: str) -> str:
+        """Phase of a pod of the default namespace."""
+        return str(self._json("get", "pod", pod)["status"]["phase"])
+
+    def started(self, pod: str) -> tuple[str, int] | None:
+        """When a pod's container was started, and how often again; None if it does not run."""
+        status = self._json("get", "pod", pod)["status"]["containerStatuses"][0]
+        running = status["state"].get("running")
+        return (str(running["startedAt"]), int(status["restartCount"])) if running else None
+
+    def unschedulable(self, pod: str) -> str:
+        """Why the scheduler finds no place for a pod; empty when it has one or has not looked yet."""
+        conditions = self._json("get", "pod", pod)["status"].get("conditions", [])
+        return next((str(c.get("message", "")) for c in conditions if c.get("reason") == "Unschedulable"), "")
 
     def plugin_pod(self, node: str) -> str | None:
         """Name of the plugin's running pod on a node."""

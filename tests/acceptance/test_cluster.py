@@ -5,11 +5,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, lab
+from tests.lab import board, inventory, lab
 from tests.lab.board import Board
+from tests.lab.engine import docker
 from tests.lab.paths import CHECKOUT
 
 pytestmark = pytest.mark.lab
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.lab
 LAB = "acceptance"
 TYPES = ("agxorin-jp6", "xaviernx-jp5", "thor5000-jp70")
 NAMES = ("jetson-1", "jetson-2", "jetson-3")
+REPLICAS = 4  # as plugin/deploy/time-slicing has it
 # Everything that a needless restart would change.
 UNITS = ("docker", "k3s", "k3s-agent", "containerd")
 
@@ -43,6 +46,22 @@ def cluster(boards: list[Board], first_run: PlaybookRun) -> Cluster:
     """The cluster that the first run has made."""
     assert first_run.returncode == 0, first_run.output
     return Cluster(boards)
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    """The deviceQuery image of the bundle, which has `sleep`."""
+    return str(yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())["device_query_image"])
+
+
+@pytest.fixture(scope="module")
+def holders(cluster: Cluster, image: str) -> dict[str, object]:
+    """Pods that hold the GPU, one on each node, with when each was started."""
+    pods = [f"holder-{name}" for name in NAMES]
+    for pod, name in zip(pods, NAMES, strict=True):
+        cluster.hold_gpu(pod, name, image)
+    wait_until(lambda: all(cluster.phase(pod) == "Running" for pod in pods), "a pod on each node runs", 60)
+    return {pod: cluster.started(pod) for pod in pods}
 
 
 def _started(boards: list[Board]) -> dict[str, str]:
@@ -88,6 +107,7 @@ def test_check_mode_on_a_finished_cluster_finds_nothing_to_change(cluster: Clust
 
 
 @pytest.mark.parametrize(("name", "unit"), [("jetson-1", "k3s"), ("jetson-2", "k3s-agent")])
+@pytest.mark.usefixtures("holders")
 def test_gpu_is_back_after_a_kubelet_restart(
     boards: list[Board], cluster: Cluster, name: str, unit: str
 ) -> None:
@@ -107,6 +127,7 @@ def test_gpu_is_back_after_a_kubelet_restart(
     )
 
 
+@pytest.mark.usefixtures("holders")
 def test_gpu_is_back_after_the_plugin_was_killed(boards: list[Board], cluster: Cluster) -> None:
     pod = cluster.plugin_pod("jetson-3")
     restarts = _restarts(cluster, pod)
@@ -115,6 +136,7 @@ def test_gpu_is_back_after_the_plugin_was_killed(boards: list[Board], cluster: C
     wait_until(lambda: cluster.allocatable()["jetson-3"] == 1, "the GPU of jetson-3 is back", 60)
 
 
+@pytest.mark.usefixtures("holders")
 def test_dead_gpu_leaves_the_node_and_comes_back_with_it(boards: list[Board], cluster: Cluster) -> None:
     one = boards[1]
     try:
@@ -123,6 +145,36 @@ def test_dead_gpu_leaves_the_node_and_comes_back_with_it(boards: list[Board], cl
     finally:
         board.set_state(one, "ready")
     wait_until(lambda: cluster.allocatable()[one.name] == 1, "the recovered GPU is back", 90)
+
+
+def test_pods_that_held_a_gpu_all_the_time_were_never_restarted(
+    cluster: Cluster, holders: dict[str, object]
+) -> None:
+    assert {pod: cluster.started(pod) for pod in holders} == holders
+
+
+@pytest.fixture
+def _shared(boards: list[Board], cluster: Cluster, holders: dict[str, object]) -> None:
+    """GPUs that four containers may hold at once, by the manifests for people who use kubectl alone."""
+    cluster.kubectl("delete", "pod", *holders)
+    docker("cp", CHECKOUT / "plugin/deploy", f"{boards[0].container}:/root/deploy")
+    cluster.kubectl("apply", "--kustomize", "/root/deploy/time-slicing")
+    wait_until(
+        lambda: cluster.allocatable() == dict.fromkeys(NAMES, REPLICAS), "every node offers its shares", 120
+    )
+
+
+@pytest.mark.usefixtures("_shared")
+def test_time_slicing_lets_four_pods_run_at_once_and_no_fifth(cluster: Cluster, image: str) -> None:
+    sharers = [f"sharer-{number}" for number in range(REPLICAS)]
+    for pod in sharers:
+        cluster.hold_gpu(pod, "jetson-1", image)
+    wait_until(lambda: all(cluster.phase(pod) == "Running" for pod in sharers), "four pods share the GPU", 60)
+    cluster.hold_gpu("one-more", "jetson-1", image)
+    wait_until(
+        lambda: "Insufficient nvidia.com/gpu" in cluster.unschedulable("one-more"), "the fifth pod waits", 60
+    )
+    assert [cluster.phase(pod) for pod in sharers] == ["Running"] * REPLICAS
 
 
 def _restarts(cluster: Cluster, pod: str | None) -> int:
