@@ -5,11 +5,16 @@
 Runs on the board, therefore Python 3.6 compatible. Looks only; starts and changes nothing.
 """
 
+import glob
+import gzip
 import json
 import os
+import platform
 import re
+import shlex
 import shutil
 import socket
+import time
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -56,10 +61,69 @@ SOC = re.compile(r"^nvidia,(tegra\d+)$")  # not "tegra23x", which JetPack 5 list
 PART_NUMBER = re.compile(r"\+(p\d{4}-\d{4})")
 FACT_FILE_BYTES = 1 << 20  # far above any file read here; a board's file never makes us eat memory
 
+DATA_ROOT = "/var/lib/docker"
+CONTAINERD_STORE = "io.containerd.snapshotter.v1"
+
 DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
-UNITS = ("docker.service", "k3s.service", "k3s-agent.service")
-# Flags of dockerd that name what our keys of daemon.json name: dockerd refuses to start when both are given.
-CONFLICTING_FLAGS = ("--default-runtime", "--add-runtime")
+UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service")
+UNIT_PROPERTIES = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "UnitFileState",
+    "ExecStart",
+    "Environment",
+    "EnvironmentFiles",
+)
+
+# Flags of dockerd whose key in daemon.json has another name (moby cmd/dockerd/config*.go).
+FLAG_KEYS = {
+    "D": "debug",
+    "G": "group",
+    "H": "hosts",
+    "b": "bridge",
+    "g": "data-root",
+    "l": "log-level",
+    "s": "storage-driver",
+    "default-ulimit": "default-ulimits",
+    "dns-opt": "dns-opts",
+    "exec-opt": "exec-opts",
+    "graph": "data-root",
+    "host": "hosts",
+    "insecure-registry": "insecure-registries",
+    "label": "labels",
+    "log-opt": "log-opts",
+    "registry-mirror": "registry-mirrors",
+    "storage-opt": "storage-opts",
+}
+# What nvidia_docker writes into daemon.json. Not `runtimes`: those dockerd merges (moby's skipDuplicates).
+OWN_KEYS = frozenset(["default-runtime"])
+
+# What Docker and Kubernetes ask of the kernel: feature, the options of which one brings it, its modules.
+KERNEL_FEATURES = {
+    "br_netfilter": (("BRIDGE_NETFILTER",), ("br_netfilter",)),
+    "bridge": (("BRIDGE",), ("bridge",)),
+    "ip_set": (("IP_SET",), ("ip_set",)),
+    "iptable_raw": (("IP_NF_RAW",), ("iptable_raw",)),
+    # Renamed in Linux 5.2.
+    "masquerade": (
+        ("NETFILTER_XT_TARGET_MASQUERADE", "IP_NF_TARGET_MASQUERADE"),
+        ("xt_MASQUERADE", "ipt_MASQUERADE"),
+    ),
+    "nf_tables": (("NF_TABLES",), ("nf_tables",)),
+    "overlay": (("OVERLAY_FS",), ("overlay",)),
+    "veth": (("VETH",), ("veth",)),
+    "vxlan": (("VXLAN",), ("vxlan",)),
+    "xt_addrtype": (("NETFILTER_XT_MATCH_ADDRTYPE",), ("xt_addrtype",)),
+    "xt_comment": (("NETFILTER_XT_MATCH_COMMENT",), ("xt_comment",)),
+    "xt_conntrack": (("NETFILTER_XT_MATCH_CONNTRACK",), ("xt_conntrack",)),
+    "xt_multiport": (("NETFILTER_XT_MATCH_MULTIPORT",), ("xt_multiport",)),
+    "xt_nat": (("NETFILTER_XT_NAT",), ("xt_nat",)),
+    "xt_statistic": (("NETFILTER_XT_MATCH_STATISTIC",), ("xt_statistic",)),
+}
+
+# Where pip and Debian's Python put packages; jetson-stats insists on the system's Python.
+PACKAGES = ("usr/lib/python3*/dist-packages", "usr/local/lib/python3*/dist-packages")
 
 
 def read(root, path):
@@ -128,10 +192,13 @@ def daemon_json(root):
 
 
 def parse_units(text):
-    """Output of `systemctl show` on several units, as {unit: {property: value}}."""
+    """Output of `systemctl show` on several units, as {unit: {property: value}}; repeated ones as lines."""
     units = {}
     for block in text.strip().split("\n\n"):
-        properties = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        properties = {}
+        for line in block.splitlines():
+            key, _, value = line.partition("=")
+            properties[key] = properties[key] + "\n" + value if key in properties else value
         if "Id" in properties:
             units[properties["Id"]] = properties
     return units
@@ -146,6 +213,50 @@ def unit_state(properties):
         "enabled": properties.get("UnitFileState") == "enabled",
         "command": exec_start.group(1) if exec_start else None,
     }
+
+
+def words(text):
+    """Words of a line as a shell divides it; a line with an open quote is divided at its blanks."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()
+
+
+def environment(root, properties):
+    """The variables that a unit gives its program, files after settings as in systemd.exec(5)."""
+    values = dict(pair.split("=", 1) for pair in words(properties.get("Environment", "")) if "=" in pair)
+    for entry in properties.get("EnvironmentFiles", "").splitlines():
+        for line in (read(root, entry.split(" (")[0].lstrip("/")) or "").splitlines():
+            name, sign, value = line.strip().partition("=")
+            if sign and not name.startswith(("#", ";")):
+                values[name] = " ".join(words(value))
+    return values
+
+
+def arguments(command, variables):
+    """A unit's command as arguments, variables put in as by systemd: `$A` as words, `${A}` as text."""
+    result = []
+    for word in (command or "").split():
+        if re.match(r"^\$\w+$", word):
+            result.extend(variables.get(word[1:], "").split())
+        else:
+            result.append(re.sub(r"\$\{(\w+)\}", lambda match: variables.get(match.group(1), ""), word))
+    return result
+
+
+def conflicting_flags(command_line, config):
+    """Flags of dockerd whose key stands in daemon.json or will: dockerd refuses to start with both."""
+    keys = (OWN_KEYS | set(config)) - {"runtimes"}
+    flags = []
+    for argument in command_line[1:]:
+        flag = argument.split("=", 1)[0]
+        if not flag.startswith("--"):
+            flag = flag[:2]  # -Hfd:// and -H fd:// are the same
+        name = flag.lstrip("-")
+        if flag.startswith("-") and FLAG_KEYS.get(name, name) in keys:
+            flags.append(flag)
+    return sorted(set(flags))
 
 
 def parse_version(pattern, text):
@@ -163,6 +274,96 @@ def memory_bytes(root):
 def cgroup_version(root):
     """2 on a unified hierarchy, else 1."""
     return 2 if os.path.exists(os.path.join(root, "sys/fs/cgroup/cgroup.controllers")) else 1
+
+
+def cgroup_controllers(root):
+    """Names of the controllers that the kernel offers, whichever the version."""
+    unified = read(root, "sys/fs/cgroup/cgroup.controllers")
+    if unified is not None:
+        return sorted(unified.split())
+    # Columns: name, hierarchy, number of cgroups, enabled (Linux kernel/cgroup/cgroup-v1.c).
+    return sorted(re.findall(r"^(\w+)\s+\d+\s+\d+\s+1$", read(root, "proc/cgroups") or "", re.MULTILINE))
+
+
+def kernel_config(root, release):
+    """The kernel's options that are y or m, without CONFIG_; None where it does not tell."""
+    try:
+        with gzip.open(os.path.join(root, "proc/config.gz"), "rt", errors="replace") as handle:
+            text = handle.read(FACT_FILE_BYTES)
+    except OSError:
+        text = read(root, "boot/config-" + release)
+    if text is None:
+        return None
+    return dict(re.findall(r"^CONFIG_(\w+)=([ym])$", text, re.MULTILINE))
+
+
+def module_names(root, release):
+    """Modules of this kernel, built in or loadable; None where the lists of them are missing."""
+    lists = [
+        read(root, "lib/modules/{}/{}".format(release, name)) for name in ("modules.builtin", "modules.dep")
+    ]
+    if None in lists:
+        return None
+    return {
+        os.path.basename(path).replace("-", "_")
+        for path in re.findall(r"^(\S+?)\.ko", "\n".join(lists), re.M)
+    }
+
+
+def kernel_features(root, release):
+    """{feature: has the kernel got it}; null where neither its configuration nor its modules tell."""
+    config, present = kernel_config(root, release), module_names(root, release)
+    loaded = {line.split()[0] for line in (read(root, "proc/modules") or "").splitlines() if line}
+    features = {}
+    for feature, (options, modules) in KERNEL_FEATURES.items():
+        states = {config.get(option) for option in options} if config is not None else set()
+        if "y" in states or loaded.intersection(modules):
+            features[feature] = True
+        elif present is not None and (config is None or "m" in states):
+            # A module that was configured is there only when its package is installed.
+            features[feature] = bool(present.intersection(modules))
+        else:
+            features[feature] = "m" in states if config is not None else None
+    return features
+
+
+def swap(root):
+    """Bytes of swap, and those of them that zram holds."""
+    sizes = {"total_bytes": 0, "zram_bytes": 0}
+    for line in (read(root, "proc/swaps") or "").splitlines()[1:]:
+        name, _, kib = line.split()[:3]
+        sizes["total_bytes"] += int(kib) * 1024
+        if os.path.basename(name).startswith("zram"):
+            sizes["zram_bytes"] += int(kib) * 1024
+    return sizes
+
+
+def has_default_route(root):
+    """Does a route lead out of here? K3s wants one, with or without Internet access."""
+    ipv4 = [line.split() for line in (read(root, "proc/net/route") or "").splitlines()[1:]]
+    ipv6 = [line.split() for line in (read(root, "proc/net/ipv6_route") or "").splitlines()]
+    return any(row[1] == row[7] == "0" * 8 for row in ipv4) or any(
+        (row[0], row[1]) == ("0" * 32, "00") and row[-1] != "lo" for row in ipv6
+    )
+
+
+def power_mode(text):
+    """Number and name of the power mode from `nvpmodel -q`; null where there is no nvpmodel."""
+    match = re.search(r"^NV Power Mode: *(\S+)\s+(\d+)\s*$", text, re.MULTILINE)
+    return {"id": int(match.group(2)), "name": match.group(1)} if match else {"id": None, "name": None}
+
+
+def jtop_facts(root, unit):
+    """jtop: the newest jetson-stats in the system's Python, and its service."""
+    found = [
+        parse_version(r"jetson_stats-(\d+(?:\.\d+)*)", os.path.basename(path))
+        for directory in PACKAGES
+        for path in glob.glob(os.path.join(root, directory, "jetson_stats-*-info"))
+    ]
+    versions = [version for version in found if version]
+    state = unit_state(unit)
+    state["version"] = max(versions, key=lambda text: [int(part) for part in text.split(".")], default=None)
+    return state
 
 
 def disk_free_bytes(path):
@@ -193,6 +394,8 @@ class Commands:
 def docker_facts(commands, root, unit):
     """The engine: what is installed, what runs, which images it has, and its configuration file."""
     info = json.loads(commands.output("docker", "info", "--format", "{{json .}}") or "{}")
+    config = daemon_json(root)
+    variables = environment(root, unit)
     running = bool(info.get("ServerVersion"))
     images = commands.output(
         "docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"
@@ -208,8 +411,11 @@ def docker_facts(commands, root, unit):
             "cgroup_driver": info.get("CgroupDriver"),
             "storage_driver": info.get("Driver"),
             "images": dict(line.rsplit(" ", 1) for line in images.splitlines()),
-            "daemon_json": daemon_json(root),
-            "conflicting_flags": [flag for flag in CONFLICTING_FLAGS if flag in (state["command"] or "")],
+            "containerd_store": ["driver-type", CONTAINERD_STORE] in (info.get("DriverStatus") or []),
+            "data_root": first([info.get("DockerRootDir"), config["config"].get("data-root"), DATA_ROOT]),
+            "daemon_json": config,
+            "conflicting_flags": conflicting_flags(arguments(state["command"], variables), config["config"]),
+            "no_iptables_raw": variables.get("DOCKER_INSECURE_NO_IPTABLES_RAW") == "1",
         }
     )
     return state
@@ -228,10 +434,26 @@ def k3s_facts(commands, units):
 def nvidia_runtime_facts(commands):
     """NVIDIA's container runtime: its path and version."""
     text = commands.output("nvidia-container-runtime", "--version")
+    package = commands.output("dpkg-query", "--show", "--showformat=${Version}", "nvidia-container-toolkit")
     return {
         "path": commands.path("nvidia-container-runtime"),
-        # The runtime of JetPack 4 prints runc's version only: then its own is not known.
-        "version": parse_version(r"NVIDIA Container Runtime version (\d+\.\d+(?:\.\d+)?)", text),
+        # The runtime of JetPack 4 prints runc's version only: then its package tells.
+        "version": first(
+            [
+                parse_version(r"NVIDIA Container Runtime version (\d+\.\d+(?:\.\d+)?)", text),
+                parse_version(r"^(\d+\.\d+(?:\.\d+)?)", package),
+            ]
+        ),
+    }
+
+
+def iptables_facts(commands):
+    """iptables: its version and which backend the alternatives chose; before 1.8 there was one only."""
+    text = commands.output("iptables", "--version")
+    version = parse_version(r"v(\d+(?:\.\d+)+)", text)
+    return {
+        "version": version,
+        "backend": first([parse_version(r"\((\w+)\)", text), "legacy" if version else None]),
     }
 
 
@@ -241,21 +463,30 @@ def main():
     commands = Commands(module)
     root = "/"
     units = parse_units(
-        commands.output(
-            "systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState,ExecStart", *UNITS
-        )
+        commands.output("systemctl", "show", "--property=" + ",".join(UNIT_PROPERTIES), *UNITS)
     )
+    docker = docker_facts(commands, root, units.get("docker.service", {}))
+    release = os.uname().release
     facts = board_identity(root)
     facts.update(
         {
             "hostname": socket.gethostname(),
             "machine_id": read(root, "etc/machine-id"),
             "arch": os.uname().machine,
-            "kernel": os.uname().release,
+            "python": platform.python_version(),
+            "clock": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "kernel": release,
+            "kernel_features": kernel_features(root, release),
             "cgroup_version": cgroup_version(root),
+            "cgroup_controllers": cgroup_controllers(root),
             "memory_bytes": memory_bytes(root),
-            "disk_free_bytes": disk_free_bytes("/var/lib/docker"),
-            "docker": docker_facts(commands, root, units.get("docker.service", {})),
+            "swap": swap(root),
+            "disk_free_bytes": disk_free_bytes(docker["data_root"]),
+            "default_route": has_default_route(root),
+            "iptables": iptables_facts(commands),
+            "power_mode": power_mode(commands.output("nvpmodel", "-q")),
+            "jtop": jtop_facts(root, units.get("jtop.service", {})),
+            "docker": docker,
             "nvidia_runtime": nvidia_runtime_facts(commands),
             "k3s": k3s_facts(commands, units),
         }

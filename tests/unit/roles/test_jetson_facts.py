@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about boards, from the same simulated trees that the plugin's detection is tested with."""
 
+import gzip
 import json
 from pathlib import Path
 from types import ModuleType
@@ -166,3 +167,159 @@ def test_docker_facts_of_a_stopped_engine(module: ModuleType, tmp_path: Path) ->
 def test_k3s_version_is_read(module: ModuleType) -> None:
     commands = FakeCommands({"k3s": "k3s version v1.20.2+k3s.standin (abc)\ngo version go1.19\n"})
     assert module.k3s_facts(commands, {})["version"] == "v1.20.2+k3s.standin"
+
+
+@pytest.mark.parametrize(
+    ("command", "config", "flags"),
+    [
+        ("dockerd -H fd://", {}, []),
+        ("dockerd -H fd://", {"hosts": ["fd://"]}, ["-H"]),
+        ("dockerd -Hfd://", {"hosts": ["fd://"]}, ["-H"]),
+        ("dockerd --default-runtime=runc", {}, ["--default-runtime"]),
+        ("dockerd --exec-opt native.cgroupdriver=systemd", {"exec-opts": []}, ["--exec-opt"]),
+        # dockerd merges these two, so they are no conflict.
+        ("dockerd --add-runtime nvidia=/usr/bin/nvidia-container-runtime", {"runtimes": {}}, []),
+        ("dockerd --log-driver=journald", {"debug": True}, []),
+    ],
+)
+def test_flags_that_dockerd_refuses_beside_its_file_are_named(
+    module: ModuleType, command: str, config: dict[str, object], flags: list[str]
+) -> None:
+    assert module.conflicting_flags(command.split(), config) == flags
+
+
+def test_flags_in_the_environment_of_the_unit_count(module: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "etc/default").mkdir(parents=True)
+    (tmp_path / "etc/default/docker").write_text('# old\nDOCKER_OPTS="--default-runtime=x --debug"\n')
+    unit = {
+        "ExecStart": "{ path=x ; argv[]=/usr/bin/dockerd -H ${WHERE} $DOCKER_OPTS ; ignore_errors=no }",
+        "Environment": 'WHERE=fd:// "TWO=a b"',
+        "EnvironmentFiles": "/etc/default/gone (ignore_errors=yes)\n/etc/default/docker (ignore_errors=yes)",
+    }
+    variables = module.environment(str(tmp_path), unit)
+    assert variables["TWO"] == "a b"
+    command_line = module.arguments(module.unit_state(unit)["command"], variables)
+    assert command_line == ["/usr/bin/dockerd", "-H", "fd://", "--default-runtime=x", "--debug"]
+    assert module.conflicting_flags(command_line, {}) == ["--default-runtime"]
+
+
+KERNEL = "5.15.148-tegra"
+
+
+def _kernel(
+    root: Path, config: str | None = None, builtin: str | None = None, dep: str = "", loaded: str = ""
+) -> None:
+    for path, text in (
+        (f"lib/modules/{KERNEL}/modules.builtin", builtin),
+        (f"lib/modules/{KERNEL}/modules.dep", None if builtin is None else dep),
+        ("proc/modules", loaded),
+    ):
+        if text is not None:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+    if config is not None:
+        (root / "proc/config.gz").write_bytes(gzip.compress(config.encode()))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "has_raw"),
+    [
+        ({"config": "CONFIG_IP_NF_RAW=y\n"}, True),
+        ({"config": "# CONFIG_IP_NF_RAW is not set\n"}, False),
+        ({"config": "CONFIG_IP_NF_RAW=m\n"}, True),
+        ({"config": "CONFIG_IP_NF_RAW=m\n", "builtin": ""}, False),
+        (
+            {
+                "config": "CONFIG_IP_NF_RAW=m\n",
+                "builtin": "",
+                "dep": "kernel/net/ipv4/netfilter/iptable_raw.ko.zst: x.ko\n",
+            },
+            True,
+        ),
+        ({"config": "", "loaded": "iptable_raw 16384 0 - Live 0x0\n"}, True),
+        ({"builtin": "kernel/net/ipv4/netfilter/iptable_raw.ko\n"}, True),
+        ({"builtin": ""}, False),
+        ({}, None),
+    ],
+)
+def test_kernel_features_come_from_configuration_and_modules(
+    module: ModuleType, tmp_path: Path, kernel: dict[str, str], has_raw: bool | None
+) -> None:
+    _kernel(tmp_path, **kernel)
+    assert module.kernel_features(str(tmp_path), KERNEL)["iptable_raw"] is has_raw
+
+
+def test_masquerade_has_the_name_of_its_kernel(module: ModuleType, tmp_path: Path) -> None:
+    _kernel(tmp_path, config="CONFIG_IP_NF_TARGET_MASQUERADE=y\n")
+    assert module.kernel_features(str(tmp_path), KERNEL)["masquerade"] is True
+
+
+def test_cgroup_controllers_of_both_versions(module: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cgroups").write_text(
+        "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t2\t1\t1\nmemory\t0\t1\t0\n"
+    )
+    assert module.cgroup_controllers(str(tmp_path)) == ["cpuset"]
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    assert module.cgroup_controllers(str(tmp_path)) == ["cpu", "cpuset", "io", "memory", "pids"]
+
+
+def test_swap_tells_zram_apart(module: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/swaps").write_text(
+        "Filename Type Size Used Priority\n/dev/zram0 partition 1024 0 5\n/swapfile file 2048 0 -2\n"
+    )
+    assert module.swap(str(tmp_path)) == {"total_bytes": 3 * 1024**2, "zram_bytes": 1024**2}
+
+
+@pytest.mark.parametrize(("destination", "found"), [("00000000", True), ("0005A8C0", False)])
+def test_default_route(module: ModuleType, tmp_path: Path, destination: str, found: bool) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    mask = "00000000" if found else "00FFFFFF"
+    (tmp_path / "proc/net/route").write_text(
+        "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+        f"eth0 {destination} 0105A8C0 0003 0 0 0 {mask} 0 0 0\n"
+    )
+    assert module.has_default_route(str(tmp_path)) is found
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("NV Power Mode: MODE_15W_6CORE\n2\n", {"id": 2, "name": "MODE_15W_6CORE"}),
+        ("NV Fan Mode:quiet\nNV Power Mode: MAXN\n0\n", {"id": 0, "name": "MAXN"}),
+        ("", {"id": None, "name": None}),
+    ],
+)
+def test_power_mode_is_read_from_nvpmodel(module: ModuleType, text: str, mode: dict[str, object]) -> None:
+    assert module.power_mode(text) == mode
+
+
+def test_newest_jetson_stats_of_the_system_counts(module: ModuleType, tmp_path: Path) -> None:
+    for path in (
+        "usr/lib/python3/dist-packages/jetson_stats-4.2.12.egg-info",
+        "usr/local/lib/python3.10/dist-packages/jetson_stats-4.3.2.dist-info",
+    ):
+        (tmp_path / path).mkdir(parents=True)
+    facts = module.jtop_facts(str(tmp_path), {"ActiveState": "active", "LoadState": "loaded"})
+    assert (facts["version"], facts["active"]) == ("4.3.2", True)
+    assert module.jtop_facts(str(tmp_path / "empty"), {})["version"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("iptables v1.8.7 (nf_tables)\n", {"version": "1.8.7", "backend": "nf_tables"}),
+        ("iptables v1.8.4 (legacy)\n", {"version": "1.8.4", "backend": "legacy"}),
+        ("iptables v1.6.1\n", {"version": "1.6.1", "backend": "legacy"}),
+        ("", {"version": None, "backend": None}),
+    ],
+)
+def test_backend_of_iptables(module: ModuleType, text: str, facts: dict[str, str | None]) -> None:
+    assert module.iptables_facts(FakeCommands({"iptables": text})) == facts
+
+
+def test_package_tells_the_toolkit_where_the_runtime_does_not(module: ModuleType) -> None:
+    commands = FakeCommands({"nvidia-container-runtime": "runc version 1.0.0\n", "dpkg-query": "1.7.0-1"})
+    assert module.nvidia_runtime_facts(commands)["version"] == "1.7.0"
