@@ -19,7 +19,9 @@ description:
   - Merges objects key by key and keeps everything that is not named. A runtime's C(args) and C(runtimeArgs)
     mean the same, and so do a bare program name and its absolute path, so a file that already says the same
     in other words is left alone.
-  - The file is replaced atomically and its old version is kept beside it.
+  - The file is replaced atomically and its old version is kept beside it. Where dockerd can check a file
+    (Docker 23 and newer) it has to accept the new one first.
+  - What stood there before the first merge is recorded, so that C(state=absent) takes back what is ours only.
 author: The jetson-k3s authors
 options:
   path:
@@ -30,6 +32,17 @@ options:
     description: What must stand in it.
     type: dict
     required: true
+  state:
+    description: >-
+      C(absent) gives each key of C(config) that still says what C(config) says its old value back; a key that
+      somebody has changed since is left alone.
+    type: str
+    choices: [present, absent]
+    default: present
+  record:
+    description: Where the file's content before the first merge is kept.
+    type: path
+    default: /var/lib/jetson-k3s/daemon.json.before
 attributes:
   check_mode:
     support: full
@@ -149,6 +162,38 @@ def merge_config(current, wanted):
     return merged
 
 
+def unmerge(current, wanted, original):
+    """`current` without `wanted`: each key that still says what is wanted gets its `original` value back.
+
+    Keys that the original did not have go; so do objects that were made for them and are empty now.
+    """
+    result = dict(current)
+    for key, value in wanted.items():
+        if key not in current:
+            continue
+        if key == "runtimes":
+            ours = [
+                name
+                for name, runtime in value.items()
+                if isinstance(current[key].get(name), dict) and same_runtime(current[key][name], runtime)
+            ]
+            result[key] = restore(current[key], ours, original.get(key) or {})
+        elif isinstance(value, dict) and isinstance(current[key], dict):
+            result[key] = unmerge(current[key], value, original.get(key) or {})
+        elif current[key] == value:
+            result = restore(result, [key], original)
+        if result.get(key) == {} and key not in original:
+            del result[key]
+    return result
+
+
+def restore(current, keys, original):
+    """`current` with these keys as they are in `original`."""
+    result = {key: value for key, value in current.items() if key not in keys}
+    result.update({key: original[key] for key in keys if key in original})
+    return result
+
+
 def activation(before, after):
     """What a running dockerd needs to take over the change: 'none', 'reload' or 'restart'."""
     changed = [key for key in set(before) | set(after) if before.get(key) != after.get(key)]
@@ -162,11 +207,51 @@ def render(config):
     return json.dumps(config, indent=4, ensure_ascii=False) + "\n"
 
 
+def make_directory(path):
+    """Make the directory of a file."""
+    if not os.path.isdir(os.path.dirname(path)):
+        os.makedirs(os.path.dirname(path), 0o755)
+
+
+def read_record(path):
+    """The content before the first merge; {} without a record: then nobody had written anything."""
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as stream:
+        return parse(stream.read(), path)
+
+
+def write_record(path, config):
+    """Keep the content before the first merge, in one atomic step."""
+    make_directory(path)
+    with open(path + ".new", "w", encoding="utf-8") as stream:
+        stream.write(render(config))
+    os.chmod(path + ".new", 0o600)
+    os.rename(path + ".new", path)
+
+
+def validate(module, text):
+    """Let dockerd check a configuration, if it is new enough (23); ConfigError with what it says."""
+    dockerd = module.get_bin_path("dockerd", opt_dirs=["/usr/sbin", "/usr/local/sbin"])
+    if dockerd is None:
+        return
+    handle, candidate = tempfile.mkstemp(prefix="daemon.json.", dir=module.tmpdir)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        code, _, said = module.run_command([dockerd, "--validate", "--config-file", candidate])
+    finally:
+        os.unlink(candidate)
+    if code != 0 and "unknown flag" not in said:
+        raise ConfigError(
+            "dockerd refuses the new daemon.json, which was not written: {}".format(said.strip())
+        )
+
+
 def write(module, path, text):
     """Replace the file atomically; returns the backup's path or None. Owner and mode stay."""
+    make_directory(path)
     directory = os.path.dirname(path)
-    if not os.path.isdir(directory):
-        os.makedirs(directory, 0o755)
     backup = module.backup_local(path) if os.path.exists(path) else None
     handle, temporary = tempfile.mkstemp(prefix=".daemon.json.", dir=directory)
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -184,22 +269,27 @@ def main():
         argument_spec={
             "path": {"type": "path", "default": "/etc/docker/daemon.json"},
             "config": {"type": "dict", "required": True},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "record": {"type": "path", "default": "/var/lib/jetson-k3s/daemon.json.before"},
         },
         supports_check_mode=True,
     )
-    path = module.params["path"]
+    path, record, wanted = module.params["path"], module.params["record"], module.params["config"]
+    present = module.params["state"] == "present"
     before_text = ""
     if os.path.exists(path):
         with open(path, encoding="utf-8") as stream:
             before_text = stream.read()
     try:
         before = parse(before_text, path)
+        after = merge_config(before, wanted) if present else unmerge(before, wanted, read_record(record))
+        after_text = render(after)
+        if after != before:
+            validate(module, after_text)
     except ConfigError as error:
         module.fail_json(msg=str(error))
-    after = merge_config(before, module.params["config"])
     result = {"changed": after != before, "activation": activation(before, after)}
     if result["changed"]:
-        after_text = render(after)
         result["diff"] = {
             "before": before_text,
             "after": after_text,
@@ -207,9 +297,13 @@ def main():
             "after_header": path,
         }
         if not module.check_mode:
+            if present and not os.path.exists(record):
+                write_record(record, before)
             backup = write(module, path, after_text)
             if backup:
                 result["backup_file"] = backup
+    if not present and not module.check_mode and os.path.exists(record):
+        os.unlink(record)
     module.exit_json(**result)
 
 

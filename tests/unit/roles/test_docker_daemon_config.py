@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The merge of daemon.json keeps what its owner wrote and knows what needs a restart."""
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -103,3 +104,61 @@ def test_empty_file_is_an_empty_configuration(module: ModuleType, text: str) -> 
 def test_broken_file_is_refused_with_the_place(module: ModuleType, text: str, words: str) -> None:
     with pytest.raises(module.ConfigError, match=words):
         module.parse(text, "/etc/docker/daemon.json")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {},
+        {"debug": True},
+        {"runtimes": {}},
+        {"runtimes": {"kata": {"path": "/usr/bin/kata"}}, "default-runtime": "kata"},
+        {"runtimes": {"nvidia": {"path": "/opt/other"}}, "features": {"buildkit": True}},
+        {
+            "default-runtime": "nvidia",
+            "runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}},
+        },
+    ],
+)
+def test_removal_gives_back_what_stood_before(module: ModuleType, before: dict[str, Any]) -> None:
+    assert module.unmerge(module.merge_config(before, WANTED), WANTED, before) == before
+
+
+def test_removal_leaves_alone_what_was_changed_since(module: ModuleType) -> None:
+    merged = module.merge_config({"debug": True}, WANTED)
+    since = {**merged, "default-runtime": "runc", "debug": False, "mtu": 1400}
+    assert module.unmerge(since, WANTED, {"debug": True}) == {
+        "debug": False,
+        "default-runtime": "runc",
+        "mtu": 1400,
+    }
+
+
+class FakeModule:
+    """As much of AnsibleModule as `validate` uses, with a dockerd that gives one answer."""
+
+    def __init__(self, tmpdir: Path, code: int, said: str) -> None:
+        self.tmpdir, self.answer = str(tmpdir), (code, "", said)
+        self.checked = ""
+
+    def get_bin_path(self, name: str, opt_dirs: list[str]) -> str:
+        return f"{opt_dirs[0]}/{name}"
+
+    def run_command(self, argv: list[str]) -> tuple[int, str, str]:
+        self.checked = Path(argv[-1]).read_text()
+        return self.answer
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "configuration OK"), (125, "unknown flag: --validate")])
+def test_configuration_that_dockerd_takes_or_cannot_check_is_written(
+    module: ModuleType, tmp_path: Path, code: int, said: str
+) -> None:
+    fake = FakeModule(tmp_path, code, said)
+    module.validate(fake, '{"debug": true}\n')
+    assert fake.checked == '{"debug": true}\n'
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_configuration_that_dockerd_refuses_is_not_written(module: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(module.ConfigError, match="don't match any configuration option: mtuu"):
+        module.validate(FakeModule(tmp_path, 1, "keys don't match any configuration option: mtuu"), "{}")

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Docker needs around it: the table raw, the right iptables, strict mode and its undoing."""
+
+import gzip
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.unit.roles.conftest import Load
+
+WHOLE = "CONFIG_IP_NF_RAW=m\nCONFIG_NF_TABLES=y\nCONFIG_NFT_COMPAT=m\n"
+# As in JetPack 6.2's kernel.
+WITHOUT_RAW = "# CONFIG_IP_NF_RAW is not set\nCONFIG_NF_TABLES=m\nCONFIG_NFT_COMPAT=m\n"
+WITHOUT_NFT = "CONFIG_IP_NF_RAW=m\n# CONFIG_NF_TABLES is not set\n"
+TOML = """\
+#accept-nvidia-visible-devices-envvar-when-unprivileged = true
+disable-require = false
+
+[nvidia-container-cli]
+environment = []
+"""
+
+
+@pytest.fixture
+def module(load: Load) -> ModuleType:
+    return load("nvidia_docker/library/docker_environment.py")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for directory in ("proc", "etc/alternatives", "etc/nvidia-container-runtime"):
+        (tmp_path / directory).mkdir(parents=True)
+    return tmp_path
+
+
+def plan(module: ModuleType, root: Path, **changes: Any) -> tuple[list[Any], list[str]]:
+    params = {"docker_version": "28.4.0", "strict": False, "state": "present"} | changes
+    result: tuple[list[Any], list[str]] = module.plan(str(root), params)
+    return result
+
+
+def kernel(root: Path, config: str) -> None:
+    (root / "proc/config.gz").write_bytes(gzip.compress(config.encode()))
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "needed"),
+    [
+        (WITHOUT_RAW, "28.4.0", True),
+        (WITHOUT_RAW, "28.0.2", True),
+        (WITHOUT_RAW, "27.5.1", False),
+        (WITHOUT_RAW, "20.10.24+dfsg1", False),
+        (WITHOUT_RAW, None, False),
+        (WHOLE, "28.4.0", False),
+        (None, "28.4.0", False),
+    ],
+)
+def test_docker_28_is_told_about_a_kernel_without_raw(
+    module: ModuleType, config: str | None, version: str | None, needed: bool
+) -> None:
+    assert module.needs_raw_drop_in(module.kernel_options(config), version) is needed
+
+
+def test_docker_that_cannot_be_told_is_refused_with_both_ways_out(module: ModuleType) -> None:
+    with pytest.raises(module.EnvironmentProblem, match=r"28\.0\.2 or newer, or 27\.5\.1"):
+        module.needs_raw_drop_in(module.kernel_options(WITHOUT_RAW), "28.0.1")
+
+
+def test_drop_in_is_written_once_restarts_docker_and_goes_on_removal(module: ModuleType, root: Path) -> None:
+    kernel(root, WITHOUT_RAW)
+    ((path, before, after, restarts),), legacy = plan(module, root)
+    assert (path, before, after, restarts, legacy) == (module.DROP_IN, "", module.RAW_DROP_IN, True, [])
+    module.put(str(root / path), after)
+    assert plan(module, root) == ([], [])
+    ((_, _, after, restarts),), _ = plan(module, root, state="absent")
+    assert (after, restarts) == ("", True)
+    module.put(str(root / path), after)
+    assert not (root / path).exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"), [(WITHOUT_NFT, ["iptables"]), (WHOLE, []), ("CONFIG_NF_TABLES=y\n", ["iptables"])]
+)
+def test_iptables_becomes_legacy_where_the_kernel_cannot_do_nft(
+    module: ModuleType, root: Path, config: str, expected: list[str]
+) -> None:
+    kernel(root, config + "CONFIG_IP_NF_RAW=y\n")
+    (root / "etc/alternatives/iptables").symlink_to("/usr/sbin/iptables-nft")
+    (root / "etc/alternatives/ip6tables").symlink_to("/usr/sbin/ip6tables-legacy")
+    assert plan(module, root)[1] == expected
+
+
+def test_kernel_that_does_not_show_its_configuration_changes_nothing(module: ModuleType, root: Path) -> None:
+    (root / "etc/alternatives/iptables").symlink_to("/usr/sbin/iptables-nft")
+    assert plan(module, root) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "text", ["", TOML, "accept-nvidia-visible-devices-as-volume-mounts = false\n[a]\nb = 1\n"]
+)
+def test_strict_mode_is_reversible_and_written_once(module: ModuleType, text: str) -> None:
+    strict = module.strict_config(text, True)
+    assert module.strict_config(strict, True) == strict
+    assert module.strict_config(strict, False) == text
+
+
+def test_strict_mode_is_what_the_runtime_reads(module: ModuleType) -> None:
+    before = "accept-nvidia-visible-devices-as-volume-mounts = false\n" + TOML
+    read = tomllib.loads(module.strict_config(before, True))
+    assert read["accept-nvidia-visible-devices-envvar-when-unprivileged"] is False
+    assert read["accept-nvidia-visible-devices-as-volume-mounts"] is True
+    assert read["disable-require"] is False
+    assert read["nvidia-container-cli"] == {"environment": []}
+
+
+def test_strict_mode_restarts_nothing(module: ModuleType, root: Path) -> None:
+    ((path, _, _, restarts),), legacy = plan(module, root, strict=True)
+    assert (path, restarts, legacy) == (module.RUNTIME_CONFIG, False, [])
