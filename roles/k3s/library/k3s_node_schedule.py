@@ -1,0 +1,120 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Take a node out of service, put it back, or have the cluster forget it.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_kubectl import KubectlError, get, run
+
+DOCUMENTATION = r"""
+module: k3s_node_schedule
+short_description: A node in service, drained, or forgotten by its cluster
+author: The jetson-k3s authors
+options:
+  name:
+    description: The node.
+    type: str
+    required: true
+  state:
+    description:
+      - C(drained) takes no new pods and has none but those of DaemonSets, C(schedulable) takes pods.
+      - C(forgotten) is no node, and its name is free for another board (K3s keeps a password for each name).
+    type: str
+    choices: [drained, schedulable, forgotten]
+    required: true
+  drain_arguments:
+    description: Arguments of C(kubectl drain).
+    type: list
+    elements: str
+    default: []
+  timeout:
+    description: Seconds for the pods to leave.
+    type: int
+    default: 300
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+known:
+  description: Whether the cluster knew the node.
+  returned: success
+  type: bool
+"""
+
+
+def is_drained(pods):
+    """Is nothing left that a drain would move? Pods of DaemonSets, static pods and finished ones stay."""
+    for pod in pods:
+        metadata = pod["metadata"]
+        owners = [owner["kind"] for owner in metadata.get("ownerReferences", [])]
+        static = "kubernetes.io/config.mirror" in metadata.get("annotations", {})
+        finished = pod["status"].get("phase") in ("Succeeded", "Failed")
+        if "DaemonSet" not in owners and not static and not finished:
+            return False
+    return True
+
+
+def drain(name, node, params, check_mode):
+    """Drain; returns whether there was anything to do."""
+    pods = get("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + name)["items"]
+    if node["spec"].get("unschedulable") and is_drained(pods):
+        return False
+    if not check_mode:
+        run("drain", "--timeout={}s".format(params["timeout"]), *(params["drain_arguments"] + [name]))
+    return True
+
+
+def uncordon(name, node, check_mode):
+    """Let the node take pods again; returns whether it did not."""
+    if not node["spec"].get("unschedulable"):
+        return False
+    if not check_mode:
+        run("uncordon", name)
+    return True
+
+
+def forget(name, node, check_mode):
+    """Remove the node and the password that keeps its name; returns whether there was any of both."""
+    password = ("secret", name + ".node-password.k3s")
+    known = [("node", name)] if node else []
+    if get("--namespace=kube-system", *password):
+        known.append(password)
+    if not check_mode:
+        for kind, what in known:
+            run("--namespace=kube-system", "delete", "--ignore-not-found", kind, what)
+    return bool(known)
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["drained", "schedulable", "forgotten"], "required": True},
+            "drain_arguments": {"type": "list", "elements": "str", "default": []},
+            "timeout": {"type": "int", "default": 300},
+        },
+        supports_check_mode=True,
+    )
+    name, state = module.params["name"], module.params["state"]
+    try:
+        node = get("node", name)
+        if state == "forgotten":
+            changed = forget(name, node, module.check_mode)
+        elif node is None:
+            changed = False
+        elif state == "drained":
+            changed = drain(name, node, module.params, module.check_mode)
+        else:
+            changed = uncordon(name, node, module.check_mode)
+    except (KubectlError, OSError) as error:
+        module.fail_json(msg="node {}: {}".format(name, error))
+    module.exit_json(changed=changed, known=node is not None)
+
+
+if __name__ == "__main__":
+    main()

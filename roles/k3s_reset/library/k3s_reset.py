@@ -1,0 +1,312 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Take K3s off a board: what K3s' own uninstall script removes, and what it leaves behind in docker mode.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import glob
+import os
+import shutil
+import signal
+import socket
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_iptables import removal
+
+DOCUMENTATION = r"""
+module: k3s_reset
+short_description: No K3s on the board any more
+description:
+  - Removes services, pods, network interfaces, packet filter rules, mounts and files of K3s, in that order,
+    and looks afterwards whether anything is left. Containers that are not a pod's are left alone, and so are
+    Docker's images.
+  - What the owner of the board has put into /etc/rancher stays, and so does /etc/rancher/node/password, by
+    which a server knows the board again.
+author: The jetson-k3s authors
+options: {}
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+removed:
+  description: What was there and is gone, or would be gone outside check mode.
+  returned: success
+  type: list
+  elements: str
+"""
+
+UNITS = ("k3s", "k3s-agent")
+# Both dockershim and cri-dockerd give it to every container of a pod.
+POD_LABEL = "io.kubernetes.pod.name"
+DATA = "/var/lib/rancher/k3s"
+# Whole trees. What is mounted below them is unmounted first, or the removal would reach into it.
+TREES = (
+    DATA,
+    "/var/lib/kubelet",
+    "/var/lib/cni",
+    "/run/k3s",
+    "/run/flannel",
+    "/run/jetson-k3s",
+    "/var/log/pods",
+    "/var/log/containers",
+)
+FILES = (
+    "/etc/rancher/k3s/k3s.yaml",
+    "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml",
+    "/etc/rancher/k3s/jetson-k3s.token",
+    "/usr/local/bin/k3s",
+    "/usr/local/bin/k3s-v*",
+    "/usr/local/bin/k3s.previous",
+    # K3s' own installation script leaves these.
+    "/usr/local/bin/k3s-killall.sh",
+    "/usr/local/bin/k3s-uninstall.sh",
+    "/usr/local/bin/k3s-agent-uninstall.sh",
+)
+UNIT_FILES = tuple(
+    "/etc/systemd/system/{}.service{}".format(unit, ending) for unit in UNITS for ending in ("", ".env", ".d")
+)
+LINKS_TO_K3S = ("/usr/local/bin/kubectl", "/usr/local/bin/crictl", "/usr/local/bin/ctr")
+DIRECTORIES_IF_EMPTY = ("/etc/rancher/k3s/config.yaml.d", "/etc/rancher/k3s")
+INTERFACES = ("cni0", "flannel.1", "flannel-v6.1", "flannel-wg", "flannel-wg-v6", "kube-ipvs0")
+NETWORK_NAMESPACES = "/run/netns/cni-*"
+
+
+class ResetError(Exception):
+    """Something cannot be removed; the text says what and why."""
+
+
+def below(path, tree):
+    """Is the path inside the tree, not the tree itself?"""
+    return path.startswith(tree.rstrip("/") + "/")
+
+
+def mount_points(mountinfo):
+    """Paths of /proc/self/mountinfo in order of mounting; its octal escapes (proc(5)) undone."""
+    for line in mountinfo.splitlines():
+        path = line.split(" ")[4]
+        for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+            path = path.replace(escape, character)
+        yield path
+
+
+def mounts_below(trees, mountinfo):
+    """What is mounted inside the trees, the last mounted first."""
+    return [path for path in mount_points(mountinfo) if any(below(path, tree) for tree in trees)][::-1]
+
+
+def family(roots, parents):
+    """The processes and all that descend from them; `parents` is {pid: parent's pid}."""
+    members = set(roots)
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in members} - members
+        if not more:
+            return sorted(members)
+        members |= more
+
+
+class Board:
+    """Finds and removes. Every `find_*` returns a list of texts, every `remove_*` takes that list."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def run(self, *argv, **options):
+        """Standard output of a command; ResetError when it fails. `stdin` is text for it."""
+        code, out, err = self.module.run_command(list(argv), data=options.get("stdin"))
+        if code != 0:
+            raise ResetError("`{}`: {}".format(" ".join(argv), err.strip() or out.strip()))
+        return out
+
+    def has(self, program):
+        """Is there such a program?"""
+        return self.module.get_bin_path(program) is not None
+
+    # Services
+
+    def find_services(self):
+        """Units that run or start at boot."""
+        shown = self.run(
+            "systemctl",
+            "show",
+            "--property=Id,ActiveState,UnitFileState",
+            *(unit + ".service" for unit in UNITS),
+        )
+        found = []
+        for block in shown.strip().split("\n\n"):
+            unit = dict(line.split("=", 1) for line in block.splitlines())
+            if unit["ActiveState"] not in ("inactive", "failed") or unit["UnitFileState"] == "enabled":
+                found.append(unit["Id"])
+        return found
+
+    def remove_services(self, units):
+        """Stop and disable them."""
+        self.run("systemctl", "disable", "--now", *units)
+
+    # Containers
+
+    def find_containers(self):
+        """Names of the pods' containers in Docker, running or not."""
+        if not self.has("docker"):
+            return []
+        of_pods = "--filter=label=" + POD_LABEL
+        return self.run("docker", "ps", "--all", of_pods, "--format={{.Names}}").split()
+
+    def remove_containers(self, names):
+        """End and remove them with their anonymous volumes."""
+        self.run("docker", "rm", "--force", "--volumes", *names)
+
+    # Processes: containerd's shims and their pods, which outlive K3s in containerd mode
+
+    def find_processes(self):
+        """Pids of programs that K3s has unpacked, and of what they have started."""
+        parents, roots = {}, []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/{}/stat".format(pid)) as stat:
+                    # "pid (name) state ppid ...", and a name may hold anything.
+                    parents[int(pid)] = int(stat.read().rpartition(")")[2].split()[1])
+                if below(os.readlink("/proc/{}/exe".format(pid)), os.path.realpath(DATA)):
+                    roots.append(int(pid))
+            except (OSError, IndexError):
+                continue  # it has ended, or is the kernel's
+        return [str(pid) for pid in family(roots, parents)]
+
+    def remove_processes(self, pids):
+        """Kill them."""
+        for pid in pids:
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    # Network
+
+    def find_namespaces(self):
+        """Network namespaces that a CNI plugin has made."""
+        return sorted(glob.glob(NETWORK_NAMESPACES))
+
+    def remove_namespaces(self, paths):
+        """Delete them."""
+        for path in paths:
+            self.run("ip", "netns", "delete", os.path.basename(path))
+
+    def find_interfaces(self):
+        """Network interfaces of the pod network."""
+        return [name for _, name in socket.if_nameindex() if name in INTERFACES]
+
+    def remove_interfaces(self, names):
+        """Delete them."""
+        for name in names:
+            self.run("ip", "link", "delete", name)
+
+    def packet_filter(self, family_name):
+        """Input for `<family>-restore`; '' where there is no such packet filter."""
+        program = self.module.get_bin_path(family_name + "-save")
+        code, out, _ = self.module.run_command([program]) if program else (1, "", "")
+        return removal(out) if code == 0 else ""
+
+    def find_rules(self):
+        """Packet filters that hold rules or chains of Kubernetes."""
+        return [name for name in ("iptables", "ip6tables") if self.packet_filter(name)]
+
+    def remove_rules(self, names):
+        """Take these rules and chains away, and no others."""
+        for name in names:
+            self.run(name + "-restore", "--noflush", stdin=self.packet_filter(name))
+
+    # Mounts and files
+
+    def find_mounts(self):
+        """What is mounted inside the trees; a tree that is a mount itself belongs to the board's owner."""
+        with open("/proc/self/mountinfo") as mountinfo:
+            return mounts_below([os.path.realpath(tree) for tree in TREES], mountinfo.read())
+
+    def remove_mounts(self, paths):
+        """Unmount them."""
+        for path in paths:
+            self.run("umount", path)
+
+    def find_files(self):
+        """Files, links and trees."""
+        found = [path for pattern in (*FILES, *UNIT_FILES) for path in sorted(glob.glob(pattern))]
+        found += [
+            path
+            for path in LINKS_TO_K3S
+            if os.path.islink(path) and os.path.basename(os.readlink(path)) == "k3s"
+        ]
+        found += [
+            tree for tree in TREES if os.path.isdir(tree) and (os.listdir(tree) or self.removable(tree))
+        ]
+        found += [path for path in DIRECTORIES_IF_EMPTY if os.path.isdir(path) and not os.listdir(path)]
+        return found
+
+    def removable(self, tree):
+        """May the directory itself go? Not when its owner has put it elsewhere by a mount or a link."""
+        return not (os.path.islink(tree) or os.path.ismount(tree))
+
+    def remove_files(self, paths):
+        """Remove them; of a tree that is a mount or a link its content."""
+        for path in paths:
+            if path in TREES and not self.removable(path):
+                for name in os.listdir(path):
+                    self.delete(os.path.join(path, name))
+            else:
+                self.delete(path)
+        for path in DIRECTORIES_IF_EMPTY:
+            if os.path.isdir(path) and not os.listdir(path):
+                os.rmdir(path)
+        if any(path in UNIT_FILES for path in paths):
+            self.run("systemctl", "daemon-reload")
+            self.module.run_command(["systemctl", "reset-failed", *UNITS])  # complains when none has failed
+
+    def delete(self, path):
+        """Remove a file, a link or a directory with all that is in it."""
+        if os.path.isdir(path) and not os.path.islink(path):
+            if self.find_mounts():
+                raise ResetError("{} is still mounted".format(", ".join(self.find_mounts())))
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+    def stages(self):
+        """(title, find, remove) in the order in which things can go."""
+        return (
+            ("service", self.find_services, self.remove_services),
+            ("container", self.find_containers, self.remove_containers),
+            ("process", self.find_processes, self.remove_processes),
+            ("network namespace", self.find_namespaces, self.remove_namespaces),
+            ("network interface", self.find_interfaces, self.remove_interfaces),
+            ("Kubernetes' rules in", self.find_rules, self.remove_rules),
+            ("mount", self.find_mounts, self.remove_mounts),
+            ("file", self.find_files, self.remove_files),
+        )
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    stages = Board(module).stages()
+    removed = []
+    try:
+        for title, find, remove in stages:
+            found = find()
+            if found and not module.check_mode:
+                remove(found)
+            removed += ["{} {}".format(title, one) for one in found]
+        left = [] if module.check_mode else [title + " " + one for title, find, _ in stages for one in find()]
+    except (ResetError, OSError) as error:
+        module.fail_json(msg="K3s could not be removed: {}".format(error), removed=removed)
+    if left:
+        module.fail_json(
+            msg="K3s was removed, but there is still, or again: {}".format(", ".join(left)),
+            removed=removed,
+        )
+    diff = {"before": "".join(line + "\n" for line in removed), "after": ""}
+    module.exit_json(changed=bool(removed), removed=removed, diff=diff)
+
+
+if __name__ == "__main__":
+    main()
