@@ -43,6 +43,13 @@ options:
     type: list
     elements: str
     required: true
+  runtime_class:
+    description: RuntimeClass of the pods; none where nvidia is the engine's default runtime.
+    type: str
+  strict:
+    description: Whether a pod that only says C(NVIDIA_VISIBLE_DEVICES=all) must not get the GPU.
+    type: bool
+    default: false
   resource:
     description: The extended resource.
     type: str
@@ -58,7 +65,9 @@ attributes:
 
 RETURN = r"""
 report:
-  description: C(ok), C(failures), C(allocatable), C(device_query), C(scene), C(device_nodes), C(in_use_by).
+  description: >-
+    C(ok), C(failures), C(allocatable), C(device_query), C(scene), C(device_nodes), C(in_use_by), and in
+    strict mode C(uninvited_device_nodes).
   returned: always
   type: dict
 """
@@ -68,6 +77,7 @@ GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nv
 MULTIPROCESSORS = re.compile(r"\(\s*0*(\d+)\)\s+Multiprocessors,\s+\(\s*0*(\d+)\)")
 # A holder tells what it sees and then lives until it is told to end.
 HOLD = ("sh", "-c", "find /dev -type c; echo ready; until [ -e /dev/shm/end ]; do sleep 0.2; done")
+LOOK = ("sh", "-c", "find /dev -type c; echo ready")
 END = ("sh", "-c", ": > /dev/shm/end")
 SIMULATED = "SIMULATED"  # how the lab's images mark their output
 
@@ -78,7 +88,7 @@ class SceneError(Exception):
 
 def pod(name, params, command):
     """Manifest of a pod that is scheduled to the node and asks for one GPU."""
-    return {
+    manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name},
@@ -100,6 +110,18 @@ def pod(name, params, command):
             ],
         },
     }
+    if params["runtime_class"]:
+        manifest["spec"]["runtimeClassName"] = params["runtime_class"]
+    return manifest
+
+
+def uninvited_pod(name, params, command):
+    """The same for a pod that does not ask but says that it sees all devices, as many images do."""
+    manifest = pod(name, params, command)
+    container = manifest["spec"]["containers"][0]
+    del container["resources"]
+    container["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    return manifest
 
 
 def parse_device_query(text):
@@ -214,9 +236,9 @@ class Scene:
             detail = why(timeout.last) if argv[0] == "pod" else "it never appeared"
             raise SceneError("{} ({})".format(timeout, detail)) from timeout
 
-    def start(self, name, command):
+    def start(self, name, command, manifest_of=pod):
         """Create a pod that runs a command."""
-        manifest = pod(name, self.params, command)
+        manifest = manifest_of(name, self.params, command)
         run("create", "--namespace=" + self.namespace, "--filename=-", stdin=json.dumps(manifest))
         self.note("{} created".format(name))
 
@@ -262,6 +284,25 @@ class Scene:
                     why(item), text.strip()[-200:]
                 )
             )
+        run("delete", "pod", name, "--namespace=" + self.namespace)
+
+    def strictness(self):
+        """A pod that has not asked runs to its end without a GPU device node."""
+        name = "uninvited"
+        self.start(name, LOOK, uninvited_pod)
+        item = self.wait(name, finished, "{} ending".format(name))
+        text = self.log(name)
+        nodes = gpu_nodes(text)
+        self.report["uninvited_device_nodes"] = nodes
+        if nodes:
+            raise SceneError(
+                "a pod that did not ask for {} got {}: strict mode is not in force on this board".format(
+                    self.params["resource"], ", ".join(nodes)
+                )
+            )
+        if "ready" not in text.splitlines():
+            raise SceneError("the pod that did not ask could not look: {}".format(why(item)))
+        self.note("a pod that says NVIDIA_VISIBLE_DEVICES=all and asks for nothing has no GPU device node")
         run("delete", "pod", name, "--namespace=" + self.namespace)
 
     def concurrency(self, count):
@@ -320,6 +361,8 @@ class Scene:
             )
             return
         self.device_query()
+        if self.params["strict"]:
+            self.strictness()
         self.concurrency(count)
 
 
@@ -340,6 +383,8 @@ def main():
             "node": {"type": "str", "required": True},
             "image": {"type": "str", "required": True},
             "command": {"type": "list", "elements": "str", "required": True},
+            "runtime_class": {"type": "str"},
+            "strict": {"type": "bool", "default": False},
             "resource": {"type": "str", "default": "nvidia.com/gpu"},
             "timeout": {"type": "int", "default": 120},
         }

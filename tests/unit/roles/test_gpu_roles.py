@@ -31,7 +31,9 @@ def test_daemonset_gets_image_and_its_id_and_is_never_pulled(load: Load) -> None
     render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
     daemonset = next(
         document
-        for document in map(json.loads, render(plain, "plugin:9", "sha256:ab").split("---\n")[1:])
+        for document in map(
+            json.loads, render(plain, "plugin:9", "sha256:ab", "docker", False).split("---\n")[1:]
+        )
         if document["kind"] == "DaemonSet"
     )
     template = daemonset["spec"]["template"]
@@ -40,6 +42,36 @@ def test_daemonset_gets_image_and_its_id_and_is_never_pulled(load: Load) -> None
     assert template["metadata"]["annotations"]["jetson-k3s.github.io/image-id"] == "sha256:ab"
     # Docker mode: K3s refuses any runtimeClassName there.
     assert "runtimeClassName" not in template["spec"]
+
+
+def rendered(load: Load, container_runtime: str, strict: bool) -> dict[str, dict[str, Any]]:
+    """Rendered objects by kind."""
+    plain = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
+    render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
+    texts = render(plain, "plugin:9", "sha256:ab", container_runtime, strict).split("---\n")[1:]
+    return {document["kind"]: document for document in map(json.loads, texts)}
+
+
+def test_containerd_gets_the_runtime_class_that_docker_has_not(load: Load) -> None:
+    assert set(rendered(load, "docker", False)) == {"DaemonSet"}
+    assert rendered(load, "containerd", False)["RuntimeClass"]["handler"] == "nvidia"
+
+
+def test_strict_mode_hands_out_volume_mounts(load: Load) -> None:
+    def arguments(strict: bool) -> list[str]:
+        spec = rendered(load, "docker", strict)["DaemonSet"]["spec"]["template"]["spec"]
+        found: list[str] = spec["containers"][0]["args"]
+        return found
+
+    assert set(arguments(True)) - set(arguments(False)) == {"--device-list-strategy=volume-mounts"}
+
+
+def test_pods_name_the_runtime_in_containerd_mode_only(scene: ModuleType) -> None:
+    params = {"node": "a", "image": "b", "resource": RESOURCE, "runtime_class": None}
+    assert "runtimeClassName" not in scene.pod("p", params, ["x"])["spec"]
+    assert (
+        scene.pod("p", {**params, "runtime_class": "nvidia"}, ["x"])["spec"]["runtimeClassName"] == "nvidia"
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,8 +152,15 @@ class FakeCluster:
     """Answers of kubectl: a scheduler with one GPU that may be broken."""
 
     def __init__(
-        self, *, exclusive: bool = True, log: str = "/dev/nvmap\nready\n", allocatable: int = 1
+        self,
+        *,
+        exclusive: bool = True,
+        log: str = "/dev/nvmap\nready\n",
+        allocatable: int = 1,
+        uninvited_log: str = "",
     ) -> None:
+        self.uninvited_log = uninvited_log
+        self.manifests: dict[str, Any] = {}
         self.exclusive, self.log, self.allocatable = exclusive, log, allocatable
         self.pods: dict[str, str] = {}
         self.namespaces: set[str] = set()
@@ -134,11 +173,15 @@ class FakeCluster:
             case ("delete", "namespace", name, *_):
                 self.namespaces.discard(name)
             case ("create", *_):
-                self.pods[json.loads(stdin)["metadata"]["name"]] = "new"
+                manifest = json.loads(stdin)
+                self.manifests[manifest["metadata"]["name"]] = manifest
+                self.pods[manifest["metadata"]["name"]] = "new"
             case ("exec", name, *_):
                 self.pods[name] = "ended"
             case ("delete", "pod", name, *_):
                 del self.pods[name]
+            case ("logs", "uninvited", *_):
+                return self.uninvited_log
             case ("logs", "devicequery", *_):
                 return PASSED
             case ("logs", *_):
@@ -157,7 +200,7 @@ class FakeCluster:
         return item
 
     def pod(self, name: str) -> dict[str, Any]:
-        if name == "devicequery":
+        if name in ("devicequery", "uninvited"):
             return {"status": {"phase": "Succeeded"}}
         if self.pods[name] == "ended":
             return {"status": {"phase": "Succeeded"}}
@@ -168,7 +211,9 @@ class FakeCluster:
         return {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
 
 
-def play(scene: ModuleType, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def play(
+    scene: ModuleType, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, *, strict: bool = False
+) -> dict[str, Any]:
     for name in ("run", "get", "wait_until"):
         monkeypatch.setattr(scene, name, getattr(cluster, name))
     params = {
@@ -176,6 +221,8 @@ def play(scene: ModuleType, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatc
         "image": "dq:1",
         "command": ["deviceQuery"],
         "resource": RESOURCE,
+        "runtime_class": None,
+        "strict": strict,
         "timeout": 5,
     }
     played = scene.Scene(params)
@@ -202,6 +249,25 @@ def test_scene_is_played_with_one_pod_more_than_gpus(
         < events.index(f"{waiter} Running")
     )
     assert cluster.namespaces == set()
+
+
+def test_strict_mode_is_proven_by_a_pod_that_has_not_asked(
+    scene: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster(uninvited_log="/dev/null\nready\n")
+    report = play(scene, cluster, monkeypatch, strict=True)
+    assert report["uninvited_device_nodes"] == []
+    assert "resources" not in cluster.manifests["uninvited"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(
+    ("log", "words"), [("/dev/nvmap\nready\n", "strict mode is not in force"), ("", "could not look")]
+)
+def test_strict_mode_without_effect_fails_the_board(
+    scene: ModuleType, monkeypatch: pytest.MonkeyPatch, log: str, words: str
+) -> None:
+    with pytest.raises(scene.SceneError, match=words):
+        play(scene, FakeCluster(uninvited_log=log), monkeypatch, strict=True)
 
 
 def test_second_pod_that_need_not_wait_fails_the_board(
