@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules and facts in, findings out: pure functions behind the preflight role.
 
-A finding is a dict: id, level ('error' or 'warning'), found, expected, fix, url (may be empty).
+A finding is a dict: id, level ('error', 'warning', or 'accepted' for an accepted warning), found,
+expected, fix, url (may be empty).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 Finding = dict[str, str]
@@ -17,6 +19,24 @@ SEPARATOR = "."
 NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 GUIDE = "https://docs.k3s.io/"
+# Shorter passwords can be guessed by whoever reaches the server's port; K3s' own have 32 characters.
+TOKEN_LENGTH = 16
+
+# What needs more than one board's facts, with its level: code below finds it, not the matrix.
+CODED = {
+    "accepted-unknown": ("error", "a finding is accepted that does not exist"),
+    "bundle-file": ("error", "a file of the bundle is missing or not what SHA256SUMS says"),
+    "bundle-unusable": ("error", "the bundle as a whole is missing or damaged"),
+    "group-both": ("error", "a board is server and agent in the inventory"),
+    "group-none": ("error", "a board is neither server nor agent in the inventory"),
+    "hostname-duplicate": ("error", "two boards have one hostname"),
+    "hostname-invalid": ("error", "a hostname cannot be a node's name"),
+    "join-token": ("error", "the running server does not take the token"),
+    "join-token-weak": ("warning", "a given token is short"),
+    "k3s-foreign-unit": ("error", "K3s' unit carries flags"),
+    "k3s-other-role": ("error", "K3s runs in the other role"),
+    "machine-id-duplicate": ("warning", "two boards have one machine-id"),
+}
 
 
 def lookup(facts: Facts, path: str) -> Any:
@@ -37,22 +57,27 @@ def version_key(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group(1).split("."))
 
 
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "equals": lambda value, wanted: bool(value == wanted),
+    "known": lambda value, wanted: (value is not None) == wanted,
+    "one_of": lambda value, wanted: value in wanted,
+    "at_least": lambda value, wanted: value is not None and value >= wanted,
+    "includes": lambda value, wanted: value is not None and set(wanted) <= set(value),
+}
+
+
 def holds(condition: dict[str, Any], facts: Facts) -> bool:
     """Does one condition hold? An unknown value (None) satisfies only `equals: null` and `known: false`.
 
-    A condition is a `fact` and an operator: equals, known, one_of, at_least (number), from/below (versions).
+    A condition is a `fact` and an operator: equals, known, one_of, at_least (number), includes (list),
+    from/below (versions).
     """
     value = lookup(facts, condition["fact"])
-    if "equals" in condition:
-        return bool(value == condition["equals"])
-    if "known" in condition:
-        return (value is not None) == condition["known"]
+    for operator, judge in OPERATORS.items():
+        if operator in condition:
+            return judge(value, condition[operator])
     if value is None:
         return False
-    if "one_of" in condition:
-        return value in condition["one_of"]
-    if "at_least" in condition:
-        return bool(value >= condition["at_least"])
     key = version_key(str(value))
     return version_key(str(condition.get("from", "0"))) <= key and (
         "below" not in condition or key < version_key(str(condition["below"]))
@@ -76,9 +101,30 @@ def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding
     ]
 
 
-def error(finding_id: str, found: str, expected: str, fix: str, url: str = "") -> Finding:
-    """A finding that stops the play for its board."""
-    return {"id": finding_id, "level": "error", "found": found, "expected": expected, "fix": fix, "url": url}
+def rules_of_kernel(features: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A rule for each kernel feature of the table; a feature of which nothing is known breaks none."""
+    rules = []
+    for entry in features:
+        fact = f"kernel_features.{entry['feature']}"
+        rules.append(
+            {
+                "id": f"kernel-{entry['feature'].replace('_', '-')}",
+                "level": entry["level"],
+                "when": [*entry.get("when", []), {"fact": fact, "equals": False}],
+                "require": {"fact": fact, "equals": True},
+                "found": f"a kernel without {entry['option']}: {entry['without']}",
+                "expected": f"a kernel with {entry['option']}",
+                "fix": entry["fix"],
+                "url": entry.get("url", ""),
+            }
+        )
+    return rules
+
+
+def finding(finding_id: str, found: str, expected: str, fix: str, url: str = "") -> Finding:
+    """A finding of code; its level stands in CODED."""
+    level = CODED[finding_id][0]
+    return {"id": finding_id, "level": level, "found": found, "expected": expected, "fix": fix, "url": url}
 
 
 def bundle_files(arch: str) -> list[str]:
@@ -96,14 +142,14 @@ def bundle_files(arch: str) -> list[str]:
 def findings_of_bundle(bundle: Facts, arch: str) -> list[Finding]:
     """What is wrong with the files that this board would get."""
     fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
-    findings = [error("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
+    findings = [finding("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
     if findings:
         return findings
     for name in bundle_files(arch):
         problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
         if problem is not None:
             findings.append(
-                error(
+                finding(
                     "bundle-file",
                     f"{name}: {problem}",
                     "every file as SHA256SUMS says",
@@ -123,7 +169,7 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
     ]
     if same_name:
         findings.append(
-            error(
+            finding(
                 "hostname-duplicate",
                 f"{host} and {', '.join(same_name)} all call themselves {mine['hostname']!r}",
                 "one hostname per board: it becomes the node's name",
@@ -133,7 +179,7 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
         )
     if not NODE_NAME.match(mine["hostname"].lower()):
         findings.append(
-            error(
+            finding(
                 "hostname-invalid",
                 f"hostname {mine['hostname']!r}",
                 "letters, digits, '-' and '.' only: it becomes the node's name",
@@ -145,16 +191,31 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
     ]
     if same_id and mine["machine_id"]:
         findings.append(
-            {
-                "id": "machine-id-duplicate",
-                "level": "warning",
-                "found": f"{host} and {', '.join(same_id)} share the machine-id {mine['machine_id']}",
-                "expected": "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
-                "fix": "sudo rm /etc/machine-id && sudo systemd-machine-id-setup && sudo reboot",
-                "url": "https://www.freedesktop.org/software/systemd/man/latest/machine-id.html",
-            }
+            finding(
+                "machine-id-duplicate",
+                f"{host} and {', '.join(same_id)} share the machine-id {mine['machine_id']}",
+                "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
+                "sudo rm /etc/machine-id && sudo systemd-machine-id-setup && sudo reboot",
+                "https://www.freedesktop.org/software/systemd/man/latest/machine-id.html",
+            )
         )
     return findings
+
+
+def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]:
+    """Is the board in one of the groups server and agent? `groups` is the inventory's {group: hosts}."""
+    member = [group for group in ("server", "agent") if host in groups.get(group, [])]
+    if len(member) == 1:
+        return []
+    where = "[server] and [agent]" if member else "neither [server] nor [agent]"
+    return [
+        finding(
+            "group-both" if member else "group-none",
+            f"{host} is in {where}",
+            "each board in one of the groups [server] and [agent]",
+            "Mend the inventory (see inventory.example).",
+        )
+    ]
 
 
 def findings_of_role(facts: Facts, role: str) -> list[Finding]:
@@ -165,7 +226,7 @@ def findings_of_role(facts: Facts, role: str) -> list[Finding]:
     findings = []
     if other_unit.get("installed"):
         findings.append(
-            error(
+            finding(
                 "k3s-other-role",
                 f"this board already runs K3s as {other} ({names[other]}.service)",
                 f"a board without K3s or with K3s as {role}, as the inventory says",
@@ -175,7 +236,7 @@ def findings_of_role(facts: Facts, role: str) -> list[Finding]:
     command = own_unit.get("command")
     if command is not None and command.split()[1:] != [role]:
         findings.append(
-            error(
+            finding(
                 "k3s-foreign-unit",
                 f"{names[role]}.service starts `{command}`",
                 f"no K3s, or one whose unit starts `k3s {role}` without flags",
@@ -191,7 +252,7 @@ def findings_of_token(answer: Facts) -> list[Finding]:
     if answer.get("reason", "unreachable") == "unreachable":
         return []
     return [
-        error(
+        finding(
             "join-token",
             answer["msg"],
             "the token of the running K3s server",
@@ -202,14 +263,50 @@ def findings_of_token(answer: Facts) -> list[Finding]:
     ]
 
 
+def findings_of_token_strength(token: str | None) -> list[Finding]:
+    """Can the given token be guessed? Only its length is told."""
+    length = len((token or "").rpartition(":")[2])
+    if token is None or length >= TOKEN_LENGTH:
+        return []
+    return [
+        finding(
+            "join-token-weak",
+            f"k3s_token has {length} characters",
+            f"{TOKEN_LENGTH} or more: it lets computers join the cluster",
+            "Leave k3s_token out (the server makes one), or take the output of `openssl rand -hex 16`.",
+            GUIDE + "cli/token",
+        )
+    ]
+
+
+def accept(findings: list[Finding], accepted: list[str], rules: list[dict[str, Any]]) -> list[Finding]:
+    """The findings, warnings whose id is accepted set to that level. Errors stay; unknown ids are errors."""
+    known = {rule["id"] for rule in rules} | CODED.keys()
+    strangers = [
+        finding(
+            "accepted-unknown",
+            f"preflight_accepted has {name!r}",
+            "ids of warnings (docs/compatibility.md lists them)",
+            "Take it out of preflight_accepted, or correct it.",
+        )
+        for name in accepted
+        if name not in known
+    ]
+    return strangers + [
+        entry | {"level": "accepted"} if entry["level"] == "warning" and entry["id"] in accepted else entry
+        for entry in findings
+    ]
+
+
 def report(findings: list[Finding], host: str) -> str:
-    """Findings as text for people: what was found, what was expected, what to do."""
+    """Findings as text for people: found, expected, what to do; accepted ones are left out."""
+    findings = [entry for entry in findings if entry["level"] != "accepted"]
     count = "1 problem" if len(findings) == 1 else f"{len(findings)} problems"
     lines = [f"{host}: preflight found {count}; nothing was changed on this board."]
-    for number, finding in enumerate(findings, 1):
-        lines.append(f"{number}. [{finding['level']}] {finding['id']}")
+    for number, entry in enumerate(findings, 1):
+        lines.append(f"{number}. [{entry['level']}] {entry['id']}")
         lines.extend(
-            f"   {key + ':':<10}{finding[key]}" for key in ("found", "expected", "fix", "url") if finding[key]
+            f"   {key + ':':<10}{entry[key]}" for key in ("found", "expected", "fix", "url") if entry[key]
         )
     return "\n".join(lines)
 
@@ -221,6 +318,10 @@ class FilterModule:
         """The filters, all prefixed by the role's name."""
         return {
             "preflight_rules": findings_of_rules,
+            "preflight_kernel_rules": rules_of_kernel,
+            "preflight_groups": findings_of_groups,
+            "preflight_token_strength": findings_of_token_strength,
+            "preflight_accept": accept,
             "preflight_bundle": findings_of_bundle,
             "preflight_fleet": findings_of_fleet,
             "preflight_role": findings_of_role,

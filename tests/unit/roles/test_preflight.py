@@ -11,19 +11,31 @@ import yaml
 
 from tests.unit.roles.conftest import ROLES, Load
 
-RULES = yaml.safe_load((ROLES / "preflight/vars/main/compatibility.yml").read_text())["__preflight_rules"]
+MATRIX = ROLES / "preflight/vars/main"
+RULES = yaml.safe_load((MATRIX / "compatibility.yml").read_text())["__preflight_rules"]
+KERNEL = yaml.safe_load((MATRIX / "kernel.yml").read_text())["__preflight_kernel"]
 GOOD: dict[str, Any] = {
     "platform": "tegra",
     "jetpack": "6.2",
     "arch": "aarch64",
     "hostname": "jetson-1",
     "machine_id": "aa",
+    "python": "3.10.12",
+    "clock": "2026-05-01T10:00:00Z",
     "cgroup_version": 2,
+    "cgroup_controllers": ["cpu", "cpuset", "io", "memory", "pids"],
+    "kernel_features": {entry["feature"]: True for entry in KERNEL},
+    "default_route": True,
+    "iptables": {"version": "1.8.7", "backend": "nf_tables"},
+    "memory_bytes": 8 * 10**9,
     "disk_free_bytes": 10**10,
+    "controller": {"ansible_core": "2.19.4"},
+    "role": "server",
     "docker": {
         "installed": True,
         "running": True,
         "version": "27.5.1",
+        "containerd_store": False,
         "conflicting_flags": [],
         "daemon_json": {"exists": False, "error": None, "config": {}},
     },
@@ -61,6 +73,14 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
         ({"jetpack": None}, "jetpack-unknown", "warning"),
         ({"jetpack": "4.2"}, "jetpack-unknown", "warning"),
         ({"arch": "armv7l"}, "architecture", "error"),
+        ({"controller__ansible_core": "2.15.9"}, "ansible-core", "error"),
+        ({"controller__ansible_core": "2.21.0"}, "ansible-core-untested", "warning"),
+        ({"python": "3.6.9", "controller__ansible_core": "2.18.1"}, "ansible-core-python-3.6", "error"),
+        ({"clock": "1970-01-01T00:03:00Z"}, "clock", "error"),
+        ({"default_route": False}, "default-route", "warning"),
+        ({"memory_bytes": 10**9}, "memory", "warning"),
+        ({"cgroup_controllers": ["cpu", "cpuset"]}, "cgroup-controllers", "error"),
+        ({"docker__containerd_store": True}, "docker-containerd-store", "warning"),
         ({"docker__installed": False}, "docker-absent", "warning"),
         ({"docker__daemon_json__error": "line 3"}, "docker-daemon-json", "error"),
         ({"docker__conflicting_flags": ["--add-runtime"]}, "docker-flags", "error"),
@@ -92,6 +112,9 @@ def test_each_incompatibility_is_found_alone(
         {"cgroup_version": 1},
         {"jetpack": "4.6.1", "nvidia_runtime__version": None},
         {"jetpack": "7.1", "nvidia_runtime__version": "1.18.0"},
+        {"role": "agent", "memory_bytes": 10**9},
+        {"python": "3.6.9", "controller__ansible_core": "2.16.14"},
+        {"python": "3.8.10"},
         {"docker__running": False, "docker__version": None},
     ],
 )
@@ -107,9 +130,40 @@ def test_all_problems_are_reported_at_once(module: ModuleType) -> None:
     assert {entry["id"] for entry in found} >= {"not-a-jetson", "disk-full", "docker-absent"}
 
 
-def test_rules_are_complete_and_their_ids_unique() -> None:
-    assert len({rule["id"] for rule in RULES}) == len(RULES)
-    for rule in RULES:
+@pytest.mark.parametrize("entry", KERNEL, ids=lambda entry: entry["feature"])
+def test_each_missing_kernel_feature_is_found_alone(module: ModuleType, entry: dict[str, Any]) -> None:
+    facts = with_facts(**{f"kernel_features__{entry['feature']}": False})
+    if entry["feature"] == "iptable_raw":
+        facts["docker"]["version"] = "28.0.1"
+    (found,) = module.findings_of_rules(facts, module.rules_of_kernel(KERNEL))
+    assert found["id"] == "kernel-" + entry["feature"].replace("_", "-")
+    assert entry["without"] in found["found"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernel_features": {}},
+        {"kernel_features": {entry["feature"]: None for entry in KERNEL}},
+        {"kernel_features__nf_tables": False, "iptables__backend": "legacy"},
+        {"kernel_features__iptable_raw": False, "docker__version": "28.0.2"},
+    ],
+)
+def test_kernel_that_does_not_tell_or_does_not_matter_is_left_alone(
+    module: ModuleType, changes: dict[str, Any]
+) -> None:
+    assert module.findings_of_rules(with_facts(**changes), module.rules_of_kernel(KERNEL)) == []
+
+
+def test_facts_tell_every_kernel_feature_of_the_matrix(load: Load) -> None:
+    features = load("jetson_facts/library/jetson_facts.py").KERNEL_FEATURES
+    assert {entry["feature"] for entry in KERNEL} == features.keys()
+
+
+def test_rules_are_complete_and_their_ids_unique(module: ModuleType) -> None:
+    rules = RULES + module.rules_of_kernel(KERNEL)
+    assert len({rule["id"] for rule in rules} | module.CODED.keys()) == len(rules) + len(module.CODED)
+    for rule in rules:
         assert rule.keys() >= {"id", "level", "require", "found", "expected", "fix"}
         assert rule["level"] in ("error", "warning")
 
@@ -213,11 +267,52 @@ def test_refused_token_is_a_finding_and_a_server_that_is_not_up_yet_is_none(
     assert len(module.findings_of_token(answer)) == count
 
 
+@pytest.mark.parametrize(
+    ("groups", "ids"),
+    [
+        ({"server": ["a"], "agent": ["b"]}, []),
+        ({"server": ["b"], "agent": ["a"]}, []),
+        ({"server": ["a"], "agent": ["a"]}, ["group-both"]),
+        ({"server": ["b"]}, ["group-none"]),
+    ],
+)
+def test_board_belongs_to_one_group(module: ModuleType, groups: dict[str, list[str]], ids: list[str]) -> None:
+    assert [entry["id"] for entry in module.findings_of_groups("a", groups)] == ids
+
+
+@pytest.mark.parametrize(
+    ("token", "count"),
+    [(None, 0), ("0123456789abcdef", 0), ("short", 1), ("K10" + "0" * 64 + "::server:short", 1)],
+)
+def test_short_token_is_a_warning_that_does_not_tell_it(
+    module: ModuleType, token: str | None, count: int
+) -> None:
+    found = module.findings_of_token_strength(token)
+    assert len(found) == count
+    assert token is None or token not in str(found)
+
+
+def test_accepted_warning_is_kept_but_not_shown_and_an_error_is_not_accepted(module: ModuleType) -> None:
+    findings = module.findings_of_rules(with_facts(default_route=False, disk_free_bytes=1), RULES)
+    accepted = module.accept(findings, ["default-route", "disk-full"], RULES)
+    assert {entry["id"]: entry["level"] for entry in accepted} == {
+        "default-route": "accepted",
+        "disk-full": "error",
+    }
+    assert "default-route" not in module.report(accepted, "jetson-1")
+
+
+def test_accepting_what_does_not_exist_is_an_error(module: ModuleType) -> None:
+    assert [entry["id"] for entry in module.accept([], ["defualt-route"], RULES)] == ["accepted-unknown"]
+    assert module.accept([], ["default-route", "machine-id-duplicate"], RULES) == []
+
+
 def test_report_names_host_cause_and_fix(module: ModuleType) -> None:
-    text = module.report([module.error("some-id", "this", "that", "do so")], "jetson-7")
+    entry = module.finding("group-none", "this", "that", "do so")
+    text = module.report([entry], "jetson-7")
     assert text.splitlines() == [
         "jetson-7: preflight found 1 problem; nothing was changed on this board.",
-        "1. [error] some-id",
+        "1. [error] group-none",
         "   found:    this",
         "   expected: that",
         "   fix:      do so",
