@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab's bundle: the directory of files that the playbooks install from (docs/bundle.md)."""
+"""The lab's bundle: the directory of files that the playbooks install from (docs/bundle.md).
 
+`python -m tests.lab.bundle DIRECTORY` writes one, with `--version-suffix` one to upgrade to.
+"""
+
+import argparse
 import hashlib
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import yaml
 
 from images.arm64 import build as plugin
 from tests.lab import kubernetes, workloads
-from tests.lab.process import LabError, run, step
+from tests.lab.process import LabError, run, say, step
 from tests.lab.workloads import ARCH
 
 CHECKSUMS = "SHA256SUMS"
 
 
-def write(directory: Path) -> None:
-    """Write the bundle, or bring the one that is there up to date."""
-    k3s = kubernetes.k3s_standin()
+def write(directory: Path, version_suffix: str = "") -> None:
+    """Write the bundle, or bring the one that is there up to date; the suffix is that of K3s' version."""
+    k3s = kubernetes.k3s_standin(version_suffix)
     directory.mkdir(parents=True, exist_ok=True)
     with step("writing the bundle"):
         _place(k3s, directory / f"k3s-{ARCH}")
@@ -59,3 +64,23 @@ def _place(source: Path, target: Path) -> None:
     partial = target.with_name(f"{target.name}.partial")
     shutil.copy(source, partial)
     partial.replace(target)
+
+
+def main() -> int:
+    """Write a bundle; exit status 1 when that is not possible."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.lab.bundle", description="Write a bundle of the lab."
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--version-suffix", default="", help="appended to the version of the K3s stand-in")
+    arguments = parser.parse_args()
+    try:
+        write(arguments.directory, arguments.version_suffix)
+    except LabError as error:
+        say(f"error: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

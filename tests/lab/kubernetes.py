@@ -2,10 +2,11 @@
 """A real Kubernetes for the lab, from Debian's packages alone, packed into the one-file K3s stand-in.
 
 Kubernetes is compiled from Debian's source package (its dependencies are vendored inside), etcd comes from
-Debian's binary package. `python -m tests.lab.kubernetes` builds it and prints where it is;
-`LAB_K3S=/path/to/k3s` uses that file instead.
+Debian's binary package. `python -m tests.lab.kubernetes` builds it and prints where it is, with
+`--version-suffix` the same under another version; `LAB_K3S=/path/to/k3s` uses that file instead.
 """
 
+import argparse
 import hashlib
 import io
 import json
@@ -42,11 +43,12 @@ PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-schedu
 MAIN = "from k3s_standin.cli import main\n\nmain()\n"
 
 
-def k3s_standin() -> Path:
+def k3s_standin(version_suffix: str = "") -> Path:
     """Return the executable `k3s` of the lab: `$LAB_K3S`, else the stand-in from the cache, built when
     absent.
 
-    Raises LabError when it cannot be built, or `LAB_K3S` is not an executable file.
+    `version_suffix` is appended to the version that the stand-in names, for tests of upgrades. Raises
+    LabError when it cannot be built, or `LAB_K3S` is not an executable file.
     """
     own = os.environ.get("LAB_K3S")
     if own:
@@ -56,8 +58,9 @@ def k3s_standin() -> Path:
         return path.resolve()
     payload = binaries()
     sources = dict(zip_sources())
-    digest = hashlib.sha256(repr((payload.name, sorted(sources.items()))).encode()).hexdigest()[:12]
-    return cached(f"k3s-standin/{payload.name}-{digest}", lambda out: pack(out, payload, sources)) / "k3s"
+    digest = hashlib.sha256(repr((payload.name, sorted(sources.items()), version_suffix)).encode())
+    entry = f"k3s-standin/{payload.name}-{digest.hexdigest()[:12]}"
+    return cached(entry, lambda out: pack(out, payload, sources, version_suffix)) / "k3s"
 
 
 def binaries() -> Path:
@@ -222,7 +225,7 @@ def zip_sources() -> Iterator[tuple[str, bytes]]:
         yield f"yaml/{path.name}", path.read_bytes()
 
 
-def pack(out: Path, payload: Path, sources: Mapping[str, bytes]) -> None:
+def pack(out: Path, payload: Path, sources: Mapping[str, bytes], version_suffix: str = "") -> None:
     """Make `out`/k3s: a zip archive that Python runs, with the programs compressed inside."""
     out.mkdir()
     target = out / "k3s"
@@ -232,6 +235,7 @@ def pack(out: Path, payload: Path, sources: Mapping[str, bytes]) -> None:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 for name, content in sorted(sources.items()):
                     archive.writestr(stamped(name), content)
+                archive.writestr(stamped("payload/release"), f"k3s.standin{version_suffix}")
                 for name in ("build.json", "hyperkube", "etcd"):
                     entry = stamped(f"payload/{name}")
                     with (payload / name).open("rb") as source, archive.open(entry, "w") as sink:
@@ -249,9 +253,16 @@ def stamped(name: str) -> zipfile.ZipInfo:
 
 def main() -> int:
     """Build what is absent and print the executable's path."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.lab.kubernetes", description="Build the K3s stand-in."
+    )
+    parser.add_argument(
+        "--version-suffix", default="", help="appended to the version that it names (e.g. 2), to try upgrades"
+    )
+    arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        path = k3s_standin()
+        path = k3s_standin(arguments.version_suffix)
     except LabError as error:
         say(f"error: {error}")
         return 1

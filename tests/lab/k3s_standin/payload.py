@@ -51,8 +51,10 @@ def build() -> Build:
 def version_text() -> str:
     """Return what `k3s --version` prints: K3s' form, and that this is none."""
     facts = build()
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        release = archive.read("payload/release").decode()
     return (
-        f"k3s version {facts.kubernetes}+k3s.standin (stand-in for tests, not K3s: Kubernetes "
+        f"k3s version {facts.kubernetes}+{release} (stand-in for tests, not K3s: Kubernetes "
         f"{facts.kubernetes} and etcd {facts.etcd} from Debian's kubernetes {facts.debian})"
     )
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,18 @@ def unpack(k3s: Path, data_dir: Path) -> Path:
 def test_the_version_has_k3s_form_and_says_that_it_is_none(k3s: Path) -> None:
     done = run(k3s, "--version")
     assert done.stdout.startswith("k3s version v1.20.2+k3s.standin (stand-in for tests, not K3s: ")
+
+
+def test_another_version_shares_the_programs(k3s: Path, tmp_path: Path) -> None:
+    payload = tmp_path / "payload"
+    payload.mkdir()
+    with zipfile.ZipFile(k3s) as archive:
+        for name in ("hyperkube", "etcd", "build.json"):
+            (payload / name).write_bytes(archive.read(f"payload/{name}"))
+    kubernetes.pack(tmp_path / "out", payload, dict(kubernetes.zip_sources()), version_suffix="2")
+    other = tmp_path / "out" / "k3s"
+    assert run(other, "--version").stdout.startswith("k3s version v1.20.2+k3s.standin2 (")
+    assert unpack(other, tmp_path / "data") == unpack(k3s, tmp_path / "data")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="`k3s server` needs root before it looks at its configuration")
