@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check lint unit image clean
+.PHONY: help venv demo test check lint unit docs image clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -42,6 +42,9 @@ unit: venv
 test: check ## everything: check, then the playbooks and the plugin on virtual boards under a real Kubernetes
 	$(call say,"acceptance tests on virtual boards")
 	$(PYTHON) -m pytest -v -m lab tests
+
+docs: venv ## write docs/compatibility.md and the tables in the roles' READMEs from their data
+	$(PYTHON) -m tests.docs
 
 image: venv ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write docs/compatibility.md and the tables of variables in the roles' READMEs."""
+
+import sys
+
+from tests.docs import CHECKOUT, documents
+
+
+def main() -> int:
+    """Write what is not current, and say so."""
+    for path, text in documents().items():
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            sys.stdout.write(f"written: {path.relative_to(CHECKOUT)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

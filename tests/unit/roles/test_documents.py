@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents made from data are current, and what they are made from is whole."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs import CHECKOUT, compatibility, documents, variables
+from tests.unit.roles.conftest import ROLES
+
+ALL_ROLES = sorted(path.name for path in ROLES.iterdir())
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_document_is_current(path: Path) -> None:
+    assert path.exists(), "run `python -m tests.docs`"
+    assert path.read_text() == documents()[path], "run `python -m tests.docs`"
+
+
+def specified(role: str) -> dict[str, Any]:
+    """Every variable in a role's argument_specs."""
+    entries = yaml.safe_load((ROLES / role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    return {name: option for entry in entries.values() for name, option in (entry["options"] or {}).items()}
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+def test_every_default_is_specified(role: str) -> None:
+    path = ROLES / role / "defaults/main.yml"
+    defaults = (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+    assert defaults.keys() <= specified(role).keys()
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+def test_every_variable_has_a_type_and_a_description_and_the_name_of_its_role(role: str) -> None:
+    for name, option in specified(role).items():
+        assert name.startswith(role + "_")
+        assert option["type"]
+        assert option["description"]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "option", "cell"),
+    [
+        ({"x": 5}, {}, "`5`"),
+        ({"x": []}, {}, "`[]`"),
+        ({"x": "{{ other }}"}, {}, "[computed](defaults/main.yml)"),
+        ({}, {"required": True}, "required"),
+        ({}, {}, "none"),
+    ],
+)
+def test_default_is_told_or_how_it_comes(defaults: dict[str, Any], option: dict[str, Any], cell: str) -> None:
+    assert variables.default_of("x", option, defaults) == cell
+
+
+def test_readme_keeps_what_is_around_the_marks() -> None:
+    readme = f"# role\n\n{variables.BEGIN}\nold\n{variables.END}\n\nend\n"
+    written = f"# role\n\n{variables.BEGIN}\nnew\n{variables.END}\n\nend\n"
+    assert variables.put_in(readme, "new") == written
+
+
+def test_readme_without_marks_gets_them_at_its_end() -> None:
+    written = f"# role\n\n{variables.BEGIN}\nnew\n{variables.END}\n"
+    assert variables.put_in("# role\n", "new") == written
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (
+            {"fact": "bundle.k3s_version", "from": "1.28", "below": "1.28.7"},
+            "K3s 1.28 to below 1.28.7",
+        ),
+        ({"fact": "docker.version", "below": "29"}, "Docker below 29"),
+        ({"fact": "docker.installed", "equals": True}, "`docker.installed` is true"),
+        ({"fact": "docker.conflicting_flags", "equals": []}, "`docker.conflicting_flags` is empty"),
+        ({"fact": "disk_free_bytes", "at_least": 1500}, "at least 1 500 bytes free for Docker's data"),
+    ],
+)
+def test_conditions_are_told_in_words(entry: dict[str, Any], words: str) -> None:
+    assert compatibility.condition(entry) == words
