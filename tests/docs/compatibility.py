@@ -28,7 +28,7 @@ HEAD = """\
 
 Written by `python -m tests.docs` from the data that the role [preflight](../roles/preflight/) compares every
 board with. An **error** stops a board before anything on it is touched. A **warning** is shown; one that is
-known is accepted with `preflight_accepted: [id]`. What a board does not tell is never held against its kernel.
+known is accepted with `preflight_accepted: [id]`. What a board does not tell is not held against its kernel.
 """
 
 
