@@ -38,6 +38,11 @@ class PlaybookRun:
         return {match[1]: Recap(*map(int, match.groups()[1:])) for match in RECAP.finditer(self.output)}
 
 
+def reports_dir(lab: str) -> Path:
+    """Where the reports of a lab's boards go: boards of labs that run at the same time share names."""
+    return lab_dir(lab) / "reports"
+
+
 def run_playbook(lab: str, playbook: str, *arguments: str, inventory: Path | None = None) -> PlaybookRun:
     """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's."""
     result = subprocess.run(
@@ -45,6 +50,7 @@ def run_playbook(lab: str, playbook: str, *arguments: str, inventory: Path | Non
             Path(sys.executable).with_name("ansible-playbook"),
             f"--inventory={inventory or lab_dir(lab) / 'inventory.ini'}",
             f"playbooks/{playbook}",
+            f"--extra-vars=gpu_verify_reports={reports_dir(lab)}",
             *arguments,
         ],
         cwd=CHECKOUT,

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.acceptance.cluster import Cluster, wait_until
-from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
@@ -78,7 +78,7 @@ def test_first_run_makes_every_board_a_gpu_node(first_run: PlaybookRun, cluster:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_report_of_each_board_says_what_was_proven(cluster: Cluster, name: str) -> None:
-    report = json.loads((CHECKOUT / "reports" / f"{name}.json").read_text())
+    report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())
     assert report["ok"] is True
     assert report["failures"] == []
 

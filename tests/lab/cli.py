@@ -106,6 +106,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 def _down(arguments: argparse.Namespace) -> int:
     for name in lab.names() if arguments.all else [arguments.name]:
         lab.down(name)
+    lab.release_engine()
     return 0
 
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Docker engine that carries the boards: the running one, or Debian's, installed and started here."""
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.lab.debian import ensure_packages
@@ -56,11 +59,23 @@ def ensure() -> None:
             _start_dockerd()
 
 
+@contextmanager
+def kept() -> Iterator[None]:
+    """Keep the engine up meanwhile, whoever takes the last lab away; several processes may keep it."""
+    with _users_path().open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        yield
+
+
 def stop_ours() -> None:
-    """Stop the dockerd that the lab started, unless some container still runs on it."""
-    with locked("engine"):
+    """Stop the dockerd that the lab started, unless somebody keeps it or a container still runs on it."""
+    with locked("engine"), _users_path().open("w") as users:
         pid = _our_dockerd()
         if pid is None:
+            return
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return
         if answers() and docker("ps", "--quiet"):
             say("the Docker engine that the lab started stays up: containers still run on it")
@@ -74,6 +89,12 @@ def stop_ours() -> None:
             raise LabError(f"dockerd (pid {pid}) does not end after SIGTERM; its log: {_log_path()}")
         _pid_path().unlink(missing_ok=True)
         say("stopped the Docker engine that the lab had started")
+
+
+def _users_path() -> Path:
+    path = cache() / "locks" / "engine-users.lock"
+    path.parent.mkdir(exist_ok=True)
+    return path
 
 
 def _pid_path() -> Path:

@@ -60,6 +60,11 @@ def down(name: str) -> None:
             while _sweep(name):
                 pass
         shutil.rmtree(lab_dir(name), ignore_errors=True)
+    release_engine()
+
+
+def release_engine() -> None:
+    """Stop the Docker engine that the lab started once no lab is left."""
     if not names():
         engine.stop_ours()
 
