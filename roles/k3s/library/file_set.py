@@ -43,12 +43,19 @@ restart_due:
 """
 
 
+# Far above what is written here, far below what a diff should show.
+LARGEST = 1 << 20
+
+
 def state(path):
     """What stands at path: its link's target or its text, and its mode; ('', None) when there is nothing."""
     if os.path.islink(path):
         return "-> " + os.readlink(path) + "\n", None
     try:
-        with open(path, encoding="utf-8") as stream:
+        # Anything may stand where a link is wanted, such as the binary of another installation.
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            if os.fstat(stream.fileno()).st_size > LARGEST:
+                return "a file of {} bytes\n".format(os.fstat(stream.fileno()).st_size), None
             return stream.read(), os.fstat(stream.fileno()).st_mode & 0o7777
     except IOError:
         return "", None

@@ -127,25 +127,28 @@ def finding(finding_id: str, found: str, expected: str, fix: str, url: str = "")
     return {"id": finding_id, "level": level, "found": found, "expected": expected, "fix": fix, "url": url}
 
 
-def bundle_files(arch: str) -> list[str]:
-    """Names of the files that a board of this architecture (`uname -m`) takes from the bundle."""
+def bundle_files(arch: str, source: str) -> list[str]:
+    """Names of the files that a board of this architecture (`uname -m`) takes from the bundle.
+
+    `source` is where K3s comes from: with 'download' it is not in the bundle.
+    """
     suffix = ARCHITECTURES.get(arch, arch)
+    k3s = [f"k3s-{suffix}", f"k3s-airgap-images-{suffix}.tar.gz"] if source == "bundle" else []
     return [
         "bundle.yml",
-        f"k3s-{suffix}",
-        f"k3s-airgap-images-{suffix}.tar.gz",
+        *k3s,
         f"tegra-device-plugin-{suffix}.tar.gz",
         f"device-query-{suffix}.tar.gz",
     ]
 
 
-def findings_of_bundle(bundle: Facts, arch: str) -> list[Finding]:
+def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list[Finding]:
     """What is wrong with the files that this board would get."""
     fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
     findings = [finding("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
     if findings:
         return findings
-    for name in bundle_files(arch):
+    for name in bundle_files(arch, source):
         problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
         if problem is not None:
             findings.append(
@@ -218,8 +221,15 @@ def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]
     ]
 
 
-def findings_of_role(facts: Facts, role: str) -> list[Finding]:
-    """Is K3s on this board what its group in the inventory says? `role` is 'server' or 'agent'."""
+# Flags of an installation that the roles could not follow: other names and places than theirs.
+NOT_MIGRATED = ("--node-name", "--data-dir", "-d", "--config", "-c")
+
+
+def findings_of_role(facts: Facts, role: str, migrate: bool = False) -> list[Finding]:
+    """Is K3s on this board what its group in the inventory says? `role` is 'server' or 'agent'.
+
+    With `migrate` an installation of the stock script is taken over, unless the role cannot follow its flags.
+    """
     other = {"server": "agent", "agent": "server"}[role]
     own_unit, other_unit = lookup(facts, f"k3s.{role}") or {}, lookup(facts, f"k3s.{other}") or {}
     names = {"server": "k3s", "agent": "k3s-agent"}
@@ -234,13 +244,19 @@ def findings_of_role(facts: Facts, role: str) -> list[Finding]:
             )
         )
     command = own_unit.get("command")
-    if command is not None and command.split()[1:] != [role]:
+    if command is None or command.split()[1:] == [role]:
+        return findings
+    stuck = [flag for flag in NOT_MIGRATED if re.search(rf"\s{flag}\b", command)]
+    if not migrate or stuck:
         findings.append(
             finding(
                 "k3s-foreign-unit",
                 f"{names[role]}.service starts `{command}`",
                 f"no K3s, or one whose unit starts `k3s {role}` without flags",
-                "Move the flags from the unit, where they override all, to /etc/rancher/k3s/config.yaml.",
+                f"Remove K3s from the board: {', '.join(stuck)} cannot be taken over."
+                if stuck
+                else "Let the playbook take K3s over (`-e k3s_migrate=true`), or move the flags from the "
+                "unit, where they override all, to /etc/rancher/k3s/config.yaml.",
                 GUIDE + "installation/configuration",
             )
         )

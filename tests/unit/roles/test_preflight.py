@@ -31,6 +31,7 @@ GOOD: dict[str, Any] = {
     "disk_free_bytes": 10**10,
     "controller": {"ansible_core": "2.19.4"},
     "role": "server",
+    "container_runtime": "docker",
     "docker": {
         "installed": True,
         "running": True,
@@ -93,6 +94,11 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
         ({"bundle__k3s_version": "v1.24.2+k3s1"}, "k3s-without-docker", "error"),
         ({"bundle__k3s_version": "v1.28.6+k3s1"}, "k3s-docker-25-1.28", "error"),
         ({"bundle__k3s_version": "v1.29.1+k3s1"}, "k3s-docker-25-1.29", "error"),
+        (
+            {"container_runtime": "containerd", "bundle__k3s_version": "v1.20.2+k3s.standin"},
+            "k3s-containerd-without-nvidia",
+            "error",
+        ),
         ({"disk_free_bytes": 10**9}, "disk-full", "error"),
     ],
 )
@@ -115,6 +121,7 @@ def test_each_incompatibility_is_found_alone(
         {"role": "agent", "memory_bytes": 10**9},
         {"python": "3.6.9", "controller__ansible_core": "2.16.14"},
         {"python": "3.8.10"},
+        {"container_runtime": "containerd", "docker__installed": False},
         {"docker__running": False, "docker__version": None},
     ],
 )
@@ -224,6 +231,29 @@ def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleT
 def test_hostname_that_cannot_be_a_node_name_is_found(module: ModuleType, hostname: str) -> None:
     found = module.findings_of_fleet("a", {"a": with_facts(hostname=hostname)})
     assert [entry["id"] for entry in found] == ["hostname-invalid"]
+
+
+@pytest.mark.parametrize(
+    ("command", "ids", "words"),
+    [
+        ("k3s server --docker --disable traefik", [], ""),
+        ("k3s server --node-name gate", ["k3s-foreign-unit"], "--node-name cannot be taken over"),
+        ("k3s server -d /mnt/k3s", ["k3s-foreign-unit"], "-d cannot be taken over"),
+    ],
+)
+def test_installation_of_the_stock_script_is_taken_over_when_asked(
+    module: ModuleType, command: str, ids: list[str], words: str
+) -> None:
+    facts = with_facts(k3s__server={"installed": True, "command": f"/usr/local/bin/{command}"})
+    found = module.findings_of_role(facts, "server", True)
+    assert [entry["id"] for entry in found] == ids
+    assert all(words in entry["fix"] for entry in found)
+
+
+def test_bundle_needs_no_k3s_where_it_is_downloaded(module: ModuleType) -> None:
+    content = bundle(k3s_arm64="missing")
+    del content["files"]["k3s-airgap-images-arm64.tar.gz"]
+    assert module.findings_of_bundle(content, "aarch64", "download") == []
 
 
 @pytest.mark.parametrize(

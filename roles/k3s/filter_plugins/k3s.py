@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What K3s is told on each board: pure functions behind the k3s role."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# K3s' short flags (pkg/cli/cmds).
+SHORT = {"-t": "token", "-s": "server", "-d": "data-dir", "-c": "config"}
+# What the role says itself, and secrets, which belong into token files.
+NOT_MIGRATED = frozenset(
+    {"docker", "node-name", "server", "token", "token-file", "agent-token", "agent-token-file", "pause-image"}
+)
+
+
+def configuration(
+    board: dict[str, Any],
+    *,
+    server_url: str,
+    token_file: str | None = None,
+    agent_token_file: str | None = None,
+) -> dict[str, Any]:
+    """K3s' configuration for one board.
+
+    `board`: `role` ('server' or 'agent'), `first` (does it start the cluster), `servers` (their number),
+    `node` (its name), `address` (as in its TLS name), `container_runtime`, `pause_image` (None for K3s' own).
+    """
+    config: dict[str, Any] = {"node-name": board["node"]}
+    if board["container_runtime"] == "docker":
+        config["docker"] = True
+    if board["pause_image"]:
+        # The one in the bundle's image archive, whichever K3s this is: offline there is no other.
+        config["pause-image"] = board["pause_image"]
+    if board["role"] == "server":
+        config["tls-san"] = [board["address"]]
+        if agent_token_file:
+            config["agent-token-file"] = agent_token_file
+        if board["first"] and board["servers"] > 1:
+            config["cluster-init"] = True  # embedded etcd, which the other servers join
+    if board["role"] == "agent" or not board["first"]:
+        config["server"] = server_url
+    if token_file:
+        config["token-file"] = token_file
+    return config
+
+
+def flags(command: str | None) -> dict[str, Any]:
+    """Flags of `k3s server ...` or `k3s agent ...` as keys of a configuration file.
+
+    A flag that is followed by another one, or by nothing, is a switch; one that is given twice makes a list.
+    """
+    found: dict[str, Any] = {}
+    words = (command or "").split()[2:]
+    while words:
+        word, equals, value = words.pop(0).partition("=")
+        key = SHORT.get(word, word.lstrip("-"))
+        text: Any = value
+        if not equals:
+            text = words.pop(0) if words and not words[0].startswith("-") else True
+        if key in found:
+            before = found[key] if isinstance(found[key], list) else [found[key]]
+            text = [*before, text]
+        found[key] = text
+    return found
+
+
+def migrated(command: str | None) -> dict[str, Any]:
+    """The flags of an installation by the stock script that go on as configuration."""
+    return {key: value for key, value in flags(command).items() if key not in NOT_MIGRATED}
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filters, all prefixed by the role's name."""
+        return {"k3s_configuration": configuration, "k3s_flags": flags, "k3s_migrated": migrated}
