@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check lint unit docs image clean
+.PHONY: help venv demo test check lint unit docs image collection clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -49,6 +49,9 @@ docs: venv ## write docs/compatibility.md and the tables in the roles' READMEs f
 image: venv ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")
 	$(PYTHON) -m images.arm64.build --output dist $(if $(BASE),--base $(BASE)) $(if $(JTOP),--jtop)
+
+collection: venv ## the playbooks and roles as an Ansible collection in dist/
+	$(PYTHON) -m collection.build
 
 clean: ## remove every virtual board, container, volume, network and process of the lab (caches stay)
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tests.lab down --all; fi

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/compatibility.md: the matrix that preflight judges by, as tables."""
 
-import importlib.util
+import runpy
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
@@ -30,16 +29,6 @@ Written by `python -m tests.docs` from the data that the role [preflight](../rol
 board with. An **error** stops a board before anything on it is touched. A **warning** is shown; one that is
 known is accepted with `preflight_accepted: [id]`. What a board does not tell is not held against its kernel.
 """
-
-
-def load(path: Path) -> ModuleType:
-    """A role's Python file as a module."""
-    spec = importlib.util.spec_from_file_location("documented_" + path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def cell(text: str) -> str:
@@ -99,8 +88,8 @@ def render(roles: Path) -> str:
     data = roles / "preflight/vars/main"
     rules = yaml.safe_load((data / "compatibility.yml").read_text())["__preflight_rules"]
     kernel = yaml.safe_load((data / "kernel.yml").read_text())["__preflight_kernel"]
-    coded = load(roles / "preflight/filter_plugins/preflight.py").CODED
-    jetpack = load(roles / "jetson_facts/library/jetson_facts.py").JETPACK
+    coded = runpy.run_path(str(roles / "preflight/filter_plugins/preflight.py"))["CODED"]
+    jetpack = runpy.run_path(str(roles / "jetson_facts/library/jetson_facts.py"))["JETPACK"]
     always = "always"
     rule_rows = [
         (

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collection: built and installed without network, it brings all its plugins and its playbooks run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collection import build
+from tests.docs import CHECKOUT
+
+INVENTORY = f"""\
+[server]
+localhost ansible_connection=local ansible_python_interpreter={sys.executable} ansible_become=false
+[agent]
+[k3s_cluster:children]
+server
+agent
+[k3s_cluster:vars]
+jetson_k3s_bundle=/nonexistent
+"""
+PLAYBOOKS = sorted(path.stem for path in (CHECKOUT / "playbooks").glob("*.yml"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's directory with the collection in it and an inventory, far from the checkout."""
+    directory = tmp_path_factory.mktemp("site")
+    archive = build.build(directory / "dist")
+    (directory / "inventory").write_text(INVENTORY)
+    installed = run(
+        directory,
+        "ansible-galaxy",
+        "collection",
+        "install",
+        "--offline",
+        f"--collections-path={directory}/c",
+        archive,
+    )
+    assert installed.returncode == 0, installed.stdout
+    return directory
+
+
+@pytest.fixture(scope="module")
+def installed(site: Path) -> Path:
+    """Where the collection is."""
+    return site / "c/ansible_collections" / build.NAME.replace(".", "/")
+
+
+def run(directory: Path, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run one of Ansible's programs with that collection only and without the checkout's settings."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+    return subprocess.run(
+        [Path(sys.executable).with_name(program), *arguments],
+        cwd=directory,
+        env=environment | {"ANSIBLE_COLLECTIONS_PATH": f"{directory}/c", "ANSIBLE_NOCOLOR": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("playbook", PLAYBOOKS)
+def test_playbook_of_the_collection_is_understood(site: Path, playbook: str) -> None:
+    checked = run(site, "ansible-playbook", "-i", "inventory", "--syntax-check", f"{build.NAME}.{playbook}")
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_preflight_of_the_collection_runs_with_its_modules_and_filters(site: Path) -> None:
+    ran = run(site, "ansible-playbook", "-i", "inventory", f"{build.NAME}.preflight")
+    assert "localhost: preflight found" in ran.stdout, ran.stdout
+    assert "[error] bundle-unusable" in ran.stdout
+
+
+def test_every_plugin_of_the_roles_is_in_the_collection(installed: Path) -> None:
+    for inside, place in build.PLUGINS.items():
+        expected = {path.name for path in (CHECKOUT / "roles").glob(f"*/{inside}/*.py")}
+        assert {path.name for path in (installed / place).glob("*.py")} == expected
+        assert not list(installed.glob(f"roles/*/{inside}"))
+
+
+def test_no_own_filter_is_left_without_its_full_name(installed: Path) -> None:
+    names = [
+        name for path in (installed / "plugins/filter").glob("*.py") for name in build.filter_names(path)
+    ]
+    bare = re.compile(rf"\|\s*({'|'.join(names)})\b")
+    texts = [*installed.glob("roles/**/*.yml"), *installed.glob("playbooks/*.yml")]
+    assert texts
+    assert [str(path) for path in texts if bare.search(path.read_text())] == []
+
+
+def test_modules_import_nothing_that_only_the_checkout_has(installed: Path) -> None:
+    utils = {path.stem for path in (installed / "plugins/module_utils").glob("*.py")}
+    for module in installed.glob("plugins/*/*.py"):
+        imported = set(re.findall(r"\bansible\.module_utils\.(\w+)", module.read_text()))
+        assert not imported & utils, module
