@@ -19,7 +19,8 @@ options:
     required: true
   state:
     description:
-      - C(drained) takes no new pods and has none but those of DaemonSets, C(schedulable) takes pods.
+      - C(drained) takes no new pods and has none but those of DaemonSets.
+      - C(schedulable) takes pods again, if C(drained) is what had stopped it; an owner's own cordon stays.
       - C(forgotten) is no node, and its name is free for another board (K3s keeps a password for each name).
     type: str
     choices: [drained, schedulable, forgotten]
@@ -46,6 +47,10 @@ known:
 """
 
 
+# On a node that this module has cordoned; it outlives a run that was cut off.
+ANNOTATION = "jetson-k3s.github.io/cordoned"
+
+
 def is_drained(pods):
     """Is nothing left that a drain would move? Pods of DaemonSets, static pods and finished ones stay."""
     for pod in pods:
@@ -64,16 +69,19 @@ def drain(name, node, params, check_mode):
     if node["spec"].get("unschedulable") and is_drained(pods):
         return False
     if not check_mode:
+        if not node["spec"].get("unschedulable"):
+            run("annotate", "--overwrite", "node", name, ANNOTATION + "=true")
         run("drain", "--timeout={}s".format(params["timeout"]), *(params["drain_arguments"] + [name]))
     return True
 
 
 def uncordon(name, node, check_mode):
-    """Let the node take pods again; returns whether it did not."""
-    if not node["spec"].get("unschedulable"):
+    """Let a node that drain() has cordoned take pods again; returns whether it was one."""
+    if ANNOTATION not in node["metadata"].get("annotations", {}):
         return False
     if not check_mode:
         run("uncordon", name)
+        run("annotate", "node", name, ANNOTATION + "-")
     return True
 
 

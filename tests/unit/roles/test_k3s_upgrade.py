@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps from one K3s to another are allowed."""
+
+import pytest
+
+from tests.unit.roles.conftest import Load
+
+FILTER = "k3s_upgrade/filter_plugins/k3s_upgrade.py"
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "server"),
+    [
+        ("v1.33.5+k3s1", "v1.33.5+k3s1", None),
+        ("v1.33.5+k3s1", "v1.33.5+k3s2", None),
+        ("v1.33.5+k3s1", "v1.34.0+k3s1", None),
+        ("v1.33.5+k3s1", "v1.34.2+k3s1", "v1.34.0+k3s1"),
+        ("v1.20.2+k3s.standin", "v1.20.2+k3s.standin2", "v1.20.2+k3s.standin"),
+    ],
+)
+def test_supported_step_is_not_refused(load: Load, installed: str, wanted: str, server: str | None) -> None:
+    assert load(FILTER).refusal(wanted, installed, server) == ""
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "server", "words"),
+    [
+        (None, "v1.33.5+k3s1", None, "site.yml"),
+        ("v1.32.9+k3s1", "v1.34.0+k3s1", None, "v1.33 first"),
+        ("v1.33.5+k3s1", "v2.0.0+k3s1", None, "skipped"),
+        ("v1.33.5+k3s1", "v1.33.4+k3s1", None, "newer than the bundle"),
+        ("v1.33.5+k3s1", "v1.34.0+k3s1", "v1.33.5+k3s1", "upgrade the server first"),
+    ],
+)
+def test_unsupported_step_is_refused_with_the_way_out(
+    load: Load, installed: str | None, wanted: str, server: str | None, words: str
+) -> None:
+    assert words in load(FILTER).refusal(wanted, installed, server)
+
+
+def test_text_that_is_no_version_is_an_error(load: Load) -> None:
+    with pytest.raises(ValueError, match="latest"):
+        load(FILTER).refusal("latest", "v1.33.5+k3s1")
