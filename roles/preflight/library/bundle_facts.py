@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verify an offline bundle on the controller and tell the roles what it holds. Changes nothing."""
 
-import hashlib
-import json
 import os
 import re
 import tarfile
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.bundle_archive import BundleError, image_ids, sha256
 
 DOCUMENTATION = r"""
 module: bundle_facts
@@ -38,20 +37,6 @@ ansible_facts:
 KEYS = ("k3s_version", "plugin_image", "device_query_image", "pause_image")
 FORMAT = 1
 DIGEST = re.compile("^[0-9a-fA-F]{64}$")
-BLOCK = 1 << 20
-
-
-class BundleError(Exception):
-    """The bundle as a whole cannot be used; the text says why."""
-
-
-def sha256(path):
-    """Hexadecimal SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as handle:
-        for block in iter(lambda: handle.read(BLOCK), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def parse_sums(text):
@@ -63,28 +48,6 @@ def parse_sums(text):
             raise BundleError("SHA256SUMS line {}: not a line of sha256sum: {!r}".format(number, line))
         sums[name] = digest.lower()
     return sums
-
-
-def image_ids(archive):
-    """{image name: id} of a `docker save` archive, by its manifest.json."""
-    with tarfile.open(archive) as tar:
-        member = tar.extractfile("manifest.json")
-        if member is None:
-            raise BundleError("{}: manifest.json is not a file".format(os.path.basename(archive)))
-        images = {}
-        for entry in json.loads(member.read().decode("utf-8")):
-            # "<id>.json" up to Docker 24, "blobs/sha256/<id>" since: the name is the id.
-            digest = os.path.basename(entry["Config"]).split(".")[0]
-            images.update({familiar_name(name): "sha256:" + digest for name in entry.get("RepoTags") or []})
-        return images
-
-
-def familiar_name(name):
-    """An image's name as `docker image ls` prints it: without Docker's default registry."""
-    for prefix in ("docker.io/library/", "docker.io/"):
-        if name.startswith(prefix):
-            return name[len(prefix) :]
-    return name
 
 
 def check_file(path, expected):

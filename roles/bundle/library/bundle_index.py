@@ -1,0 +1,115 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Write bundle.yml and SHA256SUMS of an offline bundle from its files. Runs on the controller."""
+
+import os
+
+import yaml
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.bundle_archive import BundleError, image_ids, sha256
+
+DOCUMENTATION = r"""
+module: bundle_index
+short_description: The index of an offline bundle
+description:
+  - Reads the names of the images from the archives of one architecture, writes C(bundle.yml), and then
+    C(SHA256SUMS) over every other file. Each file is replaced in one step, C(SHA256SUMS) last.
+author: The jetson-k3s authors
+options:
+  path:
+    description: Directory of the bundle.
+    type: path
+    required: true
+  arch:
+    description: C(arm64) or C(amd64); a bundle may have both.
+    type: str
+    required: true
+  k3s_version:
+    description: Version of the K3s in it.
+    type: str
+    required: true
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+versions:
+  description: The content of bundle.yml.
+  returned: success
+  type: dict
+"""
+
+SUMS, INDEX = "SHA256SUMS", "bundle.yml"
+FORMAT = 1
+
+
+def one_image(path, name, word=""):
+    """The name of the one image of an archive whose name has the word; BundleError for none or several."""
+    images = sorted(image for image in image_ids(os.path.join(path, name)) if word in image)
+    if len(images) != 1:
+        raise BundleError(
+            "{} has {} images{}: {}; expected is one".format(
+                name,
+                len(images),
+                " named like {!r}".format(word) if word else "",
+                ", ".join(images) or "none has a name",
+            )
+        )
+    return images[0]
+
+
+def describe(path, arch, k3s_version):
+    """The content of bundle.yml; BundleError when an archive is not what it should be."""
+    return {
+        "version": FORMAT,
+        "k3s_version": k3s_version,
+        "plugin_image": one_image(path, "tegra-device-plugin-{}.tar.gz".format(arch)),
+        "device_query_image": one_image(path, "device-query-{}.tar.gz".format(arch)),
+        "pause_image": one_image(path, "k3s-airgap-images-{}.tar.gz".format(arch), "pause"),
+    }
+
+
+def sums(path):
+    """The text of SHA256SUMS over the directory's other files."""
+    names = sorted(name for name in os.listdir(path) if name != SUMS and not name.startswith("."))
+    return "".join("{}  {}\n".format(sha256(os.path.join(path, name)), name) for name in names)
+
+
+def put(path, text):
+    """Write a file in one step unless it says that already; was it written?"""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as stream:
+            if stream.read() == text:
+                return False
+    temporary = os.path.join(os.path.dirname(path), "." + os.path.basename(path))
+    with open(temporary, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.rename(temporary, path)
+    return True
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "arch": {"type": "str", "required": True},
+            "k3s_version": {"type": "str", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    path = module.params["path"]
+    if module.check_mode:
+        module.exit_json(changed=not os.path.exists(os.path.join(path, SUMS)), versions={})
+    try:
+        versions = describe(path, module.params["arch"], module.params["k3s_version"])
+        changed = put(os.path.join(path, INDEX), yaml.safe_dump(versions, default_flow_style=False))
+        changed = put(os.path.join(path, SUMS), sums(path)) or changed
+    except (BundleError, OSError, KeyError, ValueError) as error:
+        module.fail_json(msg="{}: {}".format(path, error))
+    module.exit_json(changed=changed, versions=versions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index of a bundle is written from the archives, and read back by what installs from it."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.unit.roles.conftest import Load
+
+
+@pytest.fixture
+def module(load: Load) -> ModuleType:
+    return load("bundle/library/bundle_index.py")
+
+
+def archive(path: Path, *names: str) -> None:
+    """Write what `docker save` writes, as far as names go."""
+    manifest = json.dumps(
+        [{"Config": f"{number:064d}.json", "RepoTags": [name]} for number, name in enumerate(names)]
+    )
+    with tarfile.open(path, "w:gz") as tar:
+        member = tarfile.TarInfo("manifest.json")
+        member.size = len(manifest)
+        tar.addfile(member, io.BytesIO(manifest.encode()))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "k3s-arm64").write_text("K3s")
+    archive(tmp_path / "tegra-device-plugin-arm64.tar.gz", "tegra-device-plugin:1")
+    archive(tmp_path / "device-query-arm64.tar.gz", "docker.io/library/device-query:r36")
+    archive(
+        tmp_path / "k3s-airgap-images-arm64.tar.gz",
+        "docker.io/rancher/mirrored-pause:3.6",
+        "rancher/coredns:1",
+    )
+    return tmp_path
+
+
+def test_bundle_that_was_written_is_one_that_can_be_installed_from(
+    module: ModuleType, load: Load, directory: Path
+) -> None:
+    versions = module.describe(str(directory), "arm64", "v1.33.5+k3s1")
+    module.put(str(directory / "bundle.yml"), json.dumps(versions))
+    module.put(str(directory / "SHA256SUMS"), module.sums(str(directory)))
+    facts = load("preflight/library/bundle_facts.py").inspect(str(directory))
+    assert facts["errors"] == []
+    assert {entry["error"] for entry in facts["files"].values()} == {None}
+    assert (
+        facts["versions"]
+        == versions
+        == {
+            "version": 1,
+            "k3s_version": "v1.33.5+k3s1",
+            "plugin_image": "tegra-device-plugin:1",
+            "device_query_image": "device-query:r36",
+            "pause_image": "rancher/mirrored-pause:3.6",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "words"), [(("a:1", "b:1"), "2 images: a:1, b:1"), ((), "0 images: none has a name")]
+)
+def test_archive_with_another_number_of_images_is_refused(
+    module: ModuleType, directory: Path, names: tuple[str, ...], words: str
+) -> None:
+    archive(directory / "device-query-arm64.tar.gz", *names)
+    with pytest.raises(module.BundleError, match=words):
+        module.describe(str(directory), "arm64", "v1")
+
+
+def test_index_is_written_once(module: ModuleType, tmp_path: Path) -> None:
+    assert module.put(str(tmp_path / "a"), "text") is True
+    assert module.put(str(tmp_path / "a"), "text") is False
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
