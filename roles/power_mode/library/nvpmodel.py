@@ -1,0 +1,137 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Put a Jetson into one of its power modes, unless that needs a reboot: then say so and leave the mode alone.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import os
+import re
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: nvpmodel
+short_description: The power mode of a Jetson
+description:
+  - Modes that differ in a power-gating mask (of TPCs and the like) can be changed by a reboot only. Such a
+    change is reported and not made; C(nvpmodel -m ID --force) makes it and reboots.
+author: The jetson-k3s authors
+options:
+  mode:
+    description: Number or name of the mode, as /etc/nvpmodel.conf says.
+    type: str
+    required: true
+  config:
+    description: The board's modes.
+    type: path
+    default: /etc/nvpmodel.conf
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+"""
+
+RETURN = r"""
+id:
+  description: Number of the wanted mode.
+  returned: success
+  type: int
+reboot_required:
+  description: Whether the board has to reboot for this mode; then nothing was changed.
+  returned: success
+  type: bool
+"""
+
+MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+?)\s*>$")
+# Any other section, such as < PARAM ... > or < PM_CONFIG ... >.
+SECTION = re.compile(r"^<")
+# "TPC_POWER_GATING TPC_PG_MASK 240"; FBP, GPC and Thor's gpu_pg_mask are named alike.
+MASK = re.compile(r"^\S+\s+(\S*PG_MASK)\s+(\S+)$", re.IGNORECASE)
+
+
+class PowerModeError(Exception):
+    """The mode cannot be had; the text says why."""
+
+
+def parse_models(text):
+    """Modes of nvpmodel.conf, as {id: (name, {mask: value})}."""
+    models, masks = {}, None
+    for line in map(str.strip, text.splitlines()):
+        model = MODEL.match(line)
+        if model:
+            masks = {}
+            models[int(model.group(1))] = (model.group(2), masks)
+        elif SECTION.match(line):
+            masks = None
+        elif masks is not None and MASK.match(line):
+            name, value = MASK.match(line).groups()
+            masks[name.upper()] = value
+    return models
+
+
+def parse_query(text):
+    """Number of the present mode from `nvpmodel -q`: the line after the one with its name."""
+    match = re.search(r"NV Power Mode: *\S+\s*\n\s*(\d+)", text)
+    if match is None:
+        raise PowerModeError("`nvpmodel -q` does not say a mode: {!r}".format(text.strip()))
+    return int(match.group(1))
+
+
+def find(models, wanted):
+    """Number of a mode given by number or name; PowerModeError lists those there are."""
+    for number, (name, _) in models.items():
+        if wanted.lower() in (str(number), name.lower()):
+            return number
+    known = ", ".join("{} ({})".format(number, name) for number, (name, _) in sorted(models.items()))
+    raise PowerModeError("this board has no power mode {}; it has {}".format(wanted, known or "none"))
+
+
+def needs_reboot(models, present, wanted):
+    """Do the two modes differ in a mask? A present mode that is not in the file may differ in anything."""
+    return present != wanted and (present not in models or models[present][1] != models[wanted][1])
+
+
+def describe(models, number):
+    """A mode for people."""
+    return "power mode {} ({})\n".format(number, models[number][0] if number in models else "unknown")
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "mode": {"type": "str", "required": True},
+            "config": {"type": "path", "default": "/etc/nvpmodel.conf"},
+        },
+        supports_check_mode=True,
+    )
+    program = module.get_bin_path("nvpmodel", opt_dirs=["/usr/sbin"])
+    if program is None or not os.path.exists(module.params["config"]):
+        module.fail_json(msg="this board has no nvpmodel or no {}".format(module.params["config"]))
+
+    def query():
+        return parse_query(module.run_command([program, "-q"], check_rc=True)[1])
+
+    try:
+        with open(module.params["config"], encoding="utf-8", errors="replace") as stream:
+            models = parse_models(stream.read())
+        wanted, present = find(models, module.params["mode"]), query()
+        reboot = needs_reboot(models, present, wanted)
+        if present != wanted and not reboot and not module.check_mode:
+            # It asks when it sees a need to reboot that the file does not show; an empty answer is no.
+            module.run_command([program, "-m", str(wanted)], data="\n", check_rc=True)
+            reboot = query() != wanted
+    except PowerModeError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(
+        changed=present != wanted and not reboot,
+        id=wanted,
+        reboot_required=reboot,
+        diff={"before": describe(models, present), "after": describe(models, wanted)},
+    )
+
+
+if __name__ == "__main__":
+    main()

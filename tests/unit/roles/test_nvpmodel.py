@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Power modes: which there are, which one it is, what needs a reboot. With a SIMULATED nvpmodel."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.unit.roles.conftest import ROLES, Load
+
+# In the form of the AGX Orin's file: two modes with the same mask, one with another.
+CONFIG = """\
+< PARAM TYPE=FILE NAME=TPC_POWER_GATING >
+TPC_PG_MASK /sys/devices/gpu.0/tpc_pg_mask
+
+< POWER_MODEL ID=0 NAME=MAXN >
+CPU_ONLINE CORE_0 1
+TPC_POWER_GATING TPC_PG_MASK 0
+GPU MAX_FREQ -1
+
+< POWER_MODEL ID=2 NAME=MODE_30W >
+CPU_ONLINE CORE_0 1
+TPC_POWER_GATING TPC_PG_MASK 240
+
+< POWER_MODEL ID=3 NAME=MODE_50W >
+TPC_POWER_GATING TPC_PG_MASK 0
+GPU MAX_FREQ 828750000
+
+< PM_CONFIG DEFAULT=2 >
+"""
+# Keeps the mode in a file; asks before a change that it knows to need a reboot.
+SIMULATED_NVPMODEL = """\
+#!/bin/sh
+# SIMULATED nvpmodel
+state="$(dirname "$0")/state"
+case "$1" in
+-q) printf 'NVPM WARN: fan mode is not set!\\nNV Power Mode: SIMULATED\\n%s\\n' "$(cat "$state")" ;;
+-m) if [ -e "$state.asks" ]; then read -r answer; [ "$answer" = yes ] || exit 0; fi; echo "$2" > "$state" ;;
+esac
+"""
+
+
+@pytest.fixture
+def module(load: Load) -> ModuleType:
+    return load("power_mode/library/nvpmodel.py")
+
+
+def test_modes_and_their_masks_are_read(module: ModuleType) -> None:
+    assert module.parse_models(CONFIG) == {
+        0: ("MAXN", {"TPC_PG_MASK": "0"}),
+        2: ("MODE_30W", {"TPC_PG_MASK": "240"}),
+        3: ("MODE_50W", {"TPC_PG_MASK": "0"}),
+    }
+
+
+@pytest.mark.parametrize(("wanted", "number"), [("2", 2), ("MODE_30W", 2), ("maxn", 0)])
+def test_mode_is_found_by_number_and_name(module: ModuleType, wanted: str, number: int) -> None:
+    assert module.find(module.parse_models(CONFIG), wanted) == number
+
+
+def test_unknown_mode_is_refused_with_those_there_are(module: ModuleType) -> None:
+    with pytest.raises(module.PowerModeError, match=r"0 \(MAXN\), 2 \(MODE_30W\)"):
+        module.find(module.parse_models(CONFIG), "15W")
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "expected"),
+    [(0, 0, False), (0, 3, False), (0, 2, True), (2, 3, True), (9, 3, True)],
+)
+def test_another_mask_needs_a_reboot(module: ModuleType, present: int, wanted: int, expected: bool) -> None:
+    assert module.needs_reboot(module.parse_models(CONFIG), present, wanted) is expected
+
+
+def test_answer_without_a_mode_is_an_error(module: ModuleType) -> None:
+    with pytest.raises(module.PowerModeError, match="does not say a mode"):
+        module.parse_query("NVPM ERROR: no nvpmodel")
+
+
+def run(board: Path, mode: str, *, check: bool = False) -> dict[str, Any]:
+    """Run the module as Ansible does, with the SIMULATED nvpmodel in PATH."""
+    arguments = {"mode": mode, "config": str(board / "nvpmodel.conf"), "_ansible_check_mode": check}
+    result = subprocess.run(
+        [sys.executable, ROLES / "power_mode/library/nvpmodel.py"],
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+        env={"PATH": f"{board}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    (tmp_path / "nvpmodel.conf").write_text(CONFIG)
+    (tmp_path / "nvpmodel").write_text(SIMULATED_NVPMODEL)
+    (tmp_path / "nvpmodel").chmod(0o755)
+    (tmp_path / "state").write_text("0\n")
+    return tmp_path
+
+
+def state(board: Path) -> str:
+    return (board / "state").read_text().strip()
+
+
+def test_clocks_alone_are_changed_at_once_and_once(board: Path) -> None:
+    first, second = run(board, "MODE_50W"), run(board, "MODE_50W")
+    assert (first["changed"], first["reboot_required"], state(board)) == (True, False, "3")
+    assert (second["changed"], second["reboot_required"]) == (False, False)
+
+
+def test_check_mode_says_so_and_changes_nothing(board: Path) -> None:
+    assert run(board, "3", check=True)["changed"] is True
+    assert state(board) == "0"
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_change_that_needs_a_reboot_is_left_to_the_role(board: Path, asks: bool) -> None:
+    mode = "MODE_30W"
+    if asks:  # a need that the file does not show
+        (board / "state.asks").touch()
+        mode = "MODE_50W"
+    answer = run(board, mode)
+    assert (answer["changed"], answer["reboot_required"], state(board)) == (False, True, "0")
