@@ -49,7 +49,6 @@ TREES = (
     "/var/lib/cni",
     "/run/k3s",
     "/run/flannel",
-    "/run/jetson-k3s",
     "/var/log/pods",
     "/var/log/containers",
 )
@@ -57,6 +56,8 @@ FILES = (
     "/etc/rancher/k3s/k3s.yaml",
     "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml",
     "/etc/rancher/k3s/jetson-k3s.token",
+    "/etc/rancher/k3s/jetson-k3s.agent-token",
+    "/run/jetson-k3s/k3s*.restart",
     "/usr/local/bin/k3s",
     "/usr/local/bin/k3s-v*",
     "/usr/local/bin/k3s.previous",
