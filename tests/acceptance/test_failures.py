@@ -32,6 +32,19 @@ docker image ls --all --no-trunc --quiet
 docker ps --all --no-trunc --quiet
 """
 
+# What an owner may have done: an option in daemon.json, and the same one in a variable of the unit.
+OTHER_FLAGS = r"""
+mkdir /etc/systemd/system/docker.service.d
+cat > /etc/systemd/system/docker.service.d/other.conf <<'END'
+[Service]
+Environment=OTHER=--log-driver=journald
+ExecStart=
+ExecStart=/usr/sbin/dockerd -H fd:// $OTHER
+END
+echo '{"log-driver": "json-file"}' > /etc/docker/daemon.json
+systemctl daemon-reload
+"""
+
 
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
@@ -93,6 +106,13 @@ def test_missing_bundle_is_refused(bare: Board, tmp_path: Path) -> None:
     assert state(bare) == before
 
 
+def test_containerd_is_refused_where_k3s_would_not_find_the_runtime(bare: Board, tmp_path: Path) -> None:
+    before = state(bare)
+    run = run_alone(bare, tmp_path, "--extra-vars=k3s_container_runtime=containerd")
+    assert_refused(run, bare, "k3s-containerd-without-nvidia", "v1.20.2+k3s.standin", "K3s 1.22 or newer")
+    assert state(bare) == before
+
+
 def test_broken_daemon_json_is_refused_with_its_line(bare: Board, tmp_path: Path) -> None:
     bare.exec(
         "sh", "-c", """printf '{\\n  "debug": true\\n  "labels": []\\n}\\n' > /etc/docker/daemon.json"""
@@ -106,6 +126,21 @@ def test_broken_daemon_json_is_refused_with_its_line(bare: Board, tmp_path: Path
         assert state(bare) == before
     finally:
         bare.exec("rm", "/etc/docker/daemon.json")
+
+
+def test_flag_that_dockerd_refuses_beside_its_file_is_refused(bare: Board, tmp_path: Path) -> None:
+    bare.exec("sh", "-c", OTHER_FLAGS)
+    try:
+        starts = "dockerd --log-driver=journald --pidfile=/tmp/other.pid 2>&1"
+        said = bare.exec("sh", "-c", starts, check=False, timeout=20)
+        assert "specified both as a flag and in the configuration file: log-driver" in said
+        before = state(bare)
+        run = run_alone(bare, tmp_path)
+        assert_refused(run, bare, "docker-flags", "--log-driver")
+        assert state(bare) == before
+    finally:
+        bare.exec("rm", "-r", "/etc/docker/daemon.json", "/etc/systemd/system/docker.service.d")
+        bare.exec("systemctl", "daemon-reload")
 
 
 def test_board_that_is_no_jetson_is_refused(boards: list[Board], tmp_path: Path) -> None:
