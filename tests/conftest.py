@@ -11,6 +11,7 @@ from tests.lab import engine, lab
 TESTS = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Keep together what shares a lab, images or a service: a file of acceptance, any other folder."""
     for item in items:
