@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,9 +45,19 @@ def reports_dir(lab: str) -> Path:
     return lab_dir(lab) / "reports"
 
 
-def run_playbook(lab: str, playbook: str, *arguments: str, inventory: Path | None = None) -> PlaybookRun:
-    """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's."""
-    result = subprocess.run(
+def run_playbook(
+    lab: str,
+    playbook: str,
+    *arguments: str,
+    inventory: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> PlaybookRun:
+    """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's.
+
+    `on_line` gets each line of output when it is written, so that something can happen in the middle.
+    """
+    lines = []
+    with subprocess.Popen(
         [
             Path(sys.executable).with_name("ansible-playbook"),
             f"--inventory={inventory or lab_dir(lab) / 'inventory.ini'}",
@@ -59,7 +71,15 @@ def run_playbook(lab: str, playbook: str, *arguments: str, inventory: Path | Non
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    return PlaybookRun(result.returncode, result.stdout)
+    ) as process:
+        assert process.stdout is not None
+        end = threading.Timer(TIMEOUT_SECONDS, process.kill)
+        end.start()
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if on_line is not None:
+                    on_line(line)
+        finally:
+            end.cancel()
+    return PlaybookRun(process.returncode, "".join(lines))
