@@ -37,11 +37,11 @@ lint: venv
 
 unit: venv
 	$(call say,"unit and conformance tests")
-	$(PYTHON) -m pytest -q -n 2 --dist loadgroup -m "not lab" tests
+	$(PYTHON) -m pytest -q -n 2 -m "not lab" tests
 
 test: check ## everything: check, then the playbooks and the plugin on virtual boards under a real Kubernetes
 	$(call say,"acceptance tests on virtual boards")
-	$(PYTHON) -m pytest -v -n 2 --dist loadgroup -m lab tests
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m lab tests
 
 docs: venv ## write docs/compatibility.md and the tables in the roles' READMEs from their data
 	$(PYTHON) -m tests.docs

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share: which of them may run at the same time, and whose the Docker engine is."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.lab import engine, lab
 
-TESTS = Path(__file__).parent
+
+class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Keeps in one process what shares a lab, images or a service: a file of acceptance, any other folder."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = PurePosixPath(nodeid.partition("::")[0])
+        return str(file if file.parent.name == "acceptance" else file.parent)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Keep together what shares a lab, images or a service: a file of acceptance, any other folder."""
-    for item in items:
-        if item.get_closest_marker("lab"):
-            folder, *rest = item.path.relative_to(TESTS).parts
-            group = "/".join((folder, *rest)) if folder == "acceptance" else folder
-            item.add_marker(pytest.mark.xdist_group(group))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
+    """Hand out tests by what they share (`--dist loadscope`)."""
+    return LoadLabScheduling(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
