@@ -7,6 +7,7 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import os
 import re
+import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -98,6 +99,23 @@ def describe(models, number):
     return "power mode {} ({})\n".format(number, models[number][0] if number in models else "unknown")
 
 
+def set_mode(program, number):
+    """Call nvpmodel; PowerModeError with what it says when it fails.
+
+    It asks when it sees a need to reboot that the file does not show; without anybody to answer that is a no.
+    """
+    process = subprocess.Popen(
+        [program, "-m", str(number)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+    )
+    said = process.communicate()[0]
+    if process.returncode != 0:
+        raise PowerModeError("`nvpmodel -m {}` fails: {}".format(number, said.strip()))
+
+
 def main():
     """Ansible's entry point."""
     module = AnsibleModule(
@@ -120,8 +138,7 @@ def main():
         wanted, present = find(models, module.params["mode"]), query()
         reboot = needs_reboot(models, present, wanted)
         if present != wanted and not reboot and not module.check_mode:
-            # It asks when it sees a need to reboot that the file does not show; an empty answer is no.
-            module.run_command([program, "-m", str(wanted)], data="\n", check_rc=True)
+            set_mode(program, wanted)
             reboot = query() != wanted
     except PowerModeError as error:
         module.fail_json(msg=str(error))

@@ -12,36 +12,8 @@ import pytest
 
 from tests.unit.roles.conftest import ROLES, Load
 
-# In the form of the AGX Orin's file: two modes with the same mask, one with another.
-CONFIG = """\
-< PARAM TYPE=FILE NAME=TPC_POWER_GATING >
-TPC_PG_MASK /sys/devices/gpu.0/tpc_pg_mask
-
-< POWER_MODEL ID=0 NAME=MAXN >
-CPU_ONLINE CORE_0 1
-TPC_POWER_GATING TPC_PG_MASK 0
-GPU MAX_FREQ -1
-
-< POWER_MODEL ID=2 NAME=MODE_30W >
-CPU_ONLINE CORE_0 1
-TPC_POWER_GATING TPC_PG_MASK 240
-
-< POWER_MODEL ID=3 NAME=MODE_50W >
-TPC_POWER_GATING TPC_PG_MASK 0
-GPU MAX_FREQ 828750000
-
-< PM_CONFIG DEFAULT=2 >
-"""
-# Keeps the mode in a file; asks before a change that it knows to need a reboot.
-SIMULATED_NVPMODEL = """\
-#!/bin/sh
-# SIMULATED nvpmodel
-state="$(dirname "$0")/state"
-case "$1" in
--q) printf 'NVPM WARN: fan mode is not set!\\nNV Power Mode: SIMULATED\\n%s\\n' "$(cat "$state")" ;;
--m) if [ -e "$state.asks" ]; then read -r answer; [ "$answer" = yes ] || exit 0; fi; echo "$2" > "$state" ;;
-esac
-"""
+SIMULATED = ROLES.parent / "tests/lab/simulated_power"
+CONFIG = (SIMULATED / "nvpmodel.conf").read_text()
 
 
 @pytest.fixture
@@ -82,11 +54,11 @@ def test_answer_without_a_mode_is_an_error(module: ModuleType) -> None:
 
 def run(board: Path, mode: str, *, check: bool = False) -> dict[str, Any]:
     """Run the module as Ansible does, with the SIMULATED nvpmodel in PATH."""
-    arguments = {"mode": mode, "config": str(board / "nvpmodel.conf"), "_ansible_check_mode": check}
+    arguments = {"mode": mode, "config": str(SIMULATED / "nvpmodel.conf"), "_ansible_check_mode": check}
     result = subprocess.run(
         [sys.executable, ROLES / "power_mode/library/nvpmodel.py"],
         input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-        env={"PATH": f"{board}:/usr/bin:/bin"},
+        env={"PATH": f"{SIMULATED}:/usr/bin:/bin", "SIMULATED_NVPMODEL_STATE": str(board / "state")},
         capture_output=True,
         text=True,
         check=False,
@@ -97,9 +69,6 @@ def run(board: Path, mode: str, *, check: bool = False) -> dict[str, Any]:
 
 @pytest.fixture
 def board(tmp_path: Path) -> Path:
-    (tmp_path / "nvpmodel.conf").write_text(CONFIG)
-    (tmp_path / "nvpmodel").write_text(SIMULATED_NVPMODEL)
-    (tmp_path / "nvpmodel").chmod(0o755)
     (tmp_path / "state").write_text("0\n")
     return tmp_path
 
