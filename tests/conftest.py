@@ -11,10 +11,15 @@ from tests.lab import engine, lab
 
 
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Keeps in one process what shares a lab, images or a service: a file of acceptance, any other folder."""
+    """Keeps in one process what shares a lab, images or a service.
+
+    That is a file of acceptance/, except that each Molecule scenario stands alone, and any other folder.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
+        if file.name == "test_molecule.py":
+            return nodeid
         return str(file if file.parent.name == "acceptance" else file.parent)
 
 
