@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent leaves its cluster and comes back, and another board takes its name."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.cluster import Cluster
+from tests.acceptance.playbook import run_playbook
+from tests.lab import lab
+from tests.lab.board import Board
+
+pytestmark = pytest.mark.lab
+
+LAB = "leaving"
+
+
+@pytest.fixture(scope="module")
+def boards() -> Iterator[list[Board]]:
+    """A server and an agent, joined."""
+    lab.down(LAB)
+    try:
+        up = lab.up(LAB, ("agxorin-jp6", "orinnano-jp6"))
+        first = run_playbook(LAB, "site.yml")
+        assert first.returncode == 0, first.output
+        yield up
+    finally:
+        lab.down(LAB)
+
+
+def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Board]) -> None:
+    server, agent = boards
+    run = run_playbook(LAB, "reset.yml", f"--limit={agent.name}")
+    assert run.returncode == 0, run.output
+    assert set(Cluster(boards).allocatable()) == {server.name}
+    secrets = Cluster(boards).kubectl("--namespace=kube-system", "get", "secrets", "--output=name")
+    assert f"{agent.name}.node-password" not in secrets
+    assert f"{server.name}.node-password" in secrets
+
+    again = run_playbook(LAB, "reset.yml", f"--limit={agent.name}")
+    assert again.recap[agent.name].changed == 0, again.output
+
+
+def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> None:
+    server, agent = boards
+    joined = run_playbook(LAB, "site.yml")
+    assert joined.returncode == 0, joined.output
+    # What a new card has not: the password by which the server knows the old board.
+    reset = run_playbook(LAB, "reset.yml", f"--limit={agent.name}", "--extra-vars=k3s_reset_leave=false")
+    assert reset.returncode == 0, reset.output
+    agent.exec("rm", "/etc/rancher/node/password")
+
+    refused = run_playbook(LAB, "site.yml")
+    assert refused.recap[agent.name].failed == 1, refused.output
+    assert "Node password rejected" in refused.output
+
+    forgotten = run_playbook(LAB, "forget.yml", f"--limit={agent.name}")
+    assert forgotten.recap[agent.name].changed == 1, forgotten.output
+    taken = run_playbook(LAB, "site.yml")
+    assert taken.returncode == 0, taken.output
+    assert Cluster(boards).allocatable() == {server.name: 1, agent.name: 1}
+
+
+def test_nobody_is_forgotten_without_being_named(boards: list[Board]) -> None:
+    run = run_playbook(LAB, "forget.yml")
+    assert run.returncode != 0
+    assert "--limit" in run.output
+    assert len(Cluster(boards).allocatable()) == len(boards)
