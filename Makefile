@@ -28,7 +28,7 @@ demo: venv ## the main job on virtual boards: make demo [BOARDS=3]
 check: lint unit ## the fast part: lint, types, unit and conformance tests
 
 lint: venv
-	$(call say,"ruff, mypy, yamllint, ansible-lint")
+	$(call say,"linters and types")
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
