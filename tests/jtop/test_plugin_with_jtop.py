@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -91,9 +92,12 @@ def test_detect_and_labels_know_more_with_jtop(tmp_path: Path) -> None:
 
 
 def test_metrics_have_telemetry_while_the_service_lives(tmp_path: Path) -> None:
-    host_root, kubelet_dir = tmp_path / "host", tmp_path / "kubelet"
-    kubelet_dir.mkdir()
-    with running(VERSION, ORIN, host_root) as service, plugin(host_root, kubelet_dir) as metrics:
+    host_root = tmp_path / "host"
+    with (
+        tempfile.TemporaryDirectory() as kubelet_dir,  # tmp_path is too long for sockets
+        running(VERSION, ORIN, host_root) as service,
+        plugin(host_root, Path(kubelet_dir)) as metrics,
+    ):
         told = eventually(metrics, lambda text: "tegra_power_mode" in text)
         assert 'tegra_power_mode{mode="25W"} 1' in told
         value = next(line for line in told.splitlines() if line.startswith("tegra_gpu_memory_bytes "))

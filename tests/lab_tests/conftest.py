@@ -16,13 +16,14 @@ TYPES = ("xaviernx-jp5", "thor5000-jp70")
 def boards_up() -> Iterator[list[Board]]:
     """Two boards that are up, without a bundle; nothing of them is left afterwards."""
     lab.down(NAME)
-    with pytest.MonkeyPatch.context() as patch:
-        # Takes minutes with an empty cache, and nothing here installs anything from it.
-        patch.setattr(bundle, "write", lambda _directory: None)
-        try:
-            yield lab.up(NAME, TYPES)
-        finally:
-            lab.down(NAME)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            # Takes minutes with an empty cache, and nothing here installs anything from it.
+            patch.setattr(bundle, "write", lambda _directory: None)
+            up = lab.up(NAME, TYPES)
+        yield up
+    finally:
+        lab.down(NAME)
 
 
 @pytest.fixture
