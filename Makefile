@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check lint unit docs image collection clean
+.PHONY: help venv demo test scenarios check lint unit docs image collection clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -9,7 +9,7 @@ PYTHON := .venv/bin/python
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/.ready: pyproject.toml constraints.txt tests/bootstrap.sh
 	$(call say,"Python environment in .venv (installs python3-venv by apt where it is missing)")
@@ -39,9 +39,13 @@ unit: venv
 	$(call say,"unit and conformance tests")
 	$(PYTHON) -m pytest -q -n 2 -m "not lab" tests
 
-test: check ## everything: check, then the playbooks and the plugin on virtual boards under a real Kubernetes
+test: check ## check, then the playbooks and the plugin on virtual boards under a real Kubernetes
 	$(call say,"acceptance tests on virtual boards")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m lab tests
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not fleet" tests
+
+scenarios: venv ## a fleet's life on virtual boards: upgrades; resets; power cuts; owners' settings (long)
+	$(call say,"scenarios of a fleet's life")
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m fleet tests
 
 docs: venv ## write docs/compatibility.md and the tables in the roles' READMEs from their data
 	$(PYTHON) -m tests.docs

@@ -13,10 +13,15 @@ from tests.lab.paths import CHECKOUT
 
 pytestmark = pytest.mark.lab
 
-SCENARIOS = sorted(path.parent.name for path in (CHECKOUT / "tests/molecule").glob("*/molecule.yml"))
+SINGLE = "single"
+OTHERS = sorted(
+    {path.parent.name for path in (CHECKOUT / "tests/molecule").glob("*/molecule.yml")} - {SINGLE}
+)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario", [SINGLE, *(pytest.param(other, marks=pytest.mark.fleet) for other in sorted(FOUND - {SINGLE}))]
+)
 def test_molecule_scenario(scenario: str) -> None:
     bin_directory = Path(sys.executable).parent
     engine.ensure()

@@ -11,7 +11,7 @@ from tests.lab import board, bundle, inventory, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "upgrade-cut-off"
 # The new binary is in place and K3s has not been restarted yet.
