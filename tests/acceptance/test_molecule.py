@@ -13,15 +13,12 @@ from tests.lab.paths import CHECKOUT
 
 pytestmark = pytest.mark.lab
 
+FOUND = {path.parent.name for path in (CHECKOUT / "tests/molecule").glob("*/molecule.yml")}
 SINGLE = "single"
-OTHERS = sorted(
-    {path.parent.name for path in (CHECKOUT / "tests/molecule").glob("*/molecule.yml")} - {SINGLE}
-)
+LONG = [pytest.param(name, marks=pytest.mark.fleet) for name in sorted(FOUND - {SINGLE})]
 
 
-@pytest.mark.parametrize(
-    "scenario", [SINGLE, *(pytest.param(other, marks=pytest.mark.fleet) for other in sorted(FOUND - {SINGLE}))]
-)
+@pytest.mark.parametrize("scenario", [SINGLE, *LONG])
 def test_molecule_scenario(scenario: str) -> None:
     bin_directory = Path(sys.executable).parent
     engine.ensure()
