@@ -99,7 +99,10 @@ async def test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory(
             await kubelet.restart()
         await kubelet.until_allocatable()
         threads, descriptors, private = before
-        assert plugin.threads() <= threads
+        # The thread that reads the board lives for a moment now and then, and may be caught by a single look.
+        async with asyncio.timeout(5):
+            while plugin.threads() > threads:
+                await asyncio.sleep(0.01)
         assert plugin.descriptors() <= descriptors + 2
         assert plugin.private_kib() <= private + 1024
 
