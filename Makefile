@@ -37,7 +37,7 @@ lint: venv
 
 unit: venv
 	$(call say,"unit and conformance tests")
-	$(PYTHON) -m pytest -q -n 2 -m "not lab" tests
+	$(PYTHON) -m pytest -q -m "not lab" tests
 
 test: check ## check, then the playbooks and the plugin on virtual boards under a real Kubernetes
 	$(call say,"acceptance tests on virtual boards")
