@@ -99,8 +99,8 @@ async def test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory(
             await kubelet.restart()
         await kubelet.until_allocatable()
         threads, descriptors, private = before
-        # Over 800 restarts a leak would show as hundreds. The thread that reads the board comes and goes, and gRPC's
-        # pool may have one more on a busy machine.
+        # A leak would show as hundreds. The thread that reads the board comes and goes, and gRPC's pool
+        # may have one more on a busy machine.
         assert plugin.threads() <= threads + 2
         assert plugin.descriptors() <= descriptors + 2
         assert plugin.private_kib() <= private + 1024
