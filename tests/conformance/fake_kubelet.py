@@ -75,7 +75,10 @@ class FakeKubelet:
         """Clear the directory as this generation does, then listen."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
-            mode = path.lstat().st_mode
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # a plugin has just removed its own socket
+                continue
             old_habit = self.generation == "1.20" and not stat.S_ISDIR(mode) and path.name != CHECKPOINT
             if old_habit or stat.S_ISSOCK(mode):
                 path.unlink(missing_ok=True)
