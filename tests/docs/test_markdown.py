@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every link in the project's Markdown leads somewhere, and every block of code says what it is."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.docs import CHECKOUT, markdown
+
+# sh: typed on the controller, in the checkout. console: with a prompt that says where, and what comes back.
+LANGUAGES = {"sh", "console", "text", "yaml", "json", "ini", "python", "mermaid"}
+
+
+def broken(document: markdown.Document, checkout: Path = CHECKOUT) -> list[str]:
+    """The links within the checkout that lead nowhere."""
+    lost = []
+    for link in document.links:
+        url = urlsplit(link)
+        if url.scheme or url.netloc:
+            continue
+        target = (document.path.parent / unquote(url.path)).resolve() if url.path else document.path
+        if not target.is_relative_to(checkout) or not target.exists():
+            lost.append(f"{link}: there is no such file")
+        elif url.fragment and target.suffix == ".md" and url.fragment not in markdown.read(target).anchors:
+            lost.append(f"{link}: there is no such heading")
+    return lost
+
+
+@pytest.mark.parametrize("path", markdown.paths(), ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_every_link_within_the_checkout_leads_somewhere(path: Path) -> None:
+    assert broken(markdown.read(path)) == []
+
+
+@pytest.mark.parametrize("path", markdown.paths(), ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_every_block_of_code_names_its_language(path: Path) -> None:
+    wrong = {
+        block.line: block.language for block in markdown.read(path).blocks if block.language not in LANGUAGES
+    }
+    assert wrong == {}, f"line: language; one of {sorted(LANGUAGES)}"
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One thing\n\n[a](#one-thing) [b](#two) [c](none.md) ![d](none.png) [e](https://example.org)\n"
+    )
+    assert broken(markdown.read(page), tmp_path) == [
+        "#two: there is no such heading",
+        "none.md: there is no such file",
+        "none.png: there is no such file",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [
+        ("What it does *not* prove?", "what-it-does-not-prove"),
+        ("`k3s-docker-25-1.26`", "k3s-docker-25-126"),
+        ("Speed, and size", "speed-and-size"),
+    ],
+)
+def test_anchors_are_githubs(heading: str, anchor: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# {heading}\n\n## {heading}\n")
+    assert markdown.read(page).anchors == {anchor, f"{anchor}-1"}
