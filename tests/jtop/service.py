@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,8 +91,7 @@ def packages(version: str) -> Path:
         source = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", f"jetson-stats=={version}")
         run([*pip, "download", "--dest", archives, *source])
         (archive,) = archives.iterdir()
-        with tarfile.open(archive) as tar:
-            tar.extractall(archives, filter="data")
+        run(["tar", "--extract", f"--file={archive}", f"--directory={archives}"])
         (archives / archive.name.removesuffix(".tar.gz") / "jtop").rename(target / "jtop")
         shutil.rmtree(archives)
 

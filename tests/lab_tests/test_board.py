@@ -35,7 +35,7 @@ def nvidia(boards_up: list[Board]) -> list[Board]:
     """The boards with the NVIDIA runtime as Docker's default and the simulated workloads loaded."""
     for one in boards_up:
         for archive in (device_query_archive(), pause_archive()):
-            run(["docker", "cp", "--quiet", archive, f"{one.container}:/var/tmp/image.tar.gz"])
+            run(["docker", "cp", archive, f"{one.container}:/var/tmp/image.tar.gz"])
             one.exec("docker", "load", "--input", "/var/tmp/image.tar.gz")
         one.exec("sh", "-c", f"echo '{json.dumps(DAEMON_JSON)}' > /etc/docker/daemon.json")
         one.exec("systemctl", "restart", "docker")

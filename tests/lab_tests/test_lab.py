@@ -39,7 +39,7 @@ def test_a_lab_leaves_nothing_and_down_is_idempotent(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(bundle, "write", lambda _directory: None)
     (up,) = lab.up(NAME, ["nano-jp4"])
     identity = docker("inspect", "--format={{.Id}}", up.container)
-    docker("cp", "--quiet", device_query_archive(), f"{up.container}:/var/tmp/image.tar.gz")
+    docker("cp", device_query_archive(), f"{up.container}:/var/tmp/image.tar.gz")
     up.exec("docker", "load", "--input", "/var/tmp/image.tar.gz")
     up.exec("docker", "run", "--detach", device_query_image(), "sleep", "600")
     assert nested_cgroups(identity)
