@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from tests.docs.markdown import anchor
+
 # Facts by the names that people know them by.
 NAMES = {
     "bundle.k3s_version": "K3s",
@@ -75,6 +77,11 @@ def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def entry(finding: str) -> str:
+    """A finding's id, with a link to its entry in the handbook."""
+    return f"[`{finding}`](troubleshooting.md#{anchor(finding)})"
+
+
 def releases(jetpack: dict[str, str]) -> list[tuple[str, ...]]:
     """One row per JetPack: its releases of L4T."""
     by_jetpack: dict[str, list[str]] = {}
@@ -93,7 +100,7 @@ def render(roles: Path) -> str:
     always = "always"
     rule_rows = [
         (
-            f"`{rule['id']}`",
+            entry(rule["id"]),
             rule["level"],
             ", ".join(map(condition, rule.get("when", []))) or always,
             condition(rule["require"]),
@@ -103,16 +110,16 @@ def render(roles: Path) -> str:
     ]
     kernel_rows = [
         (
-            f"`kernel-{entry['feature'].replace('_', '-')}`",
-            entry["level"],
-            ", ".join(map(condition, entry.get("when", []))) or always,
-            cell(entry["option"]),
-            cell(entry["without"]),
-            linked(entry["fix"], entry.get("url")),
+            entry(f"kernel-{feature['feature'].replace('_', '-')}"),
+            feature["level"],
+            ", ".join(map(condition, feature.get("when", []))) or always,
+            cell(feature["option"]),
+            cell(feature["without"]),
+            linked(feature["fix"], feature.get("url")),
         )
-        for entry in kernel
+        for feature in kernel
     ]
-    coded_rows = [(f"`{name}`", level, cell(text)) for name, (level, text) in sorted(coded.items())]
+    coded_rows = [(entry(name), level, cell(text)) for name, (level, text) in sorted(coded.items())]
     return "\n".join(
         [
             HEAD,

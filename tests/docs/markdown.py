@@ -3,15 +3,17 @@
 
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tests.docs import CHECKOUT
+from tests.lab.paths import CHECKOUT
 
 # What GitHub leaves out of a heading's anchor; then it writes '-' for each blank.
 NOT_IN_AN_ANCHOR = re.compile(r"[^\w\- ]")
@@ -27,11 +29,21 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Section:
+    """A heading, its level from 1, the anchor that GitHub gives it, and the text below up to the next one."""
+
+    level: int
+    title: str
+    anchor: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Document:
-    """One Markdown file; `anchors` are those that GitHub gives its headings, `code` is what stands within lines."""
+    """One Markdown file; `code` is what stands within lines."""
 
     path: Path
-    anchors: frozenset[str]
+    sections: tuple[Section, ...]
     links: tuple[str, ...]
     blocks: tuple[Block, ...]
     code: tuple[str, ...]
@@ -40,6 +52,11 @@ class Document:
     def name(self) -> str:
         """Its path in the checkout."""
         return str(self.path.relative_to(CHECKOUT))
+
+    @property
+    def anchors(self) -> frozenset[str]:
+        """Where a link can lead to."""
+        return frozenset(section.anchor for section in self.sections)
 
 
 @cache
@@ -58,11 +75,12 @@ def paths() -> tuple[Path, ...]:
 @cache
 def read(path: Path) -> Document:
     """Read a file of Markdown."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(path.read_text())
+    text = path.read_text()
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
     inline = [child for token in tokens for child in token.children or ()]
     return Document(
         path=path,
-        anchors=frozenset(_anchors(tokens)),
+        sections=tuple(_sections(tokens, text.splitlines())),
         links=tuple(
             str(token.attrs["href" if token.type == "link_open" else "src"])
             for token in inline
@@ -82,15 +100,22 @@ def anchor(heading: str) -> str:
     return NOT_IN_AN_ANCHOR.sub("", heading.strip().lower()).replace(" ", "-")
 
 
-def _anchors(tokens: list[Token]) -> Iterator[str]:
-    """Anchors of all headings; the second of one text gets `-1`, the third `-2`."""
-    seen: dict[str, int] = {}
-    for opening, content in zip(tokens, tokens[1:], strict=False):
-        if opening.type == "heading_open":
-            texts = [
-                child.content for child in content.children or () if child.type in ("text", "code_inline")
-            ]
-            name = anchor("".join(texts))
-            count = seen.get(name, 0)
-            seen[name] = count + 1
-            yield f"{name}-{count}" if count else name
+def _sections(tokens: list[Token], lines: list[str]) -> Iterator[Section]:
+    """All sections; the second heading of one text gets the anchor `...-1`, the third `...-2`."""
+    headings = [
+        (opening.map or [0, 0], int(opening.tag[1:]), _plain(content))
+        for opening, content in pairwise(tokens)
+        if opening.type == "heading_open"
+    ]
+    ends = [place[0] for place, _, _ in headings[1:]] + [len(lines)]
+    seen: Counter[str] = Counter()
+    for (place, level, title), end in zip(headings, ends, strict=True):
+        name = anchor(title)
+        suffix = f"-{seen[name]}" if seen[name] else ""
+        seen[name] += 1
+        yield Section(level, title, name + suffix, "\n".join(lines[place[1] : end]).strip())
+
+
+def _plain(content: Token) -> str:
+    """A line's text without its markup."""
+    return "".join(child.content for child in content.children or () if child.type in ("text", "code_inline"))

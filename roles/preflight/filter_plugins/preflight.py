@@ -2,7 +2,7 @@
 """Rules and facts in, findings out: pure functions behind the preflight role.
 
 A finding is a dict: id, level ('error', 'warning', or 'accepted' for an accepted warning), found,
-expected, fix, url (may be empty).
+expected, fix, url (its entry in docs/troubleshooting.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SEPARATOR = "."
 # What a Kubernetes node name may look like (RFC 1123 subdomain, K3s lower-cases it first).
 NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
-GUIDE = "https://docs.k3s.io/"
+GUIDE = "docs/troubleshooting.md"
 # Shorter passwords can be guessed by whoever reaches the server's port; K3s' own have 32 characters.
 TOKEN_LENGTH = 16
 
@@ -84,6 +84,11 @@ def holds(condition: dict[str, Any], facts: Facts) -> bool:
     )
 
 
+def guide(finding_id: str) -> str:
+    """Where the handbook explains a finding; a heading's anchor has no dots."""
+    return f"{GUIDE}#{finding_id.replace(SEPARATOR, '')}"
+
+
 def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding]:
     """A finding for each rule that applies (`when`, all of them) and is broken (`require` does not hold)."""
     return [
@@ -93,7 +98,7 @@ def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding
             "found": rule["found"].format(value=lookup(facts, rule["require"]["fact"])),
             "expected": rule["expected"],
             "fix": rule["fix"],
-            "url": rule.get("url", ""),
+            "url": guide(rule["id"]),
         }
         for rule in rules
         if all(holds(condition, facts) for condition in rule.get("when", []))
@@ -115,15 +120,15 @@ def rules_of_kernel(features: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "found": f"a kernel without {entry['option']}: {entry['without']}",
                 "expected": f"a kernel with {entry['option']}",
                 "fix": entry["fix"],
-                "url": entry.get("url", ""),
             }
         )
     return rules
 
 
-def finding(finding_id: str, found: str, expected: str, fix: str, url: str = "") -> Finding:
+def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
     """A finding of code; its level stands in CODED."""
     level = CODED[finding_id][0]
+    url = guide(finding_id)
     return {"id": finding_id, "level": level, "found": found, "expected": expected, "fix": fix, "url": url}
 
 
@@ -157,7 +162,6 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list
                     f"{name}: {problem}",
                     "every file as SHA256SUMS says",
                     fix,
-                    GUIDE + "installation/airgap",
                 )
             )
     return findings
@@ -177,7 +181,6 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
                 f"{host} and {', '.join(same_name)} all call themselves {mine['hostname']!r}",
                 "one hostname per board: it becomes the node's name",
                 f"sudo hostnamectl set-hostname {host}   (on each board its own)",
-                GUIDE + "installation/requirements",
             )
         )
     if not NODE_NAME.match(mine["hostname"].lower()):
@@ -199,7 +202,6 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
                 f"{host} and {', '.join(same_id)} share the machine-id {mine['machine_id']}",
                 "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
                 "sudo rm /etc/machine-id && sudo systemd-machine-id-setup && sudo reboot",
-                "https://www.freedesktop.org/software/systemd/man/latest/machine-id.html",
             )
         )
     return findings
@@ -257,7 +259,6 @@ def findings_of_role(facts: Facts, role: str, migrate: bool = False) -> list[Fin
                 if stuck
                 else "Let the playbook take K3s over (`-e k3s_migrate=true`), or move the flags from the "
                 "unit, where they override all, to /etc/rancher/k3s/config.yaml.",
-                GUIDE + "installation/configuration",
             )
         )
     return findings
@@ -274,7 +275,6 @@ def findings_of_token(answer: Facts) -> list[Finding]:
             "the token of the running K3s server",
             "Take k3s_token out of the inventory: agents then get it from the server. Or set it to what "
             "/var/lib/rancher/k3s/server/node-token says there.",
-            GUIDE + "cli/token",
         )
     ]
 
@@ -290,7 +290,6 @@ def findings_of_token_strength(token: str | None) -> list[Finding]:
             f"k3s_token has {length} characters",
             f"{TOKEN_LENGTH} or more: it lets computers join the cluster",
             "Leave k3s_token out (the server makes one), or take the output of `openssl rand -hex 16`.",
-            GUIDE + "cli/token",
         )
     ]
 
@@ -321,9 +320,7 @@ def report(findings: list[Finding], host: str) -> str:
     lines = [f"{host}: preflight found {count}; nothing was changed on this board."]
     for number, entry in enumerate(findings, 1):
         lines.append(f"{number}. [{entry['level']}] {entry['id']}")
-        lines.extend(
-            f"   {key + ':':<10}{entry[key]}" for key in ("found", "expected", "fix", "url") if entry[key]
-        )
+        lines.extend(f"   {key + ':':<10}{entry[key]}" for key in ("found", "expected", "fix", "url"))
     return "\n".join(lines)
 
 

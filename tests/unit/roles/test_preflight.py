@@ -346,6 +346,7 @@ def test_report_names_host_cause_and_fix(module: ModuleType) -> None:
         "   found:    this",
         "   expected: that",
         "   fix:      do so",
+        "   url:      docs/troubleshooting.md#group-none",
     ]
 
 
