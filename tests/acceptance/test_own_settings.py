@@ -132,3 +132,17 @@ def test_power_mode_that_needs_a_reboot_is_refused_unless_allowed(powered: Board
     assert (recap.failed, recap.changed) == (1, 0), result.output
     assert "Allow it with power_mode_reboot: true" in " ".join(result.output.split())
     assert powered.exec("cat", "/var/lib/nvpmodel/simulated") == before
+
+
+# Last, for the cluster goes with it.
+def test_reset_gives_docker_its_owners_settings_back(board: Board, run: PlaybookRun) -> None:
+    again = ("reset.yml", "--extra-vars=k3s_reset_docker=true")
+    reset = run_playbook(LAB, *again)
+    assert reset.returncode == 0, reset.output
+    assert json.loads(board.exec("cat", "/etc/docker/daemon.json")) == OWN
+    assert board.exec("docker", "info", "--format={{.DefaultRuntime}}").strip() == "runc"
+    assert "nvidia" not in board.exec("docker", "info", "--format={{.Runtimes}}")
+    docker_process = board.exec("systemctl", "show", "--property=MainPID", "docker")
+    second = run_playbook(LAB, *again)
+    assert second.recap["jetson-1"].changed == 0, second.output
+    assert board.exec("systemctl", "show", "--property=MainPID", "docker") == docker_process

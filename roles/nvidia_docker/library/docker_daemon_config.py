@@ -43,6 +43,10 @@ options:
     description: Where the file's content before the first merge is kept.
     type: path
     default: /var/lib/jetson-k3s/daemon.json.before
+  marker:
+    description: File that is left when Docker has to be restarted for the change, before the change is made.
+    type: path
+    required: true
 attributes:
   check_mode:
     support: full
@@ -58,6 +62,10 @@ activation:
 backup_file:
   description: Where the old version is kept.
   returned: when an old version was replaced
+  type: str
+default_runtime:
+  description: The default runtime as the file has it now; without one it is C(runc), as for dockerd.
+  returned: success
   type: str
 """
 
@@ -79,6 +87,8 @@ RELOADABLE = frozenset(
         "shutdown-timeout",
     ]
 )
+# What dockerd uses when it is told nothing.
+STOCK_RUNTIME = "runc"
 
 
 class ConfigError(Exception):
@@ -195,11 +205,15 @@ def restore(current, keys, original):
 
 
 def activation(before, after):
-    """What a running dockerd needs to take over the change: 'none', 'reload' or 'restart'."""
+    """What a running dockerd needs to take over the change: 'none', 'reload' or 'restart'.
+
+    A key that is gone needs a restart: on SIGHUP dockerd looks at the keys that are there and keeps the
+    values of all others (moby daemon/reload.go: `IsValueSet`).
+    """
     changed = [key for key in set(before) | set(after) if before.get(key) != after.get(key)]
     if not changed:
         return "none"
-    return "reload" if RELOADABLE.issuperset(changed) else "restart"
+    return "reload" if RELOADABLE.intersection(after).issuperset(changed) else "restart"
 
 
 def render(config):
@@ -248,6 +262,13 @@ def validate(module, text):
         )
 
 
+def leave_marker(path):
+    """Make the marker file."""
+    make_directory(path)
+    with open(path, "a"):
+        pass
+
+
 def write(module, path, text):
     """Replace the file atomically; returns the backup's path or None. Owner and mode stay."""
     make_directory(path)
@@ -271,6 +292,7 @@ def main():
             "config": {"type": "dict", "required": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "record": {"type": "path", "default": "/var/lib/jetson-k3s/daemon.json.before"},
+            "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
     )
@@ -288,7 +310,11 @@ def main():
             validate(module, after_text)
     except ConfigError as error:
         module.fail_json(msg=str(error))
-    result = {"changed": after != before, "activation": activation(before, after)}
+    result = {
+        "changed": after != before,
+        "activation": activation(before, after),
+        "default_runtime": after.get("default-runtime", STOCK_RUNTIME),
+    }
     if result["changed"]:
         result["diff"] = {
             "before": before_text,
@@ -299,6 +325,8 @@ def main():
         if not module.check_mode:
             if present and not os.path.exists(record):
                 write_record(record, before)
+            if result["activation"] == "restart":
+                leave_marker(module.params["marker"])
             backup = write(module, path, after_text)
             if backup:
                 result["backup_file"] = backup

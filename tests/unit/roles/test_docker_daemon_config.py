@@ -85,9 +85,12 @@ def test_merge_does_not_touch_its_arguments(module: ModuleType) -> None:
         ({"live-restore": False}, {"live-restore": True}, "reload"),
         ({}, {"data-root": "/mnt"}, "restart"),
         ({"debug": True, "exec-opts": ["a"]}, {"debug": False}, "restart"),
+        (WANTED, {}, "restart"),
+        ({"debug": True, **WANTED}, {"debug": True}, "restart"),
+        ({"runtimes": {"kata": {}, **WANTED["runtimes"]}}, {"runtimes": {"kata": {}}}, "reload"),
     ],
 )
-def test_activation_is_a_reload_when_every_changed_key_is_reloadable(
+def test_activation_is_a_reload_when_every_changed_key_is_reloadable_and_still_there(
     module: ModuleType, before: dict[str, Any], after: dict[str, Any], expected: str
 ) -> None:
     assert module.activation(before, after) == expected
