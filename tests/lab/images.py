@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board's image: Debian with systemd, SSH and a Docker engine of its own. No K3s, nothing of NVIDIA."""
+"""Images of Debian root file systems: the board's, and one with a runtime that reads CDI specs.
+
+The board has systemd, SSH and a Docker engine of its own; no K3s, nothing of NVIDIA.
+"""
+
+from pathlib import Path
 
 from tests.lab.debian import rootfs
 from tests.lab.engine import LABEL, docker
 from tests.lab.paths import locked
 from tests.lab.process import step
 
-REPOSITORY = "jetson-k3s-lab/board"
+REPOSITORIES = "jetson-k3s-lab"
 USER = "jetson"
 
 PACKAGES = (
@@ -35,16 +40,26 @@ CUSTOMIZE = (
 
 def board_image() -> str:
     """Return the reference of the board's image, imported into the engine when it is not there yet."""
-    tar = rootfs("board", PACKAGES, customize=CUSTOMIZE)
-    reference = f"{REPOSITORY}:{tar.stem.rsplit('-', 1)[1]}"
-    with locked("board-image"):
-        known = docker("image", "ls", REPOSITORY, "--format={{.Repository}}:{{.Tag}}").split()
+    return _imported("board", rootfs("board", PACKAGES, customize=CUSTOMIZE))
+
+
+def cdi_reader_image() -> str:
+    """Return the reference of an image with a runtime that knows CDI: Debian's Podman and crun."""
+    return _imported("cdi-reader", rootfs("cdi-reader", ("podman", "crun")))
+
+
+def _imported(name: str, tar: Path) -> str:
+    """Return the reference of a root file system's image; outdated ones of the same name go."""
+    repository = f"{REPOSITORIES}/{name}"
+    reference = f"{repository}:{tar.stem.rsplit('-', 1)[1]}"
+    with locked(f"{name}-image"):
+        known = docker("image", "ls", repository, "--format={{.Repository}}:{{.Tag}}").split()
         if reference not in known:
-            with step("importing the board's image into Docker"):
+            with step(f"importing the image {name} into Docker"):
                 docker(
                     "import",
                     "--change=ENV container=docker",
-                    f"--change=LABEL {LABEL}.image=board",
+                    f"--change=LABEL {LABEL}.image={name}",
                     tar,
                     reference,
                     timeout=None,  # half a gigabyte: minutes on a slow disk

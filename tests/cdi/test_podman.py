@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real runtime resolves the plugin's CDI devices and makes containers with the GPU by them alone."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tegra_device_plugin import cdi
+
+from tests.cdi.conftest import Reader
+
+pytestmark = pytest.mark.lab
+
+DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a version of CDI that is not known": lambda spec: spec.update(cdiVersion="9.9.9"),
+    "a kind without a vendor": lambda spec: spec.update(kind="gpu"),
+    "a key that is not CDI's": lambda spec: spec["devices"][1]["containerEdits"].update(nodes=[]),
+    "no such device": lambda spec: spec["devices"].pop(),
+    "a node that the board has not": lambda spec: spec["devices"][1]["containerEdits"]["deviceNodes"].append(
+        {"path": "/dev/nvhost-none"}
+    ),
+    "a hook at no such moment": lambda spec: spec["containerEdits"]["hooks"][0].update(hookName="someday"),
+}
+
+
+@pytest.fixture
+def damaged(request: pytest.FixtureRequest, start_reader: Callable[[str], Reader]) -> Iterator[Reader]:
+    """A machine whose spec was damaged; it gets its own back."""
+    one = start_reader("orinnano-jp6")
+    spec = json.loads(json.dumps(one.spec))
+    DAMAGES[request.param](spec)
+    try:
+        _put(one, spec)
+        yield one
+    finally:
+        _put(one, one.spec)
+
+
+def _put(reader: Reader, spec: dict[str, Any]) -> None:
+    reader.sh(f"printf '%s' {shlex.quote(json.dumps(spec))} > {cdi.SPEC_FILE}")
+
+
+@pytest.mark.parametrize("name", cdi.NAMES)
+def test_device_query_passes_by_the_cdi_device_alone(reader: Reader, name: str) -> None:
+    ran = reader.run(f"--device={cdi.device(name)}")
+    assert ran.returncode == 0, ran.stderr
+    assert "Result = PASS" in ran.stdout
+    assert reader.fixture.data["devicequery_name"] in ran.stdout
+    assert "SIMULATED" in ran.stderr
+
+
+def test_without_the_device_there_is_no_gpu(reader: Reader) -> None:
+    ran = reader.run()
+    assert ran.returncode == 1
+    assert "Result = FAIL" in ran.stdout
+
+
+def test_the_container_is_given_what_the_spec_names(reader: Reader) -> None:
+    made = reader.runtime_spec(cdi.device("all"))
+    edits = reader.spec["devices"][1]["containerEdits"]
+    nodes = [node["path"] for node in edits["deviceNodes"]]
+    assert {f"/dev/{name}" for name in reader.fixture.cuda_nodes} <= set(nodes)
+    assert [device["path"] for device in made["linux"]["devices"]] == nodes
+    # As the board's null devices are, not as a guess.
+    assert {(device["type"], device["major"], device["minor"]) for device in made["linux"]["devices"]} == {
+        ("c", 1, 3)
+    }
+
+    mounts = {mount["destination"]: mount for mount in made["mounts"]}
+    for wanted in reader.spec["containerEdits"]["mounts"]:
+        assert mounts[wanted["containerPath"]]["source"] == wanted["hostPath"]
+        assert "ro" in mounts[wanted["containerPath"]]["options"]
+    assert f"{reader.fixture.library_dir}/libcuda.so.1.1" in mounts
+
+    hooks = [hook["args"] for hook in made["hooks"]["createContainer"]]
+    assert hooks == [hook["args"] for hook in reader.spec["containerEdits"]["hooks"]]
+
+
+def test_the_hooks_are_called_with_links_and_folders(reader: Reader) -> None:
+    reader.sh("rm -f /hooks")
+    assert reader.run(f"--device={cdi.device('0')}").returncode == 0
+    links, folders = reader.sh("cat /hooks").splitlines()
+    assert links.startswith("hook create-symlinks --link libcuda.so.1.1::")
+    assert folders == f"hook update-ldcache --folder {reader.fixture.library_dir}"
+
+
+@pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
+def test_a_damaged_spec_is_refused(damaged: Reader) -> None:
+    ran = damaged.run(f"--device={cdi.device('all')}")
+    assert ran.returncode != 0
+    assert "CDI" in ran.stderr or "/dev/nvhost-none" in ran.stderr, ran.stderr
+    assert "Result" not in ran.stdout
