@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 
 from images.arm64 import pack
-from tests.lab.debian import SUITE, ensure_packages, sources_list
+from tests.lab.debian import SUITE, mmdebstrap
 from tests.lab.paths import cached
-from tests.lab.process import run, step
+from tests.lab.process import step
 
 # libstdc++6 is for grpcio; the rest is Python with its whole standard library.
 PACKAGES = ("python3.11-minimal", "libpython3.11-stdlib", "libstdc++6")
@@ -39,23 +39,8 @@ def archive(arch: str) -> tuple[str, Path]:
 
 
 def _build(arch: str, name: str, out: Path) -> None:
-    ensure_packages("mmdebstrap", "debian-archive-keyring")
     rootfs = out.with_name("rootfs.tar")
     with step(f"unpacking Debian's Python for {arch}"):
-        run(
-            [
-                "mmdebstrap",
-                "--quiet",
-                "--variant=extract",
-                f"--architectures={arch}",
-                f"--include={','.join(PACKAGES)}",
-                '--aptopt=Acquire::Languages "none"',
-                *(f"--dpkgopt=path-exclude={pattern}" for pattern in UNUSED),
-                f"--extract-hook={RECORD_PACKAGES}",
-                SUITE,
-                rootfs,
-                "-",
-            ],
-            stdin=sources_list(),
-        )
+        hooks = [f"--extract-hook={RECORD_PACKAGES}"]
+        mmdebstrap(rootfs, "extract", arch, PACKAGES, excluded=UNUSED, hooks=hooks)
     pack.write_docker_archive(out, [pack.image(arch, {}, rootfs, created=0, names=[name])])

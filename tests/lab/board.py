@@ -5,35 +5,19 @@ A board is found by the labels of its container; nothing else records it.
 """
 
 import json
-import os
-import shutil
-import socket
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import boards
-from tests.lab import ssh
+from tests.lab import ssh, staging
 from tests.lab.engine import LABEL, docker
-from tests.lab.images import USER, board_image
+from tests.lab.images import board_image
 from tests.lab.process import LabError, run, tail
 
 BOARD_LABEL = f"{LABEL}.board"
 TYPE_LABEL = f"{LABEL}.type"
 READY_SECONDS = 120
-
-HERE = Path(__file__).parent
-# What a board gets besides the image: (file of the checkout, path on the board, mode).
-OWN_FILES = (
-    (HERE / "virtual_board/board-init", "usr/local/lib/jetson-k3s-lab/board-init", 0o755),
-    (HERE / "virtual_board/virtual_board.py", "usr/local/lib/jetson-k3s-lab/virtual-board", 0o755),
-    (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
-    (HERE / "nvidia_runtime/runtime.py", "usr/bin/nvidia-container-runtime", 0o755),
-)
-TREE = "var/lib/simulated-tegra"
 
 # What systemd, a nested Docker engine and a kubelet need. A list instead of --privileged, so that every
 # machine gives the same board: --privileged fails where root lacks a capability (in many containers).
@@ -134,9 +118,9 @@ def create(
         board_image(),
         "/usr/local/lib/jetson-k3s-lab/board-init",
     )
-    with _staging() as stage:
-        host_key = _stage_own_files(stage, lab, name)
-        _stage_tegra(stage, fixture, state)
+    with staging.directory() as stage:
+        host_key = staging.own_files(stage, lab, name)
+        staging.tegra(stage, fixture, state)
         docker("cp", "--archive", f"{stage}/.", f"{container}:/")
     ssh.trust(lab, address, host_key)
     return get(lab, name)
@@ -156,17 +140,17 @@ def reboot(board: Board) -> None:
 
 def set_state(board: Board, state: boards.State) -> None:
     """Change the simulated hardware of a running board, in /sys and /dev; it stays so over a reboot."""
-    with _staging() as stage:
-        _stage_tegra(stage, boards.load()[board.type], state, tree="tree")
-        board.exec("rm", "-rf", f"/{TREE}.new")
-        docker("cp", "--archive", str(stage / "tree"), f"{board.container}:/{TREE}.new")
-    board.exec("/usr/local/lib/jetson-k3s-lab/virtual-board", "apply", f"/{TREE}.new")
+    with staging.directory() as stage:
+        staging.tegra(stage, boards.load()[board.type], state, tree="tree")
+        board.exec("rm", "-rf", f"/{staging.TREE}.new")
+        docker("cp", "--archive", str(stage / "tree"), f"{board.container}:/{staging.TREE}.new")
+    board.exec(staging.VIRTUAL_BOARD, "apply", f"/{staging.TREE}.new")
 
 
 def wait_until_up(board: Board, *, deadline_seconds: float = READY_SECONDS) -> None:
     """Wait until a board takes SSH connections and systemd has finished booting."""
     deadline = time.monotonic() + deadline_seconds
-    while not _ssh_answers(board.address):
+    while not ssh.answers(board.address):
         if (
             time.monotonic() > deadline
             or docker("inspect", "--format={{.State.Running}}", board.container) != "true"
@@ -215,57 +199,3 @@ def _capabilities() -> tuple[str, ...]:
     )
     sys_resource = 1 << 24  # include/uapi/linux/capability.h
     return (*CAPABILITIES, "SYS_RESOURCE") if int(bounding.split()[1], 16) & sys_resource else CAPABILITIES
-
-
-@contextmanager
-def _staging() -> Iterator[Path]:
-    """Yield a directory whose content is going to a board, where everybody may read it."""
-    umask = os.umask(0o022)
-    try:
-        with tempfile.TemporaryDirectory(prefix="jetson-k3s-board-") as directory:
-            stage = Path(directory)
-            stage.chmod(0o755)
-            yield stage
-    finally:
-        os.umask(umask)
-
-
-def _stage_own_files(stage: Path, lab: str, name: str) -> str:
-    """Stage the lab's files and the SSH keys; return the public host key."""
-    for source, path, mode in OWN_FILES:
-        target = stage / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        target.chmod(mode)
-    (stage / "usr/bin/nvidia-ctk").symlink_to("nvidia-container-runtime")
-    wanted = stage / "etc/systemd/system/sysinit.target.wants/virtual-board.service"
-    wanted.parent.mkdir()
-    wanted.symlink_to("../virtual-board.service")
-    authorized = stage / "etc/ssh/authorized_keys" / USER
-    authorized.parent.mkdir(parents=True)
-    authorized.write_text(ssh.make_key(ssh.key_path(lab), f"jetson-k3s lab {lab}"))
-    return ssh.make_key(stage / "etc/ssh/ssh_host_ed25519_key", name)
-
-
-def _stage_tegra(stage: Path, fixture: boards.Fixture, state: boards.State, tree: str = "") -> None:
-    """Stage a simulated Tegra: what is mounted (sys, dev, proc) below `tree`, the rest at its place."""
-    root = stage / ".build"
-    boards.build(fixture, root, state=state, nodes="char")
-    target = stage / (tree or TREE)
-    target.mkdir(parents=True, exist_ok=True)
-    for part in ("sys", "dev", "proc"):
-        (root / part).rename(target / part)
-    if tree:
-        shutil.rmtree(root)
-    else:
-        shutil.copytree(root, stage, symlinks=True, dirs_exist_ok=True)
-        shutil.rmtree(root)
-
-
-def _ssh_answers(address: str) -> bool:
-    """Say whether an SSH server greets at the address."""
-    try:
-        with socket.create_connection((address, 22), timeout=1) as connection:
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False

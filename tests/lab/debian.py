@@ -151,29 +151,46 @@ def rootfs(name: str, packages: Sequence[str], *, customize: Sequence[str] = (),
     """Return the cached tar of a Debian root file system with the given packages.
 
     `customize` are shell commands run at the end with the new root as `$1` (mmdebstrap's customize hooks).
-    The cache entry is named by a hash of the recipe: a changed recipe is another root file system.
+    The cache entry is named by a hash of the recipe: a changed recipe is another root file system. Programs
+    of an `arch` that is not this machine's must run here (binfmt_misc).
     """
     recipe = json.dumps([SUITE, arch, sorted(packages), list(customize), EXCLUDED])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
 
     def build(out: Path) -> None:
-        ensure_packages("mmdebstrap", "debian-archive-keyring")
         with step(f"building the root file system {name} ({arch}) with mmdebstrap"):
-            run(
-                [
-                    "mmdebstrap",
-                    "--quiet",
-                    "--variant=minbase",
-                    f"--architectures={arch}",
-                    f"--include={','.join(packages)}",
-                    '--aptopt=Acquire::Languages "none"',
-                    *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED),
-                    *(f"--customize-hook={command}" for command in customize),
-                    SUITE,
-                    out,
-                    "-",
-                ],
-                stdin=sources_list(),
-            )
+            hooks = [f"--customize-hook={command}" for command in customize]
+            mmdebstrap(out, "minbase", arch, packages, excluded=EXCLUDED, hooks=hooks)
 
     return cached(f"rootfs/{name}-{arch}-{digest}.tar", build)
+
+
+def mmdebstrap(
+    out: Path,
+    variant: str,
+    arch: str,
+    packages: Sequence[str],
+    *,
+    excluded: Sequence[str],
+    hooks: Sequence[str] = (),
+) -> None:
+    """Write a tar of a Debian tree: `minbase` installs the packages and their dependencies, `extract` only
+    unpacks them, so that no code of a foreign architecture runs. Files matching `excluded` are left out.
+    """
+    ensure_packages("mmdebstrap", "debian-archive-keyring")
+    run(
+        [
+            "mmdebstrap",
+            "--quiet",
+            f"--variant={variant}",
+            f"--architectures={arch}",
+            f"--include={','.join(packages)}",
+            '--aptopt=Acquire::Languages "none"',
+            *(f"--dpkgopt=path-exclude={pattern}" for pattern in excluded),
+            *hooks,
+            SUITE,
+            out,
+            "-",
+        ],
+        stdin=sources_list(),
+    )

@@ -3,7 +3,8 @@
 
 Kubernetes is compiled from Debian's source package (its dependencies are vendored inside), etcd comes from
 Debian's binary package. `python -m tests.lab.kubernetes` builds it and prints where it is, with
-`--version-suffix` the same under another version; `LAB_K3S=/path/to/k3s` uses that file instead.
+`--version-suffix` the same under another version, with `--arch` for another architecture (compiled here, not
+emulated); `LAB_K3S=/path/to/k3s` uses that file instead.
 """
 
 import argparse
@@ -43,38 +44,40 @@ PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-schedu
 MAIN = "from k3s_standin.cli import main\n\nmain()\n"
 
 
-def k3s_standin(version_suffix: str = "") -> Path:
+def k3s_standin(version_suffix: str = "", arch: str | None = None) -> Path:
     """Return the executable `k3s` of the lab: `$LAB_K3S`, else the stand-in from the cache, built when
     absent.
 
-    `version_suffix` is appended to the version that the stand-in names, for tests of upgrades. Raises
-    LabError when it cannot be built, or `LAB_K3S` is not an executable file.
+    `version_suffix` is appended to the version that the stand-in names, for tests of upgrades; `arch` is
+    Debian's name of the boards' architecture, this machine's unless given (`LAB_K3S` is for this machine's).
+    Raises LabError when it cannot be built, or `LAB_K3S` is not an executable file.
     """
-    own = os.environ.get("LAB_K3S")
+    arch = arch or architecture()
+    own = os.environ.get("LAB_K3S") if arch == architecture() else None
     if own:
         path = Path(own).expanduser()
         if not (path.is_file() and os.access(path, os.X_OK)):
             raise LabError(f"LAB_K3S={own} is not an executable file; unset it to use the stand-in")
         return path.resolve()
-    payload = binaries()
+    payload = binaries(arch)
     sources = dict(zip_sources())
     digest = hashlib.sha256(repr((payload.name, sorted(sources.items()), version_suffix)).encode())
     entry = f"k3s-standin/{payload.name}-{digest.hexdigest()[:12]}"
     return cached(entry, lambda out: pack(out, payload, sources, version_suffix)) / "k3s"
 
 
-def binaries() -> Path:
+def binaries(arch: str) -> Path:
     """Return the cached directory with hyperkube, etcd and build.json, named by version and build recipe."""
     recipe = hashlib.sha256(repr((HYPERKUBE_SOURCE.read_text(), GO_FLAGS, LINKER_FLAGS)).encode())
-    suffix = f"-{architecture()}-{recipe.hexdigest()[:12]}"
+    suffix = f"-{arch}-{recipe.hexdigest()[:12]}"
     built = sorted((cache() / "kubernetes").glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime)
     if built:
         # What was built once stays in use, without asking the archive for news: the lab works offline.
         return built[-1]
-    with private_apt() as apt:
+    with private_apt(arch) as apt:
         version = source_version(apt)
         entry = f"kubernetes/{version.replace('+', '_')}{suffix}"
-        return cached(entry, lambda out: build(out, apt, version))
+        return cached(entry, lambda out: build(out, apt, version, arch))
 
 
 def architecture() -> str:
@@ -83,8 +86,8 @@ def architecture() -> str:
 
 
 @contextmanager
-def private_apt() -> Iterator[Mapping[str, str]]:
-    """Give an environment in which apt knows Debian's source packages too."""
+def private_apt(arch: str) -> Iterator[Mapping[str, str]]:
+    """Give an environment in which apt knows Debian's source packages and those of an architecture too."""
     debian.ensure_packages(*BUILD_PACKAGES)
     home = cache() / "scratch" / f"apt-{os.getpid()}"
     (home / "lists" / "partial").mkdir(parents=True)
@@ -95,6 +98,7 @@ def private_apt() -> Iterator[Mapping[str, str]]:
         'Dir::Etc::SourceParts "/dev/null";\n'
         f'Dir::State::Lists "{home}/lists";\n'
         f'Dir::Cache "{home}";\n'
+        f'APT::Architectures {{ "{architecture()}"; "{arch}"; }};\n'
         # Downloads land in a directory of ours, which apt's own user may not be able to reach.
         f'APT::Sandbox::User "{run(["id", "-un"]).stdout.strip()}";\n'
     )
@@ -123,7 +127,7 @@ def source_version(apt: Mapping[str, str]) -> str:
     return newest
 
 
-def build(out: Path, apt: Mapping[str, str], version: str) -> None:
+def build(out: Path, apt: Mapping[str, str], version: str, arch: str) -> None:
     """Make the directory `out` with the programs; what is needed on the way goes into its parent, scratch."""
     work = out.parent
     with step(f"downloading Kubernetes {version} (source) and etcd from Debian"):
@@ -132,7 +136,7 @@ def build(out: Path, apt: Mapping[str, str], version: str) -> None:
             env=apt,
             cwd=work,
         )
-        run(["apt-get", "-q", "download", "etcd-server"], env=apt, cwd=work)
+        run(["apt-get", "-q", "download", f"etcd-server:{arch}"], env=apt, cwd=work)
     run(["dpkg-source", "--no-check", "-x", only(work, "*.dsc").name, "source"], cwd=work)
     run(["dpkg", "-x", only(work, "etcd-server_*.deb").name, "etcd"], cwd=work)
     tree = work / "source"
@@ -140,22 +144,29 @@ def build(out: Path, apt: Mapping[str, str], version: str) -> None:
     shutil.copy(HYPERKUBE_SOURCE, tree / "cmd" / "hyperkube" / "main.go")
     script = tree / "hack" / "lib" / "golang.sh"
     script.write_text(script.read_text().replace(RECORDED_TRIMPATH, ""))
-    compile_tree(tree, work)
+    compile_tree(tree, work, arch)
     out.mkdir()
-    shutil.move(tree / "_output" / "bin" / "hyperkube", out / "hyperkube")
+    shutil.move(tree / "_output" / "local" / "bin" / "linux" / arch / "hyperkube", out / "hyperkube")
     shutil.move(work / "etcd" / "usr" / "bin" / "etcd", out / "etcd")
     for program in PROGRAMS:
         (work / program).symlink_to(out / "hyperkube")
+    emulator = [] if arch == architecture() else [emulator_of(arch)]
     facts = {
-        "kubernetes": run([work / "kubelet", "--version"]).stdout.split()[-1],
+        "kubernetes": run([*emulator, work / "kubelet", "--version"]).stdout.split()[-1],
         "debian": version,
-        "etcd": run([out / "etcd", "--version"]).stdout.split()[2],
+        "etcd": run([*emulator, out / "etcd", "--version"]).stdout.split()[2],
         "programs": list(PROGRAMS),
         "files": {
             name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in ("hyperkube", "etcd")
         },
     }
     (out / "build.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def emulator_of(arch: str) -> str:
+    """Return QEMU's user mode emulator for an architecture, to ask a program for its version."""
+    debian.ensure_packages("qemu-user-static")
+    return {"arm64": "qemu-aarch64-static", "amd64": "qemu-x86_64-static"}[arch]
 
 
 def only(directory: Path, pattern: str) -> Path:
@@ -166,7 +177,7 @@ def only(directory: Path, pattern: str) -> Path:
     return found[0]
 
 
-def compile_tree(tree: Path, work: Path) -> None:
+def compile_tree(tree: Path, work: Path, arch: str) -> None:
     """Compile hyperkube in an unpacked source tree, with progress.
 
     Raise LabError with the end of the log on failure.
@@ -176,6 +187,7 @@ def compile_tree(tree: Path, work: Path) -> None:
         "GOCACHE": str(work / "gocache"),
         "GOTMPDIR": str(work),
         "GOPROXY": "off",  # everything is vendored: an attempt to download is a mistake
+        "KUBE_BUILD_PLATFORMS": f"linux/{arch}",
         "CGO_ENABLED": "0",  # a static program runs on whatever libc the board has
         "GOFLAGS": GO_FLAGS,
         "GOLDFLAGS": LINKER_FLAGS,
@@ -206,7 +218,9 @@ def compile_tree(tree: Path, work: Path) -> None:
             os.killpg(make.pid, signal.SIGKILL)
             raise
     if make.returncode != 0:
-        raise LabError(f"compiling Kubernetes failed with status {make.returncode}\n{tail(''.join(lines))}")
+        # Without the names of the packages that -v tells: the compilers' own words.
+        said = "".join(line for line in lines if " " in line)
+        raise LabError(f"compiling Kubernetes failed with status {make.returncode}\n{tail(said, lines=40)}")
     say(f"compiling Kubernetes: done in {time.monotonic() - start:.0f} s")
 
 
@@ -259,10 +273,13 @@ def main() -> int:
     parser.add_argument(
         "--version-suffix", default="", help="appended to the version that it names (e.g. 2), to try upgrades"
     )
+    parser.add_argument(
+        "--arch", choices=("amd64", "arm64"), help="architecture of the boards (default: this machine's)"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        path = k3s_standin(arguments.version_suffix)
+        path = k3s_standin(arguments.version_suffix, arguments.arch)
     except LabError as error:
         say(f"error: {error}")
         return 1

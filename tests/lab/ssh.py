@@ -2,6 +2,7 @@
 """SSH to the boards: one key per lab, the boards' own host keys, strict checking."""
 
 import shutil
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,3 +71,12 @@ def close_connections(sockets: Path) -> None:
     """End the ssh processes that hold the connections of a control socket directory open."""
     for path in sockets.glob("*") if sockets.is_dir() else ():
         run(["ssh", "-F", "none", "-o", f"ControlPath={path}", "-O", "exit", "board"], check=False)
+
+
+def answers(address: str) -> bool:
+    """Say whether an SSH server greets at the address."""
+    try:
+        with socket.create_connection((address, 22), timeout=1) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

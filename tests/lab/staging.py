@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lab puts onto a board of any grade: its own files, SSH keys, and the SIMULATED Tegra."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests import boards
+from tests.lab import ssh
+from tests.lab.images import USER
+
+HERE = Path(__file__).parent
+VIRTUAL_BOARD = "/usr/local/lib/jetson-k3s-lab/virtual-board"
+# What a board gets besides the image: (file of the checkout, path on the board, mode).
+OWN_FILES = (
+    (HERE / "virtual_board/board-init", "usr/local/lib/jetson-k3s-lab/board-init", 0o755),
+    (HERE / "virtual_board/virtual_board.py", "usr/local/lib/jetson-k3s-lab/virtual-board", 0o755),
+    (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
+    (HERE / "nvidia_runtime/runtime.py", "usr/bin/nvidia-container-runtime", 0o755),
+)
+TREE = "var/lib/simulated-tegra"
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """Yield a directory whose content is going to a board, where everybody may read it."""
+    umask = os.umask(0o022)
+    try:
+        with tempfile.TemporaryDirectory(prefix="jetson-k3s-board-") as made:
+            stage = Path(made)
+            stage.chmod(0o755)
+            yield stage
+    finally:
+        os.umask(umask)
+
+
+def own_files(stage: Path, lab: str, name: str) -> str:
+    """Stage the lab's files and the SSH keys; return the public host key."""
+    for source, path, mode in OWN_FILES:
+        target = stage / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        target.chmod(mode)
+    (stage / "usr/bin/nvidia-ctk").symlink_to("nvidia-container-runtime")
+    wanted = stage / "etc/systemd/system/sysinit.target.wants/virtual-board.service"
+    wanted.parent.mkdir()
+    wanted.symlink_to("../virtual-board.service")
+    authorized = stage / "etc/ssh/authorized_keys" / USER
+    authorized.parent.mkdir(parents=True)
+    authorized.write_text(ssh.make_key(ssh.key_path(lab), f"jetson-k3s lab {lab}"))
+    return ssh.make_key(stage / "etc/ssh/ssh_host_ed25519_key", name)
+
+
+def tegra(stage: Path, fixture: boards.Fixture, state: boards.State, tree: str = "") -> None:
+    """Stage a simulated Tegra: what is mounted (sys, dev, proc) below `tree`, the rest at its place."""
+    root = stage / ".build"
+    boards.build(fixture, root, state=state, nodes="char")
+    target = stage / (tree or TREE)
+    target.mkdir(parents=True, exist_ok=True)
+    for part in ("sys", "dev", "proc"):
+        (root / part).rename(target / part)
+    if tree:
+        shutil.rmtree(root)
+    else:
+        shutil.copytree(root, stage, symlinks=True, dirs_exist_ok=True)
+        shutil.rmtree(root)
