@@ -56,8 +56,10 @@ def boot() -> None:
             "tegra",
             lower,
         )
-    # The whole of it is the board's: the ACPI tables of a PC do not belong on a Jetson.
-    run("mount", "--bind", LIVE / "sys/firmware", "/sys/firmware")
+    # The whole of it is the board's: the ACPI tables of a PC do not belong on a Jetson. A kernel that has
+    # read a device tree of its own shows that one.
+    if not Path("/sys/firmware/devicetree").exists():
+        run("mount", "--bind", LIVE / "sys/firmware", "/sys/firmware")
     shutil.copyfile(TREE / "proc/meminfo", LIVE / "meminfo")
     run("mount", "--bind", LIVE / "meminfo", "/proc/meminfo")
     for path in sorted((TREE / "dev").rglob("*")):
@@ -68,9 +70,11 @@ def keep_containers_in_own_cgroup() -> None:
     """Make the board's Docker engine put containers below the board's own cgroup.
 
     With cgroup v1 the board shares the machine's cgroup tree; without this its containers would be the
-    machine's, and their cgroups would outlive the board. With v2 it has no other place to put them.
+    machine's, and their cgroups would outlive the board. With v2 it has no other place to put them, and a
+    board that is a machine of its own shares with nobody.
     """
-    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+    in_container = Path("/run/systemd/container").exists()  # written by systemd(1) where it boots in one
+    if not in_container or Path("/sys/fs/cgroup/cgroup.controllers").exists():
         return
     match = re.search(r":(/\S*[0-9a-f]{64})", Path("/proc/self/cgroup").read_text())
     if match is None:

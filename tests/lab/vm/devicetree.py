@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device tree that an emulated board's kernel reads: QEMU's, with the Jetson it stands for laid over it."""
+"""The device tree that an emulated board's kernel reads: QEMU's with a Jetson's identity laid over it."""
 
 from pathlib import Path
 
