@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the reports of a fleet say together: who passed, what needs attention, what has changed.
+
+Runs on the controller. Pure functions: reports in, plain data out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = "jetson-k3s/verify-report"
+SCHEMA_VERSION = 1
+# In the order in which people read them; a check that is not listed comes last.
+CHECKS = (
+    "default-runtime",
+    "plugin-registered",
+    "allocatable",
+    "device-query",
+    "non-root",
+    "uninvited",
+    "concurrency",
+    "time-slicing",
+    "unified-memory",
+    "kubelet-restart",
+)
+# A time is worth a word when it doubled or halved, and by more than polling and a busy machine make of it.
+TIMES_SLOWER = 2.0
+SECONDS_SLOWER = 1.0
+STATUS = {0: "passed", 1: "failed", 2: "error"}
+NOT_VERIFIED = "no report: the run ended before this board was verified, or it still goes on"
+# ANSI colours, and what XML 1.0 (section 2.2) does not allow, lone surrogates too; HTML has no use for it.
+UNPRINTABLE = re.compile("\x1b\\[[0-9;?]*[A-Za-z]|[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+# Kinds of changes, what broke first.
+KINDS = ("broken", "fixed", "slower", "faster", "other")
+
+Report = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference to the reports before: of one board, or the same on many."""
+
+    kind: str
+    text: str
+    boards: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Board:
+    """One board of a run; `report` is None where it was not verified, and `reason` says why."""
+
+    name: str
+    status: str  # passed, failed, error (could not be verified to the end) or unverified
+    report: Report | None = None
+    reason: str = ""
+    previous: Report | None = None
+    changes: Sequence[Change] = field(default_factory=tuple)
+
+    @property
+    def checks(self) -> Sequence[Report]:
+        """The board's checks in the order of reading."""
+        return sorted(self.report["checks"], key=lambda check: rank(check["id"])) if self.report else ()
+
+    @property
+    def loose_ends(self) -> Sequence[str]:
+        """Failures of the verification that belong to no check."""
+        ids = {check["id"] for check in self.checks}
+        return (
+            [line for line in self.report["failures"] if line.partition(":")[0] not in ids]
+            if self.report
+            else []
+        )
+
+    def check(self, name: str) -> Report | None:
+        """A check by its id."""
+        return next((check for check in self.checks if check["id"] == name), None)
+
+    def count(self, status: str) -> int:
+        """How many of the board's checks have a status."""
+        return sum(check["status"] == status for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The same thing wrong on one board or on many."""
+
+    check: Report
+    boards: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All boards of a run, those in trouble first, and those of the inventory that were left out of it."""
+
+    started: str
+    boards: Sequence[Board]
+    left_out: Sequence[Board] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 all passed; 1 a check failed somewhere; 2 none failed, but not every board could be verified."""
+        found = {board.status for board in self.boards}
+        if "failed" in found:
+            return 1
+        return 0 if found <= {"passed"} and self.boards else 2
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any of the boards is a simulated one."""
+        return any(board.report["simulated"] for board in self.boards if board.report)
+
+    def changes(self) -> Sequence[Change]:
+        """What is different from the reports before, what broke first; the same on many boards is one."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for board in self.boards:
+            for change in board.changes:
+                groups.setdefault((change.kind, change.text), []).extend(change.boards)
+        found = [Change(kind, text, boards) for (kind, text), boards in groups.items()]
+        return sorted(found, key=lambda change: (KINDS.index(change.kind), -len(change.boards)))
+
+    def unverified(self) -> Mapping[str, Sequence[str]]:
+        """Names of the boards without a report, or whose verification broke outside its checks, by reason."""
+        groups: dict[str, list[str]] = {}
+        for board in self.boards:
+            for reason in board.loose_ends if board.report else [board.reason]:
+                groups.setdefault(reason, []).append(board.name)
+        return groups
+
+    def count(self, *statuses: str) -> int:
+        """How many boards have one of the statuses."""
+        return sum(board.status in statuses for board in self.boards)
+
+    def columns(self) -> Sequence[str]:
+        """Ids of the checks that any board has."""
+        return sorted({check["id"] for board in self.boards for check in board.checks}, key=rank)
+
+    def problems(self) -> Sequence[Problem]:
+        """Failed checks and those that broke, the most frequent first; one reason on many boards is one."""
+        groups: dict[tuple[str, str, str], list[tuple[str, Report]]] = {}
+        for board in self.boards:
+            for check in board.checks:
+                if check["status"] in ("failed", "error"):
+                    reason = check.get("reason", "").replace(board.name, "<board>")
+                    groups.setdefault((check["id"], check["status"], reason), []).append((board.name, check))
+        found = [Problem(same[0][1], [name for name, _ in same]) for same in groups.values()]
+        return sorted(found, key=lambda problem: (-len(problem.boards), rank(problem.check["id"])))
+
+
+def rank(check: str) -> tuple[int, str]:
+    """Sorting key for a check's id."""
+    return (CHECKS.index(check) if check in CHECKS else len(CHECKS), check)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sorting key for names of boards: jetson-2 comes before jetson-10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def clean(value: Any) -> Any:
+    """The same data with texts that any file can hold: evidence has logs in it, and logs have anything."""
+    if isinstance(value, str):
+        return UNPRINTABLE.sub("", value)
+    if isinstance(value, Mapping):
+        return {clean(key): clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(item) for item in value]
+    return value
+
+
+def unreadable(report: Any) -> str:
+    """Why something is no report that this page can show; empty when it is one."""
+    if not isinstance(report, Mapping) or report.get("schema") != SCHEMA:
+        return f"its report is none: it does not say `schema: {SCHEMA}`"
+    if report.get("schema_version") != SCHEMA_VERSION:
+        return (
+            f"its report has schema version {report.get('schema_version')}; this page reads {SCHEMA_VERSION}"
+        )
+    return ""
+
+
+def differences(name: str, previous: Report, report: Report) -> list[Change]:
+    """What is different between two reports of a board: statuses, times, versions."""
+    before = {check["id"]: check for check in previous["checks"]}
+    pairs = [(before[check["id"]], check) for check in report["checks"] if check["id"] in before]
+    pairs.sort(key=lambda pair: rank(pair[1]["id"]))
+    steps: dict[tuple[str, str], list[str]] = {}
+    for old, new in pairs:
+        if old["status"] != new["status"]:
+            steps.setdefault((old["status"], new["status"]), []).append(new["id"])
+    found = [
+        Change(step_kind(*step), f"{', '.join(checks)}: {step[0]} → {step[1]}", [name])
+        for step, checks in steps.items()
+    ]
+    for old, new in pairs:
+        short, long = sorted((old["seconds"], new["seconds"]))
+        both_passed = old["status"] == new["status"] == "passed"
+        if both_passed and long > TIMES_SLOWER * short and long - short >= SECONDS_SLOWER:
+            kind = "slower" if new["seconds"] == long else "faster"
+            text = f"{new['id']}: {seconds(old['seconds'])} → {seconds(new['seconds'])}"
+            found.append(Change(kind, text, [name]))
+    for part in ("board", "software"):
+        for key, value in report[part].items():
+            was = previous[part].get(key)
+            if was and value and was != value:
+                found.append(Change("other", f"{label(key)}: {was} → {value}", [name]))
+    return found
+
+
+def step_kind(before: str, after: str) -> str:
+    """What a check's new status means."""
+    if after in ("failed", "error"):
+        return "broken"
+    return "fixed" if after == "passed" and before != "skipped" else "other"
+
+
+def board(name: str, report: Any, previous: Any, trouble: str = "") -> Board:
+    """A board with its report and the one before; both may be missing or no report at all.
+
+    `trouble` says why the report could not be read.
+    """
+    known = None if previous is None or unreadable(previous) else clean(previous)
+    reason = trouble or (NOT_VERIFIED if report is None else unreadable(report))
+    if reason:
+        lost = [Change("broken", f"{STATUS[known['exit_code']]} → not verified", [name])] if known else []
+        return Board(name, "unverified", None, clean(reason), known, lost)
+    current = clean(report)
+    changes = differences(name, known, current) if known else ()
+    return Board(name, STATUS[current["exit_code"]], current, "", known, changes)
+
+
+def fleet(started: str, boards: Sequence[Board], left_out: Sequence[Board] = ()) -> Fleet:
+    """Boards in the order in which they need attention, each group by name."""
+    order = ("failed", "error", "unverified", "passed")
+    return Fleet(
+        started,
+        sorted(boards, key=lambda one: (order.index(one.status), natural(one.name))),
+        sorted(left_out, key=lambda one: natural(one.name)),
+    )
+
+
+def index(view: Fleet) -> dict[str, Any]:
+    """The fleet's result for programs: what index.json holds."""
+    return {
+        "schema": "jetson-k3s/verify-fleet",
+        "schema_version": SCHEMA_VERSION,
+        "ok": view.exit_code == 0,
+        "exit_code": view.exit_code,
+        "started": view.started,
+        "boards": [
+            {
+                "name": board.name,
+                "status": board.status,
+                "failures": list(board.report["failures"]) if board.report else [board.reason],
+            }
+            for board in view.boards
+        ],
+        "left_out": [board.name for board in view.left_out],
+    }
+
+
+def seconds(value: float) -> str:
+    """A duration for people, in seconds or minutes."""
+    if value >= 99.5:  # noqa: PLR2004 - where three digits begin
+        return f"{int(value + 0.5) // 60} min {int(value + 0.5) % 60:02} s"
+    return f"{value:.0f} s" if value >= 9.95 else f"{value:.1f} s"  # noqa: PLR2004 - the same
+
+
+LABELS = {
+    "l4t": "L4T",
+    "soc": "SoC",
+    "jetpack": "JetPack",
+    "k3s": "K3s",
+    "device_query": "deviceQuery",
+    "non-root": "Non-root",
+    "cores_per_multiprocessor": "Cores per multiprocessor",
+    "memory_bytes": "Memory",
+    "jtop": "jtop",
+}
+
+
+def label(key: str) -> str:
+    """The words for a key of a report or the id of a check."""
+    return LABELS.get(key) or re.sub("[-_]", " ", key).capitalize()

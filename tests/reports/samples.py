@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Made-up reports of boards in all the states that a report can be in, SIMULATED as the lab's boards are."""
+
+import copy
+from datetime import datetime, timedelta
+from typing import Any
+
+Report = dict[str, Any]
+
+STARTED = datetime.fromisoformat("2026-11-21T01:02:03.456Z")
+MODULES = (
+    ("Jetson AGX Orin 64GB", "tegra234", "36.4.3", "6.2", 64_365_932_544, 16, "8.7"),
+    ("Jetson Xavier NX", "tegra194", "35.3.1", "5.1.1", 8_141_144_064, 6, "7.2"),
+    ("Jetson AGX Thor", "tegra264", "38.2.0", "7.0", 131_881_000_960, 20, "11.0"),
+    ("Jetson Nano", "tegra210", "32.7.4", "4.6.4", 4_156_911_616, 1, "5.3"),
+)
+CHECKS = (
+    ("default-runtime", "Docker's default runtime is nvidia", 0.3),
+    ("plugin-registered", "The device plugin is registered with the kubelet", 0.4),
+    ("allocatable", "The node offers as many GPUs as it is configured to", 0.1),
+    ("device-query", "A pod that asks for the GPU runs deviceQuery", 3.2),
+    ("non-root", "A user who is not root reaches the GPU", 2.7),
+    ("uninvited", "A pod that asks for nothing", 2.4),
+    ("concurrency", "One pod holds the GPU while the next one waits", 8.9),
+    ("unified-memory", "The GPU has the board's memory", 0.1),
+    ("kubelet-restart", "A pod keeps the GPU while the kubelet restarts", 14.6),
+)
+
+REFUSED = "failed to create shim task: OCI runtime create failed: unsupported device id: none"
+
+
+def at(seconds: float) -> str:
+    """A moment after the start of the sample runs."""
+    return (STARTED + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def passed(name: str, kind: int = 0) -> Report:
+    """A report of a board on which every check has passed but the one that only mode full has."""
+    model, soc, l4t, jetpack, memory, multiprocessors, capability = MODULES[kind % len(MODULES)]
+    checks: list[Report] = [
+        {
+            "id": check,
+            "title": title,
+            "status": "passed",
+            "seconds": seconds,
+            "evidence": [f"{check}: as it must be"],
+            "events": [],
+            "reason": "",
+            "diagnosis": [],
+            "fix": "",
+            "url": f"docs/troubleshooting.md#{check}",
+        }
+        for check, title, seconds in CHECKS
+    ]
+    evidence = {
+        "default-runtime": [
+            "docker info: DefaultRuntime nvidia",
+            "runtimes: io.containerd.runc.v2, nvidia, runc",
+        ],
+        "plugin-registered": [
+            f"pod kube-system/tegra-device-plugin-x7k2p on {name}: Ready",
+            "capacity nvidia.com/gpu: 1",
+        ],
+        "allocatable": ["allocatable nvidia.com/gpu: 1, configured: 1"],
+        "device-query": [f"Device 0: Orin, compute capability {capability}", "Result = PASS"],
+        "non-root": ["uid 1000, groups 44 (video): /dev/nvmap can be opened"],
+        "uninvited": ["a pod that asks for nothing, NVIDIA_VISIBLE_DEVICES=all: has 12 GPU device nodes"],
+        "concurrency": ["pod1 held the GPU, pod2 waited for it, and had it when pod1 had ended"],
+        "unified-memory": [f"deviceQuery: {memory} bytes, integrated: yes; the board: {memory} bytes"],
+    }
+    for check in checks:
+        check["evidence"] = evidence.get(check["id"], [])
+    set_status(checks, "kubelet-restart", "skipped", "only in mode full: it restarts the kubelet")
+    scene = next(check for check in checks if check["id"] == "concurrency")
+    scene["events"] = [
+        {"at": at(12.0), "event": "pod1 Running, holds the GPU"},
+        {"at": at(14.2), "event": "pod2 Pending: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu"},
+        {"at": at(18.1), "event": "pod1 ended"},
+        {"at": at(20.9), "event": "pod2 Running"},
+    ]
+    output = [
+        "Detected 1 CUDA Capable device(s)",
+        "",
+        'Device 0: "Orin"',
+        f"  CUDA Capability Major/Minor version number:    {capability}",
+        f"  Total amount of global memory:                 {memory >> 20} MBytes ({memory} bytes)",
+        f"  ({multiprocessors:03}) Multiprocessors, (128) CUDA Cores/MP: {multiprocessors * 128} CUDA Cores",
+        "Result = PASS",
+    ]
+    return {
+        "schema": "jetson-k3s/verify-report",
+        "schema_version": 1,
+        "ok": True,
+        "exit_code": 0,
+        "failures": [],
+        "started": at(0),
+        "seconds": 18.1,
+        "mode": "standard",
+        "simulated": True,
+        "board": {
+            "name": name,
+            "node": name,
+            "model": f"{model} Developer Kit",
+            "module": model,
+            "soc": soc,
+            "l4t": l4t,
+            "jetpack": jetpack,
+            "memory_bytes": memory,
+        },
+        "software": {
+            "k3s": "v1.33.5+k3s1",
+            "docker": "27.5.1",
+            "container_toolkit": "1.16.2",
+            "default_runtime": "nvidia",
+            "device_plugin": "tegra-device-plugin:0.1.0",
+            "device_query": "device-query:lab",
+        },
+        "gpu": {
+            "resource": "nvidia.com/gpu",
+            "allocatable": 1,
+            "replicas": 1,
+            "device_nodes": ["/dev/nvhost-ctrl-gpu", "/dev/nvhost-gpu", "/dev/nvmap"],
+            "device_query": {
+                "device": "Orin",
+                "compute_capability": capability,
+                "multiprocessors": multiprocessors,
+                "cores_per_multiprocessor": 128,
+                "memory_bytes": memory,
+                "integrated": True,
+                "result": "PASS",
+                "phase": "Succeeded",
+                "simulated": True,
+                "output": output,
+            },
+        },
+        "checks": checks,
+    }
+
+
+def set_status(checks: list[Report], name: str, status: str, reason: str) -> Report:
+    """Give a check another status and its reason; return it."""
+    check = next(check for check in checks if check["id"] == name)
+    check.update(status=status, reason=reason, seconds=0.0 if status == "skipped" else check["seconds"])
+    if status == "skipped":
+        check["evidence"] = []
+    return check
+
+
+def failed(name: str, kind: int = 0) -> Report:
+    """A report of a board whose container toolkit refuses the GPU, with the checks that need it skipped."""
+    report = passed(name, kind)
+    check = set_status(
+        report["checks"],
+        "device-query",
+        "failed",
+        f"the pod was not created: {REFUSED}",
+    )
+    check["evidence"] = []
+    check["events"] = [
+        {"at": at(4.0), "event": "pod devicequery created"},
+        {"at": at(4.9), "event": "pod devicequery Pending: ContainerCreating"},
+        {"at": at(7.3), "event": "pod devicequery Failed: StartError"},
+    ]
+    check["fix"] = (
+        "Let the container toolkit run in csv mode: "
+        'mode = "csv" in /etc/nvidia-container-runtime/config.toml, then run the playbook again.'
+    )
+    check["diagnosis"] = [
+        {
+            "source": "events of pod devicequery",
+            "lines": [
+                "Normal   Scheduled  default-scheduler  Successfully assigned gpu-verify-"
+                + name
+                + "/devicequery",
+                'Warning  Failed     kubelet            Error: failed to start container "main": '
+                f"Error response from daemon: {REFUSED}: unknown",
+            ],
+        },
+        {
+            "source": "conditions of node " + name,
+            "lines": ["Ready True KubeletReady kubelet is posting ready status"],
+        },
+    ]
+    for other in ("non-root", "concurrency", "unified-memory"):
+        skipped = set_status(report["checks"], other, "skipped", "deviceQuery did not run")
+        skipped["events"] = []
+    report["gpu"]["device_query"] = None
+    report.update(ok=False, exit_code=1, failures=[f"device-query: {check['reason']}"], seconds=9.8)
+    return report
+
+
+def error(name: str, kind: int = 0) -> Report:
+    """A report of a board whose verification itself broke."""
+    report = passed(name, kind)
+    check = set_status(
+        report["checks"],
+        "plugin-registered",
+        "error",
+        "kubectl get pods: the server did not answer within 30 s",
+    )
+    check["fix"] = "See why the API server does not answer: systemctl status k3s on the server."
+    for other, _, _ in CHECKS[2:]:
+        set_status(report["checks"], other, "skipped", "plugin-registered could not be checked")[
+            "events"
+        ] = []
+    report["gpu"]["device_query"] = None
+    report.update(ok=False, exit_code=2, failures=[f"plugin-registered: {check['reason']}"], seconds=31.0)
+    return report
+
+
+def hostile(name: str) -> Report:
+    """A failed board whose logs have everything in them that a page or an XML file could break on."""
+    report = failed(name)
+    check = next(check for check in report["checks"] if check["id"] == "device-query")
+    nasty = (
+        "</pre><script>document.title='owned'</script>&amp; ]]> {{ 7 * 7 }} "
+        "\x00\x08\x1b[31mred\x1b[0m \ud800 \uffff"
+    )
+    check["reason"] = nasty
+    check["evidence"] = [nasty, "x" * 400, "\u202eright to left"]
+    check["diagnosis"] = [{"source": "log <img src=x onerror=alert(1)>", "lines": [nasty, "y" * 400]}]
+    check["url"] = "javascript:alert(1)"
+    report["board"]["model"] = nasty
+    report["failures"] = [f"device-query: {nasty}"]
+    return report
+
+
+def slower(report: Report, check: str, seconds: float) -> Report:
+    """The same report with one check that took another time, later."""
+    report = copy.deepcopy(report)
+    next(one for one in report["checks"] if one["id"] == check)["seconds"] = seconds
+    return report

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reports say together: verdict, exit code, differences, problems; and that as JUnit XML and text."""
+
+import copy
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.lab.debian import ensure_packages
+from tests.lab.process import run
+from tests.reports import samples
+from tests.reports.conftest import Load, fleet, validate
+
+JUNIT_SCHEMA = Path(__file__).parent / "junit.xsd"
+
+
+def changes(fleets: ModuleType, before: Any, after: Any) -> list[tuple[str, str]]:
+    """Kind and text of the differences between two reports of one board."""
+    return [(change.kind, change.text) for change in fleet(fleets, a=(after, before)).changes()]
+
+
+@pytest.mark.parametrize("make", [samples.passed, samples.failed, samples.error, samples.hostile])
+def test_the_samples_are_reports(make: Any) -> None:
+    validate(make("a"))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda report: report.update(schema_version=2),
+        lambda report: report.update(exit_code=1),
+        lambda report: report["checks"][0].update(status="well"),
+        lambda report: report["checks"][0].update(status="failed", reason=""),
+        lambda report: report.pop("board"),
+        lambda report: report.update(started="yesterday"),
+    ],
+)
+def test_the_published_schema_notices_a_mistake(spoil: Any) -> None:
+    report = samples.passed("a")
+    spoil(report)
+    with pytest.raises(AssertionError):
+        validate(report)
+
+
+@pytest.mark.parametrize(
+    ("reports", "code"),
+    [
+        ({"a": samples.passed("a"), "b": samples.passed("b")}, 0),
+        ({"a": samples.passed("a"), "b": None}, 2),
+        ({"a": samples.passed("a"), "b": samples.error("b")}, 2),
+        ({"a": samples.passed("a"), "b": None, "c": samples.failed("c")}, 1),
+        ({"a": {"schema": "something else"}}, 2),
+        ({"a": samples.passed("a") | {"schema_version": 2}}, 2),
+        ({}, 2),
+    ],
+)
+def test_the_fleets_exit_code(fleets: ModuleType, reports: Any, code: int) -> None:
+    view = fleet(fleets, **reports)
+    assert view.exit_code == code
+    assert fleets.index(view)["exit_code"] == code
+    assert fleets.index(view)["ok"] is (code == 0)
+
+
+def test_no_board_is_left_out_and_those_in_trouble_come_first(fleets: ModuleType) -> None:
+    view = fleet(
+        fleets,
+        **{"jetson-10": samples.passed("jetson-10"), "jetson-2": samples.passed("jetson-2")},
+        gone=None,
+        broken=samples.failed("broken"),
+    )
+    assert [(board.name, board.status) for board in view.boards] == [
+        ("broken", "failed"),
+        ("gone", "unverified"),
+        ("jetson-2", "passed"),
+        ("jetson-10", "passed"),
+    ]
+
+
+def test_a_report_that_cannot_be_read_says_why(fleets: ModuleType) -> None:
+    board = fleets.board("a", None, None, "its report a.json cannot be read: Expecting value")
+    assert (board.status, board.reason) == ("unverified", "its report a.json cannot be read: Expecting value")
+    assert "schema version 7" in fleets.board("a", samples.passed("a") | {"schema_version": 7}, None).reason
+
+
+def test_the_same_problem_on_many_boards_is_told_once(fleets: ModuleType) -> None:
+    names = [f"jetson-{number}" for number in range(1, 41)]
+    reports = {name: samples.failed(name) for name in names}
+    for name, report in reports.items():
+        next(check for check in report["checks"] if check["id"] == "device-query")["reason"] = (
+            f"not on {name}"
+        )
+    view = fleet(fleets, **reports, other=samples.error("other"))
+    assert [(problem.check["id"], len(problem.boards)) for problem in view.problems()] == [
+        ("device-query", 40),
+        ("plugin-registered", 1),
+    ]
+
+
+def test_new_failures_and_mended_ones_are_differences(fleets: ModuleType) -> None:
+    good, bad = samples.passed("a"), samples.failed("a")
+    assert changes(fleets, good, bad) == [
+        ("broken", "device-query: passed → failed"),
+        ("other", "non-root, concurrency, unified-memory: passed → skipped"),
+    ]
+    assert changes(fleets, bad, good)[0] == ("fixed", "device-query: failed → passed")
+    assert changes(fleets, good, None) == [("broken", "passed → not verified")]
+    assert changes(fleets, good, good) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (2.0, 4.5, [("slower", "device-query: 2.0 s → 4.5 s")]),
+        (9.0, 3.0, [("faster", "device-query: 9.0 s → 3.0 s")]),
+        (2.0, 4.0, []),  # twice, not more
+        (0.1, 0.9, []),  # nine times, but what is a second
+    ],
+)
+def test_a_time_must_more_than_double_to_be_told(
+    fleets: ModuleType, before: float, after: float, expected: list[tuple[str, str]]
+) -> None:
+    report = samples.passed("a")
+    slow, fast = (samples.slower(report, "device-query", seconds) for seconds in (before, after))
+    assert changes(fleets, slow, fast) == expected
+
+
+def test_new_versions_are_differences_told_once_for_all_boards(fleets: ModuleType) -> None:
+    before, after = samples.passed("a"), samples.passed("a")
+    after["software"]["k3s"] = "v1.34.1+k3s1"
+    view = fleet(fleets, a=(after, before), b=(copy.deepcopy(after), before))
+    (change,) = view.changes()
+    assert (change.kind, change.text) == ("other", "K3s: v1.33.5+k3s1 → v1.34.1+k3s1")
+    assert list(change.boards) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (99.6, "1 min 40 s"), (3600, "60 min 00 s")],
+)
+def test_durations_are_for_people(fleets: ModuleType, value: float, text: str) -> None:
+    assert fleets.seconds(value) == text
+
+
+# JUnit XML
+
+
+def parsed(text: str) -> ElementTree.Element:
+    """The XML's root."""
+    return ElementTree.fromstring(text)  # noqa: S314 - our own text
+
+
+@pytest.fixture
+def mixed(fleets: ModuleType) -> Any:
+    """A board in every state."""
+    return fleet(
+        fleets,
+        good=samples.passed("good"),
+        bad=samples.failed("bad"),
+        broken=samples.error("broken"),
+        nasty=samples.hostile("nasty"),
+        gone=None,
+    )
+
+
+def test_junit_counts_what_the_reports_count(junit: ModuleType, mixed: Any) -> None:
+    root = parsed(junit.junit(mixed))
+    counted = {
+        suite.get("name"): tuple(
+            int(suite.get(key, -1)) for key in ("tests", "failures", "errors", "skipped")
+        )
+        for suite in root
+    }
+    assert counted == {
+        "good": (9, 0, 0, 1),
+        "bad": (9, 1, 0, 4),
+        "nasty": (9, 1, 0, 4),
+        "broken": (9, 0, 1, 7),
+        "gone": (1, 0, 1, 0),
+    }
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("37", "2", "2")
+    for suite in root:
+        for key, element in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            assert len(suite.findall(f"testcase/{element}")) == int(suite.get(key, -1))
+
+
+def test_junit_failure_says_all_in_its_text_as_gitlab_shows_no_message(junit: ModuleType, mixed: Any) -> None:
+    root = parsed(junit.junit(mixed))
+    case = next(
+        case
+        for case in root.iter("testcase")
+        if case.get("classname") == "bad" and len(case.findall("failure"))
+    )
+    text = case.findtext("failure") or ""
+    for part in (
+        "unsupported device id",
+        "fix: Let the container toolkit",
+        "docs/troubleshooting.md#device-query",
+        "kubelet",
+    ):
+        assert part in text
+    # GitLab tells tests apart by class name and name.
+    keys = [(case.get("classname"), case.get("name")) for case in root.iter("testcase")]
+    assert len(keys) == len(set(keys))
+
+
+def test_junit_tells_of_a_verification_that_broke_apart_from_its_checks(
+    fleets: ModuleType, junit: ModuleType
+) -> None:
+    report = samples.passed("a")
+    report.update(ok=False, exit_code=2, failures=["cleaning up: kubectl: connection refused"])
+    validate(report)
+    view = fleet(fleets, a=report)
+    assert "connection refused" in junit.junit(view)
+    assert list(view.unverified()) == ["cleaning up: kubectl: connection refused"]
+
+
+def test_hostile_text_is_kept_but_for_what_xml_cannot_hold(junit: ModuleType, mixed: Any) -> None:
+    text = junit.junit(mixed)
+    text.encode()  # no lone surrogate is left
+    assert "&lt;script&gt;" in text
+    assert not {"\x00", "\x08", "\x1b", "\ufffe", "\uffff"} & set(text)
+
+
+@pytest.mark.lab
+def test_junit_fits_the_schema_of_jenkins(
+    junit: ModuleType, mixed: Any, fleets: ModuleType, tmp_path: Path
+) -> None:
+    ensure_packages("libxml2-utils")
+    for number, view in enumerate((mixed, fleet(fleets))):
+        path = tmp_path / f"{number}.xml"
+        path.write_text(junit.junit(view))
+        run(["xmllint", "--noout", "--schema", JUNIT_SCHEMA, path])
+
+
+# the module
+
+
+def test_the_module_keeps_the_reports_before_and_names_every_board(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("gpu_verify/library/gpu_report.py")
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(samples.passed(name)))
+    module.begin(tmp_path, ["a", "b"])
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["c.json"]
+    assert sorted(path.name for path in (tmp_path / "previous").iterdir()) == ["a.json", "b.json"]
+    assert [module.read_board(tmp_path, name).status for name in ("a", "c")] == ["unverified", "passed"]
+    (tmp_path / "a.json").write_text("{")
+    assert "cannot be read" in module.read_board(tmp_path, "a").reason
+    # A second run that comes to no report at all leaves the last one that is known.
+    (tmp_path / "a.json").unlink()
+    module.begin(tmp_path, ["a"])
+    assert module.read_board(tmp_path, "a").previous["board"]["name"] == "a"
