@@ -61,9 +61,9 @@ class Document:
 
 @cache
 def paths() -> tuple[Path, ...]:
-    """Every Markdown file that git has, or would have."""
+    """Every Markdown file that git has."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        ["git", "ls-files", "*.md"],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,

@@ -9,7 +9,7 @@ import pytest
 from tests.docs import CHECKOUT, markdown
 
 # sh: typed on the controller, in the checkout. console: with a prompt that says where, and what comes back.
-LANGUAGES = {"sh", "console", "text", "yaml", "json", "ini", "python", "mermaid"}
+LANGUAGES = {"sh", "console", "text", "dockerfile", "yaml", "json", "ini", "python", "mermaid"}
 
 
 def broken(document: markdown.Document, checkout: Path = CHECKOUT) -> list[str]:

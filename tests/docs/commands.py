@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command of the documents, so that none of them is there without somebody having run it.
+
+A block in the language `sh` is typed on the controller, in the checkout. In a block of the language `console`
+the prompt says where: `$` is the controller, `jetson-1$` and `server$` are boards; the rest is what comes
+back. Within lines only the project's own programs with arguments count: `docker load` in a sentence is no
+request.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tests.docs import markdown
+
+PROMPT = re.compile(r"^(?P<where>[a-z][a-z0-9-]*)?\$ (?P<command>.+)$")
+OURS = re.compile(
+    r"^(make|ansible-playbook|ansible-galaxy|python -m|pytest|tegra-device-plugin|\.venv/bin/\S+) .+$"
+)
+# A remark at the end of a line, set off by blanks.
+REMARK = re.compile(r"\s+#\s.*$")
+
+
+def collect() -> dict[str, list[str]]:
+    """Every command, with the documents that have it; one for a board begins with its prompt."""
+    found: dict[str, list[str]] = {}
+    for path in markdown.paths():
+        document = markdown.read(path)
+        for command in dict.fromkeys(of(document)):
+            found.setdefault(command, []).append(document.name)
+    return found
+
+
+def of(document: markdown.Document) -> Iterator[str]:
+    """The commands of one document."""
+    for block in document.blocks:
+        for line in block.text.replace("\\\n", "").splitlines():
+            yield from _of_line(block.language, re.sub(r"\s+", " ", REMARK.sub("", line)).strip())
+    yield from (text for text in document.code if OURS.match(text))
+
+
+def _of_line(language: str, line: str) -> Iterator[str]:
+    """The command in a line of a block, if it has one."""
+    if language == "sh" and line and not line.startswith("#"):
+        yield line
+    elif language == "console" and (match := PROMPT.match(line)):
+        yield match["command"] if match["where"] is None else line

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of the documents, one after the other, on a server and an agent; `cases.yml` says how."""
+
+import hashlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.acceptance.command import run_here
+from tests.docs.cases import CASES, Case
+from tests.docs.commands import PROMPT
+from tests.lab import inventory, lab, ssh
+from tests.lab.board import Board
+from tests.lab.images import USER
+from tests.lab.paths import lab_dir
+from tests.lab.workloads import DEFAULT_ARCH as ARCH
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "docs"
+TYPES = ("agxorin-jp6", "orinnano-jp6")
+# The version that the documents make a bundle of; here it is the stand-in's file under that name.
+RELEASE = "v1.33.5+k3s1"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the commands are tried: two boards, and a directory for what the documents put into /srv."""
+
+    boards: list[Board]
+    directory: Path
+
+    @property
+    def places(self) -> dict[str, str]:
+        """What stands for the names in the documents."""
+        server = self.boards[0]
+        given = lab_dir(LAB) / "inventory.ini"
+        bundle = inventory.bundle_path(LAB)
+        device_query = yaml.safe_load((bundle / "bundle.yml").read_text())["device_query_image"]
+        return {
+            "-i inventory ": f"-i {given} -e gpu_verify_reports={self.directory}/reports ",
+            "inventory.example inventory": f"inventory.example {self.directory}/inventory",
+            "playbooks/bundle.yml ": f"playbooks/bundle.yml -e @{self.directory}/here.yml ",
+            "$PWD/device-query.tar.gz": f"{bundle}/device-query-{ARCH}.tar.gz",
+            "/srv/jetson-k3s": str(self.directory),
+            " DIRECTORY": f" {self.directory}/bundle-new",
+            "DEVICE_QUERY_IMAGE": device_query,
+            "config check FILE": "config check plugin/deploy/time-slicing/config.yaml",
+            "ssh jetson@192.168.1.11": shlex.join(ssh_to(server)),
+            "tests.lab shell ": f"tests.lab shell --name {LAB} ",
+            "tests.lab down": f"tests.lab down --name {LAB}",
+        }
+
+    def here(self, command: str) -> list[str]:
+        """The command as it is typed on this machine."""
+        prompt = PROMPT.match(command)
+        text = prompt["command"] if prompt else command
+        for name, place in self.places.items():
+            text = text.replace(name, place)
+        if prompt is None:
+            return ["bash", "-c", text]
+        where = prompt["where"].replace("server", self.boards[0].name)
+        return [*ssh_to(next(board for board in self.boards if board.name == where)), text]
+
+
+def ssh_to(board: Board) -> list[str]:
+    """The ssh command for a board, without what is to be run there."""
+    settings = [word for option in ssh.options(LAB) for word in ("-o", option)]
+    return ["ssh", "-F", "none", *settings, "-i", str(ssh.key_path(LAB)), f"{USER}@{board.address}"]
+
+
+def release(directory: Path) -> None:
+    """A release page of K3s, with the lab's bundle as what was released."""
+    bundle = inventory.bundle_path(LAB)
+    page = directory / "releases" / RELEASE
+    page.mkdir(parents=True)
+    sums = []
+    images = f"k3s-airgap-images-{ARCH}.tar.gz"
+    for name, released in {f"k3s-{ARCH}": "k3s", images: images}.items():
+        (page / released).symlink_to(bundle / name)
+        with (page / released).open("rb") as file:
+            sums.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {released}\n")
+    (page / f"sha256sum-{ARCH}.txt").write_text("".join(sums))
+    here = {
+        "bundle_arch": ARCH,
+        "bundle_k3s_release_url": page.parent.as_uri(),
+        "bundle_plugin_archive": str(bundle / f"tegra-device-plugin-{ARCH}.tar.gz"),
+    }
+    (directory / "here.yml").write_text(yaml.safe_dump(here))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Two boards that no playbook has touched."""
+    directory = tmp_path_factory.mktemp("srv")
+    lab.down(LAB)
+    try:
+        boards = lab.up(LAB, TYPES)
+        release(directory)
+        (directory / "debs-jetpack6-arm64.tar").touch()
+        (directory / "known_hosts").write_text(f"192.168.1.12 {ssh.make_key(directory / 'key', 'gone')}")
+        yield Site(boards, directory)
+    finally:
+        lab.down(LAB)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.test], ids=lambda case: case.command)
+def test_command_of_the_documents_works(site: Site, case: Case) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = run_here(*site.here(case.run or case.command), PATH=path)
+    assert done.returncode == case.status, done.stdout
