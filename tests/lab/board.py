@@ -6,15 +6,19 @@ A board is found by the labels of its container; nothing else records it.
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tests import boards
 from tests.lab import ssh, staging
 from tests.lab.engine import LABEL, docker
 from tests.lab.images import board_image
+from tests.lab.inventory import Host
 from tests.lab.process import LabError, run, tail
 
+Named = TypeVar("Named", bound=Host)
 BOARD_LABEL = f"{LABEL}.board"
 TYPE_LABEL = f"{LABEL}.type"
 READY_SECONDS = 120
@@ -76,7 +80,11 @@ def find(lab: str) -> list[Board]:
 
 def get(lab: str, name: str) -> Board:
     """Return one board by its name; raises LabError when the lab has no such board."""
-    known = find(lab)
+    return pick(lab, name, find(lab))
+
+
+def pick(lab: str, name: str, known: Sequence[Named]) -> Named:
+    """Return the board of that name; raises LabError when the lab has no such board."""
     for board in known:
         if board.name == name:
             return board

@@ -9,6 +9,7 @@ import hashlib
 import re
 import shutil
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import yaml
@@ -16,23 +17,27 @@ import yaml
 from images.arm64 import build as plugin
 from tests.lab import kubernetes, workloads
 from tests.lab.process import LabError, run, say, step
-from tests.lab.workloads import ARCH
+from tests.lab.workloads import DEFAULT_ARCH
 
 CHECKSUMS = "SHA256SUMS"
 
 
-def write(directory: Path, version_suffix: str = "") -> None:
-    """Write the bundle, or bring the one that is there up to date; the suffix is that of K3s' version."""
-    k3s = kubernetes.k3s_standin(version_suffix)
+def write(directory: Path, version_suffix: str = "", archs: Collection[str] = (DEFAULT_ARCH,)) -> None:
+    """Write the bundle for boards of the given architectures, or bring the one that is there up to date.
+
+    The suffix is that of K3s' version.
+    """
+    k3s = {arch: kubernetes.k3s_standin(version_suffix, arch) for arch in archs}
     directory.mkdir(parents=True, exist_ok=True)
     with step("writing the bundle"):
-        _place(k3s, directory / f"k3s-{ARCH}")
-        _place(workloads.pause_archive(), directory / f"k3s-airgap-images-{ARCH}.tar.gz")
-        _place(workloads.device_query_archive(), directory / f"device-query-{ARCH}.tar.gz")
-        plugin.build(ARCH, directory / f"tegra-device-plugin-{ARCH}.tar.gz")
+        for arch, executable in k3s.items():
+            _place(executable, directory / f"k3s-{arch}")
+            _place(workloads.pause_archive(arch), directory / f"k3s-airgap-images-{arch}.tar.gz")
+            _place(workloads.device_query_archive(arch), directory / f"device-query-{arch}.tar.gz")
+            plugin.build(arch, directory / f"tegra-device-plugin-{arch}.tar.gz")
         described = {
             "version": 1,
-            "k3s_version": k3s_version(run([k3s, "--version"]).stdout),
+            "k3s_version": k3s_version(run([next(iter(k3s.values())), "--version"]).stdout),
             "plugin_image": plugin.reference(),
             "device_query_image": workloads.device_query_image(),
             "pause_image": workloads.PAUSE_IMAGE,

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from types import FrameType
 
 from tests import boards
-from tests.lab import board, engine, lab, ssh
-from tests.lab.process import LabError, run, say
+from tests.lab import engine, lab, ssh
+from tests.lab.board import Board, pick
+from tests.lab.process import LabError, say
+from tests.lab.vm.machine import Machine
 
 INTERRUPTED = 130
 
@@ -35,6 +37,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="ID[,ID...]",
         help=f"which boards, the last one repeated (default: {lab.DEFAULT_TYPE}; "
         f"all: {', '.join(boards.load())})",
+    )
+
+    up.add_argument(
+        "--grade",
+        default=lab.CONTAINER,
+        metavar="GRADE[,GRADE...]",
+        help="what each board is, the last one repeated: container (default), or arm64: a whole machine, "
+        "emulated, with a kernel of its own (slow; docs/lab.md)",
     )
 
     commands.add_parser("status", help="show the labs and their boards")
@@ -79,7 +89,7 @@ def _up(arguments: argparse.Namespace) -> int:
     types = [given[min(index, len(given) - 1)] for index in range(count)]
     fresh = arguments.name not in lab.names()
     try:
-        ready = lab.up(arguments.name, types)
+        ready = lab.up_graded(arguments.name, types, arguments.grade.split(","))
     except KeyboardInterrupt:
         if fresh:
             say("interrupted: taking away what was made so far")
@@ -94,12 +104,12 @@ def _status(_arguments: argparse.Namespace) -> int:
     if not known:
         say("no lab is up; bring one up with `python -m tests.lab up`")
         return 0
-    _show([found for name in known for found in board.find(name)])
+    _show([found for name in known for found in lab.find(name)])
     return 0
 
 
 def _shell(arguments: argparse.Namespace) -> int:
-    found = board.get(arguments.name, arguments.board)
+    found = pick(arguments.name, arguments.board, lab.find(arguments.name))
     return ssh.call(arguments.name, found.address, arguments.argv)
 
 
@@ -110,26 +120,14 @@ def _down(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(found: Sequence[board.Board]) -> None:
+def _show(found: Sequence[Board | Machine]) -> None:
     """Write a table of boards to stdout."""
     rows = [("LAB", "BOARD", "TYPE", "ADDRESS", "STATE", "DOCKER", "K3S")]
     for one in found:
         units = ("-", "-", "-")
         if one.running:
-            answers = run(
-                [
-                    "docker",
-                    "exec",
-                    one.container,
-                    "systemctl",
-                    "is-active",
-                    "multi-user.target",
-                    "docker",
-                    "k3s",
-                    "k3s-agent",
-                ],
-                check=False,
-            ).stdout.split()
+            asked = ("multi-user.target", "docker", "k3s", "k3s-agent")
+            answers = one.exec("systemctl", "is-active", *asked, check=False).split()
             up, docker, server, agent = [*answers, *["?"] * 4][:4]
             units = (up, docker, server if agent == "inactive" else agent)
         rows.append((one.lab, one.name, one.type, one.address, *units))

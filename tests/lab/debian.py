@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian as the lab's supplier: packages for this machine, root file systems for boards and images."""
 
-import getpass
 import hashlib
 import json
 import os
@@ -134,17 +133,6 @@ def ensure_packages(*names: str) -> None:
         if run(install, env=environment, check=False).returncode != 0:
             run([*apt, "update"], env=environment)
             run(install, env=environment)
-
-
-def unpack(package: str, target: Path) -> None:
-    """Unpack a Debian package into a directory, without installing it on this machine."""
-    target.mkdir(parents=True)
-    # As this user, not as apt's own, which may not be able to write there.
-    download = ["apt-get", "-q", "-o", f"APT::Sandbox::User={getpass.getuser()}", "download", package]
-    if run(download, cwd=target, check=False).returncode != 0:
-        run(["apt-get", "-q", "update"])
-        run(download, cwd=target)
-    run(["dpkg-deb", "--extract", next(target.glob("*.deb")), target])
 
 
 def rootfs(name: str, packages: Sequence[str], *, customize: Sequence[str] = (), arch: str = "amd64") -> Path:

@@ -3,14 +3,26 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tests.lab import ssh
-from tests.lab.board import Board
 from tests.lab.images import USER
 from tests.lab.paths import lab_dir
 
 # A Unix socket's path has 107 bytes, of which ssh and Ansible use some 30 for the name.
 LONGEST_SOCKET_DIRECTORY = 75
+
+
+class Host(Protocol):
+    """What an inventory needs to know of a board."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the inventory."""
+
+    @property
+    def address(self) -> str:
+        """Its IP address."""
 
 
 def bundle_path(lab: str) -> Path:
@@ -23,7 +35,7 @@ def control_directory(lab: str) -> Path:
     return lab_dir(lab) / "cp"
 
 
-def render(lab: str, boards: Sequence[Board]) -> str:
+def render(lab: str, boards: Sequence[Host]) -> str:
     """Return the text of the inventory."""
     hosts = [f"{board.name} ansible_host={board.address}" for board in boards]
     variables = {
@@ -52,7 +64,7 @@ def render(lab: str, boards: Sequence[Board]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def write(lab: str, boards: Sequence[Board]) -> Path:
+def write(lab: str, boards: Sequence[Host]) -> Path:
     """Write `inventory.ini` into the lab's directory and return its path."""
     path = lab_dir(lab) / "inventory.ini"
     path.write_text(render(lab, boards))

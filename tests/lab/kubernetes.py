@@ -188,7 +188,10 @@ def compile_tree(tree: Path, work: Path, arch: str) -> None:
         "GOTMPDIR": str(work),
         "GOPROXY": "off",  # everything is vendored: an attempt to download is a mistake
         "KUBE_BUILD_PLATFORMS": f"linux/{arch}",
-        "CGO_ENABLED": "0",  # a static program runs on whatever libc the board has
+        # A static program runs on whatever libc the board has; the second is for foreign architectures, where
+        # Kubernetes' script turns cgo on again.
+        "CGO_ENABLED": "0",
+        "KUBE_STATIC_OVERRIDES": "hyperkube",
         "GOFLAGS": GO_FLAGS,
         "GOLDFLAGS": LINKER_FLAGS,
     }

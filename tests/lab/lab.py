@@ -7,15 +7,18 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tests import boards
-from tests.lab import board, bundle, engine, inventory, ssh
+from tests.lab import board, bundle, engine, inventory, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.engine import LABEL, docker
 from tests.lab.images import board_image
 from tests.lab.paths import lab_dir, labs, locked
 from tests.lab.process import LabError, run, step
+from tests.lab.vm import disk, machine
+from tests.lab.vm.machine import Machine
 
 DEFAULT_NAME = "lab"
 DEFAULT_TYPE = "agxorin-jp6"
+CONTAINER, ARM64 = GRADES = ("container", machine.GRADE)
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?")
 # One /24 of this range per lab: not K3s' (10.42, 10.43), not the nested engines' (172.17).
 SUBNETS = tuple(f"10.207.{number}" for number in range(1, 255))
@@ -24,37 +27,72 @@ MOST_BOARDS = 20
 
 
 def up(name: str, types: Sequence[str]) -> list[Board]:
-    """Bring a lab up with one board per entry of `types` (ids of boards.json); return the boards.
+    """Bring a lab of container boards up, one per entry of `types` (ids of boards.json); return the boards.
 
     A lab that is up already is left as it is; stopped boards are started, missing ones are added.
     """
-    _check(name, types)
+    return [one for one in up_graded(name, types, [CONTAINER]) if isinstance(one, Board)]
+
+
+def up_graded(name: str, types: Sequence[str], grades: Sequence[str]) -> list[Board | Machine]:
+    """Do the same; `grades` say what each board is, the last one repeated: a container or a whole machine."""
+    _check(name, types, grades)
     engine.ensure()
-    image = board_image()
+    wanted = {
+        f"jetson-{number}": (kind, grades[min(number, len(grades)) - 1])
+        for number, kind in enumerate(types, 1)
+    }
+    used = {grade for _, grade in wanted.values()}
+    with step("looking for what boards are made from"):
+        if CONTAINER in used:
+            board_image()
+        for kind, grade in wanted.values():
+            if grade == ARM64:
+                machine.saved_machine(boards.load()[kind])
     lab_dir(name).mkdir(parents=True, exist_ok=True)
     with locked(f"lab-{name}"):
         subnet = _network(name)
-        existing = {found.name: found for found in board.find(name)}
-        wanted = {f"jetson-{number}": kind for number, kind in enumerate(types, 1)}
+        existing = {found.name: found for found in find(name)}
         _check_existing(name, existing, wanted)
-        fixtures = boards.load()
-        with step(f"starting {len(wanted)} virtual board(s) from {image}"):
-            for number, (board_name, kind) in enumerate(wanted.items()):
-                if board_name not in existing:
-                    address = f"{subnet}.{FIRST_ADDRESS + number}"
-                    existing[board_name] = board.create(name, board_name, address, fixtures[kind])
-            _start(existing.values())
-        ready = board.find(name)
+        with step(f"starting {len(wanted)} virtual board(s)"):
+            addresses = {
+                board_name: f"{subnet}.{FIRST_ADDRESS + number}" for number, board_name in enumerate(wanted)
+            }
+            for board_name, (kind, grade) in wanted.items():
+                if board_name not in existing and grade == CONTAINER:
+                    fixture = boards.load()[kind]
+                    existing[board_name] = board.create(name, board_name, addresses[board_name], fixture)
+            _start([found for found in existing.values() if isinstance(found, Board)])
+            for board_name, (kind, grade) in wanted.items():
+                if grade == ARM64:
+                    _ensure_machine(name, board_name, addresses[board_name], kind, existing.get(board_name))
+        ready = find(name)
         inventory.control_directory(name).mkdir(exist_ok=True)
         inventory.write(name, ready)
-        bundle.write(inventory.bundle_path(name))
+        archs = {CONTAINER: workloads.DEFAULT_ARCH, ARM64: disk.ARCH}
+        bundle.write(inventory.bundle_path(name), archs=[archs[grade] for grade in sorted(used)])
     return ready
+
+
+def find(name: str) -> list[Board | Machine]:
+    """Return the boards of a lab, of every grade, in order."""
+    found: list[Board | Machine] = [*board.find(name), *machine.find(name)]
+    return sorted(found, key=lambda one: int(one.name.rpartition("-")[2]))
+
+
+def _ensure_machine(lab: str, name: str, address: str, kind: str, existing: Board | Machine | None) -> None:
+    """Make an emulated board, or switch the one that is there on."""
+    if not isinstance(existing, Machine):
+        machine.create(lab, name, address, boards.load()[kind])
+    elif not existing.running:
+        machine.start(existing)
 
 
 def down(name: str) -> None:
     """Take a lab away: containers, volumes, networks, connections and its state directory. Idempotent."""
     with locked(f"lab-{name}"):
         ssh.close_connections(inventory.control_directory(name))
+        machine.end_all(name)
         if engine.answers():
             # Again until there is nothing: a request that an interrupted `up` had sent may finish late.
             while _sweep(name):
@@ -104,20 +142,27 @@ def _sweep(name: str) -> bool:
     return bool(containers or networks or volumes)
 
 
-def _check(name: str, types: Sequence[str]) -> None:
+def _check(name: str, types: Sequence[str], grades: Sequence[str]) -> None:
     if not NAME.fullmatch(name):
         raise LabError(f"{name!r} is no name for a lab: up to 30 of a-z, 0-9 and -, no - at the ends")
     known = boards.load()
     if unknown := [kind for kind in types if kind not in known]:
         raise LabError(f"no such board type: {', '.join(unknown)}; boards.json has {', '.join(known)}")
+    if unknown := [grade for grade in grades if grade not in GRADES]:
+        raise LabError(f"no such grade of boards: {', '.join(unknown)}; there are {', '.join(GRADES)}")
     if not 0 < len(types) <= MOST_BOARDS:
         raise LabError(f"a lab has 1 to {MOST_BOARDS} boards, not {len(types)}")
 
 
-def _check_existing(name: str, existing: dict[str, Board], wanted: dict[str, str]) -> None:
-    have = {board_name: found.type for board_name, found in existing.items()}
+def _check_existing(
+    name: str, existing: dict[str, Board | Machine], wanted: dict[str, tuple[str, str]]
+) -> None:
+    have = {
+        board_name: (found.type, CONTAINER if isinstance(found, Board) else ARM64)
+        for board_name, found in existing.items()
+    }
     if any(wanted.get(board_name) != kind for board_name, kind in have.items()):
-        said = ", ".join(f"{board_name} ({kind})" for board_name, kind in have.items())
+        said = ", ".join(f"{board_name} ({kind}, {grade})" for board_name, (kind, grade) in have.items())
         raise LabError(
             f"lab {name!r} is there already with other boards: {said}; "
             f"take it down first (`python -m tests.lab down --name {name}`) or choose another --name"

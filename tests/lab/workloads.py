@@ -2,15 +2,18 @@
 """SIMULATED workloads: images of pause and of NVIDIA's deviceQuery sample, with programs of the lab's own."""
 
 import hashlib
+import tarfile
 from pathlib import Path
 
+from images.arm64.emulation import MACHINES
 from tests.lab import archive
-from tests.lab.debian import ensure_packages, unpack
+from tests.lab.debian import EXCLUDED, ensure_packages, mmdebstrap
 from tests.lab.engine import LABEL
 from tests.lab.paths import cached
 from tests.lab.process import run, step
 
-ARCH = "amd64"
+DEFAULT_ARCH = "amd64"  # of container boards
+COMPILERS = {"amd64": ("gcc", "libc6-dev"), "arm64": ("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross")}
 SOURCES = Path(__file__).parent / "simulated_workloads"
 # The name that a kubelet of Kubernetes 1.20 asks for.
 PAUSE_IMAGE = "k8s.gcr.io/pause:3.2"
@@ -19,14 +22,14 @@ DEVICE_QUERY_REPOSITORY = "device-query-sim"
 TOOLS = ("sh", "ls", "cat", "env", "sleep", "grep", "stat", "head", "id", "true", "false", "date", "wc")
 
 
-def pause_archive() -> Path:
+def pause_archive(arch: str = DEFAULT_ARCH) -> Path:
     """Return the cached archive of the simulated pause image, `PAUSE_IMAGE`."""
-    return _archive("pause")
+    return _archive("pause", arch)
 
 
-def device_query_archive() -> Path:
+def device_query_archive(arch: str = DEFAULT_ARCH) -> Path:
     """Return the cached archive of the simulated deviceQuery image, `device_query_image()`."""
-    return _archive("device-query")
+    return _archive("device-query", arch)
 
 
 def device_query_image() -> str:
@@ -39,32 +42,41 @@ def _recipe() -> str:
     return hashlib.sha256(b"\0".join(part.read_bytes() for part in parts)).hexdigest()[:12]
 
 
-def _archive(name: str) -> Path:
-    return cached(f"workloads/{_recipe()}", _build) / f"{name}.tar.gz"
+def _archive(name: str, arch: str) -> Path:
+    return cached(f"workloads/{_recipe()}-{arch}", lambda out: _build(out, arch)) / f"{name}.tar.gz"
 
 
-def _build(out: Path) -> None:
+def _build(out: Path, arch: str) -> None:
     out.mkdir()
-    with step("building the simulated workloads (pause, deviceQuery)"):
+    scratch = out.parent
+    with step(f"building the simulated workloads (pause, deviceQuery) for {arch}"):
         labels = {"Labels": {f"{LABEL}.image": "SIMULATED"}}
         pause = {"Entrypoint": ["/pause"], **labels}
-        archive.write(
-            out / "pause.tar.gz", [PAUSE_IMAGE], ARCH, pause, {"pause": _compile("pause.c", out.parent)}
-        )
+        program = {"pause": _compile("pause.c", scratch, arch)}
+        archive.write(out / "pause.tar.gz", [PAUSE_IMAGE], arch, pause, program)
 
-        unpack("busybox-static", out.parent / "busybox")
         files: dict[str, bytes | str] = {
-            "usr/local/bin/deviceQuery": _compile("device_query.c", out.parent),
-            "bin/busybox": (out.parent / "busybox/bin/busybox").read_bytes(),
+            "usr/local/bin/deviceQuery": _compile("device_query.c", scratch, arch),
+            "bin/busybox": _busybox(scratch / "busybox.tar", arch),
             **{f"bin/{tool}": "busybox" for tool in TOOLS},
         }
         query = {"Cmd": ["deviceQuery"], "Env": ["PATH=/usr/local/bin:/bin"], **labels}
-        archive.write(out / "device-query.tar.gz", [device_query_image()], ARCH, query, files)
+        archive.write(out / "device-query.tar.gz", [device_query_image()], arch, query, files)
 
 
-def _compile(source: str, scratch: Path) -> bytes:
-    """Return a static program for this machine's architecture."""
-    ensure_packages("gcc", "libc6-dev")
+def _busybox(unpacked: Path, arch: str) -> bytes:
+    """Return Debian's static busybox."""
+    mmdebstrap(unpacked, "extract", arch, ["busybox-static"], excluded=EXCLUDED)
+    with tarfile.open(unpacked) as tar:
+        program = tar.extractfile("./bin/busybox")
+        assert program is not None
+        return program.read()
+
+
+def _compile(source: str, scratch: Path, arch: str) -> bytes:
+    """Return a static program for an architecture."""
+    ensure_packages(*COMPILERS[arch])
+    compiler = f"{MACHINES[arch]}-linux-gnu-gcc"
     program = scratch / Path(source).stem
-    run(["gcc", "-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCES / source])
+    run([compiler, "-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCES / source])
     return program.read_bytes()

@@ -113,6 +113,11 @@ def test_an_unknown_board_type_is_refused_with_the_known_ones() -> None:
         lab.up("demo", ["nano-jp4", "nano-jp99"])
 
 
+def test_an_unknown_grade_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(LabError, match="no such grade of boards: silver; there are container, arm64"):
+        lab.up_graded("demo", ["nano-jp4"], ["silver"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "types"),
     [
@@ -127,22 +132,23 @@ def test_board_types_are_repeated_to_the_number_of_boards(
 ) -> None:
     asked: list[list[str]] = []
 
-    def up(_name: str, wanted: list[str]) -> list[Board]:
+    def up(_name: str, wanted: list[str], grades: list[str]) -> list[Board]:
+        assert grades == ["container"]
         asked.append(wanted)
         return []
 
     monkeypatch.setattr(lab, "names", list)
-    monkeypatch.setattr(lab, "up", up)
+    monkeypatch.setattr(lab, "up_graded", up)
     assert cli.main(["up", *arguments]) == 0
     assert asked == [types]
 
 
 def test_an_interrupted_up_takes_away_what_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_name: str, _types: list[str]) -> list[Board]:
+    def interrupted(_name: str, _types: list[str], _grades: list[str]) -> list[Board]:
         raise KeyboardInterrupt
 
     gone: list[str] = []
-    monkeypatch.setattr(lab, "up", interrupted)
+    monkeypatch.setattr(lab, "up_graded", interrupted)
     monkeypatch.setattr(lab, "down", gone.append)
     monkeypatch.setattr(lab, "names", list)
     assert cli.main(["up", "--name", "fresh"]) == 130
