@@ -2,14 +2,18 @@
 """A board whose owner has settings of his own, and an owner who chooses the tokens."""
 
 import json
+import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.command import run_here
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import lab
-from tests.lab.board import Board
+from tests.lab import inventory, lab
+from tests.lab.board import Board, start
 from tests.lab.engine import docker
 from tests.lab.paths import CHECKOUT
 
@@ -20,6 +24,23 @@ TOKEN = "a-token-of-my-own"
 AGENT_TOKEN = "and-one-for-the-agents"
 SIMULATED_POWER = CHECKOUT / "tests/lab/simulated_power"
 TOKENS = f"k3s_token: {TOKEN}\nk3s_agent_token: {AGENT_TOKEN}\n"
+BOARD_SHIM = CHECKOUT / "tests/jtop/board_shim/sitecustomize.py"
+# A line of a .pth file, which Python runs at its start; in jtop's service only.
+SHIM_FOR_JTOP = """\
+import os; "SIMULATED_PART_NUMBER" in os.environ and exec(open("/opt/simulated/shim.py").read())"""
+# What `playbooks/bundle.yml -e bundle_jtop=true` does besides fetching K3s.
+WHEELS = """\
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  vars:
+    ansible_python_interpreter: "{{ ansible_playbook_python }}"
+    bundle_arch: amd64
+    bundle_k3s_version: "{{ (lookup('file', bundle_directory ~ '/bundle.yml') | from_yaml).k3s_version }}"
+  tasks:
+    - ansible.builtin.import_role: {name: bundle, tasks_from: jtop.yml}
+    - ansible.builtin.import_role: {name: bundle, tasks_from: index.yml}
+"""
 OWN = {
     "debug": True,
     "features": {"buildkit": True},
@@ -132,6 +153,101 @@ def test_power_mode_that_needs_a_reboot_is_refused_unless_allowed(powered: Board
     assert (recap.failed, recap.changed) == (1, 0), result.output
     assert "Allow it with power_mode_reboot: true" in " ".join(result.output.split())
     assert powered.exec("cat", "/var/lib/nvpmodel/simulated") == before
+
+
+def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) -> None:
+    boot = ("cat", "/proc/sys/kernel/random/boot_id")
+    before = powered.exec(*boot)
+
+    def switch_on() -> None:
+        docker("wait", powered.container, timeout=120)  # a container ends where a board boots again
+        start(powered)
+
+    def at_reboot(line: str) -> None:
+        if line.startswith("TASK [power_mode : Ensure the power mode by a reboot]"):
+            threads.append(pool.submit(switch_on))
+
+    allowed = ("--extra-vars=power_mode_nvpmodel=MODE_30W", "--extra-vars=power_mode_reboot=true")
+    threads: list[Future[None]] = []
+    with ThreadPoolExecutor() as pool:
+        result = run_playbook(LAB, "power_mode.yml", *allowed, on_line=at_reboot)
+    for thread in threads:
+        thread.result()
+    assert result.returncode == 0, result.output
+    assert powered.exec("cat", "/var/lib/nvpmodel/simulated").strip() == "2"
+    after = powered.exec(*boot)
+    assert after != before
+
+    again = run_playbook(LAB, "power_mode.yml", *allowed)
+    assert again.recap["jetson-1"].changed == 0, again.output
+    assert powered.exec(*boot) == after
+    cluster = Cluster([powered])
+    wait_until(lambda: cluster.allocatable() == {"jetson-1": 1}, "the node offers its GPU again", 120)
+
+
+@pytest.fixture(scope="module")
+def _jtop_bundle(board: Board, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The lab's bundle with jetson-stats, and a board on which the real service finds a Jetson."""
+    playbook = tmp_path_factory.mktemp("playbook") / "wheels.yml"
+    playbook.write_text(WHEELS)
+    added = run_here(
+        str(Path(sys.executable).with_name("ansible-playbook")),
+        "--inventory=localhost,",
+        f"--extra-vars=bundle_directory={inventory.bundle_path(LAB)}",
+        str(playbook),
+    )
+    assert added.returncode == 0, added.stdout
+    board.exec("mkdir", "-p", "/opt/simulated", "/etc/systemd/system/jtop.service.d")
+    docker("cp", str(BOARD_SHIM), f"{board.container}:/opt/simulated/shim.py")
+    board.exec("sh", "-c", f"echo '{SHIM_FOR_JTOP}' > /usr/local/lib/python3.11/dist-packages/simulated.pth")
+    part_number = 'Environment="SIMULATED_PART_NUMBER=699-13668-0000-300 A.0"'
+    drop_in = "/etc/systemd/system/jtop.service.d/simulated.conf"
+    board.exec("sh", "-c", f"printf '[Service]\n%s\n' '{part_number}' > {drop_in}")
+
+
+def ask_jtop(board: Board) -> dict[str, str]:
+    """What a client on the board hears from the service about the hardware."""
+    packages = board.exec("sh", "-c", "echo /usr/local/lib/jetson-k3s/jtop-*").strip()
+    ask = "import json, jtop\nwith jtop.jtop() as j: print(json.dumps(j.board['hardware']))"
+    said = board.exec("env", f"PYTHONPATH={packages}", "timeout", "30", "python3", "-c", ask)
+    hardware: dict[str, str] = json.loads(said)
+    return hardware
+
+
+@pytest.mark.usefixtures("_jtop_bundle")
+def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, run: PlaybookRun) -> None:
+    changed = []
+    for _ in range(2):
+        result = run_playbook(LAB, "jtop.yml")
+        assert result.returncode == 0, result.output
+        changed.append(result.recap["jetson-1"].changed > 0)
+        if changed == [True]:
+            process = board.exec("systemctl", "show", "--property=MainPID", "jtop")
+            assert ask_jtop(board)["L4T"] == "35.3.1"
+    assert changed == [True, False]
+    assert board.exec("systemctl", "show", "--property=MainPID", "jtop") == process
+
+    for expected in (True, False):
+        gone = run_playbook(LAB, "jtop.yml", "--extra-vars=jtop_state=absent")
+        assert (gone.recap["jetson-1"].changed > 0) is expected, gone.output
+    assert board.exec("sh", "-c", "ls -d /usr/local/lib/jetson-k3s/jtop* /run/jtop.sock", check=False) == ""
+    assert board.exec("systemctl", "is-active", "jtop", check=False).strip() == "inactive"
+
+
+@pytest.mark.usefixtures("_jtop_bundle")
+def test_jtop_of_the_owner_that_the_plugin_cannot_ask_is_refused(board: Board, run: PlaybookRun) -> None:
+    unit, program = "/etc/systemd/system/jtop.service", "ExecStart=/usr/local/bin/jtop --force"
+    packages = "/usr/local/lib/python3.11/dist-packages/jetson_stats-4.3.2.dist-info"
+    board.exec("sh", "-c", f"mkdir {packages}; printf '[Service]\n{program}\n' > {unit}")
+    board.exec("systemctl", "daemon-reload")
+    try:
+        refused = run_playbook(LAB, "jtop.yml")
+    finally:
+        board.exec("rm", "-r", unit, packages)
+        board.exec("systemctl", "daemon-reload")
+    recap = refused.recap["jetson-1"]
+    assert (recap.failed, recap.changed) == (1, 0), refused.output
+    assert "has installed jtop 4.3.2, with which the device" in " ".join(refused.output.split())
 
 
 # Last, for the cluster goes with it.

@@ -3,6 +3,7 @@
 """Write bundle.yml and SHA256SUMS of an offline bundle from its files. Runs on the controller."""
 
 import os
+import re
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
@@ -42,6 +43,7 @@ versions:
 
 SUMS, INDEX = "SHA256SUMS", "bundle.yml"
 FORMAT = 1
+JETSON_STATS = re.compile(r"^jetson_stats-(\d[^-]*)-")
 
 
 def one_image(path, name, word=""):
@@ -59,15 +61,32 @@ def one_image(path, name, word=""):
     return images[0]
 
 
+def jtop(path):
+    """The key `jtop` of a bundle with wheels: the version of jetson-stats and all of the wheels' names."""
+    wheels = sorted(name for name in os.listdir(path) if name.endswith(".whl"))
+    if not wheels:
+        return {}
+    stats = [name for name in wheels if JETSON_STATS.match(name)]
+    if len(stats) != 1:
+        raise BundleError(
+            "the bundle has {} wheels of jetson-stats ({}); expected is one: remove the others".format(
+                len(stats), ", ".join(stats) or "among {}".format(", ".join(wheels))
+            )
+        )
+    return {"jtop": {"version": JETSON_STATS.match(stats[0]).group(1), "wheels": wheels}}
+
+
 def describe(path, arch, k3s_version):
     """The content of bundle.yml; BundleError when an archive is not what it should be."""
-    return {
+    versions = {
         "version": FORMAT,
         "k3s_version": k3s_version,
         "plugin_image": one_image(path, "tegra-device-plugin-{}.tar.gz".format(arch)),
         "device_query_image": one_image(path, "device-query-{}.tar.gz".format(arch)),
         "pause_image": one_image(path, "k3s-airgap-images-{}.tar.gz".format(arch), "pause"),
     }
+    versions.update(jtop(path))
+    return versions
 
 
 def sums(path):

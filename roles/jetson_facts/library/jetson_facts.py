@@ -122,8 +122,12 @@ KERNEL_FEATURES = {
     "xt_statistic": (("NETFILTER_XT_MATCH_STATISTIC",), ("xt_statistic",)),
 }
 
-# Where pip and Debian's Python put packages; jetson-stats insists on the system's Python.
-PACKAGES = ("usr/lib/python3*/dist-packages", "usr/local/lib/python3*/dist-packages")
+# Where pip, Debian's Python and our role jtop put packages; jetson-stats insists on the system's Python.
+PACKAGES = (
+    "usr/lib/python3*/dist-packages",
+    "usr/local/lib/python3*/dist-packages",
+    "usr/local/lib/jetson-k3s/jtop-*",
+)
 
 
 def read(root, path):
@@ -354,7 +358,7 @@ def power_mode(text):
 
 
 def jtop_facts(root, unit):
-    """jtop: the newest jetson-stats in the system's Python, and its service."""
+    """jtop: the newest jetson-stats for the system's Python, and its service."""
     found = [
         parse_version(r"jetson_stats-(\d+(?:\.\d+)*)", os.path.basename(path))
         for directory in PACKAGES

@@ -74,6 +74,23 @@ def test_archive_with_another_number_of_images_is_refused(
         module.describe(str(directory), "arm64", "v1")
 
 
+def test_wheels_of_jetson_stats_are_told_with_their_version(module: ModuleType, directory: Path) -> None:
+    wheels = ["distro-1.9.0-py3-none-any.whl", "jetson_stats-7.2.2-py3-none-any.whl"]
+    for name in wheels:
+        (directory / name).touch()
+    assert module.describe(str(directory), "arm64", "v1")["jtop"] == {"version": "7.2.2", "wheels": wheels}
+
+
+@pytest.mark.parametrize("versions", [[], ["7.2.2", "7.3.0"]])
+def test_wheels_without_one_jetson_stats_are_refused(
+    module: ModuleType, directory: Path, versions: list[str]
+) -> None:
+    for name in ("distro-1.9.0", *(f"jetson_stats-{version}" for version in versions)):
+        (directory / f"{name}-py3-none-any.whl").touch()
+    with pytest.raises(module.BundleError, match=f"{len(versions)} wheels of jetson-stats"):
+        module.describe(str(directory), "arm64", "v1")
+
+
 def test_index_is_written_once(module: ModuleType, tmp_path: Path) -> None:
     assert module.put(str(tmp_path / "a"), "text") is True
     assert module.put(str(tmp_path / "a"), "text") is False
