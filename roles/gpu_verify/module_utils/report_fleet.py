@@ -139,7 +139,7 @@ class Fleet:
         return sorted({check["id"] for board in self.boards for check in board.checks}, key=rank)
 
     def problems(self) -> Sequence[Problem]:
-        """Failed checks and those that broke, the most frequent first; one reason on many boards is one."""
+        """Failed checks, then those that broke, the most frequent first; one reason on many boards is one."""
         groups: dict[tuple[str, str, str], list[tuple[str, Report]]] = {}
         for board in self.boards:
             for check in board.checks:
@@ -147,7 +147,11 @@ class Fleet:
                     reason = check.get("reason", "").replace(board.name, "<board>")
                     groups.setdefault((check["id"], check["status"], reason), []).append((board.name, check))
         found = [Problem(same[0][1], [name for name, _ in same]) for same in groups.values()]
-        return sorted(found, key=lambda problem: (-len(problem.boards), rank(problem.check["id"])))
+
+        def weight(problem: Problem) -> tuple[bool, int, tuple[int, str]]:
+            return (problem.check["status"] != "failed", -len(problem.boards), rank(problem.check["id"]))
+
+        return sorted(found, key=weight)
 
 
 def rank(check: str) -> tuple[int, str]:

@@ -1,0 +1,71 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""What verification asks the board itself: Docker's word on its runtimes, the group that owns the GPU.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import grp
+import json
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: gpu_board
+short_description: Docker's runtimes and the group video of a board
+description:
+  - Looks only, in one round. An engine that does not answer is an answer, too.
+author: The jetson-k3s authors
+options: {}
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+engine:
+  description: The part of C(docker info) that verification judges, or C(error) with what docker said.
+  returned: always
+  type: dict
+video_group:
+  description: Number of the group video, to which L4T's udev rules give the device nodes; null without one.
+  returned: always
+  type: int
+"""
+
+KEYS = ("ServerVersion", "DefaultRuntime", "Runtimes")
+
+
+def engine(code, out, err):
+    """What `docker info --format '{{json .}}'` says."""
+    try:
+        info = json.loads(out)
+    except ValueError:
+        info = {}
+    if code != 0 or not info.get("ServerVersion"):
+        errors = info.get("ServerErrors") or [err.strip() or "docker info ended with {}".format(code)]
+        return {"error": "; ".join(errors)}
+    return {key: info.get(key) for key in KEYS}
+
+
+def group(name):
+    """Number of a group, None if there is none of that name."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    docker = module.get_bin_path("docker")
+    if docker is None:
+        found = {"error": "docker is not installed"}
+    else:
+        found = engine(*module.run_command([docker, "info", "--format", "{{json .}}"]))
+    module.exit_json(changed=False, engine=found, video_group=group("video"))
+
+
+if __name__ == "__main__":
+    main()

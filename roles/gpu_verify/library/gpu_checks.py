@@ -1,0 +1,235 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Run one stage of a node's verification: checks that belong together, in one round.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpu_verify_access import device_query, non_root, unified_memory, uninvited
+from ansible.module_utils.gpu_verify_diagnosis import diagnose
+from ansible.module_utils.gpu_verify_node import allocatable, default_runtime, plugin_registered
+from ansible.module_utils.gpu_verify_pods import Bench, holders
+from ansible.module_utils.gpu_verify_runner import Record, hindrance, now, run_check, run_checks
+from ansible.module_utils.gpu_verify_sharing import concurrency, hold, restarted, time_slicing
+from ansible.module_utils.k3s_kubectl import KubectlError
+
+# Unless the plugin's configuration says another.
+RESOURCE = "nvidia.com/gpu"
+
+DOCUMENTATION = r"""
+module: gpu_checks
+short_description: One stage of the proof that pods of a node get its GPU
+description:
+  - Each check says what it found, how long it took, and when it did not pass why, with what helps to see the
+    cause. The module itself fails only when it could not work at all; the caller judges the checks.
+  - All pods live in one namespace of the node, which the stage C(node) makes and C(close) removes.
+author: The jetson-k3s authors
+options:
+  stage:
+    description:
+      - C(node) looks and starts no pod, C(access) tries who gets the GPU, C(sharing) how many.
+      - C(hold) starts a pod that holds the GPU, C(restarted) looks at it after the kubelet's restart.
+      - C(close) removes everything.
+    type: str
+    choices: [node, access, sharing, hold, restarted, close]
+    required: true
+  checks:
+    description: The checks of the stage, each with C(id), C(title), C(needs) and C(fix).
+    type: list
+    elements: dict
+    default: []
+  known:
+    description: >-
+      What earlier stages have found: C(statuses) of checks by id, C(gpu), C(held) of the stage C(hold), and
+      C(busy), which says why no pod may be started.
+    type: dict
+    default: {}
+  restart_error:
+    description: Why the kubelet could not be restarted, empty if it was.
+    type: str
+    default: ""
+  bench:
+    description: What every stage needs.
+    type: dict
+    required: true
+    suboptions:
+      node:
+        description: The node's name.
+        type: str
+        required: true
+      image:
+        description: An image on the node that has deviceQuery, sh, find and sleep.
+        type: str
+        required: true
+      command:
+        description: What runs deviceQuery in the image.
+        type: list
+        elements: str
+        required: true
+      runtime_class:
+        description: RuntimeClass of the pods; none where nvidia is the engine's default runtime.
+        type: str
+      timeout:
+        description: Seconds for each step.
+        type: int
+        required: true
+  engine:
+    description: What Docker on the board says of itself.
+    type: dict
+    default: {}
+  video_group:
+    description: Number of the board's group video.
+    type: int
+  memory_bytes:
+    description: The board's memory.
+    type: int
+  strict:
+    description: Whether a pod that only says C(NVIDIA_VISIBLE_DEVICES=all) must not get the GPU.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    support: none
+"""
+
+RETURN = r"""
+part:
+  description: >-
+    What the stage adds to the report: C(checks), C(gpu), C(started), C(ended), and C(busy) or C(held).
+  returned: success
+  type: dict
+"""
+
+
+def node_stage(bench, part):
+    """Look at the node; remove what a cut-off run left; see who uses the GPU."""
+    params, gpu = bench.params, part["gpu"]
+    functions = {
+        "default-runtime": lambda record: default_runtime(params, record),
+        "plugin-registered": lambda record: plugin_registered(params, record),
+        "allocatable": lambda record: allocatable(params, gpu, record),
+    }
+    bench.close()  # first: what a cut-off run left here holds no GPU afterwards
+    part["checks"] = run_checks(params["checks"], functions, {}, lambda: diagnose(bench))
+    if not params["busy"]:
+        users = holders(params["node"], gpu.get("resource", params["resource"]))
+        if users:
+            part["busy"] = "the GPU is in use by {}".format(", ".join(users))
+        else:
+            bench.open()
+
+
+def pods_stage(bench, part):
+    """Try pods."""
+    params, gpu = bench.params, part["gpu"]
+    functions = {
+        "device-query": lambda record: device_query(bench, gpu, record),
+        "non-root": lambda record: non_root(bench, record),
+        "uninvited": lambda record: uninvited(bench, record),
+        "unified-memory": lambda record: unified_memory(params, gpu, record),
+        "concurrency": lambda record: concurrency(bench, gpu, record),
+        "time-slicing": lambda record: time_slicing(bench, gpu, record),
+    }
+
+    def diagnosed():
+        found = diagnose(bench)
+        bench.clear()  # the next check finds the GPU free
+        return found
+
+    part["checks"] = run_checks(params["checks"], functions, params["statuses"], diagnosed, params["busy"])
+
+
+def hold_stage(bench, part):
+    """Have a pod hold the GPU; what `restarted` goes on with is in `held`, absent if no pod does."""
+    params = bench.params
+    check = params["checks"][0]
+
+    def keep(record):
+        part["held"] = hold(bench, record)
+
+    obstacle = params["busy"] or hindrance(check, params["statuses"])
+    entry = run_check(Record(check), keep, lambda: diagnose(bench), obstacle)
+    if "held" in part:
+        part["held"]["entry"] = entry
+    else:
+        part["checks"] = [entry]
+
+
+def restarted_stage(bench, part):
+    """See what the kubelet's restart has done to the holder."""
+    params = bench.params
+    held = params["held"]
+
+    def look(record):
+        if params["restart_error"]:
+            raise OSError("the kubelet was not restarted: {}".format(params["restart_error"]))
+        record.note("the kubelet was restarted")
+        restarted(bench, part["gpu"], held, record)
+
+    record = Record(params["checks"][0], held["entry"])
+    part["checks"] = [run_check(record, look, lambda: diagnose(bench))]
+
+
+def settings(given):
+    """The module's parameters as the checks read them: flat, with what earlier stages have found."""
+    known = given["known"]
+    gpu = dict(known.get("gpu") or {})
+    return dict(
+        {key: value for key, value in given.items() if key not in ("bench", "known")},
+        gpu=gpu,
+        statuses=known.get("statuses") or {},
+        busy=known.get("busy") or "",
+        held=known.get("held"),
+        resource=gpu.get("resource", RESOURCE),
+        **given["bench"],
+    )
+
+
+STAGES = {
+    "node": node_stage,
+    "access": pods_stage,
+    "sharing": pods_stage,
+    "hold": hold_stage,
+    "restarted": restarted_stage,
+    "close": lambda bench, part: bench.close(),
+}
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "stage": {"type": "str", "required": True, "choices": list(STAGES)},
+            "checks": {"type": "list", "elements": "dict", "default": []},
+            "known": {"type": "dict", "default": {}},
+            "restart_error": {"type": "str", "default": ""},
+            "bench": {
+                "type": "dict",
+                "required": True,
+                "options": {
+                    "node": {"type": "str", "required": True},
+                    "image": {"type": "str", "required": True},
+                    "command": {"type": "list", "elements": "str", "required": True},
+                    "runtime_class": {"type": "str"},
+                    "timeout": {"type": "int", "required": True},
+                },
+            },
+            "engine": {"type": "dict", "default": {}},
+            "video_group": {"type": "int"},
+            "memory_bytes": {"type": "int"},
+            "strict": {"type": "bool", "default": False},
+        }
+    )
+    params = settings(module.params)
+    part = {"started": now(), "checks": [], "gpu": params["gpu"]}
+    try:
+        STAGES[params["stage"]](Bench(params), part)
+    except (KubectlError, OSError) as error:
+        module.fail_json(msg=str(error), part=part)
+    part["ended"] = now()
+    module.exit_json(changed=False, part=part)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of who gets the GPU: a pod that asks, a user who is not root, a pod that does not ask.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+from ansible.module_utils.gpu_verify_device_query import complaint, parse
+from ansible.module_utils.gpu_verify_pods import LOOK, READY, gpu_nodes, pod, uninvited_pod
+from ansible.module_utils.gpu_verify_runner import CheckFailed, Skipped
+
+USER = 1000  # the first user of a Jetson, and of most images
+# Says who it is and which of NVIDIA's device nodes it cannot open, then becomes deviceQuery.
+AS_USER = (
+    "sh",
+    "-c",
+    'id; find /dev -type c -path "/dev/nv*" | while read -r node; do '
+    '( : <>"$node" ) 2>/dev/null || echo "closed $node"; done; exec "$@"',
+    "sh",
+)
+# On every L4T the GPU's memory is the board's; CUDA tells less by what the driver keeps.
+MEMORY_TOLERANCE = 0.1
+
+
+def run_query(bench, record, manifest):
+    """Run deviceQuery in a pod to its end; return (what it says, its output)."""
+    name = manifest["metadata"]["name"]
+    bench.start(record, manifest)
+    phase = bench.wait_end(record, name)
+    text = bench.log(name)
+    return dict(parse(text), phase=phase, output=text.splitlines()), text
+
+
+def judge(query, text):
+    """Raise CheckFailed unless deviceQuery has passed."""
+    if query["phase"] != "Succeeded" or query["result"] != "PASS" or not query["detected"]:
+        raise CheckFailed("deviceQuery did not pass (pod {phase}): {}".format(complaint(text), **query))
+
+
+def device_query(bench, gpu, record):
+    """A pod that asks for the GPU runs deviceQuery to its end; writes `device_query` into `gpu`."""
+    query, text = run_query(bench, record, pod("devicequery", bench.params, bench.params["command"]))
+    gpu["device_query"] = query
+    judge(query, text)
+    record.prove(
+        '"{device}", compute capability {compute_capability}, {multiprocessors} multiprocessors, '
+        "Result = {result}".format(**query)
+    )
+    record.prove("image {}".format(bench.params["image"]))
+
+
+def non_root(bench, record):
+    """deviceQuery passes for a user who is only in the group video."""
+    group = bench.params["video_group"]
+    if group is None:
+        raise Skipped("the board has no group video")
+    security = {"runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": True, "supplementalGroups": [group]}
+    command = [*AS_USER, *bench.params["command"]]
+    query, text = run_query(bench, record, pod("nonroot", bench.params, command, security=security))
+    judge(query, text)
+    lines = text.splitlines()
+    record.prove(
+        "deviceQuery passes as {}".format(next((line for line in lines if line.startswith("uid=")), "?"))
+    )
+    closed = [line.split(" ", 1)[1] for line in lines if line.startswith("closed ")]
+    if closed:
+        record.prove("closed to this user, and not needed: {}".format(", ".join(closed)))
+
+
+def uninvited(bench, record):
+    """What a pod sees that has not asked; in strict mode that must not be the GPU."""
+    name = "uninvited"
+    bench.start(record, uninvited_pod(name, bench.params, LOOK))
+    phase = bench.wait_end(record, name)
+    text = bench.log(name)
+    if READY not in text.splitlines():
+        raise CheckFailed("the pod that did not ask could not look (it {})".format(phase))
+    nodes = gpu_nodes(text)
+    who = "a pod that says NVIDIA_VISIBLE_DEVICES=all and asks for nothing"
+    if not nodes:
+        record.prove("{} has no GPU device node".format(who))
+        return
+    record.prove("{} has {} GPU device nodes: {}".format(who, len(nodes), ", ".join(nodes)))
+    if bench.params["strict"]:
+        raise CheckFailed(
+            "a pod that did not ask for {} got {}: strict mode is not in force on this board".format(
+                bench.params["resource"], ", ".join(nodes)
+            )
+        )
+    record.prove("nvidia_docker_strict is off: any image may take the GPU")
+
+
+def unified_memory(params, gpu, record):
+    """CUDA says that CPU and GPU share their memory, and its size is the board's."""
+    query = gpu["device_query"]
+    if query["integrated"] is None or query["memory_bytes"] is None:
+        raise Skipped("deviceQuery does not tell about its memory")
+    seen, board = query["memory_bytes"], params["memory_bytes"]
+    record.prove("integrated GPU sharing host memory: {}".format("yes" if query["integrated"] else "no"))
+    record.prove("CUDA sees {} MiB, the board has {} MiB".format(seen >> 20, board >> 20))
+    if not query["integrated"]:
+        raise CheckFailed("CUDA does not call this GPU integrated: is another GPU in the board?")
+    if abs(seen - board) > MEMORY_TOLERANCE * board:
+        raise CheckFailed("CUDA sees {} MiB of the board's {} MiB".format(seen >> 20, board >> 20))

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a node that start no pod: Docker's runtime, the device plugin, what the node offers.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import re
+
+from ansible.module_utils.gpu_verify_diagnosis import PLUGIN_NAMESPACE, plugin_pod
+from ansible.module_utils.gpu_verify_pods import why
+from ansible.module_utils.gpu_verify_runner import CheckFailed
+from ansible.module_utils.k3s_kubectl import WatchTimeoutError, get, is_true, run, wait_until
+
+RUNTIME = "nvidia"
+LABEL = "jetson-k3s.github.io/device-plugin"
+# The plugin's readiness is looked at every 5 s (plugin/deploy/base), and a new one has to start first.
+READY_SECONDS = 30
+# How the plugin says what a configuration means: `4 x nvidia.com/gpu`.
+CONFIGURED = re.compile(r": good: (\d+) x (\S+)$", re.MULTILINE)
+
+
+def default_runtime(params, record):
+    """Docker's default runtime is NVIDIA's; where containerd runs the pods its RuntimeClass exists."""
+    if params["runtime_class"]:
+        runtime_class = get("runtimeclass", params["runtime_class"])
+        if runtime_class is None:
+            raise CheckFailed("the cluster has no RuntimeClass {}".format(params["runtime_class"]))
+        record.prove(
+            "RuntimeClass {} has the handler {handler}".format(params["runtime_class"], **runtime_class)
+        )
+        return
+    docker = params["engine"]
+    if "unasked" in docker:
+        raise OSError("the board was not asked: {}".format(docker["unasked"]))
+    if not docker.get("ServerVersion"):
+        raise CheckFailed(
+            "Docker does not answer on the board: {}".format(docker.get("error", "no reason given"))
+        )
+    found = docker.get("DefaultRuntime")
+    if found != RUNTIME:
+        raise CheckFailed("Docker's default runtime is {}, not {}".format(found, RUNTIME))
+    path = (docker.get("Runtimes") or {}).get(RUNTIME, {}).get("path", "path not told")
+    record.prove("docker info: default runtime {} ({}), Docker {ServerVersion}".format(found, path, **docker))
+
+
+def plugin_registered(params, record):
+    """The plugin's pod is Ready and the kubelet counts its resource."""
+    name = params["node"]
+    node = get("node", name)
+    if node is None:
+        raise CheckFailed("the cluster has no node {}".format(name))
+    if not is_true(node, "Ready"):
+        raise CheckFailed("node {} is not Ready".format(name))
+    item = plugin_pod(name)
+    if item is None:
+        label = (node["metadata"].get("labels") or {}).get(LABEL)
+        raise CheckFailed(
+            "no pod of the device plugin is on {} (its label {} is {})".format(
+                name, LABEL, label or "not set"
+            )
+        )
+    pod = item["metadata"]["name"]
+    try:
+        # Of a plugin that has come with this run the kubelet may not have looked yet.
+        item = wait_until(
+            lambda item: is_true(item, "Ready"),
+            "Ready",
+            READY_SECONDS,
+            "--namespace=" + PLUGIN_NAMESPACE,
+            "pod",
+            pod,
+        )
+    except WatchTimeoutError as timeout:
+        raise CheckFailed(
+            "pod {} of the device plugin is not Ready: {}".format(pod, why(timeout.last))
+        ) from timeout
+    record.prove("pod {} is Ready, image {}".format(pod, item["spec"]["containers"][0]["image"]))
+    capacity = int((get("node", name)["status"].get("capacity") or {}).get(params["resource"], 0))
+    if capacity == 0:
+        raise CheckFailed("the kubelet of {} knows no {}".format(name, params["resource"]))
+    record.prove("capacity {}: {}".format(params["resource"], capacity))
+
+
+def configured(item):
+    """What a plugin's pod was told to offer: (resource, replicas), in the words of the plugin itself."""
+    container = item["spec"]["containers"][0]
+    environment = {entry["name"]: entry.get("value") for entry in container.get("env", [])}
+    path = environment.get("CONFIG_FILE")
+    if not path:
+        return None
+    where = ("--namespace=" + PLUGIN_NAMESPACE, item["metadata"]["name"], "--")
+    said = run("exec", *where, "python3.11", "-m", "tegra_device_plugin", "config", "check", path)
+    match = CONFIGURED.search(said)
+    if match is None:
+        raise CheckFailed(
+            "the device plugin does not say what its configuration means: {}".format(said.strip())
+        )
+    return match.group(2), int(match.group(1))
+
+
+def allocatable(params, gpu, record):
+    """The node offers as many as the plugin was told to; writes `allocatable` and `replicas` into `gpu`."""
+    item = plugin_pod(params["node"])
+    told = configured(item) if item else None
+    resource, replicas = told or (params["resource"], 1)
+    gpu.update(resource=resource, replicas=replicas)
+    status = get("node", params["node"])["status"]
+    found = int((status.get("allocatable") or {}).get(resource, 0))
+    gpu["allocatable"] = found
+    origin = "the plugin's configuration" if told else "no sharing configured"
+    record.prove("allocatable {}: {}, expected {} ({})".format(resource, found, replicas, origin))
+    if found != replicas:
+        raise CheckFailed("the node offers {} {} to pods, not {}".format(found or "no", resource, replicas))

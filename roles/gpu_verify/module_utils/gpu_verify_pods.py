@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods on one node, in a namespace of their own: made, watched, ended and removed.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import json
+import re
+import time
+
+from ansible.module_utils.gpu_verify_runner import CheckFailed
+from ansible.module_utils.k3s_kubectl import (
+    WatchTimeoutError,
+    condition,
+    get,
+    is_true,
+    run,
+    wait_until,
+)
+
+# Device nodes through which CUDA reaches a Tegra GPU: nvmap and one of nvgpu's or the nvidia driver's.
+GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nvidiactl)$")
+# A holder tells what it sees and then lives until it is told to end.
+HOLD = ("sh", "-c", "find /dev -type c; echo ready; until [ -e /dev/shm/end ]; do sleep 0.2; done")
+LOOK = ("sh", "-c", "find /dev -type c; echo ready")
+READY = "ready"
+END = ("sh", "-c", ": > /dev/shm/end")
+# A run that was cut off keeps nobody from the GPU for longer.
+LONGEST_LIFE_SECONDS = 900
+# States of a container from which it does not get out by itself, and for which a proof need not wait.
+HOPELESS = (
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "RunContainerError",
+)
+
+
+def pod(name, params, command, limit=1, security=None):
+    """Manifest of a pod that is scheduled to the node and asks for `limit` GPUs."""
+    container = {
+        "name": "main",
+        "image": params["image"],
+        "imagePullPolicy": "Never",
+        "command": list(command),
+        "resources": {"limits": {params["resource"]: limit}},
+    }
+    spec = {
+        # By label, not by nodeName: the scheduler is part of what is proven.
+        "nodeSelector": {"kubernetes.io/hostname": params["node"]},
+        "tolerations": [{"operator": "Exists"}],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "activeDeadlineSeconds": LONGEST_LIFE_SECONDS,
+        "automountServiceAccountToken": False,
+        "containers": [container],
+    }
+    if params["runtime_class"]:
+        spec["runtimeClassName"] = params["runtime_class"]
+    if security:
+        spec["securityContext"] = security
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def uninvited_pod(name, params, command):
+    """The same for a pod that does not ask but says that it sees all devices, as many images do."""
+    manifest = pod(name, params, command)
+    container = manifest["spec"]["containers"][0]
+    del container["resources"]
+    container["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    return manifest
+
+
+def gpu_nodes(listing):
+    """GPU device nodes in the output of `find /dev -type c`."""
+    return sorted(line for line in listing.splitlines() if GPU_NODES.match(line))
+
+
+def finished(item):
+    """Has the pod ended, well or not?"""
+    return item["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def states(item):
+    """The states of a pod's containers."""
+    return [
+        state
+        for container in item["status"].get("containerStatuses", [])
+        for state in container.get("state", {}).values()
+    ]
+
+
+def settled(item):
+    """Has the pod ended, or is there no use in waiting for it?"""
+    return finished(item) or any(state.get("reason") in HOPELESS for state in states(item))
+
+
+def running(item):
+    """Does the pod run (or is there no use in waiting for that)?"""
+    return settled(item) or is_true(item, "Ready")
+
+
+def refused(resource):
+    """A test whether the scheduler has said that the node has none of the resource left."""
+
+    def check(item):
+        scheduled = condition(item, "PodScheduled")
+        return scheduled.get("status") == "False" and "Insufficient " + resource in scheduled.get(
+            "message", ""
+        )
+
+    return check
+
+
+def why(item):
+    """Why a pod is where it is, in one line for people."""
+    if item is None:
+        return "the pod never appeared"
+    status = item["status"]
+    words = [
+        status.get("phase"),
+        status.get("reason"),
+        status.get("message"),
+        condition(item, "PodScheduled").get("message"),
+    ]
+    words += [state.get(key) for state in states(item) for key in ("reason", "message")]
+    return ": ".join(word for word in words if word)
+
+
+def warning(events, name):
+    """The newest warning about a pod among a namespace's events, '' without one."""
+    told = [
+        event
+        for event in events
+        if event.get("type") == "Warning" and event.get("involvedObject", {}).get("name") == name
+    ]
+    told.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    return "{reason}: {message}".format(**told[-1]) if told else ""
+
+
+class Bench:
+    """The namespace of one node's proof. `params` are the module's: node, image, resource, timeout, ..."""
+
+    def __init__(self, params):
+        self.params = params
+        self.namespace = "gpu-verify-" + params["node"].replace(".", "-")
+
+    def open(self):
+        """Make the namespace, after removing what a cut-off run left."""
+        self.close()
+        run("create", "namespace", self.namespace)
+        # Pods are refused until the namespace has its service account.
+        self._wait(lambda item: True, "the service account", "serviceaccount", "default")
+
+    def close(self):
+        """Remove the namespace and wait until it is gone."""
+        run("delete", "namespace", self.namespace, "--ignore-not-found", self._timeout())
+
+    def clear(self):
+        """Remove all pods and wait until they are gone, and with them their hold on the GPU."""
+        run("delete", "pods", "--all", "--namespace=" + self.namespace, "--grace-period=1", self._timeout())
+
+    def start(self, record, manifest):
+        """Create a pod."""
+        run("create", "--namespace=" + self.namespace, "--filename=-", stdin=json.dumps(manifest))
+        record.note("{} created".format(manifest["metadata"]["name"]))
+
+    def wait(self, name, satisfied, what):
+        """Wait for a pod; CheckFailed says what it did instead."""
+        return self._wait(satisfied, what, "pod", name)
+
+    def wait_running(self, record, name):
+        """Wait until a pod runs; return it."""
+        item = self.wait(name, running, "{} running".format(name))
+        if not is_true(item, "Ready"):
+            raise CheckFailed("{} does not run: {}".format(name, self.story(name, item)))
+        record.note("{} Running".format(name))
+        return item
+
+    def wait_end(self, record, name):
+        """Wait until a pod has ended by itself; return its phase."""
+        item = self.wait(name, settled, "{} ending".format(name))
+        if not finished(item):
+            raise CheckFailed("{} does not start: {}".format(name, self.story(name, item)))
+        record.note("{} ended: {}".format(name, item["status"]["phase"]))
+        return item["status"]["phase"]
+
+    def wait_refused(self, record, name, holders):
+        """Wait until the scheduler refuses a pod because the holders have every GPU."""
+        no_more = refused(self.params["resource"])
+        item = self.wait(name, lambda item: no_more(item) or running(item), "{} Pending".format(name))
+        if not no_more(item):
+            raise CheckFailed("{} did not have to wait although {} held every GPU".format(name, holders))
+        record.note("{} Pending: {}".format(name, condition(item, "PodScheduled")["message"]))
+
+    def end(self, record, name):
+        """Let a holder end by itself."""
+        run("exec", name, "--namespace=" + self.namespace, "--", *END)
+        self.wait_end(record, name)
+
+    def get(self, name):
+        """A pod as it is now, {} if it is gone."""
+        return get("pod", name, "--namespace=" + self.namespace) or {}
+
+    def events(self):
+        """The namespace's events."""
+        return (get("events", "--namespace=" + self.namespace) or {"items": []})["items"]
+
+    def log(self, name, last_line=None):
+        """A pod's output, waited for until it has the last line."""
+        deadline = time.monotonic() + self.params["timeout"]
+        while True:
+            text = run("logs", name, "--namespace=" + self.namespace)
+            if last_line is None or last_line in text.splitlines() or time.monotonic() > deadline:
+                return text
+            time.sleep(0.2)
+
+    def story(self, name, item):
+        """Where a pod is and what the cluster last warned of, in one line."""
+        return "; ".join(part for part in (why(item), warning(self.events(), name)) if part)
+
+    def _wait(self, satisfied, what, *argv):
+        try:
+            return wait_until(satisfied, what, self.params["timeout"], "--namespace=" + self.namespace, *argv)
+        except WatchTimeoutError as timeout:
+            detail = self.story(argv[1], timeout.last) if argv[0] == "pod" else "it never appeared"
+            raise CheckFailed("{} ({})".format(timeout, detail)) from timeout
+
+    def _timeout(self):
+        return "--timeout={}s".format(self.params["timeout"])
+
+
+def requested(item, resource):
+    """How many of the resource a pod holds; a finished pod holds nothing."""
+    if finished(item):
+        return 0
+    return sum(
+        int(container.get("resources", {}).get("limits", {}).get(resource, 0))
+        for container in item["spec"]["containers"]
+    )
+
+
+def holders(node, resource):
+    """Pods (namespace/name) that hold the resource on a node."""
+    pods = get("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + node) or {"items": []}
+    return [
+        "{namespace}/{name}".format(**item["metadata"])
+        for item in pods["items"]
+        if requested(item, resource) > 0
+    ]

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs checks one after the other and writes down each: status, seconds, evidence, diagnosis.
+
+A check is a function of one Record. It returns when it has passed, raises CheckFailed when the answer is no,
+and Skipped when it does not apply; anything else that it raises says that the verification itself broke.
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import datetime
+import time
+
+GUIDE = "docs/troubleshooting.md"
+PASSED, FAILED, SKIPPED, ERROR = "passed", "failed", "skipped", "error"
+WORDS = {FAILED: "failed", SKIPPED: "was skipped", ERROR: "could not be checked"}
+MEND = "The reason names what kept verification from working: mend that and run playbooks/verify.yml again."
+
+
+class CheckFailed(Exception):  # noqa: N818 - a verdict on the board, not an error of the check
+    """The check's answer is no; the text says why, in one line."""
+
+
+class Skipped(Exception):  # noqa: N818 - as above
+    """The check does not apply; the text says why, in one line."""
+
+
+def now():
+    """The time in UTC with milliseconds, in ISO 8601."""
+    return datetime.datetime.utcnow().isoformat(timespec="milliseconds") + "Z"
+
+
+class Record:
+    """What one check writes down while it runs; `entry` is what the report gets."""
+
+    def __init__(self, check, entry=None):
+        self.check = check
+        self.entry = entry or {
+            "id": check["id"],
+            "title": check["title"],
+            "status": ERROR,
+            "seconds": 0.0,
+            "evidence": [],
+            "events": [],
+            "reason": "",
+            "diagnosis": [],
+            "fix": "",
+            "url": "{}#{}".format(GUIDE, check["id"]),
+        }
+
+    def prove(self, text):
+        """Write down what was found."""
+        self.entry["evidence"].append(text)
+
+    def note(self, text):
+        """Write down what happened just now."""
+        self.entry["events"].append({"at": now(), "event": text})
+
+    def end(self, status, reason=""):
+        """Write down the verdict; what did not pass gets the way to mend it."""
+        self.entry.update(status=status, reason=reason)
+        self.entry["fix"] = {FAILED: self.check["fix"], ERROR: MEND}.get(status, "")
+
+
+def hindrance(check, statuses):
+    """Why a check cannot be tried, by the statuses ({id: status}) of those it needs; None if it can."""
+    for name in check.get("needs", []):
+        status = statuses.get(name)
+        if status in WORDS:
+            return "needs {}, which {}".format(name, WORDS[status])
+    return None
+
+
+def run_check(record, function, diagnose, obstacle=None):
+    """Run one check, unless an obstacle says why not to; return the report's entry.
+
+    `diagnose` gives the `diagnosis` of a check that did not pass.
+    """
+    if obstacle:
+        record.end(SKIPPED, obstacle)
+        return record.entry
+    begin = time.monotonic()
+    try:
+        function(record)
+        record.end(PASSED)
+    except Skipped as skipped:
+        record.end(SKIPPED, str(skipped))
+    except CheckFailed as failed:
+        record.end(FAILED, str(failed))
+    except Exception as error:  # whatever it is, the board gets its report
+        record.end(ERROR, "{}: {}".format(type(error).__name__, error))
+    if record.entry["status"] in (FAILED, ERROR):
+        record.entry["diagnosis"] = diagnose()
+    record.entry["seconds"] = round(record.entry["seconds"] + time.monotonic() - begin, 3)
+    return record.entry
+
+
+def run_checks(checks, functions, statuses, diagnose, obstacle=None):
+    """Run checks in order; `functions` and `statuses` (of earlier checks, {id: status}) are by id."""
+    known = dict(statuses)
+    entries = []
+    for check in checks:
+        entry = run_check(
+            Record(check), functions[check["id"]], diagnose, obstacle or hindrance(check, known)
+        )
+        known[entry["id"]] = entry["status"]
+        entries.append(entry)
+    return entries

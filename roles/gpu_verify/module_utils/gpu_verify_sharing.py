@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that as many pods hold the GPU as should, and that one keeps it while its kubelet restarts.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import time
+
+from ansible.module_utils.gpu_verify_diagnosis import PLUGIN_NAMESPACE, plugin_pod
+from ansible.module_utils.gpu_verify_pods import HOLD, READY, gpu_nodes, holders, pod
+from ansible.module_utils.gpu_verify_runner import CheckFailed
+from ansible.module_utils.k3s_kubectl import KubectlError, WatchTimeoutError, get, is_true, run, wait_until
+
+POLL_SECONDS = 1.0
+# The plugin's word for a registration that a kubelet took.
+REGISTERED = "registered {}"
+
+
+def see_nodes(bench, gpu, record, name):
+    """A holder has GPU device nodes; writes `device_nodes` into `gpu`."""
+    nodes = gpu_nodes(bench.log(name, READY))
+    if not nodes:
+        raise CheckFailed(
+            "{} runs, but no GPU device node is inside it: is nvidia the default runtime?".format(name)
+        )
+    gpu["device_nodes"] = nodes
+    record.prove("{} has {} GPU device nodes, among them {}".format(name, len(nodes), nodes[-1]))
+
+
+def hold_all(bench, gpu, record):
+    """Fill the node with holders; one pod more must wait. Returns (holders, waiter), by name."""
+    count = gpu["allocatable"]
+    names = ["pod{}".format(number) for number in range(1, count + 1)]
+    waiter = "pod{}".format(count + 1)
+    for name in names:
+        bench.start(record, pod(name, bench.params, HOLD))
+    for name in names:
+        bench.wait_running(record, name)
+    see_nodes(bench, gpu, record, names[0])
+    bench.start(record, pod(waiter, bench.params, HOLD))
+    bench.wait_refused(record, waiter, ", ".join(names))
+    # Only overlap proves sharing, and exclusiveness: all holders must be there now.
+    for name in names:
+        if not is_true(bench.get(name), "Ready"):
+            raise CheckFailed("{} ended before {} was seen waiting".format(name, waiter))
+    return names, waiter
+
+
+def hand_over(bench, record, names, waiter):
+    """A holder ends and the waiter runs; then all end, so that the namespace goes at once."""
+    bench.end(record, names[0])
+    bench.wait_running(record, waiter)
+    record.prove("{} runs since {} has ended".format(waiter, names[0]))
+    for name in [*names[1:], waiter]:
+        bench.end(record, name)
+
+
+def concurrency(bench, gpu, record):
+    """One pod holds the GPU, the next waits until it ends."""
+    names, waiter = hold_all(bench, gpu, record)
+    record.prove(
+        "{} was Pending (Insufficient {resource}) while {} ran".format(waiter, names[0], **bench.params)
+    )
+    hand_over(bench, record, names, waiter)
+
+
+def time_slicing(bench, gpu, record):
+    """As many pods as replicas run at the same instant, and one more waits until one of them ends."""
+    names, waiter = hold_all(bench, gpu, record)
+    record.prove(
+        "{} ran at the same instant, {} was Pending (Insufficient {resource})".format(
+            ", ".join(names), waiter, **bench.params
+        )
+    )
+    hand_over(bench, record, names, waiter)
+
+
+def identity(item):
+    """What a restart of a pod's container would change: its id and the count of restarts."""
+    status = item["status"]["containerStatuses"][0]
+    return {"container": status.get("containerID"), "restarts": status.get("restartCount")}
+
+
+def registrations(params):
+    """How often the plugin on the node says that a kubelet took its registration."""
+    item = plugin_pod(params["node"])
+    if item is None:
+        raise CheckFailed("no pod of the device plugin is on {}".format(params["node"]))
+    log = run("logs", "--namespace=" + PLUGIN_NAMESPACE, item["metadata"]["name"])
+    return log.count(REGISTERED.format(params["resource"]))
+
+
+def hold(bench, record):
+    """Before the kubelet restarts: one pod holds the GPU. Returns what to compare afterwards."""
+    name = "holder"
+    bench.start(record, pod(name, bench.params, HOLD))
+    item = bench.wait_running(record, name)
+    return dict(identity(item), registrations=registrations(bench.params))
+
+
+def wait_registered(bench, before, record):
+    """Wait until the plugin has registered with the new kubelet and the node offers its GPUs again."""
+    params = bench.params
+    deadline = time.monotonic() + params["timeout"]
+    said = "no answer"
+    while time.monotonic() < deadline:
+        try:
+            if registrations(params) > before:
+                record.note("the device plugin has registered again")
+                return
+            said = "no new registration in its log"
+        except (CheckFailed, KubectlError) as error:  # an API server that restarts as well, or its kubelet
+            said = str(error)
+        time.sleep(POLL_SECONDS)
+    raise CheckFailed(
+        "the device plugin did not register again within {} s: {}".format(params["timeout"], said)
+    )
+
+
+def wait_offered(bench, count, record):
+    """Wait until the node is Ready and offers `count` GPUs."""
+    params = bench.params
+
+    def offers(node):
+        found = (node["status"].get("allocatable") or {}).get(params["resource"], 0)
+        return is_true(node, "Ready") and int(found) == count
+
+    try:
+        wait_until(
+            offers, "{} {}".format(count, params["resource"]), params["timeout"], "node", params["node"]
+        )
+    except WatchTimeoutError as timeout:
+        raise CheckFailed(
+            "after the restart the node does not offer it again: {}".format(timeout)
+        ) from timeout
+    record.note("node {} offers {} {}".format(params["node"], count, params["resource"]))
+
+
+def restarted(bench, gpu, held, record):
+    """After the kubelet's restart: the holder has not noticed, and the rest of the GPUs is all there is."""
+    params, name = bench.params, "holder"
+    wait_registered(bench, held["registrations"], record)
+    wait_offered(bench, gpu["allocatable"], record)
+    item = get("pod", name, "--namespace=" + bench.namespace)
+    if item is None or not is_true(item, "Ready"):
+        raise CheckFailed("the pod that held the GPU does not run any more")
+    if identity(item) != {key: held[key] for key in ("container", "restarts")}:
+        raise CheckFailed("the pod that held the GPU was started again")
+    record.prove("the pod that holds the GPU is the same container, {}".format(held["container"]))
+    found = holders(params["node"], params["resource"])
+    if len(found) != 1:
+        raise CheckFailed("one pod should hold the GPU, but these do: {}".format(", ".join(found)))
+    record.prove("allocatable is {} again, held by {}".format(gpu["allocatable"], found[0]))
+    # Asking for all of them tells whether the new kubelet and the scheduler know of the holder.
+    waiter = "waiter"
+    bench.start(record, pod(waiter, params, HOLD, limit=gpu["allocatable"]))
+    bench.wait_refused(record, waiter, name)
+    if gpu["replicas"] == 1:
+        bench.end(record, name)
+        bench.wait_running(record, waiter)
+    else:
+        bench.start(record, pod("sharer", params, HOLD))
+        bench.wait_running(record, "sharer")
+    record.prove("the restarted kubelet gives the GPU out: a further pod runs with it")

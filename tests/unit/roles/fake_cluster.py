@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SIMULATED kubectl with one node, whose scheduler counts GPUs and whose pods do as they are named."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+RESOURCE = "nvidia.com/gpu"
+UTILS = ("pods", "node", "sharing", "diagnosis", "access")
+FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
+PASSED = """\
+Detected 1 CUDA Capable device(s)
+
+Device 0: "Orin"
+  CUDA Capability Major/Minor version number:    8.7
+  Total amount of global memory:                 8192 MBytes ({memory_bytes} bytes)
+  (016) Multiprocessors, (128) CUDA Cores/MP:    2048 CUDA Cores
+  Integrated GPU sharing Host Memory:            {integrated}
+Result = PASS
+"""
+
+
+@dataclass
+class FakeCluster:
+    """The fields are faults that a test orders."""
+
+    replicas: int = 1
+    allocatable: int = 1
+    capacity: int = 1
+    ready: bool = True
+    plugin: str | None = "ready"
+    query: str = "passed"
+    refuses: bool = False  # the container runtime refuses pods that ask
+    root_only: bool = False
+    blind: bool = False  # what has not asked cannot even look
+    exclusive: bool = True
+    silent: bool = False
+    nodes: str = "/dev/nvmap"
+    uninvited_nodes: str = ""
+    integrated: str = "Yes"
+    memory_bytes: int = 8 << 30
+    users: list[str] = field(default_factory=list)
+    registers_again: bool = False
+    restarts_holder: bool = False
+    manifests: dict[str, Any] = field(default_factory=dict)
+    pods: dict[str, str] = field(default_factory=dict)
+    namespaces: set[str] = field(default_factory=set)
+    logs_of_plugin: int = 0
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Take kubectl's place in all modules that call it."""
+        kubectl = importlib.import_module("ansible.module_utils.k3s_kubectl")
+        self.error, self.timed_out = kubectl.KubectlError, kubectl.WatchTimeoutError
+        for util in UTILS:
+            module = importlib.import_module(f"ansible.module_utils.gpu_verify_{util}")
+            for name in ("run", "get", "wait_until"):
+                monkeypatch.setattr(module, name, getattr(self, name), raising=False)
+        sharing = importlib.import_module("ansible.module_utils.gpu_verify_sharing")
+        monkeypatch.setattr(sharing, "POLL_SECONDS", 0.01)
+        # A clock of its own: a second passes with each look at it.
+        ticks = iter(range(10_000))
+        monkeypatch.setattr(sharing.time, "monotonic", lambda: float(next(ticks)))
+
+    def share(self, replicas: int) -> None:
+        """Time-slicing, as configured at the plugin."""
+        self.replicas = self.allocatable = self.capacity = replicas
+
+    def run(self, *argv: str, stdin: str = "", accept: tuple[int, ...] = (0,)) -> str:
+        """Answer a call of kubectl."""
+        if self.silent:
+            raise self.error("connection refused")
+        match argv:
+            case ("create", "namespace", name):
+                self.namespaces.add(name)
+            case ("delete", "namespace", name, *_):
+                self.namespaces.discard(name)
+                self.pods.clear()
+            case ("delete", "pods", *_):
+                self.pods.clear()
+            case ("create", *_):
+                assert self.namespaces, "a pod without its namespace"
+                manifest = json.loads(stdin)
+                self.manifests[manifest["metadata"]["name"]] = manifest
+                self.pods[manifest["metadata"]["name"]] = "new"
+            case ("exec", _, _, *command) if "check" in command:
+                return f"/etc/config.yaml: good: {self.replicas} x {RESOURCE}\n"
+            case ("exec", name, *_):
+                self.pods[name] = "ended"
+            case ("logs", "--namespace=kube-system", *_):
+                self.logs_of_plugin += 1
+                return f"registered {RESOURCE}\n" * (self.logs_of_plugin if self.registers_again else 1)
+            case ("logs", name, *_):
+                return self.log(name)
+        return ""
+
+    def log(self, name: str) -> str:
+        """The output of a pod."""
+        failed = FAILED if self.query == "failed" or (self.root_only and name == "nonroot") else ""
+        match name:
+            case "devicequery" | "nonroot":
+                passed = PASSED.format(memory_bytes=self.memory_bytes, integrated=self.integrated)
+                return f"uid=1000 gid=1000 groups=44\n{failed or passed}"
+            case "uninvited":
+                return "" if self.blind else f"{self.uninvited_nodes}\nready\n"
+        return f"{self.nodes}\nready\n"
+
+    def get(self, kind: str, *argv: str) -> dict[str, Any] | None:
+        """One object or a list."""
+        if self.silent:
+            raise self.error("connection refused")
+        match kind:
+            case "node":
+                return self.node()
+            case "pods" if any(word.startswith("--selector") for word in argv):
+                return {"items": [self.plugin_pod()] if self.plugin else []}
+            case "pods" if "--all-namespaces" in argv:
+                return {"items": [*map(self.user, self.users), *self.holding()]}
+            case "pods" | "events":
+                return {"items": self.warnings() if kind == "events" else []}
+        return self.pod(argv[0])
+
+    def wait_until(self, satisfied: Any, what: str, _timeout: int, *argv: str) -> dict[str, Any]:
+        """A watch: what does not satisfy at once never will."""
+        kind, name = argv[-2:]
+        item = self.node() if kind == "node" else self.plugin_pod() if name == "plugin" else self.pod(name)
+        if not satisfied(item):
+            raise self.timed_out(f"{what} did not happen", item)
+        return item
+
+    def node(self) -> dict[str, Any]:
+        """The node."""
+        return {
+            "metadata": {"labels": {}},
+            "status": {
+                "capacity": {RESOURCE: str(self.capacity)},
+                "allocatable": {RESOURCE: str(self.allocatable)},
+                "conditions": [
+                    {"type": "Ready", "status": "True" if self.ready else "False", "message": "kubelet"}
+                ],
+            },
+        }
+
+    def plugin_pod(self) -> dict[str, Any]:
+        """The device plugin's pod."""
+        environment = [{"name": "CONFIG_FILE", "value": "/etc/config.yaml"}] if self.replicas > 1 else []
+        return {
+            "metadata": {"name": "plugin"},
+            "spec": {"containers": [{"image": "plugin:1", "env": environment}]},
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True" if self.plugin == "ready" else "False"}],
+            },
+        }
+
+    def user(self, name: str) -> dict[str, Any]:
+        """Somebody's pod that holds a GPU."""
+        return {
+            "metadata": {"namespace": "default", "name": name},
+            "status": {"phase": "Running"},
+            "spec": {"containers": [{"resources": {"limits": {RESOURCE: "1"}}}]},
+        }
+
+    def holding(self) -> list[dict[str, Any]]:
+        """The proof's own pods that run."""
+        return [self.user(name) for name, state in self.pods.items() if state == "running"]
+
+    def warnings(self) -> list[dict[str, Any]]:
+        """What the kubelet says of pods that its runtime refuses."""
+        return [
+            {
+                "type": "Warning",
+                "reason": "Failed",
+                "message": "unsupported device id: X",
+                "involvedObject": {"name": name},
+            }
+            for name in self.pods
+            if self.refuses
+        ]
+
+    def pod(self, name: str) -> dict[str, Any]:
+        """A pod of the proof as it is now."""
+        status: dict[str, Any] = {"phase": "Pending"}
+        if name not in self.pods:
+            return {"status": {"phase": "Active"}}  # the namespace's service account
+        if self.refuses:
+            status["containerStatuses"] = [{"state": {"waiting": {"reason": "RunContainerError"}}}]
+        elif name in ("devicequery", "nonroot"):
+            status["phase"] = "Failed" if FAILED in self.log(name) else "Succeeded"
+        elif name == "uninvited" or self.pods[name] == "ended":
+            status["phase"] = "Succeeded"
+        elif self.exclusive and self.full(name):
+            refused = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+            status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": refused}]
+        else:
+            self.pods[name] = "running"
+            container = f"docker://{self.logs_of_plugin if self.restarts_holder else 1}"
+            status = {
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "containerStatuses": [
+                    {"containerID": container, "restartCount": 0, "state": {"running": {}}}
+                ],
+            }
+        return {"metadata": {"name": name}, "status": status}
+
+    def full(self, name: str) -> bool:
+        """Do others hold every GPU?"""
+        others = [other for other, state in self.pods.items() if state == "running" and other != name]
+        return len(others) >= self.allocatable

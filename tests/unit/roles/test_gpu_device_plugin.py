@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifest of the device plugin as the role renders it."""
+
+import json
+from typing import Any
+
+from tests.unit.roles.conftest import ROLES, Load
+
+
+def test_daemonset_gets_image_and_its_id_and_is_never_pulled(load: Load) -> None:
+    plain = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
+    render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
+    daemonset = next(
+        document
+        for document in map(
+            json.loads, render(plain, "plugin:9", "sha256:ab", "docker", False).split("---\n")[1:]
+        )
+        if document["kind"] == "DaemonSet"
+    )
+    template = daemonset["spec"]["template"]
+    assert {container["image"] for container in template["spec"]["containers"]} == {"plugin:9"}
+    assert {container["imagePullPolicy"] for container in template["spec"]["containers"]} == {"Never"}
+    assert template["metadata"]["annotations"]["jetson-k3s.github.io/image-id"] == "sha256:ab"
+    # Docker mode: K3s refuses any runtimeClassName there.
+    assert "runtimeClassName" not in template["spec"]
+
+
+def rendered(load: Load, container_runtime: str, strict: bool) -> dict[str, dict[str, Any]]:
+    """Rendered objects by kind."""
+    plain = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
+    render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
+    texts = render(plain, "plugin:9", "sha256:ab", container_runtime, strict).split("---\n")[1:]
+    return {document["kind"]: document for document in map(json.loads, texts)}
+
+
+def test_containerd_gets_the_runtime_class_that_docker_has_not(load: Load) -> None:
+    assert set(rendered(load, "docker", False)) == {"DaemonSet"}
+    assert rendered(load, "containerd", False)["RuntimeClass"]["handler"] == "nvidia"
+
+
+def test_strict_mode_hands_out_volume_mounts(load: Load) -> None:
+    def arguments(strict: bool) -> list[str]:
+        spec = rendered(load, "docker", strict)["DaemonSet"]["spec"]["template"]["spec"]
+        found: list[str] = spec["containers"][0]["args"]
+        return found
+
+    assert set(arguments(True)) - set(arguments(False)) == {"--device-list-strategy=volume-mounts"}

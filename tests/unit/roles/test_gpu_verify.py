@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of role gpu_verify against a simulated kubectl, stage by stage as the role calls them."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.roles.conftest import ROLES, Load
+from tests.unit.roles.fake_cluster import FakeCluster
+
+CATALOGUE = yaml.safe_load((ROLES / "gpu_verify/vars/main.yml").read_text())["__gpu_verify_checks"]
+MEMORY_BYTES = 8 << 30
+ENGINE = {
+    "ServerVersion": "20.10.24",
+    "DefaultRuntime": "nvidia",
+    "Runtimes": {"nvidia": {"path": "/usr/bin/x"}},
+}
+
+
+class Verification:
+    """The role's stages, run in order against a cluster."""
+
+    def __init__(self, load: Load, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.module = load("gpu_verify/library/gpu_checks.py")
+        self.filters = load("gpu_verify/filter_plugins/gpu_verify_report.py")
+        self.busy = ""
+        self.mode = "standard"
+        self.given: dict[str, Any] = {
+            "engine": ENGINE,
+            "video_group": 44,
+            "memory_bytes": MEMORY_BYTES,
+            "strict": False,
+            "restart_error": "",
+        }
+        self.results: dict[str, Any] = {}
+        cluster.install(monkeypatch)
+
+    def state(self) -> Any:
+        return self.filters.state_after(self.results, CATALOGUE, self.busy)
+
+    def stage(self, name: str) -> None:
+        """One call of the module; an error of kubectl is the module's failure."""
+        known = self.state()
+        bench = {
+            "node": "jetson-1",
+            "image": "dq:1",
+            "command": ["deviceQuery"],
+            "runtime_class": None,
+            "timeout": 5,
+        }
+        given = {
+            **self.given,
+            "stage": name,
+            "checks": self.filters.of_stage(CATALOGUE, name, known),
+            "known": known,
+            "bench": bench,
+        }
+        params = self.module.settings(given)
+        part = {"started": "2026-11-21T01:00:00.000Z", "checks": [], "gpu": params["gpu"]}
+        try:
+            self.module.STAGES[name](self.module.Bench(params), part)
+        except (self.module.KubectlError, OSError) as error:
+            self.results[name] = {"msg": str(error), "part": part}
+            return
+        part["ended"] = "2026-11-21T01:00:01.500Z"
+        self.results[name] = {"part": part}
+
+    def report(self, *stages: str) -> Any:
+        """The report after these stages, by default those of the mode `standard`."""
+        for name in stages or ("node", "access", "sharing", "close"):
+            self.stage(name)
+        return self.filters.report(
+            self.state(), CATALOGUE, mode=self.mode, board={}, software={"k3s": "v1.33.5+k3s1"}, now="2026"
+        )
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """A node with one GPU, all well."""
+    return FakeCluster()
+
+
+@pytest.fixture
+def verification(load: Load, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Verification:
+    """The stages against that cluster."""
+    return Verification(load, cluster, monkeypatch)
+
+
+def checks(report: Any) -> dict[str, Any]:
+    """The checks of a report by id."""
+    return {check["id"]: check for check in report["checks"]}
+
+
+def statuses(report: Any) -> dict[str, str]:
+    """The statuses of a report by id."""
+    return {check["id"]: check["status"] for check in report["checks"]}
+
+
+def test_healthy_board_passes_everything_but_the_restart(verification: Verification) -> None:
+    report = verification.report()
+    assert (report["ok"], report["exit_code"], report["failures"]) == (True, 0, [])
+    assert statuses(report) == {
+        "default-runtime": "passed",
+        "plugin-registered": "passed",
+        "allocatable": "passed",
+        "device-query": "passed",
+        "non-root": "passed",
+        "uninvited": "passed",
+        "concurrency": "passed",
+        "unified-memory": "passed",
+        "kubelet-restart": "skipped",
+    }
+    assert report["simulated"] is False
+    assert report["gpu"]["device_nodes"] == ["/dev/nvmap"]
+    assert report["seconds"] == 1.5
+
+
+def test_nothing_is_left_behind(verification: Verification, cluster: FakeCluster) -> None:
+    cluster.exclusive = False
+    verification.report()
+    assert cluster.namespaces == set()
+
+
+def test_every_check_has_what_the_contract_asks_for(verification: Verification) -> None:
+    for check in verification.report()["checks"]:
+        assert set(check) == {
+            "id", "title", "status", "seconds", "evidence", "events", "reason", "diagnosis", "fix", "url",
+        }  # fmt: skip
+        assert check["url"] == f"docs/troubleshooting.md#{check['id']}"
+        assert bool(check["reason"]) == (check["status"] != "passed")
+
+
+def test_concurrency_is_one_pod_running_and_one_pending(verification: Verification) -> None:
+    told = [event["event"] for event in checks(verification.report())["concurrency"]["events"]]
+    pending = next(index for index, event in enumerate(told) if event.startswith("pod2 Pending"))
+    assert (
+        told.index("pod1 Running")
+        < pending
+        < told.index("pod1 ended: Succeeded")
+        < told.index("pod2 Running")
+    )
+    assert "Insufficient nvidia.com/gpu" in told[pending]
+
+
+def test_shared_gpu_is_tried_with_all_replicas_at_once(
+    verification: Verification, cluster: FakeCluster
+) -> None:
+    cluster.share(3)
+    report = verification.report()
+    assert "concurrency" not in statuses(report)
+    shared = checks(report)["time-slicing"]
+    assert shared["status"] == "passed"
+    assert "pod1, pod2, pod3 ran at the same instant, pod4 was Pending" in shared["evidence"][1]
+    assert report["gpu"]["replicas"] == 3
+
+
+# A broken board, the check that must fail, and words of its reason.
+BROKEN = [
+    ({"runtime": "runc"}, "default-runtime", "Docker's default runtime is runc, not nvidia"),
+    ({"engine_error": "permission denied"}, "default-runtime", "permission denied"),
+    ({"plugin": None}, "plugin-registered", "no pod of the device plugin"),
+    ({"plugin": "broken"}, "plugin-registered", "is not Ready"),
+    ({"ready": False}, "plugin-registered", "is not Ready"),
+    ({"capacity": 0, "allocatable": 0}, "plugin-registered", "knows no nvidia.com/gpu"),
+    ({"allocatable": 0}, "allocatable", "offers no nvidia.com/gpu to pods, not 1"),
+    ({"allocatable": 2}, "allocatable", "offers 2 nvidia.com/gpu to pods, not 1"),
+    ({"query": "failed"}, "device-query", "CUDA error 100: no CUDA-capable device is detected"),
+    ({"refuses": True}, "device-query", "unsupported device id: X"),
+    ({"root_only": True}, "non-root", "CUDA error 100"),
+    ({"blind": True}, "uninvited", "could not look"),
+    ({"exclusive": False}, "concurrency", "pod2 did not have to wait although pod1 held every GPU"),
+    ({"nodes": "/dev/null"}, "concurrency", "no GPU device node is inside"),
+    ({"integrated": "No"}, "unified-memory", "does not call this GPU integrated"),
+    ({"memory_bytes": MEMORY_BYTES // 2}, "unified-memory", "of the board's 8192 MiB"),
+]
+
+
+@pytest.mark.parametrize(("fault", "failing", "words"), BROKEN)
+def test_broken_board_fails_the_right_check(
+    verification: Verification, cluster: FakeCluster, fault: dict[str, Any], failing: str, words: str
+) -> None:
+    fault = dict(fault)
+    if "runtime" in fault:
+        verification.given["engine"] = {**ENGINE, "DefaultRuntime": fault.pop("runtime")}
+    if "engine_error" in fault:
+        verification.given["engine"] = {"error": fault.pop("engine_error")}
+    for name, value in fault.items():
+        setattr(cluster, name, value)
+    report = verification.report()
+    assert [name for name, status in statuses(report).items() if status == "failed"] == [failing]
+    check = checks(report)[failing]
+    assert words in check["reason"]
+    assert check["fix"] == next(one["fix"] for one in CATALOGUE if one["id"] == failing)
+    assert any(source["source"] == "node jetson-1" for source in check["diagnosis"])
+    assert (report["ok"], report["exit_code"]) == (False, 1)
+    assert report["failures"] == [f"{failing}: {check['reason']}"]
+    assert cluster.namespaces == set()
+
+
+def test_what_needs_a_failed_check_is_skipped_and_says_so(
+    verification: Verification, cluster: FakeCluster
+) -> None:
+    cluster.plugin = None
+    report = checks(verification.report())
+    assert report["allocatable"]["reason"] == "needs plugin-registered, which failed"
+    assert report["device-query"]["reason"] == "needs plugin-registered, which failed"
+    assert report["concurrency"]["reason"] == "needs device-query, which was skipped"
+
+
+def test_failed_check_leaves_the_gpu_to_the_next(verification: Verification, cluster: FakeCluster) -> None:
+    cluster.root_only = True
+    report = verification.report()
+    assert statuses(report)["concurrency"] == "passed"
+
+
+@pytest.mark.parametrize(("strict", "status"), [(False, "passed"), (True, "failed")])
+def test_pod_that_has_not_asked_is_reported_and_fails_in_strict_mode_only(
+    verification: Verification, cluster: FakeCluster, strict: bool, status: str
+) -> None:
+    cluster.uninvited_nodes = "/dev/nvhost-gpu\n/dev/nvmap"
+    verification.given["strict"] = strict
+    check = checks(verification.report())["uninvited"]
+    assert check["status"] == status
+    assert "has 2 GPU device nodes: /dev/nvhost-gpu, /dev/nvmap" in check["evidence"][0]
+    assert "resources" not in cluster.manifests["uninvited"]["spec"]["containers"][0]
+
+
+def test_user_is_nobody_but_in_the_group_video(verification: Verification, cluster: FakeCluster) -> None:
+    verification.report()
+    security = cluster.manifests["nonroot"]["spec"]["securityContext"]
+    assert (security["runAsUser"], security["supplementalGroups"]) == (1000, [44])
+
+
+@pytest.mark.parametrize(
+    ("mode", "users", "reason"),
+    [
+        ("undisturbed", [], "mode undisturbed starts no pod"),
+        ("standard", ["train"], "in use by default/train"),
+    ],
+)
+def test_undisturbed_and_a_gpu_in_use_start_no_pod(
+    verification: Verification, cluster: FakeCluster, mode: str, users: list[str], reason: str
+) -> None:
+    verification.mode = mode
+    verification.busy = reason if mode == "undisturbed" else ""
+    cluster.users = users
+    report = verification.report()
+    assert cluster.manifests == {}
+    assert report["ok"] is True
+    skipped = [check for check in report["checks"] if check["status"] == "skipped"]
+    assert len(skipped) == 6
+    assert all(reason in check["reason"] for check in skipped if check["id"] != "kubelet-restart")
+
+
+FULL = ("node", "access", "sharing", "hold", "restarted", "close")
+
+
+def test_full_mode_finds_the_holder_untouched(verification: Verification, cluster: FakeCluster) -> None:
+    verification.mode = "full"
+    cluster.registers_again = True
+    report = verification.report(*FULL)
+    check = checks(report)["kubelet-restart"]
+    assert (check["status"], report["ok"]) == ("passed", True), check["reason"]
+    told = [event["event"] for event in check["events"]]
+    assert told.index("holder Running") < told.index("the kubelet was restarted")
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [
+        ({"registers_again": False}, "failed", "did not register again"),
+        ({"restarts_holder": True}, "failed", "was started again"),
+        ({"restart_error": "Unit k3s.service not found"}, "error", "Unit k3s.service not found"),
+    ],
+)
+def test_restart_that_is_noticed_fails(
+    verification: Verification, cluster: FakeCluster, fault: dict[str, Any], status: str, words: str
+) -> None:
+    cluster.registers_again = True
+    verification.given["restart_error"] = fault.pop("restart_error", "")
+    for name, value in fault.items():
+        setattr(cluster, name, value)
+    check = checks(verification.report(*FULL))["kubelet-restart"]
+    assert (check["status"], words in check["reason"]) == (status, True), check["reason"]
+
+
+def test_silent_cluster_is_not_verified(verification: Verification, cluster: FakeCluster) -> None:
+    cluster.silent = True
+    report = verification.report()
+    assert (report["ok"], report["exit_code"]) == (False, 2)
+    assert statuses(report)["plugin-registered"] == "error"
+    assert "connection refused" in report["failures"][0]
+    assert set(statuses(report).values()) == {"error", "skipped"}
+
+
+def test_module_that_breaks_is_not_verified(verification: Verification) -> None:
+    verification.results["node"] = {"unreachable": True, "msg": "Failed to connect to the host via ssh"}
+    report = verification.report("access", "sharing", "close")
+    assert report["exit_code"] == 2
+    assert checks(report)["default-runtime"]["reason"] == "Failed to connect to the host via ssh"
+    assert checks(report)["concurrency"]["status"] == "skipped"
+
+
+def test_pods_that_cannot_be_removed_are_told(verification: Verification, cluster: FakeCluster) -> None:
+    for stage in ("node", "access", "sharing"):
+        verification.stage(stage)
+    cluster.silent = True
+    report = verification.report("close")
+    assert (report["ok"], report["exit_code"]) == (False, 2)
+    assert report["failures"] == ["cleaning up: connection refused"]
+
+
+def test_board_that_could_not_be_asked_is_no_failed_board(verification: Verification) -> None:
+    verification.given["engine"] = {"unasked": "ssh: connect to host jetson-1 port 22"}
+    report = verification.report()
+    assert checks(report)["default-runtime"]["status"] == "error"
+    assert report["exit_code"] == 2
+
+
+def test_checks_are_known_to_the_module_and_need_earlier_ones(load: Load) -> None:
+    names = [check["id"] for check in CATALOGUE]
+    assert len(set(names)) == len(names)
+    for position, check in enumerate(CATALOGUE):
+        assert set(check["needs"]) <= set(names[:position]), check["id"]
+        assert check["fix"] and check["title"]
+
+
+@pytest.fixture
+def pods(load: Load) -> ModuleType:
+    return load("gpu_verify/module_utils/gpu_verify_pods.py")
+
+
+def test_pods_name_the_runtime_in_containerd_mode_only(pods: ModuleType) -> None:
+    params = {"node": "a", "image": "b", "resource": "nvidia.com/gpu", "runtime_class": None}
+    assert "runtimeClassName" not in pods.pod("p", params, ["x"])["spec"]
+    named = pods.pod("p", {**params, "runtime_class": "nvidia"}, ["x"])["spec"]
+    assert named["runtimeClassName"] == "nvidia"
+
+
+def test_gpu_nodes_are_told_from_other_devices(pods: ModuleType) -> None:
+    others = ["/dev/null", "/dev/nvme0", "/dev/tty", "ready"]
+    nodes = ["/dev/nvgpu/igpu0/as", "/dev/nvhost-ctrl-gpu", "/dev/nvidia0", "/dev/nvmap"]
+    assert pods.gpu_nodes("\n".join(others + nodes[::-1])) == nodes
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.", True),
+        ("0/1 nodes are available: 1 Insufficient cpu.", False),
+    ],
+)
+def test_only_the_schedulers_word_about_this_resource_is_a_refusal(
+    pods: ModuleType, message: str, expected: bool
+) -> None:
+    scheduled = {"type": "PodScheduled", "status": "False", "message": message}
+    item = {"status": {"phase": "Pending", "conditions": [scheduled]}}
+    assert pods.refused("nvidia.com/gpu")(item) is expected
+
+
+@pytest.mark.parametrize(
+    ("phase", "limits", "count"),
+    [("Running", {"nvidia.com/gpu": "1"}, 1), ("Succeeded", {"nvidia.com/gpu": "1"}, 0), ("Running", {}, 0)],
+)
+def test_finished_pods_hold_nothing(pods: ModuleType, phase: str, limits: dict[str, str], count: int) -> None:
+    item = {"status": {"phase": phase}, "spec": {"containers": [{"resources": {"limits": limits}}]}}
+    assert pods.requested(item, "nvidia.com/gpu") == count
+
+
+def test_docker_info_with_an_error_is_no_engine(load: Load) -> None:
+    engine = load("gpu_verify/library/gpu_board.py").engine
+    assert engine(1, '{"ServerErrors": ["Cannot connect to the Docker daemon"]}', "") == {
+        "error": "Cannot connect to the Docker daemon"
+    }
+    assert engine(1, "", "permission denied\n") == {"error": "permission denied"}
+    assert engine(0, '{"ServerVersion": "20.10", "DefaultRuntime": "runc", "Images": 3}', "") == {
+        "ServerVersion": "20.10",
+        "DefaultRuntime": "runc",
+        "Runtimes": None,
+    }
