@@ -48,6 +48,7 @@ def in_words(value: Any) -> str:
 # The operators of preflight's filter plugin, all but from and below.
 WORDS: dict[str, Callable[[str, Any], str]] = {
     "equals": lambda name, value: f"{name} is {in_words(value)}",
+    "same_as": lambda name, value: f"{name} is the same as {NAMES.get(value, f'`{value}`')}",
     "known": lambda name, value: f"{name} is {'' if value else 'not '}known",
     "one_of": lambda name, value: f"{name} is one of {', '.join(map(str, value))}",
     "at_least": lambda name, value: f"at least {value:,} {name}".replace(",", " "),

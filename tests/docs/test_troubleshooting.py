@@ -12,18 +12,9 @@ PAGE = "docs/troubleshooting.md"
 FINDINGS, CHECKS = "What preflight finds", "What verification finds"
 PREFLIGHT = CHECKOUT / "roles/preflight"
 CODE = runpy.run_path(str(PREFLIGHT / "filter_plugins/preflight.py"))
-CHECK_IDS = {
-    "default-runtime",
-    "plugin-registered",
-    "allocatable",
-    "device-query",
-    "non-root",
-    "uninvited",
-    "concurrency",
-    "time-slicing",
-    "unified-memory",
-    "kubelet-restart",
-}
+VERIFICATION = yaml.safe_load((CHECKOUT / "roles/gpu_verify/vars/main.yml").read_text())[
+    "__gpu_verify_checks"
+]
 
 
 def finding_ids() -> set[str]:
@@ -56,7 +47,7 @@ def test_every_finding_of_preflight_has_an_entry_and_no_other() -> None:
 
 
 def test_every_check_of_verification_has_an_entry_and_no_other() -> None:
-    assert entries(CHECKS).keys() == CHECK_IDS
+    assert entries(CHECKS).keys() == {check["id"] for check in VERIFICATION}
 
 
 @pytest.mark.parametrize("chapter", [FINDINGS, CHECKS])
