@@ -129,6 +129,12 @@ PACKAGES = (
     "usr/local/lib/jetson-k3s/jtop-*",
 )
 
+# Where K3s reads its configuration, in this order, and those of the kubelet's arguments that matter here.
+K3S_CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.yaml")
+KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1")
+# The key, the rest of its line and its list below: boards may have no parser for YAML.
+KUBELET_ARG = re.compile(r"^kubelet-arg\+?:.*(?:\n(?:[ \t-].*)?)*", re.MULTILINE)
+
 
 def read(root, path):
     """Text of a file below root without trailing NULs and newlines, None if it cannot be read."""
@@ -425,11 +431,24 @@ def docker_facts(commands, root, unit):
     return state
 
 
-def k3s_facts(commands, units):
-    """K3s: the version its link leads to and the state of both units."""
+def kubelet_arguments(root):
+    """The judged ones of the arguments that K3s' configuration gives the kubelet, null where it does not."""
+    files = [path for pattern in K3S_CONFIG for path in sorted(glob.glob(os.path.join(root, pattern)))]
+    found = dict.fromkeys(KUBELET_ARGUMENTS)
+    for path in files:
+        text = re.sub(r"(^|\s)#.*", "", read(root, path) or "")
+        for name, value in re.findall(r"([\w-]+)=([^\s\"',\]]*)", " ".join(KUBELET_ARG.findall(text))):
+            if name in found:
+                found[name] = value
+    return found
+
+
+def k3s_facts(commands, root, units):
+    """K3s: the version its link leads to, what it tells the kubelet, and the state of both units."""
     return {
         "version": parse_version(r"k3s version (v\S+)", commands.output("k3s", "--version")),
         "kubectl": commands.path("kubectl"),
+        "kubelet_arguments": kubelet_arguments(root),
         "server": unit_state(units.get("k3s.service", {})),
         "agent": unit_state(units.get("k3s-agent.service", {})),
     }
@@ -492,7 +511,7 @@ def main():
             "jtop": jtop_facts(root, units.get("jtop.service", {})),
             "docker": docker,
             "nvidia_runtime": nvidia_runtime_facts(commands),
-            "k3s": k3s_facts(commands, units),
+            "k3s": k3s_facts(commands, root, units),
         }
     )
     module.exit_json(changed=False, ansible_facts={"jetson": facts})

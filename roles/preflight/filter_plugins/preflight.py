@@ -69,10 +69,12 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 def holds(condition: dict[str, Any], facts: Facts) -> bool:
     """Does one condition hold? An unknown value (None) satisfies only `equals: null` and `known: false`.
 
-    A condition is a `fact` and an operator: equals, known, one_of, at_least (number), includes (list),
-    from/below (versions).
+    A condition is a `fact` and an operator: equals, same_as (another fact), known, one_of, at_least (number),
+    includes (list), from/below (versions).
     """
     value = lookup(facts, condition["fact"])
+    if "same_as" in condition:
+        return value is not None and bool(value == lookup(facts, condition["same_as"]))
     for operator, judge in OPERATORS.items():
         if operator in condition:
             return judge(value, condition[operator])

@@ -166,7 +166,7 @@ def test_docker_facts_of_a_stopped_engine(module: ModuleType, tmp_path: Path) ->
 
 def test_k3s_version_is_read(module: ModuleType) -> None:
     commands = FakeCommands({"k3s": "k3s version v1.20.2+k3s.standin (abc)\ngo version go1.19\n"})
-    assert module.k3s_facts(commands, {})["version"] == "v1.20.2+k3s.standin"
+    assert module.k3s_facts(commands, "/nonexistent", {})["version"] == "v1.20.2+k3s.standin"
 
 
 @pytest.mark.parametrize(
@@ -323,3 +323,41 @@ def test_backend_of_iptables(module: ModuleType, text: str, facts: dict[str, str
 def test_package_tells_the_toolkit_where_the_runtime_does_not(module: ModuleType) -> None:
     commands = FakeCommands({"nvidia-container-runtime": "runc version 1.0.0\n", "dpkg-query": "1.7.0-1"})
     assert module.nvidia_runtime_facts(commands)["version"] == "1.7.0"
+
+
+@pytest.mark.parametrize(
+    ("files", "driver", "fail"),
+    [
+        ({}, None, None),
+        ({"config.yaml": "docker: true\n# kubelet-arg: cgroup-driver=systemd\n"}, None, None),
+        ({"config.yaml": "kubelet-arg: cgroup-driver=systemd\n"}, "systemd", None),
+        (
+            {"config.yaml": 'kubelet-arg:\n  - "fail-cgroupv1=false"\n\n  - v=2\ndocker: true\n'},
+            None,
+            "false",
+        ),
+        (
+            {"config.yaml": "kubelet-arg:\n- cgroup-driver=systemd # why\n- 'fail-cgroupv1=false'\n"},
+            "systemd",
+            "false",
+        ),
+        ({"config.yaml": 'kubelet-arg: ["v=2", "cgroup-driver=cgroupfs"]\n'}, "cgroupfs", None),
+        ({"config.yaml": "kubelet-arg:\n  - v=2\nkube-proxy-arg: [cgroup-driver=systemd]\n"}, None, None),
+        (
+            {
+                "config.yaml": "kubelet-arg: cgroup-driver=systemd",
+                "config.yaml.d/9.yaml": "kubelet-arg+: [cgroup-driver=cgroupfs]",
+            },
+            "cgroupfs",
+            None,
+        ),
+    ],
+)
+def test_what_the_owner_tells_the_kubelet_about_cgroups(
+    module: ModuleType, tmp_path: Path, files: dict[str, str], driver: str | None, fail: str | None
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / "etc/rancher/k3s" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert module.kubelet_arguments(str(tmp_path)) == {"cgroup-driver": driver, "fail-cgroupv1": fail}
