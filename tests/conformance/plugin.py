@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 DEFAULT_COMMAND = (
@@ -33,9 +34,13 @@ class Plugin:
         async with asyncio.timeout(GRACE_SECONDS):
             return await self.process.wait()
 
-    def threads(self) -> int:
-        """Threads it has."""
-        return len(list(self._proc.joinpath("task").iterdir()))
+    def threads(self) -> Counter[str]:
+        """Threads it has, by name."""
+        names: Counter[str] = Counter()
+        for thread in self._proc.joinpath("task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                names[thread.joinpath("comm").read_text().strip()] += 1
+        return names
 
     def descriptors(self) -> int:
         """Files it has open."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,14 @@ from tegra_device_plugin.kubelet import api_pb2 as api
 
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet, Generation, call, dial, refusing_socket, watch
+from tests.conformance.plugin import Plugin
 
 RESOURCE = "nvidia.com/gpu"
+# gRPC's pool of threads by this name begins with one for each core, 4 at least and 16 at most. It takes one
+# more when all are busy, which other work on the machine makes likelier (seen once in 80 to 4,000 restarts at
+# a load of 8 on two cores), and keeps it while there is any work (grpc: work_stealing_thread_pool.cc).
+POOL = "event_engine"
+MOST_IN_POOL = 2 * min(max(os.cpu_count() or 1, 4), 16)
 
 
 def alive(path: Path) -> bool:
@@ -41,6 +48,18 @@ async def until_one_endpoint(directory: Path) -> None:
     async with asyncio.timeout(10):
         while not one_live_endpoint(directory):  # noqa: ASYNC110 - files of another process: nothing to await
             await asyncio.sleep(0.01)
+
+
+def outside_pool(threads: Mapping[str, int]) -> int:
+    """Count the threads that are not of gRPC's pool."""
+    return sum(number for name, number in threads.items() if name != POOL)
+
+
+async def until_no_more_than(plugin: Plugin, threads: int, descriptors: int) -> None:
+    """Wait until what a moment takes has gone: a retired endpoint, the thread that reads the board."""
+    async with asyncio.timeout(10):
+        while outside_pool(plugin.threads()) > threads or plugin.descriptors() > descriptors:  # noqa: ASYNC110 - another process: nothing to await
+            await asyncio.sleep(0.05)
 
 
 async def test_registers_with_a_name_a_version_and_options_the_kubelet_accepts(
@@ -92,18 +111,21 @@ async def test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory(
     kubelet: FakeKubelet, start: Start
 ) -> None:
     async with start() as plugin:
+        threads, descriptors = [], []
         for number in range(1000):
             await kubelet.until_allocatable()
-            if number == 200:
-                before = (plugin.threads(), plugin.descriptors(), plugin.private_kib())
+            if number < 200:
+                threads.append(outside_pool(plugin.threads()))
+                descriptors.append(plugin.descriptors())
+            elif number == 200:
+                private = plugin.private_kib()
             await kubelet.restart()
         await kubelet.until_allocatable()
-        threads, descriptors, private = before
-        # A leak would show as hundreds. The thread that reads the board comes and goes, and gRPC's pool
-        # may have one more on a busy machine.
-        assert plugin.threads() <= threads + 2
-        assert plugin.descriptors() <= descriptors + 2
         assert plugin.private_kib() <= private + 1024
+        assert plugin.threads()[POOL] <= MOST_IN_POOL
+        # The fewest there were is what one registration takes. The connection of the last Register may stay
+        # until Python's collector of cyclic garbage gets to it.
+        await until_no_more_than(plugin, min(threads), min(descriptors) + 1)
 
 
 async def test_kubelet_socket_that_appears_after_the_plugin(
