@@ -24,6 +24,12 @@ def plugin_pod(node):
     return items[0] if items else None
 
 
+def plugin_log(item):
+    """The last lines of a plugin's pod."""
+    name = item["metadata"]["name"]
+    return run("logs", "--namespace=" + PLUGIN_NAMESPACE, "--tail={}".format(LINES), name)
+
+
 def about_node(name, resource):
     """What a node says about itself."""
     node = get("node", name)
@@ -44,9 +50,7 @@ def about_plugin(node):
     item = plugin_pod(node)
     if item is None:
         return ["no pod with {} is on this node".format(PLUGIN)]
-    name = item["metadata"]["name"]
-    log = run("logs", "--namespace=" + PLUGIN_NAMESPACE, "--tail={}".format(LINES), name)
-    return ["{}: {}".format(name, why(item)), *log.splitlines()]
+    return ["{}: {}".format(item["metadata"]["name"], why(item)), *plugin_log(item).splitlines()]
 
 
 def about_events(bench):

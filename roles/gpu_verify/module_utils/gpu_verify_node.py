@@ -6,7 +6,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import re
 
-from ansible.module_utils.gpu_verify_diagnosis import PLUGIN_NAMESPACE, plugin_pod
+from ansible.module_utils.gpu_verify_diagnosis import PLUGIN_NAMESPACE, plugin_log, plugin_pod
 from ansible.module_utils.gpu_verify_pods import why
 from ansible.module_utils.gpu_verify_runner import CheckFailed
 from ansible.module_utils.k3s_kubectl import WatchTimeoutError, get, is_true, run, wait_until
@@ -15,6 +15,8 @@ RUNTIME = "nvidia"
 LABEL = "jetson-k3s.github.io/device-plugin"
 # The plugin's readiness is looked at every 5 s (plugin/deploy/base), and a new one has to start first.
 READY_SECONDS = 30
+# How the plugin says why it has taken the GPU off the node.
+UNHEALTHY = re.compile(r"the GPU is unhealthy: (.+)$", re.MULTILINE)
 # How the plugin says what a configuration means: `4 x nvidia.com/gpu`.
 CONFIGURED = re.compile(r": good: (\d+) x (\S+)$", re.MULTILINE)
 
@@ -110,4 +112,8 @@ def allocatable(params, gpu, record):
     origin = "the plugin's configuration" if told else "no sharing configured"
     record.prove("allocatable {}: {}, expected {} ({})".format(resource, found, replicas, origin))
     if found != replicas:
-        raise CheckFailed("the node offers {} {} to pods, not {}".format(found or "no", resource, replicas))
+        cause = UNHEALTHY.findall(plugin_log(item)) if item and found < replicas else []
+        raise CheckFailed(
+            "the node offers {} {} to pods, not {}".format(found or "no", resource, replicas)
+            + (", the plugin says: {}".format(cause[-1]) if cause else "")
+        )

@@ -93,7 +93,8 @@ class FakeCluster:
                 self.pods[name] = "ended"
             case ("logs", "--namespace=kube-system", *_):
                 self.logs_of_plugin += 1
-                return f"registered {RESOURCE}\n" * (self.logs_of_plugin if self.registers_again else 1)
+                registered = f"registered {RESOURCE}\n" * (self.logs_of_plugin if self.registers_again else 1)
+                return f"{registered}WARNING the GPU is unhealthy: hung\n"
             case ("logs", name, *_):
                 return self.log(name)
         return ""

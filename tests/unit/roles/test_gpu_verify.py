@@ -166,7 +166,7 @@ BROKEN = [
     ({"plugin": "broken"}, "plugin-registered", "is not Ready"),
     ({"ready": False}, "plugin-registered", "is not Ready"),
     ({"capacity": 0, "allocatable": 0}, "plugin-registered", "knows no nvidia.com/gpu"),
-    ({"allocatable": 0}, "allocatable", "offers no nvidia.com/gpu to pods, not 1"),
+    ({"allocatable": 0}, "allocatable", "offers no nvidia.com/gpu to pods, not 1, the plugin says: hung"),
     ({"allocatable": 2}, "allocatable", "offers 2 nvidia.com/gpu to pods, not 1"),
     ({"query": "failed"}, "device-query", "CUDA error 100: no CUDA-capable device is detected"),
     ({"refuses": True}, "device-query", "unsupported device id: X"),
