@@ -143,6 +143,20 @@ def test_flag_that_dockerd_refuses_beside_its_file_is_refused(bare: Board, tmp_p
         bare.exec("systemctl", "daemon-reload")
 
 
+def test_board_without_python_is_told_to_get_one(bare: Board, tmp_path: Path) -> None:
+    (program,) = bare.exec("readlink", "--canonicalize", "/usr/bin/python3").split()
+    before = state(bare)
+    bare.exec("mv", program, f"{program}.away")
+    try:
+        run = run_alone(bare, tmp_path)
+    finally:
+        bare.exec("mv", f"{program}.away", program)
+    recap = run.recap[bare.name]
+    assert (recap.failed, recap.changed) == (1, 0), run.output
+    assert "The board has no Python where Ansible looks for it." in " ".join(run.output.split())
+    assert state(bare) == before
+
+
 def test_board_that_is_no_jetson_is_refused(boards: list[Board], tmp_path: Path) -> None:
     computer = boards[2]
     computer.exec("umount", "--lazy", "/sys/firmware", "/sys/devices")
