@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A board whose Python does not fit, or that has none, is told what to do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs import CHECKOUT
+
+# SIMULATED: ends as Python 3.6 does with the modules of an ansible-core that is too new for it.
+OLD_PYTHON = """\
+#!/bin/sh
+echo 'SyntaxError: future feature annotations is not defined' >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (None, "The board has no Python where Ansible looks for it. `sudo apt install python3`"),
+        (OLD_PYTHON, "JetPack 4 has Python 3.6, for which this computer needs ansible-core 2.16"),
+    ],
+)
+def test_board_whose_python_does_not_fit_is_told_so(tmp_path: Path, program: str | None, words: str) -> None:
+    python, inventory = tmp_path / "python3", tmp_path / "inventory"
+    if program is not None:
+        python.write_text(program)
+        python.chmod(0o755)
+    board = f"jetson-1 ansible_connection=local ansible_become=false ansible_python_interpreter={python}"
+    inventory.write_text(f"[server]\n{board}\n[k3s_cluster:children]\nserver\n")
+    run = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), f"-i{inventory}", "playbooks/preflight.yml"],
+        cwd=CHECKOUT,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = " ".join(run.stdout.split())
+    assert "jetson-1: cannot look at the board" in said
+    assert words in said
