@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Generate the committed v1beta1 messages from api.proto (needs grpcio-tools, see the dev dependencies).
+"""Generate the committed messages of the kubelet's APIs (needs grpcio-tools, see the dev dependencies).
 
-Only messages are generated: the few RPC handlers are written by hand in server.py and registration.py.
+Only messages are generated: the few RPCs are written by hand, where they are served or called.
 """
 
 import sys
@@ -11,13 +11,13 @@ from pathlib import Path
 from grpc_tools import protoc  # type: ignore[import-untyped] # ships no types
 
 PLUGIN = Path(__file__).resolve().parent
-PROTO = "tegra_device_plugin/kubelet/api.proto"
+PROTOS = sorted(map(str, PLUGIN.glob("tegra_device_plugin/kubelet/*.proto")))
 
 
 def main() -> int:
     """Run protoc; return its exit code."""
     code: int = protoc.main(
-        ["protoc", f"-I{PLUGIN}", f"--python_out={PLUGIN}", f"--pyi_out={PLUGIN}", str(PLUGIN / PROTO)]
+        ["protoc", f"-I{PLUGIN}", f"--python_out={PLUGIN}", f"--pyi_out={PLUGIN}", *PROTOS]
     )
     return code
 

@@ -81,6 +81,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     labels.set_defaults(command=_labels)
 
+    holders = commands.add_parser("holders", help="say which container of this node holds which device")
+    holders.add_argument(
+        "--pod-resources",
+        type=Path,
+        metavar="SOCKET",
+        help="the kubelet's socket (default: /var/lib/kubelet/pod-resources/kubelet.sock)",
+    )
+    holders.add_argument("--output", choices=("text", "json"), default="text")
+    holders.set_defaults(command=_holders)
+
     files = commands.add_parser("config", help="look at configuration files")
     check = files.add_subparsers(required=True, metavar="COMMAND").add_parser(
         "check", help="say what is wrong with a configuration file, or what it means"
@@ -164,6 +174,23 @@ def _labels(options: argparse.Namespace) -> int:
     else:
         _say(text.rstrip())
     return EXIT_OK if found else EXIT_FAILED
+
+
+def _holders(options: argparse.Namespace) -> int:
+    import dataclasses
+
+    from tegra_device_plugin.kubelet import holders
+
+    found = holders.holders(options.pod_resources or holders.SOCKET)
+    if options.output == "json":
+        import json
+
+        _say(json.dumps({"holders": [dataclasses.asdict(one) for one in found]}, indent=2))
+    elif not found:
+        _say("no container of this node holds a device")
+    for one in found if options.output == "text" else ():
+        _say(f"{one.namespace}/{one.pod} {one.container} {one.resource} {one.device}")
+    return EXIT_OK
 
 
 def _config_check(options: argparse.Namespace) -> int:

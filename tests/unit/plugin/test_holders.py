@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holders`: what the kubelet answers on a real socket, and what is said when it does not."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import pytest
+from tegra_device_plugin.cli import main
+from tegra_device_plugin.kubelet import podresources_pb2 as api
+from tegra_device_plugin.kubelet.holders import Holder, NoAnswerError, holders
+
+# Written by hand after the field numbers of kubernetes/kubelet pkg/apis/podresources/v1/api.proto: pod p of
+# namespace n, its container c with cpu_ids 3 (which is skipped), devices a and b of r with a NUMA topology.
+ANSWER = (
+    b"\x0a\x1f\x0a\x01p\x12\x01n\x1a\x17\x0a\x01c\x12\x0f\x0a\x01r\x12\x01b\x12\x01a\x1a\x04\x0a\x02\x08\x01"
+    b"\x1a\x01\x03"
+)
+
+
+class Kubelet:
+    """A SIMULATED kubelet that knows only List."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.answer = b""
+        self.refuses = False
+        self.server = grpc.server(futures.ThreadPoolExecutor(1))
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._list)
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),)
+        )
+        self.server.add_insecure_port(f"unix:{socket}")
+        self.server.start()
+
+    def _list(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        assert request == b""
+        if self.refuses:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such feature")
+        return self.answer
+
+
+@pytest.fixture
+def kubelet() -> Iterator[Kubelet]:
+    """A kubelet; pytest's own directories are too long for a socket's address."""
+    with tempfile.TemporaryDirectory(prefix="pr-", dir="/tmp") as directory:
+        one = Kubelet(Path(directory, "kubelet.sock"))
+        yield one
+        one.server.stop(None).wait()
+
+
+def test_reads_what_a_kubelet_writes(kubelet: Kubelet) -> None:
+    kubelet.answer = ANSWER
+    assert holders(kubelet.socket) == [Holder("n", "p", "c", "r", "a"), Holder("n", "p", "c", "r", "b")]
+
+
+def test_containers_without_devices_are_left_out(
+    kubelet: Kubelet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    containers = [api.ContainerResources(name="c")]
+    kubelet.answer = api.ListPodResourcesResponse(
+        pod_resources=[api.PodResources(name="p", namespace="n", containers=containers)]
+    ).SerializeToString()
+    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert capsys.readouterr().out == "no container of this node holds a device\n"
+
+
+def test_one_line_or_one_object_for_each_device(kubelet: Kubelet, capsys: pytest.CaptureFixture[str]) -> None:
+    kubelet.answer = ANSWER
+    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert capsys.readouterr().out.splitlines() == ["n/p c r a", "n/p c r b"]
+    assert main(["holders", "--pod-resources", str(kubelet.socket), "--output=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["holders"][0] == {
+        "namespace": "n", "pod": "p", "container": "c", "resource": "r", "device": "a",
+    }  # fmt: skip
+
+
+def test_a_node_full_of_pods_fits(kubelet: Kubelet) -> None:
+    devices = [api.ContainerDevices(resource_name="r" * 60, device_ids=[f"{n:060}" for n in range(1024)])]
+    pod = api.PodResources(name="p", containers=[api.ContainerResources(name="c", devices=devices)])
+    kubelet.answer = api.ListPodResourcesResponse(pod_resources=[pod] * 110).SerializeToString()
+    assert len(kubelet.answer) > 4 << 20  # gRPC's own limit
+    assert len(holders(kubelet.socket)) == 110 * 1024
+
+
+def test_an_absent_socket_is_named_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["holders", "--pod-resources", str(tmp_path / "none.sock")]) == 1
+    said = capsys.readouterr().err
+    assert f"there is no {tmp_path}/none.sock" in said
+    assert "--pod-resources" in said
+
+
+def test_a_kubelet_that_refuses_is_quoted(kubelet: Kubelet) -> None:
+    kubelet.refuses = True
+    with pytest.raises(NoAnswerError, match="UNIMPLEMENTED: no such feature"):
+        holders(kubelet.socket)
+
+
+def test_a_socket_nobody_listens_on_is_an_error_at_once(kubelet: Kubelet) -> None:
+    kubelet.server.stop(None).wait()
+    kubelet.socket.touch()
+    with pytest.raises(NoAnswerError, match="UNAVAILABLE"):
+        holders(kubelet.socket)
