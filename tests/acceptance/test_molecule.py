@@ -1,36 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Molecule scenarios, run as their users run them. Each has a lab of its own."""
 
-import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.command import run_here
-from tests.lab import engine, lab
-from tests.lab.paths import CHECKOUT
+from tests.lab import engine, inventory, lab
+from tests.lab.board import find
+from tests.molecule.__main__ import HARDWARE, scenarios
 
 pytestmark = pytest.mark.lab
 
-FOUND = {path.parent.name for path in (CHECKOUT / "tests/molecule").glob("*/molecule.yml")}
 SINGLE = "single"
-LONG = [pytest.param(name, marks=pytest.mark.fleet) for name in sorted(FOUND - {SINGLE})]
+LONG = [name for name in scenarios() if name not in {SINGLE, HARDWARE}]
 
 
-@pytest.mark.parametrize("scenario", [SINGLE, *LONG])
-def test_molecule_scenario(scenario: str) -> None:
-    bin_directory = Path(sys.executable).parent
+def molecule(*arguments: str) -> None:
+    """Run a scenario, or a step of it; AssertionError with its output when it fails."""
+    result = run_here(sys.executable, "-m", "tests.molecule", *arguments)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[str]:
+    """The lab that the scenario `single` has brought up, converged and verified, and that is still there."""
+    name = f"molecule-{SINGLE}"
+    engine.ensure()
+    lab.down(name)
+    try:
+        molecule(SINGLE, "--keep")
+        yield name
+    finally:
+        lab.down(name)
+
+
+def test_single_board(single: str) -> None:
+    assert [board.running for board in find(single)] == [True]
+
+
+def test_hardware_scenario_verifies_the_boards_of_an_inventory(single: str, tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    given = tmp_path / "inventory.ini"
+    given.write_text(f"{inventory.render(single, find(single))}gpu_verify_reports={reports}\n")
+    molecule(HARDWARE, f"--inventory={given}")
+    assert [path.name for path in reports.glob("jetson-*.json")] == ["jetson-1.json"]
+
+
+@pytest.mark.fleet
+@pytest.mark.parametrize("scenario", LONG)
+def test_scenario(scenario: str) -> None:
     engine.ensure()
     try:
-        result = run_here(
-            str(bin_directory / "molecule"),
-            "test",
-            f"--scenario-name={scenario}",
-            MOLECULE_GLOB="tests/molecule/*/molecule.yml",
-            PATH=f"{bin_directory}:{os.environ['PATH']}",
-        )
-        assert result.returncode == 0, result.stdout
+        molecule(scenario)
         assert f"molecule-{scenario}" not in lab.names(), "destroy left something behind"
     finally:
         lab.down(f"molecule-{scenario}")

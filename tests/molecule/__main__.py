@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a Molecule scenario: `python -m tests.molecule single`.
+
+Molecule is told where the scenarios are and what they share. Exit status: Molecule's own; 2 wrong usage.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.lab.paths import CHECKOUT
+
+HERE = Path(__file__).parent
+# On the boards of an inventory that its user gives; all others have virtual boards of their own.
+HARDWARE = "hardware"
+STEPS = ("test", "create", "converge", "verify", "destroy")
+
+
+def scenarios() -> list[str]:
+    """Return the names of all scenarios."""
+    return sorted(path.parent.name for path in HERE.glob("*/molecule.yml"))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    result = argparse.ArgumentParser(
+        prog="python -m tests.molecule",
+        description="Run a Molecule scenario, or one step of it.",
+        epilog="docs/molecule.md says what each scenario proves.",
+    )
+    result.add_argument("scenario", choices=scenarios())
+    result.add_argument("step", nargs="?", choices=STEPS, default="test", help="default: test, all of them")
+    result.add_argument(
+        "--keep", action="store_true", help="leave the boards as they are at the end of a test"
+    )
+    result.add_argument(
+        "--inventory", type=Path, metavar="FILE", help=f"the boards of the scenario {HARDWARE!r}, provisioned"
+    )
+    return result
+
+
+def command(arguments: argparse.Namespace) -> list[str]:
+    """Return Molecule's command line."""
+    molecule = Path(sys.executable).with_name("molecule")
+    keep = ["--destroy=never"] if arguments.keep else []
+    name = f"--scenario-name={arguments.scenario}"
+    return [str(molecule), f"--base-config={HERE / 'config.yml'}", arguments.step, name, *keep]
+
+
+def environment(inventory: Path | None) -> dict[str, str]:
+    """Return what is added to Molecule's environment."""
+    # Molecule starts ansible-playbook by its bare name.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    given = {"INVENTORY": str(inventory.absolute())} if inventory else {}
+    return {"MOLECULE_GLOB": f"{HERE.relative_to(CHECKOUT)}/*/molecule.yml", "PATH": path, **given}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run Molecule and return its exit status."""
+    options = parser()
+    arguments = options.parse_args(argv)
+    if (arguments.scenario == HARDWARE) != (arguments.inventory is not None):
+        options.error(f"the scenario {HARDWARE!r}, and no other, needs --inventory FILE: provisioned boards")
+    if arguments.step != "test" and (arguments.keep or arguments.scenario == HARDWARE):
+        options.error(f"--keep and the scenario {HARDWARE!r} know the whole test only, no single step")
+    if arguments.inventory is not None and not arguments.inventory.exists():
+        options.error(f"there is no inventory {arguments.inventory}")
+    return subprocess.run(
+        command(arguments),
+        cwd=CHECKOUT,
+        env={**os.environ, **environment(arguments.inventory)},
+        check=False,
+    ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
