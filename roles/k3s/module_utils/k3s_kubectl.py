@@ -48,7 +48,10 @@ class JsonStream:
 
 
 def run(*argv, **options):
-    """Output of `k3s kubectl ARGV`; `stdin` is text for it, `accept` the exit codes that are no error (0)."""
+    """Output of `k3s kubectl ARGV`; `stdin` is text for it, `accept` the exit codes that are no error (0).
+
+    It is ended after `timeout` seconds, if that is given.
+    """
     process = subprocess.Popen(
         [K3S, "kubectl", *argv],
         stdin=subprocess.PIPE,
@@ -56,7 +59,14 @@ def run(*argv, **options):
         stderr=subprocess.PIPE,
         universal_newlines=True,
     )
-    out, err = process.communicate(options.get("stdin", ""))
+    try:
+        out, err = process.communicate(options.get("stdin", ""), options.get("timeout"))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise KubectlError(
+            "kubectl {}: no answer within {} s".format(" ".join(argv), options["timeout"])
+        ) from None
     if process.returncode not in options.get("accept", (0,)):
         raise KubectlError("kubectl {}: {}".format(" ".join(argv), err.strip() or out.strip()))
     return out
