@@ -8,13 +8,12 @@ Runs on the controller.
 from __future__ import annotations
 
 import json
-import os
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.report_fleet import Board, Fleet, board, fleet, index
+from ansible.module_utils.report_fleet import Board, Fleet, board, fleet, index, line
 from ansible.module_utils.report_junit import junit
 from ansible.module_utils.report_page import page
 
@@ -60,8 +59,8 @@ fleet:
   description: What C(index.json) holds.
   returned: always
   type: dict
-page:
-  description: Path of the page.
+summary:
+  description: The result in two lines for people, with the path of the page.
   returned: always
   type: str
 """
@@ -155,7 +154,9 @@ def main() -> None:
         publish(reports, Path(module.params["templates"]), view)
     except OSError as error:
         module.fail_json(msg=f"the fleet's report cannot be written: {error}")
-    module.exit_json(changed=False, fleet=index(view), page=os.fspath(reports / PAGE))
+    module.exit_json(
+        changed=False, fleet=index(view), summary=f"{line(view)}\nThe whole report is {reports / PAGE}."
+    )
 
 
 if __name__ == "__main__":

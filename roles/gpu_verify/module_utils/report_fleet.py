@@ -266,6 +266,17 @@ def index(view: Fleet) -> dict[str, Any]:
     }
 
 
+def line(view: Fleet) -> str:
+    """The fleet's result in one line; what is not well is named."""
+    words = {"failed": "failed", "error": "not finished", "unverified": "not verified"}
+    parts = [f"{view.count('passed')} of {len(view.boards)} boards have passed"]
+    for status, word in words.items():
+        names = [board.name for board in view.boards if board.status == status]
+        if names:
+            parts.append(f"{word}: {', '.join(names)}")
+    return "; ".join(parts)
+
+
 def seconds(value: float) -> str:
     """A duration for people, in seconds or minutes."""
     if value >= 99.5:  # noqa: PLR2004 - where three digits begin
