@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware in the loop: provision boards, verify them to the full, publish reports, reset the boards.
+
+Runs site.yml (gpu_verify_mode=full) and then reset.yml, also when something failed or the run is interrupted
+(Ctrl-C, SIGTERM; a second one gives up the reset, too). The reset takes K3s off: use boards for tests.
+
+Exit status: 0 every board has passed; 1 a check has failed; 2 a board could not be verified, or not be reset.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+HERE = Path(__file__).resolve().parent
+INDEX = "index.json"
+# What a run publishes; of an earlier run nothing may be left, should this one not come so far.
+PUBLISHED = (INDEX, "index.html", "junit.xml")
+PASSED, FAILED, UNVERIFIED = 0, 1, 2
+MEANING = {
+    PASSED: "every board has passed",
+    FAILED: "a check has failed",
+    UNVERIFIED: "not every board could be verified",
+}
+# ansible-playbook ends its connections within this; a task on a board goes on to its own end.
+STOP_SECONDS = 30
+
+
+class StoppedError(Exception):
+    """Somebody wants the run to end."""
+
+
+def stop(number: int, _frame: FrameType | None) -> None:
+    """End the run at a signal; the next signal ends this program as usual."""
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_DFL)
+    raise StoppedError(signal.Signals(number).name)
+
+
+def say(text: str) -> None:
+    """Tell what is being done, in order with what the playbooks say."""
+    sys.stdout.write(f"hil: {text}\n")
+    sys.stdout.flush()
+
+
+def ansible_playbook() -> str:
+    """The ansible-playbook beside this Python, else the one in the PATH."""
+    beside = Path(sys.executable).with_name("ansible-playbook")
+    found = str(beside) if beside.exists() else shutil.which("ansible-playbook")
+    if found is None:
+        raise SystemExit("hil: there is no ansible-playbook: run `make venv`, or use the Python that has it")
+    return found
+
+
+def play(playbook: str, arguments: Sequence[str]) -> int:
+    """Run a playbook to its end; when a signal comes, it is ended before the signal goes on."""
+    say(f"ansible-playbook {playbook} {' '.join(arguments)}")
+    # The checkout's ansible.cfg counts.
+    process = subprocess.Popen([ansible_playbook(), f"playbooks/{playbook}", *arguments], cwd=HERE.parent)
+    try:
+        return process.wait()
+    except StoppedError:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+
+
+def result(reports: Path) -> int:
+    """The exit status that the reports say."""
+    try:
+        status = json.loads((reports / INDEX).read_text(encoding="utf-8"))["exit_code"]
+    except (OSError, ValueError, KeyError):
+        return UNVERIFIED
+    return status if status in MEANING else UNVERIFIED
+
+
+def verify(reports: Path, arguments: Sequence[str]) -> int:
+    """Provision and verify; return the exit status."""
+    for name in PUBLISHED:
+        (reports / name).unlink(missing_ok=True)
+    settings = (f"--extra-vars=gpu_verify_reports={reports}", "--extra-vars=gpu_verify_mode=full")
+    returned = play("site.yml", [*arguments, *settings])
+    status = result(reports)
+    if returned != 0 and status == PASSED:
+        say("site.yml has failed although the reports are good: look at its output")
+        return UNVERIFIED
+    return status
+
+
+def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Read the command line; what comes after `--` is ansible-playbook's."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--inventory", "-i", type=Path, required=True, help="the boards, a file")
+    parser.add_argument("--limit", "-l", metavar="PATTERN", help="only these boards of the inventory")
+    parser.add_argument("--bundle", type=Path, metavar="DIR", help="default: the one of the inventory")
+    parser.add_argument(
+        "--reports", type=Path, metavar="DIR", default=HERE.parent / "reports", help="default: %(default)s"
+    )
+    parser.add_argument("--keep", action="store_true", help="do not reset the boards afterwards")
+    example = "for ansible-playbook in the checkout, such as: -- --extra-vars k3s_reset_docker=true"
+    parser.add_argument("ansible", nargs="*", metavar="-- ARGUMENT", help=example)
+    options = parser.parse_args(argv)
+    if not options.inventory.exists():
+        parser.error(f"there is no inventory {options.inventory}")
+    arguments = [f"--inventory={options.inventory.resolve()}"]
+    if options.limit:
+        arguments.append(f"--limit={options.limit}")
+    if options.bundle:
+        arguments.append(f"--extra-vars=jetson_k3s_bundle={options.bundle.resolve()}")
+    return options, [*arguments, *options.ansible]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do it all; return the exit status."""
+    options, arguments = parse(argv)
+    reports = options.reports.resolve()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    try:
+        status = verify(reports, arguments)
+    except StoppedError as signalled:
+        say(f"stopped by {signalled}")
+        status = UNVERIFIED
+    if options.keep:
+        say("the boards are kept as they are")
+    elif play("reset.yml", arguments) != 0:
+        say("reset.yml has failed: the boards are not as they were")
+        status = status or UNVERIFIED
+    for name in PUBLISHED:
+        if (reports / name).exists():
+            say(f"published {reports / name}")
+    say(f"exit status {status}: {MEANING[status]}")
+    return status
+
+
+if __name__ == "__main__":
+    with suppress(StoppedError):
+        sys.exit(main())
+    sys.exit(UNVERIFIED)
