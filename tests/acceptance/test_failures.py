@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What cannot work ends with one clear message and an untouched board."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,6 +142,21 @@ def test_flag_that_dockerd_refuses_beside_its_file_is_refused(bare: Board, tmp_p
     finally:
         bare.exec("rm", "-r", "/etc/docker/daemon.json", "/etc/systemd/system/docker.service.d")
         bare.exec("systemctl", "daemon-reload")
+
+
+def test_docker_that_does_not_start_is_explained_by_its_journal(bare: Board, tmp_path: Path) -> None:
+    config = {"default-runtime": "nvidia", "storage-driver": "no-such-driver"}
+    try:
+        run = run_alone(bare, tmp_path, "--extra-vars", json.dumps({"nvidia_docker_daemon_config": config}))
+    finally:
+        bare.exec("rm", "/etc/docker/daemon.json", "/var/lib/jetson-k3s/daemon.json.before")
+        bare.exec("rm", "-r", "/run/jetson-k3s")
+        bare.exec("systemctl", "reset-failed", "docker", "docker.socket")
+        bare.exec("systemctl", "restart", "docker")
+    assert run.recap[bare.name].failed == 1, run.output
+    message = " ".join(run.output[run.output.index("Docker does not take over its configuration") :].split())
+    assert "The last lines of the journal of docker:" in message
+    assert "no-such-driver" in message
 
 
 def test_board_without_python_is_told_to_get_one(bare: Board, tmp_path: Path) -> None:

@@ -123,69 +123,6 @@ def test_second_run_with_the_same_tokens_changes_nothing(
 
 
 @pytest.fixture(scope="module")
-def powered(board: Board) -> Board:
-    """The board with SIMULATED power modes: 0 and 3 differ in clocks, 2 in a mask as well."""
-    for name, place in (("nvpmodel", "/usr/sbin"), ("jetson_clocks", "/usr/bin"), ("nvpmodel.conf", "/etc")):
-        docker("cp", str(SIMULATED_POWER / name), f"{board.container}:{place}/{name}")
-    board.exec("sh", "-c", "mkdir -p /var/lib/nvpmodel; echo 0 > /var/lib/nvpmodel/simulated")
-    return board
-
-
-def test_power_mode_and_clocks_are_set_once_and_given_back(powered: Board) -> None:
-    wanted = ("--extra-vars=power_mode_nvpmodel=MODE_50W", "--extra-vars=power_mode_jetson_clocks=true")
-    changed = []
-    for _ in range(2):
-        result = run_playbook(LAB, "power_mode.yml", *wanted)
-        assert result.returncode == 0, result.output
-        changed.append(result.recap["jetson-1"].changed > 0)
-    assert changed == [True, False]
-    assert powered.exec("cat", "/var/lib/nvpmodel/simulated").strip() == "3"
-    assert powered.exec("ls", "/run/simulated-clocks-locked")
-    back = run_playbook(LAB, "power_mode.yml", wanted[0])
-    assert back.returncode == 0, back.output
-    assert powered.exec("ls", "/run/simulated-clocks-locked", check=False).strip() == ""
-
-
-def test_power_mode_that_needs_a_reboot_is_refused_unless_allowed(powered: Board) -> None:
-    before = powered.exec("cat", "/var/lib/nvpmodel/simulated")
-    result = run_playbook(LAB, "power_mode.yml", "--extra-vars=power_mode_nvpmodel=MODE_30W")
-    recap = result.recap["jetson-1"]
-    assert (recap.failed, recap.changed) == (1, 0), result.output
-    assert "Allow it with power_mode_reboot: true" in " ".join(result.output.split())
-    assert powered.exec("cat", "/var/lib/nvpmodel/simulated") == before
-
-
-def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) -> None:
-    boot = ("cat", "/proc/sys/kernel/random/boot_id")
-    before = powered.exec(*boot)
-
-    def switch_on() -> None:
-        docker("wait", powered.container, timeout=120)  # a container ends where a board boots again
-        start(powered)
-
-    def at_reboot(line: str) -> None:
-        if line.startswith("TASK [power_mode : Ensure the power mode by a reboot]"):
-            threads.append(pool.submit(switch_on))
-
-    allowed = ("--extra-vars=power_mode_nvpmodel=MODE_30W", "--extra-vars=power_mode_reboot=true")
-    threads: list[Future[None]] = []
-    with ThreadPoolExecutor() as pool:
-        result = run_playbook(LAB, "power_mode.yml", *allowed, on_line=at_reboot)
-    for thread in threads:
-        thread.result()
-    assert result.returncode == 0, result.output
-    assert powered.exec("cat", "/var/lib/nvpmodel/simulated").strip() == "2"
-    after = powered.exec(*boot)
-    assert after != before
-
-    again = run_playbook(LAB, "power_mode.yml", *allowed)
-    assert again.recap["jetson-1"].changed == 0, again.output
-    assert powered.exec(*boot) == after
-    cluster = Cluster([powered])
-    wait_until(lambda: cluster.allocatable() == {"jetson-1": 1}, "the node offers its GPU again", 120)
-
-
-@pytest.fixture(scope="module")
 def _jtop_bundle(board: Board, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The lab's bundle with jetson-stats, and a board on which the real service finds a Jetson."""
     playbook = tmp_path_factory.mktemp("playbook") / "wheels.yml"
@@ -248,6 +185,69 @@ def test_jtop_of_the_owner_that_the_plugin_cannot_ask_is_refused(board: Board, r
     recap = refused.recap["jetson-1"]
     assert (recap.failed, recap.changed) == (1, 0), refused.output
     assert "has installed jtop 4.3.2, with which the device" in " ".join(refused.output.split())
+
+
+@pytest.fixture(scope="module")
+def powered(board: Board) -> Board:
+    """The board with SIMULATED power modes: 0 and 3 differ in clocks, 2 in a mask as well."""
+    for name, place in (("nvpmodel", "/usr/sbin"), ("jetson_clocks", "/usr/bin"), ("nvpmodel.conf", "/etc")):
+        docker("cp", str(SIMULATED_POWER / name), f"{board.container}:{place}/{name}")
+    board.exec("sh", "-c", "mkdir -p /var/lib/nvpmodel; echo 0 > /var/lib/nvpmodel/simulated")
+    return board
+
+
+def test_power_mode_and_clocks_are_set_once_and_given_back(powered: Board) -> None:
+    wanted = ("--extra-vars=power_mode_nvpmodel=MODE_50W", "--extra-vars=power_mode_jetson_clocks=true")
+    changed = []
+    for _ in range(2):
+        result = run_playbook(LAB, "power_mode.yml", *wanted)
+        assert result.returncode == 0, result.output
+        changed.append(result.recap["jetson-1"].changed > 0)
+    assert changed == [True, False]
+    assert powered.exec("cat", "/var/lib/nvpmodel/simulated").strip() == "3"
+    assert powered.exec("ls", "/run/simulated-clocks-locked")
+    back = run_playbook(LAB, "power_mode.yml", wanted[0])
+    assert back.returncode == 0, back.output
+    assert powered.exec("ls", "/run/simulated-clocks-locked", check=False).strip() == ""
+
+
+def test_power_mode_that_needs_a_reboot_is_refused_unless_allowed(powered: Board) -> None:
+    before = powered.exec("cat", "/var/lib/nvpmodel/simulated")
+    result = run_playbook(LAB, "power_mode.yml", "--extra-vars=power_mode_nvpmodel=MODE_30W")
+    recap = result.recap["jetson-1"]
+    assert (recap.failed, recap.changed) == (1, 0), result.output
+    assert "Allow it with power_mode_reboot: true" in " ".join(result.output.split())
+    assert powered.exec("cat", "/var/lib/nvpmodel/simulated") == before
+
+
+def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) -> None:
+    boot = ("cat", "/proc/sys/kernel/random/boot_id")
+    before = powered.exec(*boot)
+
+    def switch_on() -> None:
+        docker("wait", powered.container, timeout=120)  # a container ends where a board boots again
+        start(powered)
+
+    def at_reboot(line: str) -> None:
+        if line.startswith("TASK [power_mode : Ensure the power mode by a reboot]"):
+            threads.append(pool.submit(switch_on))
+
+    allowed = ("--extra-vars=power_mode_nvpmodel=MODE_30W", "--extra-vars=power_mode_reboot=true")
+    threads: list[Future[None]] = []
+    with ThreadPoolExecutor() as pool:
+        result = run_playbook(LAB, "power_mode.yml", *allowed, on_line=at_reboot)
+    for thread in threads:
+        thread.result()
+    assert result.returncode == 0, result.output
+    assert powered.exec("cat", "/var/lib/nvpmodel/simulated").strip() == "2"
+    after = powered.exec(*boot)
+    assert after != before
+
+    again = run_playbook(LAB, "power_mode.yml", *allowed)
+    assert again.recap["jetson-1"].changed == 0, again.output
+    assert powered.exec(*boot) == after
+    cluster = Cluster([powered])
+    wait_until(lambda: cluster.allocatable() == {"jetson-1": 1}, "the node offers its GPU again", 120)
 
 
 # Last, for the cluster goes with it.
