@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""playbooks/hil.py: its exit status, and that boards are reset whatever happens. Ansible is a stand-in."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lab.paths import CHECKOUT
+
+HIL = CHECKOUT / "playbooks" / "hil.py"
+# Stands in for the ansible-playbook beside hil.py's Python: writes down how it was called, and then does what the file
+# `site` or `reset` beside it says.
+STAND_IN = """#!/bin/sh
+here=$(dirname "$0")
+for word; do case $word in playbooks/*) playbook=${word#playbooks/}; playbook=${playbook%.yml};; esac; done
+echo "$playbook $*" >> "$here/calls"
+. "$here/$playbook"
+"""
+
+
+class Ansible:
+    """The stand-in and what it was asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.reports = directory / "reports"
+        self.reports.mkdir()
+        program = directory / "ansible-playbook"
+        program.write_text(STAND_IN)
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        (directory / "python").symlink_to(sys.executable)
+        (directory / "inventory").write_text("[server]\njetson-1\n")
+        self.does("site", "true")
+        self.does("reset", "true")
+
+    def does(self, playbook: str, script: str) -> None:
+        """Say what a playbook is to do."""
+        (self.directory / playbook).write_text(script + "\n")
+
+    def publishes(self, exit_code: int, then: str = "true") -> None:
+        """Have site.yml publish a report."""
+        index = json.dumps({"exit_code": exit_code})
+        self.does("site", f"echo '{index}' > {self.reports}/index.json; {then}")
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start hil.py."""
+        options = (f"--inventory={self.directory}/inventory", f"--reports={self.reports}")
+        return subprocess.Popen(
+            [self.directory / "python", HIL, *options, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Run hil.py to its end; its exit status and output."""
+        with self.start(*arguments) as process:
+            output, _ = process.communicate(timeout=60)
+        return process.returncode, output
+
+    @property
+    def calls(self) -> list[str]:
+        """The playbooks that were run, with all arguments."""
+        file = self.directory / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+    @property
+    def playbooks(self) -> list[str]:
+        """The playbooks that were run."""
+        return [call.partition(" ")[0] for call in self.calls]
+
+
+@pytest.fixture
+def ansible(tmp_path: Path) -> Ansible:
+    return Ansible(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("published", "site", "expected"),
+    [(0, "exit 0", 0), (1, "exit 2", 1), (2, "exit 2", 2), (0, "exit 4", 2), (7, "exit 0", 2)],
+)
+def test_exit_status_is_what_the_reports_say(
+    ansible: Ansible, published: int, site: str, expected: int
+) -> None:
+    ansible.publishes(published, site)
+    status, output = ansible.run()
+    assert status == expected, output
+    assert ansible.playbooks == ["site", "reset"]
+
+
+def test_a_run_that_publishes_nothing_is_no_proof_whatever_lies_there_from_before(ansible: Ansible) -> None:
+    (ansible.reports / "index.json").write_text('{"exit_code": 0}')
+    (ansible.reports / "junit.xml").write_text("<testsuites/>")
+    assert ansible.run()[0] == 2
+    assert not (ansible.reports / "junit.xml").exists()
+    assert ansible.playbooks == ["site", "reset"]
+
+
+def test_a_board_that_cannot_be_reset_is_no_success(ansible: Ansible) -> None:
+    ansible.publishes(0)
+    ansible.does("reset", "exit 2")
+    assert ansible.run()[0] == 2
+    ansible.publishes(1, "exit 2")
+    assert ansible.run()[0] == 1
+
+
+def test_boards_can_be_kept(ansible: Ansible) -> None:
+    ansible.publishes(0)
+    assert ansible.run("--keep")[0] == 0
+    assert ansible.playbooks == ["site"]
+
+
+def test_arguments_reach_both_playbooks(ansible: Ansible) -> None:
+    ansible.publishes(0)
+    status, output = ansible.run(
+        "--limit=jetson-1", f"--bundle={ansible.directory}", "--", "-e", "k3s_reset_docker=true"
+    )
+    assert status == 0, output
+    site, reset = ansible.calls
+    for call in (site, reset):
+        for part in (
+            f"--inventory={ansible.directory}/inventory",
+            "--limit=jetson-1",
+            f"--extra-vars=jetson_k3s_bundle={ansible.directory}",
+            "-e k3s_reset_docker=true",
+        ):
+            assert part in call
+    assert "gpu_verify_mode=full" in site
+    assert f"gpu_verify_reports={ansible.reports}" in site
+
+
+def test_a_wrong_inventory_is_told_before_anything_is_run(ansible: Ansible) -> None:
+    (ansible.directory / "inventory").unlink()
+    status, output = ansible.run()
+    assert status == 2
+    assert "there is no inventory" in output
+    assert ansible.playbooks == []
+
+
+def stopped(ansible: Ansible, number: signal.Signals, playbook: str = "site") -> tuple[int, str]:
+    """Send a signal to hil.py while a playbook runs; its exit status and output."""
+    ready = ansible.directory / "ready"
+    os.mkfifo(ready)
+    # sh ends at SIGINT as ansible-playbook does; the sleep would outlive it.
+    ansible.does(playbook, f"trap 'kill $!; exit 99' INT; sleep 60 & echo > {ready}; wait $!")
+    with ansible.start() as process:
+        ready.read_text()  # until the stand-in has opened it
+        process.send_signal(number)
+        begin = time.monotonic()
+        output, _ = process.communicate(timeout=60)
+    assert time.monotonic() - begin < 30, "the playbook was not ended"
+    return process.returncode, output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_boards_are_reset_when_the_run_is_stopped(ansible: Ansible, number: signal.Signals) -> None:
+    status, output = stopped(ansible, number)
+    assert status == 2, output
+    assert f"stopped by {number.name}" in output
+    assert ansible.playbooks == ["site", "reset"]
+
+
+def test_a_signal_during_the_reset_ends_it(ansible: Ansible) -> None:
+    ansible.publishes(0)
+    assert stopped(ansible, signal.SIGTERM, "reset")[0] == 2
