@@ -139,7 +139,14 @@ def test_new_versions_are_differences_told_once_for_all_boards(fleets: ModuleTyp
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (99.6, "1 min 40 s"), (3600, "60 min 00 s")],
+    [
+        (0.04, "<0.1 s"),
+        (0.06, "0.1 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (99.6, "1 min 40 s"),
+        (3600, "60 min 00 s"),
+    ],
 )
 def test_durations_are_for_people(fleets: ModuleType, value: float, text: str) -> None:
     assert fleets.seconds(value) == text

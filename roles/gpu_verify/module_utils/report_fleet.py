@@ -281,7 +281,9 @@ def seconds(value: float) -> str:
     """A duration for people, in seconds or minutes."""
     if value >= 99.5:  # noqa: PLR2004 - where three digits begin
         return f"{int(value + 0.5) // 60} min {int(value + 0.5) % 60:02} s"
-    return f"{value:.0f} s" if value >= 9.95 else f"{value:.1f} s"  # noqa: PLR2004 - the same
+    if value < 0.05:  # noqa: PLR2004 - less would be shown as 0
+        return "<0.1 s"
+    return f"{value:.0f} s" if value >= 9.95 else f"{value:.1f} s"  # noqa: PLR2004 - where two begin
 
 
 LABELS = {

@@ -21,7 +21,9 @@ MARKS = {"passed": "✓", "failed": "✗", "error": "!", "skipped": "\N{EN DASH}
 WORDS = {"error": "not finished", "unverified": "not verified"}
 MIB = 1 << 20
 # Said elsewhere on the page.
-SHOWN = ("name", "output", "phase", "simulated")
+SHOWN = ("name", "output", "phase", "simulated", "device_nodes")
+# What people look for first; the rest follows as it comes.
+FIRST = ("model", "module", "soc", "memory_bytes", "l4t", "jetpack", "k3s", "docker", "device", "resource")
 
 
 def moment(text: str) -> datetime:
@@ -67,7 +69,8 @@ def earlier(board: Board, check: str) -> float | None:
 def facts(part: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is known of a part of the report, as words; what has a place of its own is left out."""
     found = []
-    for key, value in part.items():
+    for key in sorted(part, key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST)):
+        value = part[key]
         if key in SHOWN or value is None or value == "" or isinstance(value, Mapping):
             continue
         if key == "memory_bytes":
