@@ -27,6 +27,7 @@ LAB = "docs"
 TYPES = ("agxorin-jp6", "orinnano-jp6")
 # The version that the documents make a bundle of; here it is the stand-in's file under that name.
 RELEASE = "v1.33.5+k3s1"
+ARCHIVE = "device-query.tar.gz"
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,14 @@ class Site:
             "-i inventory ": f"-i {given} -e gpu_verify_reports={self.directory}/reports ",
             "inventory.example inventory": f"inventory.example {self.directory}/inventory",
             "playbooks/bundle.yml ": f"playbooks/bundle.yml -e @{self.directory}/here.yml ",
-            "$PWD/device-query.tar.gz": f"{bundle}/device-query-{ARCH}.tar.gz",
+            f"$PWD/{ARCHIVE}": f"{bundle}/device-query-{ARCH}.tar.gz",
             "/srv/jetson-k3s": str(self.directory),
             " DIRECTORY": f" {self.directory}/bundle-new",
             "DEVICE_QUERY_IMAGE": device_query,
             "config check FILE": "config check plugin/deploy/time-slicing/config.yaml",
-            "ssh jetson@192.168.1.11": shlex.join(ssh_to(server)),
+            "ssh jetson@192.168.1.11": shlex.join(["ssh", *ssh_to(server)]),
+            "scp jetson@192.168.1.11": shlex.join(["scp", *ssh_to(server)]),
+            f":{ARCHIVE} {ARCHIVE}": f":{ARCHIVE} {self.directory}/{ARCHIVE}",
             "tests.lab shell ": f"tests.lab shell --name {LAB} ",
             "tests.lab down": f"tests.lab down --name {LAB}",
         }
@@ -66,13 +69,13 @@ class Site:
         if prompt is None:
             return ["bash", "-c", text]
         where = prompt["where"].replace("server", self.boards[0].name)
-        return [*ssh_to(next(board for board in self.boards if board.name == where)), text]
+        return ["ssh", *ssh_to(next(board for board in self.boards if board.name == where)), text]
 
 
 def ssh_to(board: Board) -> list[str]:
-    """The ssh command for a board, without what is to be run there."""
+    """The options of ssh and scp for a board, and its address."""
     settings = [word for option in ssh.options(LAB) for word in ("-o", option)]
-    return ["ssh", "-F", "none", *settings, "-i", str(ssh.key_path(LAB)), f"{USER}@{board.address}"]
+    return ["-F", "none", *settings, "-i", str(ssh.key_path(LAB)), f"{USER}@{board.address}"]
 
 
 def release(directory: Path) -> None:
