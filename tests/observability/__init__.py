@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dashboard and alerts against the metrics that exist."""

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The expressions of docs/observability, and what they ask for by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.lab.paths import CHECKOUT
+
+DIRECTORY = CHECKOUT / "docs/observability"
+# What Prometheus and the scrape job add to every sample.
+ADDED = frozenset({"job", "instance", "node"})
+
+_SELECTOR = re.compile(r"\b(?P<metric>tegra_\w+)(?:\{(?P<matchers>[^}]*)\})?")
+_MATCHER = re.compile(r'(?P<label>\w+)(?P<operator>=~|!~|!=|=)"(?P<value>[^"]*)"')
+_GROUPING = re.compile(r"\b(?:by|on|without|ignoring) *\(([^)]*)\)")
+_LABEL_VALUES = re.compile(r"label_values\((?P<metric>\w+), *(?P<label>\w+)\)")
+_SHOWN = re.compile(r"\{\{ *(?:\$labels\.)?(\w+) *\}\}")
+
+
+@dataclass(frozen=True)
+class Query:
+    """An expression, with the labels that its legend or its annotations show."""
+
+    place: str
+    expression: str
+    shown: frozenset[str] = frozenset()
+
+    def selectors(self) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+        """Metrics, each with its matchers: label, operator, value."""
+        for match in _SELECTOR.finditer(self.expression):
+            yield match["metric"], _MATCHER.findall(match["matchers"] or "")
+
+    def labels(self) -> frozenset[str]:
+        """Labels by which it groups, and that are shown."""
+        groups = ",".join(_GROUPING.findall(self.expression)).split(",")
+        return self.shown | {label.strip() for label in groups if label.strip()}
+
+
+def alerts() -> Iterator[Query]:
+    """What the alerts ask for."""
+    for group in yaml.safe_load((DIRECTORY / "alerts.yml").read_text())["groups"]:
+        for rule in group["rules"]:
+            shown = frozenset(_SHOWN.findall(" ".join(rule["annotations"].values())))
+            yield Query(rule["alert"], rule["expr"], shown)
+
+
+def dashboard() -> Iterator[Query]:
+    """What the dashboard's panels and variables ask for."""
+    found = json.loads((DIRECTORY / "dashboard.json").read_text())
+    for panel in found["panels"]:
+        columns = frozenset(_columns(panel))
+        for target in panel["targets"]:
+            shown = frozenset(_SHOWN.findall(target["legendFormat"]))
+            yield Query(panel["title"], target["expr"], shown | columns)
+    for variable in found["templating"]["list"]:
+        if match := _LABEL_VALUES.fullmatch(
+            str(variable["query"].get("query")) if variable["type"] == "query" else ""
+        ):
+            yield Query(f"variable {variable['name']}", match["metric"], frozenset({match["label"]}))
+
+
+def _columns(panel: Mapping[str, Any]) -> Iterator[str]:
+    for change in panel.get("transformations", ()):
+        if change["id"] == "filterFieldsByName":
+            yield from change["options"]["include"]["names"]
+
+
+def with_values(expression: str) -> str:
+    """A dashboard's expression with values for Grafana's variables, as Prometheus gets it."""
+    return expression.replace("$node", ".*").replace("$__rate_interval", "5m")
+
+
+def rules(path: Path, queries: Iterator[Query]) -> None:
+    """Write expressions as a rule file, which promtool can check."""
+    recorded = [
+        {"record": f"test:{number}", "expr": with_values(query.expression)}
+        for number, query in enumerate(queries)
+    ]
+    path.write_text(yaml.safe_dump({"groups": [{"name": "test", "rules": recorded}]}))

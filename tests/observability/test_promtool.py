@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus' own tool reads rules, configuration and every expression, and plays the alerts through."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.lab import debian, paths
+from tests.lab.process import run
+from tests.lab.workloads import DEFAULT_ARCH as ARCH
+from tests.observability import promql
+
+pytestmark = pytest.mark.lab
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Debian's promtool, unpacked and not installed: the package would start a Prometheus."""
+
+    def unpack(out: Path) -> None:
+        tree = out.with_suffix(".tar")
+        debian.mmdebstrap(tree, "extract", ARCH, ["prometheus"], excluded=debian.EXCLUDED)
+        with tarfile.open(tree) as tar:
+            program = tar.extractfile("./usr/bin/promtool")
+            assert program is not None
+            out.write_bytes(program.read())
+        out.chmod(0o755)
+
+    return paths.cached(f"promtool-{debian.SUITE}", unpack)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A copy of what is checked."""
+    for path in (*promql.DIRECTORY.glob("*.yml"), HERE / "alerts.test.yml"):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+def ask(promtool: Path, *arguments: str, files: Path) -> subprocess.CompletedProcess[str]:
+    """Run promtool where the files are."""
+    return run([promtool, *arguments], cwd=files, check=False)
+
+
+def test_the_alerts_fire_when_they_should(promtool: Path, files: Path) -> None:
+    played = ask(promtool, "test", "rules", "alerts.test.yml", files=files)
+    assert played.returncode == 0, played.stdout + played.stderr
+
+
+def test_every_alert_is_played_both_ways() -> None:
+    well, ill = yaml.safe_load((HERE / "alerts.test.yml").read_text())["tests"]
+    names = {query.place for query in promql.alerts()}
+    assert {case["alertname"] for case in well["alert_rule_test"]} == names
+    assert all("exp_alerts" not in case for case in well["alert_rule_test"])
+    (fired,) = ill["promql_expr_test"]
+    assert all(any(name in sample["labels"] for sample in fired["exp_samples"]) for name in names)
+
+
+def test_an_alert_that_does_not_fire_is_noticed(promtool: Path, files: Path) -> None:
+    path = files / "alerts.yml"
+    path.write_text(path.read_text().replace('health="unhealthy"', 'health="ill"'))
+    assert ask(promtool, "test", "rules", "alerts.test.yml", files=files).returncode != 0
+
+
+def test_the_configuration_is_good(promtool: Path, files: Path) -> None:
+    path = files / "prometheus.yml"
+    configuration = yaml.safe_load(path.read_text())
+    # Debian builds it without Kubernetes' service discovery.
+    for job in configuration["scrape_configs"]:
+        assert job.pop("kubernetes_sd_configs")[0]["role"] == "pod"
+        job["static_configs"] = [{"targets": ["localhost:9400"]}]
+    path.write_text(yaml.safe_dump(configuration))
+    checked = ask(promtool, "check", "config", "prometheus.yml", files=files)
+    assert checked.returncode == 0, checked.stderr
+    assert "rules found" in checked.stdout
+
+
+def test_every_expression_of_the_dashboard_can_be_parsed(promtool: Path, tmp_path: Path) -> None:
+    promql.rules(tmp_path / "rules.yml", promql.dashboard())
+    checked = ask(promtool, "check", "rules", "rules.yml", files=tmp_path)
+    assert checked.returncode == 0, checked.stderr
