@@ -5,10 +5,11 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import KubectlError, condition, get, run
+from ansible.module_utils.k3s_kubectl import K3S, KubectlError, condition, get, run
 
 DOCUMENTATION = r"""
 module: k3s_observe
@@ -129,6 +130,8 @@ def main():
         },
         supports_check_mode=True,
     )
+    if not os.path.exists(K3S):
+        module.fail_json(msg="There is no K3s on this server yet: playbooks/site.yml installs it.")
     try:
         items = get("nodes,pods", "--all-namespaces")["items"]
         asked = get("pods", "--namespace=" + NAMESPACE, "--selector=" + module.params["selector"])["items"]
