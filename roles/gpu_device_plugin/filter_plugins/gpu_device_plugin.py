@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -10,7 +11,11 @@ import yaml
 
 # Makes the pods new when an image was built again under the same name.
 IMAGE_ID_ANNOTATION = "jetson-k3s.github.io/image-id"
+# Makes them new when their settings have changed.
+CONFIG_ANNOTATION = "jetson-k3s.github.io/config-sha256"
 
+# The settings' places, as in plugin/deploy/time-slicing.
+CONFIG_MAP, CONFIG_DIRECTORY, CONFIG_NAME = "tegra-device-plugin", "/etc/tegra-device-plugin", "config.yaml"
 
 # K3s finds NVIDIA's runtime by itself and calls it this; its own RuntimeClass may be disabled.
 RUNTIME_CLASS = {
@@ -21,12 +26,42 @@ RUNTIME_CLASS = {
 }
 
 
-def rendered(manifest: str, image: str, image_id: str, container_runtime: str, strict: bool) -> str:
+def config_map(namespace: str, text: str) -> dict[str, Any]:
+    """The plugin's settings in the cluster."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": CONFIG_MAP, "namespace": namespace},
+        "data": {CONFIG_NAME: text},
+    }
+
+
+def with_settings(template: dict[str, Any], text: str) -> None:
+    """Have the pods of a template read their settings from the ConfigMap."""
+    template["metadata"]["annotations"][CONFIG_ANNOTATION] = hashlib.sha256(text.encode()).hexdigest()
+    template["spec"].setdefault("volumes", []).append({"name": "config", "configMap": {"name": CONFIG_MAP}})
+    for container in template["spec"]["containers"]:
+        file = {"name": "CONFIG_FILE", "value": f"{CONFIG_DIRECTORY}/{CONFIG_NAME}"}
+        container.setdefault("env", []).append(file)
+        mount = {"name": "config", "mountPath": CONFIG_DIRECTORY, "readOnly": True}
+        container.setdefault("volumeMounts", []).append(mount)
+
+
+def rendered(
+    manifest: str,
+    image: str,
+    image_id: str,
+    container_runtime: str,
+    strict: bool,
+    *,
+    config: dict[str, Any] | None = None,
+) -> str:
     """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.
 
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
-    as a volume mount, which a pod cannot make up.
+    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap.
     """
+    settings: list[dict[str, Any]] = []
     documents: list[dict[str, Any]] = [document for document in yaml.safe_load_all(manifest) if document]
     for document in documents:
         if document["kind"] != "DaemonSet":
@@ -38,6 +73,11 @@ def rendered(manifest: str, image: str, image_id: str, container_runtime: str, s
             container["imagePullPolicy"] = "Never"
             if strict:
                 container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
+        if config:
+            text = json.dumps(config, indent=2)
+            with_settings(template, text)
+            settings.append(config_map(document["metadata"]["namespace"], text))
+    documents += settings
     if container_runtime == "containerd":
         documents.append(RUNTIME_CLASS)
     # It begins with "---": ansible-core 2.16 makes an object of a text that begins with "{".

@@ -25,17 +25,38 @@ def test_daemonset_gets_image_and_its_id_and_is_never_pulled(load: Load) -> None
     assert "runtimeClassName" not in template["spec"]
 
 
-def rendered(load: Load, container_runtime: str, strict: bool) -> dict[str, dict[str, Any]]:
+def rendered(
+    load: Load, container_runtime: str, strict: bool, config: dict[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
     """Rendered objects by kind."""
     plain = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
     render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
-    texts = render(plain, "plugin:9", "sha256:ab", container_runtime, strict).split("---\n")[1:]
+    texts = render(plain, "plugin:9", "sha256:ab", container_runtime, strict, config=config).split("---\n")[
+        1:
+    ]
     return {document["kind"]: document for document in map(json.loads, texts)}
 
 
 def test_containerd_gets_the_runtime_class_that_docker_has_not(load: Load) -> None:
     assert set(rendered(load, "docker", False)) == {"DaemonSet"}
     assert rendered(load, "containerd", False)["RuntimeClass"]["handler"] == "nvidia"
+
+
+def test_settings_are_a_config_map_that_the_plugin_reads(load: Load) -> None:
+    sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
+    config = {"version": "v1", "sharing": sharing}
+    objects = rendered(load, "docker", False, config)
+    assert json.loads(objects["ConfigMap"]["data"]["config.yaml"]) == config
+    template = objects["DaemonSet"]["spec"]["template"]
+    (plugin,) = template["spec"]["containers"]
+    assert {"name": "CONFIG_FILE", "value": "/etc/tegra-device-plugin/config.yaml"} in plugin["env"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in plugin["volumeMounts"]}
+    assert mounted["config"] == "/etc/tegra-device-plugin"
+    volume = {"name": "config", "configMap": {"name": objects["ConfigMap"]["metadata"]["name"]}}
+    assert volume in template["spec"]["volumes"]
+    # Other settings make the pods new.
+    other = rendered(load, "docker", False, {**config, "flags": {}})["DaemonSet"]["spec"]["template"]
+    assert other["metadata"]["annotations"] != template["metadata"]["annotations"]
 
 
 def test_strict_mode_hands_out_volume_mounts(load: Load) -> None:
