@@ -75,6 +75,17 @@ def state_after(results: dict[str, Result], catalogue: list[Check], busy: str) -
     return state
 
 
+def progress(state: dict[str, Any], checks: list[Check]) -> str:
+    """What has become of a stage's checks, for the screen while the next one runs."""
+    said = []
+    for check in checks:
+        entry = state["checks"].get(check["id"])
+        if entry is not None:
+            verdict = f"{entry['id']} {entry['status']} ({entry['seconds']:.1f} s)"
+            said.append(f"{verdict}: {entry['reason']}" if entry["reason"] else verdict)
+    return "; ".join(said)
+
+
 def seconds_between(times: list[str]) -> float:
     """Seconds from the first time to the last; 0 without any."""
     moments = [datetime.fromisoformat(time.replace("Z", "+00:00")) for time in times]
@@ -137,5 +148,6 @@ class FilterModule:
         return {
             "gpu_verify_state": state_after,
             "gpu_verify_stage": of_stage,
+            "gpu_verify_progress": progress,
             "gpu_verify_report": report,
         }

@@ -44,7 +44,7 @@ options:
       What earlier stages have found: C(statuses) of checks by id, C(gpu), C(held) of the stage C(hold), and
       C(busy), which says why no pod may be started.
     type: dict
-    default: {}
+    required: true
   restart_error:
     description: Why the kubelet could not be restarted, empty if it was.
     type: str
@@ -107,13 +107,13 @@ def node_stage(bench, part):
     params, gpu = bench.params, part["gpu"]
     functions = {
         "default-runtime": lambda record: default_runtime(params, record),
-        "plugin-registered": lambda record: plugin_registered(params, record),
+        "plugin-registered": lambda record: plugin_registered(params, gpu, record),
         "allocatable": lambda record: allocatable(params, gpu, record),
     }
     bench.close()  # first: what a cut-off run left here holds no GPU afterwards
     part["checks"] = run_checks(params["checks"], functions, {}, lambda: diagnose(bench))
     if not params["busy"]:
-        users = holders(params["node"], gpu.get("resource", params["resource"]))
+        users = holders(params["node"], gpu["resource"])
         if users:
             part["busy"] = "the GPU is in use by {}".format(", ".join(users))
         else:
@@ -174,14 +174,14 @@ def restarted_stage(bench, part):
 def settings(given):
     """The module's parameters as the checks read them: flat, with what earlier stages have found."""
     known = given["known"]
-    gpu = dict(known.get("gpu") or {})
+    gpu = dict(known.get("gpu") or {"resource": RESOURCE, "replicas": 1})
     return dict(
         {key: value for key, value in given.items() if key not in ("bench", "known")},
         gpu=gpu,
         statuses=known.get("statuses") or {},
         busy=known.get("busy") or "",
         held=known.get("held"),
-        resource=gpu.get("resource", RESOURCE),
+        resource=gpu["resource"],
         **given["bench"],
     )
 
@@ -202,7 +202,7 @@ def main():
         argument_spec={
             "stage": {"type": "str", "required": True, "choices": list(STAGES)},
             "checks": {"type": "list", "elements": "dict", "default": []},
-            "known": {"type": "dict", "default": {}},
+            "known": {"type": "dict", "required": True},
             "restart_error": {"type": "str", "default": ""},
             "bench": {
                 "type": "dict",

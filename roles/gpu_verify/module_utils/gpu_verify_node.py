@@ -45,8 +45,11 @@ def default_runtime(params, record):
     record.prove("docker info: default runtime {} ({}), Docker {ServerVersion}".format(found, path, **docker))
 
 
-def plugin_registered(params, record):
-    """The plugin's pod is Ready and the kubelet counts its resource."""
+def plugin_registered(params, gpu, record):
+    """The plugin's pod is Ready and the kubelet counts its resource.
+
+    Writes what the plugin is configured to offer into `gpu`: `resource` and `replicas`.
+    """
     name = params["node"]
     node = get("node", name)
     if node is None:
@@ -77,14 +80,19 @@ def plugin_registered(params, record):
             "pod {} of the device plugin is not Ready: {}".format(pod, why(timeout.last))
         ) from timeout
     record.prove("pod {} is Ready, image {}".format(pod, item["spec"]["containers"][0]["image"]))
-    capacity = int((get("node", name)["status"].get("capacity") or {}).get(params["resource"], 0))
+    told = configured(item)
+    if told:
+        gpu["resource"], gpu["replicas"] = told
+        record.prove("it is configured to offer {1} x {0}".format(*told))
+    resource = gpu["resource"]
+    capacity = int((get("node", name)["status"].get("capacity") or {}).get(resource, 0))
     if capacity == 0:
-        raise CheckFailed("the kubelet of {} knows no {}".format(name, params["resource"]))
-    record.prove("capacity {}: {}".format(params["resource"], capacity))
+        raise CheckFailed("the kubelet of {} knows no {}".format(name, resource))
+    record.prove("capacity {}: {}".format(resource, capacity))
 
 
 def configured(item):
-    """What a plugin's pod was told to offer: (resource, replicas), in the words of the plugin itself."""
+    """What a plugin's pod was told to offer, (resource, replicas) in its own words; None if nothing."""
     container = item["spec"]["containers"][0]
     environment = {entry["name"]: entry.get("value") for entry in container.get("env", [])}
     path = environment.get("CONFIG_FILE")
@@ -101,17 +109,14 @@ def configured(item):
 
 
 def allocatable(params, gpu, record):
-    """The node offers as many as the plugin was told to; writes `allocatable` and `replicas` into `gpu`."""
-    item = plugin_pod(params["node"])
-    told = configured(item) if item else None
-    resource, replicas = told or (params["resource"], 1)
-    gpu.update(resource=resource, replicas=replicas)
+    """The node offers as many as the plugin was told to; writes `allocatable` into `gpu`."""
+    resource, replicas = gpu["resource"], gpu["replicas"]
     status = get("node", params["node"])["status"]
     found = int((status.get("allocatable") or {}).get(resource, 0))
     gpu["allocatable"] = found
-    origin = "the plugin's configuration" if told else "no sharing configured"
-    record.prove("allocatable {}: {}, expected {} ({})".format(resource, found, replicas, origin))
+    record.prove("allocatable {}: {}, expected {}".format(resource, found, replicas))
     if found != replicas:
+        item = plugin_pod(params["node"])
         cause = UNHEALTHY.findall(plugin_log(item)) if item and found < replicas else []
         raise CheckFailed(
             "the node offers {} {} to pods, not {}".format(found or "no", resource, replicas)

@@ -35,6 +35,8 @@ HOPELESS = (
     "InvalidImageName",
     "RunContainerError",
 )
+# Why a container ended whose program never ran: dockershim's and cri-dockerd's word, and containerd's.
+NEVER_RAN = ("ContainerCannotRun", "StartError")
 
 
 def pod(name, params, command, limit=1, security=None):
@@ -129,11 +131,11 @@ def why(item):
 
 
 def warning(events, name):
-    """The newest warning about a pod among a namespace's events, '' without one."""
+    """The newest failure of a pod among events (FailedCreatePodSandBox, Failed, ...), '' without one."""
     told = [
         event
         for event in events
-        if event.get("type") == "Warning" and event.get("involvedObject", {}).get("name") == name
+        if event.get("reason", "").startswith("Failed") and event["involvedObject"].get("name") == name
     ]
     told.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
     return "{reason}: {message}".format(**told[-1]) if told else ""
@@ -181,7 +183,7 @@ class Bench:
     def wait_end(self, record, name):
         """Wait until a pod has ended by itself; return its phase."""
         item = self.wait(name, settled, "{} ending".format(name))
-        if not finished(item):
+        if not finished(item) or any(state.get("reason") in NEVER_RAN for state in states(item)):
             raise CheckFailed("{} does not start: {}".format(name, self.story(name, item)))
         record.note("{} ended: {}".format(name, item["status"]["phase"]))
         return item["status"]["phase"]
@@ -217,7 +219,9 @@ class Bench:
             time.sleep(0.2)
 
     def story(self, name, item):
-        """Where a pod is and what the cluster last warned of, in one line."""
+        """Where a pod is, in one line; what it does not tell itself its last failure does."""
+        if item and any(state.get("message") for state in states(item)):
+            return why(item)
         return "; ".join(part for part in (why(item), warning(self.events(), name)) if part)
 
     def _wait(self, satisfied, what, *argv):

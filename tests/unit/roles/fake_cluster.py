@@ -6,12 +6,15 @@ from __future__ import annotations
 import importlib
 import json
 from dataclasses import dataclass, field
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 RESOURCE = "nvidia.com/gpu"
 UTILS = ("pods", "node", "sharing", "diagnosis", "access")
+REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
 PASSED = """\
 Detected 1 CUDA Capable device(s)
@@ -35,7 +38,7 @@ class FakeCluster:
     ready: bool = True
     plugin: str | None = "ready"
     query: str = "passed"
-    refuses: bool = False  # the container runtime refuses pods that ask
+    refuses: str = ""  # how the container runtime refuses pods: the word that the kubelet has for it
     root_only: bool = False
     blind: bool = False  # what has not asked cannot even look
     exclusive: bool = True
@@ -61,10 +64,9 @@ class FakeCluster:
             for name in ("run", "get", "wait_until"):
                 monkeypatch.setattr(module, name, getattr(self, name), raising=False)
         sharing = importlib.import_module("ansible.module_utils.gpu_verify_sharing")
-        monkeypatch.setattr(sharing, "POLL_SECONDS", 0.01)
-        # A clock of its own: a second passes with each look at it.
-        ticks = iter(range(10_000))
-        monkeypatch.setattr(sharing.time, "monotonic", lambda: float(next(ticks)))
+        # A clock of its own: a second passes with each look at it, and sleep takes none.
+        clock = SimpleNamespace(monotonic=count().__next__, sleep=lambda _seconds: None)
+        monkeypatch.setattr(sharing, "time", clock)
 
     def share(self, replicas: int) -> None:
         """Time-slicing, as configured at the plugin."""
@@ -176,7 +178,7 @@ class FakeCluster:
             {
                 "type": "Warning",
                 "reason": "Failed",
-                "message": "unsupported device id: X",
+                "message": REFUSED,
                 "involvedObject": {"name": name},
             }
             for name in self.pods
@@ -188,8 +190,11 @@ class FakeCluster:
         status: dict[str, Any] = {"phase": "Pending"}
         if name not in self.pods:
             return {"status": {"phase": "Active"}}  # the namespace's service account
-        if self.refuses:
-            status["containerStatuses"] = [{"state": {"waiting": {"reason": "RunContainerError"}}}]
+        if self.refuses == "ContainerCannotRun":
+            ended = {"reason": self.refuses, "message": REFUSED}
+            status = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}
+        elif self.refuses:
+            status["containerStatuses"] = [{"state": {"waiting": {"reason": self.refuses}}}]
         elif name in ("devicequery", "nonroot"):
             status["phase"] = "Failed" if FAILED in self.log(name) else "Succeeded"
         elif name == "uninvited" or self.pods[name] == "ended":

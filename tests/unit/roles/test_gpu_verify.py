@@ -154,6 +154,7 @@ def test_shared_gpu_is_tried_with_all_replicas_at_once(
     assert "concurrency" not in statuses(report)
     shared = checks(report)["time-slicing"]
     assert shared["status"] == "passed"
+    assert "it is configured to offer 3 x nvidia.com/gpu" in checks(report)["plugin-registered"]["evidence"]
     assert "pod1, pod2, pod3 ran at the same instant, pod4 was Pending" in shared["evidence"][1]
     assert report["gpu"]["replicas"] == 3
 
@@ -169,7 +170,9 @@ BROKEN = [
     ({"allocatable": 0}, "allocatable", "offers no nvidia.com/gpu to pods, not 1, the plugin says: hung"),
     ({"allocatable": 2}, "allocatable", "offers 2 nvidia.com/gpu to pods, not 1"),
     ({"query": "failed"}, "device-query", "CUDA error 100: no CUDA-capable device is detected"),
-    ({"refuses": True}, "device-query", "unsupported device id: X"),
+    ({"refuses": "RunContainerError"}, "device-query", "RunContainerError; Failed: unsupported device id: X"),
+    ({"refuses": "ContainerCannotRun"}, "device-query", "ContainerCannotRun: unsupported device id: X"),
+    ({"refuses": "ContainerCreating"}, "device-query", "ContainerCreating; Failed: unsupported device id: X"),
     ({"root_only": True}, "non-root", "CUDA error 100"),
     ({"blind": True}, "uninvited", "could not look"),
     ({"exclusive": False}, "concurrency", "pod2 did not have to wait although pod1 held every GPU"),
@@ -286,6 +289,19 @@ def test_restart_that_is_noticed_fails(
         setattr(cluster, name, value)
     check = checks(verification.report(*FULL))["kubelet-restart"]
     assert (check["status"], words in check["reason"]) == (status, True), check["reason"]
+
+
+def test_screen_tells_of_a_stage_while_the_next_one_runs(
+    verification: Verification, cluster: FakeCluster
+) -> None:
+    cluster.plugin = None
+    verification.stage("node")
+    state = verification.state()
+    stage = verification.filters.of_stage(CATALOGUE, "node", state)
+    said = verification.filters.progress(state, stage).split("; ")
+    assert said[0].startswith("default-runtime passed (0.")
+    assert "plugin-registered failed (0.0 s): no pod of the device plugin" in said[1]
+    assert said[2].endswith("needs plugin-registered, which failed")
 
 
 def test_silent_cluster_is_not_verified(verification: Verification, cluster: FakeCluster) -> None:
