@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What verify.yml reports of a board that is well, in use, shared, or broken in four ways; what it leaves."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
+from tests.lab import board, inventory, lab
+from tests.lab.board import Board
+
+pytestmark = pytest.mark.lab
+
+LAB = "verify"
+NAME = "jetson-1"
+REPLICAS = 4
+SHARED = {
+    "version": "v1",
+    "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": REPLICAS}]}},
+}
+PLUGIN_LABEL = "jetson-k3s.github.io/device-plugin"
+RUNTIME = "/usr/bin/nvidia-container-runtime"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A run of verify.yml and the report that it wrote."""
+
+    run: PlaybookRun
+    report: Any
+
+    def statuses(self) -> dict[str, str]:
+        """The checks' statuses by id."""
+        return {check["id"]: check["status"] for check in self.report["checks"]}
+
+    def check(self, name: str) -> Any:
+        """One check."""
+        return next(check for check in self.report["checks"] if check["id"] == name)
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Board]:
+    """A fresh board."""
+    lab.down(LAB)
+    try:
+        (fresh,) = lab.up(LAB, ("xaviernx-jp5",))
+        yield fresh
+    finally:
+        lab.down(LAB)
+
+
+@pytest.fixture(scope="module")
+def cluster(one: Board) -> Cluster:
+    """The cluster of this board alone."""
+    run = run_playbook(LAB, "site.yml")
+    assert run.returncode == 0, run.output
+    return Cluster([one])
+
+
+def verify(*variables: str, playbook: str = "verify.yml") -> Verified:
+    """Run a playbook that ends with verification."""
+    path = reports_dir(LAB) / f"{NAME}.json"  # no earlier one: a run begins with moving that away
+    run = run_playbook(LAB, playbook, *(f"--extra-vars={variable}" for variable in variables))
+    assert path.exists(), run.output
+    return Verified(run, json.loads(path.read_text()))
+
+
+def nothing_is_left(cluster: Cluster) -> bool:
+    """Are the pods and the namespace of verification gone?"""
+    return "gpu-verify" not in cluster.kubectl("get", "namespaces", "--output=name")
+
+
+@contextmanager
+def dead_gpu(one: Board, cluster: Cluster) -> Iterator[None]:
+    """The GPU dies."""
+    board.set_state(one, "dead")
+    try:
+        wait_until(lambda: cluster.allocatable()[NAME] == 0, "the dead GPU is taken off the node", 60)
+        yield
+    finally:
+        board.set_state(one, "ready")
+    wait_until(lambda: cluster.allocatable()[NAME] == 1, "the recovered GPU is back", 90)
+
+
+@contextmanager
+def other_runtime(one: Board, cluster: Cluster) -> Iterator[None]:
+    """Somebody has taken Docker's default runtime back."""
+    path = "/etc/docker/daemon.json"
+    before = one.exec("cat", path)
+    changed = json.dumps({**json.loads(before), "default-runtime": "runc"})
+    try:
+        set_daemon_json(one, changed, "runc")
+        yield
+    finally:
+        set_daemon_json(one, before, "nvidia")
+
+
+def set_daemon_json(one: Board, text: str, runtime: str) -> None:
+    """Write Docker's configuration and wait until Docker has it."""
+    one.exec("sh", "-c", f"cat > /etc/docker/daemon.json <<'END'\n{text}\nEND")
+    one.exec("systemctl", "reload", "docker")
+    wait_until(
+        lambda: one.exec("docker", "info", "--format={{.DefaultRuntime}}").strip() == runtime,
+        f"Docker's default runtime is {runtime}",
+        30,
+    )
+
+
+@contextmanager
+def no_plugin(_one: Board, cluster: Cluster) -> Iterator[None]:
+    """The node has lost its label, and with it the device plugin."""
+    cluster.kubectl("label", "node", NAME, f"{PLUGIN_LABEL}-")
+    try:
+        wait_until(lambda: cluster.plugin_pod(NAME) is None, "the plugin's pod is gone", 60)
+        yield
+    finally:
+        cluster.kubectl("label", "--overwrite", "node", NAME, f"{PLUGIN_LABEL}=true")
+    wait_until(lambda: cluster.plugin_pod(NAME) is not None, "the plugin runs again", 60)
+    wait_until(lambda: cluster.allocatable()[NAME] == 1, "the GPU is back", 60)
+
+
+@contextmanager
+def refusing_toolkit(one: Board, _cluster: Cluster) -> Iterator[None]:
+    """The container toolkit knows none of the ids that the plugin hands out."""
+    one.exec("cp", RUNTIME, f"{RUNTIME}.whole")
+    try:
+        one.exec("sed", "-i", "s/^EVERY_DEVICE = .*/EVERY_DEVICE = ()/", RUNTIME)
+        yield
+    finally:
+        one.exec("mv", f"{RUNTIME}.whole", RUNTIME)
+
+
+# How a board is broken, the check that fails for it, words of its reason and of its fix.
+BROKEN = {
+    "dead GPU": (
+        dead_gpu,
+        "allocatable",
+        ("offers no nvidia.com/gpu to pods, not 1, the plugin says: power-failed", "GPU that has died"),
+    ),
+    "default runtime": (other_runtime, "default-runtime", ("is runc, not nvidia", "playbooks/site.yml")),
+    "no plugin": (no_plugin, "plugin-registered", ("no pod of the device plugin", "labels the node")),
+    "toolkit": (refusing_toolkit, "device-query", ("unsupported device id", "nvidia-container-toolkit")),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_broken_board_fails_the_right_check_with_its_fix(one: Board, cluster: Cluster, fault: str) -> None:
+    breakage, failing, (reason, fix) = BROKEN[fault]
+    with breakage(one, cluster):
+        verified = verify("gpu_verify_timeout=60")
+    assert verified.run.returncode != 0
+    report, check = verified.report, verified.check(failing)
+    assert [name for name, status in verified.statuses().items() if status == "failed"] == [failing]
+    assert "error" not in verified.statuses().values()
+    assert (report["ok"], report["exit_code"]) == (False, 1)
+    assert reason in check["reason"]
+    assert fix in check["fix"]
+    assert check["diagnosis"]
+    assert reason in " ".join(verified.run.output.split())
+    junit = ElementTree.parse(reports_dir(LAB) / "junit.xml")  # noqa: S314 - our own file
+    failures = {case.get("name", ""): case.findtext("failure", "") for case in junit.iter("testcase")}
+    (told,) = [text for name, text in failures.items() if text]
+    assert failures[f"{failing}: {check['title']}"] == told
+    page = html.unescape((reports_dir(LAB) / "index.html").read_text())
+    for text in (told, page):
+        assert check["reason"] in text
+        assert check["fix"] in text
+    assert nothing_is_left(cluster)
+
+
+@pytest.fixture
+def holder(cluster: Cluster) -> Iterator[str]:
+    """Somebody's pod that holds the GPU."""
+    bundle = yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())
+    cluster.hold_gpu("train", NAME, bundle["device_query_image"])
+    try:
+        wait_until(lambda: cluster.phase("train") == "Running", "the pod runs", 60)
+        yield "train"
+    finally:
+        cluster.kubectl("delete", "pod", "train", "--grace-period=0", "--force")
+
+
+def test_gpu_in_use_is_left_to_its_pod(cluster: Cluster, holder: str) -> None:
+    before = cluster.started(holder)
+    verified = verify()
+    assert verified.report["ok"] is True
+    assert verified.check("device-query")["reason"] == "the GPU is in use by default/train"
+    assert verified.statuses()["allocatable"] == "passed"
+    assert cluster.started(holder) == before
+    assert nothing_is_left(cluster)
+
+
+def test_undisturbed_mode_starts_no_pod_and_says_so(one: Board, cluster: Cluster) -> None:
+    before = one.exec("docker", "ps", "--all", "--quiet", "--no-trunc")
+    verified = verify("gpu_verify_mode=undisturbed")
+    assert one.exec("docker", "ps", "--all", "--quiet", "--no-trunc") == before
+    assert (verified.report["ok"], verified.report["mode"]) == (True, "undisturbed")
+    skipped = {name for name, status in verified.statuses().items() if status == "skipped"}
+    assert skipped == {
+        "device-query", "non-root", "uninvited", "concurrency", "unified-memory", "kubelet-restart",
+    }  # fmt: skip
+    assert verified.check("concurrency")["reason"] == "mode undisturbed starts no pod"
+
+
+def test_full_mode_restarts_the_kubelet_under_a_pod_that_holds_the_gpu(one: Board, cluster: Cluster) -> None:
+    show = ("systemctl", "show", "--property=MainPID", "k3s")
+    before = one.exec(*show)
+    verified = verify("gpu_verify_mode=full")
+    assert verified.run.returncode == 0, verified.run.output
+    assert one.exec(*show) != before
+    assert set(verified.statuses().values()) == {"passed"}
+    told = [event["event"] for event in verified.check("kubelet-restart")["events"]]
+    assert told.index("holder Running") < told.index("the kubelet was restarted")
+    assert any("Insufficient nvidia.com/gpu" in text for text in told)
+    assert nothing_is_left(cluster)
+
+
+def test_leftovers_of_a_run_that_was_cut_off_are_removed(cluster: Cluster) -> None:
+    cluster.kubectl("create", "namespace", f"gpu-verify-{NAME}")
+    verified = verify()
+    assert verified.report["ok"] is True, verified.report["failures"]
+    assert nothing_is_left(cluster)
+
+
+# The last one: the GPU stays shared.
+@pytest.mark.usefixtures("cluster")
+def test_gpu_that_site_yml_has_shared_is_tried_with_all_its_replicas_at_the_same_instant(
+    tmp_path: Path,
+) -> None:
+    settings = tmp_path / "sharing.yml"
+    settings.write_text(yaml.safe_dump({"gpu_device_plugin_config": SHARED, "gpu_verify_mode": "full"}))
+    verified = verify(f"@{settings}", playbook="site.yml")
+    assert verified.run.returncode == 0, verified.run.output
+    assert verified.report["gpu"]["replicas"] == REPLICAS
+    assert "concurrency" not in verified.statuses()
+    assert set(verified.statuses().values()) == {"passed"}
+    told = [event["event"] for event in verified.check("time-slicing")["events"]]
+    pending = next(place for place, text in enumerate(told) if text.startswith("pod5 Pending"))
+    assert {f"pod{number} Running" for number in range(1, REPLICAS + 1)} <= set(told[:pending])
