@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each step of site.yml can be run alone, and none without the look at the boards."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.docs import CHECKOUT
+
+SITE = CHECKOUT / "playbooks/site.yml"
+INVENTORY = "[server]\na\n[agent]\nb\n[k3s_cluster:children]\nserver\nagent\n"
+LOOK = {"jetson_facts", "preflight"}
+ROLE_OF_TASK = re.compile(r"^ +(\w+) : (?!Validating arguments)", re.MULTILINE)
+
+
+def test_every_step_has_the_name_of_its_role_as_tag() -> None:
+    steps = [step for play in yaml.safe_load(SITE.read_text()) for step in play.get("roles", [])]
+    assert steps
+    assert [step["role"] for step in steps if step.get("tags") != [step["role"]]] == []
+
+
+@pytest.mark.parametrize(
+    ("tag", "roles"),
+    [
+        # preflight asks the K3s server about the token
+        ("preflight", {"k3s"}),
+        ("nvidia_docker", {"k3s", "nvidia_docker"}),
+        ("gpu_verify", {"k3s", "nvidia_docker", "gpu_verify"}),
+    ],
+)
+def test_tag_runs_its_step_after_the_look_at_the_boards(tmp_path: Path, tag: str, roles: set[str]) -> None:
+    (tmp_path / "inventory").write_text(INVENTORY)
+    listed = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            f"--inventory={tmp_path}/inventory",
+            f"--tags={tag}",
+            "--list-tasks",
+            SITE,
+        ],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+    assert set(ROLE_OF_TASK.findall(listed)) == LOOK | roles
