@@ -15,8 +15,8 @@ import pytest
 from tests.lab.paths import CHECKOUT
 
 HIL = CHECKOUT / "playbooks" / "hil.py"
-# Stands in for the ansible-playbook beside hil.py's Python: writes down how it was called, then does what the file
-# `site` or `reset` beside it says.
+# Stands in for the ansible-playbook beside hil.py's Python: writes down how it was called, then does what the
+# file `site` or `reset` beside it says.
 STAND_IN = """#!/bin/sh
 here=$(dirname "$0")
 for word; do case $word in playbooks/*) playbook=${word#playbooks/}; playbook=${playbook%.yml};; esac; done
