@@ -145,7 +145,8 @@ def test_flag_that_dockerd_refuses_beside_its_file_is_refused(bare: Board, tmp_p
 
 
 def test_docker_that_does_not_start_is_explained_by_its_journal(bare: Board, tmp_path: Path) -> None:
-    config = {"default-runtime": "nvidia", "storage-driver": "no-such-driver"}
+    runtimes = {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}
+    config = {"default-runtime": "nvidia", "runtimes": runtimes, "storage-driver": "no-such-driver"}
     try:
         run = run_alone(bare, tmp_path, "--extra-vars", json.dumps({"nvidia_docker_daemon_config": config}))
     finally:
@@ -154,7 +155,7 @@ def test_docker_that_does_not_start_is_explained_by_its_journal(bare: Board, tmp
         bare.exec("systemctl", "reset-failed", "docker", "docker.socket")
         bare.exec("systemctl", "restart", "docker")
     assert run.recap[bare.name].failed == 1, run.output
-    message = " ".join(run.output[run.output.index("Docker does not take over its configuration") :].split())
+    message = " ".join(run.output[run.output.index("although /etc/docker/daemon.json says") :].split())
     assert "The last lines of the journal of docker:" in message
     assert "no-such-driver" in message
 
