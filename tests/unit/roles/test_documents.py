@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents made from data are current, and what they are made from is whole."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,24 @@ def specified(role: str) -> dict[str, Any]:
     """Every variable in a role's argument_specs."""
     entries = yaml.safe_load((ROLES / role / "meta/argument_specs.yml").read_text())["argument_specs"]
     return {name: option for entry in entries.values() for name, option in (entry["options"] or {}).items()}
+
+
+def entry_points() -> set[tuple[str, str]]:
+    """(role, entry point) of everything that another role or a playbook imports by `tasks_from`."""
+    found = set()
+    for path in (*CHECKOUT.glob("playbooks/*.yml"), *ROLES.glob("*/tasks/*.yml")):
+        text = path.read_text()
+        found.update(re.findall(r"name: (\w+)\n +tasks_from: (\w+)\.yml", text))
+        assert len(re.findall("tasks_from:", text)) == len(re.findall(r"name: \w+\n +tasks_from:", text)), (
+            path
+        )
+    return found
+
+
+@pytest.mark.parametrize(("role", "entry"), sorted(entry_points()))
+def test_every_entry_point_is_specified(role: str, entry: str) -> None:
+    specs = yaml.safe_load((ROLES / role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    assert specs[entry]["short_description"]
 
 
 @pytest.mark.parametrize("role", ALL_ROLES)
