@@ -43,6 +43,7 @@ LinkLocalAddressing=no
 PERSONALISE = """set -e
 umount /etc/machine-id 2>/dev/null || true
 rm -f /etc/machine-id && systemd-machine-id-setup >/dev/null 2>&1
+systemctl restart systemd-journald
 hostname "$(cat /etc/hostname)"
 systemctl daemon-reload
 systemctl start virtual-board
@@ -195,7 +196,8 @@ def saved_machine(fixture: boards.Fixture) -> Path:
 
 def _virt_device_tree(out: Path) -> None:
     """Write what QEMU's machine says of itself, the part of the tree that is not the Jetson's."""
-    run(["qemu-system-aarch64", "-M", f"{MACHINE[1]},dumpdtb={out}", *MACHINE[2:], "-display", "none"])
+    dump = f"{MACHINE[1]},dumpdtb={out}"
+    run(["qemu-system-aarch64", "-M", dump, *MACHINE[2:], "-nodefaults", "-display", "none"])
 
 
 def _overlay(base: Path, base_format: str, out: Path) -> None:

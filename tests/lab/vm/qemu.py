@@ -29,6 +29,7 @@ KERNEL_ARGUMENTS = (
 )
 AGENT_PORT = "org.qemu.guest_agent.0"  # the name that the agent's package expects
 POLL_SECONDS = 0.1
+AGENT_POLL_SECONDS = 0.5  # each question is work for the emulated board
 SAVE_SECONDS = 300
 END_SECONDS = 20
 
@@ -169,7 +170,7 @@ class Qemu:
             while not (status := agent.call("guest-exec-status", pid=started["pid"]))["exited"]:
                 if time.monotonic() > deadline:
                     raise LabError(f"{' '.join(command)}: no end on the emulated board after {timeout:g} s")
-                time.sleep(POLL_SECONDS)
+                time.sleep(AGENT_POLL_SECONDS)
         out, err = (
             base64.b64decode(status.get(key, "")).decode(errors="replace") for key in ("out-data", "err-data")
         )
