@@ -20,8 +20,8 @@ from tests.lab.process import run, step
 ARCH = "arm64"
 # Besides a container board's: udev names the network's interface, the guest agent is the lab's way in.
 PACKAGES = (*images.PACKAGES, "udev", "qemu-guest-agent", "systemd-timesyncd")
-# The simulated Tegra is merged into /sys by overlays. systemd takes only sysfs itself for /sys unless it is told
-# not to look (its docs/ENVIRONMENT.md); without that it would lose all its devices with the first overlay.
+# The simulated Tegra is merged into /sys by overlays. systemd takes only sysfs itself for /sys unless it is
+# told not to look (its docs/ENVIRONMENT.md); without that it would lose every device with the first overlay.
 SYSFS = "SYSTEMD_DEVICE_VERIFY_SYSFS=0"
 MANAGER = f"[Manager]\nManagerEnvironment={SYSFS}\nDefaultEnvironment={SYSFS}\n"
 NETWORK = "[Match]\\nName=eth0\\n[Network]\\nLinkLocalAddressing=no\\n"
