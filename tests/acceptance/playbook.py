@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a playbook against a lab as its user would, and read what it said."""
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab.paths import CHECKOUT, lab_dir
+from tests.reports.schema import validate
 
 RECAP = re.compile(r"^(\S+)\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
 # The slowest playbook of the tests, on a busy two-core machine.
@@ -55,6 +57,7 @@ def run_playbook(
     """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's.
 
     `on_line` gets each line of output when it is written, so that something can happen in the middle.
+    The boards' reports are compared with their published schema.
     """
     lines = []
     with subprocess.Popen(
@@ -82,4 +85,6 @@ def run_playbook(
                     on_line(line)
         finally:
             end.cancel()
+    for report in set(reports_dir(lab).glob("*.json")) - {reports_dir(lab) / "index.json"}:
+        validate(json.loads(report.read_text()))
     return PlaybookRun(process.returncode, "".join(lines))

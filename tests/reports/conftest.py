@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roles' Python files, and the published schema of a report."""
+"""The roles' Python files."""
 
 import importlib
-import json
 from types import ModuleType
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]  # its stubs are another package
 import pytest
 
-from tests.lab.paths import CHECKOUT
 from tests.reports import samples
 from tests.unit.roles.conftest import Load, load
 
-__all__ = ["Load", "fleet", "load", "validate"]
-
-SCHEMA = CHECKOUT / "docs" / "verify-report.schema.json"
+__all__ = ["Load", "fleet", "load"]
 
 
 @pytest.fixture(scope="session", name="_roles")
@@ -40,15 +35,3 @@ def fleet(fleets: ModuleType, **reports: Any) -> Any:
     """A fleet of boards; each report may be a pair with the one before."""
     pairs = {name: value if isinstance(value, tuple) else (value, None) for name, value in reports.items()}
     return fleets.fleet(samples.at(0), [fleets.board(name, *pair) for name, pair in pairs.items()])
-
-
-def validate(report: Any) -> None:
-    """Compare a report with the published schema; fails the test with each mistake and where it is."""
-    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
-    mistakes = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(report)]
-    assert mistakes == []
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _schema_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(json.loads(SCHEMA.read_text()))

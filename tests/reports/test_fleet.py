@@ -13,7 +13,8 @@ import pytest
 from tests.lab.debian import ensure_packages
 from tests.lab.process import run
 from tests.reports import samples
-from tests.reports.conftest import Load, fleet, validate
+from tests.reports.conftest import Load, fleet
+from tests.reports.schema import validate
 
 JUNIT_SCHEMA = Path(__file__).parent / "junit.xsd"
 
