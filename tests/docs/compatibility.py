@@ -97,7 +97,7 @@ def render(roles: Path) -> str:
     rules = yaml.safe_load((data / "compatibility.yml").read_text())["__preflight_rules"]
     kernel = yaml.safe_load((data / "kernel.yml").read_text())["__preflight_kernel"]
     coded = runpy.run_path(str(roles / "preflight/filter_plugins/preflight.py"))["CODED"]
-    jetpack = runpy.run_path(str(roles / "jetson_facts/library/jetson_facts.py"))["JETPACK"]
+    jetpack = runpy.run_path(str(roles / "jetson_facts/module_utils/jetson_board.py"))["JETPACK"]
     always = "always"
     rule_rows = [
         (

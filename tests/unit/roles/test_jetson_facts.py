@@ -17,11 +17,26 @@ def module(load: Load) -> ModuleType:
     return load("jetson_facts/library/jetson_facts.py")
 
 
+@pytest.fixture
+def board(load: Load) -> ModuleType:
+    return load("jetson_facts/module_utils/jetson_board.py")
+
+
+@pytest.fixture
+def kernel(load: Load) -> ModuleType:
+    return load("jetson_facts/module_utils/jetson_kernel.py")
+
+
+@pytest.fixture
+def services(load: Load) -> ModuleType:
+    return load("jetson_facts/module_utils/jetson_services.py")
+
+
 @pytest.mark.parametrize("board_id", sorted(boards.load()))
-def test_every_board_is_recognised(module: ModuleType, tmp_path: Path, board_id: str) -> None:
+def test_every_board_is_recognised(board: ModuleType, tmp_path: Path, board_id: str) -> None:
     fixture = boards.load()[board_id]
     boards.build(fixture, tmp_path)
-    identity = module.board_identity(str(tmp_path))
+    identity = board.board_identity(str(tmp_path))
     expected = {key: fixture.data[key] for key in ("soc", "l4t", "jetpack")} | {
         "platform": "tegra",
         "model": fixture.data["dt_model"],
@@ -31,14 +46,14 @@ def test_every_board_is_recognised(module: ModuleType, tmp_path: Path, board_id:
     assert identity["module"] in (None, fixture.data["p_number"])
 
 
-def test_masked_firmware_leaves_the_l4t_release(module: ModuleType, tmp_path: Path) -> None:
+def test_masked_firmware_leaves_the_l4t_release(board: ModuleType, tmp_path: Path) -> None:
     boards.build(boards.load()["orinnano-jp6"], tmp_path, state="masked")
-    identity = module.board_identity(str(tmp_path))
+    identity = board.board_identity(str(tmp_path))
     assert (identity["platform"], identity["l4t"]) == ("tegra", "36.4.3")
 
 
-def test_a_pc_is_no_jetson(module: ModuleType, tmp_path: Path) -> None:
-    assert module.board_identity(str(tmp_path))["platform"] == "none"
+def test_a_pc_is_no_jetson(board: ModuleType, tmp_path: Path) -> None:
+    assert board.board_identity(str(tmp_path))["platform"] == "none"
 
 
 @pytest.mark.parametrize(
@@ -53,9 +68,9 @@ def test_a_pc_is_no_jetson(module: ModuleType, tmp_path: Path) -> None:
     ],
 )
 def test_unknown_patch_counts_as_the_newest_known_of_its_branch(
-    module: ModuleType, l4t: str | None, jetpack: str | None
+    board: ModuleType, l4t: str | None, jetpack: str | None
 ) -> None:
-    assert module.jetpack_release(l4t) == jetpack
+    assert board.jetpack_release(l4t) == jetpack
 
 
 @pytest.mark.parametrize(
@@ -68,16 +83,16 @@ def test_unknown_patch_counts_as_the_newest_known_of_its_branch(
     ],
 )
 def test_daemon_json_is_read_or_its_error_named(
-    module: ModuleType,
+    services: ModuleType,
     tmp_path: Path,
     text: str,
     error: str | None,
     config: dict[str, object],
 ) -> None:
-    assert module.daemon_json(str(tmp_path)) == {"exists": False, "error": None, "config": {}}
+    assert services.daemon_json(str(tmp_path)) == {"exists": False, "error": None, "config": {}}
     (tmp_path / "etc/docker").mkdir(parents=True)
     (tmp_path / "etc/docker/daemon.json").write_text(text)
-    found = module.daemon_json(str(tmp_path))
+    found = services.daemon_json(str(tmp_path))
     assert (found["exists"], found["config"]) == (True, config)
     assert found["error"] is None if error is None else error in found["error"]
 
@@ -96,15 +111,15 @@ UnitFileState=
 """
 
 
-def test_units_are_told_apart(module: ModuleType) -> None:
-    units = module.parse_units(SHOW)
-    assert module.unit_state(units["docker.service"]) == {
+def test_units_are_told_apart(services: ModuleType) -> None:
+    units = services.parse_units(SHOW)
+    assert services.unit_state(units["docker.service"]) == {
         "installed": True,
         "active": True,
         "enabled": True,
         "command": "/usr/sbin/dockerd --default-runtime=x",
     }
-    assert module.unit_state(units["k3s.service"]) == {
+    assert services.unit_state(units["k3s.service"]) == {
         "installed": False,
         "active": False,
         "enabled": False,
@@ -183,12 +198,12 @@ def test_k3s_version_is_read(module: ModuleType) -> None:
     ],
 )
 def test_flags_that_dockerd_refuses_beside_its_file_are_named(
-    module: ModuleType, command: str, config: dict[str, object], flags: list[str]
+    services: ModuleType, command: str, config: dict[str, object], flags: list[str]
 ) -> None:
-    assert module.conflicting_flags(command.split(), config) == flags
+    assert services.conflicting_flags(command.split(), config) == flags
 
 
-def test_flags_in_the_environment_of_the_unit_count(module: ModuleType, tmp_path: Path) -> None:
+def test_flags_in_the_environment_of_the_unit_count(services: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "etc/default").mkdir(parents=True)
     (tmp_path / "etc/default/docker").write_text('# old\nDOCKER_OPTS="--default-runtime=x --debug"\n')
     unit = {
@@ -196,11 +211,11 @@ def test_flags_in_the_environment_of_the_unit_count(module: ModuleType, tmp_path
         "Environment": 'WHERE=fd:// "TWO=a b"',
         "EnvironmentFiles": "/etc/default/gone (ignore_errors=yes)\n/etc/default/docker (ignore_errors=yes)",
     }
-    variables = module.environment(str(tmp_path), unit)
+    variables = services.environment(str(tmp_path), unit)
     assert variables["TWO"] == "a b"
-    command_line = module.arguments(module.unit_state(unit)["command"], variables)
+    command_line = services.arguments(services.unit_state(unit)["command"], variables)
     assert command_line == ["/usr/bin/dockerd", "-H", "fd://", "--default-runtime=x", "--debug"]
-    assert module.conflicting_flags(command_line, {}) == ["--default-runtime"]
+    assert services.conflicting_flags(command_line, {}) == ["--default-runtime"]
 
 
 KERNEL = "5.15.148-tegra"
@@ -222,7 +237,7 @@ def _kernel(
 
 
 @pytest.mark.parametrize(
-    ("kernel", "has_raw"),
+    ("files", "has_raw"),
     [
         ({"config": "CONFIG_IP_NF_RAW=y\n"}, True),
         ({"config": "# CONFIG_IP_NF_RAW is not set\n"}, False),
@@ -243,45 +258,45 @@ def _kernel(
     ],
 )
 def test_kernel_features_come_from_configuration_and_modules(
-    module: ModuleType, tmp_path: Path, kernel: dict[str, str], has_raw: bool | None
+    kernel: ModuleType, tmp_path: Path, files: dict[str, str], has_raw: bool | None
 ) -> None:
-    _kernel(tmp_path, **kernel)
-    assert module.kernel_features(str(tmp_path), KERNEL)["iptable_raw"] is has_raw
+    _kernel(tmp_path, **files)
+    assert kernel.kernel_features(str(tmp_path), KERNEL)["iptable_raw"] is has_raw
 
 
-def test_masquerade_has_the_name_of_its_kernel(module: ModuleType, tmp_path: Path) -> None:
+def test_masquerade_has_the_name_of_its_kernel(kernel: ModuleType, tmp_path: Path) -> None:
     _kernel(tmp_path, config="CONFIG_IP_NF_TARGET_MASQUERADE=y\n")
-    assert module.kernel_features(str(tmp_path), KERNEL)["masquerade"] is True
+    assert kernel.kernel_features(str(tmp_path), KERNEL)["masquerade"] is True
 
 
-def test_cgroup_controllers_of_both_versions(module: ModuleType, tmp_path: Path) -> None:
+def test_cgroup_controllers_of_both_versions(kernel: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cgroups").write_text(
         "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t2\t1\t1\nmemory\t0\t1\t0\n"
     )
-    assert module.cgroup_controllers(str(tmp_path)) == ["cpuset"]
+    assert kernel.cgroup_controllers(str(tmp_path)) == ["cpuset"]
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/cgroup.controllers").write_text("cpuset cpu io memory pids\n")
-    assert module.cgroup_controllers(str(tmp_path)) == ["cpu", "cpuset", "io", "memory", "pids"]
+    assert kernel.cgroup_controllers(str(tmp_path)) == ["cpu", "cpuset", "io", "memory", "pids"]
 
 
-def test_swap_tells_zram_apart(module: ModuleType, tmp_path: Path) -> None:
+def test_swap_tells_zram_apart(board: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/swaps").write_text(
         "Filename Type Size Used Priority\n/dev/zram0 partition 1024 0 5\n/swapfile file 2048 0 -2\n"
     )
-    assert module.swap(str(tmp_path)) == {"total_bytes": 3 * 1024**2, "zram_bytes": 1024**2}
+    assert board.swap(str(tmp_path)) == {"total_bytes": 3 * 1024**2, "zram_bytes": 1024**2}
 
 
 @pytest.mark.parametrize(("destination", "found"), [("00000000", True), ("0005A8C0", False)])
-def test_default_route(module: ModuleType, tmp_path: Path, destination: str, found: bool) -> None:
+def test_default_route(board: ModuleType, tmp_path: Path, destination: str, found: bool) -> None:
     (tmp_path / "proc/net").mkdir(parents=True)
     mask = "00000000" if found else "00FFFFFF"
     (tmp_path / "proc/net/route").write_text(
         "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
         f"eth0 {destination} 0105A8C0 0003 0 0 0 {mask} 0 0 0\n"
     )
-    assert module.has_default_route(str(tmp_path)) is found
+    assert board.has_default_route(str(tmp_path)) is found
 
 
 @pytest.mark.parametrize(
@@ -292,19 +307,19 @@ def test_default_route(module: ModuleType, tmp_path: Path, destination: str, fou
         ("", {"id": None, "name": None}),
     ],
 )
-def test_power_mode_is_read_from_nvpmodel(module: ModuleType, text: str, mode: dict[str, object]) -> None:
-    assert module.power_mode(text) == mode
+def test_power_mode_is_read_from_nvpmodel(board: ModuleType, text: str, mode: dict[str, object]) -> None:
+    assert board.power_mode(text) == mode
 
 
-def test_newest_jetson_stats_of_the_system_counts(module: ModuleType, tmp_path: Path) -> None:
+def test_newest_jetson_stats_of_the_system_counts(services: ModuleType, tmp_path: Path) -> None:
     for path in (
         "usr/lib/python3/dist-packages/jetson_stats-4.2.12.egg-info",
         "usr/local/lib/python3.10/dist-packages/jetson_stats-4.3.2.dist-info",
     ):
         (tmp_path / path).mkdir(parents=True)
-    facts = module.jtop_facts(str(tmp_path), {"ActiveState": "active", "LoadState": "loaded"})
+    facts = services.jtop_facts(str(tmp_path), {"ActiveState": "active", "LoadState": "loaded"})
     assert (facts["version"], facts["active"]) == ("4.3.2", True)
-    assert module.jtop_facts(str(tmp_path / "empty"), {})["version"] is None
+    assert services.jtop_facts(str(tmp_path / "empty"), {})["version"] is None
 
 
 @pytest.mark.parametrize(
@@ -354,10 +369,10 @@ def test_package_tells_the_toolkit_where_the_runtime_does_not(module: ModuleType
     ],
 )
 def test_what_the_owner_tells_the_kubelet_about_cgroups(
-    module: ModuleType, tmp_path: Path, files: dict[str, str], driver: str | None, fail: str | None
+    services: ModuleType, tmp_path: Path, files: dict[str, str], driver: str | None, fail: str | None
 ) -> None:
     for name, text in files.items():
         path = tmp_path / "etc/rancher/k3s" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert module.kubelet_arguments(str(tmp_path)) == {"cgroup-driver": driver, "fail-cgroupv1": fail}
+    assert services.kubelet_arguments(str(tmp_path)) == {"cgroup-driver": driver, "fail-cgroupv1": fail}

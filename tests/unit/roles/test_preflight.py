@@ -177,7 +177,7 @@ def test_kernel_that_does_not_tell_or_does_not_matter_is_left_alone(
 
 
 def test_facts_tell_every_kernel_feature_of_the_matrix(load: Load) -> None:
-    features = load("jetson_facts/library/jetson_facts.py").KERNEL_FEATURES
+    features = load("jetson_facts/module_utils/jetson_kernel.py").KERNEL_FEATURES
     assert {entry["feature"] for entry in KERNEL} == features.keys()
 
 

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a board is: its identity, memory, disk and network, from its files.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import os
+import re
+import shutil
+
+# L4T release -> JetPack, from NVIDIA's release notes (the table jetson-stats carries as well).
+JETPACK = {
+    "39.2.0": "7.2",
+    "38.4.0": "7.1", "38.2.2": "7.0", "38.2.1": "7.0", "38.2.0": "7.0",
+    "36.5.0": "6.2.2", "36.4.7": "6.2.1", "36.4.4": "6.2.1", "36.4.3": "6.2", "36.4.2": "6.1",
+    "36.4.0": "6.1", "36.3.0": "6.0",
+    "35.6.4": "5.1.6", "35.6.3": "5.1.5", "35.6.2": "5.1.5", "35.6.1": "5.1.5", "35.6.0": "5.1.4",
+    "35.5.0": "5.1.3", "35.4.1": "5.1.2", "35.3.1": "5.1.1", "35.2.1": "5.1", "35.1.0": "5.0.2",
+    "32.7.6": "4.6.6", "32.7.5": "4.6.5", "32.7.4": "4.6.4", "32.7.3": "4.6.3", "32.7.2": "4.6.2",
+    "32.7.1": "4.6.1", "32.6.1": "4.6", "32.5.2": "4.5.1", "32.5.1": "4.5.1", "32.5.0": "4.5",
+    "32.4.4": "4.4.1", "32.4.3": "4.4", "32.3.1": "4.3",
+}  # fmt: skip
+
+L4T_LINE = re.compile(r"^# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)")
+SOC = re.compile(r"^nvidia,(tegra\d+)$")  # not "tegra23x", which JetPack 5 lists after tegra234
+PART_NUMBER = re.compile(r"\+(p\d{4}-\d{4})")
+DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
+FACT_FILE_BYTES = 1 << 20  # far above any file read here; a board's file never makes us eat memory
+
+
+def read(root, path):
+    """Text of a file below root without trailing NULs and newlines, None if it cannot be read."""
+    try:
+        with open(os.path.join(root, path), "rb") as handle:
+            return handle.read(FACT_FILE_BYTES).decode("utf-8", "replace").rstrip("\0\n")
+    except OSError:
+        return None
+
+
+def first(values):
+    """The first value that is not None, else None."""
+    return next((value for value in values if value is not None), None)
+
+
+def parse_version(pattern, text):
+    """First group of the pattern in the text, None without a match."""
+    match = re.search(pattern, text or "")
+    return match.group(1) if match else None
+
+
+def l4t_release(release_text):
+    """L4T release such as 36.4.3 from the text of /etc/nv_tegra_release, None if it names none."""
+    match = L4T_LINE.match(release_text or "")
+    return "{}.{}".format(*match.groups()) if match else None
+
+
+def jetpack_release(l4t):
+    """JetPack of an L4T release; an unknown patch counts as the newest known one of its major.minor."""
+    if l4t is None:
+        return None
+    if l4t in JETPACK:
+        return JETPACK[l4t]
+    branch = ".".join(l4t.split(".")[:2]) + "."
+    siblings = [release for release in JETPACK if release.startswith(branch)]
+    return JETPACK[max(siblings, key=lambda release: int(release.split(".")[2]))] if siblings else None
+
+
+def board_identity(root):
+    """Who is this board: platform ('tegra' or 'none'), SoC, module, model, L4T and JetPack."""
+    compatible = first(read(root, tree + "/compatible") for tree in DEVICE_TREE) or ""
+    socs = [match.group(1) for match in map(SOC.match, compatible.split("\0")) if match]
+    modules = sorted(set(PART_NUMBER.findall(compatible)))
+    family = read(root, "sys/devices/soc0/family") or ""
+    release = read(root, "etc/nv_tegra_release")
+    l4t = l4t_release(release)
+    is_tegra = bool(socs) or release is not None or family.lower().startswith("tegra")
+    return {
+        "platform": "tegra" if is_tegra else "none",
+        "soc": socs[0] if socs else None,
+        # Some JetPack 5 trees list several modules: then the tree does not tell which one it is.
+        "module": modules[0] if len(modules) == 1 else None,
+        "model": first(read(root, tree + "/model") for tree in DEVICE_TREE),
+        "l4t": l4t,
+        "jetpack": jetpack_release(l4t),
+    }
+
+
+def memory_bytes(root):
+    """MemTotal of /proc/meminfo in bytes."""
+    kib = parse_version(r"MemTotal:\s+(\d+) kB", read(root, "proc/meminfo"))
+    return int(kib) * 1024 if kib else None
+
+
+def swap(root):
+    """Bytes of swap, and those of them that zram holds."""
+    sizes = {"total_bytes": 0, "zram_bytes": 0}
+    for line in (read(root, "proc/swaps") or "").splitlines()[1:]:
+        name, _, kib = line.split()[:3]
+        sizes["total_bytes"] += int(kib) * 1024
+        if os.path.basename(name).startswith("zram"):
+            sizes["zram_bytes"] += int(kib) * 1024
+    return sizes
+
+
+def disk_free_bytes(path):
+    """Bytes free for root below path or below its nearest parent that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return shutil.disk_usage(path).free
+
+
+def has_default_route(root):
+    """Does a route lead out of here? K3s wants one, with or without Internet access."""
+    ipv4 = [line.split() for line in (read(root, "proc/net/route") or "").splitlines()[1:]]
+    ipv6 = [line.split() for line in (read(root, "proc/net/ipv6_route") or "").splitlines()]
+    return any(row[1] == row[7] == "0" * 8 for row in ipv4) or any(
+        (row[0], row[1]) == ("0" * 32, "00") and row[-1] != "lo" for row in ipv6
+    )
+
+
+def power_mode(text):
+    """Number and name of the power mode from `nvpmodel -q`; null where there is no nvpmodel."""
+    match = re.search(r"^NV Power Mode: *(\S+)\s+(\d+)\s*$", text, re.MULTILINE)
+    return {"id": int(match.group(2)), "name": match.group(1)} if match else {"id": None, "name": None}

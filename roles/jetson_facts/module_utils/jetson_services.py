@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the services on a board are told: units, daemon.json, K3s' configuration, jtop.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import glob
+import json
+import os
+import re
+import shlex
+
+from ansible.module_utils.jetson_board import parse_version, read
+
+# Flags of dockerd whose key in daemon.json has another name (moby cmd/dockerd/config*.go).
+FLAG_KEYS = {
+    "D": "debug",
+    "G": "group",
+    "H": "hosts",
+    "b": "bridge",
+    "g": "data-root",
+    "l": "log-level",
+    "s": "storage-driver",
+    "default-ulimit": "default-ulimits",
+    "dns-opt": "dns-opts",
+    "exec-opt": "exec-opts",
+    "graph": "data-root",
+    "host": "hosts",
+    "insecure-registry": "insecure-registries",
+    "label": "labels",
+    "log-opt": "log-opts",
+    "registry-mirror": "registry-mirrors",
+    "storage-opt": "storage-opts",
+}
+
+# What nvidia_docker writes into daemon.json. Not `runtimes`: those dockerd merges (moby's skipDuplicates).
+OWN_KEYS = frozenset(["default-runtime"])
+
+# Where pip, Debian's Python and our role jtop put packages; jetson-stats insists on the system's Python.
+PACKAGES = (
+    "usr/lib/python3*/dist-packages",
+    "usr/local/lib/python3*/dist-packages",
+    "usr/local/lib/jetson-k3s/jtop-*",
+)
+
+# Where K3s reads its configuration, in this order, and those of the kubelet's arguments that matter here.
+K3S_CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.yaml")
+KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1")
+
+# The key, the rest of its line and its list below: boards may have no parser for YAML.
+KUBELET_ARG = re.compile(r"^kubelet-arg\+?:.*(?:\n(?:[ \t-].*)?)*", re.MULTILINE)
+
+
+def parse_units(text):
+    """Output of `systemctl show` on several units, as {unit: {property: value}}; repeated ones as lines."""
+    units = {}
+    for block in text.strip().split("\n\n"):
+        properties = {}
+        for line in block.splitlines():
+            key, _, value = line.partition("=")
+            properties[key] = properties[key] + "\n" + value if key in properties else value
+        if "Id" in properties:
+            units[properties["Id"]] = properties
+    return units
+
+
+def unit_state(properties):
+    """What the roles ask about one unit."""
+    exec_start = re.search(r"argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
+    return {
+        "installed": properties.get("LoadState") == "loaded",
+        "active": properties.get("ActiveState") == "active",
+        "enabled": properties.get("UnitFileState") == "enabled",
+        "command": exec_start.group(1) if exec_start else None,
+    }
+
+
+def words(text):
+    """Words of a line as a shell divides it; a line with an open quote is divided at its blanks."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()
+
+
+def environment(root, properties):
+    """The variables that a unit gives its program, files after settings as in systemd.exec(5)."""
+    values = dict(pair.split("=", 1) for pair in words(properties.get("Environment", "")) if "=" in pair)
+    for entry in properties.get("EnvironmentFiles", "").splitlines():
+        for line in (read(root, entry.split(" (")[0].lstrip("/")) or "").splitlines():
+            name, sign, value = line.strip().partition("=")
+            if sign and not name.startswith(("#", ";")):
+                values[name] = " ".join(words(value))
+    return values
+
+
+def arguments(command, variables):
+    """A unit's command as arguments, variables put in as by systemd: `$A` as words, `${A}` as text."""
+    result = []
+    for word in (command or "").split():
+        if re.match(r"^\$\w+$", word):
+            result.extend(variables.get(word[1:], "").split())
+        else:
+            result.append(re.sub(r"\$\{(\w+)\}", lambda match: variables.get(match.group(1), ""), word))
+    return result
+
+
+def daemon_json(root):
+    """State of Docker's configuration file: {exists, error, config}; the error names line and column."""
+    text = read(root, "etc/docker/daemon.json")
+    if text is None or not text.strip():
+        return {"exists": text is not None, "error": None, "config": {}}
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        return {"exists": True, "error": str(error), "config": {}}
+    if not isinstance(config, dict):
+        return {"exists": True, "error": "the top level is not a JSON object", "config": {}}
+    return {"exists": True, "error": None, "config": config}
+
+
+def conflicting_flags(command_line, config):
+    """Flags of dockerd whose key stands in daemon.json or will: dockerd refuses to start with both."""
+    keys = (OWN_KEYS | set(config)) - {"runtimes"}
+    flags = []
+    for argument in command_line[1:]:
+        flag = argument.split("=", 1)[0]
+        if not flag.startswith("--"):
+            flag = flag[:2]  # -Hfd:// and -H fd:// are the same
+        name = flag.lstrip("-")
+        if flag.startswith("-") and FLAG_KEYS.get(name, name) in keys:
+            flags.append(flag)
+    return sorted(set(flags))
+
+
+def kubelet_arguments(root):
+    """The judged ones of the arguments that K3s' configuration gives the kubelet, null where it does not."""
+    files = [path for pattern in K3S_CONFIG for path in sorted(glob.glob(os.path.join(root, pattern)))]
+    found = dict.fromkeys(KUBELET_ARGUMENTS)
+    for path in files:
+        text = re.sub(r"(^|\s)#.*", "", read(root, path) or "")
+        for name, value in re.findall(r"([\w-]+)=([^\s\"',\]]*)", " ".join(KUBELET_ARG.findall(text))):
+            if name in found:
+                found[name] = value
+    return found
+
+
+def jtop_facts(root, unit):
+    """jtop: the newest jetson-stats for the system's Python, and its service."""
+    found = [
+        parse_version(r"jetson_stats-(\d+(?:\.\d+)*)", os.path.basename(path))
+        for directory in PACKAGES
+        for path in glob.glob(os.path.join(root, directory, "jetson_stats-*-info"))
+    ]
+    versions = [version for version in found if version]
+    state = unit_state(unit)
+    state["version"] = max(versions, key=lambda text: [int(part) for part in text.split(".")], default=None)
+    return state
