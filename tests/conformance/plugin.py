@@ -46,6 +46,10 @@ class Plugin:
         """Files it has open."""
         return len(list(self._proc.joinpath("fd").iterdir()))
 
+    def open_files(self) -> list[str]:
+        """What its descriptors lead to, as the kernel names it."""
+        return [str(entry.readlink()) for entry in self._proc.joinpath("fd").iterdir()]
+
     def private_kib(self) -> int:
         """Memory that is its own."""
         rollup = self._proc.joinpath("smaps_rollup").read_text().splitlines()

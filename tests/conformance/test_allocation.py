@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import grpc
@@ -11,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tegra_device_plugin.kubelet import api_pb2 as api
 
-from tests.conformance.conftest import Start
+from tests import boards
+from tests.conformance.conftest import BOARD, Start
 from tests.conformance.fake_kubelet import FakeKubelet, call, dial, watch
+from tests.conformance.plugin import running
 
 pytestmark = pytest.mark.parametrize("generation", ["1.20"])  # allocation is the same for all
 
@@ -56,6 +59,35 @@ async def test_a_container_gets_the_gpus_nodes_and_an_id_the_toolkit_knows(
             assert board.joinpath(spec.host_path.lstrip("/")) in nodes
             assert set(spec.permissions) <= set("rwm")
         assert "/dev/nvmap" in [spec.host_path for spec in answer.devices]
+
+
+async def test_a_cdi_device_comes_with_its_spec_and_never_without_the_environment(
+    kubelet: FakeKubelet, pytestconfig: pytest.Config, directory: Path, tmp_path: Path
+) -> None:
+    boards.build(boards.load()[BOARD], tmp_path)
+    command = pytestconfig.getoption("--plugin-command")
+    async with running(command, tmp_path, directory, "--device-list-strategy=cdi-cri"):
+        await kubelet.until_allocatable()
+        (device,) = [device for device, _ in kubelet.client.lists[0]]
+        (answer,) = (await kubelet.allocate([device])).container_responses
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "all"
+        (cdi_device,) = answer.cdi_devices
+        (spec,) = (tmp_path / "var/run/cdi").glob("*.json")
+        found = json.loads(spec.read_text())
+        assert cdi_device.name in [f"{found['kind']}={one['name']}" for one in found["devices"]]
+
+
+async def test_a_volume_mount_names_the_gpu_where_the_toolkit_looks(
+    kubelet: FakeKubelet, start: Start
+) -> None:
+    async with start("--device-list-strategy=volume-mounts"):
+        await kubelet.until_allocatable()
+        (device,) = [device for device, _ in kubelet.client.lists[0]]
+        (answer,) = (await kubelet.allocate([device])).container_responses
+        (mount,) = answer.mounts
+        assert (mount.host_path, mount.read_only) == ("/dev/null", True)
+        assert mount.container_path == "/var/run/nvidia-container-devices/all"
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
 
 
 async def test_one_answer_per_container_in_order_and_the_same_each_time(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -16,7 +17,7 @@ from tegra_device_plugin.kubelet import api_pb2 as api
 
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet, Generation, call, dial, refusing_socket, watch
-from tests.conformance.plugin import Plugin
+from tests.conformance.plugin import Plugin, running
 
 RESOURCE = "nvidia.com/gpu"
 # gRPC's pool of threads by this name begins with one for each core, 4 at least and 16 at most. It takes one
@@ -175,6 +176,21 @@ async def test_directory_wiped_while_the_kubelet_restarts(
         await kubelet.start()
         await kubelet.until_allocatable()
         await until_one_endpoint(directory)
+
+
+async def test_registers_again_where_inotify_is_exhausted(
+    kubelet: FakeKubelet, pytestconfig: pytest.Config, board: Path, directory: Path
+) -> None:
+    # A user namespace has limits of its own, which whoever is root in it may set.
+    used_up = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'
+    namespace = f"unshare --user --map-root-user sh -c {shlex.quote(used_up)} sh"
+    command = pytestconfig.getoption("--plugin-command")
+    async with running(f"{namespace} {command}", board, directory) as plugin:
+        for _ in range(3):
+            await kubelet.until_allocatable(seconds=5)
+            await kubelet.restart()
+        await kubelet.until_allocatable(seconds=5)
+        assert "anon_inode:inotify" not in plugin.open_files()
 
 
 async def test_an_unrelated_file_is_no_reason_to_register(
