@@ -24,6 +24,7 @@ TOKEN = "a-token-of-my-own"
 AGENT_TOKEN = "and-one-for-the-agents"
 SIMULATED_POWER = CHECKOUT / "tests/lab/simulated_power"
 TOKENS = f"k3s_token: {TOKEN}\nk3s_agent_token: {AGENT_TOKEN}\n"
+PACKAGES = "/usr/local/lib/jetson-k3s"
 BOARD_SHIM = CHECKOUT / "tests/jtop/board_shim/sitecustomize.py"
 # A line of a .pth file, which Python runs at its start; in jtop's service only.
 SHIM_FOR_JTOP = """\
@@ -134,7 +135,9 @@ def _jtop_bundle(board: Board, tmp_path_factory: pytest.TempPathFactory) -> None
         str(playbook),
     )
     assert added.returncode == 0, added.stdout
-    board.exec("mkdir", "-p", "/opt/simulated", "/etc/systemd/system/jtop.service.d")
+    # The last one is what an older bundle has left.
+    places = ("/opt/simulated", "/etc/systemd/system/jtop.service.d", f"{PACKAGES}/jtop-7.0.0")
+    board.exec("mkdir", "-p", *places)
     docker("cp", str(BOARD_SHIM), f"{board.container}:/opt/simulated/shim.py")
     board.exec("sh", "-c", f"echo '{SHIM_FOR_JTOP}' > /usr/local/lib/python3.11/dist-packages/simulated.pth")
     part_number = 'Environment="SIMULATED_PART_NUMBER=699-13668-0000-300 A.0"'
@@ -144,7 +147,7 @@ def _jtop_bundle(board: Board, tmp_path_factory: pytest.TempPathFactory) -> None
 
 def ask_jtop(board: Board) -> dict[str, str]:
     """What a client on the board hears from the service about the hardware."""
-    packages = board.exec("sh", "-c", "echo /usr/local/lib/jetson-k3s/jtop-*").strip()
+    (packages,) = board.exec("sh", "-c", f"ls -d {PACKAGES}/*").split()
     ask = "import json, jtop\nwith jtop.jtop() as j: print(json.dumps(j.board['hardware']))"
     said = board.exec("env", f"PYTHONPATH={packages}", "timeout", "30", "python3", "-c", ask)
     hardware: dict[str, str] = json.loads(said)
@@ -167,7 +170,7 @@ def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, ru
     for expected in (True, False):
         gone = run_playbook(LAB, "jtop.yml", "--extra-vars=jtop_state=absent")
         assert (gone.recap["jetson-1"].changed > 0) is expected, gone.output
-    assert board.exec("sh", "-c", "ls -d /usr/local/lib/jetson-k3s/jtop* /run/jtop.sock", check=False) == ""
+    assert board.exec("sh", "-c", f"ls -d {PACKAGES}/* /run/jtop.sock", check=False) == ""
     assert board.exec("systemctl", "is-active", "jtop", check=False).strip() == "inactive"
 
 
