@@ -17,7 +17,7 @@ UTILS = ("pods", "node", "sharing", "diagnosis", "access")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
 PASSED = """\
-Detected 1 CUDA Capable device(s)
+Detected {detected} CUDA Capable device(s)
 
 Device 0: "Orin"
   CUDA Capability Major/Minor version number:    8.7
@@ -42,9 +42,11 @@ class FakeCluster:
     root_only: bool = False
     blind: bool = False  # what has not asked cannot even look
     exclusive: bool = True
+    holders_end: bool = False  # as soon as another pod has to wait for them
     silent: bool = False
     nodes: str = "/dev/nvmap"
     uninvited_nodes: str = ""
+    detected: int = 1
     integrated: str = "Yes"
     memory_bytes: int = 8 << 30
     users: list[str] = field(default_factory=list)
@@ -106,7 +108,9 @@ class FakeCluster:
         failed = FAILED if self.query == "failed" or (self.root_only and name == "nonroot") else ""
         match name:
             case "devicequery" | "nonroot":
-                passed = PASSED.format(memory_bytes=self.memory_bytes, integrated=self.integrated)
+                passed = PASSED.format(
+                    detected=self.detected, memory_bytes=self.memory_bytes, integrated=self.integrated
+                )
                 return f"uid=1000 gid=1000 groups=44\n{failed or passed}"
             case "uninvited":
                 return "" if self.blind else f"{self.uninvited_nodes}\nready\n"
@@ -200,6 +204,8 @@ class FakeCluster:
         elif name == "uninvited" or self.pods[name] == "ended":
             status["phase"] = "Succeeded"
         elif self.exclusive and self.full(name):
+            if self.holders_end:
+                self.pods.update({other: "ended" for other in self.pods if other != name})
             refused = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
             status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": refused}]
         else:

@@ -29,6 +29,7 @@ class Verification:
         self.filters = load("gpu_verify/filter_plugins/gpu_verify_report.py")
         self.busy = ""
         self.mode = "standard"
+        self.k3s = "v1.33.5+k3s1"
         self.given: dict[str, Any] = {
             "engine": ENGINE,
             "video_group": 44,
@@ -74,7 +75,7 @@ class Verification:
         for name in stages or ("node", "access", "sharing", "close"):
             self.stage(name)
         return self.filters.report(
-            self.state(), CATALOGUE, mode=self.mode, board={}, software={"k3s": "v1.33.5+k3s1"}, now="2026"
+            self.state(), CATALOGUE, mode=self.mode, board={}, software={"k3s": self.k3s}, now="2026"
         )
 
 
@@ -173,9 +174,11 @@ BROKEN = [
     ({"refuses": "RunContainerError"}, "device-query", "RunContainerError; Failed: unsupported device id: X"),
     ({"refuses": "ContainerCannotRun"}, "device-query", "ContainerCannotRun: unsupported device id: X"),
     ({"refuses": "ContainerCreating"}, "device-query", "ContainerCreating; Failed: unsupported device id: X"),
+    ({"detected": 0}, "device-query", "did not pass"),
     ({"root_only": True}, "non-root", "CUDA error 100"),
     ({"blind": True}, "uninvited", "could not look"),
     ({"exclusive": False}, "concurrency", "pod2 did not have to wait although pod1 held every GPU"),
+    ({"holders_end": True}, "concurrency", "pod1 ended before pod2 was seen waiting"),
     ({"nodes": "/dev/null"}, "concurrency", "no GPU device node is inside"),
     ({"integrated": "No"}, "unified-memory", "does not call this GPU integrated"),
     ({"memory_bytes": MEMORY_BYTES // 2}, "unified-memory", "of the board's 8192 MiB"),
@@ -215,9 +218,10 @@ def test_what_needs_a_failed_check_is_skipped_and_says_so(
 
 
 def test_failed_check_leaves_the_gpu_to_the_next(verification: Verification, cluster: FakeCluster) -> None:
-    cluster.root_only = True
-    report = verification.report()
-    assert statuses(report)["concurrency"] == "passed"
+    cluster.exclusive = False
+    report = verification.report("node", "access", "sharing")
+    assert statuses(report)["concurrency"] == "failed"
+    assert cluster.pods == {}
 
 
 @pytest.mark.parametrize(("strict", "status"), [(False, "passed"), (True, "failed")])
@@ -302,6 +306,31 @@ def test_screen_tells_of_a_stage_while_the_next_one_runs(
     assert said[0].startswith("default-runtime passed (0.")
     assert "plugin-registered failed (0.0 s): no pod of the device plugin" in said[1]
     assert said[2].endswith("needs plugin-registered, which failed")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"users": ["thief"]}, "one pod should hold the GPU, but these do: default/thief, default/holder"),
+        ({"allocatable": 0}, "the node does not offer it again"),
+        ({"exclusive": False}, "waiter did not have to wait although holder held every GPU"),
+    ],
+)
+def test_kubelet_that_comes_back_wrong_fails(
+    verification: Verification, cluster: FakeCluster, fault: dict[str, Any], words: str
+) -> None:
+    cluster.registers_again = True
+    for stage in FULL[:4]:
+        verification.stage(stage)
+    for name, value in fault.items():
+        setattr(cluster, name, value)
+    check = checks(verification.report("restarted", "close"))["kubelet-restart"]
+    assert (check["status"], words in check["reason"]) == ("failed", True), check["reason"]
+
+
+def test_lab_is_simulated_also_where_no_pod_has_said_so(verification: Verification) -> None:
+    verification.k3s = "v1.20.2+k3s.standin"
+    assert verification.report("node")["simulated"] is True
 
 
 def test_silent_cluster_is_not_verified(verification: Verification, cluster: FakeCluster) -> None:
