@@ -202,9 +202,11 @@ def test_gpu_in_use_is_left_to_its_pod(cluster: Cluster, holder: str) -> None:
 
 
 def test_undisturbed_mode_starts_no_pod_and_says_so(one: Board, cluster: Cluster) -> None:
-    before = one.exec("docker", "ps", "--all", "--quiet", "--no-trunc")
+    containers = ("docker", "ps", "--all", "--quiet", "--no-trunc")
+    before = one.exec(*containers).split()
     verified = verify("gpu_verify_mode=undisturbed")
-    assert one.exec("docker", "ps", "--all", "--quiet", "--no-trunc") == before
+    # Old ones may go: the kubelet clears up after ended pods when it comes to it.
+    assert set(one.exec(*containers).split()) <= set(before)
     assert (verified.report["ok"], verified.report["mode"]) == (True, "undisturbed")
     skipped = {name for name, status in verified.statuses().items() if status == "skipped"}
     assert skipped == {

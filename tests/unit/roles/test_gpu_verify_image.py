@@ -42,7 +42,8 @@ def test_image_is_the_one_for_the_boards_l4t_line_unless_named(tmp_path: Path) -
     playbook.write_text(PLAYBOOK.format(role=ROLES / "gpu_verify", answers=tmp_path))
     inventory.write_text("".join(f"{name} {variables}\n" for name, (variables, _) in BOARDS.items()))
     given = json.dumps({"bundle": BUNDLE, "ansible_python_interpreter": sys.executable})
-    command = [Path(sys.executable).with_name("ansible-playbook"), f"--inventory={inventory}", playbook]
+    ansible = str(Path(sys.executable).with_name("ansible-playbook"))
+    command = [ansible, f"--inventory={inventory}", str(playbook)]
     subprocess.run([*command, f"--extra-vars={given}"], check=True, capture_output=True)
     for name, (_, chosen) in BOARDS.items():
         assert (tmp_path / name).read_text() == chosen
