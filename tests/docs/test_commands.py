@@ -15,7 +15,7 @@ import yaml
 from tests.acceptance.command import run_here
 from tests.docs.cases import CASES, Case
 from tests.docs.commands import PROMPT
-from tests.lab import inventory, lab, ssh
+from tests.lab import inventory, lab, power, ssh
 from tests.lab.board import Board
 from tests.lab.images import USER
 from tests.lab.paths import lab_dir
@@ -105,6 +105,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     lab.down(LAB)
     try:
         boards = lab.up(LAB, TYPES)
+        for board in boards:
+            power.simulate(board)
         release(directory)
         (directory / "debs-jetpack6-arm64.tar").touch()
         (directory / "known_hosts").write_text(f"192.168.1.12 {ssh.make_key(directory / 'key', 'gone')}")
