@@ -124,9 +124,8 @@ async def test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory(
         await kubelet.until_allocatable()
         assert plugin.private_kib() <= private + 1024
         assert plugin.threads()[POOL] <= MOST_IN_POOL
-        # The fewest there were is what one registration takes. The connection of the last Register may stay
-        # until Python's collector of cyclic garbage gets to it.
-        await until_no_more_than(plugin, min(threads), min(descriptors) + 1)
+        # The fewest there were is what one registration takes.
+        await until_no_more_than(plugin, min(threads), min(descriptors))
 
 
 async def test_kubelet_socket_that_appears_after_the_plugin(
@@ -213,6 +212,19 @@ async def test_a_refused_registration_is_tried_again(
         kubelet.fault = "none"
         await kubelet.until_allocatable()
         await until_one_endpoint(directory)
+
+
+async def test_refused_registrations_leave_no_connection(kubelet: FakeKubelet, start: Start) -> None:
+    async with start() as plugin:
+        await kubelet.until_allocatable()
+        threads, descriptors = outside_pool(plugin.threads()), plugin.descriptors()
+        await kubelet.stop()
+        kubelet.fault = "refuse"
+        await kubelet.start()
+        await kubelet.until(lambda: len(kubelet.requests) >= 6, "fifth refusal")
+        kubelet.fault = "none"
+        await kubelet.until_allocatable()
+        await until_no_more_than(plugin, threads, descriptors)
 
 
 async def test_a_kubelet_that_hangs_in_register_delays_neither_its_successor_nor_the_end(
