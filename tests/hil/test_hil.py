@@ -16,7 +16,7 @@ from tests.lab.paths import CHECKOUT
 
 HIL = CHECKOUT / "playbooks" / "hil.py"
 # Stands in for the ansible-playbook beside hil.py's Python: writes down how it was called, then does what the
-# file `site` or `reset` beside it says.
+# file `site`, `verify` or `reset` beside it says.
 STAND_IN = """#!/bin/sh
 here=$(dirname "$0")
 for word; do case $word in playbooks/*) playbook=${word#playbooks/}; playbook=${playbook%.yml};; esac; done
@@ -38,6 +38,7 @@ class Ansible:
         (directory / "python").symlink_to(sys.executable)
         (directory / "inventory").write_text("[server]\njetson-1\n")
         self.does("site", "true")
+        self.does("verify", "true")
         self.does("reset", "true")
 
     def does(self, playbook: str, script: str) -> None:
@@ -45,9 +46,9 @@ class Ansible:
         (self.directory / playbook).write_text(script + "\n")
 
     def publishes(self, exit_code: int, then: str = "true") -> None:
-        """Have site.yml publish a report."""
+        """Have verify.yml publish a report."""
         index = json.dumps({"exit_code": exit_code})
-        self.does("site", f"echo '{index}' > {self.reports}/index.json; {then}")
+        self.does("verify", f"echo '{index}' > {self.reports}/index.json; {then}")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start hil.py."""
@@ -92,7 +93,16 @@ def test_exit_status_is_what_the_reports_say(
     ansible.publishes(published, site)
     status, output = ansible.run()
     assert status == expected, output
-    assert ansible.playbooks == ["site", "reset"]
+    assert ansible.playbooks == ["site", "verify", "reset"]
+
+
+def test_a_board_that_was_not_provisioned_is_verified_all_the_same(ansible: Ansible) -> None:
+    ansible.does("site", "exit 2")
+    ansible.publishes(1, "exit 2")
+    assert ansible.run()[0] == 1
+    assert ansible.playbooks == ["site", "verify", "reset"]
+    ansible.publishes(0)  # whatever it was that failed
+    assert ansible.run()[0] == 2
 
 
 def test_a_run_that_publishes_nothing_is_no_proof_whatever_lies_there_from_before(ansible: Ansible) -> None:
@@ -100,7 +110,7 @@ def test_a_run_that_publishes_nothing_is_no_proof_whatever_lies_there_from_befor
     (ansible.reports / "junit.xml").write_text("<testsuites/>")
     assert ansible.run()[0] == 2
     assert not (ansible.reports / "junit.xml").exists()
-    assert ansible.playbooks == ["site", "reset"]
+    assert ansible.playbooks == ["site", "verify", "reset"]
 
 
 def test_a_board_that_cannot_be_reset_is_no_success(ansible: Ansible) -> None:
@@ -114,17 +124,17 @@ def test_a_board_that_cannot_be_reset_is_no_success(ansible: Ansible) -> None:
 def test_boards_can_be_kept(ansible: Ansible) -> None:
     ansible.publishes(0)
     assert ansible.run("--keep")[0] == 0
-    assert ansible.playbooks == ["site"]
+    assert ansible.playbooks == ["site", "verify"]
 
 
-def test_arguments_reach_both_playbooks(ansible: Ansible) -> None:
+def test_arguments_reach_all_playbooks(ansible: Ansible) -> None:
     ansible.publishes(0)
     status, output = ansible.run(
         "--limit=jetson-1", f"--bundle={ansible.directory}", "--", "-e", "k3s_reset_docker=true"
     )
     assert status == 0, output
-    site, reset = ansible.calls
-    for call in (site, reset):
+    site, verify, _ = ansible.calls
+    for call in ansible.calls:
         for part in (
             f"--inventory={ansible.directory}/inventory",
             "--limit=jetson-1",
@@ -132,8 +142,9 @@ def test_arguments_reach_both_playbooks(ansible: Ansible) -> None:
             "-e k3s_reset_docker=true",
         ):
             assert part in call
-    assert "gpu_verify_mode=full" in site
-    assert f"gpu_verify_reports={ansible.reports}" in site
+    assert "--skip-tags=gpu_verify" in site
+    assert "gpu_verify_mode=full" in verify
+    assert f"gpu_verify_reports={ansible.reports}" in verify
 
 
 def test_a_wrong_inventory_is_told_before_anything_is_run(ansible: Ansible) -> None:

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""playbooks/hil.py on a virtual board, well and with a dead GPU; the Job that looks from inside a cluster."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.playbook import reports_dir
+from tests.lab import board, inventory, lab
+from tests.lab.board import Board
+from tests.lab.engine import docker
+from tests.lab.paths import CHECKOUT, lab_dir
+from tests.lab.process import LabError
+from tests.reports.schema import validate
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "hil"
+VERIFY = CHECKOUT / "plugin" / "deploy" / "verify"
+
+
+@pytest.fixture(scope="module")
+def jetson() -> Iterator[Board]:
+    """A fresh board."""
+    lab.down(LAB)
+    try:
+        (jetson,) = lab.up(LAB, ["agxorin-jp6"])
+        yield jetson
+    finally:
+        lab.down(LAB)
+
+
+def hil(*arguments: str) -> tuple[int, str]:
+    """Run playbooks/hil.py on the lab; its exit status and output."""
+    command: list[str | Path] = [
+        sys.executable,
+        CHECKOUT / "playbooks" / "hil.py",
+        f"--inventory={lab_dir(LAB) / 'inventory.ini'}",
+        f"--reports={reports_dir(LAB)}",
+        *arguments,
+    ]
+    ended = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1800, check=False
+    )
+    return ended.returncode, ended.stdout
+
+
+def published() -> tuple[dict[str, str], ElementTree.Element, str]:
+    """What hil.py has published: each check's status, the JUnit XML and the page."""
+    report = json.loads((reports_dir(LAB) / "jetson-1.json").read_text())
+    validate(report)
+    junit = ElementTree.fromstring((reports_dir(LAB) / "junit.xml").read_text())  # noqa: S314 - our own
+    statuses = {check["id"]: check["status"] for check in report["checks"]}
+    return statuses, junit, (reports_dir(LAB) / "index.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def cluster(jetson: Board) -> Cluster:
+    """The cluster that hil.py has made and kept."""
+    status, output = hil("--keep")
+    assert status == 0, output
+    return Cluster([jetson])
+
+
+def test_a_board_that_is_well_passes_every_check(cluster: Cluster) -> None:
+    statuses, junit, page = published()
+    assert set(statuses.values()) == {"passed"}
+    assert (junit.get("tests"), junit.get("failures"), junit.get("errors")) == (str(len(statuses)), "0", "0")
+    assert "jetson-1 has passed" in page
+
+
+def start_job(jetson: Board, cluster: Cluster, tmp_path: Path) -> None:
+    """Make the Job for the node, as its kustomization.yaml says."""
+    image = yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())["device_query_image"]
+    name, tag = image.split(":")
+    kustomization = yaml.safe_load((VERIFY / "kustomization.yaml").read_text())
+    kustomization["images"] = [{"name": "device-query", "newName": name, "newTag": tag}]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    (tmp_path / "job.yaml").write_text((VERIFY / "job.yaml").read_text())
+    docker("cp", f"{tmp_path}/.", f"{jetson.container}:/root/verify")
+    make = "k3s kubectl kustomize /root/verify | sed s/NODE/jetson-1/ | k3s kubectl apply -f -"
+    jetson.exec("sh", "-c", make)
+
+
+def ended(cluster: Cluster) -> dict[str, str]:
+    """The conditions of the Job that are true, with their reasons."""
+    job = json.loads(cluster.kubectl("get", "job", "gpu-verify-jetson-1", "--output=json"))
+    conditions = job["status"].get("conditions", [])
+    return {one["type"]: one.get("reason", "") for one in conditions if one["status"] == "True"}
+
+
+def test_the_job_proves_the_node_from_inside(jetson: Board, cluster: Cluster, tmp_path: Path) -> None:
+    start_job(jetson, cluster, tmp_path)
+    wait_until(lambda: bool(ended(cluster)), "the Job ends", 120)
+    said = cluster.kubectl("logs", "job/gpu-verify-jetson-1", "--container=detect")
+    assert "Complete" in ended(cluster), said
+    assert "state:               ready" in said
+    assert "Result = PASS" in cluster.kubectl("logs", "job/gpu-verify-jetson-1", "--container=device-query")
+    cluster.kubectl("delete", "job", "gpu-verify-jetson-1")
+
+
+def test_the_job_fails_where_no_gpu_is(jetson: Board, cluster: Cluster, tmp_path: Path) -> None:
+    board.set_state(jetson, "dead")
+    wait_until(lambda: cluster.allocatable()["jetson-1"] == 0, "the dead GPU is taken off the node", 60)
+    start_job(jetson, cluster, tmp_path)
+    sooner = '{"spec": {"activeDeadlineSeconds": 5}}'
+    cluster.kubectl("patch", "job", "gpu-verify-jetson-1", "--patch", sooner)
+    wait_until(lambda: bool(ended(cluster)), "the Job ends", 120)
+    assert ended(cluster) == {"Failed": "DeadlineExceeded"}
+
+
+def test_a_dead_gpu_fails_in_all_reports_and_the_board_is_reset(jetson: Board, cluster: Cluster) -> None:
+    status, output = hil()
+    assert status == 1, output
+    statuses, junit, page = published()
+    assert [name for name, status in statuses.items() if status == "failed"] == ["allocatable"]
+    (failure,) = junit.iter("failure")
+    for text in (output, failure.text or "", page):
+        assert "the GPU could not be switched on" in text
+        assert "needs a reboot of the board" in text
+    assert "allocatable: passed → failed" in page
+    with pytest.raises(LabError):
+        jetson.exec("k3s", "--version")
+
+
+def test_a_board_that_does_not_answer_is_not_verified_and_named(jetson: Board, cluster: Cluster) -> None:
+    docker("pause", jetson.container)
+    try:
+        status, output = hil("--keep")
+    finally:
+        docker("unpause", jetson.container)
+    assert status == 2, output
+    index = json.loads((reports_dir(LAB) / "index.json").read_text())
+    assert [(one["name"], one["status"]) for one in index["boards"]] == [("jetson-1", "unverified")]
+    junit = ElementTree.fromstring((reports_dir(LAB) / "junit.xml").read_text())  # noqa: S314 - our own
+    assert (junit.get("errors"), junit.get("failures")) == ("1", "0")
