@@ -7,9 +7,9 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import time
 
 from ansible.module_utils.gpu_verify_diagnosis import PLUGIN_NAMESPACE, plugin_pod
-from ansible.module_utils.gpu_verify_pods import HOLD, READY, gpu_nodes, holders, pod
+from ansible.module_utils.gpu_verify_pods import HOLD, READY, gpu_nodes, holders, pod, running, why
 from ansible.module_utils.gpu_verify_runner import CheckFailed
-from ansible.module_utils.k3s_kubectl import KubectlError, WatchTimeoutError, get, is_true, run, wait_until
+from ansible.module_utils.k3s_kubectl import KubectlError, WatchTimeoutError, is_true, run, wait_until
 
 POLL_SECONDS = 1.0
 # The plugin's word for a registration that a kubelet took.
@@ -82,12 +82,12 @@ def identity(item):
 
 
 def registrations(params):
-    """How often the plugin on the node says that a kubelet took its registration."""
+    """The plugin's container on the node, and how often it says that a kubelet took its registration."""
     item = plugin_pod(params["node"])
     if item is None:
         raise CheckFailed("no pod of the device plugin is on {}".format(params["node"]))
     log = run("logs", "--namespace=" + PLUGIN_NAMESPACE, item["metadata"]["name"])
-    return log.count(REGISTERED.format(params["resource"]))
+    return dict(identity(item), count=log.count(REGISTERED.format(params["resource"])))
 
 
 def hold(bench, record):
@@ -105,7 +105,10 @@ def wait_registered(bench, before, record):
     said = "no answer"
     while time.monotonic() < deadline:
         try:
-            if registrations(params) > before:
+            now = registrations(params)
+            # The log of another container begins anew.
+            same = now["container"] == before["container"]
+            if now["count"] > (before["count"] if same else 0):
                 record.note("the device plugin has registered again")
                 return
             said = "no new registration in its log"
@@ -141,9 +144,9 @@ def restarted(bench, gpu, held, record):
     params, name = bench.params, "holder"
     wait_registered(bench, held["registrations"], record)
     wait_offered(bench, gpu["allocatable"], record)
-    item = get("pod", name, "--namespace=" + bench.namespace)
-    if item is None or not is_true(item, "Ready"):
-        raise CheckFailed("the pod that held the GPU does not run any more")
+    item = bench.wait(name, running, "{} running on".format(name))
+    if not is_true(item, "Ready"):
+        raise CheckFailed("the pod that held the GPU does not run any more: {}".format(why(item)))
     if identity(item) != {key: held[key] for key in ("container", "restarts")}:
         raise CheckFailed("the pod that held the GPU was started again")
     record.prove("the pod that holds the GPU is the same container, {}".format(held["container"]))

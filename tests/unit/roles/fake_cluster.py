@@ -37,6 +37,8 @@ class FakeCluster:
     capacity: int = 1
     ready: bool = True
     plugin: str | None = "ready"
+    plugin_container: str = "docker://plugin"
+    holder_phase: str = "Running"
     query: str = "passed"
     refuses: str = ""  # how the container runtime refuses pods: the word that the kubelet has for it
     root_only: bool = False
@@ -160,6 +162,7 @@ class FakeCluster:
             "spec": {"containers": [{"image": "plugin:1", "env": environment}]},
             "status": {
                 "phase": "Running",
+                "containerStatuses": [{"containerID": self.plugin_container, "restartCount": 0}],
                 "conditions": [{"type": "Ready", "status": "True" if self.plugin == "ready" else "False"}],
             },
         }
@@ -208,6 +211,8 @@ class FakeCluster:
                 self.pods.update({other: "ended" for other in self.pods if other != name})
             refused = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
             status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": refused}]
+        elif name == "holder" and self.holder_phase != "Running":
+            status["phase"] = self.holder_phase
         else:
             self.pods[name] = "running"
             container = f"docker://{self.logs_of_plugin if self.restarts_holder else 1}"

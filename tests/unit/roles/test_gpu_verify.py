@@ -313,6 +313,7 @@ def test_screen_tells_of_a_stage_while_the_next_one_runs(
     [
         ({"users": ["thief"]}, "one pod should hold the GPU, but these do: default/thief, default/holder"),
         ({"allocatable": 0}, "the node does not offer it again"),
+        ({"holder_phase": "Failed"}, "does not run any more: Failed"),
         ({"exclusive": False}, "waiter did not have to wait although holder held every GPU"),
     ],
 )
@@ -326,6 +327,16 @@ def test_kubelet_that_comes_back_wrong_fails(
         setattr(cluster, name, value)
     check = checks(verification.report("restarted", "close"))["kubelet-restart"]
     assert (check["status"], words in check["reason"]) == ("failed", True), check["reason"]
+
+
+def test_plugin_that_was_started_again_need_register_once_only(
+    verification: Verification, cluster: FakeCluster
+) -> None:
+    for stage in FULL[:4]:
+        verification.stage(stage)
+    cluster.plugin_container = "docker://another"
+    check = checks(verification.report("restarted", "close"))["kubelet-restart"]
+    assert check["status"] == "passed", check["reason"]
 
 
 def test_lab_is_simulated_also_where_no_pod_has_said_so(verification: Verification) -> None:
