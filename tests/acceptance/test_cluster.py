@@ -3,11 +3,14 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.acceptance.cluster import Cluster, wait_until
+from tests import boards as board_types
+from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
@@ -36,9 +39,9 @@ def boards() -> Iterator[list[Board]]:
 
 @pytest.fixture(scope="module")
 def first_run(boards: list[Board]) -> PlaybookRun:
-    """The first run of site.yml."""
+    """The first run of site.yml, with the verification that restarts the kubelets, too."""
     assert len(boards) == len(TYPES)
-    return run_playbook(LAB, "site.yml")
+    return run_playbook(LAB, "site.yml", "--extra-vars=gpu_verify_mode=full")
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +82,8 @@ def test_first_run_makes_every_board_a_gpu_node(first_run: PlaybookRun, cluster:
 @pytest.mark.parametrize("name", NAMES)
 def test_report_of_each_board_says_what_was_proven(cluster: Cluster, name: str) -> None:
     report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())
-    assert report["ok"] is True
-    assert report["failures"] == []
+    assert (report["ok"], report["failures"]) == (True, [])
+    assert {check["status"] for check in report["checks"]} == {"passed"}
 
 
 def test_device_query_and_the_scene_are_on_the_screen(first_run: PlaybookRun, cluster: Cluster) -> None:
@@ -106,6 +109,52 @@ def test_check_mode_on_a_finished_cluster_finds_nothing_to_change(cluster: Clust
     )
 
 
+def _status(directory: Path) -> list[dict[str, Any]]:
+    """What status.yml says of each node; it must have changed nothing."""
+    file = directory / "status.json"
+    run = run_playbook(LAB, "status.yml", f"--extra-vars=gpu_status_file={file}")
+    assert run.returncode == 0, run.output
+    assert all(recap.changed == 0 for recap in run.recap.values())
+    found: list[dict[str, Any]] = json.loads(file.read_text())["nodes"]
+    assert all(node["name"] in run.output for node in found)
+    return found
+
+
+@pytest.mark.usefixtures("holders")
+def test_status_says_which_node_has_which_gpu_and_which_container_holds_it(tmp_path: Path) -> None:
+    nodes = _status(tmp_path)
+    fixtures = board_types.load()
+    assert [(node["name"], node["l4t"], node["jetpack"]) for node in nodes] == [
+        (name, fixtures[kind].l4t, fixtures[kind].jetpack) for name, kind in zip(NAMES, TYPES, strict=True)
+    ]
+    for node in nodes:
+        assert node["resources"] == [
+            {"name": RESOURCE, "capacity": 1, "allocatable": 1, "used": 1, "sharing": "exclusive"}
+        ]
+        (holder,) = node["holders"]
+        assert (holder["pod"], holder["container"]) == (f"holder-{node['name']}", "main")
+        assert (holder["resource"], holder["device"], holder["phase"]) == (RESOURCE, "igpu0", "Running")
+
+
+@pytest.mark.usefixtures("holders")
+def test_status_goes_on_when_an_agent_does_not_answer(
+    boards: list[Board], cluster: Cluster, tmp_path: Path
+) -> None:
+    one = boards[2]
+    registered = _registrations(cluster, one.name)
+    one.exec("systemctl", "stop", "k3s-agent")
+    try:
+        nodes = _status(tmp_path)
+    finally:
+        one.exec("systemctl", "start", "k3s-agent")
+    assert [node["problem"] is None for node in nodes] == [True, True, False]
+    assert [len(node["holders"] or ()) for node in nodes] == [1, 1, 0]
+    wait_until(
+        lambda: _registrations(cluster, one.name) > registered, f"the kubelet of {one.name} is back", 90
+    )
+    wait_until(lambda: cluster.allocatable()[one.name] == 1, f"the GPU of {one.name} is back", 60)
+
+
 @pytest.mark.parametrize(("name", "unit"), [("jetson-1", "k3s"), ("jetson-2", "k3s-agent")])
 @pytest.mark.usefixtures("holders")
 def test_gpu_is_back_after_a_kubelet_restart(
@@ -113,11 +162,10 @@ def test_gpu_is_back_after_a_kubelet_restart(
 ) -> None:
     one = next(one for one in boards if one.name == name)
     pod = cluster.plugin_pod(name)
-    log = ("--namespace=kube-system", "logs", str(pod))
-    registered = cluster.kubectl(*log).count("registered nvidia.com/gpu")
+    registered = _registrations(cluster, name)
     one.exec("systemctl", "restart", unit)
     wait_until(
-        lambda: cluster.kubectl(*log).count("registered nvidia.com/gpu") > registered,
+        lambda: _registrations(cluster, name) > registered,
         f"the plugin on {name} registers with the new kubelet",
         60,
     )
@@ -175,6 +223,12 @@ def test_time_slicing_lets_four_pods_run_at_once_and_no_fifth(cluster: Cluster, 
         lambda: "Insufficient nvidia.com/gpu" in cluster.unschedulable("one-more"), "the fifth pod waits", 60
     )
     assert [cluster.phase(pod) for pod in sharers] == ["Running"] * REPLICAS
+
+
+def _registrations(cluster: Cluster, node: str) -> int:
+    """How often the plugin on a node has registered since it started."""
+    log = cluster.kubectl("--namespace=kube-system", "logs", str(cluster.plugin_pod(node)))
+    return log.count("registered nvidia.com/gpu")
 
 
 def _restarts(cluster: Cluster, pod: str | None) -> int:
