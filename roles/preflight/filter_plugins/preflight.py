@@ -34,6 +34,7 @@ CODED = {
     "join-token": ("error", "the running server does not take the token"),
     "join-token-weak": ("warning", "a given token is short"),
     "k3s-foreign-unit": ("error", "K3s' unit carries flags"),
+    "k3s-newer": ("error", "K3s is newer than the one that would be installed"),
     "k3s-other-role": ("error", "K3s runs in the other role"),
     "machine-id-duplicate": ("warning", "two boards have one machine-id"),
 }
@@ -266,6 +267,22 @@ def findings_of_role(facts: Facts, role: str, migrate: bool = False) -> list[Fin
     return findings
 
 
+def findings_of_version(facts: Facts) -> list[Finding]:
+    """Would K3s become older? Releases of one version (`+k3s1`, `+k3s2`) are alike."""
+    installed, wanted = lookup(facts, "k3s.version"), lookup(facts, "bundle.k3s_version")
+    if installed is None or wanted is None or version_key(wanted) >= version_key(installed):
+        return []
+    return [
+        finding(
+            "k3s-newer",
+            f"K3s {installed} on this board, and {wanted} to be installed",
+            f"K3s {installed} or newer: a cluster's data do not go back",
+            "Let jetson_k3s_bundle in the inventory name the bundle of the last upgrade (k3s_version with "
+            "k3s_source: download).",
+        )
+    ]
+
+
 def findings_of_token(answer: Facts) -> list[Finding]:
     """What the K3s server said about the join token; a server that does not run yet cannot say anything."""
     if answer.get("reason", "unreachable") == "unreachable":
@@ -340,6 +357,7 @@ class FilterModule:
             "preflight_bundle": findings_of_bundle,
             "preflight_fleet": findings_of_fleet,
             "preflight_role": findings_of_role,
+            "preflight_version": findings_of_version,
             "preflight_token": findings_of_token,
             "preflight_report": report,
         }

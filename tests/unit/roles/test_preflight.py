@@ -351,6 +351,24 @@ def test_accepting_what_does_not_exist_is_an_error(module: ModuleType) -> None:
     assert module.accept([], ["default-route", "machine-id-duplicate"], RULES) == []
 
 
+@pytest.mark.parametrize(
+    ("installed", "wanted", "found"),
+    [
+        ("v1.34.1+k3s1", "v1.33.5+k3s1", ["k3s-newer"]),
+        ("v1.33.5+k3s1", "v1.33.4+k3s2", ["k3s-newer"]),
+        ("v1.33.5+k3s2", "v1.33.5+k3s1", []),
+        ("v1.33.5+k3s1", "v1.34.1+k3s1", []),
+        (None, "v1.33.5+k3s1", []),
+        ("v1.33.5+k3s1", None, []),
+    ],
+)
+def test_k3s_does_not_go_back(
+    module: ModuleType, installed: str | None, wanted: str | None, found: list[str]
+) -> None:
+    facts = with_facts(k3s__version=installed, bundle__k3s_version=wanted)
+    assert [entry["id"] for entry in module.findings_of_version(facts)] == found
+
+
 def test_report_names_host_cause_and_fix(module: ModuleType) -> None:
     entry = module.finding("group-none", "this", "that", "do so")
     text = module.report([entry], "jetson-7")
