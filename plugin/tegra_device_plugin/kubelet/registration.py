@@ -312,8 +312,8 @@ class Registrar:
                 await call
             finally:
                 call.cancel()
-                # A failed call's exception refers to this frame. If that referred to the call, the channel would
-                # stay connected until the collector of cyclic garbage comes.
+                # A failed call's exception refers to this frame. If that referred to the call, the channel
+                # would stay connected until the collector of cyclic garbage comes.
                 del call
 
     async def _retire(self) -> None:
