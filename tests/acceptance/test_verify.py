@@ -19,6 +19,7 @@ from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
+from tests.reports.schema import validate
 
 pytestmark = pytest.mark.lab
 
@@ -73,7 +74,9 @@ def verify(*variables: str, playbook: str = "verify.yml") -> Verified:
     path = reports_dir(LAB) / f"{NAME}.json"  # no earlier one: a run begins with moving that away
     run = run_playbook(LAB, playbook, *(f"--extra-vars={variable}" for variable in variables))
     assert path.exists(), run.output
-    return Verified(run, json.loads(path.read_text()))
+    report = json.loads(path.read_text())
+    validate(report)
+    return Verified(run, report)
 
 
 def nothing_is_left(cluster: Cluster) -> bool:

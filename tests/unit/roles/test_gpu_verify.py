@@ -9,11 +9,22 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.reports.schema import validate
 from tests.unit.roles.conftest import ROLES, Load
 from tests.unit.roles.fake_cluster import FakeCluster
 
 CATALOGUE = yaml.safe_load((ROLES / "gpu_verify/vars/main.yml").read_text())["__gpu_verify_checks"]
 MEMORY_BYTES = 8 << 30
+BOARD = {
+    "name": "jetson-1",
+    "node": "jetson-1",
+    "model": "NVIDIA Jetson Orin Nano",
+    "module": None,
+    "soc": "tegra234",
+    "l4t": "36.4.3",
+    "jetpack": "6.2",
+    "memory_bytes": MEMORY_BYTES,
+}
 ENGINE = {
     "ServerVersion": "20.10.24",
     "DefaultRuntime": "nvidia",
@@ -74,9 +85,16 @@ class Verification:
         """The report after these stages, by default those of the mode `standard`."""
         for name in stages or ("node", "access", "sharing", "close"):
             self.stage(name)
-        return self.filters.report(
-            self.state(), CATALOGUE, mode=self.mode, board={}, software={"k3s": self.k3s}, now="2026"
+        report = self.filters.report(
+            self.state(),
+            CATALOGUE,
+            mode=self.mode,
+            board=BOARD,
+            software={"k3s": self.k3s, "docker": "20.10.24", "default_runtime": "nvidia"},
+            now="2026-11-21T01:00:00.000Z",
         )
+        validate(report)
+        return report
 
 
 @pytest.fixture
