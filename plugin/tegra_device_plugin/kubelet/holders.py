@@ -33,10 +33,7 @@ class Holder:
 
 
 def holders(path: Path = SOCKET) -> list[Holder]:
-    """Ask the kubelet at the socket `path`; raises NoAnswerError.
-
-    Kubelets of the age of 1.20 also list pods that have ended, until they give the devices to somebody else.
-    """
+    """Ask the kubelet at the socket `path`; raises NoAnswerError."""
     if not path.exists():
         raise NoAnswerError(
             f"there is no {path}: the kubelet does not run, has its files elsewhere (--pod-resources), "

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 OURS = "jetson-k3s.github.io"
-ENDED = ("Succeeded", "Failed", "gone")
+ENDED = ("Succeeded", "Failed")
 COLUMNS = ("NODE", "STATE", "MODULE", "L4T", "JETPACK", "DEVICES")
 # Its resources' names begin so, unless the device plugin was told another one.
 NVIDIA = "nvidia.com/"
@@ -96,9 +96,11 @@ def _devices(resource: dict[str, Any]) -> str:
 
 
 def _held(holder: dict[str, Any]) -> str:
-    place = f"{holder['namespace']}/{holder['pod']} container {holder['container']}"
-    ended = ", which has ended (the kubelet lists it until the next pod comes)"
-    return f"{holder['resource']} {holder['device']}: {place}{ended if holder['phase'] in ENDED else ''}"
+    phase = "" if holder["phase"] == "Running" else f" ({holder['phase']})"
+    return (
+        f"{holder['resource']} {holder['device']}: "
+        f"{holder['namespace']}/{holder['pod']} container {holder['container']}{phase}"
+    )
 
 
 class FilterModule:
