@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import tempfile
 import urllib.request
@@ -137,3 +138,19 @@ def test_what_nobody_says_is_noticed(expression: str, said: Said) -> None:
 def test_the_dashboard_shows_every_metric(said: Said) -> None:
     shown = {metric for query in promql.dashboard() for metric, _ in query.selectors()}
     assert shown == set(said)
+
+
+def test_the_dashboards_panels_lie_side_by_side_and_ask_the_chosen_prometheus() -> None:
+    panels = json.loads((promql.DIRECTORY / "dashboard.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert {x for x, _ in cells} == set(range(24))  # the width of Grafana's grid
+    assert {target["datasource"]["uid"] for panel in panels for target in panel["targets"]} == {
+        "${datasource}"
+    }
