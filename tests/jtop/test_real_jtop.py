@@ -84,6 +84,17 @@ def test_all_telemetry_arrives(version: str, board: str, tmp_path: Path) -> None
     assert told.jetpack == fixture.jetpack
 
 
+def test_socket_is_heard_by_its_second_name(tmp_path: Path) -> None:
+    """Role jtop gives it one in a directory that pods may mount."""
+    second = tmp_path / "mounted"
+    (second / "run").mkdir(parents=True)
+    with running("7.2.2", BOARDS["orinnano-jp6"], tmp_path / "board") as service:
+        (second / "run/jtop.sock").hardlink_to(service.host_root / "run/jtop.sock")
+        told = read_once(second, client("7.2.2"))
+    assert told is not None
+    assert told.memory_total_bytes == BOARDS["orinnano-jp6"].memory_bytes
+
+
 def test_thor_without_nvml_tells_what_it_can(tmp_path: Path) -> None:
     with running("7.2.2", BOARDS["thor5000-jp70"], tmp_path) as service:
         told = read_once(service.host_root, client("7.2.2"))

@@ -17,6 +17,9 @@ CONFIG_ANNOTATION = "jetson-k3s.github.io/config-sha256"
 # The settings' places, as in plugin/deploy/time-slicing.
 CONFIG_MAP, CONFIG_DIRECTORY, CONFIG_NAME = "tegra-device-plugin", "/etc/tegra-device-plugin", "config.yaml"
 
+# The end of the tag of an image with jetson-stats (images/arm64/build.py); where role jtop has the socket.
+JTOP_TAG, JTOP_DIRECTORY = "-jtop", "/run/jtop"
+
 # K3s finds NVIDIA's runtime by itself and calls it this; its own RuntimeClass may be disabled.
 RUNTIME_CLASS = {
     "apiVersion": "node.k8s.io/v1",
@@ -47,6 +50,15 @@ def with_settings(template: dict[str, Any], text: str) -> None:
         container.setdefault("volumeMounts", []).append(mount)
 
 
+def with_jtop(spec: dict[str, Any]) -> None:
+    """Have the pods of a specification see the socket of the board's jtop service, if there is one."""
+    directory = {"path": JTOP_DIRECTORY, "type": "DirectoryOrCreate"}
+    spec.setdefault("volumes", []).append({"name": "jtop", "hostPath": directory})
+    for container in spec["containers"]:
+        mount = {"name": "jtop", "mountPath": "/host/run", "readOnly": True}
+        container.setdefault("volumeMounts", []).append(mount)
+
+
 def rendered(
     manifest: str,
     image: str,
@@ -60,6 +72,7 @@ def rendered(
 
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
     as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap.
+    An image with jetson-stats gets the directory of jtop's socket.
     """
     settings: list[dict[str, Any]] = []
     documents: list[dict[str, Any]] = [document for document in yaml.safe_load_all(manifest) if document]
@@ -73,6 +86,8 @@ def rendered(
             container["imagePullPolicy"] = "Never"
             if strict:
                 container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
+        if image.endswith(JTOP_TAG):
+            with_jtop(template["spec"])
         if config:
             text = json.dumps(config, indent=2)
             with_settings(template, text)

@@ -66,3 +66,17 @@ def test_strict_mode_hands_out_volume_mounts(load: Load) -> None:
         return found
 
     assert set(arguments(True)) - set(arguments(False)) == {"--device-list-strategy=volume-mounts"}
+
+
+def test_image_with_jetson_stats_sees_the_socket_of_jtop_and_nothing_else_of_run(load: Load) -> None:
+    plain = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
+    render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
+
+    def host_paths(image: str) -> set[str]:
+        (text,) = render(plain, image, "sha256:ab", "docker", False).split("---\n")[1:]
+        spec = json.loads(text)["spec"]["template"]["spec"]
+        names = {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
+        assert names == {volume["name"] for volume in spec["volumes"]}
+        return {volume["hostPath"]["path"] for volume in spec["volumes"]}
+
+    assert host_paths("plugin:9-jtop") - host_paths("plugin:9") == {"/run/jtop"}
