@@ -5,12 +5,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from collection import build
 from tests.docs import CHECKOUT
+from tests.lab import lab
+from tests.lab.paths import lab_dir
+
+LAB = "collection"
+TIMEOUT_SECONDS = 900  # as tests/acceptance has it
 
 INVENTORY = f"""\
 [server]
@@ -61,7 +67,7 @@ def run(directory: Path, program: str, *arguments: str | Path) -> subprocess.Com
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
 
@@ -76,6 +82,12 @@ def test_preflight_of_the_collection_runs_with_its_modules_and_filters(site: Pat
     ran = run(site, "ansible-playbook", "-i", "inventory", f"{build.NAME}.preflight")
     assert "localhost: preflight found" in ran.stdout, ran.stdout
     assert "[error] bundle-unusable" in ran.stdout
+
+
+def test_list_of_wheels_is_in_the_collection_as_a_file(installed: Path) -> None:
+    wheels = installed / "roles/bundle/files/requirements-jtop.txt"
+    assert not wheels.is_symlink()
+    assert wheels.read_text() == (CHECKOUT / "images/arm64/requirements-jtop.txt").read_text()
 
 
 def test_every_plugin_of_the_roles_is_in_the_collection(installed: Path) -> None:
@@ -100,3 +112,25 @@ def test_modules_import_nothing_that_only_the_checkout_has(installed: Path) -> N
     for module in installed.glob("plugins/*/*.py"):
         imported = set(re.findall(r"\bansible\.module_utils\.(\w+)", module.read_text()))
         assert not imported & utils, module
+
+
+@pytest.fixture(scope="module")
+def _board() -> Iterator[None]:
+    """A bare virtual board."""
+    lab.down(LAB)
+    try:
+        lab.up(LAB, ("orinnano-jp6",))
+        yield
+    finally:
+        lab.down(LAB)
+
+
+@pytest.mark.lab
+@pytest.mark.usefixtures("_board")
+@pytest.mark.parametrize("playbook", ["site", "power_mode", "reset"])
+def test_check_of_a_bare_board_finds_every_module_of_the_collection(site: Path, playbook: str) -> None:
+    inventory = f"--inventory={lab_dir(LAB)}/inventory.ini"
+    reports = f"--extra-vars=gpu_verify_reports={site}/reports"
+    ran = run(site, "ansible-playbook", inventory, "--check", reports, f"{build.NAME}.{playbook}")
+    assert ran.returncode == 0, ran.stdout
+    assert "failed=0" in ran.stdout
