@@ -59,4 +59,4 @@ collection: venv ## the playbooks and roles as an Ansible collection in dist/
 
 clean: ## remove every virtual board, container, volume, network and process of the lab (caches stay)
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tests.lab down --all; fi
-	rm -rf dist build reports
+	rm -rf dist build reports .lab/pictures
