@@ -3,12 +3,14 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.command import run_here
 from tests.acceptance.playbook import PlaybookRun, run_playbook
@@ -123,18 +125,25 @@ def test_second_run_with_the_same_tokens_changes_nothing(
     assert second.recap["jetson-1"].changed == 0, second.output
 
 
+def index_bundle() -> None:
+    """Add jetson-stats to the lab's bundle and write its index anew."""
+    bundle = inventory.bundle_path(LAB)
+    with tempfile.NamedTemporaryFile("w", suffix=".yml") as playbook:
+        playbook.write(WHEELS)
+        playbook.flush()
+        made = run_here(
+            str(Path(sys.executable).with_name("ansible-playbook")),
+            "--inventory=localhost,",
+            f"--extra-vars=bundle_directory={bundle}",
+            playbook.name,
+        )
+    assert made.returncode == 0, made.stdout
+
+
 @pytest.fixture(scope="module")
-def _jtop_bundle(board: Board, tmp_path_factory: pytest.TempPathFactory) -> None:
+def _jtop_bundle(board: Board) -> None:
     """The lab's bundle with jetson-stats, and a board on which the real service finds a Jetson."""
-    playbook = tmp_path_factory.mktemp("playbook") / "wheels.yml"
-    playbook.write_text(WHEELS)
-    added = run_here(
-        str(Path(sys.executable).with_name("ansible-playbook")),
-        "--inventory=localhost,",
-        f"--extra-vars=bundle_directory={inventory.bundle_path(LAB)}",
-        str(playbook),
-    )
-    assert added.returncode == 0, added.stdout
+    index_bundle()
     # The last one is what an older bundle has left.
     places = ("/opt/simulated", "/etc/systemd/system/jtop.service.d", f"{PACKAGES}/jtop-7.0.0")
     board.exec("mkdir", "-p", *places)
@@ -172,6 +181,29 @@ def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, ru
         assert (gone.recap["jetson-1"].changed > 0) is expected, gone.output
     assert board.exec("sh", "-c", f"ls -d {PACKAGES}/* /run/jtop.sock", check=False) == ""
     assert board.exec("systemctl", "is-active", "jtop", check=False).strip() == "inactive"
+
+
+@pytest.mark.fleet
+@pytest.mark.usefixtures("_jtop_bundle")
+def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookRun) -> None:
+    bundle = inventory.bundle_path(LAB)
+    plugin.build("amd64", bundle / "tegra-device-plugin-amd64.tar.gz", jtop=True)
+    index_bundle()
+    for playbook in ("jtop.yml", "site.yml"):
+        result = run_playbook(LAB, playbook)
+        assert result.returncode == 0, result.output
+    cluster = Cluster([board])
+    pod = str(cluster.plugin_pod("jetson-1"))
+
+    def heard() -> int:
+        return cluster.kubectl("--namespace=kube-system", "logs", pod).count("jtop: telemetry is there")
+
+    wait_until(lambda: heard() == 1, "the plugin hears jtop", 60)
+    # The service is another process then, with another socket.
+    board.exec("systemctl", "kill", "--signal=KILL", "jtop")
+    wait_until(lambda: heard() == 2, "the plugin hears the next one", 120)
+    gone = run_playbook(LAB, "jtop.yml", "--extra-vars=jtop_state=absent")
+    assert gone.returncode == 0, gone.output
 
 
 @pytest.mark.usefixtures("_jtop_bundle")
