@@ -204,7 +204,10 @@ def test_gpu_in_use_is_left_to_its_pod(cluster: Cluster, holder: str) -> None:
     assert nothing_is_left(cluster)
 
 
-def test_undisturbed_mode_starts_no_pod_and_says_so(one: Board, cluster: Cluster) -> None:
+def test_undisturbed_mode_starts_no_pod_and_removes_what_a_cut_off_run_left(
+    one: Board, cluster: Cluster
+) -> None:
+    cluster.kubectl("create", "namespace", f"gpu-verify-{NAME}")
     containers = ("docker", "ps", "--all", "--quiet", "--no-trunc")
     before = one.exec(*containers).split()
     verified = verify("gpu_verify_mode=undisturbed")
@@ -216,33 +219,15 @@ def test_undisturbed_mode_starts_no_pod_and_says_so(one: Board, cluster: Cluster
         "device-query", "non-root", "uninvited", "concurrency", "unified-memory", "kubelet-restart",
     }  # fmt: skip
     assert verified.check("concurrency")["reason"] == "mode undisturbed starts no pod"
-
-
-def test_full_mode_restarts_the_kubelet_under_a_pod_that_holds_the_gpu(one: Board, cluster: Cluster) -> None:
-    show = ("systemctl", "show", "--property=MainPID", "k3s")
-    before = one.exec(*show)
-    verified = verify("gpu_verify_mode=full")
-    assert verified.run.returncode == 0, verified.run.output
-    assert one.exec(*show) != before
-    assert set(verified.statuses().values()) == {"passed"}
-    told = [event["event"] for event in verified.check("kubelet-restart")["events"]]
-    assert told.index("holder Running") < told.index("the kubelet was restarted")
-    assert any("Insufficient nvidia.com/gpu" in text for text in told)
-    assert nothing_is_left(cluster)
-
-
-def test_leftovers_of_a_run_that_was_cut_off_are_removed(cluster: Cluster) -> None:
-    cluster.kubectl("create", "namespace", f"gpu-verify-{NAME}")
-    verified = verify()
-    assert verified.report["ok"] is True, verified.report["failures"]
     assert nothing_is_left(cluster)
 
 
 # The last one: the GPU stays shared.
-@pytest.mark.usefixtures("cluster")
-def test_gpu_that_site_yml_has_shared_is_tried_with_all_its_replicas_at_the_same_instant(
-    tmp_path: Path,
+def test_gpu_shared_by_site_yml_is_held_by_all_its_replicas_at_once_and_over_a_kubelet_restart(
+    one: Board, cluster: Cluster, tmp_path: Path
 ) -> None:
+    show = ("systemctl", "show", "--property=MainPID", "k3s")
+    before = one.exec(*show)
     settings = tmp_path / "sharing.yml"
     settings.write_text(yaml.safe_dump({"gpu_device_plugin_config": SHARED, "gpu_verify_mode": "full"}))
     verified = verify(f"@{settings}", playbook="site.yml")
@@ -253,3 +238,7 @@ def test_gpu_that_site_yml_has_shared_is_tried_with_all_its_replicas_at_the_same
     told = [event["event"] for event in verified.check("time-slicing")["events"]]
     pending = next(place for place, text in enumerate(told) if text.startswith("pod5 Pending"))
     assert {f"pod{number} Running" for number in range(1, REPLICAS + 1)} <= set(told[:pending])
+    assert one.exec(*show) != before
+    told = [event["event"] for event in verified.check("kubelet-restart")["events"]]
+    assert told.index("holder Running") < told.index("the kubelet was restarted")
+    assert nothing_is_left(cluster)
