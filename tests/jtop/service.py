@@ -141,13 +141,16 @@ class Service:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all the service's processes, to freeze and thaw them."""
         assert self._process, "start it first"
-        listed = run(["ps", "-e", "-o", "pid=,ppid="]).stdout.split()
-        parents = dict(zip(map(int, listed[::2]), map(int, listed[1::2]), strict=True))
-        tree = {self._process.pid}
-        while grown := {child for child, parent in parents.items() if parent in tree} - tree:
-            tree |= grown
-        for pid in tree - {self._process.pid}:
+        for pid in list(_descendants(self._process.pid)):
             os.kill(pid, number)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Yield the children of a process, and theirs."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            yield child
+            yield from _descendants(child)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ def boards_up() -> Iterator[list[Board]]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             # Takes minutes with an empty cache, and nothing here installs anything from it.
-            patch.setattr(bundle, "write", lambda _directory: None)
+            patch.setattr(bundle, "write", lambda _directory, **_options: None)
             up = lab.up(NAME, TYPES)
         yield up
     finally:

@@ -36,7 +36,7 @@ def nested_cgroups(container: str) -> list[Path]:
 
 
 def test_a_lab_leaves_nothing_and_down_is_idempotent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "write", lambda _directory: None)
+    monkeypatch.setattr(bundle, "write", lambda _directory, **_options: None)
     (up,) = lab.up(NAME, ["nano-jp4"])
     identity = docker("inspect", "--format={{.Id}}", up.container)
     docker("cp", device_query_archive(), f"{up.container}:/var/tmp/image.tar.gz")
