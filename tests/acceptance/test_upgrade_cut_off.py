@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A board loses its power in the middle of its upgrade: the same command goes on where that one ended."""
+"""Boards lose their power while the cluster is upgraded: the same command goes on where that one ended.
+
+The tests are one story, in the order of the file, on one server and one agent.
+"""
 
 from collections.abc import Iterator
 
@@ -17,18 +20,19 @@ LAB = "upgrade-cut-off"
 # The new binary is in place and K3s has not been restarted yet.
 MOMENT = "TASK [k3s : Ensure the service is enabled and started]"
 RECORD = "/usr/local/bin/k3s.previous"
+OLD, NEW = "v1.20.2+k3s.standin", "v1.20.2+k3s.standin2"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Board]:
-    """A cluster of one board, and a bundle with a newer K3s."""
+def boards() -> Iterator[list[Board]]:
+    """A cluster of a server and an agent, and a bundle with a newer K3s."""
     lab.down(LAB)
     try:
-        (one,) = lab.up(LAB, ("agxorin-jp6",))
+        up = lab.up(LAB, ("agxorin-jp6", "orinnano-jp6"))
         bundle.write(inventory.bundle_path(LAB).with_name("newer"), version_suffix="2")
         first = run_playbook(LAB, "site.yml")
         assert first.returncode == 0, first.output
-        yield one
+        yield up
     finally:
         lab.down(LAB)
 
@@ -44,18 +48,41 @@ def upgrade(cut: Board | None = None) -> PlaybookRun:
     return run_playbook(LAB, "upgrade.yml", f"--extra-vars=jetson_k3s_bundle={newer}", on_line=cut_power)
 
 
-def test_upgrade_is_gone_on_with_after_a_power_cut(server: Board) -> None:
+def version(one: Board) -> str:
+    """Which K3s a board has."""
+    return one.exec("k3s", "--version").split()[2]
+
+
+def test_server_that_loses_its_power_still_knows_the_way_back(boards: list[Board]) -> None:
+    server, agent = boards
     cut_off = upgrade(cut=server)
     assert cut_off.recap[server.name].unreachable == 1, cut_off.output
+    assert cut_off.recap[agent.name].changed == 0, "no agent may be newer than its server"
     board.start(server)
-    assert server.exec("readlink", RECORD) == "k3s-v1.20.2+k3s.standin", "the way back has to be known still"
+    assert server.exec("readlink", RECORD) == f"k3s-{OLD}"
 
+
+def test_board_that_is_off_holds_up_no_other(boards: list[Board]) -> None:
+    server, agent = boards
+    docker("kill", agent.container)
+    try:
+        run = upgrade()
+    finally:
+        board.start(agent)
+    assert run.returncode != 0, "a board that was not upgraded is no success"
+    assert run.recap[agent.name].unreachable == 1, run.output
+    assert run.recap[server.name].failed == 0, run.output
+    assert [version(one) for one in boards] == [NEW, OLD]
+
+
+def test_same_command_then_finishes_the_upgrade(boards: list[Board]) -> None:
     run = upgrade()
     assert run.returncode == 0, run.output
-    assert "v1.20.2+k3s.standin2" in server.exec("k3s", "--version")
-    assert server.exec("sh", "-c", f"ls {RECORD}", check=False) == ""
-    cluster = Cluster([server])
-    assert cluster.allocatable() == {server.name: 1}
-    node = cluster.kubectl("get", "node", server.name, "--output=yaml")
-    assert "unschedulable" not in node
-    assert "cordoned" not in node
+    assert [version(one) for one in boards] == [NEW, NEW]
+    cluster = Cluster(boards)
+    assert cluster.allocatable() == {one.name: 1 for one in boards}
+    for one in boards:
+        assert one.exec("sh", "-c", f"ls {RECORD}", check=False) == ""
+        node = cluster.kubectl("get", "node", one.name, "--output=yaml")
+        assert "unschedulable" not in node
+        assert "cordoned" not in node
