@@ -17,6 +17,8 @@ CONFIG_ANNOTATION = "jetson-k3s.github.io/config-sha256"
 # The settings' places, as in plugin/deploy/time-slicing.
 CONFIG_MAP, CONFIG_DIRECTORY, CONFIG_NAME = "tegra-device-plugin", "/etc/tegra-device-plugin", "config.yaml"
 
+RESOURCE = "nvidia.com/gpu"  # what an exclusive GPU is called
+
 # The end of the tag of an image with jetson-stats (images/arm64/build.py); where role jtop has the socket.
 JTOP_TAG, JTOP_DIRECTORY = "-jtop", "/run/jtop"
 
@@ -37,6 +39,27 @@ def config_map(namespace: str, text: str) -> dict[str, Any]:
         "metadata": {"name": CONFIG_MAP, "namespace": namespace},
         "data": {CONFIG_NAME: text},
     }
+
+
+def resource(config: dict[str, Any]) -> str:
+    """The extended resource that a plugin with these settings offers: a shared one may have another name.
+
+    The settings are those that the plugin has accepted on the board.
+    """
+    gpus = config.get("resources", {}).get("gpus", [])
+    name = _full_name(gpus[0]["name"]) if gpus else RESOURCE
+    slicing = config.get("sharing", {}).get("timeSlicing", {})
+    for shared in slicing.get("resources", []):
+        if "rename" in shared:
+            return _full_name(shared["rename"])
+        if slicing.get("renameByDefault"):
+            return f"{name}.shared"
+    return name
+
+
+def _full_name(name: str) -> str:
+    """NVIDIA's format leaves its own prefix out."""
+    return name if "/" in name else f"nvidia.com/{name}"
 
 
 def with_settings(template: dict[str, Any], text: str) -> None:
@@ -104,4 +127,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name."""
-        return {"gpu_device_plugin_rendered": rendered}
+        return {"gpu_device_plugin_rendered": rendered, "gpu_device_plugin_resource": resource}

@@ -2,7 +2,11 @@
 """The manifest of the device plugin as the role renders it."""
 
 import json
+from pathlib import Path
 from typing import Any
+
+import pytest
+from tegra_device_plugin import config
 
 from tests.unit.roles.conftest import ROLES, Load
 
@@ -80,3 +84,33 @@ def test_image_with_jetson_stats_sees_the_socket_of_jtop_and_nothing_else_of_run
         return {volume["hostPath"]["path"] for volume in spec["volumes"]}
 
     assert host_paths("plugin:9-jtop") - host_paths("plugin:9") == {"/run/jtop"}
+
+
+SHARED = {"name": "nvidia.com/gpu", "replicas": 2}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"sharing": {"timeSlicing": {"resources": [SHARED]}}},
+        {"sharing": {"timeSlicing": {"renameByDefault": True, "resources": [SHARED]}}},
+        {"sharing": {"timeSlicing": {"resources": [{**SHARED, "rename": "gpu-share"}]}}},
+        {"resources": {"gpus": [{"pattern": "*", "name": "example.com/tegra"}]}},
+        {
+            "resources": {"gpus": [{"pattern": "*", "name": "tegra"}]},
+            "sharing": {
+                "timeSlicing": {"renameByDefault": True, "resources": [{"name": "tegra", "replicas": 2}]}
+            },
+        },
+    ],
+)
+def test_the_role_waits_for_the_resource_that_the_plugin_offers(
+    load: Load, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({"version": "v1", **settings}))
+    offered, _ = config.load(file, {}, {})
+    role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
+    assert role.resource({"version": "v1", **settings}) == offered.resource
+    assert role.resource({}) == "nvidia.com/gpu"
