@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,13 @@ from tests.lab.workloads import device_query_archive, device_query_image
 pytestmark = pytest.mark.lab
 
 NAME = "labtest-down"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Take the lab away, also after a test that failed."""
+    yield
+    lab.down(NAME)
 
 
 def left(name: str) -> list[str]:
@@ -45,7 +53,7 @@ def test_a_lab_leaves_nothing_and_down_is_idempotent(monkeypatch: pytest.MonkeyP
     assert nested_cgroups(identity)
     assert lab.up(NAME, ["nano-jp4"])[0].address == up.address
     assert docker("inspect", "--format={{.Id}}", up.container) == identity
-    with pytest.raises(LabError, match=r"there already with other boards: jetson-1 \(nano-jp4\)"):
+    with pytest.raises(LabError, match=r"there already with other boards: jetson-1 \(nano-jp4, container\)"):
         lab.up(NAME, ["tx2-jp4"])
     lab.down(NAME)
     assert left(NAME) == []
