@@ -13,12 +13,13 @@ from tests.lab import engine, lab
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
     """Keeps in one process what shares a lab, images or a service.
 
-    That is a file of acceptance/, except that each Molecule scenario stands alone, and any other folder.
+    That is a file of acceptance/, and any other folder. The long Molecule scenarios stand alone, each a
+    parameter of one test; the short ones share a board.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
-        if file.name == "test_molecule.py":
+        if file.name == "test_molecule.py" and nodeid.endswith("]"):
             return nodeid
         return str(file if file.parent.name == "acceptance" else file.parent)
 

@@ -164,6 +164,7 @@ def ask_jtop(board: Board) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("_jtop_bundle")
+@pytest.mark.fleet
 def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, run: PlaybookRun) -> None:
     changed = []
     for _ in range(2):
@@ -207,6 +208,7 @@ def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookR
 
 
 @pytest.mark.usefixtures("_jtop_bundle")
+@pytest.mark.fleet
 def test_jtop_of_the_owner_that_the_plugin_cannot_ask_is_refused(board: Board, run: PlaybookRun) -> None:
     unit, program = "/etc/systemd/system/jtop.service", "ExecStart=/usr/local/bin/jtop --force"
     packages = "/usr/local/lib/python3.11/dist-packages/jetson_stats-4.3.2.dist-info"
@@ -255,6 +257,7 @@ def test_power_mode_that_needs_a_reboot_is_refused_unless_allowed(powered: Board
     assert powered.exec("cat", "/var/lib/nvpmodel/simulated") == before
 
 
+@pytest.mark.fleet
 def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) -> None:
     boot = ("cat", "/proc/sys/kernel/random/boot_id")
     before = powered.exec(*boot)
@@ -286,6 +289,7 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
 
 
 # Last, for the cluster goes with it.
+@pytest.mark.fleet
 def test_reset_gives_docker_its_owners_settings_back(board: Board, run: PlaybookRun) -> None:
     again = ("reset.yml", "--extra-vars=k3s_reset_docker=true")
     reset = run_playbook(LAB, *again)

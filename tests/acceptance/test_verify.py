@@ -223,6 +223,7 @@ def test_undisturbed_mode_starts_no_pod_and_removes_what_a_cut_off_run_left(
 
 
 # The last one: the GPU stays shared.
+@pytest.mark.fleet
 def test_gpu_shared_by_site_yml_is_held_by_all_its_replicas_at_once_and_over_a_kubelet_restart(
     one: Board, cluster: Cluster, tmp_path: Path
 ) -> None:
