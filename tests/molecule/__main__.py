@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m tests.molecule",
         description="Run a Molecule scenario, or one step of it.",
-        epilog="docs/molecule.md says what each scenario proves.",
+        epilog="tests/molecule/README.md says what each scenario proves.",
     )
     result.add_argument("scenario", choices=scenarios())
     result.add_argument("step", nargs="?", choices=STEPS, default="test", help="default: test, all of them")
@@ -42,12 +42,17 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def command(arguments: argparse.Namespace) -> list[str]:
-    """Return Molecule's command line."""
-    molecule = Path(sys.executable).with_name("molecule")
-    keep = ["--destroy=never"] if arguments.keep else []
+def commands(arguments: argparse.Namespace) -> list[list[str]]:
+    """Return Molecule's command lines.
+
+    A test whose boards are kept is told not to destroy, which Molecule takes to heart at its beginning too:
+    without a destroy before it, boards that are long gone would count as created, and nothing be tested.
+    """
+    molecule = [str(Path(sys.executable).with_name("molecule")), f"--base-config={HERE / 'config.yml'}"]
     name = f"--scenario-name={arguments.scenario}"
-    return [str(molecule), f"--base-config={HERE / 'config.yml'}", arguments.step, name, *keep]
+    if arguments.keep:
+        return [[*molecule, "destroy", name], [*molecule, arguments.step, name, "--destroy=never"]]
+    return [[*molecule, arguments.step, name]]
 
 
 def environment(inventory: Path | None) -> dict[str, str]:
@@ -68,12 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.error(f"--keep and the scenario {HARDWARE!r} know the whole test only, no single step")
     if arguments.inventory is not None and not arguments.inventory.exists():
         options.error(f"there is no inventory {arguments.inventory}")
-    return subprocess.run(
-        command(arguments),
-        cwd=CHECKOUT,
-        env={**os.environ, **environment(arguments.inventory)},
-        check=False,
-    ).returncode
+    added = environment(arguments.inventory)
+    for command in commands(arguments):
+        status = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **added}, check=False).returncode
+        if status != 0:
+            return status
+    return 0
 
 
 if __name__ == "__main__":
