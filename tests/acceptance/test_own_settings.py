@@ -14,7 +14,7 @@ from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.command import run_here
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import inventory, lab
+from tests.lab import inventory, lab, power
 from tests.lab.board import Board, start
 from tests.lab.engine import docker
 from tests.lab.paths import CHECKOUT
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.lab
 LAB = "own-settings"
 TOKEN = "a-token-of-my-own"
 AGENT_TOKEN = "and-one-for-the-agents"
-SIMULATED_POWER = CHECKOUT / "tests/lab/simulated_power"
 TOKENS = f"k3s_token: {TOKEN}\nk3s_agent_token: {AGENT_TOKEN}\n"
 PACKAGES = "/usr/local/lib/jetson-k3s"
 BOARD_SHIM = CHECKOUT / "tests/jtop/board_shim/sitecustomize.py"
@@ -226,10 +225,8 @@ def test_jtop_of_the_owner_that_the_plugin_cannot_ask_is_refused(board: Board, r
 
 @pytest.fixture(scope="module")
 def powered(board: Board) -> Board:
-    """The board with SIMULATED power modes: 0 and 3 differ in clocks, 2 in a mask as well."""
-    for name, place in (("nvpmodel", "/usr/sbin"), ("jetson_clocks", "/usr/bin"), ("nvpmodel.conf", "/etc")):
-        docker("cp", str(SIMULATED_POWER / name), f"{board.container}:{place}/{name}")
-    board.exec("sh", "-c", "mkdir -p /var/lib/nvpmodel; echo 0 > /var/lib/nvpmodel/simulated")
+    """The board with SIMULATED power modes."""
+    power.simulate(board)
     return board
 
 

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from images.arm64.emulation import QEMU
 from tests.lab import debian
 from tests.lab.paths import cache, cached
 from tests.lab.process import LabError, run, say, step, tail
@@ -166,7 +167,7 @@ def build(out: Path, apt: Mapping[str, str], version: str, arch: str) -> None:
 def emulator_of(arch: str) -> str:
     """Return QEMU's user mode emulator for an architecture, to ask a program for its version."""
     debian.ensure_packages("qemu-user-static")
-    return {"arm64": "qemu-aarch64-static", "amd64": "qemu-x86_64-static"}[arch]
+    return f"{QEMU[arch]}-static"
 
 
 def only(directory: Path, pattern: str) -> Path:

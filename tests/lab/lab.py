@@ -43,12 +43,13 @@ def up_graded(name: str, types: Sequence[str], grades: Sequence[str]) -> list[Bo
         for number, kind in enumerate(types, 1)
     }
     used = {grade for _, grade in wanted.values()}
+    fixtures = boards.load()
     with step("looking for what boards are made from"):
         if CONTAINER in used:
             board_image()
         for kind, grade in wanted.values():
             if grade == ARM64:
-                machine.saved_machine(boards.load()[kind])
+                machine.saved_machine(fixtures[kind])
     lab_dir(name).mkdir(parents=True, exist_ok=True)
     with locked(f"lab-{name}"):
         subnet = _network(name)
@@ -60,12 +61,13 @@ def up_graded(name: str, types: Sequence[str], grades: Sequence[str]) -> list[Bo
             }
             for board_name, (kind, grade) in wanted.items():
                 if board_name not in existing and grade == CONTAINER:
-                    fixture = boards.load()[kind]
-                    existing[board_name] = board.create(name, board_name, addresses[board_name], fixture)
+                    address = addresses[board_name]
+                    existing[board_name] = board.create(name, board_name, address, fixtures[kind])
             _start([found for found in existing.values() if isinstance(found, Board)])
             for board_name, (kind, grade) in wanted.items():
                 if grade == ARM64:
-                    _ensure_machine(name, board_name, addresses[board_name], kind, existing.get(board_name))
+                    address = addresses[board_name]
+                    _ensure_machine(name, board_name, address, fixtures[kind], existing.get(board_name))
         ready = find(name)
         inventory.control_directory(name).mkdir(exist_ok=True)
         inventory.write(name, ready)
@@ -80,10 +82,12 @@ def find(name: str) -> list[Board | Machine]:
     return sorted(found, key=lambda one: int(one.name.rpartition("-")[2]))
 
 
-def _ensure_machine(lab: str, name: str, address: str, kind: str, existing: Board | Machine | None) -> None:
+def _ensure_machine(
+    lab: str, name: str, address: str, fixture: boards.Fixture, existing: Board | Machine | None
+) -> None:
     """Make an emulated board, or switch the one that is there on."""
     if not isinstance(existing, Machine):
-        machine.create(lab, name, address, boards.load()[kind])
+        machine.create(lab, name, address, fixture)
     elif not existing.running:
         machine.start(existing)
 

@@ -19,7 +19,7 @@ from tests.lab.process import run, step
 
 ARCH = "arm64"
 # Besides a container board's: udev names the network's interface, the guest agent is the lab's way in.
-PACKAGES = (*images.PACKAGES, "udev", "qemu-guest-agent", "systemd-timesyncd")
+PACKAGES = (*images.PACKAGES, "udev", "qemu-guest-agent")
 # The simulated Tegra is merged into /sys by overlays. systemd takes only sysfs itself for /sys unless it is
 # told not to look (its docs/ENVIRONMENT.md); without that it would lose every device with the first overlay.
 SYSFS = "SYSTEMD_DEVICE_VERIFY_SYSFS=0"
@@ -30,8 +30,6 @@ CUSTOMIZE = (
     # Until the lab has given it an address and keys, a board is reached through the guest agent only.
     f'printf "{NETWORK}" > "$1/etc/systemd/network/lab.network"',
     'chroot "$1" systemctl enable systemd-networkd qemu-guest-agent',
-    # The lab sets the clock; nobody answers NTP where the lab is offline.
-    'chroot "$1" systemctl mask systemd-timesyncd',
 )
 KERNEL = "linux-image-arm64"
 # Parts of the kernel's modules that no virtual board has hardware for: four fifths of 300 MB.
@@ -48,7 +46,7 @@ UNUSED = (
         )
     ),
 )  # fmt: skip
-# In the order of their dependencies is modprobe's business; these are what the root file system needs.
+# What the root file system needs; modprobe adds what these need.
 INITRD_MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic")
 INIT = """#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc

@@ -10,7 +10,6 @@ import json
 import shutil
 import tarfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -55,13 +54,17 @@ systemctl is-system-running --wait
 
 @dataclass(frozen=True)
 class Machine:
-    """One emulated board; `running` is what it was when it was looked up."""
+    """One emulated board."""
 
     lab: str
     name: str
     type: str
     address: str
-    running: bool = True
+
+    @property
+    def running(self) -> bool:
+        """Say whether it is switched on."""
+        return self.qemu.pid is not None
 
     @property
     def qemu(self) -> Qemu:
@@ -83,11 +86,7 @@ def machines(lab: str) -> Path:
 
 def find(lab: str) -> list[Machine]:
     """Return the emulated boards of a lab."""
-    found = []
-    for record in sorted(machines(lab).glob(f"*/{RECORD}")):
-        machine = Machine(**{**json.loads(record.read_text()), "running": True})
-        found.append(machine if machine.qemu.pid else Machine(**{**asdict(machine), "running": False}))
-    return found
+    return [Machine(**json.loads(record.read_text())) for record in sorted(machines(lab).glob(f"*/{RECORD}"))]
 
 
 def create(
@@ -138,7 +137,7 @@ def wait_until_up(machine: Machine) -> None:
     """Wait until a board takes SSH connections and systemd has finished booting."""
     deadline = time.monotonic() + READY_SECONDS
     while not ssh.answers(machine.address):
-        if time.monotonic() > deadline or machine.qemu.pid is None:
+        if time.monotonic() > deadline or not machine.running:
             raise LabError(f"{machine.name} does not take SSH connections\n{diagnosis(machine)}")
         time.sleep(POLL_SECONDS)
     _until_agent(machine.qemu, READY_SECONDS)
@@ -157,7 +156,7 @@ def diagnosis(machine: Machine) -> str:
     """Return what helps to see why a board is not up."""
     console = machines(machine.lab) / machine.name / "console.log"
     said = [f"console:\n{tail(console.read_text(errors='replace')) if console.exists() else '  (none)'}"]
-    if machine.qemu.pid and machine.qemu.answers():
+    if machine.running and machine.qemu.answers():
         failed = machine.exec("systemctl", "--failed", "--no-legend", "--plain", check=False)
         said.append(f"failed units:\n{tail(failed)}")
         said.append(f"journal:\n{tail(machine.exec('journalctl', '-b', '-n25', '--no-pager', check=False))}")
@@ -233,14 +232,10 @@ def _packed(stage: Path) -> bytes:
     """Return a staged tree as a tar, with its owners and modes."""
     buffer = BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for path in _below(stage):
+        # What is below: the board's / keeps its owner and mode.
+        for path in sorted(stage.rglob("*")):
             tar.add(path, arcname=str(path.relative_to(stage)), recursive=False)
     return buffer.getvalue()
-
-
-def _below(stage: Path) -> Iterator[Path]:
-    """Yield what is below a directory, without the directory: the board's / keeps its owner and mode."""
-    return iter(sorted(stage.rglob("*")))
 
 
 def _interface(lab: str, name: str) -> str:

@@ -50,7 +50,6 @@ def test_a_machine_without_a_process_is_found_as_switched_off(
         "name": "jetson-1",
         "type": "orinnano-jp6",
         "address": "10.207.1.11",
-        "running": True,
     }
     (place / machine.RECORD).write_text(json.dumps(record))
     (place / "pid").write_text("1\n")  # not QEMU's
