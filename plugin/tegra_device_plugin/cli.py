@@ -186,9 +186,10 @@ def _holders(options: argparse.Namespace) -> int:
         import json
 
         _say(json.dumps({"holders": [dataclasses.asdict(one) for one in found]}, indent=2))
-    elif not found:
+        return EXIT_OK
+    if not found:
         _say("no container of this node holds a device")
-    for one in found if options.output == "text" else ():
+    for one in found:
         _say(f"{one.namespace}/{one.pod} {one.container} {one.resource} {one.device}")
     return EXIT_OK
 

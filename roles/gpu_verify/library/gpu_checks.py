@@ -11,7 +11,7 @@ from ansible.module_utils.gpu_verify_diagnosis import diagnose
 from ansible.module_utils.gpu_verify_node import allocatable, default_runtime, plugin_registered
 from ansible.module_utils.gpu_verify_pods import Bench, holders
 from ansible.module_utils.gpu_verify_runner import Record, hindrance, now, run_check, run_checks
-from ansible.module_utils.gpu_verify_sharing import concurrency, hold, restarted, time_slicing
+from ansible.module_utils.gpu_verify_sharing import CONCURRENCY, TIME_SLICING, hold, restarted, sharing
 from ansible.module_utils.k3s_kubectl import KubectlError
 
 # Unless the plugin's configuration says another.
@@ -128,8 +128,8 @@ def pods_stage(bench, part):
         "non-root": lambda record: non_root(bench, record),
         "uninvited": lambda record: uninvited(bench, record),
         "unified-memory": lambda record: unified_memory(params, gpu, record),
-        "concurrency": lambda record: concurrency(bench, gpu, record),
-        "time-slicing": lambda record: time_slicing(bench, gpu, record),
+        "concurrency": lambda record: sharing(bench, gpu, record, CONCURRENCY),
+        "time-slicing": lambda record: sharing(bench, gpu, record, TIME_SLICING),
     }
 
     def diagnosed():

@@ -12,6 +12,9 @@ from ansible.module_utils.gpu_verify_runner import CheckFailed
 from ansible.module_utils.k3s_kubectl import KubectlError, WatchTimeoutError, is_true, run, wait_until
 
 POLL_SECONDS = 1.0
+# What `sharing` has proven of an exclusive GPU, and of a shared one.
+CONCURRENCY = "{waiter} was Pending (Insufficient {resource}) while {holders} ran"
+TIME_SLICING = "{holders} ran at the same instant, {waiter} was Pending (Insufficient {resource})"
 # The plugin's word for a registration that a kubelet took.
 REGISTERED = "registered {}"
 
@@ -55,23 +58,10 @@ def hand_over(bench, record, names, waiter):
         bench.end(record, name)
 
 
-def concurrency(bench, gpu, record):
-    """One pod holds the GPU, the next waits until it ends."""
+def sharing(bench, gpu, record, proof):
+    """As many pods as GPUs are offered run at once, one more waits until one of them ends; `proof` says so."""
     names, waiter = hold_all(bench, gpu, record)
-    record.prove(
-        "{} was Pending (Insufficient {resource}) while {} ran".format(waiter, names[0], **bench.params)
-    )
-    hand_over(bench, record, names, waiter)
-
-
-def time_slicing(bench, gpu, record):
-    """As many pods as replicas run at the same instant, and one more waits until one of them ends."""
-    names, waiter = hold_all(bench, gpu, record)
-    record.prove(
-        "{} ran at the same instant, {} was Pending (Insufficient {resource})".format(
-            ", ".join(names), waiter, **bench.params
-        )
-    )
+    record.prove(proof.format(holders=", ".join(names), waiter=waiter, **bench.params))
     hand_over(bench, record, names, waiter)
 
 
