@@ -59,7 +59,7 @@ def hand_over(bench, record, names, waiter):
 
 
 def sharing(bench, gpu, record, proof):
-    """As many pods as GPUs are offered run at once, one more waits until one of them ends; `proof` says so."""
+    """As many pods as there are GPUs run at once, one more waits until one of them ends; `proof` says so."""
     names, waiter = hold_all(bench, gpu, record)
     record.prove(proof.format(holders=", ".join(names), waiter=waiter, **bench.params))
     hand_over(bench, record, names, waiter)
