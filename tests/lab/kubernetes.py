@@ -139,7 +139,10 @@ def build(out: Path, apt: Mapping[str, str], version: str, arch: str) -> None:
         )
         run(["apt-get", "-q", "download", f"etcd-server:{arch}"], env=apt, cwd=work)
     run(["dpkg-source", "--no-check", "-x", only(work, "*.dsc").name, "source"], cwd=work)
-    run(["dpkg", "-x", only(work, "etcd-server_*.deb").name, "etcd"], cwd=work)
+    etcd = only(work, "etcd-server_*.deb")
+    run(["dpkg", "-x", etcd, work / "etcd"])
+    # The program itself needs the libc of its architecture to tell.
+    etcd_version = run(["dpkg-deb", "--field", etcd, "Version"]).stdout.partition("-")[0]
     tree = work / "source"
     (tree / "cmd" / "hyperkube").mkdir()
     shutil.copy(HYPERKUBE_SOURCE, tree / "cmd" / "hyperkube" / "main.go")
@@ -155,7 +158,7 @@ def build(out: Path, apt: Mapping[str, str], version: str, arch: str) -> None:
     facts = {
         "kubernetes": run([*emulator, work / "kubelet", "--version"]).stdout.split()[-1],
         "debian": version,
-        "etcd": run([*emulator, out / "etcd", "--version"]).stdout.split()[2],
+        "etcd": etcd_version,
         "programs": list(PROGRAMS),
         "files": {
             name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in ("hyperkube", "etcd")

@@ -123,7 +123,7 @@ def names() -> list[str]:
 
 def _start(boards_to_start: Collection[Board]) -> None:
     """Start boards at the same time. An interruption does not wait for those that are still booting."""
-    pool = ThreadPoolExecutor(max_workers=len(boards_to_start))
+    pool = ThreadPoolExecutor(max_workers=MOST_BOARDS)
     try:
         list(pool.map(board.start, boards_to_start))
     finally:

@@ -62,9 +62,19 @@ def common_args(lab: str) -> str:
 
 def call(lab: str, address: str, command: Sequence[str]) -> int:
     """Run a command on a board (a login shell without one), on this terminal; return its exit status."""
-    settings = [word for option in [*options(lab), "LogLevel=ERROR"] for word in ("-o", option)]
-    argv = ["ssh", "-F", "none", *settings, "-i", str(key_path(lab)), f"{USER}@{address}", *command]
+    argv = ["ssh", *_settings(lab), f"{USER}@{address}", *command]
     return subprocess.run(argv, check=False).returncode
+
+
+def copy(lab: str, address: str, source: Path, target: str) -> None:
+    """Copy a file to a board, as the user that connects there; raises LabError when that is not possible."""
+    run(["scp", *_settings(lab), source, f"{USER}@{address}:{target}"])
+
+
+def _settings(lab: str) -> list[str]:
+    """Return the arguments that make ssh and scp use this lab's key, and this lab's settings alone."""
+    settings = [word for option in [*options(lab), "LogLevel=ERROR"] for word in ("-o", option)]
+    return ["-F", "none", *settings, "-i", str(key_path(lab))]
 
 
 def close_connections(sockets: Path) -> None:

@@ -78,6 +78,13 @@ class Machine:
             raise LabError(f"{self.name}: {' '.join(command)}: exit status {status}\n{tail(out + err)}")
         return out.strip()
 
+    def load_image(self, archive: Path) -> None:
+        """Give the board's Docker engine the image of an archive."""
+        there = "/var/tmp/image.tar.gz"
+        ssh.copy(self.lab, self.address, archive, there)
+        self.exec("docker", "load", "--input", there)
+        self.exec("rm", there)
+
 
 def machines(lab: str) -> Path:
     """Return the directory that holds a lab's emulated boards, one directory each."""
