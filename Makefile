@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test scenarios check lint unit docs image collection clean
+.PHONY: help venv demo test scenarios acceptance-arm64 check lint unit docs image collection clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -9,7 +9,7 @@ PYTHON := .venv/bin/python
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/.ready: pyproject.toml constraints.txt tests/bootstrap.sh
 	$(call say,"Python environment in .venv (installs python3-venv by apt where it is missing)")
@@ -41,11 +41,15 @@ unit: venv
 
 test: check ## check, then the playbooks and the plugin on virtual boards under a real Kubernetes
 	$(call say,"acceptance tests on virtual boards")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not fleet" tests
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not fleet and not arm64" tests
 
 scenarios: venv ## a fleet's life on virtual boards: upgrades; resets; power cuts; owners' settings (long)
 	$(call say,"scenarios of a fleet's life")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m fleet tests
+
+acceptance-arm64: venv ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
+	$(call say,"acceptance tests on emulated arm64 boards; the first time this builds Kubernetes for arm64 and boots each board once")
+	$(PYTHON) -m pytest -v -m arm64 tests/acceptance
 
 docs: venv ## write docs/compatibility.md and the tables in the roles' READMEs from their data
 	$(PYTHON) -m tests.docs

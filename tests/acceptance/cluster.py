@@ -4,23 +4,26 @@
 import json
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tests.lab.board import Board
 from tests.lab.process import LabError
+from tests.lab.vm.machine import Machine
 
 RESOURCE = "nvidia.com/gpu"
 PLUGIN_PODS = "app.kubernetes.io/name=tegra-device-plugin"
 POLL_SECONDS = 0.25
+# Everything that a needless restart would change.
+UNITS = ("docker", "k3s", "k3s-agent", "containerd")
 
 
 @dataclass(frozen=True)
 class Cluster:
     """The boards of a lab; the first one is the server."""
 
-    boards: Sequence[Board]
+    boards: Sequence[Board | Machine]
 
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl on the server; raises LabError when it fails."""
@@ -35,6 +38,17 @@ class Cluster:
 
     def hold_gpu(self, name: str, node: str, image: str) -> None:
         """Create a pod on a node that asks for one GPU and keeps it until it is deleted."""
+        self.create_sleeper(name, node, image, {"resources": {"limits": {RESOURCE: 1}}})
+
+    def create_sleeper(self, name: str, node: str, image: str, settings: Mapping[str, Any]) -> None:
+        """Create a pod on a node that sleeps until it is deleted; `settings` are its container's."""
+        container = {
+            "name": "main",
+            "image": image,
+            "imagePullPolicy": "Never",
+            "command": ["sleep", "infinity"],
+            **settings,
+        }
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -42,15 +56,7 @@ class Cluster:
             "spec": {
                 "nodeSelector": {"kubernetes.io/hostname": node},
                 "terminationGracePeriodSeconds": 0,
-                "containers": [
-                    {
-                        "name": "main",
-                        "image": image,
-                        "imagePullPolicy": "Never",
-                        "command": ["sleep", "infinity"],
-                        "resources": {"limits": {RESOURCE: 1}},
-                    }
-                ],
+                "containers": [container],
             },
         }
         self.boards[0].exec("sh", "-c", f"echo {shlex.quote(json.dumps(pod))} | k3s kubectl create -f -")
@@ -83,6 +89,13 @@ class Cluster:
 
     def _json(self, *arguments: str) -> Any:
         return json.loads(self.kubectl(*arguments, "--output=json"))
+
+
+def service_starts(boards: Sequence[Board | Machine]) -> dict[str, str]:
+    """When the services and the containers of the boards were started."""
+    show = ("systemctl", "show", "--property=Id,ActiveEnterTimestampMonotonic,NRestarts,MainPID", *UNITS)
+    containers = ("docker", "ps", "--no-trunc", "--format={{.ID}} {{.Names}} {{.CreatedAt}}")
+    return {one.name: one.exec(*show) + "\n" + one.exec(*containers) for one in boards}
 
 
 def wait_until(true: Callable[[], bool], what: str, seconds: float) -> float:

@@ -15,7 +15,7 @@ from tests.lab.paths import CHECKOUT, lab_dir
 from tests.reports.schema import validate
 
 RECAP = re.compile(r"^(\S+)\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
-# The slowest playbook of the tests, on a busy two-core machine.
+# The slowest playbook of the tests on container boards, on a busy two-core machine.
 TIMEOUT_SECONDS = 900
 
 
@@ -53,6 +53,7 @@ def run_playbook(
     *arguments: str,
     inventory: Path | None = None,
     on_line: Callable[[str], None] | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PlaybookRun:
     """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's.
 
@@ -76,7 +77,7 @@ def run_playbook(
         text=True,
     ) as process:
         assert process.stdout is not None
-        end = threading.Timer(TIMEOUT_SECONDS, process.kill)
+        end = threading.Timer(timeout_seconds, process.kill)
         end.start()
         try:
             for line in process.stdout:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests import boards as board_types
-from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
+from tests.acceptance.cluster import RESOURCE, Cluster, service_starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
@@ -23,8 +23,6 @@ LAB = "acceptance"
 TYPES = ("agxorin-jp6", "xaviernx-jp5", "thor5000-jp70")
 NAMES = ("jetson-1", "jetson-2", "jetson-3")
 REPLICAS = 4  # as plugin/deploy/time-slicing has it
-# Everything that a needless restart would change.
-UNITS = ("docker", "k3s", "k3s-agent", "containerd")
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +65,6 @@ def holders(cluster: Cluster, image: str) -> dict[str, object]:
     return {pod: cluster.started(pod) for pod in pods}
 
 
-def _started(boards: list[Board]) -> dict[str, str]:
-    """When the services and the containers of the boards were started."""
-    show = ("systemctl", "show", "--property=Id,ActiveEnterTimestampMonotonic,NRestarts,MainPID", *UNITS)
-    containers = ("docker", "ps", "--no-trunc", "--format={{.ID}} {{.Names}} {{.CreatedAt}}")
-    return {one.name: one.exec(*show) + "\n" + one.exec(*containers) for one in boards}
-
-
 def test_first_run_makes_every_board_a_gpu_node(first_run: PlaybookRun, cluster: Cluster) -> None:
     assert set(first_run.recap) == set(NAMES)
     assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
@@ -92,13 +83,13 @@ def test_device_query_and_the_scene_are_on_the_screen(first_run: PlaybookRun, cl
 
 
 def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: Cluster) -> None:
-    before = _started(boards)
+    before = service_starts(boards)
     second = run_playbook(LAB, "site.yml")
     assert second.returncode == 0, second.output
     assert {name: recap.changed for name, recap in second.recap.items()} == dict.fromkeys(NAMES, 0), (
         second.output
     )
-    assert _started(boards) == before
+    assert service_starts(boards) == before
 
 
 def test_check_mode_on_a_finished_cluster_finds_nothing_to_change(cluster: Cluster) -> None:
