@@ -6,7 +6,7 @@ A board is found by the labels of its container; nothing else records it.
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -43,6 +43,11 @@ class Board:
     type: str
     address: str
     running: bool
+
+    @property
+    def variables(self) -> Mapping[str, object]:
+        """Return what the roles need to be told of it: nothing."""
+        return {}
 
     def exec(self, *command: str, check: bool = True, timeout: float | None = 120) -> str:
         """Run a command on the board as root, past SSH; return its stdout, or raise LabError."""

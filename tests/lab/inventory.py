@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inventory of a lab, for `ansible-playbook -i`: the first board is the server, the others are agents."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +24,10 @@ class Host(Protocol):
     def address(self) -> str:
         """Its IP address."""
 
+    @property
+    def variables(self) -> Mapping[str, object]:
+        """What the roles need to be told of it, beyond their defaults."""
+
 
 def bundle_path(lab: str) -> Path:
     """Return the directory of a lab's bundle."""
@@ -37,7 +41,10 @@ def control_directory(lab: str) -> Path:
 
 def render(lab: str, boards: Sequence[Host]) -> str:
     """Return the text of the inventory."""
-    hosts = [f"{board.name} ansible_host={board.address}" for board in boards]
+    hosts = [
+        " ".join([board.name, *_assignments({"ansible_host": board.address, **board.variables})])
+        for board in boards
+    ]
     variables = {
         "ansible_user": USER,
         "ansible_ssh_private_key_file": f'"{ssh.key_path(lab)}"',
@@ -59,9 +66,13 @@ def render(lab: str, boards: Sequence[Host]) -> str:
         "agent",
         "",
         "[k3s_cluster:vars]",
-        *(f"{name}={value}" for name, value in variables.items()),
+        *_assignments(variables),
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _assignments(variables: Mapping[str, object]) -> list[str]:
+    return [f"{name}={value}" for name, value in variables.items()]
 
 
 def write(lab: str, boards: Sequence[Host]) -> Path:

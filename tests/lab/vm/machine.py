@@ -10,6 +10,7 @@ import json
 import shutil
 import tarfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -27,6 +28,8 @@ GRADE = "arm64"
 RECORD = "machine.json"
 BOOT_SECONDS = 300
 READY_SECONDS = 300
+# An emulated processor takes several times as long for everything as the slowest real one.
+PATIENCE = {"k3s_timeout": 1200, "gpu_device_plugin_timeout": 900, "gpu_verify_timeout": 900}
 POLL_SECONDS = 0.2
 
 NETWORK = """[Match]
@@ -60,6 +63,11 @@ class Machine:
     name: str
     type: str
     address: str
+
+    @property
+    def variables(self) -> Mapping[str, object]:
+        """Return what the roles need to be told of it: to wait longer."""
+        return PATIENCE
 
     @property
     def running(self) -> bool:

@@ -15,6 +15,7 @@ from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped
 from tests.lab import archive, bundle, cli, inventory, lab, paths, ssh
 from tests.lab.board import Board
 from tests.lab.process import LabError
+from tests.lab.vm.machine import Machine
 
 
 def board(number: int) -> Board:
@@ -47,6 +48,14 @@ def test_ansible_reads_the_inventory(checkout: Path) -> None:
     assert f'UserKnownHostsFile="{checkout}/.lab/demo/known_hosts"' in variables["ansible_ssh_common_args"]
     assert "StrictHostKeyChecking=yes" in variables["ansible_ssh_common_args"]
     assert manager.hosts["jetson-3"].vars["ansible_host"] == "10.207.1.13"
+
+
+def test_an_emulated_board_is_waited_for_longer(checkout: Path) -> None:
+    emulated = Machine("demo", "jetson-2", "orinnano-jp6", "10.207.1.12")
+    path = inventory.write("demo", [board(1), emulated])
+    hosts = InventoryManager(loader=DataLoader(), sources=[str(path)]).hosts
+    assert hosts["jetson-2"].vars["k3s_timeout"] > 600
+    assert "k3s_timeout" not in hosts["jetson-1"].vars
 
 
 def test_a_boards_new_host_key_takes_the_place_of_its_old_one(checkout: Path) -> None:
