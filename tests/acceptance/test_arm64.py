@@ -187,6 +187,9 @@ def test_what_containers_ask_for_is_applied_where_nothing_is_clamped(
     assert has & EVERY_CAPABILITY == EVERY_CAPABILITY
     assert "clamped" not in board.exec("cat", "/var/log/nvidia-container-runtime.log")
     cluster.kubectl("delete", "pod", "privileged")
+    wait_until(
+        lambda: not board.exec("docker", "ps", "--quiet", of_pod), "its containers end", CLUSTER_SECONDS
+    )
 
 
 def test_second_run_changes_and_restarts_nothing(board: Machine, cluster: Cluster) -> None:
