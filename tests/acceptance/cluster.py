@@ -91,11 +91,18 @@ class Cluster:
         return json.loads(self.kubectl(*arguments, "--output=json"))
 
 
-def service_starts(boards: Sequence[Board | Machine]) -> dict[str, str]:
-    """When the services and the containers of the boards were started."""
+def starts(boards: Sequence[Board | Machine]) -> set[str]:
+    """When each service and each running container of the boards was started, an entry for each.
+
+    Whatever is restarted is a new entry. One that goes may be a container of a pod that has just ended.
+    """
     show = ("systemctl", "show", "--property=Id,ActiveEnterTimestampMonotonic,NRestarts,MainPID", *UNITS)
     containers = ("docker", "ps", "--no-trunc", "--format={{.ID}} {{.Names}} {{.CreatedAt}}")
-    return {one.name: one.exec(*show) + "\n" + one.exec(*containers) for one in boards}
+    return {
+        f"{one.name}: {entry}"
+        for one in boards
+        for entry in (*one.exec(*show).split("\n\n"), *one.exec(*containers).splitlines())
+    }
 
 
 def wait_until(true: Callable[[], bool], what: str, seconds: float) -> float:
