@@ -94,7 +94,7 @@ class Cluster:
 def starts(boards: Sequence[Board | Machine]) -> set[str]:
     """When each service and each running container of the boards was started, an entry for each.
 
-    Whatever is restarted is a new entry. One that goes may be a container of a pod that has just ended.
+    Whatever is restarted is another entry.
     """
     show = ("systemctl", "show", "--property=Id,ActiveEnterTimestampMonotonic,NRestarts,MainPID", *UNITS)
     containers = ("docker", "ps", "--no-trunc", "--format={{.ID}} {{.Names}} {{.CreatedAt}}")

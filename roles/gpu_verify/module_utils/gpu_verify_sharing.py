@@ -149,8 +149,7 @@ def restarted(bench, gpu, held, record):
     bench.start(record, pod(waiter, params, HOLD, limit=gpu["allocatable"]))
     bench.wait_refused(record, waiter, name)
     if gpu["replicas"] == 1:
-        bench.end(record, name)
-        bench.wait_running(record, waiter)
+        hand_over(bench, record, [name], waiter)
     else:
         bench.start(record, pod("sharer", params, HOLD))
         bench.wait_running(record, "sharer")

@@ -292,6 +292,7 @@ def test_full_mode_finds_the_holder_untouched(verification: Verification, cluste
     assert (check["status"], report["ok"]) == ("passed", True), check["reason"]
     told = [event["event"] for event in check["events"]]
     assert told.index("holder Running") < told.index("the kubelet was restarted")
+    assert cluster.forsaken == []
 
 
 @pytest.mark.parametrize(
