@@ -43,6 +43,8 @@ PACKAGES_TO_COMPILE = 2120
 PROGRESS_SECONDS = 15
 PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 MAIN = "from k3s_standin.cli import main\n\nmain()\n"
+# Isolated, and without site: it needs nothing but the standard library, and starts sooner.
+INTERPRETER = "/usr/bin/python3 -IS"
 
 
 def k3s_standin(version_suffix: str = "", arch: str | None = None) -> Path:
@@ -62,7 +64,8 @@ def k3s_standin(version_suffix: str = "", arch: str | None = None) -> Path:
         return path.resolve()
     payload = binaries(arch)
     sources = dict(zip_sources())
-    digest = hashlib.sha256(repr((payload.name, sorted(sources.items()), version_suffix)).encode())
+    recipe = (INTERPRETER, payload.name, sorted(sources.items()), version_suffix)
+    digest = hashlib.sha256(repr(recipe).encode())
     entry = f"k3s-standin/{payload.name}-{digest.hexdigest()[:12]}"
     return cached(entry, lambda out: pack(out, payload, sources, version_suffix)) / "k3s"
 
@@ -252,9 +255,11 @@ def pack(out: Path, payload: Path, sources: Mapping[str, bytes], version_suffix:
     target = out / "k3s"
     with step("packing the K3s stand-in"):
         with target.open("wb") as file:
-            file.write(b"#!/usr/bin/python3\n")
+            file.write(f"#!{INTERPRETER}\n".encode())
+            digest = hashlib.sha256((payload / "build.json").read_bytes()).hexdigest()
+            packed = {"k3s_standin/packed.py": f'DIGEST = "{digest}"\n'.encode()}
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name, content in sorted(sources.items()):
+                for name, content in sorted({**sources, **packed}.items()):
                     archive.writestr(stamped(name), content)
                 archive.writestr(stamped("payload/release"), f"k3s.standin{version_suffix}")
                 for name in ("build.json", "hyperkube", "etcd"):

@@ -19,7 +19,8 @@ OWN_FILES = (
     (HERE / "virtual_board/board-init", "usr/local/lib/jetson-k3s-lab/board-init", 0o755),
     (HERE / "virtual_board/virtual_board.py", "usr/local/lib/jetson-k3s-lab/virtual-board", 0o755),
     (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
-    (HERE / "nvidia_runtime/runtime.py", "usr/bin/nvidia-container-runtime", 0o755),
+    (HERE / "nvidia_runtime/nvidia-container-runtime", "usr/bin/nvidia-container-runtime", 0o755),
+    (HERE / "nvidia_runtime/runtime.py", "usr/local/lib/jetson-k3s-lab/edit-container", 0o755),
 )
 TREE = "var/lib/simulated-tegra"
 

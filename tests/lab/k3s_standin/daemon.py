@@ -3,6 +3,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Sequence
 
 from . import config, payload, processes
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 def run_daemon(command: config.Command, flags: Sequence[str]) -> int:
     """Run a server or an agent until it is stopped, and return the exit status. Raises StandinError."""
+    logging.basicConfig(format="level=%(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     if os.geteuid() != 0:
         raise StandinError(f"must run as root: k3s {command}")
     asked = config.load(command, flags, os.environ)

@@ -8,9 +8,6 @@ from pathlib import Path
 from . import files
 from .certs import Pair
 
-# The cluster administrator's, where K3s has it.
-ADMIN_KUBECONFIG = Path("/etc/rancher/k3s/k3s.yaml")
-
 
 def write(path: Path, server: str, ca: Path, client: Pair, mode: int = 0o600) -> Path:
     """Write a kubeconfig for one client, certificates inside as K3s does, and return its path."""

@@ -2,7 +2,6 @@
 """The programs inside the executable, and their unpacking into `<data-dir>/data/<hash>/bin` as K3s does."""
 
 import fcntl
-import hashlib
 import io
 import json
 import logging
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import StandinError
+from .packed import DIGEST
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,6 @@ class Build:
     debian: str
     etcd: str
     programs: tuple[str, ...]
-    digest: str
 
 
 def build() -> Build:
@@ -44,7 +43,6 @@ def build() -> Build:
         debian=facts["debian"],
         etcd=facts["etcd"],
         programs=tuple(facts["programs"]),
-        digest=hashlib.sha256(content).hexdigest(),
     )
 
 
@@ -63,7 +61,7 @@ def unpacked(data_dir: Path) -> Path:
     """Return the directory with the programs, unpacked when absent: whole or not there at all."""
     facts = build()
     data = data_dir / "data"
-    target = data / facts.digest
+    target = data / DIGEST
     if not target.is_dir():
         data.mkdir(parents=True, exist_ok=True)
         with (data / ".lock").open("w") as lock:
@@ -72,8 +70,8 @@ def unpacked(data_dir: Path) -> Path:
                 shutil.rmtree(leftover)
             if not target.is_dir():
                 log.info("Preparing data dir %s", target)
-                unpack(data / f"{facts.digest}.partial" / "bin", facts)
-                (data / f"{facts.digest}.partial").rename(target)
+                unpack(data / f"{DIGEST}.partial" / "bin", facts)
+                (data / f"{DIGEST}.partial").rename(target)
     return target / "bin"
 
 

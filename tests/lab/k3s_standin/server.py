@@ -10,7 +10,7 @@ from . import certs, files, kubeconfig, manifests, supervisor, tokens
 from .api import Api, until
 from .config import Config
 from .errors import StandinError
-from .kubeconfig import ADMIN_KUBECONFIG
+from .kubectl import ADMIN_KUBECONFIG
 from .network import API_PORT, FIRST_SERVICE_ADDRESS, SERVICE_CIDR, SUPERVISOR_PORT, address_towards
 from .node import label, merge_flags, run_node
 from .notify import notify
@@ -150,6 +150,9 @@ def apiserver_flags(config: Config, identity: Identity, node_ip: str) -> list[st
             "service-account-signing-key-file": str(identity.signing_key),
             "service-cluster-ip-range": SERVICE_CIDR,
             "profiling": "false",
+            # It samples its queues a thousand times a second, a third of what an idle API server does; nobody
+            # competes for this one.
+            "feature-gates": "APIPriorityAndFairness=false",
         },
         config.apiserver_args,
     )
@@ -184,10 +187,9 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     """Run the control plane and this host's node, and apply manifests for ever."""
     node_ip = config.node_ip or address_towards()
     identity = await asyncio.to_thread(establish, config, node_ip)
-    ADMIN_KUBECONFIG.parent.mkdir(parents=True, exist_ok=True)
-    kubeconfig.write(
-        ADMIN_KUBECONFIG, API_URL, identity.server_ca.cert, identity.admin, config.kubeconfig_mode
-    )
+    admin = Path(ADMIN_KUBECONFIG)
+    admin.parent.mkdir(parents=True, exist_ok=True)
+    kubeconfig.write(admin, API_URL, identity.server_ca.cert, identity.admin, config.kubeconfig_mode)
     notify("STATUS=starting the API server")
     await children.start("etcd", [programs / "etcd", *etcd_flags(config)])
     api_flags = apiserver_flags(config, identity, node_ip)
@@ -213,6 +215,6 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     directory = config.data_dir / "server" / "manifests"
     directory.mkdir(mode=0o700, exist_ok=True)
     apply = manifests.kubectl_apply(
-        programs / "kubectl", ADMIN_KUBECONFIG, config.data_dir / "server" / "kubectl-cache"
+        programs / "kubectl", admin, config.data_dir / "server" / "kubectl-cache"
     )
     await manifests.deploy(manifests.Deployer(directory, apply))

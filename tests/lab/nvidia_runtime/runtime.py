@@ -1,6 +1,6 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -IS
 # SPDX-License-Identifier: Apache-2.0
-"""STAND-IN for nvidia-container-runtime on a virtual board: edits a container's config.json, then execs runc.
+"""STAND-IN for nvidia-container-runtime on a virtual board: edits a container's config.json before runc reads it.
 
 It keeps the contract of NVIDIA's Container Toolkit 1.19 in its csv mode (the one of Jetson boards): what the
 CSV lists name is injected for NVIDIA_VISIBLE_DEVICES=all or 0, nothing when it is unset, empty, `void` or
@@ -14,7 +14,6 @@ what runc would fail on, such as the kubelet's negative OOM score, and says so i
 import json
 import os
 import resource
-import shutil
 import stat
 import sys
 import time
@@ -24,8 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-VERSION = "1.19.0"
-STAND_IN = "stand-in of the jetson-k3s lab, not NVIDIA's"
 LOG = Path("/var/log/nvidia-container-runtime.log")
 CONFIG = Path("/etc/nvidia-container-runtime/config.toml")
 CSV_DIRECTORY = Path("/etc/nvidia-container-runtime/host-files-for-container.d")
@@ -302,17 +299,9 @@ def fail(argv: list[str], message: str) -> NoReturn:
     sys.exit(message)
 
 
-def main(argv: list[str]) -> NoReturn:
-    """Do what runc's command line asks for."""
-    if Path(sys.argv[0]).name == "nvidia-ctk":
-        if argv != ["--version"]:
-            sys.exit("nvidia-ctk: this stand-in knows --version only")
-        sys.stdout.write(f"NVIDIA Container Toolkit CLI version {VERSION}\n{STAND_IN}\n")
-        sys.exit(0)
-    if argv == ["--version"]:
-        sys.stdout.write(f"NVIDIA Container Runtime version {VERSION}\n{STAND_IN}\n\n")
-        sys.stdout.flush()
-    elif "create" in argv or "run" in argv:
+def main(argv: list[str]) -> None:
+    """Edit what runc's command line is about to make."""
+    if "create" in argv or "run" in argv:
         said = f"{argv[-1]} create"
         try:
             log(f"{said} {edit_container(Path(option(argv, '--bundle') or option(argv, '-b') or '.'))}")
@@ -323,10 +312,6 @@ def main(argv: list[str]) -> NoReturn:
         process = option(argv, "--process") or option(argv, "-p")
         if process and (words := edit_process(Path(process))):
             log(f"{argv[-1]} exec {words}")
-    runc = shutil.which("runc", path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-    if runc is None:
-        fail(argv, "no runc on this board")
-    os.execv(runc, [runc, *argv])  # noqa: S606 - an argument list; a shell has no business here
 
 
 if __name__ == "__main__":

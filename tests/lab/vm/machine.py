@@ -31,6 +31,8 @@ READY_SECONDS = 300
 # An emulated processor takes several times as long for everything as the slowest real one.
 PATIENCE = {"k3s_timeout": 1200, "gpu_device_plugin_timeout": 900, "gpu_verify_timeout": 900}
 POLL_SECONDS = 0.2
+# What an owner might set: garbage is collected less often, for which the machine has the memory.
+K3S_ENVIRONMENT = "GOGC=400\n"
 
 NETWORK = """[Match]
 Name=eth0
@@ -123,6 +125,7 @@ def create(
         host_key = staging.own_files(stage, lab, name)
         staging.tegra(stage, fixture, state)
         _own_network(stage, name, address)
+        _own_defaults(stage)
         machine.exec("date", "--set", f"@{time.time():.3f}")
         status, out, err = machine.qemu.exec("tar", "-x", "-C", "/", stdin=_packed(stage))
         if status != 0:
@@ -241,6 +244,14 @@ def _own_network(stage: Path, name: str, address: str) -> None:
     network.write_text(NETWORK.format(mac=mac, address=address, gateway=gateway))
     (stage / "etc/hostname").write_text(f"{name}\n")
     (stage / "etc/hosts").write_text(f"127.0.0.1 localhost\n{address} {name}\n")
+
+
+def _own_defaults(stage: Path) -> None:
+    """Stage the environment of K3s' services, where their owner would set it."""
+    defaults = stage / "etc/default"
+    defaults.mkdir(parents=True, exist_ok=True)
+    for service in ("k3s", "k3s-agent"):
+        (defaults / service).write_text(K3S_ENVIRONMENT)
 
 
 def _packed(stage: Path) -> bytes:

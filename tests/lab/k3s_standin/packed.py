@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the packed executable knows of its payload; the packer writes this module anew."""
+
+DIGEST = ""
+"""Names the directory to which the programs are unpacked; empty in the sources, which have no payload."""
