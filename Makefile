@@ -49,7 +49,7 @@ scenarios: venv ## a fleet's life on virtual boards: upgrades; resets; power cut
 
 acceptance-arm64: venv ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this builds Kubernetes for arm64 and boots each board once")
-	$(PYTHON) -m pytest -v -m arm64 tests/acceptance
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
 
 docs: venv ## write docs/compatibility.md and the tables in the roles' READMEs from their data
 	$(PYTHON) -m tests.docs

@@ -1,59 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emulated boards: arm64 machines with a kernel of their own and a device tree that it has read.
+"""An emulated board: an arm64 machine with a kernel of its own and a device tree that it has read.
 
-The unchanged site.yml makes one of them a node, with the arm64 images; others show that the board is known by
-its device tree. `make acceptance-arm64` runs this, nothing else does: the processor is emulated.
+The unchanged site.yml makes it a node, with the arm64 images. `make acceptance-arm64` runs this and
+test_arm64_detection.py, nothing else does: the processor is emulated.
 """
 
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from tegra_device_plugin.detection import detect
 
-from images.arm64 import build as plugin
 from tests import boards
 from tests.acceptance.cluster import Cluster, starts, wait_until
-from tests.acceptance.command import run_here
+from tests.acceptance.emulated import NAME, emulated, the_kernel_knows_the_board
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
-from tests.lab import inventory, lab
-from tests.lab.paths import CHECKOUT, lab_dir
+from tests.lab import inventory
 from tests.lab.vm.machine import Machine
 
 pytestmark = [pytest.mark.lab, pytest.mark.arm64]
 
 LAB = "arm64"
 TYPE = "orinnano-jp6"
-NAME = "jetson-1"
 PLAYBOOK_SECONDS = 3000
 CLUSTER_SECONDS = 300
-# The oldest JetPack that boots with UEFI, and a board whose GPU is on PCI: no GPU node in the device tree.
-OTHER_TYPES = ("xaviernx-jp5", "thor5000-jp70")
 # Of a pod's sandbox: pkg/kubelet/dockershim/docker_sandbox.go, defaultSandboxOOMAdj.
 SANDBOX_OOM_SCORE = -998
 # All that Docker 20.10 knows: the last one is CAP_AUDIT_READ, 37 (include/uapi/linux/capability.h).
 EVERY_CAPABILITY = (1 << 38) - 1
-
-
-@contextmanager
-def emulated(name: str, kind: str) -> Iterator[Machine]:
-    """A fresh emulated board in a lab of its own, of which nothing is left in the end."""
-    lab.down(name)
-    try:
-        (fresh,) = lab.up_graded(name, [kind], [lab.ARM64])
-        assert isinstance(fresh, Machine)
-        interface = Path("/sys/class/net", fresh.qemu.interface)
-        assert interface.exists()
-        yield fresh
-    finally:
-        lab.down(name)
-    assert not lab_dir(name).exists()
-    assert not interface.exists(), "QEMU still runs: the interface lives as long"
 
 
 @pytest.fixture(scope="module")
@@ -80,43 +54,6 @@ def cluster(board: Machine, first_run: PlaybookRun) -> Cluster:
     """The cluster of this board alone."""
     assert first_run.returncode == 0, first_run.output
     return Cluster([board])
-
-
-def the_kernel_knows_the_board(board: Machine) -> None:
-    """Compare what the kernel read at boot with the board's data."""
-    fixture = boards.load()[board.type]
-    assert board.exec("uname", "-m") == "aarch64"
-    tree = "/proc/device-tree"
-    assert board.exec("cat", f"{tree}/model").rstrip("\0") == fixture.data["dt_model"]
-    listed = board.exec("cat", f"{tree}/compatible").rstrip("\0").split("\0")
-    assert listed == fixture.data["dt_compatible"]
-    # The simulated tree has no processors; the one that the kernel has read must.
-    assert "arm,cortex-a76" in board.exec("cat", f"{tree}/cpus/cpu@0/compatible")
-
-
-def facts_of_ansible(name: str, directory: Path) -> Any:
-    """What the role jetson_facts gathers on the board."""
-    said = run_here(
-        str(Path(sys.executable).with_name("ansible")),
-        f"--inventory={lab_dir(name) / 'inventory.ini'}",
-        "--become",
-        "--module-name=jetson_facts",
-        f"--tree={directory}",
-        "k3s_cluster",
-        ANSIBLE_LIBRARY=str(CHECKOUT / "roles/jetson_facts/library"),
-        ANSIBLE_MODULE_UTILS=str(CHECKOUT / "roles/jetson_facts/module_utils"),
-    )
-    assert said.returncode == 0, said.stdout
-    return json.loads((directory / NAME).read_text())["ansible_facts"]["jetson"]
-
-
-def facts_of_the_plugin(board: Machine) -> Any:
-    """What the plugin's arm64 image detects on the board, without the runtime's or the kubelet's help."""
-    board.load_image(inventory.bundle_path(board.lab) / "tegra-device-plugin-arm64.tar.gz")
-    mounts = [f"--volume={path}:/host{path}:ro" for path in ("/sys", "/dev", "/etc/nv_tegra_release")]
-    restricted = ("--rm", "--read-only", "--cap-drop=ALL", "--network=none")
-    detect = ("detect", "--host-root=/host", "--output=json")
-    return json.loads(board.exec("docker", "run", *restricted, *mounts, plugin.reference(), *detect))
 
 
 @pytest.fixture(scope="module")
@@ -198,20 +135,3 @@ def test_second_run_changes_and_restarts_nothing(board: Machine, cluster: Cluste
     assert second.returncode == 0, second.output
     assert second.recap[NAME].changed == 0, second.output
     assert starts([board]) == before
-
-
-@pytest.mark.parametrize("kind", OTHER_TYPES)
-def test_board_is_known_by_the_device_tree_that_its_kernel_has_read(kind: str, tmp_path: Path) -> None:
-    fixture = boards.load()[kind]
-    boards.build(fixture, tmp_path / "board")
-    expected = detect(tmp_path / "board").as_dict()
-    with emulated(f"{LAB}-detect", kind) as one:
-        the_kernel_knows_the_board(one)
-        found = facts_of_the_plugin(one)
-        gathered = facts_of_ansible(one.lab, tmp_path / "facts")
-    for key in ("platform", "soc", "l4t", "jetpack", "module", "model"):
-        assert found[key] == expected[key], key
-    for key in ("chip", "compute_capability", "state", "sysfs", "device_nodes"):
-        assert found["gpu"][key] == json.loads(json.dumps(expected["gpu"][key])), key
-    assert (gathered["arch"], gathered["soc"], gathered["l4t"]) == ("aarch64", fixture.soc, fixture.l4t)
-    assert gathered["jetpack"] == fixture.jetpack

@@ -5,6 +5,9 @@ Tests and roles call it at every turn, so it imports next to nothing: the import
 board longer than kubectl itself.
 """
 
+# pathlib is one of these imports.
+# ruff: noqa: PTH110, PTH111, PLC0415
+
 import os
 from collections.abc import Sequence
 
@@ -32,7 +35,9 @@ def become_kubectl(arguments: Sequence[str]) -> None:
     data_dir = DATA_DIR if os.geteuid() == 0 else os.path.expanduser(USER_DATA_DIR)
     kubectl = f"{data_dir}/data/{DIGEST}/bin/kubectl"
     if not os.path.exists(kubectl):
-        from . import payload  # noqa: PLC0415  (see above)
+        from pathlib import Path
 
-        kubectl = str(payload.unpacked(payload.Path(data_dir)) / "kubectl")
+        from .payload import unpacked
+
+        kubectl = str(unpacked(Path(data_dir)) / "kubectl")
     os.execve(kubectl, ["kubectl", *arguments], environment)  # noqa: S606  (no shell is wanted)

@@ -214,7 +214,5 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     notify("READY=1\nSTATUS=running")
     directory = config.data_dir / "server" / "manifests"
     directory.mkdir(mode=0o700, exist_ok=True)
-    apply = manifests.kubectl_apply(
-        programs / "kubectl", admin, config.data_dir / "server" / "kubectl-cache"
-    )
+    apply = manifests.kubectl_apply(programs / "kubectl", admin, config.data_dir / "server" / "kubectl-cache")
     await manifests.deploy(manifests.Deployer(directory, apply))

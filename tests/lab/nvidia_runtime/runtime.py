@@ -1,6 +1,6 @@
 #!/usr/bin/python3 -IS
 # SPDX-License-Identifier: Apache-2.0
-"""STAND-IN for nvidia-container-runtime on a virtual board: edits a container's config.json before runc reads it.
+"""STAND-IN for nvidia-container-runtime on a virtual board: edits a container's config.json for runc to read.
 
 It keeps the contract of NVIDIA's Container Toolkit 1.19 in its csv mode (the one of Jetson boards): what the
 CSV lists name is injected for NVIDIA_VISIBLE_DEVICES=all or 0, nothing when it is unset, empty, `void` or
