@@ -199,6 +199,11 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     log.info("Kube API server is now running")
     cluster = supervisor.Cluster(identity.server_ca, identity.client_ca, identity.passwords, api)
     supervisor.serve(cluster, identity.serving)
+    own_url = f"https://127.0.0.1:{SUPERVISOR_PORT}"
+    own_token = tokens.parse((config.data_dir / "server" / "agent-token").read_text())
+    await run_node(children, config, own_url, own_token, programs)
+    await label(api, config.node_name, ROLE_LABELS)
+    # After the node, which does not need them and should not have to share the processor with their start.
     await children.start(
         "kube-controller-manager",
         [programs / "kube-controller-manager", *controller_flags(identity)],
@@ -206,10 +211,6 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     await children.start(
         "kube-scheduler", [programs / "kube-scheduler", *component_flags(identity.scheduler)]
     )
-    own_url = f"https://127.0.0.1:{SUPERVISOR_PORT}"
-    own_token = tokens.parse((config.data_dir / "server" / "agent-token").read_text())
-    await run_node(children, config, own_url, own_token, programs)
-    await label(api, config.node_name, ROLE_LABELS)
     log.info("k3s is up and running")
     notify("READY=1\nSTATUS=running")
     directory = config.data_dir / "server" / "manifests"
