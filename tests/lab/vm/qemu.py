@@ -28,8 +28,8 @@ MACHINE = ("-M", "virt,gic-version=3", "-cpu", "cortex-a76", "-smp", "2", "-m", 
 # Kubernetes, and then all of it is translated anew.
 ACCELERATOR = "tcg,thread=multi,tb-size=2048"
 # cgroup v1, as on L4T; without apparmor=0 Docker asks for a program that minimal Debian lacks. With kpti each
-# system call changes the address space, for which QEMU forgets every address it has looked up. With randomised
-# addresses (norandmaps) a program that is started again has to be translated again.
+# system call changes the address space, for which QEMU forgets every address it has looked up. With random
+# addresses (without norandmaps) a program that is started again has to be translated again.
 KERNEL_ARGUMENTS = (
     "console=ttyAMA0 systemd.unified_cgroup_hierarchy=0 apparmor=0 mitigations=off kpti=off norandmaps"
     " net.ifnames=0"
