@@ -157,8 +157,8 @@ class Bench:
 
     def close(self):
         """Remove the namespace and wait until it is gone, and with it every hold on the GPU."""
-        # Pods first, each by itself: of pods that go together, API servers before 1.21 give those that run the
-        # grace of those that have ended, none, and the containers outlive the pods (kubernetes/kubernetes#100101).
+        # Pods first, each by itself: with pods that go together, API servers before 1.21 give a running one the
+        # grace of one that has ended, none, and its containers outlive it (kubernetes/kubernetes#100101).
         self.clear()
         run("delete", "namespace", self.namespace, "--ignore-not-found", self._timeout())
 
