@@ -157,7 +157,7 @@ class Bench:
 
     def close(self):
         """Remove the namespace and wait until it is gone, and with it every hold on the GPU."""
-        # Pods first, each by itself: with pods that go together, API servers before 1.21 give a running one the
+        # Pods first, each by itself: of pods that go together, API servers before 1.21 give a running one the
         # grace of one that has ended, none, and its containers outlive it (kubernetes/kubernetes#100101).
         self.clear()
         run("delete", "namespace", self.namespace, "--ignore-not-found", self._timeout())
