@@ -19,6 +19,7 @@ from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
+from tests.lab.staging import RUNTIME_EDITOR
 from tests.reports.schema import validate
 
 pytestmark = pytest.mark.lab
@@ -31,7 +32,6 @@ SHARED = {
     "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": REPLICAS}]}},
 }
 PLUGIN_LABEL = "jetson-k3s.github.io/device-plugin"
-RUNTIME = "/usr/bin/nvidia-container-runtime"
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,14 @@ def no_plugin(_one: Board, cluster: Cluster) -> Iterator[None]:
 @contextmanager
 def refusing_toolkit(one: Board, _cluster: Cluster) -> Iterator[None]:
     """The container toolkit knows none of the ids that the plugin hands out."""
-    one.exec("cp", RUNTIME, f"{RUNTIME}.whole")
+    none = "EVERY_DEVICE = ()"
+    one.exec("cp", RUNTIME_EDITOR, f"{RUNTIME_EDITOR}.whole")
     try:
-        one.exec("sed", "-i", "s/^EVERY_DEVICE = .*/EVERY_DEVICE = ()/", RUNTIME)
+        one.exec("sed", "-i", f"s/^EVERY_DEVICE = .*/{none}/", RUNTIME_EDITOR)
+        one.exec("grep", "--line-regexp", none, RUNTIME_EDITOR)
         yield
     finally:
-        one.exec("mv", f"{RUNTIME}.whole", RUNTIME)
+        one.exec("mv", f"{RUNTIME_EDITOR}.whole", RUNTIME_EDITOR)
 
 
 # How a board is broken, the check that fails for it, words of its reason and of its fix.

@@ -14,13 +14,15 @@ from tests.lab.images import USER
 
 HERE = Path(__file__).parent
 VIRTUAL_BOARD = "/usr/local/lib/jetson-k3s-lab/virtual-board"
+# The part of the NVIDIA runtime's stand-in that knows who gets the GPU.
+RUNTIME_EDITOR = "/usr/local/lib/jetson-k3s-lab/edit-container"
 # What a board gets besides the image: (file of the checkout, path on the board, mode).
 OWN_FILES = (
     (HERE / "virtual_board/board-init", "usr/local/lib/jetson-k3s-lab/board-init", 0o755),
     (HERE / "virtual_board/virtual_board.py", "usr/local/lib/jetson-k3s-lab/virtual-board", 0o755),
     (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
     (HERE / "nvidia_runtime/nvidia-container-runtime", "usr/bin/nvidia-container-runtime", 0o755),
-    (HERE / "nvidia_runtime/runtime.py", "usr/local/lib/jetson-k3s-lab/edit-container", 0o755),
+    (HERE / "nvidia_runtime/runtime.py", RUNTIME_EDITOR.lstrip("/"), 0o755),
 )
 TREE = "var/lib/simulated-tegra"
 
