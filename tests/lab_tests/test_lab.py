@@ -23,7 +23,8 @@ NAME = "labtest-down"
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """Take the lab away, also after a test that failed."""
+    """Take the lab away, also after a test that failed. Only a running engine tells what is left."""
+    engine.ensure()
     yield
     lab.down(NAME)
 
@@ -63,7 +64,6 @@ def test_a_lab_leaves_nothing_and_down_is_idempotent(monkeypatch: pytest.MonkeyP
 
 
 def test_a_board_that_is_not_there_is_named() -> None:
-    engine.ensure()
     with pytest.raises(LabError, match="lab 'nowhere' has no board 'jetson-1'"):
         board.get("nowhere", "jetson-1")
 
