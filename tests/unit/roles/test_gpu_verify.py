@@ -312,6 +312,8 @@ def test_restart_that_is_noticed_fails(
         setattr(cluster, name, value)
     check = checks(verification.report(*FULL))["kubelet-restart"]
     assert (check["status"], words in check["reason"]) == (status, True), check["reason"]
+    # The holder runs on beside pods that have ended, and must not outlive the namespace.
+    assert cluster.forsaken == []
 
 
 def test_screen_tells_of_a_stage_while_the_next_one_runs(
