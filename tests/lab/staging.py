@@ -19,7 +19,7 @@ RUNTIME_EDITOR = "/usr/local/lib/jetson-k3s-lab/edit-container"
 # What a board gets besides the image: (file of the checkout, path on the board, mode).
 OWN_FILES = (
     (HERE / "virtual_board/board-init", "usr/local/lib/jetson-k3s-lab/board-init", 0o755),
-    (HERE / "virtual_board/virtual_board.py", "usr/local/lib/jetson-k3s-lab/virtual-board", 0o755),
+    (HERE / "virtual_board/virtual_board.py", VIRTUAL_BOARD.lstrip("/"), 0o755),
     (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
     (HERE / "nvidia_runtime/nvidia-container-runtime", "usr/bin/nvidia-container-runtime", 0o755),
     (HERE / "nvidia_runtime/runtime.py", RUNTIME_EDITOR.lstrip("/"), 0o755),
