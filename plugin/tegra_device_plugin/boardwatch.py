@@ -6,19 +6,19 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tegra_device_plugin import cdi, health
-from tegra_device_plugin.config import Settings
-from tegra_device_plugin.detection import Detection, detect
-from tegra_device_plugin.health import Hysteresis, Sample, Verdict
+from tegra_device_plugin.board import cdi, health
+from tegra_device_plugin.board.detection import Detection, detect
+from tegra_device_plugin.board.health import Hysteresis, Sample, Verdict
+from tegra_device_plugin.config.settings import Settings
 from tegra_device_plugin.kubelet.server import Advertised
-from tegra_device_plugin.offer import make_offer
-from tegra_device_plugin.sensor import Sensor
+from tegra_device_plugin.sharing.offer import make_offer
+from tegra_device_plugin.system.sensor import Sensor
 
 READ_DEADLINE_SECONDS = 3.0
 # A healthy GPU is searched anew now and then, for device nodes that came late. About a minute.
 LOOKS_PER_DETECTION = 12
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class BoardWatch:
@@ -66,7 +66,7 @@ class BoardWatch:
             found, self.sample = await self._sensor.read(lambda: _look(settings, known, search))
         except (OSError, TimeoutError) as error:
             # Not seen is not healthy: a pod on a dead GPU is worse than a pod that waits.
-            log.warning("cannot look at the board: %s", error or "the read hangs")
+            logger.warning("cannot look at the board: %s", error or "the read hangs")
             self.sample = None
         else:
             if known is None or found != known:
@@ -83,7 +83,7 @@ class BoardWatch:
         if before is None or (before.healthy, before.reason) != (now.healthy, now.reason):
             level = logging.INFO if now.healthy else logging.WARNING
             state = "healthy" if now.healthy else "unhealthy"
-            log.log(level, "the GPU is %s: %s: %s", state, now.reason, now.detail)
+            logger.log(level, "the GPU is %s: %s: %s", state, now.reason, now.detail)
 
     def _publish(self) -> None:
         if self.detection and self.verdict:
@@ -109,8 +109,8 @@ def _tell(found: Detection) -> None:
     board, gpu = found.board, found.gpu
     if gpu.state == "absent":
         looked_at = "; ".join(f"{one.source}: {one.detail}" for one in found.evidence)
-        log.warning("no Tegra GPU here, so nothing is advertised; looked at %s", looked_at)
+        logger.warning("no Tegra GPU here, so nothing is advertised; looked at %s", looked_at)
     else:
         name = board.module or board.model or board.soc
         nodes = len(gpu.device_nodes)
-        log.info("GPU %s of %s, L4T %s: %s, %d device nodes", gpu.chip, name, board.l4t, gpu.state, nodes)
+        logger.info("GPU %s of %s, L4T %s: %s, %d device nodes", gpu.chip, name, board.l4t, gpu.state, nodes)

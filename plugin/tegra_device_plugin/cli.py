@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin import config
+from tegra_device_plugin.config import settings as config
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -106,7 +106,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from tegra_device_plugin import version
 
-        _say(f"{parser.prog} {version.version()} (revision {version.revision()})")
+        _say(f"{parser.prog} {version.package_version()} (revision {version.git_revision()})")
         parser.exit(EXIT_OK)
 
 
@@ -120,7 +120,8 @@ def _run(options: argparse.Namespace) -> int:
     import asyncio
     import os
 
-    from tegra_device_plugin import daemon, log
+    from tegra_device_plugin import daemon
+    from tegra_device_plugin.system import log
 
     file = options.config or (Path(os.environ["CONFIG_FILE"]) if os.environ.get("CONFIG_FILE") else None)
     flags = {option.field: getattr(options, option.field) for option in config.OPTIONS}
@@ -136,8 +137,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _detect(options: argparse.Namespace) -> int:
-    from tegra_device_plugin import jtop
-    from tegra_device_plugin.detection import detect
+    from tegra_device_plugin.board.detection import detect
+    from tegra_device_plugin.telemetry import jtop
 
     detection = detect(options.host_root)
     facts = detection.as_dict()
@@ -156,13 +157,14 @@ def _detect(options: argparse.Namespace) -> int:
 
 
 def _labels(options: argparse.Namespace) -> int:
-    from tegra_device_plugin import jtop, labels
-    from tegra_device_plugin.detection import detect
+    from tegra_device_plugin.board import labels
+    from tegra_device_plugin.board.detection import detect
+    from tegra_device_plugin.telemetry import jtop
 
     settings, _ = config.load(options.config, {}, {})
     detection = detect(options.host_root)
     telemetry = jtop.read_once(options.host_root)
-    found = labels.labels(
+    found = labels.node_labels(
         detection,
         replicas=settings.sharing.replicas,
         renamed=settings.sharing.renamed,
@@ -181,7 +183,7 @@ def _holders(options: argparse.Namespace) -> int:
 
     from tegra_device_plugin.kubelet import holders
 
-    found = holders.holders(options.pod_resources or holders.SOCKET)
+    found = holders.list_holders(options.pod_resources or holders.SOCKET)
     if options.output == "json":
         import json
 

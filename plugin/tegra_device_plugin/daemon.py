@@ -10,14 +10,14 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tegra_device_plugin import log
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config import ConfigError, Settings
-from tegra_device_plugin.configwatch import ConfigWatch
-from tegra_device_plugin.jtop import JtopProbe
+from tegra_device_plugin.config.settings import ConfigError, Settings
+from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.kubelet.registration import Registrar, sweep
 from tegra_device_plugin.kubelet.server import Advertised
-from tegra_device_plugin.metrics import Counters
+from tegra_device_plugin.system import log
+from tegra_device_plugin.telemetry.exposition import Counters
+from tegra_device_plugin.telemetry.jtop import JtopProbe
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ async def run(settings: Settings, load: Callable[[], Settings], file: Path | Non
     sweep(settings.device_plugin_dir)
     async with AsyncExitStack() as stack:
         if settings.metrics_address:
-            from tegra_device_plugin import httpd, pages  # noqa: PLC0415 - most of a start is imports
+            from tegra_device_plugin.telemetry import httpd, pages  # noqa: PLC0415 - most of a start is imports
 
             views = pages.Pages(board, registrar, advertised, jtop, counted).by_path()
             await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))

@@ -9,7 +9,7 @@ _PACKAGE = Path(__file__).parent
 _DISTRIBUTION, _METADATA = "tegra_device_plugin-", ".dist-info"
 
 
-def version() -> str:
+def package_version() -> str:
     """Give the package's version; `unknown` when it runs from a source tree.
 
     The version is part of the name of the metadata's directory, which an installer puts beside the package.
@@ -19,7 +19,7 @@ def version() -> str:
     return beside.name.removeprefix(_DISTRIBUTION).removesuffix(_METADATA) if beside else UNKNOWN
 
 
-def revision() -> str:
+def git_revision() -> str:
     """Give the revision from the file REVISION, which only the image's build writes; else `unknown`."""
     file = _PACKAGE / "REVISION"
     return file.read_text().strip() if file.is_file() else UNKNOWN

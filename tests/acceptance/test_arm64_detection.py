@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tegra_device_plugin.detection import detect
+from tegra_device_plugin.board.detection import detect
 
 from images.arm64 import build as plugin
 from tests import boards

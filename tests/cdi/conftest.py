@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tegra_device_plugin import cdi
-from tegra_device_plugin.detection import detect
+from tegra_device_plugin.board import cdi
+from tegra_device_plugin.board.detection import detect
 
 from tests import boards
 from tests.lab import board, engine, images

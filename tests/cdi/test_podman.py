@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tegra_device_plugin import cdi
+from tegra_device_plugin.board import cdi
 
 from tests.cdi.conftest import Reader
 

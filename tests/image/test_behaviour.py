@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.detection import detect
+from tegra_device_plugin.board.detection import detect
 
 from images.arm64 import build
 from tests import boards
@@ -90,7 +90,8 @@ def test_a_metrics_address_that_cannot_be_had_is_named_not_traced(image: Loaded)
 
 def test_a_traceback_on_a_board_would_show_the_plugins_lines(image: Loaded) -> None:
     program = (
-        "import inspect; from tegra_device_plugin import offer; print(inspect.getsource(offer.make_offer))"
+        "import inspect; from tegra_device_plugin.sharing.offer import make_offer; "
+        "print(inspect.getsource(make_offer))"
     )
     assert "def make_offer(" in image.python(program)
 
@@ -98,7 +99,7 @@ def test_a_traceback_on_a_board_would_show_the_plugins_lines(image: Loaded) -> N
 # Its standard input stays open: it ends when that is closed.
 JTOP_CLIENT = """
 import subprocess, sys
-command = [sys.executable, "-m", "tegra_device_plugin.jtop_client", "/run/jtop.sock", "1"]
+command = [sys.executable, "-m", "tegra_device_plugin.telemetry.jtop_client", "/run/jtop.sock", "1"]
 with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
     print(client.stdout.readline().decode())
 """

@@ -128,7 +128,7 @@ def test_each_overlay_changes_what_it_says_and_nothing_else(kubectl: Path, plain
 
 @pytest.mark.lab
 def test_time_slicing_gives_the_plugin_a_configuration_that_it_accepts(kubectl: Path, tmp_path: Path) -> None:
-    from tegra_device_plugin import config  # noqa: PLC0415 - here alone
+    from tegra_device_plugin.config import settings as config  # noqa: PLC0415 - here alone
 
     found = rendered(kubectl, "time-slicing")
     spec = pod(found)

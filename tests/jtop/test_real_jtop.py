@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.jtop import Client, JtopProbe, read_once
+from tegra_device_plugin.telemetry.jtop import Client, JtopProbe, read_once
 
 from tests.boards import load
 from tests.jtop.service import GPU_MEMORY_KIB, Service, packages, running
@@ -39,7 +39,7 @@ def client(version: str) -> Client:
     """The plugin's own client process, with jetson-stats of a version, in more of a hurry than usual."""
     command = ("env", f"PYTHONPATH={packages(version)}:{PLUGIN}", sys.executable)
     return Client(
-        (*command, "-m", "tegra_device_plugin.jtop_client"),
+        (*command, "-m", "tegra_device_plugin.telemetry.jtop_client"),
         interval=0.5,
         first_deadline=5.0,
         deadline=2.0,

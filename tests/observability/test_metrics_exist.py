@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config import Settings
-from tegra_device_plugin.jtop import JtopProbe, Telemetry
+from tegra_device_plugin.config.settings import Settings
 from tegra_device_plugin.kubelet.registration import Registrar
 from tegra_device_plugin.kubelet.server import Advertised
-from tegra_device_plugin.metrics import Counters
-from tegra_device_plugin.pages import Pages
+from tegra_device_plugin.telemetry.exposition import Counters
+from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
+from tegra_device_plugin.telemetry.pages import Pages
 
 from tests import boards
 from tests.conformance.fake_kubelet import FakeKubelet

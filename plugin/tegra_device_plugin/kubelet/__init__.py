@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's side of the plugin: device plugin API v1beta1 over unix sockets."""
+"""The kubelet's device plugin API v1beta1 over unix sockets: serve it, and stay registered."""

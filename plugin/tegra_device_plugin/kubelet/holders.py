@@ -32,7 +32,7 @@ class Holder:
     device: str
 
 
-def holders(path: Path = SOCKET) -> list[Holder]:
+def list_holders(path: Path = SOCKET) -> list[Holder]:
     """Ask the kubelet at the socket `path`; raises NoAnswerError."""
     if not path.exists():
         raise NoAnswerError(

@@ -28,15 +28,15 @@ from tegra_device_plugin.kubelet.server import (
     Endpoint,
     instance_prefix,
 )
-from tegra_device_plugin.metrics import Counters
-from tegra_device_plugin.watch import DirectoryWatch, Identity
+from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
+from tegra_device_plugin.telemetry.exposition import Counters
 
 API_VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
 MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
 LONGEST_NAME = len(f"/{instance_prefix()}-{10**9}{SOCKET_SUFFIX}")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class StaleMountError(OSError):
@@ -237,7 +237,7 @@ class Registrar:
     async def _give_way(self) -> None:
         """End the own endpoints; the newer instance sees them vanish and makes sure that it is registered."""
         if self._endpoints:
-            log.info("a newer instance of the plugin serves here: standing by")
+            logger.info("a newer instance of the plugin serves here: standing by")
             await self._stop(self._endpoints)
             self.endpoint = self._registered = None
             self._retiring = []
@@ -264,7 +264,7 @@ class Registrar:
                 if isinstance(error, aio.AioRpcError)
                 else str(error)
             )
-            log.warning("cannot register %s (%s): %s", resource, reason, detail)
+            logger.warning("cannot register %s (%s): %s", resource, reason, detail)
             await endpoint.stop()
             return True
         except BaseException:
@@ -272,7 +272,7 @@ class Registrar:
             raise
         self._waiting_for = None
         self._counted.registrations += 1
-        log.info("registered %s as %s (%s)", resource, endpoint.name, reason)
+        logger.info("registered %s as %s (%s)", resource, endpoint.name, reason)
         if self.endpoint:
             self._patience = self._pace.stream if self.endpoint.dialled else self._patience * 2
             self._retiring.append(self.endpoint)
@@ -285,7 +285,7 @@ class Registrar:
 
     def _say_waiting(self, what: str) -> None:
         if what != self._waiting_for:
-            log.info("waiting for the kubelet: %s", what)
+            logger.info("waiting for the kubelet: %s", what)
             self._waiting_for = what
 
     async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:
@@ -362,4 +362,4 @@ def sweep(directory: Path) -> None:
         if not accepts(path):
             with suppress(OSError):
                 path.unlink()
-                log.info("removed the stale socket %s", path.name)
+                logger.info("removed the stale socket %s", path.name)

@@ -17,9 +17,9 @@ import grpc
 from grpc import aio
 
 from tegra_device_plugin.kubelet import api_pb2 as api
-from tegra_device_plugin.metrics import Counters
-from tegra_device_plugin.offer import Offer, RefusedRequestError, preferred
-from tegra_device_plugin.watch import Identity
+from tegra_device_plugin.sharing.offer import Offer, RefusedRequestError, preferred
+from tegra_device_plugin.system.directorywatch import Identity
+from tegra_device_plugin.telemetry.exposition import Counters
 
 SOCKET_PREFIX = "tegra-gpu-"
 SOCKET_SUFFIX = ".sock"
@@ -33,7 +33,7 @@ _NUMBERS = itertools.count()
 # Neither is asked of us: replicas are alike, so there is nothing to prefer and nothing to prepare.
 OPTIONS = api.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=False)
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Advertised:
@@ -198,11 +198,11 @@ class Endpoint:
                 offer.check(self.resource, one.devices_ids)
         except RefusedRequestError as refusal:
             self._counted.refused_allocations += 1
-            log.warning("Allocate refused: %s", refusal)
+            logger.warning("Allocate refused: %s", refusal)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
         for one in request.container_requests:
             self._counted.allocations += 1
-            log.info("allocated %s", " ".join(one.devices_ids))
+            logger.info("allocated %s", " ".join(one.devices_ids))
         return allocation(offer, len(request.container_requests))
 
     async def _pre_start_container(

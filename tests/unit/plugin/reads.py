@@ -2,7 +2,7 @@
 """Watching which host files the plugin reads."""
 
 import pytest
-from tegra_device_plugin.hosttree import HostTree
+from tegra_device_plugin.system.hosttree import HostTree
 
 
 def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:

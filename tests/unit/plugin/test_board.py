@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tegra_device_plugin.board import identify
+from tegra_device_plugin.board.identity import identify
 
 from tests.boards import Fixture, State, build, load
 

@@ -8,11 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin import health
+from tegra_device_plugin.board import health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config import Settings, Sharing
+from tegra_device_plugin.config.settings import Settings, Sharing
 from tegra_device_plugin.kubelet.server import Advertised
-from tegra_device_plugin.sensor import Sensor
+from tegra_device_plugin.system.sensor import Sensor
 
 from tests import boards
 

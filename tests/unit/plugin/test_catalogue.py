@@ -4,7 +4,7 @@
 import fnmatch
 
 import pytest
-from tegra_device_plugin import catalogue
+from tegra_device_plugin.board import catalogue
 
 from tests.boards import Fixture, load
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin import cdi
+from tegra_device_plugin.board import cdi
 
 from tests import boards
 

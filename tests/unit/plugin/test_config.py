@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tegra_device_plugin.config import OPTIONS, ConfigError, Settings, Sharing, load, resource_name
+from tegra_device_plugin.config.settings import OPTIONS, ConfigError, Settings, Sharing, load, resource_name
 
 NVIDIA = """
 version: v1

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tegra_device_plugin.detection import detect
-from tegra_device_plugin.health import judge, sample
-from tegra_device_plugin.labels import labels
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.health import judge, sample
+from tegra_device_plugin.board.labels import node_labels
 
 from tests.boards import State, build, load
 
@@ -42,7 +42,7 @@ def test_answers_stay_consistent(board: str, state: State, choices: st.DataObjec
         detection = detect(root)
         gpu = detection.gpu
         verdict = judge(sample(root, gpu))
-        found = labels(detection)
+        found = node_labels(detection)
 
         if detection.board.platform == "none":
             assert gpu.state == "absent"

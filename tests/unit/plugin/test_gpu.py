@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.detection import Detection, detect
+from tegra_device_plugin.board.detection import Detection, detect
 
 from tests.boards import Fixture, State, build, load
 from tests.unit.plugin.reads import recorded_reads

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tegra_device_plugin.detection import detect
-from tegra_device_plugin.gpu import Gpu
-from tegra_device_plugin.health import UNKNOWN, Hysteresis, Sample, Verdict, judge, sample
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.gpu import Gpu
+from tegra_device_plugin.board.health import UNKNOWN, Hysteresis, Sample, Verdict, judge, sample
 
 from tests.boards import Fixture, State, build, load
 from tests.unit.plugin.reads import recorded_reads

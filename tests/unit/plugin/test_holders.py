@@ -13,7 +13,7 @@ import grpc
 import pytest
 from tegra_device_plugin.cli import main
 from tegra_device_plugin.kubelet import podresources_pb2 as api
-from tegra_device_plugin.kubelet.holders import Holder, NoAnswerError, holders
+from tegra_device_plugin.kubelet.holders import Holder, NoAnswerError, list_holders
 
 # Written by hand after the field numbers of kubernetes/kubelet pkg/apis/podresources/v1/api.proto: pod p of
 # namespace n, its container c with cpu_ids 3 (which is skipped), devices a and b of r with a NUMA topology.
@@ -56,7 +56,7 @@ def kubelet() -> Iterator[Kubelet]:
 
 def test_reads_what_a_kubelet_writes(kubelet: Kubelet) -> None:
     kubelet.answer = ANSWER
-    assert holders(kubelet.socket) == [Holder("n", "p", "c", "r", "a"), Holder("n", "p", "c", "r", "b")]
+    assert list_holders(kubelet.socket) == [Holder("n", "p", "c", "r", "a"), Holder("n", "p", "c", "r", "b")]
 
 
 def test_containers_without_devices_are_left_out(
@@ -85,7 +85,7 @@ def test_a_node_full_of_pods_fits(kubelet: Kubelet) -> None:
     pod = api.PodResources(name="p", containers=[api.ContainerResources(name="c", devices=devices)])
     kubelet.answer = api.ListPodResourcesResponse(pod_resources=[pod] * 110).SerializeToString()
     assert len(kubelet.answer) > 4 << 20  # gRPC's own limit
-    assert len(holders(kubelet.socket)) == 110 * 1024
+    assert len(list_holders(kubelet.socket)) == 110 * 1024
 
 
 def test_an_absent_socket_is_named_with_what_to_do(
@@ -100,11 +100,11 @@ def test_an_absent_socket_is_named_with_what_to_do(
 def test_a_kubelet_that_refuses_is_quoted(kubelet: Kubelet) -> None:
     kubelet.refuses = True
     with pytest.raises(NoAnswerError, match="UNIMPLEMENTED: no such feature"):
-        holders(kubelet.socket)
+        list_holders(kubelet.socket)
 
 
 def test_a_socket_nobody_listens_on_is_an_error_at_once(kubelet: Kubelet) -> None:
     kubelet.server.stop(None).wait()
     kubelet.socket.touch()
     with pytest.raises(NoAnswerError, match="UNAVAILABLE"):
-        holders(kubelet.socket)
+        list_holders(kubelet.socket)

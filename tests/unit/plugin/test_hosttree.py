@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.hosttree import HostTree
+from tegra_device_plugin.system.hosttree import HostTree
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.jtop import Client, JtopProbe, Telemetry, read_once
+from tegra_device_plugin.telemetry.jtop import Client, JtopProbe, Telemetry, read_once
 
 FULL = {
     "gpu_load_percent": 34.5,
@@ -179,7 +179,14 @@ def test_real_client_without_jetson_stats_says_so(host: Path, caplog: pytest.Log
     caplog.set_level(logging.INFO)
     # -S leaves out site-packages, where jetson-stats would be; the plugin's own code is named by PYTHONPATH.
     here = Path(__file__).parents[3] / "plugin"
-    command = ("env", f"PYTHONPATH={here}", sys.executable, "-S", "-m", "tegra_device_plugin.jtop_client")
+    command = (
+        "env",
+        f"PYTHONPATH={here}",
+        sys.executable,
+        "-S",
+        "-m",
+        "tegra_device_plugin.telemetry.jtop_client",
+    )
     assert read_once(host, Client(command)) is None
     assert "jetson-stats is not installed" in caplog.text
 
@@ -189,7 +196,7 @@ async def test_real_client_ends_with_its_parent(host: Path) -> None:
     blocked += "jtop = types.ModuleType('jtop'); service = jtop.service = types.ModuleType('jtop.service')\n"
     blocked += "def hang(interval): print('hanging', flush=True); threading.Event().wait()\n"
     blocked += "jtop.jtop = hang; sys.modules.update({'jtop': jtop, 'jtop.service': service})\n"
-    blocked += "from tegra_device_plugin.jtop_client import main; sys.exit(main('/x', 1.0))"
+    blocked += "from tegra_device_plugin.telemetry.jtop_client import main; sys.exit(main('/x', 1.0))"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "plugin")}
     child = await asyncio.create_subprocess_exec(
         sys.executable,

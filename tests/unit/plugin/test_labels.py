@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin import labels as module
-from tegra_device_plugin.detection import detect
-from tegra_device_plugin.labels import labels, render
+from tegra_device_plugin.board import labels as module
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.labels import node_labels, render
 
 from tests.boards import Fixture, build, load
 
@@ -27,7 +27,7 @@ def orin(tmp_path: Path) -> Path:
 
 
 def test_all_labels_of_one_board(orin: Path) -> None:
-    assert labels(detect(orin), power_mode="MAXN_SUPER") == {
+    assert node_labels(detect(orin), power_mode="MAXN_SUPER") == {
         "jetson-k3s.github.io/chip": "GA10B",
         "jetson-k3s.github.io/jetpack": "6.2",
         "jetson-k3s.github.io/l4t": "36.4.3",
@@ -58,7 +58,7 @@ def test_all_labels_of_one_board(orin: Path) -> None:
 @every_board
 def test_every_boards_labels_are_valid(fixture: Fixture, tmp_path: Path) -> None:
     build(fixture, tmp_path)
-    found = labels(detect(tmp_path), power_mode=fixture.data["nvpmodel"][0])
+    found = node_labels(detect(tmp_path), power_mode=fixture.data["nvpmodel"][0])
     assert [key for key in found if not KEY.fullmatch(key)] == []
     assert [value for value in found.values() if not VALUE.fullmatch(value)] == []
     assert list(found) == sorted(found)
@@ -72,7 +72,7 @@ def test_every_boards_labels_are_valid(fixture: Fixture, tmp_path: Path) -> None
 def test_a_gpu_that_is_not_switched_on_yet_is_labelled_the_same(fixture: Fixture, tmp_path: Path) -> None:
     build(fixture, tmp_path / "before", state="unpowered")
     build(fixture, tmp_path / "after")
-    assert labels(detect(tmp_path / "before")) == labels(detect(tmp_path / "after"))
+    assert node_labels(detect(tmp_path / "before")) == node_labels(detect(tmp_path / "after"))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_gpu_that_is_not_switched_on_yet_is_labelled_the_same(fixture: Fixture
 def test_sharing_is_labelled_as_gpu_feature_discovery_does(
     orin: Path, replicas: int, renamed: bool, expected: tuple[str, str, str]
 ) -> None:
-    found = labels(detect(orin), replicas=replicas, renamed=renamed)
+    found = node_labels(detect(orin), replicas=replicas, renamed=renamed)
     keys = ("gpu.replicas", "gpu.sharing-strategy", "gpu.product")
     assert tuple(found[f"nvidia.com/{key}"] for key in keys) == expected
 
@@ -103,28 +103,28 @@ def test_sharing_is_labelled_as_gpu_feature_discovery_does(
 )
 def test_any_text_becomes_a_valid_value(model: str, value: str, tmp_path: Path) -> None:
     build(BOARDS["orinnano-jp6"].but(dt_model=model), tmp_path)
-    assert labels(detect(tmp_path))["nvidia.com/gpu.machine"] == value
+    assert node_labels(detect(tmp_path))["nvidia.com/gpu.machine"] == value
 
 
 def test_the_label_that_places_the_plugin_is_not_the_plugins_to_give(orin: Path) -> None:
-    assert "nvidia.com/gpu.present" not in labels(detect(orin))
+    assert "nvidia.com/gpu.present" not in node_labels(detect(orin))
 
 
 def test_a_machine_without_tegra_gpu_has_no_labels(tmp_path: Path) -> None:
-    assert labels(detect(tmp_path)) == {}
+    assert node_labels(detect(tmp_path)) == {}
 
 
 def test_what_is_not_known_is_not_labelled(orin: Path) -> None:
     (orin / "etc/nv_tegra_release").unlink()
     (orin / "proc/meminfo").unlink()
-    found = labels(detect(orin), power_mode="  ")
+    found = node_labels(detect(orin), power_mode="  ")
     absent = {"cuda.runtime-version.full", "gpu.memory"}
     assert not {f"nvidia.com/{key}" for key in absent} & found.keys()
     assert not {f"jetson-k3s.github.io/{key}" for key in ("l4t", "jetpack", "power-mode")} & found.keys()
 
 
 def test_forms(orin: Path) -> None:
-    found = labels(detect(orin))
+    found = node_labels(detect(orin))
     assert json.loads(render(found, "json")) == found
     assert render(found, "nfd").splitlines()[0] == "jetson-k3s.github.io/chip=GA10B"
     assert render({}, "text") == ""

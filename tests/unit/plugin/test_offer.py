@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tegra_device_plugin import cdi
-from tegra_device_plugin.config import Settings, Sharing
-from tegra_device_plugin.health import Verdict
-from tegra_device_plugin.offer import Mount, Offer, RefusedRequestError, make_offer, preferred
+from tegra_device_plugin.board import cdi
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.config.settings import Settings, Sharing
+from tegra_device_plugin.sharing.offer import Mount, Offer, RefusedRequestError, make_offer, preferred
 
 GOOD = Verdict(True, "ok", "")
 NODES = ("/dev/nvmap", "/dev/nvhost-gpu")

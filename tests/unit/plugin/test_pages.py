@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tegra_device_plugin import httpd, pages
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config import Settings, Sharing
-from tegra_device_plugin.jtop import JtopProbe, Telemetry
+from tegra_device_plugin.config.settings import Settings, Sharing
 from tegra_device_plugin.kubelet.registration import Registrar
 from tegra_device_plugin.kubelet.server import Advertised
-from tegra_device_plugin.metrics import Counters, Metric, exposition
+from tegra_device_plugin.telemetry import httpd, pages
+from tegra_device_plugin.telemetry.exposition import Counters, Metric, exposition
+from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
 
 from tests import boards
 

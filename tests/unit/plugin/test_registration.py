@@ -24,7 +24,7 @@ from tegra_device_plugin.kubelet.registration import (
     retry_delays,
     sweep,
 )
-from tegra_device_plugin.watch import Identity
+from tegra_device_plugin.system.directorywatch import Identity
 
 KUBELET = Identity(1, 10, 100)
 OWN = Identity(1, 11, 101)

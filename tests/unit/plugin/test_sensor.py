@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tegra_device_plugin.sensor import Sensor
+from tegra_device_plugin.system.sensor import Sensor
 
 
 async def test_answers_and_errors_come_through() -> None:

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.watch import DirectoryWatch, Identity
+from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
 
 
 async def test_changes_of_entries_are_heard(tmp_path: Path) -> None:

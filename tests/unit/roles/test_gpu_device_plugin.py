@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tegra_device_plugin import config
+from tegra_device_plugin.config import settings as config
 
 from tests.unit.roles.conftest import ROLES, Load
 

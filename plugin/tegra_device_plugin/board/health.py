@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tegra_device_plugin.gpu import Gpu, bound_driver, devfreq, missing_nodes
-from tegra_device_plugin.hosttree import HostTree
+from tegra_device_plugin.board.gpu import Gpu, bound_driver, devfreq, missing_nodes
+from tegra_device_plugin.system.hosttree import HostTree
 
 # Worst case from a change to the verdict, with the default Hysteresis: 5 + 2 x 1 s.
 POLL_SECONDS = 5.0
@@ -60,7 +60,7 @@ UNKNOWN = Verdict(False, "unknown", "the GPU could not be looked at")
 
 
 def sample(root: Path, gpu: Gpu) -> Sample:
-    """Look once at a GPU that `gpu.find` found below the same host root. Takes about a millisecond."""
+    """Look once at a GPU that `gpu.find_gpu` found below the same host root. Takes about a millisecond."""
     host = HostTree(root)
     device = gpu.sysfs
     if device is None or gpu.driver is None or host.link(device) is None:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin import board as boards
-from tegra_device_plugin import gpu as gpus
-from tegra_device_plugin.board import Board, Evidence
-from tegra_device_plugin.gpu import Gpu
+from tegra_device_plugin.board.gpu import Gpu, find_gpu
+from tegra_device_plugin.board.identity import Board, Evidence, identify
 
 
 @dataclass(frozen=True)
@@ -50,5 +48,5 @@ class Detection:
 
 def detect(root: Path) -> Detection:
     """Identify the board below the host root `root` and find its GPU."""
-    board = boards.identify(root)
-    return Detection(board, gpus.find(root, board))
+    board = identify(root)
+    return Detection(board, find_gpu(root, board))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from tegra_device_plugin.configfile import Section
+    from tegra_device_plugin.config.document import Section
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
@@ -212,7 +212,7 @@ def resource_name(text: str) -> str:
 
 
 def _from_file(path: Path) -> tuple[Settings, list[str]]:
-    from tegra_device_plugin.configfile import Document  # noqa: PLC0415 - only with a file
+    from tegra_device_plugin.config.document import Document  # noqa: PLC0415 - only with a file
 
     document = Document(path)
     root = document.root

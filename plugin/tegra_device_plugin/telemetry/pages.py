@@ -8,12 +8,19 @@ from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.httpd import Page
-from tegra_device_plugin.jtop import JtopProbe
 from tegra_device_plugin.kubelet.registration import Registrar
 from tegra_device_plugin.kubelet.server import Advertised
-from tegra_device_plugin.metrics import CONTENT_TYPE, Counters, Metric, counters, exposition, gauge
-from tegra_device_plugin.version import version
+from tegra_device_plugin.telemetry.exposition import (
+    CONTENT_TYPE,
+    Counters,
+    Metric,
+    counters,
+    exposition,
+    gauge,
+)
+from tegra_device_plugin.telemetry.httpd import Page
+from tegra_device_plugin.telemetry.jtop import JtopProbe
+from tegra_device_plugin.version import package_version
 
 # Three times the longest pause of either loop (health.POLL_SECONDS, Pace.look, Pace.register).
 STUCK_SECONDS = 40.0
@@ -86,7 +93,7 @@ class Pages:
             board, gpu = detection.board, detection.gpu
             yield gauge("tegra_memory_bytes", "Memory that CPU and GPU share.", gpu.memory_bytes)
             facts = {
-                "version": version(),
+                "version": package_version(),
                 "l4t": board.l4t,
                 "jetpack": board.jetpack,
                 "soc": board.soc,

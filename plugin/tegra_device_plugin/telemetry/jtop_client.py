@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Child process: asks the jtop service through jetson-stats' own client, prints a JSON line per sample.
 
-Usage: python -m tegra_device_plugin.jtop_client SOCKET INTERVAL
+Usage: python -m tegra_device_plugin.telemetry.jtop_client SOCKET INTERVAL
 
 Only here is jetson-stats (AGPL-3.0, the extra `jtop`) imported, and only these lines leave the process. The
 client may block for ever (when the service is stopped, for one), so whoever starts this must be ready to kill

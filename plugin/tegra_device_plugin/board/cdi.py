@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin.hosttree import HostTree
+from tegra_device_plugin.system.hosttree import HostTree
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"  # the kind of NVIDIA's plugin: not the toolkit's own nvidia.com/gpu
 NAMES = ("0", "all")

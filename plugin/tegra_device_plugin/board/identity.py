@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tegra_device_plugin import catalogue
-from tegra_device_plugin.hosttree import HostTree
+from tegra_device_plugin.board import catalogue
+from tegra_device_plugin.system.hosttree import HostTree
 
 # The second is the older name of the first; a container may have only one of them.
 _DEVICE_TREES = ("/sys/firmware/devicetree/base", "/proc/device-tree")

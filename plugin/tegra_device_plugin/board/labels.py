@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from tegra_device_plugin import catalogue
-from tegra_device_plugin.detection import Detection
+from tegra_device_plugin.board import catalogue
+from tegra_device_plugin.board.detection import Detection
 
 JETSON_PREFIX = "jetson-k3s.github.io"
 
@@ -27,7 +27,7 @@ _MAX_VALUE = 63  # characters of a label's value (Kubernetes, apimachinery valid
 _NOT_IN_VALUE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def labels(
+def node_labels(
     detection: Detection, *, replicas: int = 1, renamed: bool = False, power_mode: str | None = None
 ) -> dict[str, str]:
     """Labels of the node, in order; none without a Tegra GPU.

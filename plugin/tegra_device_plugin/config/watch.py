@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tegra_device_plugin.watch import DirectoryWatch
+from tegra_device_plugin.system.directorywatch import DirectoryWatch
 
 LOOK_SECONDS = 10.0  # the safety net where changes are not heard
 SETTLE_SECONDS = 0.1  # editors and copies write in several steps

@@ -29,7 +29,7 @@ _RETRY_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 _QUICK_INTERVAL_SECONDS = 0.5  # for a single look
 _LINE_LIMIT = 65536  # bytes; a line has under 1,000
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class JtopError(Exception):
 class Client:
     """How the child is run and how long it may take, in seconds."""
 
-    command: Sequence[str] = (sys.executable, "-m", "tegra_device_plugin.jtop_client")
+    command: Sequence[str] = (sys.executable, "-m", "tegra_device_plugin.telemetry.jtop_client")
     interval: float = _INTERVAL_SECONDS
     first_deadline: float = _FIRST_DEADLINE_SECONDS
     deadline: float = _DEADLINE_SECONDS
@@ -101,7 +101,7 @@ class JtopProbe:
     def _say(self, message: str) -> None:
         """One line per change: a service that is absent for weeks fills no log."""
         if message != self._said:
-            log.info("%s", message)
+            logger.info("%s", message)
             self._said = message
 
 
@@ -116,7 +116,7 @@ def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None
     try:
         return asyncio.run(first())
     except JtopError as error:
-        log.info("no telemetry from jtop: %s", error)
+        logger.info("no telemetry from jtop: %s", error)
         return None
 
 

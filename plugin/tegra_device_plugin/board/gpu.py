@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tegra_device_plugin import catalogue
-from tegra_device_plugin.board import Board, Evidence, nvgpu_devices
-from tegra_device_plugin.hosttree import HostTree
+from tegra_device_plugin.board import catalogue
+from tegra_device_plugin.board.identity import Board, Evidence, nvgpu_devices
+from tegra_device_plugin.system.hosttree import HostTree
 
 State = Literal["ready", "unpowered", "absent"]
 
@@ -47,7 +47,7 @@ class Gpu:
     driver: str | None = None  # the driver that serves this kind of GPU, bound or not
 
 
-def find(root: Path, board: Board) -> Gpu:
+def find_gpu(root: Path, board: Board) -> Gpu:
     """Look for the integrated GPU of `board` in the host file system seen at `root`."""
     host = HostTree(root)
     if board.platform == "none":

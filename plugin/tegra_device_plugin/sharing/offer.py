@@ -4,9 +4,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tegra_device_plugin import cdi
-from tegra_device_plugin.config import Settings
-from tegra_device_plugin.health import Verdict
+from tegra_device_plugin.board import cdi
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.config.settings import Settings
 
 # One iGPU per board: its identity is its place, so the id is stable over restarts and re-installations.
 GPU_ID = "igpu0"
