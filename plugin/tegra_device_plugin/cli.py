@@ -159,6 +159,7 @@ def _detect(options: argparse.Namespace) -> int:
 def _labels(options: argparse.Namespace) -> int:
     from tegra_device_plugin.board import labels
     from tegra_device_plugin.board.detection import detect
+    from tegra_device_plugin.system.atomicfile import replace_file
     from tegra_device_plugin.telemetry import jtop
 
     settings, _ = config.load(options.config, {}, {})
@@ -172,7 +173,7 @@ def _labels(options: argparse.Namespace) -> int:
     )
     text = labels.render(found, options.output)
     if options.output_file:
-        labels.write(options.output_file, text)
+        replace_file(options.output_file, text)
     else:
         _say(text.rstrip())
     return EXIT_OK if found else EXIT_FAILED

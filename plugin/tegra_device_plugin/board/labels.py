@@ -8,11 +8,8 @@ must not serve one node. Nor are the driver labels: no file tells an integrated 
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 from tegra_device_plugin.board import catalogue
@@ -59,24 +56,6 @@ def render(found: Mapping[str, str], form: Form) -> str:
     if form == "json":
         return json.dumps(found, indent=2) + "\n"
     return "".join(f"{key}={value}\n" for key, value in found.items())
-
-
-def write(path: Path, text: str) -> None:
-    """Replace a file in one step. Raises OSError.
-
-    NFD may read its features.d at any moment; the temporary file is hidden there, and hidden files it skips.
-    """
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            Path(file.name).replace(path)
-        except OSError:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 def _gpu_labels(detection: Detection, replicas: int, renamed: bool) -> dict[str, str | None]:

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.board import labels as module
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.labels import node_labels, render
 
@@ -128,21 +127,3 @@ def test_forms(orin: Path) -> None:
     assert json.loads(render(found, "json")) == found
     assert render(found, "nfd").splitlines()[0] == "jetson-k3s.github.io/chip=GA10B"
     assert render({}, "text") == ""
-
-
-def test_a_features_file_is_replaced_in_one_step(tmp_path: Path) -> None:
-    path = tmp_path / "jetson"
-    path.write_text("old=1\n")
-    with path.open() as reader:
-        module.write(path, "new=1\n")
-        assert reader.read() == "old=1\n", "whoever reads meanwhile has the whole old file"
-    assert path.read_text() == "new=1\n"
-    assert path.stat().st_mode & 0o777 == 0o644
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_features_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "jetson/sub").mkdir(parents=True)
-    with pytest.raises(OSError, match="jetson"):
-        module.write(tmp_path / "jetson", "new=1\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["jetson"]

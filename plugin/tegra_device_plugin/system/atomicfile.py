@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are whole at every moment."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Make or replace a file in one step, durably; its directory must be there. Raises OSError.
+
+    Until then the text lies beside it, in a hidden file that does not end as this one does: NFD's features.d
+    and CDI's directories are read at any moment.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink()
+        raise
