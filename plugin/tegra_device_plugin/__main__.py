@@ -3,6 +3,16 @@
 
 import sys
 
-from tegra_device_plugin.cli import main
+from tegra_device_plugin.signals import Signals
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    signals = Signals()  # before the other imports
+    from tegra_device_plugin import cli  # noqa: PLC0415
+
+    return cli.main(sys.argv[1:], signals)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,8 +10,9 @@ from tegra_device_plugin.board import cdi, health
 from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.health import Hysteresis, Sample, Verdict
 from tegra_device_plugin.config.settings import Settings
-from tegra_device_plugin.kubelet.server import Advertised
+from tegra_device_plugin.sharing.advertised import Advertised
 from tegra_device_plugin.sharing.offer import make_offer
+from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.sensor import Sensor
 
 READ_DEADLINE_SECONDS = 3.0
@@ -24,8 +25,8 @@ logger = logging.getLogger(__name__)
 class BoardWatch:
     """The board as it is now: `detection`, the last `sample` of its GPU and the `verdict` on it.
 
-    Nothing is offered before a GPU was seen. One that was seen once stays in the list, unhealthy when it is
-    gone, so that its place in the node's capacity tells of it.
+    Nothing is offered before a GPU was seen. A GPU that was seen once stays in the list and is unhealthy
+    when it is gone: the node keeps its capacity, so everybody can see that a GPU is missing.
     """
 
     def __init__(self, settings: Settings, advertised: Advertised) -> None:
@@ -38,6 +39,7 @@ class BoardWatch:
         self._hysteresis = Hysteresis()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._looks = 0
+        self._wake = asyncio.Event()
 
     @property
     def has_gpu(self) -> bool:
@@ -45,16 +47,17 @@ class BoardWatch:
         return self.verdict is not None
 
     def use(self, settings: Settings) -> None:
-        """Offer by other settings from now on."""
+        """Look at once, and offer by other settings from then on."""
         self._settings = settings
-        self._publish()
+        self._wake.set()
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
+            self._wake.clear()
             await self.look()
             unsettled = self.has_gpu and not self._hysteresis.settled
-            await asyncio.sleep(health.RECHECK_SECONDS if unsettled else health.POLL_SECONDS)
+            await waiting.happens(self._wake, health.RECHECK_SECONDS if unsettled else health.POLL_SECONDS)
 
     async def look(self) -> None:
         """Look once, and publish what changed."""
@@ -62,47 +65,60 @@ class BoardWatch:
         all_well = self.verdict is not None and self.verdict.healthy and self._hysteresis.settled
         search = not all_well or self._looks % LOOKS_PER_DETECTION == 0
         self._looks += 1
+        flaw: Verdict | None = None
         try:
-            found, self.sample = await self._sensor.read(lambda: _look(settings, known, search))
+            found, self.sample, flaw = await self._sensor.read(lambda: _look(settings, known, search))
         except (OSError, TimeoutError) as error:
             # Not seen is not healthy: a pod on a dead GPU is worse than a pod that waits.
             logger.warning("cannot look at the board: %s", error or "the read hangs")
             self.sample = None
         else:
-            if known is None or found != known:
+            if found != known:
                 _tell(found)
             self.detection = found
         self.looked_at = asyncio.get_running_loop().time()
         if self.detection and self.detection.gpu.state != "absent":
-            self._judge()
-            self._publish()
+            verdict = self._judge(flaw)
+            self._advertised.publish(make_offer(settings, self.detection.gpu.device_nodes, verdict))
 
-    def _judge(self) -> None:
+    def _judge(self, flaw: Verdict | None) -> Verdict:
+        """Give the verdict: first on the GPU, then on what else a container would lack."""
         before, now = self.verdict, self._hysteresis.observe(self.sample)
+        if now.healthy and flaw:
+            now = flaw
         self.verdict = now
         if before is None or (before.healthy, before.reason) != (now.healthy, now.reason):
             level = logging.INFO if now.healthy else logging.WARNING
             state = "healthy" if now.healthy else "unhealthy"
             logger.log(level, "the GPU is %s: %s: %s", state, now.reason, now.detail)
-
-    def _publish(self) -> None:
-        if self.detection and self.verdict:
-            nodes = self.detection.gpu.device_nodes
-            self._advertised.publish(make_offer(self._settings, nodes, self.verdict))
+        return now
 
 
-def _look(settings: Settings, known: Detection | None, search: bool) -> tuple[Detection, Sample | None]:
+def _look(
+    settings: Settings, known: Detection | None, search: bool
+) -> tuple[Detection, Sample | None, Verdict | None]:
     """Read the board. Of a vanished GPU the last detection is kept: its sample tells what is missing."""
     root = settings.host_root
     found = detect(root) if known is None or search else known
     if known and known.gpu.state != "absent" and found.gpu.state == "absent":
         found = known
     if found.gpu.state == "absent":
-        return found, None
-    if "cdi-cri" in settings.device_list_strategy:
-        # Before the offer that names it: a runtime refuses a container whose CDI device it cannot find.
-        cdi.write(root, found.gpu.device_nodes)
-    return found, health.sample(root, found.gpu)
+        return found, None, None
+    return found, health.sample(root, found.gpu), _provide_cdi(settings, found)
+
+
+def _provide_cdi(settings: Settings, found: Detection) -> Verdict | None:
+    """Write the CDI spec before the offer that names it: a runtime refuses a container without it.
+
+    Gives why no container can have the GPU in the way that was asked for, None if all is well.
+    """
+    if "cdi-cri" not in settings.device_list_strategy:
+        return None
+    try:
+        cdi.write(settings.host_root, found.gpu.device_nodes)
+    except OSError as error:
+        return Verdict(False, "cdi-missing", f"no CDI spec, so no container can have it: {error}")
+    return None
 
 
 def _tell(found: Detection) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kubernetes device plugin for the integrated GPU of NVIDIA Jetson boards.
 
-Each command imports what it needs itself: `detect` has no use for gRPC, and `run` registers the sooner.
+Each command imports what it needs itself: `detect` does not need gRPC, and `run` registers earlier.
 """
 
 # ruff: noqa: PLC0415 - see above
@@ -13,15 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.config import settings as config
+from tegra_device_plugin.signals import Signals
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings."""
+def main(arguments: Sequence[str] | None = None, signals: Signals | None = None) -> int:
+    """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings.
+
+    `signals` are taken since the start of the process; only `run` keeps them.
+    """
     options = _parser().parse_args(arguments)
+    if signals and options.command is not _run:
+        signals.release()
     try:
-        code: int = options.command(options)
+        code: int = options.command(options, signals) if options.command is _run else options.command(options)
     except config.ConfigError as error:
         for problem in error.problems:
             _complain(problem)
@@ -116,23 +122,17 @@ def _add_host_root(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, signals: Signals | None) -> int:
     import asyncio
     import os
 
-    from tegra_device_plugin import daemon
-    from tegra_device_plugin.system import log
+    from tegra_device_plugin.config.watch import ConfigWatch
+    from tegra_device_plugin.daemon import Daemon
 
     file = options.config or (Path(os.environ["CONFIG_FILE"]) if os.environ.get("CONFIG_FILE") else None)
     flags = {option.field: getattr(options, option.field) for option in config.OPTIONS}
-
-    def load() -> config.Settings:
-        return config.load(file, os.environ, flags)[0]
-
-    settings: config.Settings | None = load()
-    while settings:
-        log.configure(settings.log_format, settings.log_level)
-        settings = asyncio.run(daemon.run(settings, load, file))
+    configuration = ConfigWatch(file, lambda: config.load(file, os.environ, flags)[0])
+    asyncio.run(Daemon(configuration, signals or Signals()).run())
     return EXIT_OK
 
 

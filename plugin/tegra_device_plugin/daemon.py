@@ -5,75 +5,89 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import ConfigError, Settings
+from tegra_device_plugin.config.settings import ConfigError
 from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.kubelet.registration import Registrar, sweep
-from tegra_device_plugin.kubelet.server import Advertised
+from tegra_device_plugin.kubelet.registrar import Registrar
+from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system import log
-from tegra_device_plugin.telemetry.exposition import Counters
+from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry.jtop import JtopProbe
 
 logger = logging.getLogger(__name__)
 
 
-async def run(settings: Settings, load: Callable[[], Settings], file: Path | None) -> Settings | None:
-    """Serve until SIGTERM or SIGINT; gives settings to begin anew with, or None to end.
+class Daemon:
+    """The plugin over all its lives: one ends and the next begins when the settings name other places."""
 
-    `load` reads the settings again, on SIGHUP and when `file` changes. Raises OSError if the metrics address
-    is taken.
-    """
-    loop = asyncio.get_running_loop()
-    counted = Counters()
-    advertised = Advertised()
-    board = BoardWatch(settings, advertised)
-    registrar = Registrar(settings.device_plugin_dir, advertised, counted)
-    jtop = JtopProbe(settings.host_root)
-    outcome: asyncio.Future[Settings | None] = loop.create_future()
+    def __init__(self, configuration: ConfigWatch, signals: Signals) -> None:
+        """Read the settings; raises ConfigError."""
+        self._configuration = configuration
+        self._signals = signals
+        self._settings = configuration.read()
+        self._counted = Counters()
+        self._life_over = asyncio.Event()
+        log.configure(self._settings.log_format, self._settings.log_level)
 
-    def end(result: Settings | None) -> None:
-        if not outcome.done():
-            outcome.set_result(result)
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT.
 
-    def reload() -> None:
-        nonlocal settings
+        Raises OSError if the metrics address is taken, and in a group what a part fails with.
+        """
+        self._signals.listen(self._heard)
+        while not self._signals.ended:
+            self._life_over.clear()
+            await self._live()
+
+    async def _live(self) -> None:
+        """Start all parts, wait for the end of this life, end all parts."""
+        settings, advertised = self._settings, Advertised()
+        board = BoardWatch(settings, advertised)
+        registrar = Registrar(settings.device_plugin_dir, advertised, self._counted)
+        jtop = JtopProbe(settings.host_root)
+        async with AsyncExitStack() as stack:
+            if settings.metrics_address:
+                from tegra_device_plugin.telemetry import httpd, pages  # noqa: PLC0415 - most of a start is imports
+
+                views = pages.Pages(board, registrar, advertised, jtop, self._counted).by_path()
+                await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            parts = (board.run(), registrar.run(), self._follow_configuration(board), jtop.run())
+            running = [tasks.create_task(part) for part in parts]
+            await self._life_over.wait()
+            for task in running:
+                task.cancel()
+
+    async def _follow_configuration(self, board: BoardWatch) -> None:
+        while True:
+            await self._configuration.changed()
+            self._reload(board)
+
+    def _reload(self, board: BoardWatch) -> None:
+        before = self._settings
         try:
-            changed = load()
+            self._settings = self._configuration.read()
         except ConfigError as error:
-            counted.refused_config_reloads += 1
+            self._counted.refused_config_reloads += 1
             for problem in error.problems:
                 logger.warning("configuration refused, the old one stays in force: %s", problem)
             return
-        counted.config_reloads += 1
-        if not changed.same_places(settings):
+        self._counted.config_reloads += 1
+        log.configure(self._settings.log_format, self._settings.log_level)
+        if not self._settings.same_places(before):
             logger.info("configuration changed: starting anew")
-            end(changed)
+            self._life_over.set()
             return
-        logger.info("configuration read again%s", "" if changed != settings else ": nothing has changed")
-        settings = changed
-        log.configure(settings.log_format, settings.log_level)
-        board.use(settings)
+        unchanged = self._settings == before
+        logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")
+        board.use(self._settings)
 
-    configuration = ConfigWatch(file, reload)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, None)
-    loop.add_signal_handler(signal.SIGHUP, configuration.ask)
-
-    sweep(settings.device_plugin_dir)
-    async with AsyncExitStack() as stack:
-        if settings.metrics_address:
-            from tegra_device_plugin.telemetry import httpd, pages  # noqa: PLC0415 - most of a start is imports
-
-            views = pages.Pages(board, registrar, advertised, jtop, counted).by_path()
-            await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
-        tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        running = [tasks.create_task(part.run()) for part in (board, registrar, configuration, jtop)]
-        result = await outcome
-        for task in running:
-            task.cancel()
-    return result
+    def _heard(self) -> None:
+        if self._signals.reload:
+            self._signals.reload = False
+            self._configuration.ask()
+        if self._signals.ended:
+            self._life_over.set()

@@ -3,5 +3,6 @@
 
 from tests.boards.fixture import Fixture, load
 from tests.boards.tree import Nodes, State, build
+from tests.boards.userland import write_run
 
-__all__ = ["Fixture", "Nodes", "State", "build", "load"]
+__all__ = ["Fixture", "Nodes", "State", "build", "load", "write_run"]

@@ -29,6 +29,13 @@ def write(fixture: Fixture, root: Path) -> None:
     (libraries.parent / "libcuda.so").symlink_to(PurePosixPath(libraries.name, "libcuda.so.1.1"))
 
 
+def write_run(root: Path) -> None:
+    """Make /run below `root`, and /var/run as Debian has it: an absolute link, good only on the host."""
+    (root / "run").mkdir()
+    (root / "var").mkdir()
+    (root / "var/run").symlink_to("/run")
+
+
 def libcuda_facts(fixture: Fixture) -> str:
     """The SIMULATED libcuda's text: what deviceQuery prints on this board, and the nodes it must open."""
     multiprocessors = fixture.data["sm"]

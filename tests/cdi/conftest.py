@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.system.hosttree import HostTree
 
 from tests import boards
 from tests.lab import board, engine, images
@@ -88,6 +89,7 @@ def start_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 def _start(board_id: str, tree: Path) -> Reader:
     fixture = boards.load()[board_id]
     boards.build(fixture, tree, nodes="char")
+    boards.write_run(tree)
     cdi.write(tree, detect(tree).gpu.device_nodes)  # as the plugin does before it advertises
     capabilities = [f"--cap-add={name}" for name in board.CAPABILITIES]
     unconfined = [f"--security-opt={option}=unconfined" for option in ("seccomp", "apparmor", "systempaths")]
@@ -97,10 +99,10 @@ def _start(board_id: str, tree: Path) -> Reader:
         "--device-cgroup-rule=a *:* rwm", *capabilities, *unconfined, *places,
         images.cdi_reader_image(), "sleep", "infinity",
     )  # fmt: skip
-    reader = Reader(container, fixture, json.loads((tree / cdi.SPEC_FILE.lstrip("/")).read_text()))
+    reader = Reader(container, fixture, json.loads(Path(HostTree(tree).real(cdi.SPEC_FILE)).read_text()))
     docker("cp", "--archive", f"{tree}/.", f"{container}:/tree")
     # Below /dev and /run only the machine itself can copy.
-    reader.sh("cd /tree; cp -a dev etc usr /; mkdir -p /run/cdi; cp -a var/run/cdi/. /run/cdi/")
+    reader.sh("cd /tree; cp -a dev etc usr /; mkdir -p /run/cdi; cp -a run/cdi/. /run/cdi/")
     reader.sh(f"printf '%s' '{NVIDIA_CTK}' > /usr/bin/nvidia-ctk; chmod +x /usr/bin/nvidia-ctk")
     docker("cp", device_query_archive(), f"{container}:/image.tar.gz")
     reader.sh(f"gunzip /image.tar.gz; {' '.join(PODMAN)} load --quiet --input=/image.tar")

@@ -117,42 +117,24 @@ async def test_what_cannot_be_given_is_refused_with_a_reason(
         assert await kubelet.allocate([first])
 
 
-async def test_a_preference_is_never_an_error(kubelet: FakeKubelet, start: Start, shared: str) -> None:
-    async with start(shared):
-        await kubelet.until_allocatable(4)
-        ids = [device for device, _ in kubelet.client.lists[0]]
-        for available, must_include, size in (
-            (ids, ids[2:3], 2),
-            (ids, [], 3),
-            (ids[:1], [], 9),
-            ([], [], 1),
-            ([], ids[:1], 1),
-            (ids, [], -1),
-            (["a::b", "a::٣", "c"], [], 2),
-        ):
-            wanted = api.ContainerPreferredAllocationRequest(
-                available_deviceIDs=available, must_include_deviceIDs=must_include, allocation_size=size
-            )
-            request = api.PreferredAllocationRequest(container_requests=[wanted, wanted])
-            answer = await call(
-                kubelet.client.channel, "GetPreferredAllocation", request, api.PreferredAllocationResponse
-            )
-            assert len(answer.container_responses) == 2
-            chosen = answer.container_responses[0].deviceIDs
-            assert set(chosen) <= {*available, *must_include}
-            assert len(chosen) == max(0, min(size, len({*available, *must_include})))
-            if len(must_include) <= size:
-                assert set(must_include) <= set(chosen)
-
-
-async def test_a_container_may_start_whatever_it_holds(kubelet: FakeKubelet, start: Start) -> None:
+@pytest.mark.parametrize(
+    ("method", "announced"),
+    [
+        ("GetPreferredAllocation", "get_preferred_allocation_available"),
+        ("PreStartContainer", "pre_start_required"),
+    ],
+)
+async def test_what_is_announced_is_what_is_implemented(
+    kubelet: FakeKubelet, start: Start, method: str, announced: str
+) -> None:
     async with start():
         await kubelet.until_allocatable()
-        request = api.PreStartContainerRequest(devices_ids=["unknown"])
-        assert (
-            await call(kubelet.client.channel, "PreStartContainer", request, api.PreStartContainerResponse)
-            == api.PreStartContainerResponse()
-        )
+        try:
+            await call(kubelet.client.channel, method, api.Empty(), api.Empty)
+            implemented = True
+        except grpc.aio.AioRpcError as error:
+            implemented = error.code() is not grpc.StatusCode.UNIMPLEMENTED
+        assert getattr(kubelet.client.options, announced) == implemented
 
 
 @pytest.mark.parametrize("authority", ["{path}", "localhost", "%2Fvar%2Flib%2Fkubelet.sock", "a.b:1"])

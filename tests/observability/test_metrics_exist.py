@@ -16,9 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import Settings
-from tegra_device_plugin.kubelet.registration import Registrar
-from tegra_device_plugin.kubelet.server import Advertised
-from tegra_device_plugin.telemetry.exposition import Counters
+from tegra_device_plugin.kubelet.registrar import Registrar
+from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
 from tegra_device_plugin.telemetry.pages import Pages
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tegra_device_plugin.system.atomicfile import replace_file
 from tegra_device_plugin.system.hosttree import HostTree
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"  # the kind of NVIDIA's plugin: not the toolkit's own nvidia.com/gpu
 NAMES = ("0", "all")
-SPEC_FILE = "/var/run/cdi/tegra-device-plugin.json"
+DIRECTORY = "/var/run/cdi"
+SPEC_FILE = f"{DIRECTORY}/tegra-device-plugin.json"
 
 _CSV_DIRECTORY = "/etc/nvidia-container-runtime/host-files-for-container.d"
 _CSV_BYTES = 1 << 20
@@ -40,15 +43,14 @@ def write(root: Path, device_nodes: Sequence[str]) -> None:
 
     `device_nodes` are the GPU's, in case the CSV files lack one. Raises OSError.
     """
+    host = HostTree(root)
     text = json.dumps(spec(root, device_nodes), indent=2) + "\n"
-    path = root / SPEC_FILE.lstrip("/")
-    if path.is_file() and path.read_text() == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Runtimes read every .json in the directory: the new one appears whole.
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text(text)
-    fresh.replace(path)
+    Path(host.real(DIRECTORY)).mkdir(exist_ok=True)
+    file = Path(host.real(SPEC_FILE))
+    with suppress(OSError):
+        if file.read_bytes() == text.encode():
+            return
+    replace_file(file, text)
 
 
 def spec(root: Path, device_nodes: Sequence[str]) -> dict[str, Any]:
@@ -57,18 +59,17 @@ def spec(root: Path, device_nodes: Sequence[str]) -> dict[str, Any]:
     mounts: dict[str, None] = {}
     links: list[str] = []
     host = HostTree(root)
-    for kind, pattern in _entries(root):
-        for path in _matches(root, pattern):
+    for kind, pattern in _entries(host):
+        for path in host.glob(pattern):
             if kind == "dev":
                 if host.is_node(path):
                     nodes[path] = None
             elif kind == "sym":
-                target = root.joinpath(path.lstrip("/")).readlink()
-                links += ["--link", f"{target}::{path}"]
+                if target := host.target(path):
+                    links += ["--link", f"{target}::{path}"]
             else:
                 mounts[path] = None
-    if (root / _RELEASE.lstrip("/")).is_file():
-        mounts[_RELEASE] = None
+    mounts |= dict.fromkeys(host.glob(_RELEASE))
     folders = dict.fromkeys(str(Path(path).parent) for path in mounts if ".so" in Path(path).name)
     return {
         "cdiVersion": _VERSION,
@@ -92,19 +93,13 @@ def _hook(name: str, arguments: Iterable[str]) -> dict[str, Any]:
     return {"hookName": "createContainer", "path": _HOOKS, "args": ["nvidia-ctk", "hook", name, *arguments]}
 
 
-def _entries(root: Path) -> Iterator[tuple[str, str]]:
+def _entries(host: HostTree) -> Iterator[tuple[str, str]]:
     """Kinds and path patterns of all CSV files; like the runtime, lines that make no sense are skipped."""
-    files = sorted((root / _CSV_DIRECTORY.lstrip("/")).glob("*.csv"))
+    files = host.glob(f"{_CSV_DIRECTORY}/*.csv")
     if not files:
         raise NoCsvFilesError(f"cdi-cri needs NVIDIA's CSV files, and there is none in {_CSV_DIRECTORY}")
     for file in files:
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines.read(_CSV_BYTES).splitlines():
-                kind, _, path = (part.strip() for part in line.partition(","))
-                if kind in ("dev", "dir", "lib", "sym") and path.startswith("/"):
-                    yield kind, path
-
-
-def _matches(root: Path, pattern: str) -> list[str]:
-    """Host paths that exist and match; links count, wherever they lead."""
-    return sorted(f"/{path.relative_to(root)}" for path in root.glob(pattern.lstrip("/")))
+        for line in host.read(file, _CSV_BYTES).decode("utf-8", "replace").splitlines():
+            kind, _, path = (part.strip() for part in line.partition(","))
+            if kind in ("dev", "dir", "lib", "sym") and path.startswith("/"):
+                yield kind, path

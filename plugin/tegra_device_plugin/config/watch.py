@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices that the configuration file has changed, or that somebody asks for it to be read again."""
+"""The configuration in force, and when it has to be read again."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
+from tegra_device_plugin.config.settings import Settings
+from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 
 LOOK_SECONDS = 10.0  # the safety net where changes are not heard
@@ -15,47 +16,48 @@ SETTLE_SECONDS = 0.1  # editors and copies write in several steps
 
 
 class ConfigWatch:
-    """Calls `on_change` when the content behind `file` may have changed, also behind a ConfigMap's links."""
+    """Reads settings with `load`, which follow the content of `file`, also behind a ConfigMap's links."""
 
-    def __init__(self, file: Path | None, on_change: Callable[[], None]) -> None:
+    def __init__(self, file: Path | None, load: Callable[[], Settings]) -> None:
         self._file = file
-        self._on_change = on_change
+        self._load = load
+        self._seen: tuple[int, ...] | None = None
         self._wake = asyncio.Event()
         self._asked = False
 
+    def read(self) -> Settings:
+        """Give the settings as they are now. Raises ConfigError."""
+        # Before the file is read: whatever is written from now on counts as a change.
+        self._seen = self._version()
+        return self._load()
+
     def ask(self) -> None:
-        """Call `on_change` in any case, as on SIGHUP."""
+        """Make `changed` end in any case, as on SIGHUP."""
         self._asked = True
         self._wake.set()
 
-    async def run(self) -> None:
-        """Watch until cancelled."""
+    async def changed(self) -> None:
+        """Wait until the file may say something else than at the last `read`, or until asked."""
         if self._file is None:
-            while True:
-                await self._next(None)
-        with DirectoryWatch(self._file.parent, self._wake.set) as watch:
-            seen = _version(self._file)
-            while True:
-                watch.rearm()
-                await self._next(LOOK_SECONDS)
-                if (now := _version(self._file)) != seen:
-                    seen = now
-                    self._on_change()
-
-    async def _next(self, longest: float | None) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), longest)
-            await asyncio.sleep(SETTLE_SECONDS)
+            await self._wake.wait()
+        else:
+            with DirectoryWatch(self._file.parent, self._wake.set) as watch:
+                while not self._differs(watch):
+                    if await waiting.happens(self._wake, LOOK_SECONDS):
+                        await asyncio.sleep(SETTLE_SECONDS)
         self._wake.clear()
-        if self._asked:
-            self._asked = False
-            self._on_change()
+        self._asked = False
 
+    def _differs(self, watch: DirectoryWatch) -> bool:
+        # First listen, then look: a change between the two is heard.
+        self._wake.clear()
+        watch.rearm()
+        return self._asked or self._version() != self._seen
 
-def _version(file: Path) -> tuple[int, ...] | None:
-    """What changes with the file's content; links are followed."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+    def _version(self) -> tuple[int, ...] | None:
+        """What changes with the file's content; links are followed."""
+        try:
+            status = self._file.stat() if self._file else None
+        except OSError:
+            return None
+        return status and (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,50 +15,19 @@ import grpc
 from grpc import aio
 
 from tegra_device_plugin.kubelet import api_pb2 as api
-from tegra_device_plugin.sharing.offer import Offer, RefusedRequestError, preferred
+from tegra_device_plugin.kubelet import sockets
+from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.sharing.offer import Offer, RefusedRequestError
+from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.system.directorywatch import Identity
-from tegra_device_plugin.telemetry.exposition import Counters
 
-SOCKET_PREFIX = "tegra-gpu-"
-SOCKET_SUFFIX = ".sock"
-
-# Socket names carry the start of the process, so that two instances can tell which is the newer one, and a
-# number per registration: newer kubelets answer a Register of a socket path they still track without
-# dialling it.
-_STARTED = f"{time.time_ns():016x}"
-_NUMBERS = itertools.count()
-
-# Neither is asked of us: replicas are alike, so there is nothing to prefer and nothing to prepare.
-OPTIONS = api.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=False)
+# A start takes milliseconds. An end: so long for the running calls, and so long for all of it.
+_START_SECONDS = 5.0
+_GRACE_SECONDS = 1.0
+_STOP_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
-
-
-class Advertised:
-    """The current offer. Whoever follows it gets the latest one."""
-
-    def __init__(self) -> None:
-        self.offer: Offer | None = None
-        self.next_look = asyncio.Event()
-        self.on_publish: Callable[[], None] = lambda: None
-
-    def publish(self, offer: Offer) -> None:
-        """Make `offer` the current one."""
-        if offer != self.offer:
-            self.offer = offer
-            self.wake()
-            self.on_publish()
-
-    def wake(self) -> None:
-        """Let every follower look again."""
-        # A fresh event each time: no follower has to clear it for the others.
-        self.next_look.set()
-        self.next_look = asyncio.Event()
-
-
-def instance_prefix() -> str:
-    """Give what the names of this process' sockets begin with; a newer process' sort after it."""
-    return f"{SOCKET_PREFIX}{_STARTED}"
 
 
 def device_list(offer: Offer) -> bytes:
@@ -102,7 +69,7 @@ class Endpoint:
         on_change: Callable[[], None],
     ) -> None:
         self.resource = resource
-        self.name = f"{instance_prefix()}-{next(_NUMBERS)}{SOCKET_SUFFIX}"
+        self.name = sockets.new_name()
         self.path = directory / self.name
         self.identity: Identity | None = None
         self.streams = 0
@@ -111,9 +78,16 @@ class Endpoint:
         self._counted = counted
         self._on_change = on_change
         self._stopping = False
+        handlers = self._handlers()
+        # What is announced is what is implemented: a kubelet calls neither of them otherwise.
+        self.options = api.DevicePluginOptions(
+            pre_start_required="PreStartContainer" in handlers,
+            get_preferred_allocation_available="GetPreferredAllocation" in handlers,
+        )
+        self._started: asyncio.Future[None] | None = None
         self._server = aio.server()
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", self._handlers()),)
+            (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers),)
         )
 
     async def start(self) -> None:
@@ -122,16 +96,27 @@ class Endpoint:
             self._server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:  # grpcio says no more than that
             raise OSError(f"cannot listen on {self.path}: is the directory there and writable?") from error
-        await self._server.start()
+        self._started = asyncio.ensure_future(self._server.start())
+        if not await waiting.ends(self._started, _START_SECONDS):
+            raise OSError(f"cannot listen on {self.path}: gRPC does not start")
         self.identity = Identity.of(self.path)
 
     async def stop(self) -> None:
-        """End the streams, let running calls finish, remove the socket."""
+        """End the streams, let running calls finish, remove the socket: in two seconds at most."""
         self._stopping = True
         self._advertised.wake()
-        await self._server.stop(grace=1)
-        with suppress(OSError):  # gone with its directory, or removed by gRPC
-            self.path.unlink()
+        try:
+            await waiting.ends(self._stop(), _STOP_SECONDS)
+        finally:
+            with suppress(OSError):  # gone with its directory, or removed by gRPC
+                self.path.unlink()
+
+    async def _stop(self) -> None:
+        # A cancellation is kept away from both: a server that was cancelled while it started cannot be
+        # stopped, and gRPC's own waiting for running calls can drop one.
+        if self._started:
+            await self._started
+        await self._server.stop(_GRACE_SECONDS)
 
     def _handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         return {
@@ -139,21 +124,11 @@ class Endpoint:
                 self._options, api.Empty.FromString, api.DevicePluginOptions.SerializeToString
             ),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch, api.Empty.FromString),
-            "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(
-                self._preferred_allocation,
-                api.PreferredAllocationRequest.FromString,
-                api.PreferredAllocationResponse.SerializeToString,
-            ),
             "Allocate": grpc.unary_unary_rpc_method_handler(self._allocate, api.AllocateRequest.FromString),
-            "PreStartContainer": grpc.unary_unary_rpc_method_handler(
-                self._pre_start_container,
-                api.PreStartContainerRequest.FromString,
-                api.PreStartContainerResponse.SerializeToString,
-            ),
         }
 
     async def _options(self, _request: api.Empty, _context: object) -> api.DevicePluginOptions:
-        return OPTIONS
+        return self.options
 
     async def _list_and_watch(self, _request: api.Empty, _context: object) -> AsyncIterator[bytes]:
         self.streams += 1
@@ -176,20 +151,6 @@ class Endpoint:
             self.streams -= 1
             self._on_change()
 
-    async def _preferred_allocation(
-        self, request: api.PreferredAllocationRequest, _context: object
-    ) -> api.PreferredAllocationResponse:
-        return api.PreferredAllocationResponse(
-            container_responses=[
-                api.ContainerPreferredAllocationResponse(
-                    deviceIDs=preferred(
-                        one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size
-                    )
-                )
-                for one in request.container_requests
-            ]
-        )
-
     async def _allocate(self, request: api.AllocateRequest, context: aio.ServicerContext[Any, Any]) -> bytes:
         offer = self._advertised.offer
         assert offer is not None  # noqa: S101 - no endpoint without an offer, and none is ever taken back
@@ -204,8 +165,3 @@ class Endpoint:
             self._counted.allocations += 1
             logger.info("allocated %s", " ".join(one.devices_ids))
         return allocation(offer, len(request.container_requests))
-
-    async def _pre_start_container(
-        self, _request: api.PreStartContainerRequest, _context: object
-    ) -> api.PreStartContainerResponse:
-        return api.PreStartContainerResponse()

@@ -12,6 +12,7 @@ from tegra_device_plugin.config.settings import Settings
 GPU_ID = "igpu0"
 REPLICA_SEPARATOR = "::"  # NVIDIA's form; exporters split on it
 
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's runtime
 # nvidia-container-toolkit reads the ids from the names of mounts below this directory
 # (accept-...-as-volume-mounts).
 VOLUME_MOUNT_ROOT = "/var/run/nvidia-container-devices"
@@ -85,31 +86,23 @@ def make_offer(settings: Settings, device_nodes: Sequence[str], verdict: Verdict
 def _grant(settings: Settings, device_nodes: Sequence[str]) -> Grant:
     # The toolkit's CSV mode knows "0" and "all" and, from 1.19, refuses any other id.
     visible = "0" if settings.device_id_strategy == "index" else "all"
+    strategy = settings.device_list_strategy
+    envs: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()
-    env = visible
-    if "volume-mounts" in settings.device_list_strategy:
-        env = VOLUME_MOUNT_ROOT
+    if "volume-mounts" in strategy:
+        envs = ((VISIBLE_DEVICES, VOLUME_MOUNT_ROOT),)
         mounts = (Mount(host="/dev/null", container=f"{VOLUME_MOUNT_ROOT}/{visible}"),)
+    elif "envvar" in strategy:
+        envs = ((VISIBLE_DEVICES, visible),)
     return Grant(
-        envs=(("NVIDIA_VISIBLE_DEVICES", env),),
+        envs=envs,
         # Nodes named to the kubelet stay allowed when systemd rewrites the container's device rules
         # (daemon-reload).
         device_nodes=tuple(device_nodes) if settings.pass_device_specs else (),
         mounts=mounts,
-        # Kubelets before 1.28 drop this: the environment above works with every one.
-        cdi_devices=(cdi.device(visible),) if "cdi-cri" in settings.device_list_strategy else (),
+        # Kubelets before 1.28 drop this.
+        cdi_devices=(cdi.device(visible),) if "cdi-cri" in strategy else (),
     )
-
-
-def preferred(available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
-    """Choose `size` of the available ids: those that must be included, then by their numbers.
-
-    Replicas are alike, so any choice is as good; a stable one is easy to follow in logs. Never raises: an
-    error would fail the pod's admission, while the kubelet takes a short answer as "no preference".
-    """
-    forced = dict.fromkeys(must_include)
-    rest = sorted(set(available) - forced.keys(), key=_replica_number)
-    return [*forced, *rest][: max(size, 0)]
 
 
 def replica_ids(replicas: int) -> tuple[str, ...]:
@@ -117,8 +110,3 @@ def replica_ids(replicas: int) -> tuple[str, ...]:
     if replicas == 1:
         return (GPU_ID,)
     return tuple(f"{GPU_ID}{REPLICA_SEPARATOR}{number}" for number in range(replicas))
-
-
-def _replica_number(device_id: str) -> tuple[int, str]:
-    _, _, number = device_id.rpartition(REPLICA_SEPARATOR)
-    return (int(number) if number.isdecimal() else 0, device_id)

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
+import re
 import stat
 from pathlib import Path
 
 _MAX_LINKS = 40  # the kernel's own limit (linux/namei.h, MAXSYMLINKS)
+_MAGIC = re.compile(r"[*?[]")
 _READ_LIMIT = 4096  # bytes; a sysfs attribute has at most a page
 
 
@@ -50,6 +53,11 @@ class HostTree:
             pending.extend(target.split("/")[::-1])
         return "/" + "/".join(done)
 
+    def real(self, path: str) -> str:
+        """Where the entry at `path` is for this process, whatever it is. Raises OSError as `resolve` does."""
+        parent, _, name = path.rpartition("/")
+        return f"{self._root}{self.resolve(parent).rstrip('/')}/{name}"
+
     def link(self, path: str) -> str | None:
         """What `resolve` says, or None where it fails."""
         try:
@@ -57,13 +65,13 @@ class HostTree:
         except OSError:
             return None
 
-    def read(self, path: str) -> bytes:
-        """The file's first 4096 bytes. Raises OSError, also where a sensor's driver refuses to answer."""
+    def read(self, path: str, limit: int = _READ_LIMIT) -> bytes:
+        """The file's first `limit` bytes. Raises OSError, also where a sensor's driver refuses to answer."""
         file = os.open(
             self._root + self.resolve(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         )
         try:
-            return os.read(file, _READ_LIMIT)
+            return os.read(file, limit)
         finally:
             os.close(file)
 
@@ -85,6 +93,34 @@ class HostTree:
             return sorted(os.listdir(self._root + self.resolve(path)))  # noqa: PTH208 - see the class
         except OSError:
             return []
+
+    def target(self, path: str) -> str | None:
+        """Where the link at `path` leads, as it says itself; None if there is no link."""
+        try:
+            return os.readlink(self.real(path))  # noqa: PTH115 - see the class
+        except OSError:
+            return None
+
+    def glob(self, pattern: str) -> list[str]:
+        """The entries that match, in order; links count, wherever they lead.
+
+        `*`, `?` and `[...]` stand for characters of one name.
+        """
+        found = [""]
+        for part in pattern.strip("/").split("/"):
+            found = [
+                f"{folder}/{name}"
+                for folder in found
+                for name in (fnmatch.filter(self.names(folder), part) if _MAGIC.search(part) else [part])
+            ]
+        return [path for path in found if self._exists(path)]
+
+    def _exists(self, path: str) -> bool:
+        try:
+            os.lstat(self.real(path))
+        except OSError:
+            return False
+        return True
 
     def is_node(self, path: str) -> bool:
         """Whether something stands there that is no directory; simulated boards have plain files in /dev."""

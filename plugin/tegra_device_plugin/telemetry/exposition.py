@@ -10,21 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tegra_device_plugin.system.counters import Counters
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
-
-@dataclass
-class Counters:
-    """Totals since the start of the process."""
-
-    allocations: int = 0
-    refused_allocations: int = 0
-    registrations: int = 0
-    failed_registrations: int = 0
-    config_reloads: int = 0
-    refused_config_reloads: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.kubelet.registration import Registrar
-from tegra_device_plugin.kubelet.server import Advertised
+from tegra_device_plugin.kubelet.registrar import Registrar
+from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry.exposition import (
     CONTENT_TYPE,
-    Counters,
     Metric,
     counters,
     exposition,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.board import health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import Settings, Sharing
-from tegra_device_plugin.kubelet.server import Advertised
+from tegra_device_plugin.config.settings import DeviceListStrategy, Settings, Sharing
+from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.sharing.offer import Offer
 from tegra_device_plugin.system.sensor import Sensor
 
 from tests import boards
@@ -26,6 +28,12 @@ class Watched:
         self.advertised = Advertised()
         self.watch = BoardWatch(settings or Settings(host_root=root), self.advertised)
 
+    @property
+    def offer(self) -> Offer:
+        """What is offered; there is something."""
+        assert self.advertised.offer is not None
+        return self.advertised.offer
+
     async def looks(self, count: int = 1) -> str:
         """Look so many times; say what is offered then."""
         for _ in range(count):
@@ -39,8 +47,7 @@ async def test_every_ready_board_is_offered_at_the_first_look(board: str, tmp_pa
     boards.build(BOARDS[board], tmp_path)
     watched = Watched(tmp_path)
     assert await watched.looks() == "1 ok"
-    assert watched.advertised.offer is not None
-    nodes = watched.advertised.offer.grant.device_nodes
+    nodes = watched.offer.grant.device_nodes
     assert nodes and all(tmp_path.joinpath(node[1:]).exists() for node in nodes)
 
 
@@ -86,17 +93,66 @@ async def test_a_look_that_hangs_or_fails_is_not_healthy(
     assert await watched.looks(3) == "1 ok"
 
 
-async def test_a_board_without_csv_files_is_not_offered_by_cdi(tmp_path: Path) -> None:
+BY_CDI: tuple[DeviceListStrategy, ...] = ("cdi-cri",)
+
+
+async def test_a_board_without_csv_files_is_unhealthy_for_that_reason_until_they_come(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, lists = tmp_path / "host", tmp_path / "lists"
+    boards.build(BOARDS["orinnano-jp6"], root)
+    boards.write_run(root)
+    (root / "etc/nvidia-container-runtime").rename(lists)
+    watched = Watched(root, Settings(host_root=root, device_list_strategy=BY_CDI))
+    assert await watched.looks(4) == "1 cdi-missing"
+    assert caplog.text.count("host-files-for-container.d") == 1
+    assert "cannot look" not in caplog.text
+    assert watched.watch.sample is not None
+    lists.rename(root / "etc/nvidia-container-runtime")
+    assert await watched.looks() == "1 ok"
+
+
+async def test_cdi_switched_on_later_is_offered_only_with_its_spec(tmp_path: Path) -> None:
     boards.build(BOARDS["orinnano-jp6"], tmp_path)
-    shutil.rmtree(tmp_path / "etc/nvidia-container-runtime")
-    settings = Settings(host_root=tmp_path, device_list_strategy=("cdi-cri",))
-    assert await Watched(tmp_path, settings).looks(3) == "nothing"
+    boards.write_run(tmp_path)
+    watched = Watched(tmp_path)
+    assert await watched.looks() == "1 ok"
+    offered: list[bool] = []
+
+    def published() -> None:
+        offer = watched.advertised.offer
+        assert offer is not None
+        if offer.grant.cdi_devices:
+            offered.append((tmp_path / "run/cdi/tegra-device-plugin.json").is_file())
+
+    watched.advertised.on_publish = published
+    watched.watch.use(Settings(host_root=tmp_path, device_list_strategy=BY_CDI))
+    assert offered == []
+    assert await watched.looks() == "1 ok"
+    assert offered == [True]
 
 
 async def test_other_settings_take_effect_at_once(tmp_path: Path) -> None:
     boards.build(BOARDS["orinnano-jp6"], tmp_path)
     watched = Watched(tmp_path)
-    await watched.looks()
+    offers: asyncio.Queue[int] = asyncio.Queue()
+    watched.advertised.on_publish = lambda: offers.put_nowait(len(watched.offer.ids))
+    running = asyncio.ensure_future(watched.watch.run())
+    assert await offers.get() == 1
     watched.watch.use(Settings(host_root=tmp_path, sharing=Sharing(replicas=3)))
-    assert watched.advertised.offer is not None
-    assert len(watched.advertised.offer.ids) == 3
+    async with asyncio.timeout(health.POLL_SECONDS / 2):
+        assert await offers.get() == 3
+    running.cancel()
+
+
+@pytest.mark.parametrize("late", ["dev/nvhost-ctrl-gpu", "dev/nvgpu/igpu0/prof"])
+async def test_device_nodes_that_come_late_are_found_within_a_minute(tmp_path: Path, late: str) -> None:
+    root, away = tmp_path / "host", tmp_path / "away"
+    boards.build(BOARDS["orinnano-jp6"], root)
+    (root / late).rename(away)
+    watched = Watched(root)
+    assert await watched.looks() == "1 ok"
+    assert f"/{late}" not in watched.offer.grant.device_nodes
+    away.rename(root / late)
+    assert await watched.looks(60 // int(health.POLL_SECONDS)) == "1 ok"
+    assert f"/{late}" in watched.offer.grant.device_nodes

@@ -16,12 +16,18 @@ from tests import boards
 def root(tmp_path: Path) -> Path:
     """A simulated board."""
     boards.build(boards.load()["orinnano-jp6"], tmp_path)
+    boards.write_run(tmp_path)
     return tmp_path
 
 
 def spec_file(root: Path) -> Path:
     """Where the spec is written."""
-    return root / cdi.SPEC_FILE.lstrip("/")
+    return root / "run/cdi/tegra-device-plugin.json"
+
+
+def csv_directory(root: Path) -> Path:
+    """Where NVIDIA's lists are."""
+    return root / "etc/nvidia-container-runtime/host-files-for-container.d"
 
 
 def test_the_spec_names_what_exists_and_nothing_else(root: Path) -> None:
@@ -39,9 +45,39 @@ def test_the_spec_names_what_exists_and_nothing_else(root: Path) -> None:
 
 
 def test_lines_without_sense_are_skipped(root: Path) -> None:
-    directory = root / "etc/nvidia-container-runtime/host-files-for-container.d"
-    (directory / "zz.csv").write_text("nonsense\n\ndev /dev/null\nfoo, /dev/null\ndev, relative\n,\n")
-    assert cdi.spec(root, ()) == cdi.spec(root, ())
+    before = cdi.spec(root, ())
+    nonsense = b"nonsense\n\ndev /dev/nvmap\nfoo, /dev/nvmap\ndev, relative\n,\nsym, /etc\n\xff\xfe\n"
+    (csv_directory(root) / "zz.csv").write_bytes(nonsense)
+    assert cdi.spec(root, ()) == before
+    (csv_directory(root) / "zz.csv").write_text("lib, /etc/nv_tegra*\n")
+    assert cdi.spec(root, ()) != cdi.spec(root, ("/dev/other",))
+
+
+def test_absolute_links_stay_on_the_host(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("container")
+    (elsewhere / "secret.so").touch()
+    (root / "opt").mkdir()
+    (root / "opt/here.so").touch()
+    (root / "links").symlink_to("/opt")
+    (root / "outside").symlink_to(elsewhere)
+    (csv_directory(root) / "zz.csv").write_text("lib, /links/*.so\nlib, /outside/*.so\nsym, /outside\n")
+    spec = cdi.spec(root, ())
+    mounts = [mount["hostPath"] for mount in spec["containerEdits"]["mounts"]]
+    assert "/links/here.so" in mounts
+    assert not [path for path in mounts if "secret" in path]
+    assert f"{elsewhere}::/outside" in spec["containerEdits"]["hooks"][0]["args"]
+
+
+def test_the_spec_lies_where_the_hosts_link_leads(root: Path) -> None:
+    cdi.write(root, ())
+    assert json.loads(spec_file(root).read_text())["kind"] == cdi.KIND
+
+
+def test_a_damaged_spec_is_replaced(root: Path) -> None:
+    spec_file(root).parent.mkdir()
+    spec_file(root).write_bytes(b"\xff\xfe not text")
+    cdi.write(root, ())
+    assert json.loads(spec_file(root).read_text())["kind"] == cdi.KIND
 
 
 def test_a_spec_that_says_the_same_is_left_alone(root: Path) -> None:

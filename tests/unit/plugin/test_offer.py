@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Verdict
 from tegra_device_plugin.config.settings import Settings, Sharing
-from tegra_device_plugin.sharing.offer import Mount, Offer, RefusedRequestError, make_offer, preferred
+from tegra_device_plugin.sharing.offer import Mount, Offer, RefusedRequestError, make_offer
 
 GOOD = Verdict(True, "ok", "")
 NODES = ("/dev/nvmap", "/dev/nvhost-gpu")
@@ -40,10 +38,16 @@ def test_volume_mounts_name_the_gpu_by_a_mount() -> None:
     assert grant.mounts == (Mount("/dev/null", "/var/run/nvidia-container-devices/all"),)
 
 
-def test_cdi_never_goes_without_the_environment() -> None:
+def test_cdi_alone_sets_no_environment() -> None:
     grant = offer(Settings(device_list_strategy=("cdi-cri",), device_id_strategy="index")).grant
     assert grant.cdi_devices == (cdi.device("0"),)
-    assert grant.envs == (("NVIDIA_VISIBLE_DEVICES", "0"),)
+    assert grant.envs == ()
+
+
+def test_cdi_beside_the_environment() -> None:
+    grant = offer(Settings(device_list_strategy=("envvar", "cdi-cri"))).grant
+    assert grant.cdi_devices == (cdi.device("all"),)
+    assert grant.envs == (("NVIDIA_VISIBLE_DEVICES", "all"),)
 
 
 def test_nodes_can_be_left_to_the_runtime() -> None:
@@ -74,19 +78,3 @@ def test_two_shares_are_given_only_where_that_is_wanted() -> None:
     offer(Settings(sharing=Sharing(4, fail_requests_greater_than_one=False))).check("nvidia.com/gpu", asked)
     with pytest.raises(RefusedRequestError, match="ask for 1"):
         offer(Settings(sharing=Sharing(4))).check("nvidia.com/gpu", asked)
-
-
-@given(st.lists(st.text()), st.lists(st.text()), st.integers(-5, 20))
-def test_a_preference_is_a_choice_among_what_is_there(
-    available: list[str], forced: list[str], size: int
-) -> None:
-    chosen = preferred(available, forced, size)
-    everything = {*available, *forced}
-    assert len(chosen) == len(set(chosen)) == max(0, min(size, len(everything)))
-    assert set(chosen) <= everything
-    if len(set(forced)) <= size:
-        assert set(forced) <= set(chosen)
-
-
-def test_replicas_are_preferred_by_number() -> None:
-    assert preferred(["igpu0::10", "igpu0::9", "igpu0::2"], [], 2) == ["igpu0::2", "igpu0::9"]

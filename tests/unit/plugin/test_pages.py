@@ -13,10 +13,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import Settings, Sharing
-from tegra_device_plugin.kubelet.registration import Registrar
-from tegra_device_plugin.kubelet.server import Advertised
+from tegra_device_plugin.kubelet.registrar import Registrar
+from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry import httpd, pages
-from tegra_device_plugin.telemetry.exposition import Counters, Metric, exposition
+from tegra_device_plugin.telemetry.exposition import Metric, exposition
 from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
 
 from tests import boards
@@ -80,7 +81,7 @@ async def test_healthz_fails_when_a_loop_has_stopped(plugin: Plugin) -> None:
 async def test_readyz_fails_without_a_kubelet(plugin: Plugin) -> None:
     assert "no kubelet" in plugin.pages.readyz().text
     endpoint: Any = SimpleNamespace(streams=1)
-    plugin.registrar.endpoint = endpoint
+    plugin.registrar._endpoint = endpoint
     assert plugin.pages.readyz().status == HTTPStatus.OK
 
 

@@ -3,146 +3,189 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
 
 import pytest
-from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet.registration import (
-    LONGEST_NAME,
-    MAX_SOCKET_PATH,
+    PATIENCE,
+    RETRY,
+    Backoff,
     Facts,
-    Pace,
+    GiveWay,
+    Register,
     Registered,
-    StaleMountError,
-    accepts,
-    check_length,
-    check_mount,
-    reason_to_register,
-    retry_delays,
-    sweep,
+    State,
+    Wait,
+    accepted,
+    failed,
+    observe,
+    step,
+    stood_by,
+    unheard,
 )
 from tegra_device_plugin.system.directorywatch import Identity
 
+GPU = "nvidia.com/gpu"
 KUBELET = Identity(1, 10, 100)
 OWN = Identity(1, 11, 101)
-WELL = Facts(resource="nvidia.com/gpu", kubelet=KUBELET, own_socket=OWN, streams=1)
-DONE = Registered("nvidia.com/gpu", KUBELET, OWN, stream_until=2.0)
+WELL = Facts(resource=GPU, kubelet=KUBELET, own_socket=OWN, streams=1, dialled=True)
+FRESH = Facts(resource=GPU, kubelet=KUBELET)
+DONE = State(registered=Registered(GPU, KUBELET, OWN, stream_until=2.0), was_registered=True, kubelet=KUBELET)
+
+
+def decide(facts: Facts, state: State, now: float) -> Wait | Register | GiveWay:
+    """Look and decide."""
+    return step(facts, observe(facts, state, now), now)
+
+
+def reason(facts: Facts, state: State, now: float = 1.0) -> str:
+    """Say why to register."""
+    action = decide(facts, state, now)
+    assert isinstance(action, Register)
+    return action.reason
+
+
+def register(state: State, facts: Facts, now: float, own_socket: Identity = OWN) -> State:
+    """Register with success."""
+    seen = observe(facts, state, now)
+    action = step(facts, seen, now)
+    assert isinstance(action, Register)
+    return accepted(action, facts, seen, now, own_socket=own_socket, rivals=frozenset())
 
 
 def test_nothing_to_do_while_all_is_as_registered() -> None:
-    assert reason_to_register(WELL, DONE, True, now=100.0) is None
+    assert decide(WELL, DONE, 100.0) == Wait()
+
+
+def test_the_first_registration_comes_at_once() -> None:
+    assert decide(FRESH, State(), 5.0) == Register("not registered yet", GPU, KUBELET)
 
 
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
         (replace(WELL, kubelet=Identity(1, 12, 100)), "the kubelet started anew"),
-        (
-            replace(WELL, kubelet=Identity(1, 10, 105)),
-            "the kubelet started anew",
-        ),  # the same inode, used again
+        # The same inode, used again.
+        (replace(WELL, kubelet=Identity(1, 10, 105)), "the kubelet started anew"),
         (replace(WELL, resource="nvidia.com/gpu.shared"), "the resource was nvidia.com/gpu before"),
         (replace(WELL, own_socket=None), "the plugin's own socket is gone"),
-        (replace(WELL, rival_ended=True), "another instance of the plugin has ended"),
         (replace(WELL, streams=0), "the kubelet's stream ended"),
     ],
 )
 def test_any_difference_is_a_reason(facts: Facts, why: str) -> None:
-    assert reason_to_register(facts, DONE, True, now=1.0) == why
+    assert reason(facts, DONE) == why
 
 
 @pytest.mark.parametrize("facts", [replace(WELL, kubelet=None), replace(WELL, resource=None)])
-def test_without_kubelet_or_gpu_there_is_nothing_to_register(facts: Facts) -> None:
-    assert reason_to_register(facts, DONE, True, now=1.0) is None
-    assert reason_to_register(facts, None, False, now=1.0) is None
+@pytest.mark.parametrize("state", [DONE, State()])
+def test_without_kubelet_or_gpu_there_is_nothing_to_register(facts: Facts, state: State) -> None:
+    assert decide(facts, state, 1.0) == Wait()
 
 
 def test_a_kubelet_may_take_its_time_to_dial_but_not_for_ever() -> None:
-    silent = replace(WELL, streams=0)
-    assert reason_to_register(silent, DONE, False, now=1.9) is None
-    assert reason_to_register(silent, DONE, False, now=2.0) == "the kubelet opened no stream"
+    silent = replace(WELL, streams=0, dialled=False)
+    assert decide(silent, DONE, 0.5) == Wait(1.5)
+    assert reason(silent, DONE, now=2.0) == "the kubelet opened no stream"
 
 
-def test_retries_slow_down_to_a_limit() -> None:
-    assert list(islice(retry_delays(Pace(first_retry=1, last_retry=5)), 5)) == [1, 2, 4, 5, 5]
+def test_a_rival_that_ends_is_a_reason_once() -> None:
+    rival = frozenset({"tegra-gpu-1-0.sock"})
+    state = observe(replace(WELL, rivals=rival), DONE, 1.0)
+    assert step(replace(WELL, rivals=rival), state, 1.0) == Wait()
+    assert reason(WELL, state) == "another instance of the plugin has ended"
+    assert decide(WELL, register(state, WELL, 1.0), 1.1) == Wait()
 
 
-def test_sweep_removes_the_dead_and_leaves_the_living(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # relative paths: pytest's own are too long for a socket's address
-    with socket.socket(socket.AF_UNIX) as living, socket.socket(socket.AF_UNIX) as dead:
-        living.bind("tegra-gpu-2-0.sock")
-        living.listen()
-        dead.bind("tegra-gpu-1-0.sock")
-        Path("other.sock").touch()
-        sweep(Path())
-        assert sorted(path.name for path in Path().iterdir()) == ["other.sock", "tegra-gpu-2-0.sock"]
+def test_a_newer_instance_is_given_way_to_but_only_by_whoever_was_registered() -> None:
+    newer = frozenset({"tegra-gpu-ffffffffffffffff-0.sock"})
+    cut = replace(WELL, streams=0, rivals=newer, superseded=True)
+    assert decide(replace(WELL, rivals=newer, superseded=True), DONE, 1.0) == Wait()
+    assert decide(cut, DONE, 1.0) == GiveWay()
+    standing_by = stood_by(DONE)
+    alone = replace(FRESH, rivals=newer, superseded=True)
+    assert decide(alone, standing_by, 2.0) == Wait()
+    assert reason(FRESH, standing_by, 3.0) == "not registered yet"
+    assert reason(alone, State(), 1.0) == "not registered yet"
 
 
-def test_a_directory_whose_name_is_too_long_for_sockets_is_refused() -> None:
-    check_length(Path("/var/lib/kubelet/device-plugins"))
-    fits = Path("/" + "a" * (MAX_SOCKET_PATH - LONGEST_NAME - 1))
-    check_length(fits)
-    with pytest.raises(OSError, match="by 1 bytes"):
-        check_length(Path(f"{fits}a"))
+def test_a_backoff_doubles_up_to_its_cap_and_can_begin_again() -> None:
+    delay, seen = Backoff(first=1.0, cap=5.0), []
+    for _ in range(5):
+        seen.append(delay.seconds)
+        delay = delay.longer()
+    assert seen == [1.0, 2.0, 4.0, 5.0, 5.0]
+    assert delay.reset().seconds == 1.0
 
 
-def test_a_directory_deleted_under_its_mount_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_mount(tmp_path)
-    check_mount(tmp_path / "absent")
-    mounted = tmp_path / "mounted"
-    mounted.mkdir()
-    monkeypatch.chdir(mounted)  # like a mount, a working directory outlives its name
-    mounted.rmdir()
-    with pytest.raises(StaleMountError, match="deleted on the host"):
-        check_mount(Path())
+def test_a_backoff_stays_at_its_cap_for_ever() -> None:
+    delay = RETRY
+    for _ in range(10_000):
+        delay = delay.longer()
+    assert delay.seconds == RETRY.cap
 
 
-def test_a_full_queue_is_not_a_dead_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as first:
-        busy.bind("busy")
-        busy.listen(0)
-        first.connect("busy")
-        with socket.socket(socket.AF_UNIX) as second:
-            second.setblocking(False)
-            assert second.connect_ex("busy") != 0  # the queue is full indeed
-        assert accepts(Path("busy"))
+def test_attempts_that_fail_come_ever_later() -> None:
+    state, now, pauses = State(), 0.0, []
+    for _ in range(12):
+        state = failed(observe(FRESH, state, now), now)
+        waiting = decide(FRESH, state, now)
+        assert isinstance(waiting, Wait) and waiting.seconds is not None
+        pauses.append(waiting.seconds)
+        now += waiting.seconds
+        assert isinstance(decide(FRESH, state, now), Register)
+    assert pauses[0] == pytest.approx(RETRY.first)
+    assert pauses[1] == pytest.approx(2 * RETRY.first)
+    assert pauses[-1] == pytest.approx(RETRY.cap)
 
 
-def test_messages_on_the_wire_are_those_of_kubernetes() -> None:
-    """Bytes written by hand after the field numbers of pkg/apis/deviceplugin/v1beta1/api.proto."""
-    register = b"\x0a\x07v1beta1\x12\x01s\x1a\x01r\x22\x02\x10\x01"
-    assert api.RegisterRequest.FromString(register) == api.RegisterRequest(
-        version="v1beta1",
-        endpoint="s",
-        resource_name="r",
-        options=api.DevicePluginOptions(get_preferred_allocation_available=True),
-    )
-    devices = b"\x0a\x0e\x0a\x01g\x12\x02OK\x1a\x05\x0a\x03\x08\x90\x03"
-    node = api.TopologyInfo(nodes=[api.NUMANode(ID=400)])
-    assert api.ListAndWatchResponse(devices=[api.Device(ID="g", health="OK", topology=node)]) == (
-        api.ListAndWatchResponse.FromString(devices)
-    )
-    container = b"\x0a\x06\x0a\x01k\x12\x01v\x12\x08\x0a\x01c\x12\x01h\x18\x01"
-    container += b"\x1a\x09\x0a\x01c\x12\x01h\x1a\x01r\x2a\x03\x0a\x01n"
-    answer = b"\x0a" + bytes([len(container)]) + container
-    assert api.AllocateResponse.FromString(answer).container_responses[0] == api.ContainerAllocateResponse(
-        envs={"k": "v"},
-        mounts=[api.Mount(container_path="c", host_path="h", read_only=True)],
-        devices=[api.DeviceSpec(container_path="c", host_path="h", permissions="r")],
-        cdi_devices=[api.CDIDevice(name="n")],
-    )
-    preferred = b"\x0a\x08\x0a\x01a\x12\x01b\x18\x02"
-    assert api.PreferredAllocationRequest.FromString(preferred).container_requests[0] == (
-        api.ContainerPreferredAllocationRequest(
-            available_deviceIDs=["a"], must_include_deviceIDs=["b"], allocation_size=2
-        )
-    )
-    assert api.AllocateRequest.FromString(b"\x0a\x03\x0a\x01a").container_requests[0].devices_ids == ["a"]
+def test_a_socket_that_nobody_listens_on_is_asked_often() -> None:
+    state = observe(FRESH, State(), 0.0)
+    for _ in range(12):
+        state = unheard(state, 10.0)
+    assert decide(FRESH, state, 10.0) == Wait(0.25)
+
+
+def test_a_new_kubelet_is_not_made_to_wait_for_what_the_old_one_did() -> None:
+    state = observe(FRESH, State(), 0.0)
+    for _ in range(12):
+        state = failed(state, 0.0)
+    anew = replace(FRESH, kubelet=Identity(1, 20, 200))
+    assert reason(anew, state, 0.1) == "not registered yet"
+    assert failed(observe(anew, state, 0.1), 0.1).not_before == pytest.approx(0.1 + RETRY.first)
+
+
+def test_a_kubelet_that_has_listened_for_long_is_asked_at_once_again() -> None:
+    state = observe(FRESH, State(), 0.0)
+    for _ in range(12):
+        state = failed(state, 0.0)
+    state = register(state, FRESH, 5.0)
+    state = observe(WELL, state, 6.0)
+    cut = replace(WELL, streams=0)
+    assert decide(cut, state, 6.5) == Wait(3.5)
+    state = observe(WELL, state, 11.0)
+    assert reason(cut, state, 11.5) == "the kubelet's stream ended"
+
+
+def test_a_kubelet_that_never_dials_is_waited_for_longer_but_not_without_end() -> None:
+    undialled = replace(WELL, streams=0, dialled=False)
+    state, now, patience = register(State(), FRESH, 0.0), 0.0, []
+    for _ in range(8):
+        assert state.registered
+        patience.append(state.registered.stream_until - now)
+        now = state.registered.stream_until
+        state = register(state, undialled, now)
+    assert patience[:3] == [2.0, 4.0, 8.0]
+    assert patience[-1] == PATIENCE.cap
+    dialled = replace(WELL, streams=0)
+    state = register(state, dialled, now + 100)
+    assert state.registered and state.registered.stream_until == now + 100 + PATIENCE.first
+
+
+def test_a_new_kubelet_is_met_with_new_patience() -> None:
+    undialled = replace(WELL, streams=0, dialled=False)
+    state = register(State(), FRESH, 0.0)
+    for now in (2.0, 6.0, 14.0):
+        state = register(state, undialled, now)
+    anew = replace(undialled, kubelet=Identity(1, 20, 200))
+    state = register(state, anew, 15.0)
+    assert state.registered and state.registered.stream_until == 15.0 + PATIENCE.first

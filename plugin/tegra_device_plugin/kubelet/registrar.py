@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the kubelet's socket directory, and does what registration.py decides.
+
+Events only make it look sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from grpc import aio
+
+from tegra_device_plugin.kubelet import api_pb2 as api
+from tegra_device_plugin.kubelet import registration, sockets
+from tegra_device_plugin.kubelet.registration import Facts, GiveWay, Register, State, Wait
+from tegra_device_plugin.kubelet.server import Endpoint
+from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.counters import Counters
+from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
+
+API_VERSION = "v1beta1"
+
+# Between looks, in seconds: where changes are heard by events this is the safety net.
+LOOK_SECONDS = 5.0
+LOOK_WITHOUT_EVENTS_SECONDS = 0.25
+# For one Register: newer kubelets dial the plugin inside it and allow themselves 10 s.
+REGISTER_SECONDS = 12.0
+
+logger = logging.getLogger(__name__)
+
+
+class NewKubeletError(Exception):
+    """Another kubelet is there than the one that was asked: its answer means nothing any more."""
+
+
+class Registrar:
+    """Keeps the current offer registered with whatever kubelet is there."""
+
+    def __init__(self, directory: Path, advertised: Advertised, counted: Counters) -> None:
+        self.looked_at = 0.0
+        self._directory = directory
+        self._kubelet_socket = directory / sockets.KUBELET_SOCKET
+        self._advertised = advertised
+        self._counted = counted
+        self._state = State()
+        self._endpoint: Endpoint | None = None
+        self._retiring: list[Endpoint] = []
+        self._waiting_for: str | None = None
+        self._wake = asyncio.Event()
+        advertised.on_publish = self._wake.set
+
+    @property
+    def connected(self) -> bool:
+        """True while the kubelet is listening to the current registration."""
+        return self._endpoint is not None and self._endpoint.streams > 0
+
+    @property
+    def streams(self) -> int:
+        """Open streams, of all registrations."""
+        return sum(endpoint.streams for endpoint in self._endpoints)
+
+    async def run(self) -> None:
+        """Keep registered until cancelled; then end the streams and remove the sockets.
+
+        Raises OSError when no socket in the directory can ever work.
+        """
+        sockets.check_length(self._directory)
+        sockets.sweep(self._directory)
+        with DirectoryWatch(self._directory, self._wake.set) as watch:
+            try:
+                while True:
+                    self._wake.clear()
+                    pause = LOOK_SECONDS if watch.rearm() else LOOK_WITHOUT_EVENTS_SECONDS
+                    await waiting.happens(self._wake, await self._turn(pause))
+            finally:
+                await self._stop_all()
+
+    async def _turn(self, pause: float) -> float:
+        """Look once and do what is needed; give the seconds until the next look, `pause` at most."""
+        facts = self._look()
+        self.looked_at = now = _now()
+        self._state = registration.observe(facts, self._state, now)
+        match registration.step(facts, self._state, now):
+            case Register() as register:
+                await self._register(register, facts, pause)
+                return 0.0
+            case GiveWay():
+                logger.info("a newer instance of the plugin serves here: standing by")
+                await self._stop_all()
+                self._state = registration.stood_by(self._state)
+            case Wait(seconds) if seconds is not None:
+                pause = min(pause, seconds)
+        if facts.resource and not facts.kubelet:
+            self._say_waiting(f"there is no {self._kubelet_socket}")
+        await self._retire()
+        return pause
+
+    @property
+    def _endpoints(self) -> tuple[Endpoint, ...]:
+        return (*self._retiring, self._endpoint) if self._endpoint else tuple(self._retiring)
+
+    def _look(self) -> Facts:
+        sockets.check_mount(self._directory)
+        offer, endpoint, rivals = self._advertised.offer, self._endpoint, self._rivals()
+        return Facts(
+            resource=offer.resource if offer else None,
+            kubelet=Identity.of(self._kubelet_socket),
+            own_socket=Identity.of(endpoint.path) if endpoint else None,
+            streams=endpoint.streams if endpoint else 0,
+            dialled=endpoint is not None and endpoint.dialled,
+            rivals=rivals,
+            superseded=any(map(sockets.is_newer, rivals)),
+        )
+
+    def _rivals(self) -> frozenset[str]:
+        return sockets.serving(self._directory) - {endpoint.name for endpoint in self._endpoints}
+
+    async def _register(self, register: Register, facts: Facts, pause: float) -> None:
+        """Register on a new socket; see every `pause` seconds whether the same kubelet is there."""
+        if not sockets.accepts(self._kubelet_socket):
+            self._say_waiting(f"nobody listens on {self._kubelet_socket}")
+            self._state = registration.unheard(self._state, _now())
+            return
+        endpoint = Endpoint(
+            self._directory, register.resource, self._advertised, self._counted, self._wake.set
+        )
+        try:
+            await endpoint.start()
+            await self._call(endpoint, register.kubelet, pause)
+        except (OSError, aio.AioRpcError, NewKubeletError) as error:
+            await endpoint.stop()
+            self._state = registration.failed(self._state, _now())
+            if not isinstance(error, NewKubeletError):
+                self._counted.failed_registrations += 1
+                logger.warning("cannot register %s (%s): %s", register.resource, register.reason, _say(error))
+            return
+        except BaseException:
+            await endpoint.stop()
+            raise
+        self._waiting_for = None
+        self._counted.registrations += 1
+        logger.info("registered %s as %s (%s)", register.resource, endpoint.name, register.reason)
+        if self._endpoint:
+            self._retiring.append(self._endpoint)
+        self._endpoint = endpoint
+        self._state = registration.accepted(
+            register, facts, self._state, _now(), own_socket=endpoint.identity, rivals=self._rivals()
+        )
+
+    async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:
+        """Ask the kubelet; give up as soon as another one is there, for then the answer means nothing."""
+        request = api.RegisterRequest(
+            version=API_VERSION,
+            endpoint=endpoint.name,
+            resource_name=endpoint.resource,
+            options=endpoint.options,
+        )
+        # A subchannel shared with an earlier attempt would bring that one's reconnection back-off along.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with aio.insecure_channel(f"unix:{self._kubelet_socket}", options=options) as channel:
+            register = channel.unary_unary(
+                "/v1beta1.Registration/Register", api.RegisterRequest.SerializeToString, api.Empty.FromString
+            )
+            call = asyncio.ensure_future(register(request, timeout=REGISTER_SECONDS))
+            call.add_done_callback(lambda _: self._wake.set())
+            try:
+                while not call.done():
+                    self._wake.clear()
+                    if Identity.of(self._kubelet_socket) != kubelet:
+                        raise NewKubeletError
+                    await waiting.happens(self._wake, pause)
+                await call
+            finally:
+                call.cancel()
+                # A failed call's exception refers to this frame. If that referred to the call, the channel
+                # would stay connected until the collector of cyclic garbage comes.
+                del call
+
+    async def _retire(self) -> None:
+        """Stop the endpoints of earlier registrations that nobody listens to, or that have been replaced."""
+        done = [endpoint for endpoint in self._retiring if self.connected or not endpoint.streams]
+        self._retiring = [endpoint for endpoint in self._retiring if endpoint not in done]
+        for endpoint in done:
+            await endpoint.stop()
+
+    async def _stop_all(self) -> None:
+        endpoints, self._endpoint, self._retiring = self._endpoints, None, []
+        await asyncio.gather(*(endpoint.stop() for endpoint in endpoints))
+
+    def _say_waiting(self, what: str) -> None:
+        if what != self._waiting_for:
+            logger.info("waiting for the kubelet: %s", what)
+            self._waiting_for = what
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _say(error: Exception) -> str:
+    if isinstance(error, aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kubelet's directory of plugin sockets: names, who serves there, what is left over."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+KUBELET_SOCKET = "kubelet.sock"
+MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
+
+_PREFIX = "tegra-gpu-"
+_SUFFIX = ".sock"
+
+# Socket names carry the start of the process, so that two instances can tell which is the newer one, and a
+# number per registration: newer kubelets answer a Register of a socket path they still track without
+# dialling it.
+INSTANCE = f"{_PREFIX}{time.time_ns():016x}"
+_NUMBERS = itertools.count()
+_LONGEST_NAME = f"{INSTANCE}-{10**9}{_SUFFIX}"
+
+logger = logging.getLogger(__name__)
+
+
+class StaleMountError(OSError):
+    """The directory that this container has mounted does not exist any more."""
+
+
+def new_name() -> str:
+    """Give a name for a socket that this process has not had yet."""
+    return f"{INSTANCE}-{next(_NUMBERS)}{_SUFFIX}"
+
+
+def is_newer(name: str) -> bool:
+    """Tell whether the socket `name` belongs to a process of this plugin that started later than this one."""
+    return name > INSTANCE and not name.startswith(f"{INSTANCE}-")
+
+
+def serving(directory: Path) -> frozenset[str]:
+    """Names of the sockets in `directory` on which instances of this plugin serve, this one's included."""
+    return frozenset(name for name in _names(directory) if accepts(directory / name))
+
+
+def sweep(directory: Path) -> None:
+    """Remove the sockets that killed instances left behind; a living one's answer."""
+    for name in _names(directory):
+        if not accepts(directory / name):
+            with suppress(OSError):
+                (directory / name).unlink()
+                logger.info("removed the stale socket %s", name)
+
+
+def accepts(path: Path) -> bool:
+    """Tell whether somebody listens on the unix socket at `path`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # the queue is full: busy, not dead
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def check_length(directory: Path) -> None:
+    """Raise OSError if the sockets in `directory` would have longer paths than a socket's address takes."""
+    spare = MAX_SOCKET_PATH - len(os.fsencode(directory / _LONGEST_NAME))
+    if spare < 0:
+        raise OSError(f"{directory}: too long for the sockets in it, by {-spare} bytes")
+
+
+def check_mount(directory: Path) -> None:
+    """Raise StaleMountError if `directory` was deleted under a mount of it, which never shows a new one.
+
+    A container that starts again gets the new one; ending is all that can be done about it from inside.
+    """
+    with suppress(FileNotFoundError):
+        if directory.stat().st_nlink == 0:
+            raise StaleMountError(
+                f"{directory} was deleted on the host, and this container still has the deleted one: "
+                "it has to start again"
+            )
+
+
+def _names(directory: Path) -> Iterator[str]:
+    """Give the sockets of this plugin's instances, dead or alive; none if the directory is gone."""
+    with suppress(OSError):
+        for name in os.listdir(directory):  # noqa: PTH208 - names are all that is wanted
+            if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
+                yield name

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin ends when told, whatever happens at that moment. A node's shutdown is full of coincidences."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import itertools
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.config import settings
+from tegra_device_plugin.config.watch import ConfigWatch
+from tegra_device_plugin.daemon import Daemon
+from tegra_device_plugin.kubelet import sockets
+from tegra_device_plugin.signals import Signals
+
+from tests.conformance.conftest import Start
+from tests.conformance.fake_kubelet import FakeKubelet
+from tests.conformance.plugin import Plugin, running
+
+pytestmark = pytest.mark.parametrize("generation", ["1.36"])
+
+COINCIDENCES = 1000
+SEED = 13
+
+CONFIG = (
+    "version: v1\nsharing: {{timeSlicing: {{resources: [{{name: nvidia.com/gpu, replicas: {replicas}}}]}}}}\n"
+)
+ELSEWHERE = CONFIG + "flags: {{plugin: {{metricsAddress: '127.0.0.1:0'}}}}\n"
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    """The signals of this process, given back at the end."""
+    signals = Signals()
+    yield signals
+    signals.ended = False
+    signals.release()
+    faulthandler.cancel_dump_traceback_later()
+
+
+class Life:
+    """A plugin in this process' own event loop, where a signal and an event can come in the same turn."""
+
+    def __init__(self, kubelet: FakeKubelet, board: Path, file: Path, signals: Signals) -> None:
+        self.kubelet = kubelet
+        self.file = file
+        self._places = {
+            "HOST_ROOT": str(board),
+            "DEVICE_PLUGIN_DIR": str(kubelet.directory),
+            "LOG_LEVEL": "error",
+        }
+        self._signals = signals
+        self._numbers = itertools.cycle(range(2, 8))
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Start."""
+        self.file.write_text(CONFIG.format(replicas=2))
+        self._signals.ended = False
+        watch = ConfigWatch(self.file, lambda: settings.load(self.file, self._places, {})[0])
+        self._task = asyncio.ensure_future(Daemon(watch, self._signals).run())
+
+    def end(self) -> None:
+        """Send what a kubelet sends."""
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def ended(self) -> bool:
+        """Tell whether it ends in time, and leaves nothing behind."""
+        assert self._task is not None
+        done, _ = await asyncio.wait((self._task,), timeout=5)
+        faulthandler.cancel_dump_traceback_later()
+        if done:
+            self._task.result()
+        return bool(done) and not sockets.serving(self.kubelet.directory)
+
+    async def nothing(self) -> None:
+        """Only the signal comes."""
+
+    async def unrelated_file(self) -> None:
+        """Something changes in the socket directory."""
+        (self.kubelet.directory / "DEPRECATION").write_text("again")
+
+    async def own_socket_goes(self) -> None:
+        """The plugin's own socket is removed."""
+        for name in sockets.serving(self.kubelet.directory):
+            (self.kubelet.directory / name).unlink()
+
+    async def stream_ends(self) -> None:
+        """The kubelet hangs up."""
+        await self.kubelet.cut()
+
+    async def kubelet_restarts(self) -> None:
+        """Another kubelet is there."""
+        await self.kubelet.restart()
+
+    async def settings_change(self) -> None:
+        """Another number of replicas is to be offered."""
+        self.file.write_text(CONFIG.format(replicas=next(self._numbers)))
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    async def new_places(self) -> None:
+        """Settings change that make the plugin start anew."""
+        self.file.write_text(ELSEWHERE.format(replicas=next(self._numbers)))
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+@pytest.fixture
+async def life(kubelet: FakeKubelet, board: Path, tmp_path: Path, signals: Signals) -> AsyncIterator[Life]:
+    """A plugin that has not begun yet, beside a kubelet."""
+    yield Life(kubelet, board, tmp_path / "config.yaml", signals)
+
+
+EVENTS: tuple[Callable[[Life], Awaitable[None]], ...] = (
+    Life.nothing,
+    Life.unrelated_file,
+    Life.own_socket_goes,
+    Life.stream_ends,
+    Life.kubelet_restarts,
+    Life.settings_change,
+    Life.new_places,
+)
+
+
+async def turns(number: int) -> None:
+    """Let the event loop turn so many times."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def test_a_thousand_ends_that_coincide_with_an_event(life: Life) -> None:
+    chance = random.Random(SEED)  # noqa: S311 - the same coincidences in each run
+    for number in range(COINCIDENCES):
+        event = EVENTS[number % len(EVENTS)]
+        started, before, between = chance.random() < 0.8, chance.randrange(40), chance.randrange(6)
+        life.begin()
+        if started:
+            await life.kubelet.until_allocatable(2, seconds=10)
+        await turns(before)
+        await event(life)
+        await turns(between)
+        life.end()
+        where = f"{number}: {event.__name__}, started {started}, {before} turns before, {between} between"
+        assert await life.ended(), where
+
+
+def takes_sigterm(pid: int) -> bool:
+    """Tell whether the process has a handler for SIGTERM."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (caught,) = (line.split()[1] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) & 1 << signal.SIGTERM - 1)
+
+
+def child_of(plugin: Plugin) -> int | None:
+    """Give the only child of the process that was started, None as long as there is none."""
+    pid = plugin.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else None
+
+
+async def until_it_takes_signals(plugin: Plugin) -> int:
+    """Wait for the child of the process that was started; give its number."""
+    async with asyncio.timeout(10):
+        while not ((pid := child_of(plugin)) and takes_sigterm(pid)):  # noqa: ASYNC110 - another process: nothing to await
+            await asyncio.sleep(0.001)
+        return pid
+
+
+async def until_it_says(plugin: Plugin, text: bytes) -> None:
+    """Wait until its log has `text`."""
+    async with asyncio.timeout(10):
+        while text not in plugin.log.read_bytes():  # noqa: ASYNC110 - another process: nothing to await
+            await asyncio.sleep(0.001)
+
+
+async def test_the_first_process_of_a_container_ends_during_its_start(
+    pytestconfig: pytest.Config, kubelet: FakeKubelet, board: Path, directory: Path
+) -> None:
+    # The kernel drops a signal that the first process of a namespace has no handler for.
+    own = "unshare --user --map-root-user --pid --fork --kill-child"
+    command = f"{own} {pytestconfig.getoption('--plugin-command')}"
+    for number in range(20):
+        async with running(command, board, directory) as plugin:
+            pid = await until_it_takes_signals(plugin)
+            await asyncio.sleep(number * 0.01)  # how far its start has come
+            os.kill(pid, signal.SIGTERM)
+            assert await plugin.ended() == 0, f"after {number * 10} ms"
+    assert not sockets.serving(directory)
+
+
+async def test_an_end_in_a_process_of_its_own_that_coincides_with_a_file(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
+    for number in range(15):
+        async with start() as plugin:
+            await kubelet.until_allocatable()
+            (directory / "DEPRECATION").write_text(str(number))
+            plugin.signal(signal.SIGTERM)
+            assert await plugin.ended() == 0, f"try {number}"
+            await kubelet.until_allocatable(0)
+
+
+async def test_an_end_while_it_starts_anew(kubelet: FakeKubelet, start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    for number in range(10):
+        file.write_text(CONFIG.format(replicas=2))
+        async with start(f"--config={file}") as plugin:
+            await kubelet.until_allocatable(2)
+            file.write_text(ELSEWHERE.format(replicas=2))
+            plugin.signal(signal.SIGHUP)
+            await until_it_says(plugin, b"starting anew")
+            await asyncio.sleep(number * 0.005)  # how far it has come
+            plugin.signal(signal.SIGTERM)
+            assert await plugin.ended() == 0, f"after {number * 5} ms"
+            await kubelet.until_allocatable(0)
+
+
+async def test_two_signals_end_it_at_once(kubelet: FakeKubelet, start: Start) -> None:
+    async with start() as plugin:
+        await kubelet.until_allocatable()
+        plugin.signal(signal.SIGTERM)
+        plugin.signal(signal.SIGINT)
+        assert await plugin.ended() in (0, 128 + signal.SIGINT)
+
+
+async def test_its_end_waits_for_no_kubelet(kubelet: FakeKubelet, start: Start) -> None:
+    kubelet.fault = "hang"
+    async with start() as plugin:
+        await kubelet.until(lambda: bool(kubelet.requests), "registration")
+        plugin.signal(signal.SIGTERM)
+        assert await plugin.ended() == 0

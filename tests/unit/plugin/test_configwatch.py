@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the configuration is read again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.config.settings import Settings
+from tegra_device_plugin.config.watch import ConfigWatch
+
+
+class Reader:
+    """A file, and how often it was read."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.file.write_text("0")
+        self.texts: list[str] = []
+        self.watch = ConfigWatch(file, self._load)
+        self.watch.read()
+
+    def _load(self) -> Settings:
+        self.texts.append(self.file.read_text())
+        return Settings()
+
+
+async def soon(waiting: Awaitable[None]) -> None:
+    """Wait, but not for ever."""
+    async with asyncio.timeout(5):
+        await waiting
+
+
+async def quiet(reader: Reader) -> bool:
+    """Tell whether nothing is left to be read, without waiting."""
+    changed = asyncio.ensure_future(reader.watch.changed())
+    await asyncio.sleep(0)
+    changed.cancel()
+    await asyncio.wait((changed,))
+    return changed.cancelled()
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    """A file that was read once."""
+    return Reader(tmp_path / "config.yaml")
+
+
+async def test_an_edit_between_reading_and_watching_is_not_lost(reader: Reader) -> None:
+    reader.file.write_text("edited")
+    await soon(reader.watch.changed())
+    reader.watch.read()
+    assert reader.texts[-1] == "edited"
+    assert await quiet(reader)
+
+
+async def test_an_edit_while_it_is_read_is_not_lost(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("0")
+
+    def load() -> Settings:
+        file.write_text("edited meanwhile")
+        return Settings()
+
+    watch = ConfigWatch(file, load)
+    watch.read()
+    await soon(watch.changed())
+
+
+async def test_an_edit_is_heard(reader: Reader) -> None:
+    changed = asyncio.ensure_future(reader.watch.changed())
+    await asyncio.sleep(0)
+    assert not changed.done()
+    reader.file.write_text("edited")
+    await soon(changed)
+
+
+async def test_asking_is_enough_and_lasts_for_one_reading(reader: Reader) -> None:
+    reader.watch.ask()
+    await soon(reader.watch.changed())
+    reader.watch.read()
+    assert await quiet(reader)
+
+
+async def test_without_a_file_only_asking_counts() -> None:
+    watch = ConfigWatch(None, Settings)
+    assert watch.read() == Settings()
+    changed = asyncio.ensure_future(watch.changed())
+    await asyncio.sleep(0)
+    assert not changed.done()
+    watch.ask()
+    await soon(changed)
+
+
+async def test_a_file_that_goes_counts_as_changed(reader: Reader) -> None:
+    reader.file.unlink()
+    await soon(reader.watch.changed())

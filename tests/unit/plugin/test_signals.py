@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process does at a signal, whatever it is doing. Each test is a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tegra_device_plugin.signals import END_SECONDS
+
+PLUGIN = Path(__file__).parents[3] / "plugin"
+BEGIN = "import signal, time; from tegra_device_plugin import signals; asked = signals.Signals(); "
+HANG = "print('ready', flush=True); exec('while True: time.sleep(60)')"
+
+
+def start(program: str) -> subprocess.Popen[str]:
+    """Start a Python program, and wait until it says that it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BEGIN + program],
+        cwd=PLUGIN,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_at_once_what_ignores_the_first(number: signal.Signals) -> None:
+    process = start(HANG)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.2)
+    process.send_signal(number)
+    process.communicate(timeout=10)
+    assert process.returncode == 128 + number
+
+
+def test_what_hangs_is_ended_and_says_where() -> None:
+    process = start("signals.END_SECONDS = 0.2; " + HANG)
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert "Timeout" in error and "time.sleep" not in error and 'File "<string>"' in error
+
+
+@pytest.mark.parametrize(
+    ("sent", "heard"), [("SIGTERM", "True False"), ("SIGINT", "True False"), ("SIGHUP", "False True")]
+)
+@pytest.mark.parametrize("listens_first", [True, False])
+def test_a_signal_is_heard_before_and_after_the_loop_listens(
+    sent: str, heard: str, listens_first: bool
+) -> None:
+    raise_it, listen = f"signal.raise_signal(signal.{sent})", "asked.listen(heard.set)"
+    steps = (listen, raise_it) if listens_first else (raise_it, listen)
+    program = f"""
+import asyncio
+async def main():
+    heard = asyncio.Event()
+    {steps[0]}
+    {steps[1]}
+    await heard.wait()
+    print(asked.ended, asked.reload)
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + program],
+        cwd=PLUGIN,
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    assert done.stdout.strip() == heard
+
+
+def test_whoever_gives_the_signals_back_ends_by_the_one_that_came() -> None:
+    program = (
+        "signal.raise_signal(signal.SIGTERM); print('ready', flush=True); asked.release(); time.sleep(60)"
+    )
+    assert start(program).wait(10) == -signal.SIGTERM
+
+
+def test_released_signals_are_as_before() -> None:
+    process = start("asked.release(); " + HANG)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == -signal.SIGTERM
+
+
+def test_the_manifest_allows_more_time_than_an_end_takes() -> None:
+    manifest = (PLUGIN / "deploy/base/daemonset.yaml").read_text()
+    spec = yaml.safe_load(manifest)["spec"]["template"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] > END_SECONDS

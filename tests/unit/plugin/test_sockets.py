@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket directory: who serves, what is left over, what can never work."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.kubelet.sockets import (
+    INSTANCE,
+    MAX_SOCKET_PATH,
+    StaleMountError,
+    accepts,
+    check_length,
+    check_mount,
+    is_newer,
+    new_name,
+    serving,
+    sweep,
+)
+
+
+def test_names_tell_instances_apart() -> None:
+    first, second = new_name(), new_name()
+    assert first != second
+    assert not is_newer(first)
+    assert not is_newer("tegra-gpu-0000000000000000-3.sock")
+    assert is_newer("tegra-gpu-ffffffffffffffff-0.sock")
+
+
+def test_those_that_serve_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # relative paths: pytest's own are too long for a socket's address
+    with socket.socket(socket.AF_UNIX) as living, socket.socket(socket.AF_UNIX) as other:
+        living.bind("tegra-gpu-2-0.sock")
+        living.listen()
+        other.bind("other.sock")
+        other.listen()
+        Path("tegra-gpu-1-0.sock").touch()
+        assert serving(Path()) == {"tegra-gpu-2-0.sock"}
+
+
+def test_a_directory_that_goes_has_no_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It goes between any two calls: whoever looks first whether it is there is no better off.
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    assert serving(tmp_path / "gone") == frozenset()
+    sweep(tmp_path / "gone")
+
+
+def test_sweep_removes_the_dead_and_leaves_the_living(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # relative paths: pytest's own are too long for a socket's address
+    with socket.socket(socket.AF_UNIX) as living, socket.socket(socket.AF_UNIX) as dead:
+        living.bind("tegra-gpu-2-0.sock")
+        living.listen()
+        dead.bind("tegra-gpu-1-0.sock")
+        Path("other.sock").touch()
+        sweep(Path())
+        assert sorted(path.name for path in Path().iterdir()) == ["other.sock", "tegra-gpu-2-0.sock"]
+
+
+def test_a_directory_whose_name_is_too_long_for_sockets_is_refused() -> None:
+    check_length(Path("/var/lib/kubelet/device-plugins"))
+    longest = f"/{INSTANCE}-{10**9}.sock"
+    fits = Path("/" + "a" * (MAX_SOCKET_PATH - len(longest) - 1))
+    check_length(fits)
+    with pytest.raises(OSError, match="by 1 bytes"):
+        check_length(Path(f"{fits}a"))
+
+
+def test_a_directory_deleted_under_its_mount_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_mount(tmp_path)
+    check_mount(tmp_path / "absent")
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    monkeypatch.chdir(mounted)  # like a mount, a working directory outlives its name
+    mounted.rmdir()
+    with pytest.raises(StaleMountError, match="deleted on the host"):
+        check_mount(Path())
+
+
+def test_a_full_queue_is_not_a_dead_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as first:
+        busy.bind("busy")
+        busy.listen(0)
+        first.connect("busy")
+        with socket.socket(socket.AF_UNIX) as second:
+            second.setblocking(False)
+            assert second.connect_ex("busy") != 0  # the queue is full indeed
+        assert accepts(Path("busy"))
