@@ -36,7 +36,6 @@ PENDING = frozenset(
         "docs/observability/README.md",
         "docs/offline.md",
         "docs/quickstart.md",
-        "docs/troubleshooting.md",
         "roles/bundle/README.md",
         "roles/gpu_device_plugin/README.md",
         "roles/gpu_status/README.md",
