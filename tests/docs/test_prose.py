@@ -28,7 +28,6 @@ PENDING = frozenset(
         "docs/compatibility.md",
         "docs/contributing.md",
         "docs/device-plugin.md",
-        "docs/fleet.md",
         "docs/hardware-in-the-loop.md",
         "docs/image.md",
         "docs/lab-k3s-standin.md",
