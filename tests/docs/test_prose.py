@@ -31,18 +31,6 @@ PENDING = frozenset(
         "docs/lab-k3s-standin.md",
         "docs/lab.md",
         "docs/quickstart.md",
-        "roles/bundle/README.md",
-        "roles/gpu_device_plugin/README.md",
-        "roles/gpu_status/README.md",
-        "roles/gpu_verify/README.md",
-        "roles/jetson_facts/README.md",
-        "roles/jtop/README.md",
-        "roles/k3s/README.md",
-        "roles/k3s_reset/README.md",
-        "roles/k3s_upgrade/README.md",
-        "roles/nvidia_docker/README.md",
-        "roles/power_mode/README.md",
-        "roles/preflight/README.md",
         "tests/molecule/README.md",
     }
 )
