@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write docs/compatibility.md and the tables of variables in the roles' READMEs."""
+"""Write docs/compatibility.md and the lists of variables in the roles' READMEs."""
 
 import sys
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a role's variables, from its argument_specs and defaults."""
+"""The list of a role's variables, from its argument_specs and defaults."""
 
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,58 +12,61 @@ import yaml
 BEGIN = "<!-- variables: from meta/argument_specs.yml, written by `python -m tests.docs` -->"
 END = "<!-- end of variables -->"
 LONGEST_DEFAULT = 60  # characters; a longer one is read better where it stands
+WRAP = textwrap.TextWrapper(width=118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 NO_VARIABLES = "The role has no variables."
 
 
 def markdown(text: str) -> str:
-    """A description of argument_specs as the text of a table's cell."""
-    return re.sub(r"C\((.*?)\)", r"`\1`", " ".join(text.split())).replace("|", "\\|")
+    """A description of argument_specs as Markdown."""
+    return re.sub(r"C\((.*?)\)", r"`\1`", " ".join(text.split()))
 
 
 def default_of(name: str, option: dict[str, Any], defaults: dict[str, Any]) -> str:
-    """What stands in the column `default`: a value, or how the role comes to one."""
+    """What is said of a variable's default: a value, or how the role comes to one."""
     if name not in defaults:
-        return "required" if option.get("required") else "none"
+        return "required" if option.get("required") else "no default"
     value = defaults[name]
     text = value if isinstance(value, str) else json.dumps(value)
-    if "{{" in text or len(text) > LONGEST_DEFAULT:
-        return "[computed](defaults/main.yml)" if "{{" in text else "[long](defaults/main.yml)"
-    return f"`{text}`".replace("|", "\\|") if text else "empty"
+    if "{{" in text:
+        return "default [computed](defaults/main.yml)"
+    if len(text) > LONGEST_DEFAULT:
+        return "default [long](defaults/main.yml)"
+    return f"default `{text}`" if text else "default empty"
 
 
-def table(options: dict[str, Any], defaults: dict[str, Any]) -> str:
-    """One line per variable, in the order of the specification."""
-    lines = ["| variable | type | default | what |", "|---|---|---|---|"]
+def listed(options: dict[str, Any], defaults: dict[str, Any]) -> str:
+    """One item per variable, in the order of the specification."""
+    items = []
     for name, option in options.items():
         kind = option["type"] + (f" of {option['elements']}" if "elements" in option else "")
         choices = option.get("choices")
         description = markdown(option["description"])
         if choices:
             description += f" One of {', '.join(f'`{choice}`' for choice in choices)}."
-        lines.append(f"| `{name}` | {kind} | {default_of(name, option, defaults)} | {description} |")
-    return "\n".join(lines)
+        items.append(f"* `{name}` ({kind}, {default_of(name, option, defaults)}): {description}")
+    return "\n".join(WRAP.fill(item) for item in items)
 
 
 def render(role: Path) -> str:
-    """The tables of all entry points of a role; an entry point's own variables only."""
+    """The lists of all entry points of a role; an entry point's own variables only."""
     entries = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
     path = role / "defaults/main.yml"
     defaults = (yaml.safe_load(path.read_text()) if path.exists() else None) or {}
     main = entries["main"].get("options") or {}
-    parts = [table(main, defaults) if main else NO_VARIABLES]
+    parts = [listed(main, defaults) if main else NO_VARIABLES]
     for name, entry in entries.items():
         if name == "main":
             continue
         own = {key: value for key, value in (entry.get("options") or {}).items() if value != main.get(key)}
-        parts.append(f"Entry point `{name}.yml`: {markdown(entry['short_description'])}.")
+        parts.append(WRAP.fill(f"Entry point `{name}.yml`: {markdown(entry['short_description'])}."))
         if own:
-            parts.append(table(own, defaults))
+            parts.append(listed(own, defaults))
     return "\n\n".join(parts)
 
 
-def put_in(readme: str, tables: str) -> str:
-    """The README with these tables between its two marks, at its end when it has none yet."""
+def put_in(readme: str, lists: str) -> str:
+    """The README with these lists between its two marks, at its end when it has none yet."""
     if BEGIN not in readme:
         readme = f"{readme.rstrip()}\n\n{BEGIN}\n{END}\n"
     before, rest = readme.split(BEGIN)
-    return f"{before}{BEGIN}\n{tables}\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n{lists}\n{END}{rest.split(END)[1]}"

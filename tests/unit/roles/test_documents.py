@@ -60,17 +60,21 @@ def test_every_variable_has_a_type_and_a_description_and_the_name_of_its_role(ro
 
 
 @pytest.mark.parametrize(
-    ("defaults", "option", "cell"),
+    ("defaults", "option", "words"),
     [
-        ({"x": 5}, {}, "`5`"),
-        ({"x": []}, {}, "`[]`"),
-        ({"x": "{{ other }}"}, {}, "[computed](defaults/main.yml)"),
+        ({"x": 5}, {}, "default `5`"),
+        ({"x": []}, {}, "default `[]`"),
+        ({"x": ""}, {}, "default empty"),
+        ({"x": "{{ other }}"}, {}, "default [computed](defaults/main.yml)"),
+        ({"x": "a" * 61}, {}, "default [long](defaults/main.yml)"),
         ({}, {"required": True}, "required"),
-        ({}, {}, "none"),
+        ({}, {}, "no default"),
     ],
 )
-def test_default_is_told_or_how_it_comes(defaults: dict[str, Any], option: dict[str, Any], cell: str) -> None:
-    assert variables.default_of("x", option, defaults) == cell
+def test_default_is_told_or_how_it_comes(
+    defaults: dict[str, Any], option: dict[str, Any], words: str
+) -> None:
+    assert variables.default_of("x", option, defaults) == words
 
 
 def test_readme_keeps_what_is_around_the_marks() -> None:
