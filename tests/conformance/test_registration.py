@@ -147,7 +147,8 @@ async def test_kubelet_socket_that_refuses_at_first(directory: Path, board: Path
         # The same file begins to answer: there is no event to hear.
         refusing.listen()
         refusing.setblocking(False)
-        accepted, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(refusing), 2)
+        async with asyncio.timeout(2):
+            accepted, _ = await asyncio.get_running_loop().sock_accept(refusing)
         accepted.close()
         refusing.close()
         plugin.signal(signal.SIGTERM)

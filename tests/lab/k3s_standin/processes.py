@@ -65,7 +65,8 @@ class Children:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGTERM)
                 try:
-                    await asyncio.wait_for(process.wait(), STOP_SECONDS)
+                    async with asyncio.timeout(STOP_SECONDS):
+                        await process.wait()
                 except TimeoutError:
                     log.warning("%s did not stop within %.0f s, killing it", name, STOP_SECONDS)
                     process.kill()

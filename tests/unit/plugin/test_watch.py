@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
 
 
@@ -23,7 +24,7 @@ async def test_changes_of_entries_are_heard(tmp_path: Path) -> None:
         ):
             changed.clear()
             change()
-            await asyncio.wait_for(changed.wait(), 5)
+            assert await waiting.happens(changed, 5)
 
 
 async def test_a_directory_made_anew_is_followed(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ async def test_a_directory_made_anew_is_followed(tmp_path: Path) -> None:
             assert watch.rearm()
             changed.clear()
             (directory / "a").touch()
-            await asyncio.wait_for(changed.wait(), 5)
+            assert await waiting.happens(changed, 5)
             shutil.rmtree(directory)
             assert not watch.rearm()
 
