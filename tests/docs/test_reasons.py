@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/boards.md has every reason that health.py can give, and no other."""
+
+import ast
+import re
+
+from tests.docs import CHECKOUT, markdown
+
+REASON = re.compile(r"[a-z]+(-[a-z]+)*")
+
+
+def told() -> set[str]:
+    """The reasons in the page's list: each begins an item, in bold."""
+    (chapter,) = (
+        section
+        for section in markdown.read(CHECKOUT / "docs/boards.md").sections
+        if section.title == "When it is healthy"
+    )
+    return set(re.findall(r"^\* \*\*`([^`]+)`\*\*", chapter.text, re.MULTILINE))
+
+
+def given() -> set[str]:
+    """The reasons in the code: the first word among the arguments of every verdict."""
+    tree = ast.parse((CHECKOUT / "plugin/tegra_device_plugin/board/health.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {
+        argument.value
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id in ("Verdict", "unhealthy")
+        for argument in call.args
+        if isinstance(argument, ast.Constant)
+        and isinstance(argument.value, str)
+        and REASON.fullmatch(argument.value)
+    }
+
+
+def test_every_reason_of_the_gpus_health_is_in_the_handbook_and_no_other() -> None:
+    assert told() == given()
