@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/compatibility.md: the matrix that preflight judges by, as tables."""
+"""docs/compatibility.md: the matrix that preflight judges by, in words."""
 
 import runpy
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -27,22 +28,37 @@ NAMES = {
 HEAD = """\
 # Compatibility: what preflight judges by
 
-Written by `python -m tests.docs` from the data that the role [preflight](../roles/preflight/) compares every
-board with. An **error** stops a board before anything on it is touched. A **warning** is shown; one that is
-known is accepted with `preflight_accepted: [id]`. What a board does not tell is not held against its kernel.
+Ask preflight whether your boards and your bundle go together. It changes nothing:
+
+```sh
+ansible-playbook -i inventory playbooks/preflight.yml
+```
+
+On this page:
+
+* [Versions and the board's state](#versions-and-the-boards-state)
+* [Kernel features](#kernel-features)
+* [Inventory, bundle, token, a foreign K3s](#inventory-bundle-token-a-foreign-k3s)
+* [JetPack releases that are known](#jetpack-releases-that-are-known)
+
+What the levels mean:
+
+* An **error** stops a board before anything on it is touched.
+* A **warning** is shown. If you know it, accept it with `preflight_accepted: [id]`.
+
+`python -m tests.docs` writes this page.
+Its data are those that the role [preflight](../roles/preflight/) judges by.
 """
-
-
-def cell(text: str) -> str:
-    """Text that is safe inside a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+LINE = 119  # characters; tests/docs/test_prose.py
 
 
 def in_words(value: Any) -> str:
     """A value of `equals`."""
-    if value == []:
-        return "empty"
-    return {None: "absent", True: "true", False: "false"}.get(value, str(value))
+    if value is None:
+        return "absent"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "empty" if value == [] else str(value)
 
 
 # The operators of preflight's filter plugin, all but from and below.
@@ -69,7 +85,20 @@ def condition(entry: dict[str, Any]) -> str:
 
 def linked(text: str, url: str | None) -> str:
     """Text with a link to where one can read more."""
-    return f"{cell(text)} ([more]({url}))" if url else cell(text)
+    return f"{text} ([more]({url}))" if url else text
+
+
+def item(title: str, **details: str) -> str:
+    """An item of a list, and below it what there is to say about it; an empty detail is left out."""
+    told = {name.replace("_", " "): detail for name, detail in details.items() if detail}
+    lines = [f"* {title}", *(f"  * {name}: {detail}" for name, detail in told.items())]
+    return "\n".join(wrapped(line) for line in lines)
+
+
+def wrapped(line: str) -> str:
+    """An item's line as several, indented as what they belong to."""
+    indent = " " * (line.index("*") + 2)
+    return textwrap.fill(line, LINE, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -81,6 +110,11 @@ def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def entry(finding: str) -> str:
     """A finding's id, with a link to its entry in the handbook."""
     return f"[`{finding}`](troubleshooting.md#{anchor(finding)})"
+
+
+def where(rule: dict[str, Any]) -> str:
+    """Where a rule applies; empty for everywhere."""
+    return " and ".join(map(condition, rule.get("when", [])))
 
 
 def releases(jetpack: dict[str, str]) -> list[tuple[str, ...]]:
@@ -98,38 +132,37 @@ def render(roles: Path) -> str:
     kernel = yaml.safe_load((data / "kernel.yml").read_text())["__preflight_kernel"]
     coded = runpy.run_path(str(roles / "preflight/filter_plugins/preflight.py"))["CODED"]
     jetpack = runpy.run_path(str(roles / "jetson_facts/module_utils/jetson_board.py"))["JETPACK"]
-    always = "always"
-    rule_rows = [
-        (
-            entry(rule["id"]),
-            rule["level"],
-            ", ".join(map(condition, rule.get("when", []))) or always,
-            condition(rule["require"]),
-            linked(rule["fix"], rule.get("url")),
+    rule_items = [
+        item(
+            f"{entry(rule['id'])}, {rule['level']}",
+            where=where(rule),
+            must_hold=condition(rule["require"]),
+            fix=linked(rule["fix"], rule.get("url")),
         )
         for rule in rules
     ]
-    kernel_rows = [
-        (
-            entry(f"kernel-{feature['feature'].replace('_', '-')}"),
-            feature["level"],
-            ", ".join(map(condition, feature.get("when", []))) or always,
-            cell(feature["option"]),
-            cell(feature["without"]),
-            linked(feature["fix"], feature.get("url")),
+    kernel_items = [
+        item(
+            f"{entry('kernel-' + feature['feature'].replace('_', '-'))}, {feature['level']}",
+            where=where(feature),
+            option=feature["option"],
+            without_it=feature["without"],
+            fix=linked(feature["fix"], feature.get("url")),
         )
         for feature in kernel
     ]
-    coded_rows = [(entry(name), level, cell(text)) for name, (level, text) in sorted(coded.items())]
+    coded_items = [item(f"{entry(name)}, {level}: {text}") for name, (level, text) in sorted(coded.items())]
     return "\n".join(
         [
             HEAD,
             "## Versions and the board's state\n",
-            table(("id", "level", "where", "must hold", "otherwise"), rule_rows),
+            "A rule without a `where` holds for every board.\n",
+            *rule_items,
             "\n## Kernel features\n",
-            table(("id", "level", "where", "option", "without it", "then"), kernel_rows),
-            "\n## Inventory, bundle, token, K3s of another hand\n",
-            table(("id", "level", "what"), coded_rows),
+            "A feature is no finding if the board does not tell whether its kernel has it.\n",
+            *kernel_items,
+            "\n## Inventory, bundle, token, a foreign K3s\n",
+            *coded_items,
             "\n## JetPack releases that are known\n",
             "A patch release that is not listed counts as the newest listed one of its branch.\n",
             table(("JetPack", "L4T"), releases(jetpack)),

@@ -97,6 +97,8 @@ def test_readme_without_marks_gets_them_at_its_end() -> None:
         ),
         ({"fact": "docker.version", "below": "29"}, "Docker below 29"),
         ({"fact": "docker.installed", "equals": True}, "`docker.installed` is true"),
+        ({"fact": "docker.daemon_json.error", "equals": None}, "`docker.daemon_json.error` is absent"),
+        ({"fact": "cgroup_version", "equals": 1}, "cgroup version is 1"),
         ({"fact": "docker.conflicting_flags", "equals": []}, "`docker.conflicting_flags` is empty"),
         ({"fact": "disk_free_bytes", "at_least": 1500}, "at least 1 500 bytes free for Docker's data"),
     ],
