@@ -15,26 +15,10 @@ from tests.docs.commands import PROMPT
 MOST_WORDS = 24
 LINE_LIMIT = 120  # characters; a line has fewer
 
-# Not rewritten yet. Take a document out as soon as it passes: until then it has to fail.
-PENDING = frozenset(
-    {
-    }
-)
-
 # Where a sentence ends: a stop, perhaps closing brackets or quotes behind it, then a blank or the end.
 # A colon or a semicolon ends none.
 STOP = re.compile(r"(?<=[.!?])[)\"'\]]*(?:\s+|$)")
 WORD = re.compile(r"\S*\w\S*")
-
-
-def documents() -> list[object]:
-    """All documents; those of PENDING have to fail."""
-    not_yet = pytest.mark.xfail(strict=True, reason="not rewritten yet")
-    return [
-        pytest.param(path, id=name, marks=[not_yet] if name in PENDING else [])
-        for path in markdown.paths()
-        if (name := str(path.relative_to(CHECKOUT)))
-    ]
 
 
 def long_sentences(text: str) -> dict[str, int]:
@@ -97,14 +81,10 @@ def _output(lines: list[str], block: range) -> Iterator[int]:
             yield number
 
 
-@pytest.mark.parametrize("path", documents())
+@pytest.mark.parametrize("path", markdown.paths(), ids=lambda path: str(path.relative_to(CHECKOUT)))
 def test_sentences_are_short_and_lines_too(path: Path) -> None:
     text = path.read_text()
     assert (long_sentences(text), long_lines(text)) == ({}, {}), "sentence: words; line: characters"
-
-
-def test_pending_documents_exist() -> None:
-    assert PENDING - {str(path.relative_to(CHECKOUT)) for path in markdown.paths()} == set()
 
 
 @pytest.mark.parametrize(
