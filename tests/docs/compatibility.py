@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/compatibility.md: the matrix that preflight judges by, in words."""
 
+import re
 import runpy
 import textwrap
 from collections.abc import Callable, Iterable
@@ -50,6 +51,8 @@ What the levels mean:
 Its data are those that the role [preflight](../roles/preflight/) judges by.
 """
 LINE = 119  # characters; tests/docs/test_prose.py
+CODE = re.compile("`[^`]+`")
+UNBROKEN = "\0"
 
 
 def in_words(value: Any) -> str:
@@ -96,9 +99,13 @@ def item(title: str, **details: str) -> str:
 
 
 def wrapped(line: str) -> str:
-    """An item's line as several, indented as what they belong to."""
+    """An item's line as several, indented as what they belong to; inline code stays on one line."""
+    whole = CODE.sub(lambda code: code[0].replace(" ", UNBROKEN), line)
     indent = " " * (line.index("*") + 2)
-    return textwrap.fill(line, LINE, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.fill(
+        whole, LINE, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return lines.replace(UNBROKEN, " ")
 
 
 def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
