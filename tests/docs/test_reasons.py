@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/boards.md has every reason that health.py can give, and no other."""
+"""docs/boards.md has every reason that the plugin can give for the GPU's health, and no other."""
 
 import ast
 import re
@@ -20,9 +20,9 @@ def told() -> set[str]:
 
 
 def given() -> set[str]:
-    """The reasons in the code: the first word among the arguments of every verdict."""
-    tree = ast.parse((CHECKOUT / "plugin/tegra_device_plugin/board/health.py").read_text())
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    """The reasons in the code: what looks like one among the arguments of every verdict."""
+    trees = [ast.parse(path.read_text()) for path in (CHECKOUT / "plugin/tegra_device_plugin").rglob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return {
         argument.value
         for call in calls
