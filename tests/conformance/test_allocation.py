@@ -61,18 +61,19 @@ async def test_a_container_gets_the_gpus_nodes_and_an_id_the_toolkit_knows(
         assert "/dev/nvmap" in [spec.host_path for spec in answer.devices]
 
 
-async def test_a_cdi_device_comes_with_its_spec_and_never_without_the_environment(
+async def test_a_cdi_device_comes_with_its_spec_and_alone_without_the_environment(
     kubelet: FakeKubelet, pytestconfig: pytest.Config, directory: Path, tmp_path: Path
 ) -> None:
     boards.build(boards.load()[BOARD], tmp_path)
+    boards.write_run(tmp_path)
     command = pytestconfig.getoption("--plugin-command")
     async with running(command, tmp_path, directory, "--device-list-strategy=cdi-cri"):
         await kubelet.until_allocatable()
         (device,) = [device for device, _ in kubelet.client.lists[0]]
         (answer,) = (await kubelet.allocate([device])).container_responses
-        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "all"
+        assert "NVIDIA_VISIBLE_DEVICES" not in answer.envs
         (cdi_device,) = answer.cdi_devices
-        (spec,) = (tmp_path / "var/run/cdi").glob("*.json")
+        (spec,) = (tmp_path / "run/cdi").glob("*.json")
         found = json.loads(spec.read_text())
         assert cdi_device.name in [f"{found['kind']}={one['name']}" for one in found["devices"]]
 
