@@ -116,7 +116,7 @@ class Registrar:
         )
 
     def _rivals(self) -> frozenset[str]:
-        return sockets.serving(self._directory) - {endpoint.name for endpoint in self._endpoints}
+        return sockets.serving(self._directory, but={endpoint.name for endpoint in self._endpoints})
 
     async def _register(self, register: Register, facts: Facts, pause: float) -> None:
         """Register on a new socket; see every `pause` seconds whether the same kubelet is there."""

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,9 +42,10 @@ def is_newer(name: str) -> bool:
     return name > INSTANCE and not name.startswith(f"{INSTANCE}-")
 
 
-def serving(directory: Path) -> frozenset[str]:
-    """Names of the sockets in `directory` on which instances of this plugin serve, this one's included."""
-    return frozenset(name for name in _names(directory) if accepts(directory / name))
+def serving(directory: Path, but: Collection[str] = ()) -> frozenset[str]:
+    """Names of the sockets in `directory` on which instances of this plugin serve, `but` those."""
+    # To ask one's own costs a connection of its gRPC server each time.
+    return frozenset(name for name in _names(directory) if name not in but and accepts(directory / name))
 
 
 def sweep(directory: Path) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -14,6 +13,8 @@ def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
     Until then the text lies beside it, in a hidden file that does not end as this one does: NFD's features.d
     and CDI's directories are read at any moment.
     """
+    import tempfile  # noqa: PLC0415 - 11 modules, which a plugin that writes nothing does without
+
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -38,6 +38,7 @@ def test_those_that_serve_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         other.listen()
         Path("tegra-gpu-1-0.sock").touch()
         assert serving(Path()) == {"tegra-gpu-2-0.sock"}
+        assert serving(Path(), but={"tegra-gpu-2-0.sock"}) == frozenset()
 
 
 def test_a_directory_that_goes_has_no_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
