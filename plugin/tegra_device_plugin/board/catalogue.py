@@ -11,8 +11,7 @@ from typing import Literal
 
 import yaml
 
-# libyaml's loader is ten times faster; PyYAML wheels have it on every platform the image is built for.
-_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from tegra_device_plugin.system.yamlloader import Loader
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Catalogue:
 def load() -> Catalogue:
     """The catalogue that the package ships."""
     text = Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8")
-    tables = yaml.load(text, Loader=_Loader)  # noqa: S506 - both loaders it can be are safe ones
+    tables = yaml.load(text, Loader=Loader)  # noqa: S506 - both loaders it can be are safe ones
     return Catalogue(
         socs={name: Soc(**entry) for name, entry in tables["socs"].items()},
         chips={name: Chip(**entry) for name, entry in tables["chips"].items()},

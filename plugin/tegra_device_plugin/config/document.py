@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import yaml
 
+from tegra_device_plugin.system.yamlloader import Loader
+
 T = TypeVar("T")
 
-_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TYPES = {
     "tag:yaml.org,2002:str": "text",
     "tag:yaml.org,2002:bool": "true or false",
@@ -40,7 +41,7 @@ class Document:
         try:
             with self._path.open("rb") as file:
                 content = file.read(_MAX_BYTES)
-            node = yaml.compose(content, Loader=_Loader)
+            node = yaml.compose(content, Loader=Loader)
         except yaml.MarkedYAMLError as error:
             self.problem(error.problem_mark, f"not YAML: {error.problem}")
         except (OSError, ValueError, yaml.YAMLError) as error:
