@@ -51,7 +51,7 @@ acceptance-arm64: venv ## site.yml on an emulated arm64 board with a kernel and 
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this builds Kubernetes for arm64 and boots each board once")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
 
-docs: venv ## write docs/compatibility.md and the lists of variables in the roles' READMEs from their data
+docs: venv ## write from data: docs/compatibility.md, the lists of variables in the roles' READMEs, the roles' list of JetPacks
 	$(PYTHON) -m tests.docs
 
 image: venv ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]

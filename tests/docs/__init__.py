@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents made from data, so that they cannot say anything else: `python -m tests.docs` writes them."""
+"""What is made from data and cannot say anything else, documents mostly; `python -m tests.docs` writes it."""
 
 from pathlib import Path
 
-from tests.docs import compatibility, variables
+from tegra_device_plugin.board import catalogue
+
+from tests.docs import compatibility, releases, variables
 
 CHECKOUT = Path(__file__).parents[2]
 
 
-def documents() -> dict[Path, str]:
-    """Every document that is made from data, and what must stand in it."""
+def generated() -> dict[Path, str]:
+    """Every file that is made from data, and what must stand in it."""
     roles = CHECKOUT / "roles"
-    texts = {CHECKOUT / "docs/compatibility.md": compatibility.render(roles)}
+    jetpack = catalogue.load().jetpack
+    texts = {
+        CHECKOUT / "docs/compatibility.md": compatibility.render(roles, jetpack),
+        roles / "jetson_facts/module_utils/jetson_releases.py": releases.render(jetpack),
+    }
     for specs in sorted(roles.glob("*/meta/argument_specs.yml")):
         role = specs.parents[1]
         readme = role / "README.md"

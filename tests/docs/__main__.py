@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write docs/compatibility.md and the lists of variables in the roles' READMEs."""
+"""Write docs/compatibility.md, the lists of variables in the roles' READMEs, and the roles' JetPacks."""
 
 import sys
 
-from tests.docs import CHECKOUT, documents
+from tests.docs import CHECKOUT, generated
 
 
 def main() -> int:
     """Write what is not current, and say so."""
-    for path, text in documents().items():
+    for path, text in generated().items():
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
             sys.stdout.write(f"written: {path.relative_to(CHECKOUT)}\n")

@@ -4,7 +4,7 @@
 import re
 import runpy
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,21 +124,20 @@ def where(rule: dict[str, Any]) -> str:
     return " and ".join(map(condition, rule.get("when", [])))
 
 
-def releases(jetpack: dict[str, str]) -> list[tuple[str, ...]]:
-    """One row per JetPack: its releases of L4T."""
+def releases(jetpack: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """One row per JetPack, the newest first: its releases of L4T."""
     by_jetpack: dict[str, list[str]] = {}
     for l4t, name in jetpack.items():
         by_jetpack.setdefault(name, []).append(l4t)
-    return [(name, ", ".join(sorted(l4t))) for name, l4t in by_jetpack.items()]
+    return [(name, ", ".join(l4t)) for name, l4t in reversed(by_jetpack.items())]
 
 
-def render(roles: Path) -> str:
-    """The whole document."""
+def render(roles: Path, jetpack: Mapping[str, str]) -> str:
+    """The whole document; `jetpack` is the catalogue's, by L4T release, the oldest first."""
     data = roles / "preflight/vars/main"
     rules = yaml.safe_load((data / "compatibility.yml").read_text())["__preflight_rules"]
     kernel = yaml.safe_load((data / "kernel.yml").read_text())["__preflight_kernel"]
     coded = runpy.run_path(str(roles / "preflight/filter_plugins/preflight.py"))["CODED"]
-    jetpack = runpy.run_path(str(roles / "jetson_facts/module_utils/jetson_board.py"))["JETPACK"]
     rule_items = [
         item(
             f"{entry(rule['id'])}, {rule['level']}",
@@ -171,7 +170,8 @@ def render(roles: Path) -> str:
             "\n## Inventory, bundle, token, a foreign K3s\n",
             *coded_items,
             "\n## JetPack releases that are known\n",
-            "A patch release that is not listed counts as the newest listed one of its branch.\n",
+            "A release that is not listed gets what is certain after the nearest earlier one:\n"
+            "`6.2` for another patch, `6` for another minor release.\n",
             table(("JetPack", "L4T"), releases(jetpack)),
             "",
         ]

@@ -8,18 +8,7 @@ import os
 import re
 import shutil
 
-# L4T release -> JetPack, from NVIDIA's release notes (the table jetson-stats carries as well).
-JETPACK = {
-    "39.2.0": "7.2",
-    "38.4.0": "7.1", "38.2.2": "7.0", "38.2.1": "7.0", "38.2.0": "7.0",
-    "36.5.0": "6.2.2", "36.4.7": "6.2.1", "36.4.4": "6.2.1", "36.4.3": "6.2", "36.4.2": "6.1",
-    "36.4.0": "6.1", "36.3.0": "6.0",
-    "35.6.4": "5.1.6", "35.6.3": "5.1.5", "35.6.2": "5.1.5", "35.6.1": "5.1.5", "35.6.0": "5.1.4",
-    "35.5.0": "5.1.3", "35.4.1": "5.1.2", "35.3.1": "5.1.1", "35.2.1": "5.1", "35.1.0": "5.0.2",
-    "32.7.6": "4.6.6", "32.7.5": "4.6.5", "32.7.4": "4.6.4", "32.7.3": "4.6.3", "32.7.2": "4.6.2",
-    "32.7.1": "4.6.1", "32.6.1": "4.6", "32.5.2": "4.5.1", "32.5.1": "4.5.1", "32.5.0": "4.5",
-    "32.4.4": "4.4.1", "32.4.3": "4.4", "32.3.1": "4.3",
-}  # fmt: skip
+from ansible.module_utils.jetson_releases import JETPACK
 
 L4T_LINE = re.compile(r"^# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)")
 SOC = re.compile(r"^nvidia,(tegra\d+)$")  # not "tegra23x", which JetPack 5 lists after tegra234
@@ -55,25 +44,33 @@ def l4t_release(release_text):
 
 
 def jetpack_release(l4t):
-    """JetPack of an L4T release; an unknown patch counts as the newest known one of its major.minor."""
-    if l4t is None:
+    """JetPack of an L4T release, None when its line has no earlier one.
+
+    A release that is not listed gets what is certain of the nearest earlier one's JetPack 6.2.2: `6.2` when
+    only the patch differs, else `6`. That is the device plugin's rule (its board/catalogue.py), too.
+    """
+    wanted = tuple([int(part) for part in l4t.split(".")] + [0, 0])[:3]
+    earlier = [release for release in JETPACK if release[0] == wanted[0] and release <= wanted]
+    if not earlier:
         return None
-    if l4t in JETPACK:
-        return JETPACK[l4t]
-    branch = ".".join(l4t.split(".")[:2]) + "."
-    siblings = [release for release in JETPACK if release.startswith(branch)]
-    return JETPACK[max(siblings, key=lambda release: int(release.split(".")[2]))] if siblings else None
+    nearest = max(earlier)
+    if nearest == wanted:
+        return JETPACK[nearest]
+    certain = 2 if nearest[:2] == wanted[:2] else 1
+    return ".".join(JETPACK[nearest].split()[0].split(".")[:certain])
 
 
 def board_identity(root):
-    """Who is this board: platform ('tegra' or 'none'), SoC, module, model, L4T and JetPack."""
+    """Who is this board: platform ('tegra' or 'none'), SoC, module, model, L4T and JetPack.
+
+    The release file says nothing about the hardware: L4T's container images have it on any machine.
+    """
     compatible = first(read(root, tree + "/compatible") for tree in DEVICE_TREE) or ""
     socs = [match.group(1) for match in map(SOC.match, compatible.split("\0")) if match]
     modules = sorted(set(PART_NUMBER.findall(compatible)))
     family = read(root, "sys/devices/soc0/family") or ""
-    release = read(root, "etc/nv_tegra_release")
-    l4t = l4t_release(release)
-    is_tegra = bool(socs) or release is not None or family.lower().startswith("tegra")
+    l4t = l4t_release(read(root, "etc/nv_tegra_release"))
+    is_tegra = bool(socs) or family.lower().startswith("tegra")
     return {
         "platform": "tegra" if is_tegra else "none",
         "soc": socs[0] if socs else None,
@@ -81,7 +78,7 @@ def board_identity(root):
         "module": modules[0] if len(modules) == 1 else None,
         "model": first(read(root, tree + "/model") for tree in DEVICE_TREE),
         "l4t": l4t,
-        "jetpack": jetpack_release(l4t),
+        "jetpack": jetpack_release(l4t) if l4t else None,
     }
 
 

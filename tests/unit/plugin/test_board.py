@@ -173,8 +173,8 @@ def test_siblings_follow_the_same_rules(
 @pytest.mark.parametrize(
     ("line", "l4t", "jetpack"),
     [
-        ("# R36 (release), REVISION: 5.2, GCID: 46426093, BOARD: generic", "36.5.2", "6.2"),
-        ("# R39 (release), REVISION: 2.1, GCID: 1, BOARD: generic", "39.2.1", "7.2"),
+        ("# R36 (release), REVISION: 5.9, GCID: 1, BOARD: generic", "36.5.9", "6.2"),
+        ("# R36 (release), REVISION: 5.2, GCID: 46426093, BOARD: generic", "36.5.2", "6.2.3"),
         ("# R36 (release), REVISION: 9.0, GCID: 1, BOARD: generic", "36.9.0", "6"),
         ("# R32 (release), REVISION: 5.0, GCID: 1, BOARD: t186ref", "32.5.0", "4.5"),
         ("# R32 (release), REVISION: 5, GCID: 1, BOARD: t186ref", "32.5", "4.5"),
@@ -195,7 +195,7 @@ def test_releases_degrade_to_what_is_certain(
 
 
 def test_nearest_release_is_named_in_the_evidence(tmp_path: Path) -> None:
-    release = "# R36 (release), REVISION: 5.2, GCID: 46426093, BOARD: generic\n"
+    release = "# R36 (release), REVISION: 5.1, GCID: 1, BOARD: generic\n"
     build(BOARDS["orinnano-jp6"].but(nv_tegra_release=release), tmp_path)
     assert any("36.5.0" in entry.detail for entry in identify(tmp_path).evidence)
 

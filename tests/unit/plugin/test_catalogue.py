@@ -35,24 +35,10 @@ def test_tables_agree_with_the_boards(fixture: Fixture) -> None:
     assert TABLES.cuda[key] == fixture.cuda
 
 
+def test_releases_stand_from_the_oldest_to_the_newest() -> None:
+    assert list(TABLES.jetpack) == sorted(TABLES.jetpack, key=catalogue.version)
+
+
 @pytest.mark.parametrize("key", [*TABLES.jetpack, *TABLES.cuda])
 def test_releases_are_written_in_full(key: str) -> None:
     assert ".".join(map(str, catalogue.version(key))) == key
-
-
-@pytest.mark.parametrize(
-    ("release", "expected"),
-    [
-        ("36.4.3", ("6.2", "36.4.3")),
-        ("36.4.5", ("6.2", "36.4.4")),
-        ("36.4.99", ("6.2", "36.4.7")),
-        ("36.6.0", ("6", "36.5.0")),
-        ("39.2.1", ("7.2", "39.2.0")),
-        ("32.2", ("4.2.1", "32.2.0")),
-        ("38.1.9", None),
-        ("40.0.0", None),
-        ("28.1.0", None),
-    ],
-)
-def test_jetpack_is_as_exact_as_it_is_certain(release: str, expected: tuple[str, str] | None) -> None:
-    assert catalogue.jetpack(release) == expected

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents made from data are current, and what they are made from is whole."""
+"""What is made from data is current, and what they are made from is whole."""
 
 import re
 from pathlib import Path
@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docs import CHECKOUT, compatibility, documents, variables
+from tests.docs import CHECKOUT, compatibility, generated, variables
 from tests.unit.roles.conftest import ROLES
 
 ALL_ROLES = sorted(path.name for path in ROLES.iterdir())
 
 
-@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(CHECKOUT)))
-def test_document_is_current(path: Path) -> None:
-    assert path.exists(), "run `python -m tests.docs`"
-    assert path.read_text() == documents()[path], "run `python -m tests.docs`"
+@pytest.mark.parametrize("path", generated(), ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_what_is_made_from_data_is_current(path: Path) -> None:
+    assert path.exists(), "run `make docs`"
+    assert path.read_text() == generated()[path], "run `make docs`"
 
 
 def specified(role: str) -> dict[str, Any]:

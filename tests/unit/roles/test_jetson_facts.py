@@ -56,21 +56,21 @@ def test_a_pc_is_no_jetson(board: ModuleType, tmp_path: Path) -> None:
     assert board.board_identity(str(tmp_path))["platform"] == "none"
 
 
-@pytest.mark.parametrize(
-    ("l4t", "jetpack"),
-    [
-        ("36.4.3", "6.2"),
-        ("36.5.2", "6.2.2"),
-        ("39.2.1", "7.2"),
-        ("32.7.9", "4.6.6"),
-        ("99.1.0", None),
-        (None, None),
-    ],
-)
-def test_unknown_patch_counts_as_the_newest_known_of_its_branch(
-    board: ModuleType, l4t: str | None, jetpack: str | None
+def test_a_release_file_alone_is_no_jetson(board: ModuleType, tmp_path: Path) -> None:
+    """L4T's container images have that file on any machine."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nv_tegra_release").write_text("# R36 (release), REVISION: 4.3, GCID: 1\n")
+    identity = board.board_identity(str(tmp_path))
+    assert (identity["platform"], identity["l4t"]) == ("none", "36.4.3")
+
+
+def test_a_board_without_release_file_is_a_jetson_of_an_unknown_jetpack(
+    board: ModuleType, tmp_path: Path
 ) -> None:
-    assert board.jetpack_release(l4t) == jetpack
+    boards.build(boards.load()["orinnano-jp6"], tmp_path)
+    (tmp_path / "etc/nv_tegra_release").unlink()
+    identity = board.board_identity(str(tmp_path))
+    assert (identity["platform"], identity["l4t"], identity["jetpack"]) == ("tegra", None, None)
 
 
 @pytest.mark.parametrize(
