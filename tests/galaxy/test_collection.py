@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The collection: built and installed without network, it brings all its plugins and its playbooks run."""
 
+import json
 import os
 import re
 import subprocess
@@ -112,6 +113,19 @@ def test_modules_import_nothing_that_only_the_checkout_has(installed: Path) -> N
     for module in installed.glob("plugins/*/*.py"):
         imported = set(re.findall(r"\bansible\.module_utils\.(\w+)", module.read_text()))
         assert not imported & utils, module
+
+
+def test_module_of_the_collection_runs_with_what_it_shares_with_others(site: Path) -> None:
+    link = {"path": str(site / "links/k3s"), "link": "k3s-v1"}
+    text = {"path": str(site / "etc/k3s.yaml"), "content": "docker: true\n", "mode": "0600"}
+    arguments = json.dumps({"files": [link, text], "marker": str(site / "run/k3s.restart")})
+    ran = run(
+        site, "ansible", "--inventory=inventory", "server", f"-m{build.NAME}.file_set", f"-a{arguments}"
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert (site / "etc/k3s.yaml").read_text() == text["content"]
+    assert (site / "links/k3s").readlink() == Path("k3s-v1")
+    assert (site / "run/k3s.restart").exists()
 
 
 @pytest.fixture(scope="module")

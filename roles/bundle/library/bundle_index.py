@@ -6,6 +6,7 @@ import os
 import re
 
 import yaml
+from ansible.module_utils.atomic_files import replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.bundle_archive import BundleError, image_ids, sha256
 
@@ -101,10 +102,7 @@ def put(path, text):
         with open(path, encoding="utf-8") as stream:
             if stream.read() == text:
                 return False
-    temporary = os.path.join(os.path.dirname(path), "." + os.path.basename(path))
-    with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    os.rename(temporary, path)
+    replace_file(path, text)
     return True
 
 

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.atomic_files import replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.report_fleet import Board, Fleet, board, fleet, index, line
 from ansible.module_utils.report_junit import junit
@@ -85,13 +86,6 @@ def read_board(reports: Path, name: str) -> Board:
     return board(name, report, previous, trouble)
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file that is whole at every moment, for whoever looks at it during a run."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
-
-
 def begin(reports: Path, boards: list[str]) -> None:
     """Put the boards' reports aside: they become the previous ones."""
     (reports / PREVIOUS).mkdir(parents=True, exist_ok=True)
@@ -119,10 +113,10 @@ def now() -> str:
 
 
 def publish(reports: Path, templates: Path, view: Fleet) -> None:
-    """Write the fleet's report in its three forms."""
-    write(reports / PAGE, page(view, templates))
-    write(reports / JUNIT, junit(view))
-    write(reports / INDEX, json.dumps(index(view), indent=2) + "\n")
+    """Write the fleet's report in its three forms, whole for whoever looks at it during a run."""
+    replace_file(reports / PAGE, page(view, templates))
+    replace_file(reports / JUNIT, junit(view))
+    replace_file(reports / INDEX, json.dumps(index(view), indent=2) + "\n")
 
 
 def main() -> None:

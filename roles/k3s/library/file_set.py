@@ -8,6 +8,7 @@ Runs on the board, therefore Python 3.6 compatible.
 import os
 import tempfile
 
+from ansible.module_utils.atomic_files import leave_marker, make_directory, replace_file
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
@@ -68,31 +69,17 @@ def wanted_state(entry):
     return entry["content"], int(entry["mode"], 8)
 
 
-def put(module, entry):
+def put(entry):
     """Make path what the entry says, in one atomic step."""
-    directory = os.path.dirname(entry["path"])
-    if not os.path.isdir(directory):
-        os.makedirs(directory, 0o755)
-    if entry["link"] is not None:
-        temporary = tempfile.mktemp(prefix=".link.", dir=directory)  # noqa: S306 - symlink() refuses a name that exists
-        os.symlink(entry["link"], temporary)
-        os.rename(temporary, entry["path"])
+    path = entry["path"]
+    if entry["link"] is None:
+        replace_file(path, entry["content"], int(entry["mode"], 8))
         return
-    handle, temporary = tempfile.mkstemp(prefix=".file.", dir=directory)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(entry["content"])
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.chmod(temporary, int(entry["mode"], 8))
-    os.rename(temporary, entry["path"])
-
-
-def leave_marker(path):
-    """Make the marker file."""
-    if not os.path.isdir(os.path.dirname(path)):
-        os.makedirs(os.path.dirname(path), 0o755)
-    with open(path, "a"):
-        pass
+    make_directory(path)
+    directory = os.path.dirname(path)
+    temporary = tempfile.mktemp(prefix=".link.", dir=directory)  # noqa: S306 - symlink() refuses a name that exists
+    os.symlink(entry["link"], temporary)
+    os.rename(temporary, path)
 
 
 def main():
@@ -133,7 +120,7 @@ def main():
     if changes and not module.check_mode:
         leave_marker(marker)
         for entry in changes:
-            put(module, entry)
+            put(entry)
     module.exit_json(
         changed=bool(changes),
         paths=[entry["path"] for entry in changes],

@@ -10,10 +10,10 @@ import hashlib
 import os
 import re
 import ssl
-import tempfile
 import urllib.error
 import urllib.request
 
+from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
@@ -144,21 +144,6 @@ def verify(server_url, token, timeout):
     return token if ca_hash is not None else "K10{}::{}:{}".format(found, USER, password)
 
 
-def write(path, text, marker):
-    """Write the token file, readable by root only, after leaving the marker."""
-    for directory in (os.path.dirname(marker), os.path.dirname(path)):
-        if not os.path.isdir(directory):
-            os.makedirs(directory, 0o755)
-    with open(marker, "a"):
-        pass
-    handle, temporary = tempfile.mkstemp(prefix=".token.", dir=os.path.dirname(path))  # mode 0600
-    with os.fdopen(handle, "w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.rename(temporary, path)
-
-
 def stands(path, text):
     """Is this the file's text, and is it root's alone?"""
     try:
@@ -191,7 +176,8 @@ def main():
     text = token + "\n"
     changed = not stands(params["path"], text)
     if changed and not module.check_mode:
-        write(params["path"], text, params["marker"])
+        leave_marker(params["marker"])
+        replace_file(params["path"], text, PRIVATE)
     module.exit_json(changed=changed, restart_due=changed or os.path.exists(params["marker"]))
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 
+from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
@@ -221,27 +222,12 @@ def render(config):
     return json.dumps(config, indent=4, ensure_ascii=False) + "\n"
 
 
-def make_directory(path):
-    """Make the directory of a file."""
-    if not os.path.isdir(os.path.dirname(path)):
-        os.makedirs(os.path.dirname(path), 0o755)
-
-
 def read_record(path):
     """The content before the first merge; {} without a record: then nobody had written anything."""
     if not os.path.exists(path):
         return {}
     with open(path, encoding="utf-8") as stream:
         return parse(stream.read(), path)
-
-
-def write_record(path, config):
-    """Keep the content before the first merge, in one atomic step."""
-    make_directory(path)
-    with open(path + ".new", "w", encoding="utf-8") as stream:
-        stream.write(render(config))
-    os.chmod(path + ".new", 0o600)
-    os.rename(path + ".new", path)
 
 
 def validate(module, text):
@@ -262,25 +248,10 @@ def validate(module, text):
         )
 
 
-def leave_marker(path):
-    """Make the marker file."""
-    make_directory(path)
-    with open(path, "a"):
-        pass
-
-
 def write(module, path, text):
     """Replace the file atomically; returns the backup's path or None. Owner and mode stay."""
-    make_directory(path)
-    directory = os.path.dirname(path)
     backup = module.backup_local(path) if os.path.exists(path) else None
-    handle, temporary = tempfile.mkstemp(prefix=".daemon.json.", dir=directory)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.chmod(temporary, 0o644)  # for a new file; atomic_move takes over the mode of an old one
-    module.atomic_move(temporary, path)
+    replace_file(path, text, rename=module.atomic_move)
     return backup
 
 
@@ -324,7 +295,7 @@ def main():
         }
         if not module.check_mode:
             if present and not os.path.exists(record):
-                write_record(record, before)
+                replace_file(record, render(before), 0o600)
             if result["activation"] == "restart":
                 leave_marker(module.params["marker"])
             backup = write(module, path, after_text)

@@ -8,9 +8,10 @@ Runs on the board, therefore Python 3.6 compatible.
 import gzip
 import os
 import re
-import tempfile
 
+from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.compat.version import LooseVersion
 
 DOCUMENTATION = r"""
 module: docker_environment
@@ -62,7 +63,7 @@ RAW_DROP_IN = """\
 Environment=DOCKER_INSECURE_NO_IPTABLES_RAW=1
 """
 # First version that wants the table, and first that can do without it.
-WANTS_RAW, KNOWS_NO_RAW = (28, 0, 0), (28, 0, 2)
+WANTS_RAW, KNOWS_NO_RAW = "28.0.0", "28.0.2"
 # iptables-nft works through both.
 NFT_OPTIONS = ("NF_TABLES", "NFT_COMPAT")
 IPTABLES = ("iptables", "ip6tables")
@@ -96,15 +97,12 @@ def read_kernel_config(root):
         return None
 
 
-def version_key(text):
-    """Leading numbers of a version: '28.0.1-ce' gives (28, 0, 1)."""
-    return tuple(int(part) for part in re.match(r"\d*(?:\.\d+)*", text or "").group(0).split(".") if part)
-
-
 def needs_raw_drop_in(options, docker_version):
     """Must Docker be told that there is no table raw? EnvironmentProblem where it cannot be told."""
-    version = version_key(docker_version)
-    if options is None or "IP_NF_RAW" in options or version < WANTS_RAW:
+    if options is None or "IP_NF_RAW" in options or not docker_version:
+        return False
+    version = LooseVersion(docker_version)
+    if version < WANTS_RAW:
         return False
     if version < KNOWS_NO_RAW:
         raise EnvironmentProblem(
@@ -148,19 +146,10 @@ def read(path):
 
 def put(path, text):
     """Write a file in one atomic step; an empty text removes it."""
-    if not text:
+    if text:
+        replace_file(path, text)
+    else:
         os.unlink(path)
-        return
-    directory = os.path.dirname(path)
-    if not os.path.isdir(directory):
-        os.makedirs(directory, 0o755)
-    handle, temporary = tempfile.mkstemp(prefix=".jetson-k3s.", dir=directory)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.chmod(temporary, 0o644)
-    os.rename(temporary, path)
 
 
 def nft_alternatives(root):
@@ -186,14 +175,6 @@ def plan(root, params):
     ]
     legacy = nft_alternatives(root) if needs_legacy_iptables(options) else []
     return [change for change in files if change[1] != change[2]], legacy
-
-
-def leave_marker(path):
-    """Make the marker file."""
-    if not os.path.isdir(os.path.dirname(path)):
-        os.makedirs(os.path.dirname(path), 0o755)
-    with open(path, "a"):
-        pass
 
 
 def main():

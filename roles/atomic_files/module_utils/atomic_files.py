@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are whole at every moment, and markers that a restart is due.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import contextlib
+import os
+import tempfile
+
+
+def make_directory(path):
+    """Make the directory that a file lies in."""
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        os.makedirs(directory, 0o755)
+
+
+def replace_file(path, text, mode=0o644, rename=os.rename):
+    """Make or replace a file in one step, durably. Raises OSError.
+
+    With AnsibleModule.atomic_move as `rename` an old file's owner and mode stay.
+    """
+    make_directory(path)
+    fresh = tempfile.NamedTemporaryFile(
+        "w",
+        encoding="utf-8",
+        prefix=".{}.".format(os.path.basename(path)),
+        dir=os.path.dirname(path),
+        delete=False,
+    )
+    try:
+        with fresh as stream:
+            os.fchmod(stream.fileno(), mode)
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        rename(fresh.name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fresh.name)
+        raise
+
+
+def leave_marker(path):
+    """Make the marker file, before the change that needs the restart; the role removes it after the restart.
+
+    In /run, because a reboot restarts as well.
+    """
+    make_directory(path)
+    with open(path, "a"):
+        pass

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files are replaced whole or not at all, by the plugin and by the roles' modules alike."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from tegra_device_plugin.system import atomicfile
+
+from tests.unit.roles.conftest import ROLES, Load, load
+
+__all__ = ["load"]
+
+Replace = Callable[..., None]
+
+
+@pytest.fixture
+def roles(load: Load) -> ModuleType:
+    return load("atomic_files/module_utils/atomic_files.py")
+
+
+@pytest.fixture(params=["plugin", "roles"])
+def replace_file(request: pytest.FixtureRequest, roles: ModuleType) -> Replace:
+    found: Replace = (atomicfile if request.param == "plugin" else roles).replace_file
+    return found
+
+
+def test_a_reader_has_the_old_file_or_the_new_one(replace_file: Replace, tmp_path: Path) -> None:
+    path = tmp_path / "jetson"
+    path.write_text("old=1\n")
+    path.chmod(0o600)
+    with path.open() as reader:
+        replace_file(path, "new=Ü\n")
+        assert reader.read() == "old=1\n", "whoever reads meanwhile has the whole old file"
+    assert path.read_text(encoding="utf-8") == "new=Ü\n"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_mode_can_be_given(replace_file: Replace, tmp_path: Path) -> None:
+    replace_file(tmp_path / "token", "secret\n", 0o600)
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("text", "error"), [("new=1\n", IsADirectoryError), ("\ud800", UnicodeEncodeError)])
+def test_a_failure_leaves_nothing_behind(
+    replace_file: Replace, tmp_path: Path, text: str, error: type[Exception]
+) -> None:
+    (tmp_path / "jetson/sub").mkdir(parents=True)
+    with pytest.raises(error):
+        replace_file(tmp_path / "jetson", text)
+    assert [path.name for path in tmp_path.iterdir()] == ["jetson"]
+
+
+def test_a_power_cut_leaves_the_old_file_or_the_new_one(
+    replace_file: Replace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All bytes are on the disk before the name points to them.
+
+    What lies beside it until then no reader takes: NFD skips hidden files, CDI reads .json and .yaml.
+    """
+    path = tmp_path / "spec.json"
+    path.write_text("old\n")
+    there: dict[str, str] = {}
+
+    def look(_handle: int) -> None:
+        there.update((entry.name, entry.read_text()) for entry in tmp_path.iterdir())
+
+    monkeypatch.setattr(os, "fsync", look)
+    replace_file(path, "new\n")
+    assert there.pop("spec.json") == "old\n"
+    ((name, text),) = there.items()
+    assert text == "new\n"
+    assert name.startswith(".")
+    assert not name.endswith(".json")
+
+
+def test_roles_make_missing_directories(roles: ModuleType, tmp_path: Path) -> None:
+    roles.replace_file(str(tmp_path / "etc/docker/daemon.json"), "{}\n")
+    roles.leave_marker(str(tmp_path / "run/jetson-k3s/docker.restart"))
+    assert (tmp_path / "etc/docker/daemon.json").read_text() == "{}\n"
+    assert (tmp_path / "run/jetson-k3s/docker.restart").read_text() == ""
+
+
+def test_marker_that_stands_stays(roles: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "marker").write_text("since yesterday")
+    roles.leave_marker(str(tmp_path / "marker"))
+    assert (tmp_path / "marker").read_text() == "since yesterday"
+
+
+@pytest.mark.parametrize("role", sorted({path.parents[1].name for path in ROLES.glob("*/library/*.py")}))
+def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
+    modules = "".join(path.read_text() for path in (ROLES / role / "library").glob("*.py"))
+    meta = yaml.safe_load((ROLES / role / "meta/main.yml").read_text())
+    needed = [{"role": "atomic_files"}] if "ansible.module_utils.atomic_files" in modules else []
+    assert meta["dependencies"] == needed
+
+
+# A role brings its modules where a play names it, and they must find what they share with other roles.
+PLAYBOOK = """\
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  pre_tasks:
+    - {module}: {arguments}
+    - ansible.builtin.meta: end_play
+  roles:
+    - {role}
+"""
+
+
+def run_module(directory: Path, role: str, module: str, **arguments: object) -> None:
+    """Run a role's module by Ansible, with no other role named, away from the checkout."""
+    text = PLAYBOOK.format(role=role, module=module, arguments=json.dumps(arguments))
+    (directory / "play.yml").write_text(text)
+    ran = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "--inventory=localhost,",
+            f"--extra-vars=ansible_python_interpreter={sys.executable}",
+            "play.yml",
+        ],
+        cwd=directory,
+        env=os.environ | {"ANSIBLE_ROLES_PATH": str(ROLES)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+
+
+def test_modules_of_the_role_k3s_find_it(tmp_path: Path) -> None:
+    path, marker = tmp_path / "etc/config.yaml", tmp_path / "run/restart"
+    files = [{"path": str(path), "content": "docker: true\n", "mode": "0600"}]
+    run_module(tmp_path, "k3s", "file_set", files=files, marker=str(marker))
+    assert path.read_text() == "docker: true\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert marker.exists()
+
+
+def test_owners_mode_of_daemon_json_stays(tmp_path: Path) -> None:
+    path, marker = tmp_path / "daemon.json", tmp_path / "run/restart"
+    path.write_text("{}")
+    path.chmod(0o640)
+    run_module(
+        tmp_path,
+        "nvidia_docker",
+        "docker_daemon_config",
+        path=str(path),
+        config={"data-root": "/mnt"},
+        record=str(tmp_path / "before"),
+        marker=str(marker),
+    )
+    assert json.loads(path.read_text()) == {"data-root": "/mnt"}
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "before").stat().st_mode & 0o777 == 0o600
+    assert marker.exists()
