@@ -86,9 +86,9 @@ def condition(entry: dict[str, Any]) -> str:
     return f"{name} {entry['from']} or newer" if "from" in entry else f"{name} below {entry['below']}"
 
 
-def linked(text: str, url: str | None) -> str:
+def linked(text: str, reference: str | None) -> str:
     """Text with a link to where one can read more."""
-    return f"{text} ([more]({url}))" if url else text
+    return f"{text} ([more]({reference}))" if reference else text
 
 
 def item(title: str, **details: str) -> str:
@@ -143,7 +143,7 @@ def render(roles: Path, jetpack: Mapping[str, str]) -> str:
             f"{entry(rule['id'])}, {rule['level']}",
             where=where(rule),
             must_hold=condition(rule["require"]),
-            fix=linked(rule["fix"], rule.get("url")),
+            fix=linked(rule["fix"], rule.get("reference")),
         )
         for rule in rules
     ]
@@ -153,7 +153,7 @@ def render(roles: Path, jetpack: Mapping[str, str]) -> str:
             where=where(feature),
             option=feature["option"],
             without_it=feature["without"],
-            fix=linked(feature["fix"], feature.get("url")),
+            fix=linked(feature["fix"], feature.get("reference")),
         )
         for feature in kernel
     ]

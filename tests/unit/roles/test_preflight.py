@@ -68,6 +68,12 @@ def with_facts(**changes: Any) -> dict[str, Any]:
     return facts
 
 
+def test_no_entry_of_the_matrix_has_a_key_that_nobody_reads() -> None:
+    common = {"level", "when", "fix", "reference"}
+    assert {key for rule in RULES for key in rule} == common | {"id", "require", "found", "expected"}
+    assert {key for entry in KERNEL for key in entry} == common | {"feature", "option", "without"}
+
+
 def test_a_good_board_has_no_findings(module: ModuleType) -> None:
     assert module.findings_of_rules(GOOD, RULES) == []
 
