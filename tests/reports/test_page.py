@@ -17,7 +17,7 @@ from tests.reports.conftest import fleet
 
 pytestmark = pytest.mark.lab
 
-TEMPLATES = CHECKOUT / "roles" / "gpu_verify" / "templates"
+TEMPLATES = CHECKOUT / "roles" / "gpu_report" / "templates"
 PICTURES = CHECKOUT / ".lab" / "pictures"
 SIZES = ((1280, 900), (360, 740))
 # WCAG 2.1, level AA, for text of this size.
