@@ -15,6 +15,7 @@ from collection import build
 from tests.docs import CHECKOUT
 from tests.lab import lab
 from tests.lab.paths import lab_dir
+from tests.reports import samples
 
 LAB = "collection"
 TIMEOUT_SECONDS = 900  # as tests/acceptance has it
@@ -28,6 +29,14 @@ server
 agent
 [k3s_cluster:vars]
 jetson_k3s_bundle=/nonexistent
+"""
+END_OF_VERIFICATION = f"""\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        __gpu_verify_report: "{{{{ lookup('ansible.builtin.file', 'found.json') | from_json }}}}"
+    - ansible.builtin.import_role: {{name: {build.NAME}.gpu_verify, tasks_from: report.yml}}
 """
 PLAYBOOKS = sorted(path.stem for path in (CHECKOUT / "playbooks").glob("*.yml"))
 
@@ -83,6 +92,18 @@ def test_preflight_of_the_collection_runs_with_its_modules_and_filters(site: Pat
     ran = run(site, "ansible-playbook", "-i", "inventory", f"{build.NAME}.preflight")
     assert "localhost: preflight found" in ran.stdout, ran.stdout
     assert "[error] bundle-unusable" in ran.stdout
+
+
+def test_report_of_the_collection_is_written(site: Path) -> None:
+    (site / "found.json").write_text(json.dumps(samples.passed("localhost")))
+    (site / "end.yml").write_text(END_OF_VERIFICATION)
+    reports = f"--extra-vars=gpu_verify_reports={site}/reports"
+    ran = run(site, "ansible-playbook", "-i", "inventory", reports, "end.yml")
+    assert ran.returncode == 0, ran.stdout
+    assert "1 of 1 boards have passed" in ran.stdout
+    assert {"localhost.json", "index.html", "junit.xml"} < {
+        path.name for path in (site / "reports").iterdir()
+    }
 
 
 def test_list_of_wheels_is_in_the_collection_as_a_file(installed: Path) -> None:

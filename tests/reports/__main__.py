@@ -5,8 +5,10 @@ import argparse
 import sys
 from pathlib import Path
 
+import playwright.sync_api
+
 from tests.lab.process import LabError
-from tests.reports.browser import browser
+from tests.reports.browser import browser, shown
 
 
 def main() -> int:
@@ -21,10 +23,12 @@ def main() -> int:
     parser.add_argument("--dark", action="store_true", help="as somebody sees it who prefers dark pages")
     options = parser.parse_args()
     try:
-        with browser() as tab:
-            tab.open(options.page, options.width, options.height or 900, dark=options.dark)
-            tab.screenshot(options.picture, height=options.height)
-    except LabError as error:
+        with (
+            browser() as chromium,
+            shown(chromium, options.page, options.width, options.height or 900, dark=options.dark) as one,
+        ):
+            one.picture(options.picture, options.height)
+    except (LabError, playwright.sync_api.Error) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0

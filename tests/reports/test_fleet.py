@@ -250,7 +250,7 @@ def test_junit_fits_the_schema_of_jenkins(
 def test_the_module_keeps_the_reports_before_and_names_every_board(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = load("gpu_verify/library/gpu_report.py")
+    module = load("gpu_report/library/gpu_report.py")
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.json").write_text(json.dumps(samples.passed(name)))
     module.begin(tmp_path, ["a", "b"])

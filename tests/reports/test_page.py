@@ -2,23 +2,25 @@
 """The fleet's page in a real browser, on a desktop and on a phone, light and dark."""
 
 import importlib
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.lab.paths import CHECKOUT
 from tests.reports import samples
-from tests.reports.browser import Browser, browser
+from tests.reports.browser import Shown, browser, shown
 from tests.reports.conftest import fleet
 
 pytestmark = pytest.mark.lab
 
-TEMPLATES = CHECKOUT / "roles" / "gpu_verify" / "templates"
+TEMPLATES = CHECKOUT / "roles" / "gpu_report" / "templates"
 PICTURES = CHECKOUT / ".lab" / "pictures"
+Show = Callable[..., Shown]
 SIZES = ((1280, 900), (360, 740))
 # WCAG 2.1, level AA, for text of this size.
 CONTRAST = 4.5
@@ -45,13 +47,6 @@ LEAST_CONTRAST = """(() => {
     });
   return found.sort((a, b) => a[0] - b[0])[0];
 })()"""
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with browser() as tab:
-        yield tab
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +87,29 @@ def pages(views: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> di
     return {name: directory / f"{name}.html" for name in views}
 
 
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """One browser for all tests."""
+    with browser() as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def show(chromium: Browser, pages: dict[str, Path]) -> Iterator[Show]:
+    """A function that shows one of the pages."""
+    with ExitStack() as windows:
+
+        def show(name: str, size: tuple[int, int] = SIZES[0], *, dark: bool = False) -> Shown:
+            return windows.enter_context(shown(chromium, pages[name], *size, dark=dark))
+
+        yield show
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
 @pytest.mark.parametrize("name", ["one", "three", "mixed", "many", "hostile", "none"])
 def test_page_is_readable(
-    tab: Browser,
+    show: Show,
     views: dict[str, Any],
     pages: dict[str, Path],
     *,
@@ -104,92 +117,88 @@ def test_page_is_readable(
     size: tuple[int, int],
     dark: bool,
 ) -> None:
-    tab.open(pages[name], *size, dark=dark)
+    one = show(name, size, dark=dark)
+    page = one.page
     if name != "many":
-        tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-    tab.screenshot(
-        PICTURES / f"{name}-{size[0]}-{'dark' if dark else 'light'}.png", height=2000 if name == "many" else 0
-    )
-    assert tab.complaints() == []
-    assert tab.requests() == [pages[name].as_uri()]
-    assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
-    assert tab.evaluate("innerWidth") == size[0]
-    ratio, where = tab.evaluate(LEAST_CONTRAST)
+        page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    picture = PICTURES / f"{name}-{size[0]}-{'dark' if dark else 'light'}.png"
+    one.picture(picture, height=2000 if name == "many" else 0)
+    assert one.complaints == []
+    assert one.requests == [pages[name].as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert page.evaluate("innerWidth") == size[0]
+    ratio, where = page.evaluate(LEAST_CONTRAST)
     assert ratio >= CONTRAST, where
 
     boards = views[name].boards
-    assert tab.evaluate("document.querySelectorAll('tbody tr').length") == len(boards)
-    assert tab.evaluate("document.querySelectorAll('details.board').length") == len(boards)
+    assert page.locator("tbody tr").count() == len(boards)
+    assert page.locator("details.board").count() == len(boards)
     checks = sum(len(board.checks) for board in boards)
-    assert tab.evaluate("document.querySelectorAll('tbody td > a').length") == checks
-    assert tab.evaluate("document.querySelectorAll('details.check').length") == checks
+    assert page.locator("tbody td > a").count() == checks
+    assert page.locator("details.check").count() == checks
 
 
-def test_a_status_is_told_by_words_too(tab: Browser, pages: dict[str, Path]) -> None:
-    tab.open(pages["mixed"], *SIZES[0])
-    rows = tab.evaluate("[...document.querySelectorAll('tbody tr')].map(row => row.textContent)")
+def test_a_status_is_told_by_words_too(show: Show) -> None:
+    rows = show("mixed").page.locator("tbody tr").all_text_contents()
     for row, word in zip(rows, ("failed", "not finished", "not verified", "passed"), strict=True):
         assert word in row
 
 
-def test_simulated_boards_are_marked(tab: Browser, pages: dict[str, Path]) -> None:
-    tab.open(pages["three"], *SIZES[1])
-    assert "SIMULATED" in tab.evaluate("document.querySelector('header').innerText")
-    assert tab.evaluate("document.querySelectorAll('details.board .tag').length") == 3
+def test_simulated_boards_are_marked(show: Show) -> None:
+    page = show("three", SIZES[1]).page
+    assert "SIMULATED" in page.locator("header").inner_text()
+    assert page.locator("details.board .tag").count() == 3
 
 
-def test_details_open_by_keyboard(tab: Browser, pages: dict[str, Path]) -> None:
-    tab.open(pages["mixed"], *SIZES[0])
-    focused = "document.activeElement.matches('details.board > summary')"
+def test_details_open_by_keyboard(show: Show) -> None:
+    page = show("mixed").page
+    focused = page.locator("details.board > summary:focus")
     for _ in range(200):
-        tab.press("Tab")
-        if tab.evaluate(focused):
+        page.keyboard.press("Tab")
+        if focused.count():
             break
-    assert tab.evaluate(focused), "the Tab key never comes to a board"
-    assert tab.evaluate("document.activeElement.parentElement.open") is False
-    assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    tab.press("Enter", "\r")
-    assert tab.evaluate("document.activeElement.parentElement.open") is True
+    assert focused.count() == 1, "the Tab key never comes to a board"
+    assert focused.evaluate("one => one.parentElement.open") is False
+    assert focused.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert focused.evaluate("one => one.parentElement.open") is True
 
 
-def test_a_cell_of_the_matrix_leads_to_its_check(tab: Browser, pages: dict[str, Path]) -> None:
-    tab.open(pages["mixed"], *SIZES[0])
-    tab.evaluate("document.querySelector('td a[href=\"#jetson-1--concurrency\"]').focus()")
-    tab.press("Enter", "\r")
-    target = "document.getElementById('jetson-1--concurrency')"
-    assert tab.evaluate(f"{target}.checkVisibility()")
-    assert tab.evaluate(f"{target}.closest('details.board').open")
-    assert "Insufficient nvidia.com/gpu" in tab.evaluate(f"{target}.innerText")
+def test_a_cell_of_the_matrix_leads_to_its_check(show: Show) -> None:
+    page = show("mixed").page
+    check = page.locator("#jetson-1--concurrency")
+    assert not check.is_visible()
+    page.locator('td a[href="#jetson-1--concurrency"]').press("Enter")
+    check.wait_for(state="visible")
+    assert check.evaluate("one => one.closest('details.board').open")
+    assert "Insufficient nvidia.com/gpu" in check.inner_text()
 
 
-def test_boards_in_trouble_can_be_shown_alone(tab: Browser, pages: dict[str, Path]) -> None:
-    tab.open(pages["many"], *SIZES[0])
-    visible = "[...document.querySelectorAll('tbody tr')].filter(row => row.checkVisibility()).length"
-    assert tab.evaluate(visible) == 101
-    tab.evaluate("document.getElementById('show-problems').focus()")
-    tab.press(" ", " ")
-    assert tab.evaluate(visible) == 3
+def test_boards_in_trouble_can_be_shown_alone(show: Show) -> None:
+    page = show("many").page
+    rows = page.locator("tbody tr").filter(visible=True)
+    assert rows.count() == 101
+    page.locator("#show-problems").press(" ")
+    assert rows.count() == 3
 
 
-def test_logs_cannot_become_part_of_the_page(tab: Browser, pages: dict[str, Path]) -> None:
-    tab.open(pages["hostile"], *SIZES[0])
-    assert tab.evaluate("document.scripts.length + document.images.length") == 0
-    assert "owned" not in tab.evaluate("document.title")
-    assert "<script>document.title='owned'</script>" in tab.evaluate("document.body.textContent")
-    assert "{{ 7 * 7 }}" in tab.evaluate("document.body.textContent")
-    assert tab.evaluate("[...document.links].filter(one => !one.hash).length") == 0
+def test_logs_cannot_become_part_of_the_page(show: Show) -> None:
+    page = show("hostile").page
+    text = page.locator("body").text_content() or ""
+    assert page.locator("script, img").count() == 0
+    assert "owned" not in page.title()
+    assert "<script>document.title='owned'</script>" in text
+    assert "{{ 7 * 7 }}" in text
+    assert page.evaluate("[...document.links].filter(one => !one.hash).length") == 0
     # And were something to get through, the browser would not run it.
-    tab.evaluate("document.body.append(document.createElement('script'))")
-    tab.evaluate("document.scripts[0].text = 'document.title = \"owned\"'")
-    assert "owned" not in tab.evaluate("document.title")
+    page.evaluate("document.body.append(document.createElement('script'))")
+    page.evaluate("document.scripts[0].text = 'document.title = \"owned\"'")
+    assert "owned" not in page.title()
 
 
-def test_what_has_changed_is_shown(tab: Browser, pages: dict[str, Path]) -> None:
-    tab.open(pages["mixed"], *SIZES[0])
-    told = tab.evaluate(
-        "[...document.querySelectorAll('.changes li')].map(one => one.innerText.replace(/\\s+/g, ' '))"
-    )
-    text = json.dumps(told, ensure_ascii=False)
+def test_what_has_changed_is_shown(show: Show) -> None:
+    told = [" ".join(text.split()) for text in show("mixed").page.locator(".changes li").all_inner_texts()]
+    text = "\n".join(told)
     for part in (
         "jetson-2 device-query: passed → failed",
         "jetson-3 passed → not verified",

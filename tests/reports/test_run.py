@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verify.yml against boards that do not answer: the run's report has every board, and keeps the last."""
+"""Reports of whole runs: of boards that do not answer, and of boards whose checks have been made."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.lab.paths import CHECKOUT
 from tests.reports import samples
@@ -22,28 +24,58 @@ agent
 [k3s_cluster:vars]
 jetson_k3s_bundle=/nonexistent
 """
+# The end of a verification. A fact, as what the stages have found is: Ansible takes no template out of it.
+END = """
+- hosts: k3s_cluster
+  gather_facts: false
+  tags: [gpu_verify]
+  tasks:
+    - ansible.builtin.set_fact:
+        __gpu_verify_report: "{{ lookup('ansible.builtin.file', inventory_hostname ~ '.json') | from_json }}"
+    - ansible.builtin.import_role: {name: gpu_verify, tasks_from: report.yml}
+"""
 
 
-def verify(directory: Path, *arguments: str) -> dict[str, object]:
-    """Run verify.yml with Ansible's own settings where the checkout's are not; what index.json says."""
+def run(directory: Path, playbook: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a playbook with Ansible's own settings where the checkout's are not."""
     (directory / "inventory").write_text(INVENTORY)
-    subprocess.run(
+    return subprocess.run(
         [
             Path(sys.executable).with_name("ansible-playbook"),
             f"--inventory={directory}/inventory",
             f"--extra-vars=gpu_verify_reports={directory}/reports",
-            "playbooks/verify.yml",
+            playbook,
             *arguments,
         ],
         cwd=CHECKOUT,
         # A user of the collection has not our ansible.cfg.
         env={**os.environ, "ANSIBLE_GATHERING": "implicit"},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         timeout=300,
         check=False,
     )
+
+
+def verify(directory: Path, *arguments: str) -> dict[str, object]:
+    """Run verify.yml; what index.json says."""
+    ran = run(directory, "playbooks/verify.yml", *arguments)
+    assert (directory / "reports" / "index.json").exists(), ran.stdout
     index: dict[str, object] = json.loads((directory / "reports" / "index.json").read_text())
     return index
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> Path:
+    """A playbook that reports what was found: one board has passed, one has failed."""
+    failed = samples.failed("jetson-2")
+    failed["checks"][0]["evidence"] = ["{{ 7 * 7 }}"]
+    for report in (samples.passed("jetson-1"), failed):
+        (tmp_path / f"{report['board']['name']}.json").write_text(json.dumps(report))
+    playbook = tmp_path / "end.yml"
+    playbook.write_text(END)
+    return playbook
 
 
 def test_boards_that_never_answer_are_in_the_report(tmp_path: Path) -> None:
@@ -74,3 +106,23 @@ def test_a_run_on_one_board_leaves_the_others_report_and_keeps_its_own(tmp_path:
     page = (reports / "index.html").read_text()
     assert "passed → not verified" in page
     assert "Not part of this run: jetson-2 (passed" in page
+
+
+def test_what_was_found_is_written_shown_and_judged(tmp_path: Path, end: Path) -> None:
+    ran = run(tmp_path, end, "--tags=gpu_verify")
+    reports = tmp_path / "reports"
+    for name in ("jetson-1.json", "jetson-2.json"):
+        assert json.loads((reports / name).read_text()) == json.loads((tmp_path / name).read_text())
+    assert json.loads((reports / "index.json").read_text())["exit_code"] == 1
+    assert {"index.html", "junit.xml"} < {path.name for path in reports.iterdir()}
+    assert "jetson-1: PASSED" in ran.stdout
+    assert "jetson-2: FAILED" in ran.stdout
+    assert "1 of 2 boards have passed; failed: jetson-2" in ran.stdout
+    assert "jetson-2: verification failed: device-query: the pod was not created" in ran.stdout
+    assert ran.returncode == 2
+
+
+def test_a_run_without_verification_reports_nothing(tmp_path: Path, end: Path) -> None:
+    ran = run(tmp_path, end, "--tags=k3s")
+    assert ran.returncode == 0, ran.stdout
+    assert not (tmp_path / "reports").exists()

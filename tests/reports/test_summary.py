@@ -6,7 +6,7 @@ from tests.reports.conftest import Load
 
 
 def test_the_summary_says_what_is_wrong_and_what_to_do(load: Load) -> None:
-    summary = load("gpu_verify/filter_plugins/gpu_verify.py").summary
+    summary = load("gpu_report/filter_plugins/gpu_report.py").summary
     good, bad = summary(samples.passed("a")), summary(samples.failed("a"))
     assert good.startswith("a: PASSED (SIMULATED board), Jetson AGX Orin")
     assert "Result = PASS" in good

@@ -1,61 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A verification report as text for people."""
+"""What the stages of a verification have found, put together as one report (schema version 1)."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
-VERDICTS = ("PASSED", "FAILED", "NOT VERIFIED")  # by exit code
-# Whose events are the proof that people want to see: who held the GPU, and who waited for it.
-SCENES = ("concurrency", "time-slicing")
+SCHEMA = "jetson-k3s/verify-report"
+SCHEMA_VERSION = 1
+GUIDE = "docs/troubleshooting.md"
+MEND = "The reason names what kept verification from working: mend that and run playbooks/verify.yml again."
+# Contract of the exit code: all passed or skipped, a check failed, verification itself did not work.
+PASSED, FAILED, UNVERIFIED = 0, 1, 2
+CLOSE = "close"
+
+Check = dict[str, Any]
+Result = dict[str, Any]
 
 
-def counts(report: dict[str, Any]) -> str:
-    """How many checks there are of each status."""
-    statuses = [check["status"] for check in report["checks"]]
-    words = {"passed": "passed", "failed": "failed", "error": "not finished", "skipped": "skipped"}
-    parts = [f"{statuses.count(key)} {word}" for key, word in words.items() if key in statuses]
-    return f"{len(statuses)} checks: {', '.join(parts)}"
+def applicable(catalogue: list[Check], gpu: dict[str, Any]) -> list[Check]:
+    """The checks for a GPU that is shared or not; one of unknown sharing counts as exclusive."""
+    sharing = "shared" if gpu.get("replicas", 1) > 1 else "exclusive"
+    return [check for check in catalogue if check.get("sharing", sharing) == sharing]
 
 
-def trouble(check: dict[str, Any]) -> list[str]:
-    """The lines about a check that was not passed."""
-    if check["status"] == "skipped":
-        return [f"  skipped {check['id']}: {check['reason']}"]
-    lines = [
-        f"  {'FAILED' if check['status'] == 'failed' else 'NOT FINISHED'} {check['id']}: {check['reason']}"
+def of_stage(catalogue: list[Check], stage: str, state: dict[str, Any]) -> list[Check]:
+    """The checks of one stage."""
+    return [check for check in applicable(catalogue, state["gpu"]) if stage in check["stages"]]
+
+
+def complaint(result: Result) -> str:
+    """Why a stage gave no answer, in one line."""
+    said = result.get("module_stderr") or result.get("msg") or "no answer"
+    lines: list[str] = str(said).strip().splitlines()
+    return lines[-1] if lines else "no answer"
+
+
+def unanswered(check: Check, status: str, reason: str) -> Check:
+    """The entry of a check that nobody made."""
+    return {
+        "id": check["id"],
+        "title": check["title"],
+        "status": status,
+        "seconds": 0.0,
+        "evidence": [],
+        "events": [],
+        "reason": reason,
+        "diagnosis": [],
+        "fix": MEND if status == "error" else "",
+        "url": f"{GUIDE}#{check['id']}",
+    }
+
+
+def state_after(results: dict[str, Result], catalogue: list[Check], busy: str) -> dict[str, Any]:
+    """What is known after these stages (stage: registered result, in order; one that did not run is empty).
+
+    `busy` says why no pod may be started, whatever the node is doing; empty if pods may.
+    """
+    state: dict[str, Any] = {"checks": {}, "gpu": {}, "busy": busy, "held": None, "times": [], "broken": {}}
+    for stage, result in results.items():
+        if not result or result.get("skipped"):
+            continue
+        part = result.get("part", {})
+        state["gpu"].update(part.get("gpu", {}))
+        state["busy"] = part.get("busy") or state["busy"]
+        state["held"] = part.get("held") or state["held"]
+        state["checks"].update({entry["id"]: entry for entry in part.get("checks", [])})
+        state["times"] += [part[key] for key in ("started", "ended") if key in part]
+        if "ended" not in part:
+            state["broken"][stage] = complaint(result)
+            for check in of_stage(catalogue, stage, state):
+                state["checks"].setdefault(check["id"], unanswered(check, "error", state["broken"][stage]))
+    state["statuses"] = {name: entry["status"] for name, entry in state["checks"].items()}
+    return state
+
+
+def progress(state: dict[str, Any], checks: list[Check]) -> str:
+    """What has become of a stage's checks, for the screen while the next one runs."""
+    said = []
+    for check in checks:
+        entry = state["checks"].get(check["id"])
+        if entry is not None:
+            verdict = f"{entry['id']} {entry['status']} ({entry['seconds']:.1f} s)"
+            said.append(f"{verdict}: {entry['reason']}" if entry["reason"] else verdict)
+    return "; ".join(said)
+
+
+def seconds_between(times: list[str]) -> float:
+    """Seconds from the first time to the last; 0 without any."""
+    moments = [datetime.fromisoformat(time.replace("Z", "+00:00")) for time in times]
+    return round((max(moments) - min(moments)).total_seconds(), 3) if moments else 0.0
+
+
+def report(
+    state: dict[str, Any],
+    catalogue: list[Check],
+    *,
+    mode: str,
+    board: dict[str, Any],
+    software: dict[str, Any],
+    now: str,
+) -> dict[str, Any]:
+    """The report on one board; `now` is the controller's time, for a run in which no stage answered."""
+    checks = [
+        state["checks"].get(check["id"]) or unanswered(check, "skipped", check.get("otherwise", "not tried"))
+        for check in applicable(catalogue, state["gpu"])
     ]
-    if check.get("fix"):
-        lines.append(f"    fix: {check['fix']}")
-    if check.get("url"):
-        lines.append(f"    url: {check['url']}")
-    return lines
-
-
-def summary(report: dict[str, Any]) -> str:
-    """A few lines per board: verdict, deviceQuery, the scene with its times, and what was not passed."""
-    board, software, gpu = report["board"], report["software"], report["gpu"]
-    simulated = " (SIMULATED board)" if report["simulated"] else ""
-    lines = [
-        f"{board['name']}: {VERDICTS[report['exit_code']]}{simulated}, {board['model']}, "
-        f"JetPack {board['jetpack']}",
-        f"  {software['k3s']}, allocatable {gpu['resource']}: {gpu['allocatable']}; {counts(report)} "
-        f"in {report['seconds']:.0f} s",
+    failures = [
+        f"{check['id']}: {check['reason']}" for check in checks if check["status"] in ("failed", "error")
     ]
-    query = gpu.get("device_query")
-    if query:
-        lines.append(
-            f"  deviceQuery: {query['device']}, compute capability {query['compute_capability']}, "
-            f"{query['multiprocessors']} multiprocessors, Result = {query['result']}"
-        )
-    for check in report["checks"]:
-        if check["id"] in SCENES:
-            lines.extend(f"  {event['at']}  {event['event']}" for event in check["events"])
-        if check["status"] != "passed":
-            lines.extend(trouble(check))
-    ids = {check["id"] for check in report["checks"]}
-    lines.extend(f"  {line}" for line in report["failures"] if line.partition(":")[0] not in ids)
-    return "\n".join(lines)
+    statuses = {check["status"] for check in checks}
+    if CLOSE in state["broken"]:
+        failures.append(f"cleaning up: {state['broken'][CLOSE]}")
+        statuses.add("error")
+    exit_code = FAILED if "failed" in statuses else UNVERIFIED if "error" in statuses else PASSED
+    query = state["gpu"].get("device_query")
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "ok": exit_code == PASSED,
+        "exit_code": exit_code,
+        "failures": failures,
+        "started": min(state["times"], default=now),
+        "seconds": seconds_between(state["times"]),
+        "mode": mode,
+        # The lab's deviceQuery says so, and where it did not run its K3s does.
+        "simulated": bool(query and query["simulated"]) or "standin" in str(software["k3s"]),
+        "board": board,
+        "software": software,
+        "gpu": {
+            "resource": "nvidia.com/gpu",
+            "allocatable": 0,
+            "replicas": 1,
+            "device_nodes": [],
+            "device_query": None,
+            **state["gpu"],
+        },
+        "checks": checks,
+    }
 
 
 class FilterModule:
@@ -63,4 +145,9 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name."""
-        return {"gpu_verify_summary": summary}
+        return {
+            "gpu_verify_state": state_after,
+            "gpu_verify_stage": of_stage,
+            "gpu_verify_progress": progress,
+            "gpu_verify_report": report,
+        }

@@ -44,8 +44,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """Note when verification begins."""
         role = task._role.get_name() if task._role else None  # no public name in ansible-core 2.19
-        # Not when the controller, before anything else, begins the report.
-        if self.verification_begin is None and role == VERIFICATION and task.delegate_to != "localhost":
+        if self.verification_begin is None and role == VERIFICATION:
             self.verification_begin = time.monotonic()
 
     def v2_runner_on_ok(self, result: Any) -> None:

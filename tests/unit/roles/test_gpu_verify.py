@@ -37,7 +37,7 @@ class Verification:
 
     def __init__(self, load: Load, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.module = load("gpu_verify/library/gpu_checks.py")
-        self.filters = load("gpu_verify/filter_plugins/gpu_verify_report.py")
+        self.filters = load("gpu_verify/filter_plugins/gpu_verify.py")
         self.busy = ""
         self.mode = "standard"
         self.k3s = "v1.33.5+k3s1"

@@ -29,7 +29,7 @@ def test_every_step_has_the_name_of_its_role_as_tag() -> None:
         # preflight asks the K3s server about the token
         ("preflight", {"k3s"}),
         ("nvidia_docker", {"k3s", "nvidia_docker"}),
-        ("gpu_verify", {"k3s", "nvidia_docker", "gpu_verify"}),
+        ("gpu_verify", {"k3s", "nvidia_docker", "gpu_verify", "gpu_report"}),
     ],
 )
 def test_tag_runs_its_step_after_the_look_at_the_boards(tmp_path: Path, tag: str, roles: set[str]) -> None:
