@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _KIB = 1024
@@ -88,7 +89,8 @@ def _fail(reason: str) -> int:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    with suppress(OSError):  # a socket that was closed with unread lines in it answers with an error
+        sys.stdin.buffer.read()
     os._exit(0)
 
 
