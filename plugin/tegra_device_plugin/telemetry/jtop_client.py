@@ -89,8 +89,10 @@ def _fail(reason: str) -> int:
 
 
 def _end_with_parent() -> None:
+    # The descriptor itself: Python aborts at its end if a thread still reads from `sys.stdin`.
     with suppress(OSError):  # a socket that was closed with unread lines in it answers with an error
-        sys.stdin.buffer.read()
+        while os.read(0, 4096):
+            pass
     os._exit(0)
 
 

@@ -312,37 +312,48 @@ def test_a_single_look(host: Path, tmp_path: Path) -> None:
     assert read_once(host) is None
 
 
-def test_real_client_without_jetson_stats_says_so(host: Path, caplog: pytest.LogCaptureFixture) -> None:
+PLUGIN = Path(__file__).parents[3] / "plugin"
+
+
+def test_real_client_without_jetson_stats_says_so_and_ends_in_order(
+    host: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     # -S leaves out site-packages, where jetson-stats would be; the plugin's own code is named by PYTHONPATH.
-    here = Path(__file__).parents[3] / "plugin"
-    command = (
-        "env",
-        f"PYTHONPATH={here}",
-        sys.executable,
-        "-S",
-        "-m",
-        "tegra_device_plugin.telemetry.jtop_client",
-    )
+    python = ("env", f"PYTHONPATH={PLUGIN}", sys.executable, "-S")
+    command = (*python, "-m", "tegra_device_plugin.telemetry.jtop_client")
     assert read_once(host, Client(command)) is None
     assert "jetson-stats is not installed" in caplog.text
+    arguments = (*command, "/nonexistent", "1")
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as ends:
+        assert ends.wait(10) == 1
 
 
-@pytest.mark.parametrize("read", [True, False], ids=["all read", "unread lines"])
-def test_real_client_ends_with_its_parent(read: bool) -> None:
-    blocked = "import sys, types, time, threading\n"
-    blocked += "jtop = types.ModuleType('jtop'); service = jtop.service = types.ModuleType('jtop.service')\n"
-    blocked += "def hang(interval): print('hanging', flush=True); threading.Event().wait()\n"
-    blocked += "jtop.jtop = hang; sys.modules.update({'jtop': jtop, 'jtop.service': service})\n"
-    blocked += "from tegra_device_plugin.telemetry.jtop_client import main; sys.exit(main('/x', 1.0))"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "plugin")}
+# A client that blocks for ever, in the place of jetson-stats'.
+BLOCKED = """
+import sys, threading, types
+from tegra_device_plugin.telemetry.jtop_client import main
+jtop = types.ModuleType("jtop")
+service = jtop.service = types.ModuleType("jtop.service")
+def block(interval):
+    sys.stdout.write("hanging\\n")
+    sys.stdout.flush()
+    threading.Event().wait()
+jtop.jtop = block
+sys.modules.update({"jtop": jtop, "jtop.service": service})
+sys.exit(main("/x", 1.0))
+"""
+
+
+@pytest.mark.parametrize("read", [0, socket.MSG_PEEK], ids=["all read", "unread lines"])
+def test_real_client_ends_with_its_parent(read: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        command, end = (sys.executable, "-c", blocked), theirs.fileno()
+        command, end = (sys.executable, "-c", BLOCKED), theirs.fileno()
+        environment = os.environ | {"PYTHONPATH": str(PLUGIN)}
         child = subprocess.Popen(command, stdin=end, stdout=end, env=environment)
         try:
-            assert ours.recv(7, socket.MSG_WAITALL | (0 if read else socket.MSG_PEEK)) == b"hanging"
-            assert ours.recv(1, 0 if read else socket.MSG_PEEK)
+            assert ours.recv(8, socket.MSG_WAITALL | read) == b"hanging\n"
             ours.close()
             assert child.wait(10) == 0
         finally:
