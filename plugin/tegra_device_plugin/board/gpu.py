@@ -6,7 +6,7 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -169,22 +169,27 @@ def _is_gpu(host: HostTree, device: str) -> bool:
 
 def _chip(host: HostTree, device: str, soc: str | None) -> tuple[str | None, Evidence]:
     """The GPU's chip: by its own `compatible`, else by its name, else by the SoC around it."""
-    tables = catalogue.load()
     compatible = _compatible(host, device)
-    by_compatible = next((name for name, chip in tables.chips.items() if chip.compatible in compatible), None)
     suffix = _chip_suffix(device)
-    by_name = next((name for name, chip in tables.chips.items() if suffix and chip.node == suffix), None)
-    by_soc = tables.socs[soc].chip if soc and soc in tables.socs else None
-    chip = by_compatible or by_name or by_soc
-    if chip is None:
-        return None, Evidence(
-            "gpu chip", False, f"compatible {' '.join(compatible) or 'unreadable'}, SoC {soc}: unknown"
-        )
-    said_by = (
-        f"compatible {' '.join(compatible)}" if by_compatible else "its name" if by_name else f"SoC {soc}"
-    )
-    doubt = f"; but SoC {soc} has {by_soc}" if by_soc not in (None, chip) else ""
-    return chip, Evidence("gpu chip", True, f"{chip} by {said_by}{doubt}")
+    around = catalogue.load().socs.get(soc or "")
+    of_soc = around.chip if around else None
+    by_source = {
+        f"compatible {' '.join(compatible)}": _chip_with(lambda chip: chip.compatible in compatible),
+        "its name": _chip_with(lambda chip: suffix is not None and chip.node == suffix),
+        f"SoC {soc}": of_soc,
+    }
+    for source, chip in by_source.items():
+        if chip:
+            detail = f"{chip} by {source}"
+            if of_soc and of_soc != chip:
+                detail += f"; but SoC {soc} has {of_soc}"
+            return chip, Evidence("gpu chip", True, detail)
+    told = " ".join(compatible) or "unreadable"
+    return None, Evidence("gpu chip", False, f"compatible {told}, SoC {soc}: unknown")
+
+
+def _chip_with(fits: Callable[[catalogue.Chip], bool]) -> str | None:
+    return next((name for name, chip in catalogue.load().chips.items() if fits(chip)), None)
 
 
 def _state(host: HostTree, device: str, driver: str) -> tuple[State, Evidence]:

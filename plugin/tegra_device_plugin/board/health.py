@@ -33,18 +33,20 @@ class Sample:
     """One look at the GPU. Nothing in it is a judgement; None is "not known"."""
 
     device: bool
-    driver: str | None  # the one bound to the device
     expected_driver: str | None
-    on_bus: bool | None  # whether a PCI device answers
-    runtime_status: str | None
-    power_control: str | None
-    missing_nodes: tuple[str, ...]
-    devfreq: bool
-    failed_reads: tuple[str, ...]
-    load_percent: float | None
-    frequency_hz: int | None
-    temperature_celsius: float | None
-    critical_celsius: float | None
+    driver: str | None = None
+    """The one bound to the device."""
+    on_bus: bool | None = None
+    """Whether a PCI device answers."""
+    runtime_status: str | None = None
+    power_control: str | None = None
+    missing_nodes: tuple[str, ...] = ()
+    devfreq: bool = False
+    failed_reads: tuple[str, ...] = ()
+    load_percent: float | None = None
+    frequency_hz: int | None = None
+    temperature_celsius: float | None = None
+    critical_celsius: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,21 +66,7 @@ def sample(root: Path, gpu: Gpu) -> Sample:
     host = HostTree(root)
     device = gpu.sysfs
     if device is None or gpu.driver is None or host.link(device) is None:
-        return Sample(
-            device=False,
-            driver=None,
-            expected_driver=gpu.driver,
-            on_bus=None,
-            runtime_status=None,
-            power_control=None,
-            missing_nodes=(),
-            devfreq=False,
-            failed_reads=(),
-            load_percent=None,
-            frequency_hz=None,
-            temperature_celsius=None,
-            critical_celsius=None,
-        )
+        return Sample(device=False, expected_driver=gpu.driver)
     status = host.text(f"{device}/power/runtime_status")
     load, load_failure = _load(host, device, status)
     scaling = devfreq(host, device)
@@ -86,8 +74,8 @@ def sample(root: Path, gpu: Gpu) -> Sample:
     temperature, critical = _temperature(host)
     return Sample(
         device=True,
-        driver=bound_driver(host, device),
         expected_driver=gpu.driver,
+        driver=bound_driver(host, device),
         on_bus=_on_bus(host, device, status),
         runtime_status=status,
         power_control=host.text(f"{device}/power/control"),

@@ -163,14 +163,13 @@ def _jetpack(l4t: str | None) -> tuple[str | None, tuple[Evidence, ...]]:
     if found is None:
         return None, (Evidence("catalogue: jetpack", False, f"no release of the line of L4T {l4t}"),)
     jetpack, release = found
-    nearest = (
-        "" if catalogue.version(release) == catalogue.version(l4t) else f", after the nearest one, {release}"
-    )
-    return jetpack, (Evidence("catalogue: jetpack", True, f"L4T {l4t} is JetPack {jetpack}{nearest}"),)
+    detail = f"L4T {l4t} is JetPack {jetpack}"
+    if catalogue.version(release) != catalogue.version(l4t):
+        detail += f", after the nearest one, {release}"
+    return jetpack, (Evidence("catalogue: jetpack", True, detail),)
 
 
 def _model(host: HostTree) -> str | None:
     """The device tree's `model`, which soc0 repeats as `machine`: free text of the carrier's maker."""
-    return next(filter(None, (host.text(f"{tree}/model") for tree in _DEVICE_TREES)), None) or host.text(
-        f"{_SOC0}/machine"
-    )
+    sources = (*(f"{tree}/model" for tree in _DEVICE_TREES), f"{_SOC0}/machine")
+    return next(filter(None, map(host.text, sources)), None)

@@ -13,16 +13,24 @@ from tegra_device_plugin.system.yamlloader import Loader
 
 T = TypeVar("T")
 
+_TEXT = "tag:yaml.org,2002:str"
+_BOOLEAN = "tag:yaml.org,2002:bool"
+_INTEGER = "tag:yaml.org,2002:int"
+_NULL = "tag:yaml.org,2002:null"
+_MAPPING = "tag:yaml.org,2002:map"
+_LIST = "tag:yaml.org,2002:seq"
 _TYPES = {
-    "tag:yaml.org,2002:str": "text",
-    "tag:yaml.org,2002:bool": "true or false",
-    "tag:yaml.org,2002:int": "a number",
+    _TEXT: "text",
+    _BOOLEAN: "true or false",
+    _INTEGER: "a number",
     "tag:yaml.org,2002:float": "a number",
-    "tag:yaml.org,2002:null": "nothing",
-    "tag:yaml.org,2002:map": "a mapping",
-    "tag:yaml.org,2002:seq": "a list",
+    _NULL: "nothing",
+    _MAPPING: "a mapping",
+    _LIST: "a list",
 }
+_TRUTH = yaml.SafeLoader.bool_values
 _MAX_BYTES = 1 << 20  # no ConfigMap is larger
+_MAX_DEPTH = 64  # NVIDIA's schema has 6 levels; yaml.compose recurses in C until the stack overflows
 
 
 class Document:
@@ -41,20 +49,23 @@ class Document:
         try:
             with self._path.open("rb") as file:
                 content = file.read(_MAX_BYTES)
+            if place := _too_deep(content):
+                self.problem(place, f"nested deeper than {_MAX_DEPTH} levels")
+                return None
             node = yaml.compose(content, Loader=Loader)
         except yaml.MarkedYAMLError as error:
             self.problem(error.problem_mark, f"not YAML: {error.problem}")
         except (OSError, ValueError, yaml.YAMLError) as error:
-            self.problems.append(f"{self._path}: {error.strerror if isinstance(error, OSError) else error}")
+            self.problem(None, getattr(error, "strerror", None) or str(error))
         else:
             if isinstance(node, yaml.MappingNode):
                 return Section(self, "", node)
-            self.problems.append(f"{self._path}:1: a mapping that begins with `version: v1` is needed")
+            self.problems.append(f"{self._path}:1: a mapping is needed, such as `version: v1`")
         return None
 
     def problem(self, mark: yaml.Mark | None, text: str) -> None:
-        """Note what is wrong at a place of the file."""
-        self.problems.append(f"{self._where(mark)}: {text}")
+        """Note what is wrong at a place of the file, on one line."""
+        self.problems.append(f"{self._where(mark)}: {' '.join(text.split())}")
 
     def note(self, mark: yaml.Mark | None, text: str) -> None:
         """Note what has no effect at a place of the file."""
@@ -81,38 +92,38 @@ class Section:
 
     def text(self, key: str, parse: Callable[[str], T], *, required: bool = False) -> T | None:
         """Give a text, parsed; None if absent or wrong."""
-        node = self._take(key, "tag:yaml.org,2002:str", required=required)
+        node = self._take(key, _TEXT, required=required)
         return None if node is None else self._parse(key, node, node.value, parse)
 
-    def option(self, key: str, parse: Callable[[str], T]) -> T | None:
-        """Give what could also be a flag: a text, a boolean, or a list of texts, parsed."""
+    def option(self, key: str, parse: Callable[[str], T], *, many: bool = False) -> T | None:
+        """Give what could also be a flag, parsed: a text, a boolean, or with `many` a list of texts, too."""
         node = self._take(key)
-        if isinstance(node, yaml.SequenceNode) and all(
-            isinstance(item, yaml.ScalarNode) for item in node.value
-        ):
-            return self._parse(key, node, ",".join(item.value for item in node.value), parse)
-        if isinstance(node, yaml.ScalarNode):
-            return self._parse(key, node, node.value, parse)
-        if node is not None:
-            self._document.problem(node.start_mark, f"{self._name(key)} must be text, not {_type(node)}")
-        return None
+        if node is None:
+            return None
+        items = node.value if many and isinstance(node, yaml.SequenceNode) else [node]
+        for item in items:
+            if not isinstance(item, yaml.ScalarNode):
+                self._document.problem(item.start_mark, f"{self._name(key)} must be text, not {_type(item)}")
+                return None
+        return self._parse(key, node, ",".join(map(_as_flag, items)), parse)
 
     def boolean(self, key: str, *, only: bool | None = None) -> bool | None:
         """Give a boolean, None if absent or wrong; `only` is the one value that can work."""
-        node = self._take(key, "tag:yaml.org,2002:bool")
+        node = self._take(key, _BOOLEAN)
         if node is None:
             return None
-        value = yaml.SafeLoader.bool_values[node.value.lower()]
+        value = _TRUTH[node.value.lower()]
         if only is not None and value != only:
             self._document.problem(node.start_mark, f"{self._name(key)}: allowed: {str(only).lower()}")
         return value
 
     def integer(self, key: str, least: int, most: int, *, required: bool = False) -> int | None:
         """Give a whole number between `least` and `most`, None if absent or wrong."""
-        node = self._take(key, "tag:yaml.org,2002:int", required=required)
+        node = self._take(key, _INTEGER, required=required)
 
         def parse(text: str) -> int:
-            if not text.isdecimal() or not least <= int(text) <= most:
+            # Not 010, which is 8 in YAML.
+            if not text.isdecimal() or text.startswith("0") or not least <= int(text) <= most:
                 raise ValueError(f"allowed: {least} to {most}")
             return int(text)
 
@@ -120,14 +131,18 @@ class Section:
 
     def section(self, key: str) -> Section | None:
         """Give a mapping, None if absent, empty or wrong."""
-        node = self._take(key, "tag:yaml.org,2002:map", "tag:yaml.org,2002:null")
+        node = self._take(key, _MAPPING, _NULL)
         return Section(self._document, self._name(key), node) if isinstance(node, yaml.MappingNode) else None
 
-    def sections(self, key: str) -> list[Section]:
-        """Give a list of mappings, empty if absent, empty or wrong."""
-        node = self._take(key, "tag:yaml.org,2002:seq", "tag:yaml.org,2002:null")
+    def sections(self, key: str, *, required: bool = False) -> list[Section]:
+        """Give a list of mappings, empty if absent, empty (which `required` refuses) or wrong."""
+        node = self._take(key, _LIST, *(() if required else (_NULL,)), required=required)
+        if not isinstance(node, yaml.SequenceNode):
+            return []
+        if required and not node.value:
+            self._document.problem(node.start_mark, f"{self._name(key)} is empty")
         found = []
-        for number, item in enumerate(node.value if isinstance(node, yaml.SequenceNode) else ()):
+        for number, item in enumerate(node.value):
             name = f"{self._name(key)}[{number}]"
             if isinstance(item, yaml.MappingNode):
                 found.append(Section(self._document, name, item))
@@ -143,9 +158,8 @@ class Section:
                 self._document.note(node.start_mark, f"{self._name(key)} has no effect in this plugin")
 
     def problem(self, text: str) -> None:
-        """Refuse the section as a whole."""
+        """Note what is wrong with the section as a whole."""
         self._document.problem(self._node.start_mark, f"{self._path}: {text}")
-        self._values.clear()
 
     def finish(self) -> None:
         """Refuse the keys that were not taken."""
@@ -161,7 +175,7 @@ class Section:
             if required:
                 self._document.problem(self._node.start_mark, f"{self._name(key)} is missing")
             return None
-        if tags and node.tag not in tags:
+        if tags and _tag(node) not in tags:
             wanted = _TYPES[tags[0]]
             self._document.problem(node.start_mark, f"{self._name(key)} must be {wanted}, not {_type(node)}")
             return None
@@ -178,5 +192,31 @@ class Section:
         return f"{self._path}.{key}" if self._path else key
 
 
+def _too_deep(content: bytes) -> yaml.Mark | None:
+    """The place where the document has too many levels. Raises YAMLError."""
+    depth = 0
+    for event in yaml.parse(content, Loader=Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            return event.start_mark  # type: ignore[return-value]  # libyaml's Mark is alike
+    return None
+
+
+def _tag(node: yaml.Node) -> str | None:
+    """What a node is, whatever tag the file gives it; None for what is not what its tag says."""
+    if isinstance(node, yaml.MappingNode):
+        return _MAPPING
+    if isinstance(node, yaml.SequenceNode):
+        return _LIST
+    if node.tag in (_MAPPING, _LIST) or (node.tag == _BOOLEAN and node.value.lower() not in _TRUTH):
+        return None
+    return node.tag
+
+
 def _type(node: yaml.Node) -> str:
-    return _TYPES.get(node.tag, f"a value of type {node.tag}")
+    return _TYPES.get(_tag(node) or "", f"a value of type {node.tag}")
+
+
+def _as_flag(node: yaml.ScalarNode) -> str:
+    """A value as it would be written on the command line."""
+    return str(_TRUTH[node.value.lower()]).lower() if _tag(node) == _BOOLEAN else node.value

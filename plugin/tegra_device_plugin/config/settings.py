@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of `run`: flag over environment over file over default. Parses, never acts.
 
-The file is NVIDIA's device plugin configuration, `version: v1`, read strictly: what is not known, has the
-wrong type or cannot work on a Jetson is refused with file and line. Keys of that schema that mean nothing
-here are listed.
+The file is NVIDIA's device plugin configuration, `version: v1` (k8s-device-plugin, api/config/v1), read
+strictly: what is not known, has the wrong type or cannot work on a Jetson is refused with file and line. Keys
+of that schema that mean nothing here are listed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ DEFAULT_RESOURCE = "nvidia.com/gpu"
 # A kubelet runs 110 pods by default; a list of more devices only fills its checkpoint.
 MAX_REPLICAS = 1024
 
-# validation.IsQualifiedName and IsDNS1123Subdomain of k8s.io/apimachinery; the kubelet refuses a Register
-# otherwise.
+# IsExtendedResourceName (kubernetes, pkg/apis/core/v1/helper/helpers.go); the kubelet refuses a Register
+# otherwise. 244 characters: a quota's name for it, with `requests.` before it, is of 253 at most.
 _PREFIX = re.compile(r"(?=.{1,244}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+_PORT = re.compile("[0-9]{1,5}")
+_LAST_PORT = 65535
 
 
 class ConfigError(Exception):
@@ -82,7 +85,7 @@ def _address(text: str) -> tuple[str, int] | None:
     if not text:
         return None
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not int(port) < 1 << 16:
+    if not colon or not _PORT.fullmatch(port) or int(port) > _LAST_PORT:
         raise ValueError("HOST:PORT is needed, such as :9400 or 127.0.0.1:9400")
     return host.strip("[]"), int(port)
 
@@ -119,6 +122,8 @@ class Option:
     metavar: str
     parse: Callable[[str], Any]
     help: str
+    many: bool = False
+    """The file may have a list."""
 
     @property
     def flag(self) -> str:
@@ -159,6 +164,7 @@ OPTIONS = (
         "LIST",
         _strategies,
         "how a container gets the GPU: envvar, volume-mounts, cdi-cri, or several with commas",
+        many=True,
     ),
     Option(
         "device_id_strategy",
@@ -206,7 +212,8 @@ def resource_name(text: str) -> str:
     """Give the full name of an extended resource; `gpu` is `nvidia.com/gpu`. Raises ValueError."""
     full = text if "/" in text else f"nvidia.com/{text}"
     prefix, _, name = full.partition("/")
-    if not _PREFIX.fullmatch(f"{prefix}/") or not _NAME.fullmatch(name) or "kubernetes.io" in prefix:
+    well_formed = _PREFIX.fullmatch(f"{prefix}/") and _NAME.fullmatch(name)
+    if not well_formed or prefix.endswith("kubernetes.io") or prefix.startswith("requests."):
         raise ValueError("not the name of an extended resource, such as nvidia.com/gpu")
     return full
 
@@ -218,13 +225,14 @@ def _from_file(path: Path) -> tuple[Settings, list[str]]:
     root = document.root
     settings = Settings()
     if root is not None:
-        root.text("version", _one_of("v1"), required=True)
+        root.text("version", _one_of("v1"))
         if flags := root.section("flags"):
             settings = _flags(flags, settings)
         if resources := root.section("resources"):
             settings = _resources(resources, settings)
         if sharing := root.section("sharing"):
             settings = _sharing(sharing, settings)
+        root.ignore("imex")
         root.finish()
     if document.problems:
         raise ConfigError(document.problems)
@@ -237,13 +245,17 @@ def _flags(flags: Section, settings: Settings) -> Settings:
     for key in ("gdrcopyEnabled", "gdsEnabled", "mofedEnabled"):
         flags.boolean(key, only=False)
     # A node without a GPU is waited for, never failed; the host is seen at hostRoot.
-    flags.ignore("failOnInitError", "nvidiaDriverRoot", "nvidiaDevRoot", "useNodeFeatureAPI", "gfd")
+    flags.ignore(
+        "failOnInitError", "restartOnDeviceUnhealthy", "mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot"
+    )
+    flags.ignore("useNodeFeatureAPI", "gfd")
     if plugin := flags.section("plugin"):
         for option in OPTIONS:
-            value = plugin.option(option.key, option.parse)
+            value = plugin.option(option.key, option.parse, many=option.many)
             if value is not None:
                 settings = replace(settings, **{option.field: value})
-        plugin.ignore("cdiAnnotationPrefix", "nvidiaCTKPath", "containerDriverRoot")
+        plugin.ignore("cdiAnnotationPrefix", "cdiFeatureFlags", "nvidiaCTKPath", "containerDriverRoot")
+        plugin.ignore("kubeletSocket")
         plugin.finish()
     flags.finish()
     return settings
@@ -266,33 +278,42 @@ def _resources(resources: Section, settings: Settings) -> Settings:
 
 def _sharing(sharing: Section, settings: Settings) -> Settings:
     if slicing := sharing.section("timeSlicing"):
-        rename_by_default = slicing.boolean("renameByDefault")
-        fail = slicing.boolean("failRequestsGreaterThanOne")
-        for number, entry in enumerate(slicing.sections("resources")):
-            if number:
-                entry.problem("a Jetson has one GPU: one entry is allowed")
-                continue
-            original = settings.resource
-            entry.text("name", _resource_among(original), required=True)
-            entry.text("devices", _one_of("all"))
-            replicas = entry.integer("replicas", 2, MAX_REPLICAS, required=True)
-            renamed = entry.text("rename", resource_name)
-            entry.finish()
-            settings = replace(
-                settings,
-                resource=renamed or (f"{original}.shared" if rename_by_default else original),
-                sharing=Sharing(
-                    replicas=replicas or 1,
-                    renamed=bool(renamed or rename_by_default),
-                    # NVIDIA's default is false. More than one share of the same GPU is only ever a
-                    # misunderstanding.
-                    fail_requests_greater_than_one=True if fail is None else fail,
-                ),
-            )
-        slicing.finish()
+        settings = _time_slicing(slicing, settings)
     if mps := sharing.section("mps"):
         mps.problem("MPS needs a GPU compute mode that Tegra does not have; allowed: timeSlicing")
     sharing.finish()
+    return settings
+
+
+def _time_slicing(slicing: Section, settings: Settings) -> Settings:
+    rename_by_default = slicing.boolean("renameByDefault")
+    fail = slicing.boolean("failRequestsGreaterThanOne")
+    for number, entry in enumerate(slicing.sections("resources", required=True)):
+        if number:
+            entry.problem("a Jetson has one GPU: one entry is allowed")
+            continue
+        entry.text("name", _resource_among(settings.resource), required=True)
+        entry.text("devices", _one_of("all"))
+        replicas = entry.integer("replicas", 2, MAX_REPLICAS, required=True)
+        renamed = entry.text("rename", resource_name)
+        entry.finish()
+        if rename_by_default and not renamed:
+            renamed = f"{settings.resource}.shared"
+            try:
+                resource_name(renamed)
+            except ValueError as error:
+                slicing.problem(f"renameByDefault gives {renamed!r}: {error}")
+        settings = replace(
+            settings,
+            resource=renamed or settings.resource,
+            sharing=Sharing(
+                replicas=replicas or 1,
+                renamed=renamed is not None,
+                # NVIDIA's default is false. Who asks for two shares of the same GPU misunderstands them.
+                fail_requests_greater_than_one=True if fail is None else fail,
+            ),
+        )
+    slicing.finish()
     return settings
 
 

@@ -6,6 +6,7 @@ The format is a few lines of text; the client library for it would cost 4 MB of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -71,6 +72,10 @@ def counters(counted: Counters) -> Iterable[Metric]:
 
 
 def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
     return f"{value:.0f}" if value == int(value) else repr(value)
 
 

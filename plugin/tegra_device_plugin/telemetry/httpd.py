@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 
-_REQUEST_SECONDS = 5.0
+_REQUEST_SECONDS = 5.0  # from connection to last byte
 _REQUEST_BYTES = 8192
 
 
@@ -24,19 +24,40 @@ class Page:
 
 @asynccontextmanager
 async def serving(host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> AsyncIterator[int]:
-    """Serve `pages` by path; gives the port (chosen by the system for 0). Raises OSError if it is taken."""
+    """Serve `pages` by path; gives the port (chosen by the system for 0). Raises OSError if it is taken.
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    At the end clients are cut off, not waited for.
+    """
+    answers: set[asyncio.Task[None]] = set()
+
+    # Not a coroutine: of those, Python 3.11 prints a traceback when they are cancelled.
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(_answer(reader, writer, pages))
+        answers.add(task)
+        task.add_done_callback(answers.discard)
+
+    server = await asyncio.start_server(connected, host, port, limit=_REQUEST_BYTES)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()  # and no wait_closed: from Python 3.12 on it waits for the clients
+        for task in answers:
+            task.cancel()
+        await asyncio.gather(*answers, return_exceptions=True)
+
+
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pages: Mapping[str, Callable[[], Page]]
+) -> None:
+    try:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(_respond(request, pages))
-                await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+                writer.close()
+                await writer.wait_closed()  # all is sent
+    finally:
+        writer.transport.abort()
 
 
 def _respond(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:

@@ -12,6 +12,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
+import socket
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -28,6 +30,8 @@ _FRESH_INTERVALS = 4
 _RETRY_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 _QUICK_INTERVAL_SECONDS = 0.5  # for a single look
 _LINE_LIMIT = 65536  # bytes; a line has under 1,000
+_TEXT_LIMIT = 100  # characters of a name; the longest known has about 40
+_KILL_SECONDS = 1.0  # a killed child ends in milliseconds, unless it hangs in the kernel
 
 logger = logging.getLogger(__name__)
 
@@ -120,33 +124,46 @@ def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None
         return None
 
 
-async def _samples(client: Client, socket: Path) -> AsyncGenerator[Telemetry]:
-    """The samples of one run of the child, which never outlives this. Raises JtopError at the end."""
-    if not socket.exists():  # noqa: ASYNC240 - /run is memory
-        raise JtopError(f"no {socket}: the service does not run")
+async def _samples(client: Client, service: Path) -> AsyncGenerator[Telemetry]:
+    """The samples of one run of the child, which never outlives this. Raises JtopError at the end.
+
+    The child's standard input and output are one socket, which is closed here whatever is in it and whoever
+    else has it. Of an asyncio pipe only the reader of all that was written learns the end, and until then
+    Python 3.11 waits for a child that is long dead.
+    """
     try:
-        child = await asyncio.create_subprocess_exec(
-            *client.command,
-            str(socket),
-            str(client.interval),
-            stdin=asyncio.subprocess.PIPE,  # open as long as we live: the child ends when it closes
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            limit=_LINE_LIMIT,
-        )
+        service.stat()  # noqa: ASYNC240 - /run is memory
+    except FileNotFoundError:
+        raise JtopError(f"no {service}: the service does not run") from None
     except OSError as error:
-        raise JtopError(f"cannot start its client: {error}") from error
-    assert child.stdin is not None and child.stdout is not None  # noqa: S101 - PIPE above
-    try:
-        deadline = client.first_deadline
-        while True:
-            yield _parse(await _line(child.stdout, deadline))
-            deadline = client.deadline
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        child.stdin.close()
-        await child.wait()
+        raise JtopError(f"cannot see the service: {error}") from error
+    with contextlib.ExitStack() as ends:
+        try:
+            ours, theirs = map(ends.enter_context, socket.socketpair())
+            stdout, writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_LIMIT)
+            ends.callback(writer.transport.abort)
+            child = await asyncio.create_subprocess_exec(
+                *client.command,
+                str(service),
+                str(client.interval),
+                stdin=theirs.fileno(),  # open as long as we live: the child ends when it closes
+                stdout=theirs.fileno(),
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread to wait for it
+            raise JtopError(f"cannot start its client: {error}") from error
+        theirs.close()
+        try:
+            deadline = client.first_deadline
+            while True:
+                yield _parse(await _line(stdout, deadline))
+                deadline = client.deadline
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_KILL_SECONDS):
+                    await child.wait()
 
 
 async def _line(stream: asyncio.StreamReader, deadline: float) -> bytes:
@@ -163,10 +180,10 @@ async def _line(stream: asyncio.StreamReader, deadline: float) -> bytes:
 
 
 def _parse(line: bytes) -> Telemetry:
-    """Telemetry of one line; values of unexpected types are dropped. Raises JtopError on anything else."""
+    """Telemetry of one line; unusable values are dropped. Raises JtopError on anything but a JSON object."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict):
         raise JtopError("its client talks nonsense")
@@ -175,12 +192,29 @@ def _parse(line: bytes) -> Telemetry:
     known: dict[str, float | int | str | None] = {}
     for field in fields(Telemetry):
         value = message.get(field.name)
-        if isinstance(value, bool):
-            continue
-        if field.name.endswith(("_percent", "_celsius")) and isinstance(value, (int, float)):
-            known[field.name] = float(value)
-        elif field.name.endswith(("_hz", "_bytes")) and isinstance(value, (int, float)):
-            known[field.name] = int(value)
-        elif isinstance(value, str) and field.name in ("power_mode", "module", "part_number", "jetpack"):
-            known[field.name] = value
+        if field.name.endswith(("_percent", "_celsius")):
+            known[field.name] = _number(value)
+        elif field.name.endswith(("_hz", "_bytes")):
+            number = _number(value)
+            known[field.name] = None if number is None else int(number)
+        else:
+            known[field.name] = _text(value)
     return Telemetry(**known)  # type: ignore[arg-type]  # matched to the fields' types by name, above
+
+
+def _number(value: object) -> float | None:
+    """A finite number; Python's JSON also has NaN, Infinity and whole numbers beyond any float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _text(value: object) -> str | None:
+    """A name that can stand in a label and in the log, on one line and in UTF-8."""
+    if isinstance(value, str) and value.isprintable() and 0 < len(value) <= _TEXT_LIMIT:
+        return value
+    return None

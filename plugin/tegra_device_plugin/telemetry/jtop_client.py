@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _KIB = 1024
@@ -88,7 +89,10 @@ def _fail(reason: str) -> int:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # The descriptor itself: Python aborts at its end if a thread still reads from `sys.stdin`.
+    with suppress(OSError):  # a socket that was closed with unread lines in it answers with an error
+        while os.read(0, 4096):
+            pass
     os._exit(0)
 
 

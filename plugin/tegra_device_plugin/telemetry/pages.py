@@ -42,6 +42,7 @@ class Pages:
         self._advertised = advertised
         self._jtop = jtop
         self._counted = counted
+        self._since = asyncio.get_running_loop().time()
 
     def by_path(self) -> Mapping[str, Callable[[], Page]]:
         """Give the pages for httpd.serving."""
@@ -52,9 +53,13 @@ class Pages:
         return Page(exposition(self._metrics()), content_type=CONTENT_TYPE)
 
     def healthz(self) -> Page:
-        """Fail when a loop has stopped turning: only a new start helps then."""
+        """Fail when a loop has stopped turning: only a new start helps then.
+
+        Before a loop's first turn, its time counts from the start of these pages.
+        """
         now = asyncio.get_running_loop().time()
-        ages = {"board": now - self._board.looked_at, "registration": now - self._registrar.looked_at}
+        turned = {"board": self._board.looked_at, "registration": self._registrar.looked_at}
+        ages = {name: now - max(self._since, at) for name, at in turned.items()}
         stuck = [f"{name} for {age:.0f} s" for name, age in ages.items() if age > STUCK_SECONDS]
         if stuck:
             return Page(f"stuck: {', '.join(stuck)}\n", HTTPStatus.SERVICE_UNAVAILABLE)

@@ -4,12 +4,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+import yaml
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tegra_device_plugin.config.settings import OPTIONS, ConfigError, Settings, Sharing, load, resource_name
+from tegra_device_plugin.config.settings import (
+    MAX_REPLICAS,
+    OPTIONS,
+    ConfigError,
+    Option,
+    Settings,
+    Sharing,
+    load,
+    resource_name,
+)
 
 NVIDIA = """
 version: v1
@@ -67,6 +79,48 @@ def test_keys_without_effect_are_named(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "imex: {channelIDs: [0], required: false}",
+        "flags: {mpsRoot: /run/nvidia/mps}",
+        "flags: {restartOnDeviceUnhealthy: true}",
+        "flags: {plugin: {kubeletSocket: /var/lib/kubelet/device-plugins/kubelet.sock}}",
+        "flags: {plugin: {cdiFeatureFlags: ''}}",
+    ],
+)
+def test_what_nvidias_schema_has_and_a_jetson_has_no_use_for_is_taken_with_a_note(
+    text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"version: v1\n{text}\n")
+    changed, notes = load(path, {}, {})
+    assert changed == Settings()
+    assert [note.partition(" ")[2] for note in notes] == [
+        f"{name} has no effect in this plugin" for name in named(text)
+    ]
+
+
+def named(text: str) -> list[str]:
+    """The one key below `flags` or `flags.plugin`, or the one at the top, by its full name."""
+    ((key, value),) = yaml.safe_load(text).items()
+    if key == "flags":
+        return [f"flags.{name}" for name in named(json.dumps(value))]
+    return [f"plugin.{name}" for name in value] if key == "plugin" else [key]
+
+
+def test_a_file_without_version_is_v1_as_for_nvidias_plugin(tmp_path: Path) -> None:
+    assert read(tmp_path, NVIDIA) == read(tmp_path, NVIDIA.replace("version: v1", ""))
+
+
+@pytest.mark.parametrize("written", ["True", "TRUE", "yes", "on", "true"])
+def test_a_boolean_is_written_as_yaml_has_it(written: str, tmp_path: Path) -> None:
+    key = "passDeviceSpecs: true"
+    assert read(tmp_path, NVIDIA.replace(key, f"passDeviceSpecs: {written}")).pass_device_specs
+    text = NVIDIA.replace("renameByDefault: false", f"renameByDefault: {written}")
+    assert read(tmp_path, text).sharing.renamed
+
+
 def test_json_is_taken_too(tmp_path: Path) -> None:
     file = {"version": "v1", "flags": {"plugin": {"logLevel": "debug"}}}
     assert read(tmp_path, json.dumps(file)).log_level == "debug"
@@ -90,12 +144,12 @@ def test_more_than_one_share_is_refused_unless_the_file_says_otherwise(tmp_path:
         ("", "config.yaml:1: a mapping"),
         ("[]", "config.yaml:1: a mapping"),
         ("version: v1\na: b: c", "config.yaml:2: not YAML"),
-        ("flags: {}", "config.yaml:1: version is missing"),
+        ("version:", "config.yaml:1: version must be text, not nothing"),
         ("version: v2", "config.yaml:1: version: 'v2': allowed: v1"),
         ("version: 1", "config.yaml:1: version must be text, not a number"),
         (
             "version: v1\nverison: v1",
-            "config.yaml:2: verison is not known; allowed: flags, resources, sharing",
+            "config.yaml:2: verison is not known; allowed: flags, imex, resources, sharing, version",
         ),
         ("version: v1\nflags: {}\nflags: {}", "config.yaml:3: flags is given twice"),
         ("version: v1\nflags: []", "config.yaml:2: flags must be a mapping, not a list"),
@@ -116,6 +170,32 @@ def test_more_than_one_share_is_refused_unless_the_file_says_otherwise(tmp_path:
         ("version: v1\nflags:\n  plugin:\n    hostRoot: here", "an absolute path is needed"),
         ("version: v1\nflags:\n  plugin:\n    metricsAddress: 9400", "HOST:PORT is needed"),
         (
+            "version: v1\nflags:\n  plugin:\n    hostRoot: [/a, b]",
+            "flags.plugin.hostRoot must be text, not a list",
+        ),
+        (
+            "version: v1\nflags:\n  plugin:\n    logLevel: [info]",
+            "flags.plugin.logLevel must be text, not a list",
+        ),
+        ("version: v1\nflags:\n  plugin:\n    deviceListStrategy: [[a]]", "must be text, not a list"),
+        ("version: v1\nflags:\n  plugin:\n    metricsAddress: ':65536'", "HOST:PORT is needed"),
+        ("version: v1\nflags:\n  plugin:\n    passDeviceSpecs: 'True'", "'True': allowed: true, false"),
+        ("version: v1\nflags:\n  gdsEnabled: !!bool maybe", "flags.gdsEnabled must be true or false"),
+        ("version: v1\nflags: !!map text", "flags must be a mapping"),
+        ("version: v1\nresources: {gpus: !!seq text}", "resources.gpus must be a list"),
+        ("version: v1\nsharing:\n  timeSlicing: {}", ":3: sharing.timeSlicing.resources is missing"),
+        (
+            "version: v1\nsharing:\n  timeSlicing: {resources: []}",
+            ":3: sharing.timeSlicing.resources is empty",
+        ),
+        ("version: v1\nsharing:\n  timeSlicing: {resources: }", "resources must be a list, not nothing"),
+        (
+            NVIDIA.replace("nvidia.com/gpu", "nvidia.com/" + "g" * 57).replace(
+                "Default: false", "Default: true"
+            ),
+            ":18: sharing.timeSlicing: renameByDefault gives 'nvidia.com/ggg",
+        ),
+        (
             "version: v1\nresources:\n  gpus: [{pattern: Orin, name: gpu}]",
             "gpus[0].pattern: 'Orin': allowed: *",
         ),
@@ -133,8 +213,15 @@ def test_what_cannot_work_is_refused_with_its_line(tmp_path: Path, text: str, ex
     assert any(expected in problem for problem in problems(tmp_path, text))
 
 
+@pytest.mark.parametrize("text", ["[" * 99 + "]" * 99, "[" * 500_000], ids=["deep", "a stack's end"])
+def test_a_document_nested_too_deeply_is_refused_before_it_is_composed(text: str, tmp_path: Path) -> None:
+    assert problems(tmp_path, f"version: v1\nflags: {text}") == [
+        "config.yaml:2: nested deeper than 64 levels"
+    ]
+
+
 @pytest.mark.parametrize(
-    "replicas", ["1", "0", "-1", "1025", "many", "2.5", "'4'", "true", "null", "0x10", "1_0"]
+    "replicas", ["1", "0", "-1", "1025", "many", "2.5", "'4'", "true", "null", "0x10", "010", "1_0"]
 )
 def test_a_number_of_replicas_that_cannot_be(tmp_path: Path, replicas: str) -> None:
     (problem,) = problems(tmp_path, NVIDIA.replace("replicas: 10", f"replicas: {replicas}"))
@@ -179,28 +266,172 @@ def test_a_wrong_flag_or_variable_is_named() -> None:
     ]
 
 
-def test_every_option_has_a_flag_a_variable_and_a_key() -> None:
-    assert {option.field for option in OPTIONS} <= set(Settings.__dataclass_fields__)
+# Of every option a text that is not its default, and what it means.
+CHOSEN: dict[str, tuple[str, Any]] = {
+    "host_root": ("/host", Path("/host")),
+    "device_plugin_dir": ("/run/plugins", Path("/run/plugins")),
+    "metrics_address": ("[::1]:65535", ("::1", 65535)),
+    "log_format": ("json", "json"),
+    "log_level": ("warning", "warning"),
+    "device_list_strategy": ("cdi-cri,envvar", ("envvar", "cdi-cri")),
+    "device_id_strategy": ("index", "index"),
+    "pass_device_specs": ("false", False),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.field)
+def test_every_option_is_a_flag_a_variable_and_a_key(option: Option, tmp_path: Path) -> None:
+    text, value = CHOSEN[option.field]
+    chosen = replace(Settings(), **{option.field: value})
+    assert chosen != Settings()
+    assert load(None, {}, {option.field: text})[0] == chosen
+    assert load(None, {option.variable: text}, {})[0] == chosen
+    assert read(tmp_path, json.dumps({"flags": {"plugin": {option.key: text}}})) == chosen
+    if option.many:
+        assert read(tmp_path, json.dumps({"flags": {"plugin": {option.key: text.split(",")}}})) == chosen
+
+
+def test_no_two_options_share_a_name() -> None:
     for names in ([o.flag for o in OPTIONS], [o.variable for o in OPTIONS], [o.key for o in OPTIONS]):
         assert len(set(names)) == len(OPTIONS)
 
 
-@pytest.mark.parametrize("name", ["gpu", "nvidia.com/gpu.shared", "a.b/C_d-e.f"])
+@pytest.mark.parametrize(
+    "address", ["9400", "host", "host:", ":x", ":-1", ":65536", ":99999", ":1e3", ":9400 ", ":\u0661"]
+)
+def test_an_address_that_cannot_be(address: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT is needed"):
+        load(None, {"METRICS_ADDRESS": address}, {})
+
+
+# The rules of IsExtendedResourceName (kubernetes, pkg/apis/core/v1/helper/helpers.go).
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpu", "nvidia.com/gpu.shared", "a.b/C_d-e.f", "requests.nvidia", "nvidia.com/requests.gpu"),
+        *("kubernetes.io.example.com/gpu", "a" * 244 + "/gpu", "a.b/" + "c" * 63),
+    ],
+)
 def test_names_that_a_kubelet_takes(name: str) -> None:
     assert resource_name(name).endswith(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["", "/", "a/", "-a.b/c", "a.b/-c", "kubernetes.io/gpu", "A.b/c", "a.b/" + "c" * 64]
+    "name",
+    [
+        *("", "/", "a/", "-a.b/c", "a.b/-c", "A.b/c", "a/b/c", "a.b/c\n"),
+        *("kubernetes.io/gpu", "sub.kubernetes.io/gpu", "requests.nvidia.com/gpu", "requests./gpu"),
+        *("a" * 245 + "/gpu", "a.b/" + "c" * 64),
+    ],
 )
 def test_names_that_a_kubelet_refuses(name: str) -> None:
     with pytest.raises(ValueError, match="extended resource"):
         resource_name(name)
 
 
-@given(st.text(max_size=300))
-def test_no_text_makes_the_reader_fail_otherwise(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+WORDS = st.sampled_from(
+    [
+        *(
+            "v1",
+            "nvidia.com/gpu",
+            "gpu",
+            "'*'",
+            "all",
+            "none",
+            "auto",
+            "envvar",
+            "/",
+            ":9400",
+            "json",
+            "2",
+            "1024",
+        ),
+        *(
+            "",
+            "~",
+            "true",
+            "False",
+            "010",
+            "0x10",
+            ".nan",
+            "1e999",
+            "2001-01-01",
+            "'",
+            "&a b",
+            "*a",
+            "<<",
+            "- x",
+        ),
+        *(
+            "!!bool x",
+            "!!int [1]",
+            "!!int x",
+            "!!str {a: b}",
+            "!!map x",
+            "!!seq x",
+            "!!null x",
+            "!own x",
+            "\\x",
+        ),
+    ]
+)
+KEYS = st.sampled_from(
+    [
+        *("version", "flags", "plugin", "resources", "gpus", "mig", "sharing", "timeSlicing", "mps", "imex"),
+        *(
+            "pattern",
+            "name",
+            "rename",
+            "replicas",
+            "devices",
+            "renameByDefault",
+            "failRequestsGreaterThanOne",
+        ),
+        *("migStrategy", "gdsEnabled", "gfd", "<<", "? [a]", "'two\n\nlines'"),
+        *(option.key for option in OPTIONS),
+    ]
+)
+LEAVES = WORDS | st.text(max_size=20)
+
+
+def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    lists = st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]")
+    mappings = st.dictionaries(KEYS, inner, max_size=4).map(
+        lambda entries: f"{{{', '.join(f'{key}: {value}' for key, value in entries.items())}}}"
+    )
+    return lists | mappings
+
+
+NESTED = st.recursive(LEAVES, _nested, max_leaves=20)
+
+
+@st.composite
+def nearly_good_files(draw: st.DrawFn) -> str:
+    """NVIDIA's example with some of its values replaced, and lines lost."""
+    lines = []
+    for line in NVIDIA.splitlines():
+        key, colon, _ = line.partition(": ")
+        fate = draw(st.sampled_from(["keep"] * 8 + ["replace", "lose"]))
+        if fate == "replace" and colon:
+            lines.append(f"{key}: {draw(NESTED)}")
+        elif fate != "lose":
+            lines.append(line)
+    return "\n".join(lines)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=300) | NESTED | nearly_good_files())
+def test_any_file_gives_settings_that_can_be_used_or_problems_of_a_line_each(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text, encoding="utf-8", errors="replace")
-    with pytest.raises(ConfigError):
-        load(path, {}, {})
+    try:
+        chosen, _ = load(path, {}, {})
+    except ConfigError as error:
+        assert error.problems
+        assert all(problem.startswith(f"{path}:") for problem in error.problems)
+        assert all(problem.splitlines() == [problem] for problem in error.problems)
+    else:
+        assert resource_name(chosen.resource) == chosen.resource
+        assert 1 <= chosen.sharing.replicas <= MAX_REPLICAS

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tegra_device_plugin.board.detection import Detection, detect
@@ -163,10 +164,31 @@ def test_chip_of_a_hidden_device_tree_is_told_by_uevent(tmp_path: Path) -> None:
     assert detection.gpu.chip == "GA10B"
 
 
-def test_disagreement_of_gpu_and_soc_is_told(tmp_path: Path) -> None:
-    gpu = _built(BOARDS["orinnano-jp6"].but(of_compatible="nvidia,gv11b"), tmp_path).gpu
-    assert gpu.chip == "GV11B"
-    assert any("tegra234 has GA10B" in entry.detail for entry in gpu.evidence)
+CHIP_EVIDENCE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "by compatible": ("orinnano-jp6", {}, "GA10B by compatible nvidia,ga10b"),
+    "by name": ("agxorin-jp5", {"of_compatible": "x,y"}, "GA10B by its name"),
+    "by SoC": ("orinnano-jp6", {"of_compatible": "x,y"}, "GA10B by SoC tegra234"),
+    "disagreement": (
+        "orinnano-jp6",
+        {"of_compatible": "nvidia,gv11b"},
+        "GV11B by compatible nvidia,gv11b; but SoC tegra234 has GA10B",
+    ),
+    "unknown": (
+        "orinnano-jp6",
+        {"of_compatible": "x,y", "dt_compatible": ["nvidia,tegra999"]},
+        "compatible x,y, SoC tegra999: unknown",
+    ),
+}
+
+
+@pytest.mark.parametrize(("board", "changes", "detail"), CHIP_EVIDENCE.values(), ids=CHIP_EVIDENCE)
+def test_the_evidence_says_what_the_chip_is_known_by(
+    board: str, changes: dict[str, Any], detail: str, tmp_path: Path
+) -> None:
+    gpu = _built(BOARDS[board].but(**changes), tmp_path).gpu
+    (told,) = (entry for entry in gpu.evidence if entry.source == "gpu chip")
+    assert (told.detail, told.found) == (detail, gpu.chip is not None)
+    assert detail.startswith(gpu.chip or "compatible")
 
 
 def test_a_directory_is_not_a_device_node(tmp_path: Path) -> None:

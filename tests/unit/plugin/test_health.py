@@ -246,7 +246,9 @@ def test_a_change_that_waits_for_confirmation_is_unsettled(looks: tuple[Sample, 
 
 @given(st.lists(st.booleans(), min_size=1), st.integers(1, 4), st.integers(1, 4))
 def test_a_verdict_changes_only_after_enough_looks_in_a_row(looked: list[bool], bad: int, good: int) -> None:
-    healthy = _sample_that_is_fine()
+    healthy = Sample(
+        device=True, expected_driver="gk20a", driver="gk20a", runtime_status="active", devfreq=True
+    )
     hysteresis = Hysteresis(bad=bad, good=good)
     verdicts: list[Verdict] = [hysteresis.observe(healthy if fine else None) for fine in looked]
     for index in range(1, len(looked)):
@@ -257,21 +259,3 @@ def test_a_verdict_changes_only_after_enough_looks_in_a_row(looked: list[bool], 
             assert streak == [now] * needed
         elif before != looked[index]:
             assert streak != [looked[index]] * (good if looked[index] else bad)
-
-
-def _sample_that_is_fine() -> Sample:
-    return Sample(
-        device=True,
-        driver="gk20a",
-        expected_driver="gk20a",
-        on_bus=None,
-        runtime_status="active",
-        power_control="auto",
-        missing_nodes=(),
-        devfreq=True,
-        failed_reads=(),
-        load_percent=0.0,
-        frequency_hz=306000000,
-        temperature_celsius=48.0,
-        critical_celsius=104.5,
-    )

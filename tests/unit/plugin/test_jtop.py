@@ -5,12 +5,17 @@ import asyncio
 import json
 import logging
 import os
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tegra_device_plugin.telemetry import jtop
 from tegra_device_plugin.telemetry.jtop import Client, JtopProbe, Telemetry, read_once
 
 FULL = {
@@ -27,6 +32,9 @@ FULL = {
 }
 SAY_FULL = f"print('''{json.dumps(FULL)}''', flush=True)"
 WAIT = "import sys; sys.stdin.read()"
+IGNORE = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+
+TELL_INTERVAL = f"import json, sys; print(json.dumps({{'module': sys.argv[2]}}), flush=True)\n{WAIT}"
 
 
 @pytest.fixture
@@ -49,7 +57,8 @@ async def running(probe: JtopProbe) -> AsyncIterator[None]:
         assert not task.done(), "the probe must never end by itself"
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        ended, _ = await asyncio.wait({task}, timeout=10)
+        assert ended, "a cancelled probe must end"
 
 
 async def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -79,35 +88,36 @@ async def test_old_telemetry_is_none(host: Path) -> None:
 
 
 FAILURES = {
-    "not installed": ('print(\'{"error": "jetson-stats is not installed"}\')', "is not installed"),
-    "says garbage": (f"print('<html>', flush=True)\n{WAIT}", "nonsense"),
-    "says another JSON": (f"print('[1]', flush=True)\n{WAIT}", "nonsense"),
-    "floods": (f"print('x' * 200000, flush=True)\n{WAIT}", "nonsense"),
-    "dies": ("raise SystemExit(3)", "died"),
-    "hangs": (WAIT, "no answer"),
-    "hangs and ignores signals": (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)",
-        "no answer",
+    "not installed": (
+        client('print(\'{"error": "jetson-stats is not installed"}\')', retry=0),
+        "is not installed",
     ),
-    "goes silent": (f"{SAY_FULL}\n{WAIT}", "no answer"),
+    "says garbage": (client(f"print('<html>', flush=True)\n{WAIT}", retry=0), "nonsense"),
+    "says another JSON": (client(f"print('[1]', flush=True)\n{WAIT}", retry=0), "nonsense"),
+    "says lists in lists": (client(f"print('[' * 60000, flush=True)\n{WAIT}", retry=0), "nonsense"),
+    "floods": (client(f"print('x' * 200000, flush=True)\n{WAIT}", retry=0), "nonsense"),
+    "dies": (client("raise SystemExit(3)", retry=0), "died"),
+    "hangs": (client(WAIT, first=0.1, later=3600, retry=0), "no answer"),
+    "hangs and ignores signals": (client(IGNORE, first=0.1, later=3600, retry=0), "no answer"),
+    "goes silent": (client(f"{SAY_FULL}\n{WAIT}", first=3600, later=0.1, retry=0), "no answer"),
 }
 
 
-@pytest.mark.parametrize(("code", "reason"), FAILURES.values(), ids=FAILURES)
-async def test_failures_are_one_log_line(
-    code: str, reason: str, host: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("failing", "reason"), FAILURES.values(), ids=FAILURES)
+async def test_a_failure_is_told_once_and_the_client_run_again(
+    failing: Client, reason: str, host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     runs = host / "runs"
-    counting = f"open({str(runs)!r}, 'a').write('x')\n{code}"
-    probe = JtopProbe(host, client(counting, first=0.5, later=0.2, retry=0.01))
-    async with running(probe):
+    *python, code = failing.command
+    counting = replace(failing, command=(*python, f"open({str(runs)!r}, 'a').write('x')\n{code}"))
+    async with running(JtopProbe(host, counting)):
         await eventually(lambda: runs.exists() and len(runs.read_text()) >= 3)
     # One that answers first has two states to tell; each is told once a change.
     failures = [record.message for record in caplog.records if "no telemetry" in record.message]
     assert failures
     assert all(reason in message for message in failures)
-    if "print('''" not in code:
+    if SAY_FULL not in code:
         assert len(failures) == 1
 
 
@@ -136,25 +146,97 @@ async def test_an_unstartable_client_is_survived(host: Path, caplog: pytest.LogC
 
 
 def _exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    return Path(f"/proc/{pid}").exists()  # true of a zombie, too
 
 
-async def _pid_of_child(host: Path, while_running: Callable[[int], Awaitable[None]]) -> int:
-    file = host / "pid"
-    code = f"import os; open({str(file)!r}, 'w').write(str(os.getpid()))\n{SAY_FULL}\n{WAIT}"
-    probe = JtopProbe(host, client(code))
-    async with running(probe):
-        await eventually(probe.latest)
-        pid = int(file.read_text())
-        await while_running(pid)
-    return pid
+def _descriptors() -> set[str]:
+    """What this process has open, but for the listing's own descriptor."""
+    here = Path("/proc/self/fd")
+    return {f"{fd.name} {fd.readlink()}" for fd in here.iterdir() if fd.is_symlink()}
 
 
-async def test_cancelling_ends_the_child(host: Path) -> None:
-    async def alive(pid: int) -> None:
-        assert _exists(pid)
+def _children() -> set[str]:
+    """The processes that this one has started and not yet buried."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {pid for children in lists for pid in children.read_text().split()}
 
-    assert not _exists(await _pid_of_child(host, alive))
+
+# Makes a child's output 1 MiB large if it is a pipe: all of a flood is there before the first of it is read.
+ENLARGE = (
+    "import contextlib, fcntl, os, sys\nwith contextlib.suppress(OSError): fcntl.fcntl(1, 1031, 1 << 20)\n"
+)
+CLINGING = {
+    "waits": f"{SAY_FULL}\n{WAIT}",
+    "floods with one line": f"{ENLARGE}os.write(1, b'x' * 1000000)\n{WAIT}",
+    "floods with lines": f"{ENLARGE}os.write(1, b'x\\n' * 500000)\n{WAIT}",
+    "is stopped": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+    "has closed its output": f"import os; os.close(1)\n{WAIT}",
+    "ignores signals": IGNORE,
+}
+
+
+@pytest.mark.parametrize("code", CLINGING.values(), ids=CLINGING)
+async def test_nothing_is_left_of_a_child_whatever_it_does(code: str, host: Path) -> None:
+    before, file = _descriptors(), host / "pids"
+    code = f"import os; open({str(file)!r}, 'a').write(f'{{os.getpid()}}\\n')\n{code}"
+    async with running(JtopProbe(host, client(code, first=0.3, later=0.3, retry=0.01))):
+        await eventually(lambda: file.exists() and len(file.read_text().split()) >= 3)
+    assert [pid for pid in file.read_text().split() if _exists(int(pid))] == []
+    assert _descriptors() == before
+
+
+async def test_a_flood_is_survived_with_a_small_limit(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jtop, "_LINE_LIMIT", 8192)
+    runs = host / "runs"
+    code = f"open({str(runs)!r}, 'a').write('x')\nprint('x' * 200000, flush=True)\n{WAIT}"
+    async with running(JtopProbe(host, client(code, retry=0.01))):
+        await eventually(lambda: runs.exists() and len(runs.read_text()) >= 3)
+
+
+async def test_a_grandchild_that_holds_the_output_is_not_waited_for(host: Path) -> None:
+    before, file = _descriptors(), host / "pids"
+    code = f"""
+import subprocess, sys
+grandchild = subprocess.Popen(["sleep", "3600"])
+open({str(file)!r}, "a").write(f"{{grandchild.pid}}\\n")
+print("nonsense", flush=True)
+"""
+    try:
+        async with running(JtopProbe(host, client(code, retry=0.01))):
+            await eventually(lambda: file.exists() and len(file.read_text().split()) >= 3)
+        assert _descriptors() == before
+    finally:
+        for pid in file.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
+async def test_a_child_that_cannot_be_killed_is_given_up(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spared: list[int] = []
+    monkeypatch.setattr(jtop, "_KILL_SECONDS", 0.01)
+    monkeypatch.setattr(asyncio.subprocess.Process, "kill", lambda self: spared.append(self.pid))
+    code = "import time; print('nonsense', flush=True); time.sleep(3600)"
+    try:
+        async with running(JtopProbe(host, client(code, retry=0.01))):
+            await eventually(lambda: len(spared) >= 3)
+    finally:
+        for pid in spared:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("turns", range(20))
+async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, host: Path) -> None:
+    before, children = _descriptors(), _children()
+    shell = Client(("sh", "-c", f"echo '{json.dumps(FULL)}'; exec cat"))
+    task = asyncio.create_task(JtopProbe(host, shell).run())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    ended, _ = await asyncio.wait({task}, timeout=10)
+    assert ended
+    assert task.cancelled()
+    await asyncio.sleep(0)  # a closed transport gives its descriptor back in the loop's next turn
+    assert _descriptors() == before
+    assert _children() == children
 
 
 async def test_values_of_other_types_are_dropped(host: Path) -> None:
@@ -166,6 +248,61 @@ async def test_values_of_other_types_are_dropped(host: Path) -> None:
     assert probe.latest() == Telemetry(gpu_frequency_hz=306000000, gpu_temperature_celsius=48.0)
 
 
+def test_a_value_that_no_metric_can_have_is_not_told(host: Path) -> None:
+    odd = {
+        "gpu_load_percent": "NaN",
+        "gpu_temperature_celsius": "-Infinity",
+        "gpu_frequency_hz": "Infinity",
+        "gpu_memory_bytes": "1e999",
+        "memory_used_bytes": str(10**400),
+        "memory_total_bytes": "1.5e3",
+        "power_mode": json.dumps("x" * 60000),
+        "module": json.dumps("two\nlines"),
+        "part_number": json.dumps("\ud800"),
+        "jetpack": '""',
+    }
+    line = ", ".join(f'"{name}": {value}' for name, value in odd.items())
+    assert read_once(host, client(f"print({f'{{{line}}}'!r}, flush=True)\n{WAIT}")) == Telemetry(
+        memory_total_bytes=1500
+    )
+
+
+async def test_by_default_a_sample_is_asked_for_every_5_seconds(host: Path) -> None:
+    probe = JtopProbe(host, Client((sys.executable, "-c", TELL_INTERVAL)))
+    async with running(probe):
+        await eventually(probe.latest)
+    assert probe.latest() == Telemetry(module="5.0")
+
+
+def test_a_single_look_asks_for_a_quick_sample(host: Path) -> None:
+    assert read_once(host, client(TELL_INTERVAL)) == Telemetry(module="0.5")
+
+
+def test_by_default_silence_is_noticed_within_three_intervals_and_a_new_service_within_a_minute() -> None:
+    pace = Client()
+    assert (pace.first_deadline, pace.deadline, max(pace.retries)) == (20, 15, 60)
+
+
+def test_a_service_that_cannot_be_looked_at_is_no_telemetry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert read_once(tmp_path / ("x" * 300)) is None  # ENAMETOOLONG: EACCES never meets root
+    assert "cannot see the service" in caplog.text
+
+
+def test_a_child_that_cannot_be_waited_for_is_no_telemetry(
+    host: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_thread(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", no_thread)
+    assert read_once(host, client(WAIT)) is None
+    assert "can't start new thread" in caplog.text
+
+
 def test_a_single_look(host: Path, tmp_path: Path) -> None:
     told = read_once(host, client(f"{SAY_FULL}\n{WAIT}"))
     assert told is not None
@@ -175,45 +312,50 @@ def test_a_single_look(host: Path, tmp_path: Path) -> None:
     assert read_once(host) is None
 
 
-def test_real_client_without_jetson_stats_says_so(host: Path, caplog: pytest.LogCaptureFixture) -> None:
+PLUGIN = Path(__file__).parents[3] / "plugin"
+
+
+def test_real_client_without_jetson_stats_says_so_and_ends_in_order(
+    host: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     # -S leaves out site-packages, where jetson-stats would be; the plugin's own code is named by PYTHONPATH.
-    here = Path(__file__).parents[3] / "plugin"
-    command = (
-        "env",
-        f"PYTHONPATH={here}",
-        sys.executable,
-        "-S",
-        "-m",
-        "tegra_device_plugin.telemetry.jtop_client",
-    )
+    python = ("env", f"PYTHONPATH={PLUGIN}", sys.executable, "-S")
+    command = (*python, "-m", "tegra_device_plugin.telemetry.jtop_client")
     assert read_once(host, Client(command)) is None
     assert "jetson-stats is not installed" in caplog.text
+    arguments = (*command, "/nonexistent", "1")
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as ends:
+        assert ends.wait(10) == 1
 
 
-async def test_real_client_ends_with_its_parent(host: Path) -> None:
-    blocked = "import sys, types, time, threading\n"
-    blocked += "jtop = types.ModuleType('jtop'); service = jtop.service = types.ModuleType('jtop.service')\n"
-    blocked += "def hang(interval): print('hanging', flush=True); threading.Event().wait()\n"
-    blocked += "jtop.jtop = hang; sys.modules.update({'jtop': jtop, 'jtop.service': service})\n"
-    blocked += "from tegra_device_plugin.telemetry.jtop_client import main; sys.exit(main('/x', 1.0))"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "plugin")}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        blocked,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env=environment,
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    try:
-        async with asyncio.timeout(10):
-            assert await child.stdout.readline() == b"hanging\n"
-            child.stdin.close()
-            assert await child.wait() == 0
-    finally:
-        if child.returncode is None:
+# A client that blocks for ever, in the place of jetson-stats'.
+BLOCKED = """
+import sys, threading, types
+from tegra_device_plugin.telemetry.jtop_client import main
+jtop = types.ModuleType("jtop")
+service = jtop.service = types.ModuleType("jtop.service")
+def block(interval):
+    sys.stdout.write("hanging\\n")
+    sys.stdout.flush()
+    threading.Event().wait()
+jtop.jtop = block
+sys.modules.update({"jtop": jtop, "jtop.service": service})
+sys.exit(main("/x", 1.0))
+"""
+
+
+@pytest.mark.parametrize("read", [0, socket.MSG_PEEK], ids=["all read", "unread lines"])
+def test_real_client_ends_with_its_parent(read: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command, end = (sys.executable, "-c", BLOCKED), theirs.fileno()
+        environment = os.environ | {"PYTHONPATH": str(PLUGIN)}
+        child = subprocess.Popen(command, stdin=end, stdout=end, env=environment)
+        try:
+            assert ours.recv(8, socket.MSG_WAITALL | read) == b"hanging\n"
+            ours.close()
+            assert child.wait(10) == 0
+        finally:
             child.kill()
-            await child.wait()
+            child.wait()

@@ -4,118 +4,295 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.board.detection import Detection, detect
+from tegra_device_plugin.board.health import Sample, Verdict, judge, sample
 from tegra_device_plugin.config.settings import Settings, Sharing
-from tegra_device_plugin.kubelet.registrar import Registrar
-from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.sharing.offer import Offer, make_offer
 from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry import httpd, pages
-from tegra_device_plugin.telemetry.exposition import Metric, exposition
-from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
+from tegra_device_plugin.telemetry.exposition import Metric, exposition, gauge
+from tegra_device_plugin.telemetry.jtop import Telemetry
 
 from tests import boards
 
 
-class Plugin:
-    """The parts that are shown, on a simulated board."""
+@dataclass
+class Board:
+    """What a BoardWatch shows: before its first look, or after a look at `root`."""
 
-    def __init__(self, root: Path) -> None:
-        self.advertised = Advertised()
-        self.counted = Counters()
-        settings = Settings(host_root=root, sharing=Sharing(replicas=2))
-        self.board = BoardWatch(settings, self.advertised)
-        self.registrar = Registrar(root, self.advertised, self.counted)
-        self.jtop = JtopProbe(root)
-        self.pages = pages.Pages(self.board, self.registrar, self.advertised, self.jtop, self.counted)
+    root: Path | None = None
+    detection: Detection | None = None
+    sample: Sample | None = None
+    verdict: Verdict | None = None
+    looked_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.root:
+            self.detection = detect(self.root)
+            if self.has_gpu:
+                self.sample = sample(self.root, self.detection.gpu)
+                self.verdict = judge(self.sample)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Tell whether there is a GPU."""
+        return self.detection is not None and self.detection.gpu.state != "absent"
+
+
+@dataclass
+class Registrar:
+    """What a Registrar shows."""
+
+    connected: bool = False
+    streams: int = 0
+    looked_at: float = 0.0
+
+
+@dataclass
+class Advertised:
+    """What is advertised."""
+
+    offer: Offer | None = None
+
+
+@dataclass
+class Jtop:
+    """What jtop tells."""
+
+    telemetry: Telemetry | None = None
+
+    def latest(self) -> Telemetry | None:
+        """Give it."""
+        return self.telemetry
+
+
+@dataclass
+class Plugin:
+    """The parts that are shown."""
+
+    board: Any = field(default_factory=Board)
+    registrar: Any = field(default_factory=Registrar)
+    advertised: Any = field(default_factory=Advertised)
+    jtop: Any = field(default_factory=Jtop)
+    counted: Counters = field(default_factory=Counters)
+
+    def pages(self) -> pages.Pages:
+        """Give the pages."""
+        return pages.Pages(self.board, self.registrar, self.advertised, self.jtop, self.counted)
 
 
 @pytest.fixture
-async def plugin(tmp_path: Path) -> Plugin:
-    """A plugin that has looked at a ready board once."""
+def root(tmp_path: Path) -> Path:
+    """A ready board."""
     boards.build(boards.load()["orinnano-jp6"], tmp_path)
-    plugin = Plugin(tmp_path)
-    await plugin.board.look()
-    return plugin
+    return tmp_path
 
 
-def values(page: httpd.Page) -> dict[str, list[tuple[dict[str, str], float]]]:
+def values(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Every sample by metric, as Prometheus reads them."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(page.text):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            found.setdefault(one.name, []).append((one.labels, one.value))
     return found
 
 
-async def test_metrics_tell_devices_board_and_totals(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin.counted.allocations = 3
-    telemetry = Telemetry(gpu_memory_bytes=1 << 30, power_mode="15W")
-    monkeypatch.setattr(plugin.jtop, "latest", lambda: telemetry)
-    found = values(plugin.pages.metrics())
+async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
+    (root / "sys/devices/platform/bus@0/17000000.gpu/load").write_text("345\n")
+    board = Board(root)
+    assert board.detection and board.verdict
+    settings = Settings(sharing=Sharing(replicas=2))
+    offer = make_offer(settings, board.detection.gpu.device_nodes, board.verdict)
+    plugin = Plugin(
+        board=board,
+        registrar=Registrar(streams=1),
+        advertised=Advertised(offer),
+        jtop=Jtop(Telemetry(gpu_memory_bytes=1 << 30, power_mode="15W")),
+        counted=Counters(allocations=3, failed_registrations=4),
+    )
+    found = values(plugin.pages().metrics().text)
     assert found["tegra_device_plugin_devices"] == [
         ({"resource": "nvidia.com/gpu", "health": "healthy", "reason": "ok"}, 2)
     ]
     assert ({"result": "granted"}, 3) in found["tegra_device_plugin_allocations_total"]
+    assert ({"result": "failed"}, 4) in found["tegra_device_plugin_registrations_total"]
+    assert found["tegra_device_plugin_streams"] == [({}, 1)]
     assert found["tegra_device_plugin_info"][0][0]["chip"] == "GA10B"
     assert found["tegra_gpu_memory_bytes"] == [({}, 1 << 30)]
     assert found["tegra_power_mode"] == [({"mode": "15W"}, 1)]
-    assert 0 < found["tegra_gpu_temperature_celsius"][0][1] < 100
+    assert found["tegra_gpu_load_ratio"] == [({}, 0.345)]
+    ((_, temperature),) = found["tegra_gpu_temperature_celsius"]
+    assert temperature == pytest.approx(48, abs=1)
 
 
-async def test_healthz_fails_when_a_loop_has_stopped(plugin: Plugin) -> None:
-    now = asyncio.get_running_loop().time()
-    plugin.registrar.looked_at = now
-    assert plugin.pages.healthz().status == HTTPStatus.OK
-    plugin.board.looked_at = now - pages.STUCK_SECONDS - 1
-    assert plugin.pages.healthz().status == HTTPStatus.SERVICE_UNAVAILABLE
-    assert "board" in plugin.pages.healthz().text
+async def test_metrics_before_the_first_look_are_the_totals_alone() -> None:
+    assert set(values(Plugin().pages().metrics().text)) == {
+        "tegra_device_plugin_allocations_total",
+        "tegra_device_plugin_registrations_total",
+        "tegra_device_plugin_config_reloads_total",
+        "tegra_device_plugin_streams",
+    }
 
 
-async def test_readyz_fails_without_a_kubelet(plugin: Plugin) -> None:
-    assert "no kubelet" in plugin.pages.readyz().text
-    endpoint: Any = SimpleNamespace(streams=1)
-    plugin.registrar._endpoint = endpoint
-    assert plugin.pages.readyz().status == HTTPStatus.OK
+async def test_healthz_is_content_before_the_first_look_however_long_the_computer_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1151.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    shown = Plugin().pages()
+    assert shown.healthz() == httpd.Page("ok\n")
+    now += pages.STUCK_SECONDS + 1
+    assert shown.healthz().text == "stuck: board for 41 s, registration for 41 s\n"
 
 
-async def test_readyz_waits_for_the_first_look_and_is_content_with_another_machine(tmp_path: Path) -> None:
-    plugin = Plugin(tmp_path)
-    assert plugin.pages.readyz().status == HTTPStatus.SERVICE_UNAVAILABLE
-    await plugin.board.look()
-    assert plugin.pages.readyz() == httpd.Page("not a Tegra: nothing to advertise\n")
-    assert plugin.advertised.offer is None
+@pytest.mark.parametrize("part", ["board", "registration"])
+async def test_healthz_fails_when_a_loop_has_stopped(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    plugin = Plugin()
+    shown = plugin.pages()
+    loops = {"board": plugin.board, "registration": plugin.registrar}
+    now += pages.STUCK_SECONDS + 1
+    for loop in loops.values():
+        loop.looked_at = now
+    assert shown.healthz().status == HTTPStatus.OK
+    loops[part].looked_at -= pages.STUCK_SECONDS
+    assert shown.healthz().status == HTTPStatus.OK
+    loops[part].looked_at -= 1
+    assert shown.healthz() == httpd.Page(f"stuck: {part} for 41 s\n", HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(root: Path) -> None:
+    assert Plugin().pages().readyz().status == HTTPStatus.SERVICE_UNAVAILABLE
+    plugin = Plugin(board=Board(root))
+    assert "no kubelet" in plugin.pages().readyz().text
+    plugin.registrar.connected = True
+    assert plugin.pages().readyz() == httpd.Page("ok\n")
+    plugin.board.detection = detect(root / "dev")  # no machine at all
+    assert plugin.pages().readyz() == httpd.Page("not a Tegra: nothing to advertise\n")
+
+
+async def test_readyz_fails_on_a_tegra_without_its_gpu(tmp_path: Path) -> None:
+    (tmp_path / "sys/devices/soc0").mkdir(parents=True)
+    (tmp_path / "sys/devices/soc0/family").write_text("Tegra\n")
+    page = Plugin(board=Board(tmp_path), registrar=Registrar(connected=True)).pages().readyz()
+    assert page.status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert "without its GPU" in page.text
 
 
 def test_odd_label_values_survive() -> None:
     odd = 'a"b\\c\nd'
-    page = httpd.Page(
-        exposition([Metric("m", "gauge", "Help.", (({"l": odd}, 1.5),)), Metric("n", "gauge", "No.")])
-    )
+    page = exposition([Metric("m", "gauge", "Help.", (({"l": odd}, 1.5),)), Metric("n", "gauge", "No.")])
     assert values(page) == {"m": [({"l": odd}, 1.5)]}
 
 
-async def request(port: int, text: bytes) -> bytes:
-    """Send bytes, give all that comes back."""
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (math.nan, "NaN"),
+        (math.inf, "+Inf"),
+        (-math.inf, "-Inf"),
+        (3, "3"),
+        (2.0, "2"),
+        (0.345, "0.345"),
+        (-1.5e-7, "-1.5e-07"),
+        (1 << 40, "1099511627776"),
+    ],
+)
+def test_every_number_has_a_form_in_prometheus_format(value: float, text: str) -> None:
+    page = exposition([gauge("m", "Help.", value)])
+    assert page.endswith(f"\nm {text}\n")
+    ((_, read),) = values(page)["m"]
+    assert read == pytest.approx(value, nan_ok=True)
+
+
+async def answer(port: int, request: bytes) -> bytes:
+    """Send bytes, give all that comes back until the other side closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(text)
-    answer = await asyncio.wait_for(reader.read(), 5)
-    writer.close()
-    return answer
+    writer.write(request)
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+GET = b"GET /a HTTP/1.1\r\n\r\n"
+A_PAGE: Mapping[str, Any] = {"/a": lambda: httpd.Page("text")}
+# More than the buffers of both ends of a connection take.
+LARGE: Mapping[str, Any] = {"/a": lambda: httpd.Page("x" * 20_000_000)}
 
 
 async def test_pages_over_http() -> None:
-    async with httpd.serving("127.0.0.1", 0, {"/a": lambda: httpd.Page("text")}) as port:
-        good = await request(port, b"GET /a?x=1 HTTP/1.1\r\nHost: h\r\n\r\n")
+    async with httpd.serving("127.0.0.1", 0, A_PAGE) as port:
+        good = await answer(port, b"GET /a?x=1 HTTP/1.1\r\nHost: h\r\n\r\n")
         assert good.startswith(b"HTTP/1.1 200 OK\r\n") and good.endswith(b"\r\n\r\ntext")
-        assert (await request(port, b"HEAD /a HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
-        assert (await request(port, b"GET /b HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
-        assert (await request(port, b"POST /a HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
-        assert await request(port, b"GET /" + b"a" * 70000) == b""
-        assert (await request(port, b"\xff\r\n\r\n")).startswith(b"HTTP/1.1 405")
+        assert (await answer(port, b"HEAD /a HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
+        assert (await answer(port, b"GET /b HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+        assert (await answer(port, b"POST /a HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
+        assert await answer(port, b"GET /" + b"a" * 70000) == b""
+        assert (await answer(port, b"\xff\r\n\r\n")).startswith(b"HTTP/1.1 405")
+
+
+async def test_a_large_page_comes_whole() -> None:
+    async with httpd.serving("127.0.0.1", 0, LARGE) as port:
+        head, _, body = (await answer(port, GET)).partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert len(body) == 20_000_000
+
+
+async def test_a_client_that_asks_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(httpd, "_REQUEST_SECONDS", 0.05)
+    async with httpd.serving("127.0.0.1", 0, A_PAGE) as port:
+        assert await answer(port, b"GET /a") == b""
+
+
+async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(httpd, "_REQUEST_SECONDS", 0.05)
+    async with httpd.serving("127.0.0.1", 0, LARGE) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(GET)
+            async with asyncio.timeout(10):
+                with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                    while True:  # who writes learns of the other side's end without reading
+                        client.send(b"x")
+                        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("request_", [b"", b"GET /a", GET], ids=["idle", "half a request", "does not read"])
+@pytest.mark.parametrize("newer", [False, True])
+def test_no_client_delays_or_soils_the_end(
+    request_: bytes, newer: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At no moment of its connection; `newer` is Python 3.12, whose wait_closed waits for all clients."""
+
+    async def wait_closed(server: Any) -> None:
+        while server._active_count:  # noqa: ASYNC110 - another Python's inside
+            await asyncio.sleep(0)
+
+    async def serve(turns: int) -> None:
+        async with asyncio.timeout(10):
+            with socket.socket() as client:
+                async with httpd.serving("127.0.0.1", 0, LARGE) as port:
+                    client.connect(("127.0.0.1", port))
+                    client.sendall(request_)
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+
+    monkeypatch.setattr(httpd, "_REQUEST_SECONDS", 3600)
+    if newer:
+        monkeypatch.setattr(asyncio.Server, "wait_closed", wait_closed)
+    for turns in range(10):
+        asyncio.run(serve(turns))
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

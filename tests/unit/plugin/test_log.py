@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log lines as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+import pytest
+from tegra_device_plugin.system.log import JsonFormatter, TextFormatter
+
+
+def record(text: str, *arguments: object) -> logging.LogRecord:
+    """A warning of 22:14:01.799 UTC."""
+    made = logging.LogRecord("some.logger", logging.WARNING, "file.py", 1, text, arguments, None)
+    made.created, made.msecs = 1795212841.799, 799.0
+    return made
+
+
+def test_a_line_of_text_has_time_level_and_message() -> None:
+    line = TextFormatter().format(record("%d of %s", 2, "three"))
+    assert line == "2026-11-20T22:14:01.799Z WARNING 2 of three"
+
+
+def test_a_line_of_json_has_time_level_logger_and_message() -> None:
+    line = JsonFormatter().format(record("two\nlines: %s", "25 °C"))
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "2026-11-20T22:14:01.799Z",
+        "level": "warning",
+        "logger": "some.logger",
+        "message": "two\nlines: 25 °C",
+    }
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_an_exception_comes_with_its_traceback(formatter: logging.Formatter) -> None:
+    failed = record("failed")
+    try:
+        int("why")
+    except ValueError:
+        failed.exc_info = sys.exc_info()
+    line = formatter.format(failed)
+    told = json.loads(line)["exception"] if isinstance(formatter, JsonFormatter) else line
+    assert "Traceback" in told
+    assert "ValueError: invalid literal" in told
