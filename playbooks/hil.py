@@ -33,13 +33,16 @@ MEANING = {
 STOP_SECONDS = 30
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 class StoppedError(Exception):
     """Somebody wants the run to end."""
 
 
 def stop(number: int, _frame: FrameType | None) -> None:
     """End the run at a signal; the next signal ends this program as usual."""
-    for one in (signal.SIGINT, signal.SIGTERM):
+    for one in SIGNALS:
         signal.signal(one, signal.SIG_DFL)
     raise StoppedError(signal.Signals(number).name)
 
@@ -62,9 +65,15 @@ def ansible_playbook() -> str:
 def play(playbook: str, arguments: Sequence[str]) -> int:
     """Run a playbook to its end; when a signal comes, it is ended before the signal goes on."""
     say(f"ansible-playbook {playbook} {' '.join(arguments)}")
-    # The checkout's ansible.cfg counts.
-    process = subprocess.Popen([ansible_playbook(), f"playbooks/{playbook}", *arguments], cwd=HERE.parent)
+    # A signal that comes while the playbook is started waits until there is a process to be ended.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    process = subprocess.Popen(
+        [ansible_playbook(), f"playbooks/{playbook}", *arguments],
+        cwd=HERE.parent,  # its ansible.cfg counts
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS),  # noqa: PLW1509 - no threads here
+    )
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return process.wait()
     except StoppedError:
         process.send_signal(signal.SIGINT)
@@ -131,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do it all; return the exit status."""
     options, arguments = parse(argv)
     reports = options.reports.resolve()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, stop)
     try:
         status = verify(reports, arguments)
