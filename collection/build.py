@@ -6,16 +6,22 @@ cannot: there modules, filters and what modules share live in `plugins/`, and on
 """
 
 import argparse
+import gzip
+import hashlib
+import io
+import json
 import re
 import runpy
 import shutil
-import subprocess
 import sys
+import tarfile
 import tempfile
-import tomllib
 from pathlib import Path
 
 import yaml
+
+from release import version
+from tests.lab.process import LabError, run
 
 CHECKOUT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
@@ -31,11 +37,6 @@ PLUGINS = {
     "module_utils": "plugins/module_utils",
 }
 UNWANTED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
-
-
-def version() -> str:
-    """The version of everything in the checkout."""
-    return str(tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"])
 
 
 def filter_names(plugin: Path) -> list[str]:
@@ -69,7 +70,7 @@ def stage(target: Path) -> None:
     for name, place in OWN.items():
         (target / place).parent.mkdir(exist_ok=True)
         shutil.copyfile(HERE / name, target / place)
-    galaxy = yaml.safe_load((HERE / "galaxy.template.yml").read_text()) | {"version": version()}
+    galaxy = yaml.safe_load((HERE / "galaxy.template.yml").read_text()) | {"version": version.current()}
     (target / "galaxy.yml").write_text(yaml.safe_dump(galaxy, sort_keys=False))
 
     for inside, place in PLUGINS.items():
@@ -92,22 +93,51 @@ def stage(target: Path) -> None:
             text.write_text(with_full_filter_names(text.read_text(), filters))
 
 
+def normalise(archive: Path) -> None:
+    """Write the archive again without what differs from build to build: times, and the order of files."""
+    with tarfile.open(archive) as tar:
+        contents = {
+            member: file.read() if (file := tar.extractfile(member)) else b"" for member in tar.getmembers()
+        }
+    named = {member.name: member for member in contents}
+    files, manifest = (json.loads(contents[named[name]]) for name in ("FILES.json", "MANIFEST.json"))
+    files["files"].sort(key=lambda entry: entry["name"])
+    contents[named["FILES.json"]] = listing = json.dumps(files, indent=1).encode()
+    manifest["file_manifest_file"]["chksum_sha256"] = hashlib.sha256(listing).hexdigest()
+    contents[named["MANIFEST.json"]] = json.dumps(manifest, indent=1).encode()
+    with (
+        archive.open("wb") as packed,
+        gzip.GzipFile("", "wb", 9, packed, mtime=0) as plain,
+        tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for _, member in sorted(named.items()):
+            member.mtime, member.size, member.pax_headers = 0, len(contents[member]), {}
+            tar.addfile(member, io.BytesIO(contents[member]))
+
+
 def build(output: Path) -> Path:
-    """Build the collection's archive into the directory `output`; return its path."""
+    """Build the collection's archive into the directory `output`; return its path. Raises LabError."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="jetson-k3s-collection-") as directory:
         stage(Path(directory))
         galaxy = Path(sys.executable).with_name("ansible-galaxy")
-        command = [str(galaxy), "collection", "build", "--force", f"--output-path={output.resolve()}"]
-        subprocess.run(command, cwd=directory, check=True, stdout=subprocess.DEVNULL)
-    return output / f"{NAME.replace('.', '-')}-{version()}.tar.gz"
+        where = f"--output-path={output.resolve()}"
+        run([galaxy, "collection", "build", "--force", where], cwd=Path(directory))
+    archive = output / f"{NAME.replace('.', '-')}-{version.current()}.tar.gz"
+    normalise(archive)
+    return archive
 
 
 def main() -> int:
     """Build, and say where it is."""
     parser = argparse.ArgumentParser(prog="python -m collection.build", description=__doc__)
     parser.add_argument("--output", type=Path, default=CHECKOUT / "dist", help="directory (default: dist)")
-    sys.stdout.write(f"{build(parser.parse_args().output)}\n")
+    output = parser.parse_args().output
+    try:
+        sys.stdout.write(f"{build(output)}\n")
+    except LabError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
     return 0
 
 

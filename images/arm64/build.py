@@ -8,13 +8,13 @@ import os
 import shutil
 import sys
 import tempfile
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from images.arm64 import builder, context, emulation, pack, sbom
 from images.arm64.context import CHECKOUT, HERE
+from release import version
 from tests.lab.paths import cached
 from tests.lab.process import LabError, run, say, step
 
@@ -30,14 +30,9 @@ class Revision:
     moment: int
 
 
-def version() -> str:
-    """Return the version of the plugin, from pyproject.toml."""
-    return str(tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"])
-
-
 def reference(*, jtop: bool = False) -> str:
     """Return the image's name and tag."""
-    return f"{NAME}:{version()}{'-jtop' if jtop else ''}"
+    return f"{NAME}:{version.current()}{'-jtop' if jtop else ''}"
 
 
 def sources() -> list[Path]:
@@ -113,7 +108,7 @@ def _build(arch: str, base: str | None, made: Revision, out: Path, *, jtop: bool
         "TOOLS": base or tool.debian_base(machine),
         "TARGETPLATFORM": f"linux/{arch}",
         "BUILDPLATFORM": f"linux/{machine}",
-        "VERSION": version(),
+        "VERSION": version.current(),
         "REVISION": made.id,
         "CREATED": pack.timestamp(made.moment),
     }

@@ -36,13 +36,18 @@ def write(target: Path, arch: str, revision: str, *, jtop: bool) -> None:
     if jtop:
         _install_wheels("requirements-jtop.txt", arch, target / "jtop")
     with tempfile.TemporaryDirectory() as scratch:
-        # A copy, because setuptools writes its build and egg-info directories beside the sources.
-        for path in plugin_sources():
-            copy = Path(scratch, path.relative_to(CHECKOUT))
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-        _pip_install(target / "app", scratch)
+        copy_plugin(Path(scratch))
+        # With the setuptools of constraints.txt: it writes METADATA, which is in the image.
+        _pip_install(target / "app", "--no-build-isolation", scratch)
     (target / "app" / PACKAGE.name / "REVISION").write_text(f"{revision}\n")
+
+
+def copy_plugin(target: Path) -> None:
+    """Copy the sources of the plugin's wheel, as setuptools writes its directories beside them."""
+    for path in plugin_sources():
+        copy = target / path.relative_to(CHECKOUT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
 
 
 def _install_wheels(requirements: str, arch: str, target: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from images.arm64 import build, builder
 from images.arm64.context import CHECKOUT
+from release import version
 from tests.lab.process import run
 
 pytestmark = pytest.mark.lab
@@ -116,7 +117,7 @@ def test_labels_say_what_it_is_and_of_which_commit(blobs: dict[str, bytes], inde
         config = json.loads(blob(blobs, json.loads(blob(blobs, listed))["config"]))
         labels = {key.rpartition(".")[2]: value for key, value in config["config"]["Labels"].items()}
         assert labels["title"] == "tegra-device-plugin"
-        assert labels["version"] == build.version()
+        assert labels["version"] == version.current()
         assert labels["licenses"] == "Apache-2.0"
         assert labels["created"] == config["created"]
         commit = labels["revision"].removesuffix("-dirty")

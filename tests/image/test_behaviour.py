@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.board.detection import detect
 
-from images.arm64 import build
+from release import version
 from tests import boards
 from tests.image.conftest import Loaded
 
@@ -39,7 +39,7 @@ def test_it_says_the_version_and_the_revision_of_its_label(image: Loaded) -> Non
     assert said.returncode == 0
     revision = image.label("revision")
     assert len(revision.removesuffix("-dirty")) == 40
-    assert said.stdout == f"tegra-device-plugin {build.version()} (revision {revision})\n"
+    assert said.stdout == f"tegra-device-plugin {version.current()} (revision {revision})\n"
 
 
 def test_it_knows_every_simulated_board_as_this_machine_does(image: Loaded, tmp_path: Path) -> None:

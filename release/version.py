@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The version of everything in the checkout. pyproject.toml has it; the image's tag elsewhere follows it."""
+
+import re
+import tomllib
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+PROJECT = "pyproject.toml"
+# What names the image with its tag: manifests for people who use kubectl alone, and documents.
+FOLLOWERS = ("plugin/deploy/**/*.yaml", "docs/**/*.md")
+# Three numbers are a release for SemVer and for PEP 440; the two write pre-releases differently.
+_RELEASE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
+_IN_PROJECT = re.compile(r'^(version = ")[^"]*(")$', re.MULTILINE)
+TAGGED_IMAGE = re.compile(r"\b(tegra-device-plugin:)([0-9]+\.[0-9]+\.[0-9]+)\b")
+
+
+def current() -> str:
+    """Return the version that pyproject.toml has."""
+    return str(tomllib.loads((CHECKOUT / PROJECT).read_text())["project"]["version"])
+
+
+def numbers(version: str) -> tuple[int, ...] | None:
+    """Return the three numbers of a release, to compare it by; None for anything else."""
+    match = _RELEASE.fullmatch(version)
+    return tuple(map(int, match.groups())) if match else None
+
+
+def set_to(version: str, tree: Path) -> dict[Path, str]:
+    """Return the texts that files of a checkout have to get, by path, for it to be of another version."""
+    project = tree / PROJECT
+    texts = {project: _IN_PROJECT.sub(rf"\g<1>{version}\g<2>", project.read_text(), count=1)}
+    for pattern in FOLLOWERS:
+        for path in sorted(tree.glob(pattern)):
+            texts[path] = TAGGED_IMAGE.sub(rf"\g<1>{version}", path.read_text())
+    return {path: text for path, text in texts.items() if text != path.read_text()}
