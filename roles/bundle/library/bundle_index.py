@@ -27,9 +27,10 @@ options:
     type: str
     required: true
   k3s_version:
-    description: Version of the K3s in it.
+    description:
+      - Version of the K3s in it. Without it the directory is a release of this project, which brings
+        nothing but the plugin's image to a bundle.
     type: str
-    required: true
 attributes:
   check_mode:
     support: full
@@ -78,16 +79,20 @@ def jtop(path):
 
 
 def describe(path, arch, k3s_version):
-    """The content of bundle.yml; BundleError when an archive is not what it should be."""
-    versions = {
+    """The content of bundle.yml, of a release's without k3s_version; BundleError for a wrong archive."""
+    release = {
         "version": FORMAT,
-        "k3s_version": k3s_version,
         "plugin_image": one_image(path, "tegra-device-plugin-{}.tar.gz".format(arch)),
-        "device_query_image": one_image(path, "device-query-{}.tar.gz".format(arch)),
-        "pause_image": one_image(path, "k3s-airgap-images-{}.tar.gz".format(arch), "pause"),
     }
-    versions.update(jtop(path))
-    return versions
+    if k3s_version is None:
+        return release
+    return dict(
+        release,
+        k3s_version=k3s_version,
+        device_query_image=one_image(path, "device-query-{}.tar.gz".format(arch)),
+        pause_image=one_image(path, "k3s-airgap-images-{}.tar.gz".format(arch), "pause"),
+        **jtop(path),
+    )
 
 
 def sums(path):
@@ -112,7 +117,7 @@ def main():
         argument_spec={
             "path": {"type": "path", "required": True},
             "arch": {"type": "str", "required": True},
-            "k3s_version": {"type": "str", "required": True},
+            "k3s_version": {"type": "str"},
         },
         supports_check_mode=True,
     )
