@@ -1,10 +1,12 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test scenarios acceptance-arm64 check lint unit docs image collection clean
+.PHONY: help venv demo test scenarios acceptance-arm64 check lint unit docs image collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
 JTOP ?=
+VERSION ?=
+CHECK ?=
 PYTHON := .venv/bin/python
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
 
@@ -60,6 +62,9 @@ image: venv ## the plugin's image for arm64 and amd64 in dist/: make image [BASE
 
 collection: venv ## the playbooks and roles as an Ansible collection in dist/
 	$(PYTHON) -m collection.build
+
+release: venv ## the next version in dist/, committed and tagged, not pushed: make release VERSION=0.2.0 [CHECK=1]
+	@$(PYTHON) -m release $(if $(CHECK),--check) "$(VERSION)"
 
 clean: ## remove every virtual board, container, volume, network and process of the lab (caches stay)
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tests.lab down --all; fi

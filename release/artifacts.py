@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build everything that a release consists of into one directory, with bundle.yml and SHA256SUMS.
+
+The same commit gives the same bytes: `git switch --detach v0.2.0`, and build them again to compare.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import collection.build
+from images.arm64 import build, context
+from release.version import CHECKOUT
+from tests.lab.process import LabError, run, step
+
+# The boards' image is the one that a bundle is described by.
+ARCH = "arm64"
+
+
+def build_all(output: Path) -> None:
+    """Build images, collection, wheel and the index of them into `output`, a directory without files.
+
+    Raises LabError when there are some, or a step fails.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    if any(output.iterdir()):
+        raise LabError(f"{output} is not empty: its files would become part of the release")
+    build.build_all(output)
+    with step("building the collection"):
+        collection.build.build(output)
+    with step("building the wheel"):
+        wheel(output)
+    index(output)
+
+
+def wheel(output: Path) -> None:
+    """Build the plugin's wheel with this environment's setuptools, which constraints.txt locks."""
+    environment = os.environ | {"SOURCE_DATE_EPOCH": str(build.revision().moment)}
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    with tempfile.TemporaryDirectory() as sources:
+        context.copy_plugin(Path(sources))
+        options = ["--no-deps", "--no-build-isolation", f"--wheel-dir={output}"]
+        run([*pip, *options, sources], env=environment)
+
+
+def index(output: Path) -> None:
+    """Have the role bundle's module write bundle.yml and SHA256SUMS over all that is there."""
+    ansible = Path(sys.executable).with_name("ansible")
+    arguments = json.dumps({"path": str(output), "arch": ARCH})
+    modules = f"--module-path={CHECKOUT}/roles/bundle/library"
+    shared = os.pathsep.join(map(str, CHECKOUT.glob("roles/*/module_utils")))
+    environment = os.environ | {"ANSIBLE_MODULE_UTILS": shared}
+    run([ansible, "localhost", modules, "--module-name=bundle_index", f"--args={arguments}"], env=environment)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m release.artifacts", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, help="directory, empty or new")
+    output = parser.parse_args().output.resolve()
+    # As with Ctrl-C: what runs below is ended too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # The wheel has its files' modes in it.
+    os.umask(0o022)
+    try:
+        build_all(output)
+    except LabError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a version can be released from a checkout, and what that changes. Changes nothing itself."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from release import changelog, version
+from release.changelog import ChangelogError
+
+BRANCH = "main"
+
+
+@dataclass(frozen=True)
+class State:
+    """What a checkout looks like.
+
+    `branch` is empty when none is checked out, `uncommitted` has the lines of `git status --porcelain`,
+    `tags` are all of git's tags, `built` are the names in dist/.
+    """
+
+    branch: str
+    uncommitted: tuple[str, ...]
+    tags: frozenset[str]
+    built: frozenset[str]
+    changelog: str
+
+
+def tag(wanted: str) -> str:
+    """Return the name of a version's tag."""
+    return f"v{wanted}"
+
+
+def last_release(wanted: str, state: State) -> str | None:
+    """Return the newest release that a tag or the changelog knows, the wanted one's own entry left out."""
+    tagged = {name.removeprefix("v") for name in state.tags if name.startswith("v")}
+    known = tagged | (changelog.entries(state.changelog).keys() - {wanted})
+    releases = {numbers: name for name in known if (numbers := version.numbers(name))}
+    return releases[max(releases)] if releases else None
+
+
+def refusals(wanted: str, state: State, today: str) -> list[str]:
+    """Return every reason against the release, each with what to do; empty when it can be made."""
+    numbers = version.numbers(wanted)
+    if numbers is None:
+        return [
+            f"VERSION={wanted} is not a release: write three numbers without leading zeros, "
+            "such as VERSION=0.2.0"
+        ]
+    found = []
+    last = last_release(wanted, state)
+    if last and numbers <= (version.numbers(last) or ()):
+        found.append(f"VERSION={wanted} is not newer than {last}, the last release: choose a higher one")
+    if state.branch != BRANCH:
+        found.append(
+            f"releases are made on {BRANCH}, this is {state.branch or 'no branch'}: git switch {BRANCH}"
+        )
+    if state.uncommitted:
+        files = "".join(f"\n      {line}" for line in state.uncommitted)
+        found.append(f"there are changes that are not committed: commit or stash them{files}")
+    if wanted in state.built:
+        found.append(f"dist/{wanted} is there already: move it away or remove it")
+    try:
+        changelog.released(state.changelog, wanted, today)
+    except ChangelogError as error:
+        found.append(str(error))
+    return found
+
+
+def changes(wanted: str, tree: Path, today: str) -> dict[Path, str]:
+    """Return the texts that files of a checkout get in the release's commit, by path."""
+    path = tree / changelog.FILE
+    before = path.read_text()
+    after = changelog.released(before, wanted, today)
+    return version.set_to(wanted, tree) | ({path: after} if after != before else {})

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bundle from the files of a release: its SHA256SUMS is compared before anything is taken."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.release.checkout import Checkout
+from tests.unit.roles.test_bundle_index import archive
+
+PLUGIN = "tegra-device-plugin-arm64.tar.gz"
+
+
+@pytest.fixture
+def dist(released: Checkout, tmp_path: Path) -> Path:
+    """A copy of the release's files, as somebody has fetched them."""
+    return Path(shutil.copytree(released.path / "dist/0.2.0", tmp_path / "fetched"))
+
+
+def make_bundle(released: Checkout, dist: Path, site: Path) -> tuple[int, str]:
+    """Run playbooks/bundle.yml with a K3s release of small files; the bundle is made in `site`/bundle."""
+    page = site / "releases/v1"
+    page.mkdir(parents=True)
+    (page / "k3s-arm64").write_text("K3s")
+    archive(page / "k3s-airgap-images-arm64.tar.gz", "docker.io/rancher/mirrored-pause:3.6")
+    archive(site / "device-query.tar.gz", "device-query:r36")
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in page.iterdir()]
+    (page / "sha256sum-arm64.txt").write_text("".join(sums))
+    settings = {
+        "jetson_k3s_bundle": str(site / "bundle"),
+        "bundle_k3s_version": "v1",
+        "bundle_k3s_release_url": page.parent.as_uri(),
+        "bundle_plugin_archive": str(dist / PLUGIN),
+        "bundle_device_query_archive": str(site / "device-query.tar.gz"),
+    }
+    (site / "settings.yml").write_text(yaml.safe_dump(settings))
+    ansible = Path(sys.executable).with_name("ansible-playbook")
+    ran = subprocess.run(
+        [ansible, "playbooks/bundle.yml", f"--extra-vars=@{site}/settings.yml"],
+        cwd=released.path,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return ran.returncode, ran.stdout
+
+
+def test_bundle_takes_the_image_of_a_release(released: Checkout, dist: Path, tmp_path: Path) -> None:
+    code, said = make_bundle(released, dist, tmp_path / "site")
+    assert code == 0, said
+    bundle = tmp_path / "site/bundle"
+    assert (bundle / PLUGIN).read_bytes() == (dist / PLUGIN).read_bytes()
+    assert yaml.safe_load((bundle / "bundle.yml").read_text())["plugin_image"] == "tegra-device-plugin:0.2.0"
+
+
+def test_image_that_is_not_the_releases_is_refused_and_not_taken(
+    released: Checkout, dist: Path, tmp_path: Path
+) -> None:
+    with (dist / PLUGIN).open("ab") as file:
+        file.write(b"\0")
+    code, said = make_bundle(released, dist, tmp_path / "site")
+    assert code != 0
+    assert "SHA-256 is" in said
+    assert not (tmp_path / "site/bundle" / PLUGIN).exists()
+
+
+def test_image_that_the_release_does_not_list_is_refused(
+    released: Checkout, dist: Path, tmp_path: Path
+) -> None:
+    sums = (dist / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (dist / "SHA256SUMS").write_text("".join(line for line in sums if PLUGIN not in line))
+    code, said = make_bundle(released, dist, tmp_path / "site")
+    assert code != 0
+    assert "not in SHA256SUMS" in said
+
+
+def test_image_without_sums_beside_it_is_taken(released: Checkout, dist: Path, tmp_path: Path) -> None:
+    (dist / "SHA256SUMS").unlink()
+    code, said = make_bundle(released, dist, tmp_path / "site")
+    assert code == 0, said

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make release`, from a checkout of its own. Only the image's content is simulated, see checkout.py."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from release import version
+from release.version import CHECKOUT
+from tests.lab.process import run
+from tests.release.checkout import CHANGES, DURING_BUILD, ENVIRONMENT, Checkout
+
+# In place of release/artifacts.py, where it does not matter what is built.
+QUICK = """
+import os, pathlib, sys
+{meanwhile}
+pathlib.Path(sys.argv[-1]).mkdir()
+pathlib.Path(sys.argv[-1], "SHA256SUMS").touch()
+"""
+PATIENCE_SECONDS = 300
+# They may name any version: what was, and what never will be.
+EXCUSED = ("CHANGELOG.md:", "tests/")
+FILES = {
+    "SHA256SUMS",
+    "bundle.yml",
+    "jetson_k3s-cluster-0.2.0.tar.gz",
+    "tegra-device-plugin-amd64.spdx.json",
+    "tegra-device-plugin-amd64.tar.gz",
+    "tegra-device-plugin-arm64.spdx.json",
+    "tegra-device-plugin-arm64.tar.gz",
+    "tegra-device-plugin.oci.tar",
+    "tegra_device_plugin-0.2.0-py3-none-any.whl",
+}
+
+
+@pytest.fixture
+def dist(released: Checkout) -> Path:
+    """The files of the release."""
+    return released.path / "dist/0.2.0"
+
+
+def content(archive: Path, name: str) -> bytes:
+    """One file of a tar."""
+    with tarfile.open(archive) as tar:
+        file = tar.extractfile(name)
+        assert file is not None
+        return file.read()
+
+
+def test_release_has_every_artifact_and_sha256sum_finds_each_as_listed(dist: Path) -> None:
+    assert {path.name for path in dist.iterdir()} == FILES
+    checked = run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist).stdout
+    assert {line.removesuffix(": OK") for line in checked.splitlines()} == FILES - {"SHA256SUMS"}
+
+
+def test_every_artifact_is_of_the_version(dist: Path) -> None:
+    manifest = json.loads(content(dist / "jetson_k3s-cluster-0.2.0.tar.gz", "MANIFEST.json"))
+    assert manifest["collection_info"]["version"] == "0.2.0"
+    with zipfile.ZipFile(dist / "tegra_device_plugin-0.2.0-py3-none-any.whl") as wheel:
+        assert "Version: 0.2.0\n" in wheel.read("tegra_device_plugin-0.2.0.dist-info/METADATA").decode()
+        assert "tegra_device_plugin/board/catalogue.yaml" in wheel.namelist()
+    for arch in ("arm64", "amd64"):
+        (image,) = json.loads(content(dist / f"tegra-device-plugin-{arch}.tar.gz", "manifest.json"))
+        assert image["RepoTags"] == ["tegra-device-plugin:0.2.0"]
+    bundle = yaml.safe_load((dist / "bundle.yml").read_text())
+    assert bundle == {"version": 1, "plugin_image": "tegra-device-plugin:0.2.0"}
+
+
+def test_image_names_the_commit_of_the_release(released: Checkout, dist: Path) -> None:
+    (image,) = json.loads(content(dist / "tegra-device-plugin-arm64.tar.gz", "manifest.json"))
+    layer = dist.parent / "layer.tar"
+    layer.write_bytes(content(dist / "tegra-device-plugin-arm64.tar.gz", image["Layers"][0]))
+    with tarfile.open(layer) as tar:
+        assert tar.getnames() == [released.git("rev-parse", "v0.2.0^{commit}")]
+
+
+def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) -> None:
+    assert released.git("log", "-1", "--format=%s", "main") == "Release 0.2.0"
+    assert released.git("diff", "--name-only", "main~", "main").splitlines() == [
+        "CHANGELOG.md",
+        "docs/bundle.md",
+        "plugin/deploy/base/daemonset.yaml",
+        "plugin/deploy/verify/job.yaml",
+        "pyproject.toml",
+    ]
+    before, after = (released.git("show", f"{ref}:pyproject.toml") for ref in ("main~", "main"))
+    assert tomllib.loads(after)["project"]["version"] == "0.2.0"
+    assert sum(old != new for old, new in zip(before.splitlines(), after.splitlines(), strict=True)) == 1
+    heading = f"## [Unreleased]\n\n## [0.2.0] - {datetime.now(UTC).date()}\n"
+    assert released.git("show", "main:CHANGELOG.md") == CHANGES.replace("## [Unreleased]\n", heading).rstrip()
+
+
+def test_tag_is_annotated_with_the_changes_and_is_on_main(released: Checkout) -> None:
+    assert released.git("cat-file", "-t", "v0.2.0") == "tag"
+    notes = released.git("tag", "--list", "--format=%(contents)", "v0.2.0").strip()
+    assert notes == "Release 0.2.0\n\n### Added\n\n- One thing."
+    assert released.git("rev-parse", "v0.2.0^{commit}") == released.git("rev-parse", "main")
+
+
+def test_release_leaves_a_clean_checkout_and_pushes_nothing(released: Checkout) -> None:
+    state = released.state()
+    assert state["branch"] == "main"
+    assert state["changes"] == ""
+    assert state["worktrees"] == 1
+    assert state["hidden"] == []
+    assert released.git("ls-remote", "origin").split() == [
+        released.git("rev-parse", "main~"),
+        "refs/heads/main",
+    ]
+
+
+def test_another_build_of_the_tag_gives_the_same_bytes(
+    released: Checkout, dist: Path, tmp_path: Path
+) -> None:
+    again = tmp_path / "elsewhere"
+    released.git("clone", "--quiet", "--branch=v0.2.0", released.path, again)
+    builds = [sys.executable, "-m", "release.artifacts", f"--output={tmp_path}/dist"]
+    subprocess.run(builds, cwd=again, env=ENVIRONMENT, check=True, umask=0o077, capture_output=True)
+    assert (tmp_path / "dist/SHA256SUMS").read_text() == (dist / "SHA256SUMS").read_text()
+
+
+def test_next_release_has_to_be_newer(released: Checkout) -> None:
+    before = released.state()
+    code, said = released.release("0.2.0")
+    assert code == 1
+    assert "VERSION=0.2.0 is not newer than 0.2.0" in said
+    assert released.state() == before
+
+
+def test_version_that_is_written_but_was_never_released_can_be(checkout: Checkout) -> None:
+    checkout.write("release/artifacts.py", QUICK.format(meanwhile="pass"))
+    code, said = checkout.release(version.current())
+    assert code == 0, said
+    assert checkout.git("diff", "--name-only", "main~", "main") == "CHANGELOG.md"
+    assert f"git push --atomic origin main v{version.current()}" in said
+
+
+def test_check_says_what_would_be_done_and_changes_nothing(checkout: Checkout) -> None:
+    before = checkout.state()
+    code, said = checkout.release("0.2.0", "--check")
+    assert code == 0, said
+    for line in ('+version = "0.2.0"', "+          image: tegra-device-plugin:0.2.0", "+## [0.2.0] - "):
+        assert line in said
+    assert "0.2.0 can be released; the last release is none." in said
+    assert checkout.state() == before
+
+
+def test_every_reason_against_it_is_told_at_once_and_nothing_changes(checkout: Checkout) -> None:
+    checkout.git("tag", "v0.3.0")
+    checkout.write("CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n")
+    checkout.git("switch", "--quiet", "--create", "fix")
+    (checkout.path / "new.txt").touch()
+    before = checkout.state()
+    code, said = checkout.release("0.2.0")
+    assert code == 1
+    assert said.count("\n  * ") == 4
+    for reason in (
+        "VERSION=0.2.0 is not newer than 0.3.0",
+        "releases are made on main, this is fix: git switch main",
+        "?? new.txt",
+        "CHANGELOG.md has no entry for 0.2.0: write a line `- ...` below `## [Unreleased]`",
+    ):
+        assert reason in said
+    assert checkout.state() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        (
+            "images/arm64/build.py",
+            DURING_BUILD,
+            f"    raise LabError('broken')\n{DURING_BUILD}",
+            "error: broken",
+        ),
+        ("collection/galaxy.template.yml", "namespace: ", "broken: ", "mandatory keys: namespace"),
+        ("pyproject.toml", "setuptools.build_meta", "broken", "Cannot import build backend 'broken'"),
+        ("roles/bundle/library/bundle_index.py", "FORMAT = 1", "FORMAT = broken", "'broken' is not defined"),
+    ],
+)
+def test_build_that_fails_leaves_everything_as_it_was(
+    checkout: Checkout, name: str, old: str, new: str, message: str
+) -> None:
+    checkout.replace(name, old, new)
+    before = checkout.state()
+    code, said = checkout.release("0.2.0")
+    assert code == 1
+    assert message in said
+    assert said.endswith("Nothing has been changed.\n")
+    assert checkout.state() == before
+
+
+def test_commit_that_a_hook_refuses_leaves_everything_as_it_was(checkout: Checkout) -> None:
+    hook = checkout.path / ".git/hooks/pre-commit"
+    hook.write_text("#!/bin/sh\necho refused; exit 1\n")
+    hook.chmod(0o755)
+    before = checkout.state()
+    code, said = checkout.release("0.2.0")
+    assert (code, "refused" in said) == (1, True)
+    assert checkout.state() == before
+
+
+def test_tag_that_cannot_be_made_leaves_everything_as_it_was(checkout: Checkout) -> None:
+    checkout.write("release/artifacts.py", QUICK.format(meanwhile="pass"))
+    checkout.git("config", "tag.gpgSign", "true")
+    checkout.git("config", "gpg.program", "false")
+    before = checkout.state()
+    code, said = checkout.release("0.2.0")
+    assert (code, "gpg" in said) == (1, True)
+    assert checkout.state() == before
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "message", "kept"),
+    [
+        ("git commit --quiet --allow-empty --message=Mine", "fast-forward", "git log -1 --format=%s main"),
+        ("git switch --quiet --create Mine", "went from main to Mine", "git branch --show-current"),
+        ("echo '# Mine' > pyproject.toml", "would be overwritten by merge", "tail -1 pyproject.toml"),
+    ],
+)
+def test_work_that_goes_on_during_the_build_is_kept_and_nothing_is_released(
+    checkout: Checkout, meanwhile: str, message: str, kept: str
+) -> None:
+    work = f"os.system({f'cd {checkout.path}; {meanwhile}'!r})"
+    checkout.write("release/artifacts.py", QUICK.format(meanwhile=work))
+    before = checkout.state()
+    code, said = checkout.release("0.2.0")
+    assert code == 1
+    assert message in said
+    assert "Mine" in run(kept.split(), cwd=checkout.path).stdout
+    after = checkout.state()
+    unreleased = ("tags", "worktrees", "dist", "hidden")
+    assert [after[key] for key in unreleased] == [before[key] for key in unreleased]
+    assert "Release" not in checkout.git("log", "--format=%s", "main")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interruption_ends_the_build_and_leaves_everything_as_it_was(
+    checkout: Checkout, tmp_path: Path, how: signal.Signals
+) -> None:
+    building = tmp_path / "building"
+    os.mkfifo(building)
+    sleeper = f"    run(['sh', '-c', 'exec > {building}; echo; exec sleep infinity'])\n"
+    checkout.replace("images/arm64/build.py", DURING_BUILD, f"{sleeper}{DURING_BUILD}")
+    before = checkout.state()
+    fifo = os.open(building, os.O_RDONLY | os.O_NONBLOCK)
+    process = checkout.start("0.2.0")
+    select.select([fifo], [], [], PATIENCE_SECONDS)
+    assert os.read(fifo, 1) == b"\n"
+    process.send_signal(how)
+    said, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, said.endswith("stopped. Nothing has been changed.\n")) == (130, True), said
+    assert os.read(fifo, 1) == b""  # nobody has its other end
+    os.close(fifo)
+    assert checkout.state() == before
+
+
+def test_make_release_is_the_front_door(checkout: Checkout) -> None:
+    # The environment is the one that runs this test.
+    make = ["make", "--no-print-directory", "--old-file=.venv/.ready", f"PYTHON={sys.executable}", "release"]
+    checked = run([*make, "VERSION=0.2.0", "CHECK=1"], cwd=checkout.path, env=ENVIRONMENT)
+    assert "0.2.0 can be released" in checked.stdout
+    nameless = run(make, cwd=checkout.path, env=ENVIRONMENT, check=False)
+    assert nameless.returncode != 0
+    assert "VERSION= is not a release: write three numbers" in nameless.stderr
+
+
+def test_image_is_named_with_the_version_wherever_it_has_a_tag() -> None:
+    tracked = run(["git", "-C", CHECKOUT, "grep", "-I", "--perl-regexp", version.TAGGED_IMAGE.pattern]).stdout
+    own = f"tegra-device-plugin:{version.current()}"
+    others = [line for line in tracked.splitlines() if own not in line and not line.startswith(EXCUSED)]
+    assert others == []
+    followers = {path for pattern in version.FOLLOWERS for path in CHECKOUT.glob(pattern)}
+    found = {
+        CHECKOUT / line.partition(":")[0] for line in tracked.splitlines() if not line.startswith(EXCUSED)
+    }
+    assert found
+    assert found <= followers
