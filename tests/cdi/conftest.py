@@ -36,7 +36,8 @@ PODMAN = (
 )
 NESTED = ("--network=none", "--cgroups=disabled")
 # The program of the hooks is NVIDIA's; this STAND-IN writes its arguments down.
-# Like NVIDIA's it reads the container's state: a hook that ends before crun has written it fails the container.
+# Like NVIDIA's it reads the container's state: a hook that ends before crun has written it fails the
+# container.
 NVIDIA_CTK = '#!/bin/sh\ncat > /dev/null\necho "$*" >> /hooks\n'
 
 
