@@ -6,9 +6,21 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Iterator
 
 import pytest
 from tegra_device_plugin.system.log import JsonFormatter, TextFormatter
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A computer whose clock shows local time."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "EST5")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def record(text: str, *arguments: object) -> logging.LogRecord:

@@ -228,6 +228,7 @@ async def answer(port: int, request: bytes) -> bytes:
         writer.close()
 
 
+LATE = 9  # turns of the loop, after which a connection is surely accepted
 GET = b"GET /a HTTP/1.1\r\n\r\n"
 A_PAGE: Mapping[str, Any] = {"/a": lambda: httpd.Page("text")}
 # More than the buffers of both ends of a connection take.
@@ -289,10 +290,12 @@ def test_no_client_delays_or_soils_the_end(
                     client.sendall(request_)
                     for _ in range(turns):
                         await asyncio.sleep(0)
+                if turns == LATE:
+                    assert len(asyncio.all_tasks()) == 1, "only this one is left"
 
     monkeypatch.setattr(httpd, "_REQUEST_SECONDS", 3600)
     if newer:
         monkeypatch.setattr(asyncio.Server, "wait_closed", wait_closed)
-    for turns in range(10):
+    for turns in range(LATE + 1):
         asyncio.run(serve(turns))
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
