@@ -134,10 +134,8 @@ async def test_kubelet_socket_that_appears_after_the_plugin(
     shutil.rmtree(directory)
     async with start():
         await asyncio.sleep(0.5)  # the plugin has started and found no directory
-        kubelet = FakeKubelet(directory, generation)
-        await kubelet.start()
-        await kubelet.until_allocatable()
-        await kubelet.stop(leave_socket=False)
+        async with FakeKubelet(directory, generation) as kubelet:
+            await kubelet.until_allocatable()
 
 
 async def test_kubelet_socket_that_refuses_at_first(directory: Path, board: Path, start: Start) -> None:
