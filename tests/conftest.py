@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: which of them may run at the same time, and whose the Docker engine is."""
+"""What all tests share: how long they take, which may run at the same time, whose the Docker engine is."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -8,6 +8,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.lab import engine, lab
+
+pytest_plugins = ("tests.limits",)
 
 
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
