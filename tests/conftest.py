@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share: how long they take, which may run at the same time, whose the Docker engine is."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -36,6 +37,17 @@ def _engine_kept() -> Iterator[None]:
     """Nobody stops the engine while another process still tests with it."""
     with engine.kept():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A plugin that runs in a test's process leaves its level and its handler to the root logger."""
+    root = logging.getLogger()
+    level, handlers = root.level, set(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in set(root.handlers) - handlers:
+        root.removeHandler(handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -176,6 +176,22 @@ async def test_directory_wiped_while_the_kubelet_restarts(
         await until_one_endpoint(directory)
 
 
+async def test_ends_when_its_directory_is_deleted_under_the_mount(
+    kubelet: FakeKubelet, pytestconfig: pytest.Config, board: Path, directory: Path
+) -> None:
+    # As in a container: the kubelet's directory is mounted elsewhere, and a new one would never be seen.
+    mounted = directory.with_name("mounted")
+    mounted.mkdir()
+    mount = f'mount --bind {directory} {mounted} && exec "$@"'
+    namespace = f"unshare --user --map-root-user --mount sh -c {shlex.quote(mount)} sh"
+    command = pytestconfig.getoption("--plugin-command")
+    async with running(f"{namespace} {command}", board, mounted) as plugin:
+        await kubelet.until_allocatable()
+        shutil.rmtree(directory)
+        assert await plugin.ended() == 1
+        assert b"it has to start again" in plugin.log.read_bytes()
+
+
 async def test_registers_again_where_inotify_is_exhausted(
     kubelet: FakeKubelet, pytestconfig: pytest.Config, board: Path, directory: Path
 ) -> None:
