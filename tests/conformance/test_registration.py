@@ -312,15 +312,26 @@ async def test_a_new_instance_takes_over_from_an_old_one(
 
 
 async def test_two_instances_do_not_fight_over_the_resource(kubelet: FakeKubelet, start: Start) -> None:
+    def instance(endpoint: str) -> str:
+        return endpoint.rpartition("-")[0]
+
     async with start():
         await kubelet.until_allocatable()
         async with start():
             await kubelet.until(lambda: len(kubelet.requests) > 1, "registration of the new instance")
+            newer = instance(kubelet.requests[1].endpoint)
             await kubelet.restart()
             await kubelet.until_allocatable()
             await kubelet.cut()
+            await kubelet.until(
+                lambda: kubelet.allocatable() == 1 and instance(kubelet.client.path.name) == newer,
+                "GPU from the newer instance",
+            )
             await asyncio.sleep(1)  # a fight would go through hundreds of registrations
             await kubelet.until_allocatable()
+            assert instance(kubelet.client.path.name) == newer
+            # Each starts (2), each sees the kubelet start (2), one sees its stream end (1). The newer one
+            # makes sure of the resource when the older one stands by: after the restart and the cut (2).
             assert len(kubelet.requests) <= 7
 
 
