@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: which of them may run at the same time, and whose the Docker engine is."""
+"""What all tests share: how long they take, which may run at the same time, whose the Docker engine is."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -8,6 +9,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.lab import engine, lab
+
+pytest_plugins = ("tests.limits",)
 
 
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
@@ -34,6 +37,17 @@ def _engine_kept() -> Iterator[None]:
     """Nobody stops the engine while another process still tests with it."""
     with engine.kept():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A plugin that runs in a test's process leaves its level and its handler to the root logger."""
+    root = logging.getLogger()
+    level, handlers = root.level, set(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in set(root.handlers) - handlers:
+        root.removeHandler(handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

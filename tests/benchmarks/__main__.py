@@ -42,15 +42,13 @@ async def measure(command: str, rounds: int, idle_seconds: float) -> list[Result
     with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
         root, directory = Path(parent, "host"), Path(parent, "device-plugins")
         boards.build(boards.load()[BOARD], root)
-        kubelet = FakeKubelet(directory, "1.20")
-        await kubelet.start()
-        results = [await start_to_register(command, root, kubelet, rounds)]
-        async with running(command, root, directory) as plugin:
-            await kubelet.until_allocatable()
-            results += [*allocate(kubelet), await restart_to_register(kubelet, rounds)]
-            results.append(await health_to_message(root, kubelet))
-            results += [*memory(plugin), await idle(plugin, idle_seconds)]
-        await kubelet.stop(leave_socket=False)
+        async with FakeKubelet(directory, "1.20") as kubelet:
+            results = [await start_to_register(command, root, kubelet, rounds)]
+            async with running(command, root, directory) as plugin:
+                await kubelet.until_allocatable()
+                results += [*allocate(kubelet), await restart_to_register(kubelet, rounds)]
+                results.append(await health_to_message(root, kubelet))
+                results += [*memory(plugin), await idle(plugin, idle_seconds)]
     return results
 
 

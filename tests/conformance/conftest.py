@@ -55,10 +55,8 @@ def generation(request: pytest.FixtureRequest) -> Generation:
 @pytest.fixture
 async def kubelet(directory: Path, generation: Generation) -> AsyncIterator[FakeKubelet]:
     """A kubelet that is running."""
-    fake = FakeKubelet(directory, generation)
-    await fake.start()
-    yield fake
-    await fake.stop(leave_socket=False)
+    async with FakeKubelet(directory, generation) as fake:
+        yield fake
 
 
 @pytest.fixture

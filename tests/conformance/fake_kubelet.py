@@ -15,7 +15,7 @@ import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import grpc
 from grpc import aio
@@ -50,7 +50,10 @@ class Client:
 
 
 class FakeKubelet:
-    """Serves kubelet.sock in `directory`. Every change notifies `until`."""
+    """Serves kubelet.sock in `directory`. Every change notifies `until`.
+
+    Use as a context manager: pytest cannot end while one serves (gRPC's poller waits for it).
+    """
 
     def __init__(self, directory: Path, generation: Generation = "1.20") -> None:
         self.directory = directory
@@ -65,6 +68,13 @@ class FakeKubelet:
         self._all: list[Client] = []
         self._server: aio.Server | None = None
         self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.stop(leave_socket=False)
 
     @property
     def socket(self) -> Path:

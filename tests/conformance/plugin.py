@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -16,21 +17,25 @@ DEFAULT_COMMAND = (
     "--host-root={root} --device-plugin-dir={dir}"
 )
 GRACE_SECONDS = 5.0
+_ENDING = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
 
 class Plugin:
-    """A running plugin process."""
+    """A running plugin process. `may_end`: the test has asked it to, or waits for it."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.process = process
         self.log = log
+        self.may_end = False
 
     def signal(self, number: int) -> None:
         """Send a signal."""
+        self.may_end |= number in _ENDING
         self.process.send_signal(number)
 
     async def ended(self) -> int:
         """Wait for its end, not longer than GRACE_SECONDS; return the exit code."""
+        self.may_end = True
         async with asyncio.timeout(GRACE_SECONDS):
             return await self.process.wait()
 
@@ -62,14 +67,19 @@ class Plugin:
 
 @asynccontextmanager
 async def running(command: str, root: Path, directory: Path, *more: str) -> AsyncIterator[Plugin]:
-    """Run the plugin on the host tree `root` and the socket directory `directory`, with `more` arguments."""
+    """Run the plugin on the host tree `root` and the socket directory `directory`, with `more` arguments.
+
+    Whatever is awaited meanwhile is given up when the plugin ends unasked: that is an AssertionError with the
+    exit code, and the log is on standard error.
+    """
     arguments = [part.format(root=root, dir=directory) for part in shlex.split(command)]
     log = directory.parent / f"plugin-{len(list(directory.parent.glob('plugin-*.log')))}.log"
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(*arguments, *more, stdout=stderr, stderr=stderr)
     plugin = Plugin(process, log)
     try:
-        yield plugin
+        async with _alive(plugin):
+            yield plugin
     except BaseException:
         sys.stderr.write(f"--- {log}\n{log.read_text()}")
         raise
@@ -77,3 +87,23 @@ async def running(command: str, root: Path, directory: Path, *more: str) -> Asyn
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@asynccontextmanager
+async def _alive(plugin: Plugin) -> AsyncIterator[None]:
+    """Break off what is awaited inside when the plugin ends and may not; raises AssertionError then."""
+    end = asyncio.ensure_future(plugin.process.wait())
+    try:
+        # A deadline that is never, until the plugin ends: then it is now.
+        async with asyncio.timeout(None) as life:
+            end.add_done_callback(lambda _: None if plugin.may_end else life.reschedule(0))
+            try:
+                yield
+            finally:
+                plugin.may_end = True
+    except TimeoutError:
+        if life.expired():
+            raise AssertionError(f"the plugin ended by itself with exit code {end.result()}") from None
+        raise
+    finally:
+        end.cancel()

@@ -134,10 +134,8 @@ async def test_kubelet_socket_that_appears_after_the_plugin(
     shutil.rmtree(directory)
     async with start():
         await asyncio.sleep(0.5)  # the plugin has started and found no directory
-        kubelet = FakeKubelet(directory, generation)
-        await kubelet.start()
-        await kubelet.until_allocatable()
-        await kubelet.stop(leave_socket=False)
+        async with FakeKubelet(directory, generation) as kubelet:
+            await kubelet.until_allocatable()
 
 
 async def test_kubelet_socket_that_refuses_at_first(directory: Path, board: Path, start: Start) -> None:
@@ -176,6 +174,22 @@ async def test_directory_wiped_while_the_kubelet_restarts(
         await kubelet.start()
         await kubelet.until_allocatable()
         await until_one_endpoint(directory)
+
+
+async def test_ends_when_its_directory_is_deleted_under_the_mount(
+    kubelet: FakeKubelet, pytestconfig: pytest.Config, board: Path, directory: Path
+) -> None:
+    # As in a container: the kubelet's directory is mounted elsewhere, and a new one would never be seen.
+    mounted = directory.with_name("mounted")
+    mounted.mkdir()
+    mount = f'mount --bind {directory} {mounted} && exec "$@"'
+    namespace = f"unshare --user --map-root-user --mount sh -c {shlex.quote(mount)} sh"
+    command = pytestconfig.getoption("--plugin-command")
+    async with running(f"{namespace} {command}", board, mounted) as plugin:
+        await kubelet.until_allocatable()
+        shutil.rmtree(directory)
+        assert await plugin.ended() == 1
+        assert b"it has to start again" in plugin.log.read_bytes()
 
 
 async def test_registers_again_where_inotify_is_exhausted(
@@ -298,15 +312,26 @@ async def test_a_new_instance_takes_over_from_an_old_one(
 
 
 async def test_two_instances_do_not_fight_over_the_resource(kubelet: FakeKubelet, start: Start) -> None:
+    def instance(endpoint: str) -> str:
+        return endpoint.rpartition("-")[0]
+
     async with start():
         await kubelet.until_allocatable()
         async with start():
             await kubelet.until(lambda: len(kubelet.requests) > 1, "registration of the new instance")
+            newer = instance(kubelet.requests[1].endpoint)
             await kubelet.restart()
             await kubelet.until_allocatable()
             await kubelet.cut()
+            await kubelet.until(
+                lambda: kubelet.allocatable() == 1 and instance(kubelet.client.path.name) == newer,
+                "GPU from the newer instance",
+            )
             await asyncio.sleep(1)  # a fight would go through hundreds of registrations
             await kubelet.until_allocatable()
+            assert instance(kubelet.client.path.name) == newer
+            # Each starts (2), each sees the kubelet start (2), one sees its stream end (1). The newer one
+            # makes sure of the resource when the older one stands by: after the restart and the cut (2).
             assert len(kubelet.requests) <= 7
 
 

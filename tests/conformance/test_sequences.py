@@ -63,21 +63,16 @@ async def play(command: str, board: Path, generation: Generation, events: list[s
     """Let the events happen to a running plugin; after a faultless kubelet start the GPU must be back."""
     with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
         directory = Path(parent, "device-plugins")
-        kubelet = FakeKubelet(directory, generation)
-        await kubelet.start()
-        try:
-            async with running(command, board, directory):
-                await kubelet.until_allocatable()
-                for event in events:
-                    happening = EVENTS[event](kubelet)
-                    if happening is not None:
-                        await happening
-                kubelet.fault = "none"
-                await kubelet.restart()
-                await kubelet.until_allocatable(seconds=3)
-                await until_one_endpoint(directory)
-        finally:
-            await kubelet.stop(leave_socket=False)
+        async with FakeKubelet(directory, generation) as kubelet, running(command, board, directory):
+            await kubelet.until_allocatable()
+            for event in events:
+                happening = EVENTS[event](kubelet)
+                if happening is not None:
+                    await happening
+            kubelet.fault = "none"
+            await kubelet.restart()
+            await kubelet.until_allocatable(seconds=3)
+            await until_one_endpoint(directory)
 
 
 @settings(max_examples=15, deadline=None)

@@ -61,8 +61,6 @@ async def start_and_memory(arch: str, image: str) -> tuple[float, int]:
     with tempfile.TemporaryDirectory(dir="/tmp") as scratch:
         root, directory = Path(scratch, "host"), Path(scratch, "sockets")
         boards.build(boards.load()[BOARD], root)
-        kubelet = FakeKubelet(directory)
-        await kubelet.start()
         name = f"jetson-k3s-measure-{uuid.uuid4().hex[:8]}"
         mounts = (f"--volume={root}:/host:ro", f"--volume={directory}:/var/lib/kubelet/device-plugins")
         command = (
@@ -75,20 +73,20 @@ async def start_and_memory(arch: str, image: str) -> tuple[float, int]:
             *mounts,
             image,
         )
-        begun = time.monotonic()
-        process = await asyncio.create_subprocess_exec(
-            *command, "run", "--host-root=/host", stderr=asyncio.subprocess.DEVNULL
-        )
-        try:
-            await kubelet.until_allocatable(seconds=60)
-            took = time.monotonic() - begun
-            pid = docker("inspect", "--format={{.State.Pid}}", name)
-            status = Path(f"/proc/{pid}/status").read_text()  # noqa: ASYNC240 - /proc is memory
-            return took, int(status.partition("VmRSS:")[2].split()[0])
-        finally:
-            docker("stop", name)
-            await process.wait()
-            await kubelet.stop(leave_socket=False)
+        async with FakeKubelet(directory) as kubelet:
+            begun = time.monotonic()
+            process = await asyncio.create_subprocess_exec(
+                *command, "run", "--host-root=/host", stderr=asyncio.subprocess.DEVNULL
+            )
+            try:
+                await kubelet.until_allocatable(seconds=60)
+                took = time.monotonic() - begun
+                pid = docker("inspect", "--format={{.State.Pid}}", name)
+                status = Path(f"/proc/{pid}/status").read_text()  # noqa: ASYNC240 - /proc is memory
+                return took, int(status.partition("VmRSS:")[2].split()[0])
+            finally:
+                docker("stop", name)
+                await process.wait()
 
 
 def main() -> None:

@@ -50,8 +50,6 @@ async def of_a_process(said: dict[str, dict[str, set[str]]]) -> None:
     with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
         root, directory = Path(parent, "host"), Path(parent, "device-plugins")
         boards.build(boards.load()[BOARD], root)
-        kubelet = FakeKubelet(directory)
-        await kubelet.start()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -60,15 +58,16 @@ async def of_a_process(said: dict[str, dict[str, set[str]]]) -> None:
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
                 return str(answer.read().decode())
 
-        try:
-            async with running(DEFAULT_COMMAND, root, directory, f"--metrics-address={address}"):
-                await kubelet.until_allocatable()
-                read(said, await asyncio.to_thread(page))
-                (root / "dev/nvmap").unlink()
-                await kubelet.until_allocatable(0)
-                read(said, await asyncio.to_thread(page))
-        finally:
-            await kubelet.stop(leave_socket=False)
+        address_option = f"--metrics-address={address}"
+        async with (
+            FakeKubelet(directory) as kubelet,
+            running(DEFAULT_COMMAND, root, directory, address_option),
+        ):
+            await kubelet.until_allocatable()
+            read(said, await asyncio.to_thread(page))
+            (root / "dev/nvmap").unlink()
+            await kubelet.until_allocatable(0)
+            read(said, await asyncio.to_thread(page))
 
 
 async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:

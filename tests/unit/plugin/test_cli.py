@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,11 @@ def test_labels_tell_of_sharing(root: Path, tmp_path: Path, capsys: pytest.Captu
     assert "nvidia.com/gpu.replicas=4" in capsys.readouterr().out.splitlines()
 
 
+def test_no_labels_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["labels", "--host-root", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.strip() == ""
+
+
 def test_labels_into_a_file(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "labels"
     assert main(["labels", "--host-root", str(root), "--output", "nfd", "--output-file", str(file)]) == 0
@@ -68,14 +75,26 @@ def test_run_with_bad_settings(arguments: list[str], capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err
 
 
-def test_run_where_the_address_is_taken(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`run` in a process of its own, which is expected to end by itself."""
+    command = [sys.executable, "-m", "tegra_device_plugin", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_run_where_the_address_is_taken(root: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        places = ["--host-root", str(root), "--device-plugin-dir", str(tmp_path)]
-        assert main(["run", "--metrics-address", f"127.0.0.1:{port}", *places]) == 1
-    assert port in capsys.readouterr().err
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        places = (f"--host-root={root}", f"--device-plugin-dir={tmp_path}")
+        ended = run(f"--metrics-address={address}", *places)
+    assert ended.returncode == 1
+    assert address.rpartition(":")[2] in ended.stderr.splitlines()[-1]
+
+
+def test_run_ends_with_an_error_when_one_of_its_parts_does(root: Path, tmp_path: Path) -> None:
+    ended = run(f"--host-root={root}", f"--device-plugin-dir={tmp_path / ('long' * 30)}")
+    assert ended.returncode == 1
+    assert "too long for the sockets in it" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
