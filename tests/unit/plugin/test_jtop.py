@@ -318,7 +318,9 @@ def test_a_child_that_cannot_be_waited_for_is_no_telemetry(
 
 
 def test_a_single_look(host: Path, tmp_path: Path) -> None:
+    children = _children()
     told = read_once(host, client(f"{SAY_FULL}\n{WAIT}"))
+    assert _children() <= children, "the client is gone when the answer is there"
     assert told is not None
     assert told.power_mode == "25W"
     assert read_once(host, client(WAIT, first=0.2)) is None
