@@ -92,8 +92,9 @@ class Life:
             (self.kubelet.directory / name).unlink()
 
     async def stream_ends(self) -> None:
-        """The kubelet hangs up."""
-        await self.kubelet.cut()
+        """The kubelet hangs up, if it has a stream."""
+        if self.kubelet.clients:
+            await self.kubelet.cut()
 
     async def kubelet_restarts(self) -> None:
         """Another kubelet is there."""
