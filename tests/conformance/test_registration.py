@@ -311,7 +311,9 @@ async def test_a_new_instance_takes_over_from_an_old_one(
             assert kubelet.history.count(0) <= (1 if kubelet.generation == "1.26" else 0)
 
 
-async def test_two_instances_do_not_fight_over_the_resource(kubelet: FakeKubelet, start: Start) -> None:
+async def test_two_instances_do_not_fight_over_the_resource(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
     def instance(endpoint: str) -> str:
         return endpoint.rpartition("-")[0]
 
@@ -333,6 +335,7 @@ async def test_two_instances_do_not_fight_over_the_resource(kubelet: FakeKubelet
             # Each starts (2), each sees the kubelet start (2), one sees its stream end (1). The newer one
             # makes sure of the resource when the older one stands by: after the restart and the cut (2).
             assert len(kubelet.requests) <= 7
+            await until_one_endpoint(directory)  # the older one has none while it stands by
 
 
 async def test_sigterm_removes_the_socket_and_ends_well(

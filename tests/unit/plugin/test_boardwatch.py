@@ -52,7 +52,9 @@ async def test_every_ready_board_is_offered_at_the_first_look(board: str, tmp_pa
 
 
 async def test_another_machine_offers_nothing(tmp_path: Path) -> None:
-    assert await Watched(tmp_path).looks(3) == "nothing"
+    watched = Watched(tmp_path)
+    assert await watched.looks(3) == "nothing"
+    assert not watched.watch.has_gpu
 
 
 async def test_a_gpu_that_vanishes_stays_in_the_list_and_comes_back(tmp_path: Path) -> None:
@@ -60,6 +62,7 @@ async def test_a_gpu_that_vanishes_stays_in_the_list_and_comes_back(tmp_path: Pa
     boards.build(BOARDS["orinnano-jp6"], root)
     watched = Watched(root)
     assert await watched.looks() == "1 ok"
+    assert watched.watch.has_gpu
     root.rename(away)
     root.mkdir()
     assert await watched.looks() == "1 ok"  # one bad look is no verdict

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.cli import main
+from tegra_device_plugin.signals import Signals
+from tegra_device_plugin.telemetry import jtop
 
 from tests import boards
 
@@ -47,6 +50,22 @@ def test_labels_tell_of_sharing(root: Path, tmp_path: Path, capsys: pytest.Captu
     config.write_text(f"version: v1\nsharing: {sharing}\n")
     assert main(["labels", "--host-root", str(root), "--config", str(config)]) == 0
     assert "nvidia.com/gpu.replicas=4" in capsys.readouterr().out.splitlines()
+
+
+def test_labels_tell_the_power_mode_that_jtop_tells(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jtop, "read_once", lambda _root: jtop.Telemetry(power_mode="MAXN"))
+    assert main(["labels", "--host-root", str(root)]) == 0
+    assert "jetson-k3s.github.io/power-mode=MAXN" in capsys.readouterr().out.splitlines()
+
+
+def test_only_run_keeps_the_signals(root: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    signals = Signals()
+    assert signal.getsignal(signal.SIGTERM) != before
+    assert main(["detect", "--host-root", str(root)], signals) == 0
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_no_labels_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
