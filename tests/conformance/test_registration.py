@@ -77,6 +77,7 @@ async def test_registers_with_a_name_a_version_and_options_the_kubelet_accepts(
             kubelet.client.channel, "GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions
         )
         assert answered == request.options == kubelet.client.options
+        assert request.HasField("options")
 
 
 async def test_the_first_message_lists_unique_devices_in_a_stable_order(

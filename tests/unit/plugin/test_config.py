@@ -87,6 +87,11 @@ def test_keys_without_effect_are_named(tmp_path: Path) -> None:
         "flags: {restartOnDeviceUnhealthy: true}",
         "flags: {plugin: {kubeletSocket: /var/lib/kubelet/device-plugins/kubelet.sock}}",
         "flags: {plugin: {cdiFeatureFlags: ''}}",
+        "flags: {plugin: {cdiAnnotationPrefix: cdi.k8s.io/}}",
+        "flags: {plugin: {nvidiaCTKPath: /usr/bin/nvidia-ctk}}",
+        "flags: {plugin: {containerDriverRoot: /driver-root}}",
+        "flags: {nvidiaDevRoot: /}",
+        "flags: {useNodeFeatureAPI: true}",
     ],
 )
 def test_what_nvidias_schema_has_and_a_jetson_has_no_use_for_is_taken_with_a_note(
@@ -232,10 +237,18 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     assert len(problems(tmp_path, "version: v2\nfoo: 1\nsharing: {mps: {}, bar: 1}\n")) == 4
 
 
-def test_a_second_gpu_is_refused(tmp_path: Path) -> None:
+def test_each_gpu_but_the_first_is_refused(tmp_path: Path) -> None:
     entry = "\n    - name: nvidia.com/gpu\n      replicas: 10"
-    (problem,) = problems(tmp_path, NVIDIA.rstrip() + entry)
-    assert "a Jetson has one GPU" in problem
+    second, third = problems(tmp_path, NVIDIA.rstrip() + entry + entry)
+    assert "resources[1]: a Jetson has one GPU" in second
+    assert "resources[2]: a Jetson has one GPU" in third
+    gpus = "resources: {gpus: [{pattern: '*', name: a.b/c}, {}, {}]}"
+    assert len(problems(tmp_path, f"version: v1\n{gpus}\n")) == 2
+
+
+def test_a_key_of_the_plugins_section_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "version: v1\nflags: {plugin: {passDeviceSpec: true}}\n")
+    assert "flags.plugin.passDeviceSpec is not known" in problem
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

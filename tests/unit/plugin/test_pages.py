@@ -23,6 +23,7 @@ from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry import httpd, pages
 from tegra_device_plugin.telemetry.exposition import Metric, exposition, gauge
 from tegra_device_plugin.telemetry.jtop import Telemetry
+from tegra_device_plugin.version import package_version
 
 from tests import boards
 
@@ -119,21 +120,34 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
         registrar=Registrar(streams=1),
         advertised=Advertised(offer),
         jtop=Jtop(Telemetry(gpu_memory_bytes=1 << 30, power_mode="15W")),
-        counted=Counters(allocations=3, failed_registrations=4),
+        counted=Counters(allocations=3, refused_allocations=2, failed_registrations=4),
     )
     found = values(plugin.pages().metrics().text)
     assert found["tegra_device_plugin_devices"] == [
         ({"resource": "nvidia.com/gpu", "health": "healthy", "reason": "ok"}, 2)
     ]
+    assert ({"result": "refused"}, 2) in found["tegra_device_plugin_allocations_total"]
     assert ({"result": "granted"}, 3) in found["tegra_device_plugin_allocations_total"]
     assert ({"result": "failed"}, 4) in found["tegra_device_plugin_registrations_total"]
     assert found["tegra_device_plugin_streams"] == [({}, 1)]
-    assert found["tegra_device_plugin_info"][0][0]["chip"] == "GA10B"
+    ((info, _),) = found["tegra_device_plugin_info"]
+    assert (info["chip"], info["version"]) == ("GA10B", package_version())
+    assert found["tegra_memory_bytes"] == [({}, board.detection.gpu.memory_bytes)]
     assert found["tegra_gpu_memory_bytes"] == [({}, 1 << 30)]
     assert found["tegra_power_mode"] == [({"mode": "15W"}, 1)]
     assert found["tegra_gpu_load_ratio"] == [({}, 0.345)]
     ((_, temperature),) = found["tegra_gpu_temperature_celsius"]
     assert temperature == pytest.approx(48, abs=1)
+
+
+async def test_metrics_tell_why_a_gpu_is_not_given(root: Path) -> None:
+    board = Board(root)
+    board.verdict = Verdict(False, "too-hot", "")
+    offer = make_offer(Settings(), (), board.verdict)
+    found = values(Plugin(board=board, advertised=Advertised(offer)).pages().metrics().text)
+    assert found["tegra_device_plugin_devices"] == [
+        ({"resource": "nvidia.com/gpu", "health": "unhealthy", "reason": "too-hot"}, 1)
+    ]
 
 
 async def test_metrics_before_the_first_look_are_the_totals_alone() -> None:
