@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test scenarios acceptance-arm64 check lint unit docs image collection release clean
+.PHONY: help venv demo test scenarios acceptance-arm64 check lint unit mutants docs image collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -40,6 +40,10 @@ lint: venv
 unit: venv
 	$(call say,"unit and conformance tests")
 	$(PYTHON) -m pytest -q -m "not lab" tests
+
+mutants: venv ## put small faults into the plugin and count those that no test notices (15 minutes)
+	$(call say,"small faults in the plugin, one at a time")
+	$(PYTHON) -m tests.mutation
 
 test: check ## check, then the playbooks and the plugin on virtual boards under a real Kubernetes
 	$(call say,"acceptance tests on virtual boards")

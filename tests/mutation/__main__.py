@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put small faults into the plugin, one at a time, and see whether a test fails."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.mutation import mutants
+from tests.mutation.mutants import Mutant
+from tests.mutation.related import PACKAGE, distances
+
+CHECKOUT = Path(__file__).parents[2]
+PLUGIN = Path("plugin")
+FOLDERS = ("tests/unit/plugin", "tests/unit", "tests/observability")
+CONFORMANCE = Path("tests/conformance")
+NOT_COPIED = (".*", "*.egg-info", "__pycache__", "build", "dist", "reports")
+
+SAMPLE = 150
+"""Faults in all: 15 minutes on two cores."""
+SEED = "1"
+FLOOR = 85
+"""Percent of the faults that the tests have to notice. Some of the others have no effect."""
+
+TEST_SECONDS = 30
+FAULT_SECONDS = 300
+"""A test, and all tests of one fault: one that makes the plugin hang is noticed then."""
+
+# Where a running plugin shows more than the unit tests, and what it is put through: the fastest tests of each
+# kind of trouble.
+RUNS = (
+    *("__main__.py", "boardwatch.py", "cli.py", "config/watch.py", "daemon.py", "kubelet/", "sharing/"),
+    *("signals.py", "system/directorywatch.py", "system/waiting.py"),
+)
+CASES = {
+    "test_allocation.py": ("",),
+    "test_changes.py": (
+        "test_no_gpu_no_resource",
+        "test_a_changed_file_is_taken_over_and_a_bad_one_is_not",
+        "test_a_config_map_is_swapped",
+        "test_sighup_reads_the_file_again_and_other_places_begin_anew",
+    ),
+    "test_ending.py": ("test_two_signals_end_it_at_once", "test_its_end_waits_for_no_kubelet"),
+    "test_registration.py": (
+        "test_registers_with_a_name_a_version_and_options_the_kubelet_accepts[1.36]",
+        "test_registers_again_after_each_kubelet_restart[1.36]",
+        "test_kubelet_socket_that_appears_after_the_plugin[1.36]",
+        "test_kubelet_socket_that_refuses_at_first",
+        "test_own_socket_deleted[1.36]",
+        "test_directory_wiped_while_the_kubelet_restarts[1.36]",
+        "test_ends_when_its_directory_is_deleted_under_the_mount[1.36]",
+        "test_an_unrelated_file_is_no_reason_to_register[1.36]",
+        "test_a_refused_registration_is_tried_again[1.36]",
+        "test_a_kubelet_that_hangs_in_register_delays_neither_its_successor_nor_the_end[1.36]",
+        "test_a_kubelet_that_answers_but_never_dials_is_asked_again[1.20]",
+        "test_a_stream_cut_without_a_restart[1.26]",
+        "test_both_of_two_streams_get_the_list[1.36]",
+        "test_a_new_instance_takes_over_from_an_old_one[1.26]",
+        "test_two_instances_do_not_fight_over_the_resource[1.20]",
+        "test_what_a_killed_instance_leaves_behind_is_cleared[1.36]",
+    ),
+}
+# Too slow for what it tells of a line; and what the confinement does not allow.
+LEFT_OUT = (
+    "unit/plugin/test_damaged_boards.py",
+    "unit/plugin/test_gpu.py::test_real_device_nodes_count",
+    "unit/test_atomic_files.py::test_modules_of_the_role_k3s_find_it",
+    "unit/test_atomic_files.py::test_owners_mode_of_daemon_json_stays",
+)
+
+# Everything but /tmp is read-only: a fault may be in the path that the plugin writes to. No process is left.
+NAMESPACE = "unshare --user --map-root-user --mount --pid --fork --kill-child --mount-proc"
+CONFINED = 'mount --bind /tmp /tmp && mount -o remount,bind,ro / && cd "$1" && shift && exec "$@"'
+
+
+class Judge:
+    """Runs tests on copies of the checkout, one copy for each core."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._copies = SimpleQueue[Path]()
+        self._times = itertools.count(1)
+        for number in range(os.cpu_count() or 1):
+            copy = scratch / str(number)
+            shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+            self._copies.put(copy)
+
+    def check(self, tests: Sequence[str]) -> None:
+        """Exit unless all tests pass as long as nothing is wrong."""
+        copy = self._copies.get()
+        passed, said = self._run(copy, tests)
+        self._copies.put(copy)
+        if not passed:
+            raise SystemExit(f"{said}\nerror: the tests fail without any fault in the plugin")
+
+    def notices(self, mutant: Mutant, tests: Sequence[str]) -> bool:
+        """Tell whether one of the tests fails."""
+        copy = self._copies.get()
+        file = copy / mutant.path
+        try:
+            self._write(file, mutant.code)
+            return bool(tests) and not self._run(copy, tests)[0]
+        finally:
+            self._write(file, mutant.original)
+            shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # examples of other faults
+            self._copies.put(copy)
+
+    def _write(self, file: Path, text: str) -> None:
+        file.write_text(text)
+        # Python compiles a module again when its time is another one, in whole seconds, or its size.
+        moment = next(self._times)
+        os.utime(file, (moment, moment))
+
+    def _run(self, copy: Path, tests: Sequence[str]) -> tuple[bool, str]:
+        places = {"PYTHONPATH": copy / PLUGIN, "HOME": copy, "JETSON_K3S_CACHE": copy / "cache"}
+        pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        pytest += [
+            f"--timeout={TEST_SECONDS}",
+            f"--basetemp={copy}/tmp",
+            *(f"--deselect=tests/{one}" for one in LEFT_OUT),
+        ]
+        confined = [*NAMESPACE.split(), "sh", "-c", CONFINED, "sh", str(copy)]
+        command = [*confined, sys.executable, *pytest, *tests]
+        try:
+            ran = subprocess.run(
+                command,
+                env=os.environ | {name: str(path) for name, path in places.items()},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=FAULT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            return False, str(error)
+        return ran.returncode == 0, ran.stdout
+
+
+def main() -> int:
+    """Return 0 if enough faults are noticed, 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="faults in all (default: %(default)s)")
+    parser.add_argument("only", nargs="*", default=[""], help="modules or folders, as in `kubelet/ cli.py`")
+    options = parser.parse_args()
+    chosen = choose(options.sample, tuple(options.only))
+    related = related_tests({mutant.path for mutant in chosen})
+    with tempfile.TemporaryDirectory(prefix="mutants-", dir="/tmp") as scratch:
+        judge = Judge(Path(scratch))
+        judge.check(list(dict.fromkeys(itertools.chain(*related.values()))))
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            noticed = list(
+                threads.map(lambda mutant: told(mutant, judge.notices(mutant, related[mutant.path])), chosen)
+            )
+    return report(chosen, noticed)
+
+
+def choose(number: int, only: tuple[str, ...]) -> list[Mutant]:
+    """Choose faults of all modules, of each by its share of the lines that can have one, but one at least."""
+    package = PLUGIN / PACKAGE
+    paths = sorted(
+        path.relative_to(CHECKOUT)
+        for path in (CHECKOUT / package).rglob("*.py")
+        if not path.name.endswith("_pb2.py") and short(path.relative_to(CHECKOUT)).startswith(only)
+    )
+    faults = {path: mutants.of_module(path, (CHECKOUT / path).read_text()) for path in paths}
+    lines = {path: len({mutant.line for mutant in found}) for path, found in faults.items()}
+    share = number / sum(lines.values())
+    return [
+        mutant
+        for path, found in faults.items()
+        for mutant in mutants.sample(found, max(1, round(lines[path] * share)), f"{SEED} {path}")
+    ]
+
+
+def related_tests(modules: set[Path]) -> dict[Path, list[str]]:
+    """Give the tests that can notice a fault in a module, the most likely ones first."""
+    reached = {
+        test.relative_to(CHECKOUT): distances(test, CHECKOUT / PLUGIN)
+        for folder in FOLDERS
+        for test in sorted((CHECKOUT / folder).glob("test_*.py"))
+    }
+    cases = [str(CONFORMANCE / file) + f"::{name}" * bool(name) for file in CASES for name in CASES[file]]
+    found = {}
+    for module in modules:
+        distance = {test: far[CHECKOUT / module] for test, far in reached.items() if CHECKOUT / module in far}
+        unit = sorted(distance, key=lambda test: (distance[test], module.stem not in test.stem))
+        found[module] = [*map(str, unit), *cases * short(module).startswith(RUNS)]
+    return found
+
+
+def short(path: Path) -> str:
+    """Give a module's path below the package."""
+    return str(path.relative_to(PLUGIN / PACKAGE))
+
+
+def told(mutant: Mutant, noticed: bool) -> bool:
+    """Show that it goes on."""
+    sys.stdout.write(f"{'noticed ' if noticed else 'SURVIVED'} {short(mutant.path)}:{mutant.line}\n")
+    sys.stdout.flush()
+    return noticed
+
+
+def report(chosen: Sequence[Mutant], noticed: Sequence[bool]) -> int:
+    """Print the survivors, and how many were noticed of each module and of all; return the exit code."""
+    survivors = [mutant for mutant, seen in zip(chosen, noticed, strict=True) if not seen]
+    say = sys.stdout.write
+    for mutant in survivors:
+        say(f"\n{short(mutant.path)}:{mutant.line}\n{mutant.diff()}\n")
+    say("\n")
+    for path, of_module in itertools.groupby(zip(chosen, noticed, strict=True), lambda one: one[0].path):
+        seen = [one for _, one in of_module]
+        say(f"{sum(seen):4} of {len(seen):3}  {short(path)}\n")
+    score = 100 * sum(noticed) / len(noticed)
+    say(f"{sum(noticed):4} of {len(noticed):3}  = {score:.1f} %, at least {FLOOR} % are asked for\n")
+    return int(score < FLOOR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
