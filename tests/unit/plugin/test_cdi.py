@@ -44,13 +44,60 @@ def test_the_spec_names_what_exists_and_nothing_else(root: Path) -> None:
     assert hooks["update-ldcache"] == ["--folder", "/usr/lib/aarch64-linux-gnu/nvidia"]
 
 
+LISTS = """dev, /dev/nvmap
+dev, /dev/nvgpu
+dev, /dev/absent
+lib, /usr/lib/libcuda.so.1
+lib, /usr/lib/absent.so
+lib, /lib/firmware/gpu.bin
+dir, /usr/share/nvidia
+sym, /usr/lib/libcuda.so
+"""
+
+
+def test_the_whole_spec_of_a_small_host(tmp_path: Path) -> None:
+    for name in ("dev/nvgpu", "usr/share/nvidia", "usr/lib", "lib/firmware", "etc"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("dev/nvmap", "usr/lib/libcuda.so.1", "lib/firmware/gpu.bin", "etc/nv_tegra_release"):
+        (tmp_path / name).touch()
+    (tmp_path / "usr/lib/libcuda.so").symlink_to("libcuda.so.1")
+    csv_directory(tmp_path).mkdir(parents=True)
+    (csv_directory(tmp_path) / "lists.csv").write_text(LISTS)
+    (csv_directory(tmp_path) / "lists.csv.old").write_text("dir, /etc\n")
+
+    def hook(*arguments: str) -> dict[str, object]:
+        command = ["nvidia-ctk", "hook", *arguments]
+        return {"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk", "args": command}
+
+    mounted = (
+        "/usr/lib/libcuda.so.1",
+        "/lib/firmware/gpu.bin",
+        "/usr/share/nvidia",
+        "/etc/nv_tegra_release",
+    )
+    options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+    nodes = {"deviceNodes": [{"path": "/dev/extra"}, {"path": "/dev/nvmap"}]}
+    assert cdi.spec(tmp_path, ("/dev/extra",)) == {
+        "cdiVersion": "0.5.0",
+        "kind": "k8s.device-plugin.nvidia.com/gpu",
+        "devices": [{"name": "0", "containerEdits": nodes}, {"name": "all", "containerEdits": nodes}],
+        "containerEdits": {
+            "mounts": [{"hostPath": path, "containerPath": path, "options": options} for path in mounted],
+            "hooks": [
+                hook("create-symlinks", "--link", "libcuda.so.1::/usr/lib/libcuda.so"),
+                hook("update-ldcache", "--folder", "/usr/lib"),
+            ],
+        },
+    }
+
+
 def test_lines_without_sense_are_skipped(root: Path) -> None:
     before = cdi.spec(root, ())
     nonsense = b"nonsense\n\ndev /dev/nvmap\nfoo, /dev/nvmap\ndev, relative\n,\nsym, /etc\n\xff\xfe\n"
     (csv_directory(root) / "zz.csv").write_bytes(nonsense)
     assert cdi.spec(root, ()) == before
-    (csv_directory(root) / "zz.csv").write_text("lib, /etc/nv_tegra*\n")
-    assert cdi.spec(root, ()) != cdi.spec(root, ("/dev/other",))
+    (csv_directory(root) / "zz.csv").write_text("nonsense\ndir, /etc\n")
+    assert cdi.spec(root, ()) != before
 
 
 def test_absolute_links_stay_on_the_host(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -85,3 +85,59 @@ def test_device_tree_strings_and_text(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     assert host.strings("/compatible") == ("nvidia,p3768", "nvidia,tegra234")
     assert host.text("/model") == "NVIDIA Jetson"
+
+
+def test_text_and_strings_have_no_margin(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"\n\t on \xff off \r\n\0\0")
+    (tmp_path / "empty").touch()
+    host = HostTree(tmp_path)
+    assert host.text("/text") == "on \ufffd off"
+    assert host.strings("/empty") == ()
+
+
+@pytest.mark.parametrize(("links", "ends"), [(40, True), (41, False)])
+def test_as_many_links_are_followed_as_the_kernel_follows(links: int, ends: bool, tmp_path: Path) -> None:
+    (tmp_path / "0").touch()
+    for number in range(links):
+        (tmp_path / f"{number + 1}").symlink_to(f"{number}")
+    assert (HostTree(tmp_path).link(f"/{links}") == "/0") == ends
+
+
+def test_a_node_is_what_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "dev/directory").mkdir(parents=True)
+    (tmp_path / "dev/node").touch()
+    (tmp_path / "dev/link").symlink_to("node")
+    (tmp_path / "dev/other").symlink_to("directory")
+    host = HostTree(tmp_path)
+    assert [name for name in host.names("/dev") if host.is_node(f"/dev/{name}")] == ["link", "node"]
+    assert not host.is_node("/dev/absent")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("/a/x*", ["/a/x1", "/a/x2", "/a/xdangling"]),
+        ("/?/x1", ["/a/x1", "/b/x1", "/l/x1"]),
+        ("/a/[xy]1", ["/a/x1", "/a/y1"]),
+        ("/a/x1", ["/a/x1"]),
+        ("/a/xdangling", ["/a/xdangling"]),
+        ("/l/*1", ["/l/x1", "/l/y1"]),
+        ("/a/z*", []),
+        ("/a/z", []),
+        ("/z*/x1", []),
+    ],
+)
+def test_patterns_are_those_of_a_shell(pattern: str, found: list[str], tmp_path: Path) -> None:
+    for name in ("a/x1", "a/x2", "a/y1", "b/x1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a/xdangling").symlink_to("nowhere")
+    (tmp_path / "l").symlink_to("/a")
+    assert HostTree(tmp_path).glob(pattern) == found
+
+
+def test_a_link_says_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("/somewhere")
+    host = HostTree(tmp_path)
+    assert [host.target(path) for path in ("/link", "/file", "/absent")] == ["/somewhere", None, None]

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -57,3 +59,26 @@ def test_an_exception_comes_with_its_traceback(formatter: logging.Formatter) -> 
     told = json.loads(line)["exception"] if isinstance(formatter, JsonFormatter) else line
     assert "Traceback" in told
     assert "ValueError: invalid literal" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("text", "info"), r"\S+Z INFO one\n\S+Z WARNING two\n"),
+        (("text", "warning"), r"\S+Z WARNING two\n"),
+        (("json", "info"), r'\{"time": .*"level": "info".*\}\n\{"time": .*"message": "two"\}\n'),
+    ],
+)
+def test_what_a_process_logs(settings: tuple[str, str], expected: str) -> None:
+    program = f"""
+import logging
+from tegra_device_plugin.system import log
+log.configure("text", "error")  # and then otherwise: each line once
+log.configure{settings}
+logging.getLogger("some").debug("none")
+logging.getLogger("some").info("one")
+logging.getLogger("some").warning("two")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert re.fullmatch(expected, ended.stderr), ended.stderr
+    assert ended.stdout == ""

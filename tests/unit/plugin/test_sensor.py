@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -36,3 +38,15 @@ async def test_a_hanging_read_is_given_up_and_adds_no_thread() -> None:
         if thread.name == "sensor":
             thread.join(5)
     assert await sensor.read(lambda: "again") == "again"
+
+
+def test_a_process_can_end_while_a_read_hangs() -> None:
+    program = """
+import asyncio, contextlib, threading
+from tegra_device_plugin.system.sensor import Sensor
+with contextlib.suppress(TimeoutError):
+    asyncio.run(Sensor(deadline=0.05).read(threading.Event().wait))
+print("ended")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=True)
+    assert ended.stdout == b"ended\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -50,6 +52,27 @@ async def test_without_inotify_it_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: Exhausted())
     with DirectoryWatch(tmp_path, lambda: None) as watch:
         assert not watch.rearm()
+
+
+@pytest.mark.parametrize("error", [errno.EAGAIN, errno.EIO])
+async def test_a_read_that_fails_does_not_make_it_deaf(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, changed = asyncio.Event(), asyncio.Event()
+
+    def fail(fd: int, size: int) -> bytes:
+        monkeypatch.undo()
+        os.read(fd, size)
+        failed.set()
+        raise OSError(error, os.strerror(error))
+
+    with DirectoryWatch(tmp_path, changed.set) as watch:
+        monkeypatch.setattr(os, "read", fail)
+        (tmp_path / "a").touch()
+        assert await waiting.happens(failed, 5)
+        assert watch.rearm()
+        (tmp_path / "b").touch()
+        assert await waiting.happens(changed, 5)
 
 
 async def test_nothing_stays_open(tmp_path: Path) -> None:
