@@ -31,7 +31,7 @@ def _imports(file: Path, plugin: Path) -> Iterator[Path]:
             case ast.ImportFrom(module=str(module)):
                 names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
             case ast.Constant(value=str(text)):
-                names = [text]
+                names = [f"{PACKAGE}.__main__" if text == PACKAGE else text]
         for name in names:
             if (
                 name.startswith(f"{PACKAGE}.")
