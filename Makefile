@@ -42,7 +42,7 @@ unit: venv
 	$(PYTHON) -m pytest -q -m "not lab" tests
 
 mutants: venv ## put small faults into the plugin and count those that no test notices (15 minutes)
-	$(call say,"small faults in the plugin, one at a time")
+	$(call say,"small faults in the plugin: one at a time")
 	$(PYTHON) -m tests.mutation
 
 test: check ## check, then the playbooks and the plugin on virtual boards under a real Kubernetes
