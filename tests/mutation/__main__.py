@@ -77,9 +77,26 @@ LEFT_OUT = (
     "unit/test_atomic_files.py::test_owners_mode_of_daemon_json_stays",
 )
 
-# Everything but /tmp is read-only: a fault may be in the path that the plugin writes to. No process is left.
+PYTEST = (
+    *("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--basetemp=tmp/pytest"),
+    f"--timeout={TEST_SECONDS}",
+    *(f"--deselect=tests/{test}" for test in LEFT_OUT),
+)
+
+# No process is left. Everything but /tmp is read-only: a fault may be in the path that the plugin writes to.
+# What the tests write is in memory: boards are trees of many small files.
 NAMESPACE = "unshare --user --map-root-user --mount --pid --fork --kill-child --mount-proc"
-CONFINED = 'mount --bind /tmp /tmp && mount -o remount,bind,ro / && cd "$1" && shift && exec "$@"'
+CONFINED = """
+mount --bind /tmp /tmp
+mount -o remount,bind,ro /
+mkdir -p "$1/tmp"
+mount -t tmpfs tmpfs "$1/tmp"
+cd "$1"
+shift
+exec "$@"
+"""
+PLACES = {"PYTHONPATH": str(PLUGIN), "HOME": "", "TMPDIR": "tmp", "JETSON_K3S_CACHE": "cache"}
+"""Of the tests, below the copy."""
 
 
 class Judge:
@@ -120,19 +137,11 @@ class Judge:
         os.utime(file, (moment, moment))
 
     def _run(self, copy: Path, tests: Sequence[str]) -> tuple[bool, str]:
-        places = {"PYTHONPATH": copy / PLUGIN, "HOME": copy, "JETSON_K3S_CACHE": copy / "cache"}
-        pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-        pytest += [
-            f"--timeout={TEST_SECONDS}",
-            f"--basetemp={copy}/tmp",
-            *(f"--deselect=tests/{one}" for one in LEFT_OUT),
-        ]
-        confined = [*NAMESPACE.split(), "sh", "-c", CONFINED, "sh", str(copy)]
-        command = [*confined, sys.executable, *pytest, *tests]
+        confined = [*NAMESPACE.split(), "sh", "-ec", CONFINED, "sh", str(copy)]
         try:
             ran = subprocess.run(
-                command,
-                env=os.environ | {name: str(path) for name, path in places.items()},
+                [*confined, sys.executable, *PYTEST, *tests],
+                env=os.environ | {name: str(copy / place) for name, place in PLACES.items()},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -192,7 +201,7 @@ def related_tests(modules: set[Path]) -> dict[Path, list[str]]:
     found = {}
     for module in modules:
         distance = {test: far[CHECKOUT / module] for test, far in reached.items() if CHECKOUT / module in far}
-        unit = sorted(distance, key=lambda test: (distance[test], module.stem not in test.stem))
+        unit = sorted(distance, key=lambda test: (module.stem not in test.stem, distance[test]))
         found[module] = [*map(str, unit), *cases * short(module).startswith(RUNS)]
     return found
 
