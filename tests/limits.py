@@ -82,8 +82,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Limit the end: a server that was left open keeps a thread of gRPC's, and that the interpreter."""
-    _end_after(END_SECONDS, session.config)
+    """Limit the end: a server that was left open keeps a thread of gRPC's, and that the interpreter.
+
+    A worker of xdist waits for the others now, for minutes. xdist ends it.
+    """
+    if not hasattr(session.config, "workerinput"):
+        _end_after(END_SECONDS, session.config)
 
 
 def _end_after(seconds: float, config: pytest.Config) -> None:
