@@ -226,7 +226,8 @@ async def test_two_signals_end_it_at_once(kubelet: FakeKubelet, start: Start) ->
         await kubelet.until_allocatable()
         plugin.signal(signal.SIGTERM)
         plugin.signal(signal.SIGINT)
-        assert await plugin.ended() in (0, 128 + signal.SIGINT)
+        # Whichever the plugin hears as the second one: the kernel hands out the lower number first.
+        assert await plugin.ended() in (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 async def test_its_end_waits_for_no_kubelet(kubelet: FakeKubelet, start: Start) -> None:
