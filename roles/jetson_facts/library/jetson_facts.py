@@ -95,6 +95,7 @@ class Commands:
 def docker_facts(commands, root, unit):
     """The engine: what is installed, what runs, which images it has, and its configuration file."""
     info = json.loads(commands.output("docker", "info", "--format", "{{json .}}") or "{}")
+    server = json.loads(commands.output("docker", "version", "--format", "{{json .Server}}") or "null") or {}
     config = daemon_json(root)
     variables = environment(root, unit)
     running = bool(info.get("ServerVersion"))
@@ -107,6 +108,8 @@ def docker_facts(commands, root, unit):
             "installed": commands.path("dockerd") is not None,
             "running": running,
             "version": info.get("ServerVersion") or None,
+            "api_version": server.get("ApiVersion"),
+            "min_api_version": server.get("MinAPIVersion"),
             "default_runtime": info.get("DefaultRuntime"),
             "runtimes": sorted(info.get("Runtimes") or {}),
             "cgroup_driver": info.get("CgroupDriver"),
