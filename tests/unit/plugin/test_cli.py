@@ -83,6 +83,7 @@ def test_config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     config = tmp_path / "c.yaml"
     config.write_text("version: v1\n")
     assert main(["config", "check", str(config)]) == 0
+    assert capsys.readouterr().out == f"{config}: good: 1 x nvidia.com/gpu\n"
     config.write_text("version: v1\nfoo: 1\n")
     assert main(["config", "check", str(config)]) == 2
     assert f"{config}:2: foo is not known" in capsys.readouterr().err
