@@ -21,9 +21,10 @@ UNITS = ("docker", "k3s", "k3s-agent", "containerd")
 
 @dataclass(frozen=True)
 class Cluster:
-    """The boards of a lab; the first one is the server."""
+    """The boards of a lab, the first one is the server; and what GPU pods name where containerd runs them."""
 
     boards: Sequence[Board | Machine]
+    runtime_class: str | None = None
 
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl on the server; raises LabError when it fails."""
@@ -56,6 +57,7 @@ class Cluster:
             "spec": {
                 "nodeSelector": {"kubernetes.io/hostname": node},
                 "terminationGracePeriodSeconds": 0,
+                **({"runtimeClassName": self.runtime_class} if self.runtime_class else {}),
                 "containers": [container],
             },
         }
@@ -64,6 +66,12 @@ class Cluster:
     def phase(self, pod: str) -> str:
         """Phase of a pod of the default namespace."""
         return str(self._json("get", "pod", pod)["status"]["phase"])
+
+    def health_in_pod(self, pod: str) -> list[str]:
+        """What a pod's status says of the health of its GPUs (Kubernetes 1.36 and newer)."""
+        container = self._json("get", "pod", pod)["status"]["containerStatuses"][0]
+        given = container.get("allocatedResourcesStatus", [])
+        return [one["health"] for entry in given if entry["name"] == RESOURCE for one in entry["resources"]]
 
     def started(self, pod: str) -> tuple[str, int] | None:
         """When a pod's container was started, and how often again; None if it does not run."""

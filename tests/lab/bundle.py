@@ -15,19 +15,25 @@ from pathlib import Path
 import yaml
 
 from images.arm64 import build as plugin
-from tests.lab import kubernetes, workloads
+from tests.lab import kubernetes as standin
+from tests.lab import workloads
 from tests.lab.process import LabError, run, say, step
 from tests.lab.workloads import DEFAULT_ARCH
 
 CHECKSUMS = "SHA256SUMS"
 
 
-def write(directory: Path, version_suffix: str = "", archs: Collection[str] = (DEFAULT_ARCH,)) -> None:
+def write(
+    directory: Path,
+    version_suffix: str = "",
+    archs: Collection[str] = (DEFAULT_ARCH,),
+    kubernetes: str = standin.DOCKER,
+) -> None:
     """Write the bundle for boards of the given architectures, or bring the one that is there up to date.
 
-    The suffix is that of K3s' version.
+    The suffix is that of K3s' version, `kubernetes` the version inside.
     """
-    k3s = {arch: kubernetes.k3s_standin(version_suffix, arch) for arch in archs}
+    k3s = {arch: standin.k3s_standin(version_suffix, arch, kubernetes) for arch in archs}
     directory.mkdir(parents=True, exist_ok=True)
     with step("writing the bundle"):
         for arch, executable in k3s.items():
@@ -78,9 +84,12 @@ def main() -> int:
     )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--version-suffix", default="", help="appended to the version of the K3s stand-in")
+    parser.add_argument(
+        "--kubernetes", choices=standin.RUNTIMES, default=standin.DOCKER, help="version inside the stand-in"
+    )
     arguments = parser.parse_args()
     try:
-        write(arguments.directory, arguments.version_suffix)
+        write(arguments.directory, arguments.version_suffix, kubernetes=arguments.kubernetes)
     except LabError as error:
         say(f"error: {error}")
         return 1

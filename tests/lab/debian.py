@@ -101,6 +101,11 @@ def sources_list(kind: str = "deb") -> str:
     return "".join(line + "\n" for source in debian_sources() for line in source.lines(kind))
 
 
+def architecture() -> str:
+    """Return Debian's name of this machine's architecture, as `amd64`."""
+    return run(["dpkg", "--print-architecture"]).stdout.strip()
+
+
 def installed(name: str) -> bool:
     """Say whether a Debian package is installed on this machine."""
     status = run(["dpkg-query", "--show", "--showformat=${db:Status-Status}", name], check=False)

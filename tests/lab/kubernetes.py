@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Kubernetes for the lab, from Debian's packages alone, packed into the one-file K3s stand-in.
+"""A real Kubernetes for the lab, packed into the one-file K3s stand-in.
 
-Kubernetes is compiled from Debian's source package (its dependencies are vendored inside), etcd comes from
-Debian's binary package. `python -m tests.lab.kubernetes` builds it and prints where it is, with
-`--version-suffix` the same under another version, with `--arch` for another architecture (compiled here, not
-emulated); `LAB_K3S=/path/to/k3s` uses that file instead.
+There are two. 1.20 drives Docker by itself; a newer one needs cri-dockerd for that. 1.36 drives containerd,
+as K3s does without `--docker`. `python -m tests.lab.kubernetes` builds the first and prints where it is, with
+`--kubernetes` another one, with `--version-suffix` the same under another version, with `--arch` for another
+architecture (compiled here, not emulated). `LAB_K3S=/path/to/k3s` uses that file instead.
 """
 
 import argparse
@@ -14,239 +14,88 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from images.arm64.emulation import QEMU
-from tests.lab import debian
-from tests.lab.paths import cache, cached
-from tests.lab.process import LabError, run, say, step, tail
+from tests.lab import debian, debian_kubernetes, gomodules
+from tests.lab.paths import cached
+from tests.lab.process import LabError, say, step
 
-HERE = Path(__file__).parent
-HYPERKUBE_SOURCE = HERE / "hyperkube" / "main.go"
-STANDIN_SOURCES = HERE / "k3s_standin"
-BUILD_PACKAGES = ("dpkg-dev", "golang-go", "make", "rsync", "debian-archive-keyring")
-# `providerless` leaves the clouds' storage and load balancer code out: a board has no use for it. -trimpath
-# keeps this machine's paths out of the result, -v prints each package as it is compiled.
-GO_FLAGS = "-v -trimpath -mod=vendor -tags=providerless"
-LINKER_FLAGS = "-s -w -buildid="
-# Kubernetes' own way to trim paths (hack/lib/golang.sh), which Go records in the executable, paths and all.
-RECORDED_TRIMPATH = "-trimpath=${KUBE_ROOT}"
-# Lines that `-v` prints with Debian's 1.20.2, for the progress report only.
-PACKAGES_TO_COMPILE = 2120
-PROGRESS_SECONDS = 15
-PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+DOCKER, CONTAINERD = "1.20", "1.36"
+RUNTIMES = {DOCKER: "docker", CONTAINERD: "containerd"}
+"""What runs the pods of each version."""
+STANDIN_SOURCES = Path(__file__).parent / "k3s_standin"
 MAIN = "from k3s_standin.cli import main\n\nmain()\n"
 # Isolated, and without site: it needs nothing but the standard library, and starts sooner.
 INTERPRETER = "/usr/bin/python3 -IS"
 
 
-def k3s_standin(version_suffix: str = "", arch: str | None = None) -> Path:
+def k3s_standin(version_suffix: str = "", arch: str | None = None, kubernetes: str = DOCKER) -> Path:
     """Return the executable `k3s` of the lab: `$LAB_K3S`, else the stand-in from the cache, built when
     absent.
 
     `version_suffix` is appended to the version that the stand-in names, for tests of upgrades; `arch` is
-    Debian's name of the boards' architecture, this machine's unless given (`LAB_K3S` is for this machine's).
-    Raises LabError when it cannot be built, or `LAB_K3S` is not an executable file.
+    Debian's name of the boards' architecture, this machine's unless given; `kubernetes` is a key of RUNTIMES.
+    `LAB_K3S` is for this machine's architecture and the first of them. Raises LabError when it cannot be
+    built, or `LAB_K3S` is not an executable file.
     """
-    arch = arch or architecture()
-    own = os.environ.get("LAB_K3S") if arch == architecture() else None
+    arch = arch or debian.architecture()
+    own = os.environ.get("LAB_K3S") if (arch, kubernetes) == (debian.architecture(), DOCKER) else None
     if own:
         path = Path(own).expanduser()
         if not (path.is_file() and os.access(path, os.X_OK)):
             raise LabError(f"LAB_K3S={own} is not an executable file; unset it to use the stand-in")
         return path.resolve()
-    payload = binaries(arch)
-    sources = dict(zip_sources())
+    payload = debian_kubernetes.binaries(arch) if kubernetes == DOCKER else from_modules(kubernetes, arch)
+    sources = zip_sources(payload, RUNTIMES[kubernetes])
     recipe = (INTERPRETER, payload.name, sorted(sources.items()), version_suffix)
     digest = hashlib.sha256(repr(recipe).encode())
     entry = f"k3s-standin/{payload.name}-{digest.hexdigest()[:12]}"
     return cached(entry, lambda out: pack(out, payload, sources, version_suffix)) / "k3s"
 
 
-def binaries(arch: str) -> Path:
-    """Return the cached directory with hyperkube, etcd and build.json, named by version and build recipe."""
-    recipe = hashlib.sha256(repr((HYPERKUBE_SOURCE.read_text(), GO_FLAGS, LINKER_FLAGS)).encode())
-    suffix = f"-{arch}-{recipe.hexdigest()[:12]}"
-    built = sorted((cache() / "kubernetes").glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime)
-    if built:
-        # What was built once stays in use, without asking the archive for news: the lab works offline.
-        return built[-1]
-    with private_apt(arch) as apt:
-        version = source_version(apt)
-        entry = f"kubernetes/{version.replace('+', '_')}{suffix}"
-        return cached(entry, lambda out: build(out, apt, version, arch))
+def from_modules(kubernetes: str, arch: str) -> Path:
+    """Return the cached directory with hyperkube, etcd, containerd, the CNI plugins and build.json."""
+    modules = (f"kubernetes-{kubernetes}", "etcd", "containerd", "cni")
+    recipe = hashlib.sha256(repr([gomodules.recipe(name) for name in modules]).encode()).hexdigest()[:12]
+
+    def gather(out: Path) -> None:
+        out.mkdir()
+        for name in modules:
+            for program in gomodules.programs(name, arch).iterdir():
+                # The package of etcd's program is called so.
+                shutil.copy(program, out / ("etcd" if program.name == "server" else program.name))
+        facts = {
+            "kubernetes": gomodules.versions(modules[0])["k8s.io/kubernetes"],
+            "from": "Go modules",
+            "etcd": gomodules.versions("etcd")["go.etcd.io/etcd/server/v3"].removeprefix("v"),
+            "programs": [*debian_kubernetes.PROGRAMS, "kube-proxy"],
+            "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir()},
+        }
+        (out / "build.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+    return cached(f"kubernetes/{kubernetes}-{arch}-{recipe}", gather)
 
 
-def architecture() -> str:
-    """Return Debian's name of this machine's architecture, as `amd64`."""
-    return run(["dpkg", "--print-architecture"]).stdout.strip()
-
-
-@contextmanager
-def private_apt(arch: str) -> Iterator[Mapping[str, str]]:
-    """Give an environment in which apt knows Debian's source packages and those of an architecture too."""
-    debian.ensure_packages(*BUILD_PACKAGES)
-    home = cache() / "scratch" / f"apt-{os.getpid()}"
-    (home / "lists" / "partial").mkdir(parents=True)
-    (home / "archives" / "partial").mkdir(parents=True)
-    (home / "sources.list").write_text(debian.sources_list("deb") + debian.sources_list("deb-src"))
-    (home / "apt.conf").write_text(
-        f'Dir::Etc::SourceList "{home}/sources.list";\n'
-        'Dir::Etc::SourceParts "/dev/null";\n'
-        f'Dir::State::Lists "{home}/lists";\n'
-        f'Dir::Cache "{home}";\n'
-        f'APT::Architectures {{ "{architecture()}"; "{arch}"; }};\n'
-        # Downloads land in a directory of ours, which apt's own user may not be able to reach.
-        f'APT::Sandbox::User "{run(["id", "-un"]).stdout.strip()}";\n'
-    )
-    apt = {**os.environ, "APT_CONFIG": str(home / "apt.conf")}
-    try:
-        with step("reading the indexes of Debian's source packages"):
-            run(["apt-get", "-q", "update"], env=apt)
-        yield apt
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def source_version(apt: Mapping[str, str]) -> str:
-    """Return the version of Debian's kubernetes source package, as `1.20.5+really1.20.2-1.1`."""
-    shown = run(["apt-cache", "showsrc", "--only-source", "kubernetes"], env=apt).stdout
-    versions = [line.split()[1] for line in shown.splitlines() if line.startswith("Version:")]
-    if not versions:
-        raise LabError(
-            f"Debian's archive for {debian.SUITE} has no source package kubernetes; "
-            "set LAB_K3S to a k3s executable"
-        )
-    newest = versions[0]
-    for version in versions[1:]:
-        if run(["dpkg", "--compare-versions", version, "gt", newest], check=False).returncode == 0:
-            newest = version
-    return newest
-
-
-def build(out: Path, apt: Mapping[str, str], version: str, arch: str) -> None:
-    """Make the directory `out` with the programs; what is needed on the way goes into its parent, scratch."""
-    work = out.parent
-    with step(f"downloading Kubernetes {version} (source) and etcd from Debian"):
-        run(
-            ["apt-get", "-q", "source", "--download-only", "--only-source", f"kubernetes={version}"],
-            env=apt,
-            cwd=work,
-        )
-        run(["apt-get", "-q", "download", f"etcd-server:{arch}"], env=apt, cwd=work)
-    run(["dpkg-source", "--no-check", "-x", only(work, "*.dsc").name, "source"], cwd=work)
-    etcd = only(work, "etcd-server_*.deb")
-    run(["dpkg", "-x", etcd, work / "etcd"])
-    # The program itself needs the libc of its architecture to tell.
-    etcd_version = run(["dpkg-deb", "--field", etcd, "Version"]).stdout.partition("-")[0]
-    tree = work / "source"
-    (tree / "cmd" / "hyperkube").mkdir()
-    shutil.copy(HYPERKUBE_SOURCE, tree / "cmd" / "hyperkube" / "main.go")
-    script = tree / "hack" / "lib" / "golang.sh"
-    script.write_text(script.read_text().replace(RECORDED_TRIMPATH, ""))
-    compile_tree(tree, work, arch)
-    out.mkdir()
-    shutil.move(tree / "_output" / "local" / "bin" / "linux" / arch / "hyperkube", out / "hyperkube")
-    shutil.move(work / "etcd" / "usr" / "bin" / "etcd", out / "etcd")
-    for program in PROGRAMS:
-        (work / program).symlink_to(out / "hyperkube")
-    emulator = [] if arch == architecture() else [emulator_of(arch)]
-    facts = {
-        "kubernetes": run([*emulator, work / "kubelet", "--version"]).stdout.split()[-1],
-        "debian": version,
-        "etcd": etcd_version,
-        "programs": list(PROGRAMS),
-        "files": {
-            name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in ("hyperkube", "etcd")
-        },
-    }
-    (out / "build.json").write_text(json.dumps(facts, indent=2) + "\n")
-
-
-def emulator_of(arch: str) -> str:
-    """Return QEMU's user mode emulator for an architecture, to ask a program for its version."""
-    debian.ensure_packages("qemu-user-static")
-    return f"{QEMU[arch]}-static"
-
-
-def only(directory: Path, pattern: str) -> Path:
-    """Return the one file that matches; LabError when there is none or more."""
-    found = list(directory.glob(pattern))
-    if len(found) != 1:
-        raise LabError(f"expected one {pattern} in what apt downloaded, found {len(found)}")
-    return found[0]
-
-
-def compile_tree(tree: Path, work: Path, arch: str) -> None:
-    """Compile hyperkube in an unpacked source tree, with progress.
-
-    Raise LabError with the end of the log on failure.
-    """
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("GO", "KUBE_"))},
-        "GOCACHE": str(work / "gocache"),
-        "GOTMPDIR": str(work),
-        "GOPROXY": "off",  # everything is vendored: an attempt to download is a mistake
-        "KUBE_BUILD_PLATFORMS": f"linux/{arch}",
-        # A static program runs on whatever libc the board has; the second is for foreign architectures, where
-        # Kubernetes' script turns cgo on again.
-        "CGO_ENABLED": "0",
-        "KUBE_STATIC_OVERRIDES": "hyperkube",
-        "GOFLAGS": GO_FLAGS,
-        "GOLDFLAGS": LINKER_FLAGS,
-    }
-    start = told = time.monotonic()
-    lines: list[str] = []
-    say("compiling Kubernetes: about 5 minutes on 2 cores, once")
-    with subprocess.Popen(
-        ["make", "all", "WHAT=cmd/hyperkube"],
-        cwd=tree,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as make:
-        assert make.stdout is not None
-        try:
-            for line in make.stdout:
-                lines.append(line)
-                if time.monotonic() - told > PROGRESS_SECONDS:
-                    told = time.monotonic()
-                    percent = min(99, 100 * len(lines) // PACKAGES_TO_COMPILE)
-                    say(f"compiling Kubernetes: about {percent} %, {told - start:.0f} s")
-        except BaseException:
-            # Interrupted: make's compilers would go on in a directory that is going away.
-            os.killpg(make.pid, signal.SIGKILL)
-            raise
-    if make.returncode != 0:
-        # Without the names of the packages that -v tells: the compilers' own words.
-        said = "".join(line for line in lines if " " in line)
-        raise LabError(f"compiling Kubernetes failed with status {make.returncode}\n{tail(said, lines=40)}")
-    say(f"compiling Kubernetes: done in {time.monotonic() - start:.0f} s")
-
-
-def zip_sources() -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the Python files in the executable: the stand-in's own, and PyYAML's.
+def zip_sources(payload: Path, runtime: str = "docker") -> dict[str, bytes]:
+    """Return name and content of the Python files in the executable: the stand-in's own, and PyYAML's.
 
     It reads config.yaml. A board has Python and may lack PyYAML; its pure Python form is 200 kB.
     """
-    yield "__main__.py", MAIN.encode()
+    sources = {"__main__.py": MAIN.encode()}
     for path in sorted(STANDIN_SOURCES.glob("*.py")):
-        yield f"k3s_standin/{path.name}", path.read_bytes()
+        sources[f"k3s_standin/{path.name}"] = path.read_bytes()
+    digest = hashlib.sha256((payload / "build.json").read_bytes()).hexdigest()
+    sources["k3s_standin/packed.py"] = f'DIGEST = "{digest}"\nRUNTIME = "{runtime}"\n'.encode()
     spec = find_spec("yaml")
     if spec is None or spec.origin is None:
         raise LabError("PyYAML is missing here; install the project's dependencies into this Python")
     for path in sorted(Path(spec.origin).parent.glob("*.py")):
-        yield f"yaml/{path.name}", path.read_bytes()
+        sources[f"yaml/{path.name}"] = path.read_bytes()
+    return sources
 
 
 def pack(out: Path, payload: Path, sources: Mapping[str, bytes], version_suffix: str = "") -> None:
@@ -256,13 +105,11 @@ def pack(out: Path, payload: Path, sources: Mapping[str, bytes], version_suffix:
     with step("packing the K3s stand-in"):
         with target.open("wb") as file:
             file.write(f"#!{INTERPRETER}\n".encode())
-            digest = hashlib.sha256((payload / "build.json").read_bytes()).hexdigest()
-            packed = {"k3s_standin/packed.py": f'DIGEST = "{digest}"\n'.encode()}
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name, content in sorted({**sources, **packed}.items()):
+                for name, content in sorted(sources.items()):
                     archive.writestr(stamped(name), content)
                 archive.writestr(stamped("payload/release"), f"k3s.standin{version_suffix}")
-                for name in ("build.json", "hyperkube", "etcd"):
+                for name in ("build.json", *json.loads((payload / "build.json").read_text())["files"]):
                     entry = stamped(f"payload/{name}")
                     with (payload / name).open("rb") as source, archive.open(entry, "w") as sink:
                         shutil.copyfileobj(source, sink, io.DEFAULT_BUFFER_SIZE * 64)
@@ -288,10 +135,13 @@ def main() -> int:
     parser.add_argument(
         "--arch", choices=("amd64", "arm64"), help="architecture of the boards (default: this machine's)"
     )
+    parser.add_argument(
+        "--kubernetes", choices=RUNTIMES, default=DOCKER, help=f"version inside (default: {DOCKER})"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        path = k3s_standin(arguments.version_suffix, arguments.arch)
+        path = k3s_standin(arguments.version_suffix, arguments.arch, arguments.kubernetes)
     except LabError as error:
         say(f"error: {error}")
         return 1

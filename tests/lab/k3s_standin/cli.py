@@ -8,11 +8,12 @@ from .errors import StandinError
 from .kubectl import become_kubectl
 
 USAGE = """\
-k3s (stand-in for tests, not K3s): a small Kubernetes on Docker
+k3s (stand-in for tests, not K3s): a small Kubernetes
 
 usage: k3s server [flags]     run the control plane and a node
        k3s agent [flags]      join a node to a server
        k3s kubectl ...        run kubectl
+       k3s ctr ...            run containerd's client (where containerd runs the pods)
        k3s --version
 """
 
@@ -46,8 +47,10 @@ def run(arguments: Sequence[str]) -> int:
         case ["help" | "--help" | "-h"]:
             sys.stdout.write(USAGE)
             return 0
-        case [("ctr" | "crictl") as command, *_]:
-            raise StandinError(f"k3s {command} talks to containerd; this stand-in drives Docker: use docker")
+        case ["ctr", *rest]:
+            from .containerd import become_ctr  # noqa: PLC0415
+
+            become_ctr(rest)
         case [command, *_]:
             raise StandinError(f"the stand-in has no command {command!r}\n{USAGE}")
     sys.stderr.write(USAGE)

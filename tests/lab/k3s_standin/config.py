@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import StandinError
+from .packed import RUNTIME
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Config:
     """A checked configuration. `token` and `agent_token` are as the user wrote them, empty when not given."""
 
     command: Command
+    runtime: str
     data_dir: Path
     node_name: str
     node_ip: str
@@ -180,8 +182,9 @@ def load(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     main_file: Path = CONFIG_FILE,
+    runtime: str = RUNTIME,
 ) -> Config:
-    """Return the checked configuration.
+    """Return the checked configuration, for programs whose pods `runtime` runs.
 
     Command line over files over environment. Raises StandinError with the reason.
     """
@@ -202,10 +205,10 @@ def load(
             if other in layer:
                 values.pop(one, None)
         values |= layer
-    return check(command, values)
+    return check(command, values, runtime)
 
 
-def check(command: Command, values: Values) -> Config:
+def check(command: Command, values: Values, runtime: str) -> Config:
     """Return the configuration that the values make.
 
     Raises StandinError when one is missing or does not parse.
@@ -218,10 +221,10 @@ def check(command: Command, values: Values) -> Config:
         value = values.get(name, [])
         return tuple(value) if isinstance(value, list) else ()
 
-    if values.get("docker") is not True:
-        raise StandinError(
-            "this K3s stand-in drives Docker only: put `docker: true` into config.yaml or give --docker"
-        )
+    wanted = "docker" if values.get("docker") is True else "containerd"
+    if wanted != runtime:
+        way_out = "put `docker: true` into config.yaml or give" if runtime == "docker" else "leave out"
+        raise StandinError(f"this K3s stand-in drives {runtime} only: {way_out} --docker")
     server = text("server").rstrip("/")
     token = text("token") or read_secret(text("token-file"))
     if command == "agent":
@@ -237,6 +240,7 @@ def check(command: Command, values: Values) -> Config:
         raise StandinError(f"write-kubeconfig-mode is an octal file mode as 0644, not {mode!r}") from error
     return Config(
         command=command,
+        runtime=runtime,
         data_dir=Path(text("data-dir", "/var/lib/rancher/k3s")),
         node_name=text("node-name", socket.gethostname()).lower(),
         node_ip=text("node-ip"),

@@ -30,6 +30,8 @@ class Membership:
     client: Pair
     serving: Pair
     kubeconfig: Path
+    proxy: Pair
+    proxy_kubeconfig: Path
     api_url: str
 
 
@@ -135,7 +137,9 @@ def join_once(url: str, token: tokens.Token, node: str, node_ip: str, directory:
     host = parse.urlsplit(url).hostname or ""
     api_url = f"https://{f'[{host}]' if ':' in host else host}:{API_PORT}"
     config = kubeconfig.write(directory / "kubelet.kubeconfig", api_url, server_ca, client)
-    return Membership(server_ca, client_ca, client, serving, config, api_url)
+    proxy = write_pair(directory, "client-kube-proxy", get("client-kube-proxy.crt"))
+    proxy_config = kubeconfig.write(directory / "kubeproxy.kubeconfig", api_url, server_ca, proxy)
+    return Membership(server_ca, client_ca, client, serving, config, proxy, proxy_config, api_url)
 
 
 def write_pair(directory: Path, name: str, pem: bytes) -> Pair:

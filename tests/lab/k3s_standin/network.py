@@ -9,6 +9,7 @@ SUPERVISOR_PORT = 6443  # K3s' own
 # K3s answers Kubernetes requests on 6443 too; here the API server has a port of its own.
 API_PORT = 6444
 KUBELET_HEALTH_PORT = 10248
+POD_CIDR = "10.42.0.0/16"  # K3s' default
 SERVICE_CIDR = "10.43.0.0/16"  # K3s' default
 FIRST_SERVICE_ADDRESS = "10.43.0.1"
 # Any address outside this host's networks finds the interface of the default route; nothing is sent to it.

@@ -5,13 +5,15 @@ import asyncio
 import json
 import logging
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
+from . import cni, containerd
 from .api import POLL_SECONDS, Api, ApiError, local_health, until
 from .config import Config
 from .errors import StandinError
 from .membership import Membership, join
-from .network import KUBELET_HEALTH_PORT, address_towards
+from .network import KUBELET_HEALTH_PORT, POD_CIDR, address_towards
 from .notify import notify
 from .processes import Children
 from .tokens import Token
@@ -19,15 +21,23 @@ from .tokens import Token
 log = logging.getLogger(__name__)
 
 
-def kubelet_flags(config: Config, member: Membership, node_ip: str, cgroup_driver: str) -> list[str]:
+def docker_flags(config: Config, cgroup_driver: str) -> dict[str, str]:
+    """Return the kubelet's flags for Docker by its own shim."""
+    return {
+        "container-runtime": "docker",
+        "cgroup-driver": cgroup_driver,
+        "pod-infra-container-image": config.pause_image,
+    }
+
+
+def kubelet_flags(
+    config: Config, member: Membership, node_ip: str, runtime_flags: Mapping[str, str]
+) -> list[str]:
     """Return the kubelet's flags; the user's kubelet-arg entries replace ours."""
     flags = {
         "kubeconfig": str(member.kubeconfig),
         "hostname-override": config.node_name,
         "node-ip": node_ip,
-        "container-runtime": "docker",
-        "cgroup-driver": cgroup_driver,
-        "pod-infra-container-image": config.pause_image,
         "client-ca-file": str(member.client_ca),
         "anonymous-auth": "false",
         "authentication-token-webhook": "true",
@@ -41,7 +51,7 @@ def kubelet_flags(config: Config, member: Membership, node_ip: str, cgroup_drive
         "node-status-update-frequency": "2s",
         # K3s sets it as well: boards have zram.
         "fail-swap-on": "false",
-        # A virtual board is a container: the cgroup tree above its pods is not the kubelet's to arrange.
+        # With cgroup v1 the cgroup tree above a virtual board's pods is not the kubelet's to arrange.
         "cgroups-per-qos": "false",
         "enforce-node-allocatable": "",
         # A virtual board sees the disk of the machine it runs on, whose fill level is not its business.
@@ -49,11 +59,27 @@ def kubelet_flags(config: Config, member: Membership, node_ip: str, cgroup_drive
         "eviction-hard": "",
         "image-gc-high-threshold": "100",
     }
+    flags |= runtime_flags
     if config.node_labels:
         flags["node-labels"] = ",".join(f"{key}={value}" for key, value in config.node_labels.items())
     if config.node_taints:
         flags["register-with-taints"] = ",".join(config.node_taints)
     return merge_flags(flags, config.kubelet_args)
+
+
+def proxy_flags(config: Config, member: Membership) -> list[str]:
+    """Return kube-proxy's flags. The kernel's settings stay: a virtual board is a container."""
+    return [
+        f"--kubeconfig={member.proxy_kubeconfig}",
+        f"--hostname-override={config.node_name}",
+        f"--cluster-cidr={POD_CIDR}",
+        "--proxy-mode=iptables",
+        "--healthz-bind-address=127.0.0.1:10256",
+        "--metrics-bind-address=127.0.0.1:10249",
+        "--conntrack-max-per-core=0",
+        "--conntrack-tcp-timeout-established=0",
+        "--conntrack-tcp-timeout-close-wait=0",
+    ]
 
 
 def merge_flags(flags: dict[str, str], overrides: tuple[str, ...]) -> list[str]:
@@ -91,18 +117,30 @@ def warn_about_images(data_dir: Path) -> None:
 
 async def run_node(children: Children, config: Config, url: str, token: Token, programs: Path) -> Api:
     """Join the cluster and start the kubelet; return this node's API client once the node is registered."""
-    cgroup_driver = await asyncio.to_thread(docker_cgroup_driver)
-    warn_about_images(config.data_dir)
+    if config.runtime == "docker":
+        runtime_flags = docker_flags(config, await asyncio.to_thread(docker_cgroup_driver))
+        warn_about_images(config.data_dir)
+    else:
+        notify("STATUS=starting containerd")
+        await containerd.start(children, config, programs)
+        runtime_flags = containerd.kubelet_flags()
     notify(f"STATUS=joining {url}")
     node_ip = config.node_ip or address_towards()
     member = await join(url, token, config.node_name, node_ip, config.data_dir / "agent")
     notify("STATUS=starting the kubelet")
-    flags = kubelet_flags(config, member, node_ip, cgroup_driver)
+    flags = kubelet_flags(config, member, node_ip, runtime_flags)
     await children.start("kubelet", [programs / "kubelet", *flags])
     await until(lambda: local_health(KUBELET_HEALTH_PORT))
     notify("STATUS=waiting for the node to be registered")
     api = Api(member.api_url, member.server_ca, member.client)
     await label(api, config.node_name, dict(config.node_labels))
+    if config.runtime == "containerd":
+        # A kubelet may look at its own node only, kube-proxy at all.
+        nodes = Api(member.api_url, member.server_ca, member.proxy)
+        await children.start("kube-proxy", [programs / "kube-proxy", *proxy_flags(config, member)])
+        children.keep(
+            "the pods' network", cni.follow(nodes, config.node_name, containerd.cni_directory(config))
+        )
     return api
 
 

@@ -3,3 +3,6 @@
 
 DIGEST = ""
 """Names the directory to which the programs are unpacked; empty in the sources, which have no payload."""
+
+RUNTIME = "docker"
+"""What runs the pods: `docker`, or `containerd` with a Kubernetes that would need cri-dockerd for Docker."""

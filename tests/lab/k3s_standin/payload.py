@@ -16,7 +16,6 @@ from .packed import DIGEST
 
 log = logging.getLogger(__name__)
 
-FILES = ("hyperkube", "etcd")
 # This module's file is <archive>/k3s_standin/payload.py.
 ARCHIVE = Path(__file__).parents[1]
 
@@ -26,9 +25,10 @@ class Build:
     """What the executable was built from: versions, and the names hyperkube answers to."""
 
     kubernetes: str
-    debian: str
+    origin: str
     etcd: str
     programs: tuple[str, ...]
+    files: tuple[str, ...]
 
 
 def build() -> Build:
@@ -40,9 +40,10 @@ def build() -> Build:
     facts = json.loads(content)
     return Build(
         kubernetes=facts["kubernetes"],
-        debian=facts["debian"],
+        origin=facts["from"],
         etcd=facts["etcd"],
         programs=tuple(facts["programs"]),
+        files=tuple(facts["files"]),
     )
 
 
@@ -53,7 +54,7 @@ def version_text() -> str:
         release = archive.read("payload/release").decode()
     return (
         f"k3s version {facts.kubernetes}+{release} (stand-in for tests, not K3s: Kubernetes "
-        f"{facts.kubernetes} and etcd {facts.etcd} from Debian's kubernetes {facts.debian})"
+        f"{facts.kubernetes} and etcd {facts.etcd} from {facts.origin})"
     )
 
 
@@ -79,7 +80,7 @@ def unpack(directory: Path, facts: Build) -> None:
     """Write the programs and the links to them, through to the disk."""
     directory.mkdir(parents=True)
     with zipfile.ZipFile(ARCHIVE) as archive:
-        for name in FILES:
+        for name in facts.files:
             with archive.open(f"payload/{name}") as source, (directory / name).open("wb") as sink:
                 shutil.copyfileobj(source, sink, io.DEFAULT_BUFFER_SIZE * 64)
                 os.fchmod(sink.fileno(), 0o755)

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 
 from .notify import notify
@@ -27,6 +27,7 @@ class Children:
         self.ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self._running: list[tuple[str, asyncio.subprocess.Process]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._kept: set[asyncio.Task[None]] = set()
 
     async def start(self, name: str, argv: Sequence[str | Path]) -> None:
         """Start a child; its output goes to our stderr, each line after the child's name.
@@ -49,6 +50,18 @@ class Children:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def keep(self, name: str, work: Coroutine[None, None, None]) -> None:
+        """Go on with `work` beside the children. Its failure ends the whole, as theirs does."""
+
+        async def watched() -> None:
+            try:
+                await work
+            except Exception:
+                log.exception("%s failed", name)
+                self.ended.put_nowait((name, 1))
+
+        self._kept.add(asyncio.create_task(watched()))
+
     async def _watch(self, name: str, process: asyncio.subprocess.Process) -> None:
         """Pass a child's output on until it ends, then say that it has."""
         assert process.stdout is not None
@@ -59,6 +72,8 @@ class Children:
 
     async def stop(self) -> None:
         """Ask the children to end, the last started first, and make those end that do not."""
+        for task in self._kept:
+            task.cancel()
         for name, process in reversed(self._running):
             if process.returncode is None:
                 log.info("Stopping %s", name)

@@ -11,7 +11,14 @@ from .api import Api, until
 from .config import Config
 from .errors import StandinError
 from .kubectl import ADMIN_KUBECONFIG
-from .network import API_PORT, FIRST_SERVICE_ADDRESS, SERVICE_CIDR, SUPERVISOR_PORT, address_towards
+from .network import (
+    API_PORT,
+    FIRST_SERVICE_ADDRESS,
+    POD_CIDR,
+    SERVICE_CIDR,
+    SUPERVISOR_PORT,
+    address_towards,
+)
 from .node import label, merge_flags, run_node
 from .notify import notify
 from .processes import Children
@@ -152,16 +159,19 @@ def apiserver_flags(config: Config, identity: Identity, node_ip: str) -> list[st
             "profiling": "false",
             # It samples its queues a thousand times a second, a third of what an idle API server does; nobody
             # competes for this one.
-            "feature-gates": "APIPriorityAndFairness=false",
+            "enable-priority-and-fairness": "false",
         },
         config.apiserver_args,
     )
 
 
-def controller_flags(identity: Identity) -> list[str]:
+def controller_flags(config: Config, identity: Identity) -> list[str]:
     """Return the controller manager's flags."""
+    pods = ["--allocate-node-cidrs=true", f"--cluster-cidr={POD_CIDR}"]
     return [
-        *component_flags(identity.controller),
+        *component_flags(config, identity.controller),
+        # With Docker's shim the pods are on Docker's own network.
+        *(pods if config.runtime == "containerd" else []),
         f"--service-account-private-key-file={identity.signing_key}",
         f"--root-ca-file={identity.server_ca.cert}",
         f"--cluster-signing-cert-file={identity.client_ca.cert}",
@@ -170,14 +180,15 @@ def controller_flags(identity: Identity) -> list[str]:
     ]
 
 
-def component_flags(config: Path) -> list[str]:
+def component_flags(config: Config, kubeconfig: Path) -> list[str]:
     """Return the flags that scheduler and controller manager share: one instance, loopback, no plain HTTP."""
     return [
-        f"--kubeconfig={config}",
-        f"--authentication-kubeconfig={config}",
-        f"--authorization-kubeconfig={config}",
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
         "--bind-address=127.0.0.1",
-        "--port=0",
+        # The one with Docker's shim still has a port without TLS.
+        *(["--port=0"] if config.runtime == "docker" else []),
         "--leader-elect=false",
         "--profiling=false",
     ]
@@ -206,10 +217,10 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     # After the node, which does not need them and should not have to share the processor with their start.
     await children.start(
         "kube-controller-manager",
-        [programs / "kube-controller-manager", *controller_flags(identity)],
+        [programs / "kube-controller-manager", *controller_flags(config, identity)],
     )
     await children.start(
-        "kube-scheduler", [programs / "kube-scheduler", *component_flags(identity.scheduler)]
+        "kube-scheduler", [programs / "kube-scheduler", *component_flags(config, identity.scheduler)]
     )
     log.info("k3s is up and running")
     notify("READY=1\nSTATUS=running")

@@ -94,16 +94,20 @@ class Cluster:
         self.authenticate(headers.get("authorization", ""))
         if path == "/v1-k3s/client-ca.crt":
             return self.client_ca.cert.read_bytes()
-        if path not in {"/v1-k3s/client-kubelet.crt", "/v1-k3s/serving-kubelet.crt"}:
-            raise Refused(HTTPStatus.NOT_FOUND, "not found")
         node = headers.get("k3s-node-name", "")
+        hosts = certs.distinct(node, headers.get("k3s-node-ip", ""), "localhost", "127.0.0.1")
+        issued = {
+            "/v1-k3s/client-kubelet.crt": (
+                self.client_ca,
+                certs.Subject(f"system:node:{node}", "system:nodes"),
+            ),
+            "/v1-k3s/serving-kubelet.crt": (self.server_ca, certs.Subject(node, hosts=hosts)),
+            "/v1-k3s/client-kube-proxy.crt": (self.client_ca, certs.Subject("system:kube-proxy")),
+        }
+        if path not in issued:
+            raise Refused(HTTPStatus.NOT_FOUND, "not found")
         self.admit(node, headers.get("k3s-node-password", ""))
-        if path == "/v1-k3s/client-kubelet.crt":
-            cert, key = certs.issue(self.client_ca, certs.Subject(f"system:node:{node}", "system:nodes"))
-        else:
-            hosts = certs.distinct(node, headers.get("k3s-node-ip", ""), "localhost", "127.0.0.1")
-            cert, key = certs.issue(self.server_ca, certs.Subject(node, hosts=hosts))
-        return cert + key
+        return b"".join(certs.issue(*issued[path]))
 
 
 def password_secret(name: str, password: str) -> dict[str, object]:

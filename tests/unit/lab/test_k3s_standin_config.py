@@ -101,8 +101,8 @@ def test_an_option_of_the_other_command_is_skipped_with_a_warning(
         ("docker: true\nwrite-kubeconfig-mode: rw", r"octal file mode as 0644, not 'rw'"),
         ("docker: true\ntoken-file: /nonexistent", r"cannot read the token file /nonexistent"),
         ("docker: maybe", r"--docker is true or false"),
-        ("node-name: a", r"drives Docker only: put `docker: true`"),
-        ("docker: false", r"drives Docker only: put `docker: true`"),
+        ("node-name: a", r"drives docker only: put `docker: true`"),
+        ("docker: false", r"drives docker only: put `docker: true`"),
     ],
 )
 def test_a_mistake_in_a_file_is_refused_with_its_place(tmp_path: Path, content: str, message: str) -> None:

@@ -14,6 +14,13 @@ from tests.lab import kubernetes
 from tests.lab.process import LabError
 
 UNPACK = "from k3s_standin import payload; print(payload.unpacked(pathlib.Path(sys.argv[1])))"
+FACTS = {
+    "kubernetes": "v1.20.2",
+    "from": "here",
+    "etcd": "3.4",
+    "programs": ["kubelet", "kubectl"],
+    "files": dict.fromkeys(["hyperkube", "etcd"], "sha256"),
+}
 PARSE = "from k3s_standin import config; print(config.parse_yaml(pathlib.Path(sys.argv[1])))"
 
 
@@ -23,10 +30,9 @@ def k3s(tmp_path_factory: pytest.TempPathFactory) -> Path:
     payload = tmp_path_factory.mktemp("payload")
     for name in ("hyperkube", "etcd"):
         (payload / name).write_text('#!/bin/sh\necho "$0" "$@" "KUBECONFIG=$KUBECONFIG"\n')
-    facts = {"kubernetes": "v1.20.2", "debian": "1.20.2-1", "etcd": "3.4", "programs": ["kubelet", "kubectl"]}
-    (payload / "build.json").write_text(json.dumps(facts))
+    (payload / "build.json").write_text(json.dumps(FACTS))
     out = tmp_path_factory.mktemp("packed") / "out"
-    kubernetes.pack(out, payload, dict(kubernetes.zip_sources()))
+    kubernetes.pack(out, payload, kubernetes.zip_sources(payload))
     return out / "k3s"
 
 
@@ -64,7 +70,7 @@ def test_another_version_shares_the_programs(k3s: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(k3s) as archive:
         for name in ("hyperkube", "etcd", "build.json"):
             (payload / name).write_bytes(archive.read(f"payload/{name}"))
-    kubernetes.pack(tmp_path / "out", payload, dict(kubernetes.zip_sources()), version_suffix="2")
+    kubernetes.pack(tmp_path / "out", payload, kubernetes.zip_sources(payload), version_suffix="2")
     other = tmp_path / "out" / "k3s"
     assert run(other, "--version").stdout.startswith("k3s version v1.20.2+k3s.standin2 (")
     assert unpack(other, tmp_path / "data") == unpack(k3s, tmp_path / "data")
@@ -78,7 +84,7 @@ def test_a_refusal_is_one_line_and_a_status(k3s: Path) -> None:
     assert "flag provided but not defined" in done.stderr
 
 
-@pytest.mark.parametrize(("command", "message"), [("crictl", "use docker"), ("etcd-snapshot", "no command")])
+@pytest.mark.parametrize(("command", "message"), [("ctr", "use docker"), ("etcd-snapshot", "no command")])
 def test_commands_of_k3s_that_it_lacks_are_refused(k3s: Path, command: str, message: str) -> None:
     done = run(k3s, command)
     assert done.returncode == 1
@@ -109,9 +115,8 @@ def test_the_same_input_makes_the_same_file(k3s: Path, tmp_path: Path) -> None:
     payload.mkdir()
     for name in ("hyperkube", "etcd"):
         (payload / name).write_bytes((programs / name).read_bytes())
-    facts = {"kubernetes": "v1.20.2", "debian": "1.20.2-1", "etcd": "3.4", "programs": ["kubelet", "kubectl"]}
-    (payload / "build.json").write_text(json.dumps(facts))
-    kubernetes.pack(tmp_path / "again", payload, dict(kubernetes.zip_sources()))
+    (payload / "build.json").write_text(json.dumps(FACTS))
+    kubernetes.pack(tmp_path / "again", payload, kubernetes.zip_sources(payload))
     assert (tmp_path / "again" / "k3s").read_bytes() == k3s.read_bytes()
 
 

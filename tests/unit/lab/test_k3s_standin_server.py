@@ -16,6 +16,8 @@ MEMBER = Membership(
     client=Pair(Path("c.crt"), Path("c.key")),
     serving=Pair(Path("s.crt"), Path("s.key")),
     kubeconfig=Path("kubelet.kubeconfig"),
+    proxy=Pair(Path("p.crt"), Path("p.key")),
+    proxy_kubeconfig=Path("kubeproxy.kubeconfig"),
     api_url="https://10.0.0.1:6444",
 )
 
@@ -61,7 +63,7 @@ def test_user_arguments_replace_the_kubelets_flags(tmp_path: Path) -> None:
         "--node-taint=k=v:NoSchedule",
         "--pause-image=pause:1",
     )
-    flags = node.kubelet_flags(asked, MEMBER, "10.0.0.2", "systemd")
+    flags = node.kubelet_flags(asked, MEMBER, "10.0.0.2", node.docker_flags(asked, "systemd"))
     assert len({flag.split("=")[0] for flag in flags}) == len(flags), "no flag twice"
     assert {
         "--hostname-override=board",

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods run by containerd under a Kubernetes of this year: the other way to run K3s.
+
+The tests are one story, in the order of the file, on one board.
+"""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import board, bundle, inventory, kubernetes, lab
+from tests.lab.board import Board
+
+pytestmark = pytest.mark.lab
+
+LAB = "containerd"
+CONTAINERD = "--extra-vars=k3s_container_runtime=containerd"
+# Kubernetes 1.35 and newer refuse cgroup v1 unless they are told; machines that run the lab may have either.
+OWNERS = "mkdir -p /etc/rancher/k3s; echo 'kubelet-arg: [fail-cgroupv1=false]' > /etc/rancher/k3s/config.yaml"
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Board]:
+    """A board, and a bundle with the Kubernetes that drives containerd."""
+    lab.down(LAB)
+    try:
+        [up] = lab.up(LAB, ["agxorin-jp6"])
+        bundle.write(inventory.bundle_path(LAB).with_name("containerd"), kubernetes=kubernetes.CONTAINERD)
+        up.exec("sh", "-c", OWNERS)
+        yield up
+    finally:
+        lab.down(LAB)
+
+
+def site(*arguments: str) -> PlaybookRun:
+    """Run site.yml with containerd's bundle."""
+    where = inventory.bundle_path(LAB).with_name("containerd")
+    return run_playbook(LAB, "site.yml", CONTAINERD, f"--extra-vars=jetson_k3s_bundle={where}", *arguments)
+
+
+def test_one_run_serves_and_proves_the_gpu(one: Board) -> None:
+    run = site()
+    assert run.returncode == 0, run.output
+    assert Cluster([one]).allocatable() == {one.name: 1}
+
+
+def test_the_pods_are_containerds_and_the_gpu_is_by_the_runtime_class(one: Board) -> None:
+    cluster = Cluster([one])
+    node = json.loads(cluster.kubectl("get", "node", one.name, "--output=json"))["status"]["nodeInfo"]
+    assert node["containerRuntimeVersion"].startswith("containerd://2.")
+    assert node["kubeletVersion"].startswith(f"v{kubernetes.CONTAINERD}.")
+    assert one.exec("docker", "ps", "--quiet") == ""
+    assert "nvidia" in cluster.kubectl("get", "runtimeclass", "--output=name")
+
+
+def test_a_pods_status_says_that_its_gpu_has_died(one: Board) -> None:
+    cluster = Cluster([one], runtime_class="nvidia")
+    described = inventory.bundle_path(LAB).with_name("containerd") / "bundle.yml"
+    cluster.hold_gpu("train", one.name, yaml.safe_load(described.read_text())["device_query_image"])
+    try:
+        wait_until(lambda: cluster.health_in_pod("train") == ["Healthy"], "a healthy GPU in the pod", 60)
+        board.set_state(one, "dead")
+        wait_until(lambda: cluster.health_in_pod("train") == ["Unhealthy"], "a dead GPU in the pod", 60)
+        board.set_state(one, "ready")
+        wait_until(lambda: cluster.health_in_pod("train") == ["Healthy"], "the GPU again in the pod", 60)
+    finally:
+        board.set_state(one, "ready")
+        cluster.kubectl("delete", "pod", "train", "--wait=true")
+
+
+def test_a_kubelet_that_is_restarted_has_the_gpu_again(one: Board) -> None:
+    one.exec("systemctl", "restart", "k3s")
+    cluster = Cluster([one])
+    wait_until(lambda: cluster.allocatable() == {one.name: 1}, f"{RESOURCE} after a restart", 120)
+
+
+def test_a_second_run_changes_nothing(one: Board) -> None:
+    again = site()
+    assert again.returncode == 0, again.output
+    assert again.recap[one.name].changed == 0, again.output
+
+
+def test_the_gpu_is_there_again_after_a_reboot(one: Board) -> None:
+    board.reboot(one)
+    cluster = Cluster([one])
+    wait_until(lambda: cluster.allocatable() == {one.name: 1}, f"{RESOURCE} after a reboot", 120)

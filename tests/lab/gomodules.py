@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs compiled from Go modules: Kubernetes of this year, containerd, the CNI plugins.
+
+Each directory below `go/` is a Go module of ours that names them, with versions and checksums (go.mod,
+go.sum). The Go command fetches and compiles them; the result is kept in the cache by recipe and architecture.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.lab.paths import cached
+from tests.lab.process import LabError, run, say, step, tail
+
+MODULES = Path(__file__).parent / "go"
+# A static program runs on whatever libc the board has. The tags leave out what needs C libraries.
+GO_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-tags=providerless,no_btrfs")
+LINKER_FLAGS = "-s -w -buildid="
+PROGRESS_SECONDS = 15
+SCRATCH_BYTES = 4_000_000_000
+"""What compiling Kubernetes takes for objects and the linker, measured with 1.36; given back at the end."""
+
+
+def programs(name: str, arch: str) -> Path:
+    """Return the cached directory with the programs of the module `name`; `arch` is as Debian names it.
+
+    Raises LabError when there is no Go that can, no room, or no way to the modules.
+    """
+    return cached(f"go/{name}-{arch}-{recipe(name)}", lambda out: build(MODULES / name, out, arch))
+
+
+def recipe(name: str) -> str:
+    """Return what tells one way to build the module from another."""
+    parts = [path.read_bytes() for path in sorted((MODULES / name).iterdir())]
+    return hashlib.sha256(b"\0".join([repr((GO_FLAGS, LINKER_FLAGS)).encode(), *parts])).hexdigest()[:12]
+
+
+def versions(name: str) -> Mapping[str, str]:
+    """Return the versions that the module's go.mod names, by module path."""
+    text = (MODULES / name / "go.mod").read_text()
+    return dict(re.findall(r"^(?:require\s|\t)(\S+) (v\S+)(?: // indirect)?$", text, re.MULTILINE))
+
+
+def build(source: Path, out: Path, arch: str) -> None:
+    """Compile what a module names into the directory `out`; its parent is scratch."""
+    work = out.parent
+    check_go(source)
+    check_room(work)
+    tree = work / "module"
+    shutil.copytree(source, tree)
+    environment = {
+        **{key: value for key, value in os.environ.items() if key not in ("GOFLAGS", "GOOS", "GOARCH")},
+        "CGO_ENABLED": "0",
+        "GOARCH": arch,
+        "GOCACHE": str(work / "objects"),
+        "GOTMPDIR": str(work),
+    }
+    with step(f"fetching the Go modules of {source.name}"):
+        run(["go", "mod", "download"], env=environment, cwd=tree)
+    out.mkdir()
+    what = "." if list(tree.glob("*.go")) else "tool"
+    flags = [*GO_FLAGS, f"-ldflags={LINKER_FLAGS} {version_flags(source.name)}".rstrip()]
+    compile_module(["go", "build", "-v", *flags, "-o", f"{out}/", what], environment, tree)
+
+
+def version_flags(name: str) -> str:
+    """Return the linker's flags by which the programs know their versions, as in their own makefiles."""
+    known = versions(name)
+    flags = []
+    if kubernetes := known.get("k8s.io/kubernetes"):
+        major, minor = kubernetes.removeprefix("v").split(".")[:2]
+        facts = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+        for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
+            flags += [f"-X {package}.{key}={value}" for key, value in facts.items()]
+    if containerd := known.get("github.com/containerd/containerd/v2"):
+        flags.append(f"-X github.com/containerd/containerd/v2/version.Version={containerd}")
+    return " ".join(flags)
+
+
+def check_go(source: Path) -> None:
+    """Raise LabError unless there is a Go that is new enough for the module."""
+    wanted = re.findall(r"^go (\S+)$", (source / "go.mod").read_text(), re.MULTILINE)[0]
+    way_out = f"install Go {wanted} or newer, which compiles {source.name}"
+    if shutil.which("go") is None:
+        raise LabError(f"there is no Go here: {way_out}")
+    found = run(["go", "env", "GOVERSION"]).stdout.strip().removeprefix("go")
+    # With GOTOOLCHAIN=auto the command fetches the version that go.mod wants.
+    own = run(["go", "env", "GOTOOLCHAIN"]).stdout.strip() == "local"
+    if own and numbers(found) < numbers(wanted):
+        raise LabError(f"Go {found} is too old: {way_out}, or set GOTOOLCHAIN=auto")
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return a version's numbers, for comparing."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+def check_room(directory: Path) -> None:
+    """Raise LabError when there is no room to compile."""
+    free = shutil.disk_usage(directory).free
+    if free < SCRATCH_BYTES:
+        raise LabError(
+            f"{directory} has {free / 1e9:.1f} GB free and compiling takes {SCRATCH_BYTES / 1e9:.0f}: "
+            "make room there, or set JETSON_K3S_CACHE to a larger disk"
+        )
+
+
+def compile_module(command: list[str], environment: Mapping[str, str], tree: Path) -> None:
+    """Run `go build -v`, with progress. Raises LabError with the compiler's words."""
+    start = told = time.monotonic()
+    packages = run(["go", "list", "-deps", command[-1]], env=environment, cwd=tree).stdout.count("\n")
+    lines: list[str] = []
+    title = f"compiling {packages} Go packages"
+    say(f"{title}: up to 10 minutes on 2 cores, once")
+    with subprocess.Popen(
+        command, cwd=tree, env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as go:  # fmt: skip
+        assert go.stdout is not None
+        try:
+            for line in go.stdout:
+                lines.append(line)
+                if time.monotonic() - told > PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    say(f"{title}: {100 * len(lines) // max(packages, 1)} %, {told - start:.0f} s")
+        except BaseException:
+            os.killpg(go.pid, signal.SIGKILL)  # its compilers would go on in a directory that is going away
+            raise
+    if go.returncode != 0:
+        said = "".join(line for line in lines if " " in line)
+        raise LabError(f"go build failed with status {go.returncode}\n{tail(said, lines=40)}")
+    say(f"{title}: done in {time.monotonic() - start:.0f} s")
