@@ -32,13 +32,12 @@ RECORDED_TRIMPATH = "-trimpath=${KUBE_ROOT}"
 # Lines that `-v` prints with Debian's 1.20.2, for the progress report only.
 PACKAGES_TO_COMPILE = 2120
 PROGRESS_SECONDS = 15
-FORM = 2  # of build.json
 PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 
 
 def binaries(arch: str) -> Path:
     """Return the cached directory with hyperkube, etcd and build.json, named by version and build recipe."""
-    recipe = hashlib.sha256(repr((HYPERKUBE_SOURCE.read_text(), GO_FLAGS, LINKER_FLAGS, FORM)).encode())
+    recipe = hashlib.sha256(repr((HYPERKUBE_SOURCE.read_text(), GO_FLAGS, LINKER_FLAGS)).encode())
     suffix = f"-{arch}-{recipe.hexdigest()[:12]}"
     built = sorted((cache() / "kubernetes").glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime)
     if built:
@@ -121,7 +120,7 @@ def build(out: Path, apt: Mapping[str, str], version: str, arch: str) -> None:
     emulator = [] if arch == debian.architecture() else [emulator_of(arch)]
     facts = {
         "kubernetes": run([*emulator, work / "kubelet", "--version"]).stdout.split()[-1],
-        "from": f"Debian's kubernetes {version}",
+        "debian": version,
         "etcd": etcd_version,
         "programs": list(PROGRAMS),
         "files": {

@@ -50,7 +50,9 @@ def k3s_standin(version_suffix: str = "", arch: str | None = None, kubernetes: s
             raise LabError(f"LAB_K3S={own} is not an executable file; unset it to use the stand-in")
         return path.resolve()
     payload = debian_kubernetes.binaries(arch) if kubernetes == DOCKER else from_modules(kubernetes, arch)
-    sources = zip_sources(payload, RUNTIMES[kubernetes])
+    debian_version = json.loads((payload / "build.json").read_text()).get("debian")
+    origin = f"Debian's kubernetes {debian_version}" if debian_version else "Go modules"
+    sources = zip_sources(payload, RUNTIMES[kubernetes], origin)
     recipe = (INTERPRETER, payload.name, sorted(sources.items()), version_suffix)
     digest = hashlib.sha256(repr(recipe).encode())
     entry = f"k3s-standin/{payload.name}-{digest.hexdigest()[:12]}"
@@ -70,7 +72,6 @@ def from_modules(kubernetes: str, arch: str) -> Path:
                 shutil.copy(program, out / ("etcd" if program.name == "server" else program.name))
         facts = {
             "kubernetes": gomodules.versions(modules[0])["k8s.io/kubernetes"],
-            "from": "Go modules",
             "etcd": gomodules.versions("etcd")["go.etcd.io/etcd/server/v3"].removeprefix("v"),
             "programs": [*debian_kubernetes.PROGRAMS, "kube-proxy"],
             "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir()},
@@ -80,7 +81,7 @@ def from_modules(kubernetes: str, arch: str) -> Path:
     return cached(f"kubernetes/{kubernetes}-{arch}-{recipe}", gather)
 
 
-def zip_sources(payload: Path, runtime: str = "docker") -> dict[str, bytes]:
+def zip_sources(payload: Path, runtime: str, origin: str) -> dict[str, bytes]:
     """Return name and content of the Python files in the executable: the stand-in's own, and PyYAML's.
 
     It reads config.yaml. A board has Python and may lack PyYAML; its pure Python form is 200 kB.
@@ -89,7 +90,8 @@ def zip_sources(payload: Path, runtime: str = "docker") -> dict[str, bytes]:
     for path in sorted(STANDIN_SOURCES.glob("*.py")):
         sources[f"k3s_standin/{path.name}"] = path.read_bytes()
     digest = hashlib.sha256((payload / "build.json").read_bytes()).hexdigest()
-    sources["k3s_standin/packed.py"] = f'DIGEST = "{digest}"\nRUNTIME = "{runtime}"\n'.encode()
+    known = {"DIGEST": digest, "ORIGIN": origin, "RUNTIME": runtime}
+    sources["k3s_standin/packed.py"] = "".join(f"{key} = {text!r}\n" for key, text in known.items()).encode()
     spec = find_spec("yaml")
     if spec is None or spec.origin is None:
         raise LabError("PyYAML is missing here; install the project's dependencies into this Python")

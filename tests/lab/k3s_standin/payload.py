@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import StandinError
-from .packed import DIGEST
+from .packed import DIGEST, ORIGIN
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,6 @@ class Build:
     """What the executable was built from: versions, and the names hyperkube answers to."""
 
     kubernetes: str
-    origin: str
     etcd: str
     programs: tuple[str, ...]
     files: tuple[str, ...]
@@ -40,7 +39,6 @@ def build() -> Build:
     facts = json.loads(content)
     return Build(
         kubernetes=facts["kubernetes"],
-        origin=facts["from"],
         etcd=facts["etcd"],
         programs=tuple(facts["programs"]),
         files=tuple(facts["files"]),
@@ -54,7 +52,7 @@ def version_text() -> str:
         release = archive.read("payload/release").decode()
     return (
         f"k3s version {facts.kubernetes}+{release} (stand-in for tests, not K3s: Kubernetes "
-        f"{facts.kubernetes} and etcd {facts.etcd} from {facts.origin})"
+        f"{facts.kubernetes} and etcd {facts.etcd} from {ORIGIN})"
     )
 
 
