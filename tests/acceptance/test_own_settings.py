@@ -124,6 +124,27 @@ def test_second_run_with_the_same_tokens_changes_nothing(
     assert second.recap["jetson-1"].changed == 0, second.output
 
 
+@pytest.mark.fleet
+def test_images_of_the_bundle_stay_on_a_full_disk(board: Board, run: PlaybookRun) -> None:
+    """The kubelet looks at the disk 5 minutes after its start; here it takes 2 % for full."""
+    limits = "image-gc-high-threshold=2, image-gc-low-threshold=1, minimum-image-ttl-duration=0s"
+    board.exec("sh", "-c", "tar -c /etc/hostname | docker import - somebodys:1")
+    before = set(board.exec("docker", "image", "ls", "--format={{.Repository}}:{{.Tag}}").split())
+    board.exec("sh", "-c", f"echo 'kubelet-arg: [{limits}]' > /etc/rancher/k3s/config.yaml")
+    try:
+        board.exec("systemctl", "restart", "k3s")
+        wait_until(
+            lambda: board.exec("docker", "image", "ls", "--quiet", "somebodys:1") == "",
+            "the kubelet deletes an image that no container uses",
+            480,
+        )
+        after = set(board.exec("docker", "image", "ls", "--format={{.Repository}}:{{.Tag}}").split())
+        assert after == before - {"somebodys:1"}
+    finally:
+        board.exec("rm", "/etc/rancher/k3s/config.yaml")
+        board.exec("systemctl", "restart", "k3s")
+
+
 def index_bundle() -> None:
     """Add jetson-stats to the lab's bundle and write its index anew."""
     bundle = inventory.bundle_path(LAB)

@@ -19,8 +19,8 @@ module: k3s_reset
 short_description: No K3s on the board any more
 description:
   - Removes services, pods, network interfaces, packet filter rules, mounts and files of K3s, in that order,
-    and looks afterwards whether anything is left. Containers that are not a pod's are left alone, and so are
-    Docker's images.
+    and looks afterwards whether anything is left. Containers of others are left alone, and so are Docker's
+    images.
   - What the owner of the board has put into /etc/rancher stays, and so does /etc/rancher/node/password, by
     which a server knows the board again.
 author: The jetson-k3s authors
@@ -41,6 +41,8 @@ removed:
 UNITS = ("k3s", "k3s-agent")
 # Both dockershim and cri-dockerd give it to every container of a pod.
 POD_LABEL = "io.kubernetes.pod.name"
+# Of the role nvidia_docker, whose containers keep the bundle's images while K3s is there.
+KEEPER_LABEL = "io.github.jetson-k3s.keeps"
 DATA = "/var/lib/rancher/k3s"
 # Whole trees. What is mounted below them is unmounted first, or the removal would reach into it.
 TREES = (
@@ -149,11 +151,14 @@ class Board:
     # Containers
 
     def find_containers(self):
-        """Names of the pods' containers in Docker, running or not."""
+        """Names of the pods' containers in Docker, running or not, and of those that keep images."""
         if not self.has("docker"):
             return []
-        of_pods = "--filter=label=" + POD_LABEL
-        return self.run("docker", "ps", "--all", of_pods, "--format={{.Names}}").split()
+        names = []
+        for label in (POD_LABEL, KEEPER_LABEL):
+            of_ours = "--filter=label=" + label
+            names += self.run("docker", "ps", "--all", of_ours, "--format={{.Names}}").split()
+        return names
 
     def remove_containers(self, names):
         """End and remove them with their anonymous volumes."""

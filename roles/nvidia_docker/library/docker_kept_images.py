@@ -1,0 +1,89 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Keep images that nobody can pull again: a container that is never started holds each of them.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import json
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: docker_kept_images
+short_description: Images that garbage collection leaves alone
+description:
+  - On a disk that is nearly full the kubelet deletes every image that no container uses (from
+    C(imageGCHighThresholdPercent) on, 85 by default). Offline such an image is lost.
+  - Docker deletes no image of a container, also of one that was never started.
+  - Containers that hold other images of the same O(name) go.
+author: The jetson-k3s authors
+options:
+  name:
+    description: What the images are for, as the name of their archive.
+    type: str
+    required: true
+  images:
+    description: Name and id of the images that stay. None takes the containers away.
+    type: dict
+    required: true
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+kept:
+  description: Names of the images that a container holds newly, or would hold outside check mode.
+  returned: success
+  type: list
+  elements: str
+"""
+
+LABEL = "io.github.jetson-k3s.keeps"
+# Never run: an image without a command of its own needs one.
+COMMAND = "kept"
+
+
+def plan(images, holders):
+    """What has to change: (names of images without a container, ids of containers to remove).
+
+    `images`: name to id. `holders`: (id of the container, id of its image).
+    """
+    held = {image for _, image in holders}
+    missing = sorted(name for name, image in images.items() if image not in held)
+    return missing, [container for container, image in holders if image not in images.values()]
+
+
+def create_command(name, image):
+    """The command that makes the container of an image."""
+    return ["docker", "create", "--label={}={}".format(LABEL, name), "--network=none", image, COMMAND]
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "images": {"type": "dict", "required": True},
+        },
+        supports_check_mode=True,
+    )
+
+    def run(*argv):
+        return module.run_command(list(argv), check_rc=True)[1]
+
+    name, images = module.params["name"], module.params["images"]
+    ids = run("docker", "ps", "--all", "--quiet", "--filter=label={}={}".format(LABEL, name)).split()
+    found = json.loads(run("docker", "inspect", *ids)) if ids else []
+    missing, outdated = plan(images, [(one["Id"], one["Image"]) for one in found])
+    if not module.check_mode:
+        for image in missing:
+            run(*create_command(name, image))
+        if outdated:
+            run("docker", "rm", *outdated)
+    module.exit_json(changed=bool(missing or outdated), kept=missing)
+
+
+if __name__ == "__main__":
+    main()
