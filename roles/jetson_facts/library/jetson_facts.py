@@ -108,6 +108,7 @@ def docker_facts(commands, root, unit):
             "installed": commands.path("dockerd") is not None,
             "running": running,
             "version": info.get("ServerVersion") or None,
+            "containers": info.get("Containers"),
             "api_version": server.get("ApiVersion"),
             "min_api_version": server.get("MinAPIVersion"),
             "default_runtime": info.get("DefaultRuntime"),

@@ -33,10 +33,14 @@ options:
     description: What must stand in it.
     type: dict
     required: true
+  defaults:
+    description: What is written as well where the file has none of these keys. They belong together.
+    type: dict
+    default: {}
   state:
     description: >-
-      C(absent) gives each key of C(config) that still says what C(config) says its old value back; a key that
-      somebody has changed since is left alone.
+      C(absent) gives each key of C(config) and C(defaults) that still says what they say its old value
+      back. A key that somebody has changed since is left alone.
     type: str
     choices: [present, absent]
     default: present
@@ -173,6 +177,11 @@ def merge_config(current, wanted):
     return merged
 
 
+def with_defaults(wanted, defaults, current):
+    """`wanted`, and `defaults` unless the file has one of their keys: the others might not go with it."""
+    return dict(wanted) if set(defaults) & set(current) else dict(defaults, **wanted)
+
+
 def unmerge(current, wanted, original):
     """`current` without `wanted`: each key that still says what is wanted gets its `original` value back.
 
@@ -261,13 +270,15 @@ def main():
         argument_spec={
             "path": {"type": "path", "default": "/etc/docker/daemon.json"},
             "config": {"type": "dict", "required": True},
+            "defaults": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "record": {"type": "path", "default": "/var/lib/jetson-k3s/daemon.json.before"},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
     )
-    path, record, wanted = module.params["path"], module.params["record"], module.params["config"]
+    path, record = module.params["path"], module.params["record"]
+    wanted, defaults = module.params["config"], module.params["defaults"]
     present = module.params["state"] == "present"
     before_text = ""
     if os.path.exists(path):
@@ -275,7 +286,10 @@ def main():
             before_text = stream.read()
     try:
         before = parse(before_text, path)
-        after = merge_config(before, wanted) if present else unmerge(before, wanted, read_record(record))
+        if present:
+            after = merge_config(before, with_defaults(wanted, defaults, before))
+        else:
+            after = unmerge(before, dict(defaults, **wanted), read_record(record))
         after_text = render(after)
         if after != before:
             validate(module, after_text)

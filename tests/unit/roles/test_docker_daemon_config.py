@@ -36,6 +36,29 @@ def test_unknown_keys_features_and_other_runtimes_are_kept(module: ModuleType) -
     }
 
 
+LOGS: dict[str, Any] = {"log-driver": "json-file", "log-opts": {"max-size": "10m"}}
+
+
+@pytest.mark.parametrize(
+    ("before", "written"),
+    [
+        ({}, {**LOGS, **WANTED}),
+        ({"log-driver": "journald"}, WANTED),
+        ({"log-opts": {"max-size": "1g"}}, WANTED),
+        ({"debug": True}, {**LOGS, **WANTED}),
+    ],
+)
+def test_defaults_are_for_a_file_that_says_nothing_of_them(
+    module: ModuleType, before: dict[str, Any], written: dict[str, Any]
+) -> None:
+    assert module.with_defaults(WANTED, LOGS, before) == written
+
+
+def test_defaults_are_taken_back_with_the_rest(module: ModuleType) -> None:
+    after = module.merge_config({"debug": True}, module.with_defaults(WANTED, LOGS, {}))
+    assert module.unmerge(after, {**LOGS, **WANTED}, {"debug": True}) == {"debug": True}
+
+
 @pytest.mark.parametrize(
     "runtime",
     [

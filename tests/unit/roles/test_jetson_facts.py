@@ -160,6 +160,7 @@ def test_docker_facts_of_a_running_engine(module: ModuleType, tmp_path: Path) ->
             "docker info": json.dumps(
                 {
                     "ServerVersion": "20.10.24",
+                    "Containers": 2,
                     "DefaultRuntime": "runc",
                     "Runtimes": {"runc": {}, "nvidia": {}},
                 }
@@ -170,6 +171,7 @@ def test_docker_facts_of_a_running_engine(module: ModuleType, tmp_path: Path) ->
     )
     facts = module.docker_facts(commands, str(tmp_path), module.parse_units(SHOW)["docker.service"])
     assert facts["running"] is True
+    assert facts["containers"] == 2
     assert facts["runtimes"] == ["nvidia", "runc"]
     assert facts["images"] == {"pause:3.2": "sha256:aa", "registry:5000/x:1": "sha256:bb"}
     assert facts["conflicting_flags"] == ["--default-runtime"]
