@@ -69,8 +69,8 @@ class Cluster:
 
     def health_in_pod(self, pod: str) -> list[str]:
         """What a pod's status says of the health of its GPUs (Kubernetes 1.36 and newer)."""
-        container = self._json("get", "pod", pod)["status"]["containerStatuses"][0]
-        given = container.get("allocatedResourcesStatus", [])
+        containers = self._json("get", "pod", pod)["status"].get("containerStatuses", [])
+        given = [entry for one in containers for entry in one.get("allocatedResourcesStatus", [])]
         return [one["health"] for entry in given if entry["name"] == RESOURCE for one in entry["resources"]]
 
     def started(self, pod: str) -> tuple[str, int] | None:
