@@ -2,6 +2,7 @@
 """What all tests share: how long they take, which may run at the same time, whose the Docker engine is."""
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -11,6 +12,12 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.lab import engine, lab
 
 pytest_plugins = ("tests.limits",)
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C as at a terminal: what a shell starts in the background ignores it, with all its children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types

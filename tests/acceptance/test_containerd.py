@@ -84,6 +84,14 @@ def test_a_second_run_changes_nothing(one: Board) -> None:
     assert again.recap[one.name].changed == 0, again.output
 
 
+def test_strict_mode_keeps_the_gpu_from_a_pod_that_has_not_asked(one: Board) -> None:
+    run = site("--extra-vars=nvidia_docker_strict=true")
+    assert run.returncode == 0, run.output
+    assert "uninvited passed" in " ".join(run.output.split())
+    assert "= false  # jetson-k3s: strict" in one.exec("cat", "/etc/nvidia-container-runtime/config.toml")
+    assert not one.exec("cat", "/etc/docker/daemon.json", check=False), "Docker is left as it is"
+
+
 def test_the_gpu_is_there_again_after_a_reboot(one: Board) -> None:
     board.reboot(one)
     cluster = Cluster([one])
