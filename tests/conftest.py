@@ -15,7 +15,7 @@ pytest_plugins = ("tests.limits",)
 
 
 def pytest_configure() -> None:
-    """Take Ctrl-C as at a terminal: what a shell starts in the background ignores it, with all its children."""
+    """Take Ctrl-C as at a terminal: what a shell starts in the background ignores it, and passes that on."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
