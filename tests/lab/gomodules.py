@@ -27,10 +27,14 @@ SCRATCH_BYTES = 4_000_000_000
 """What compiling Kubernetes takes for objects and the linker, measured with 1.36; given back at the end."""
 
 
+class NoGoError(LabError):
+    """There is no Go that can compile the module; the message says which one to install."""
+
+
 def programs(name: str, arch: str) -> Path:
     """Return the cached directory with the programs of the module `name`; `arch` is as Debian names it.
 
-    Raises LabError when there is no Go that can, no room, or no way to the modules.
+    Raises NoGoError when there is no Go that can, LabError without room or a way to the modules.
     """
     return cached(f"go/{name}-{arch}-{recipe(name)}", lambda out: build(MODULES / name, out, arch))
 
@@ -84,16 +88,16 @@ def version_flags(name: str) -> str:
 
 
 def check_go(source: Path) -> None:
-    """Raise LabError unless there is a Go that is new enough for the module."""
+    """Raise NoGoError unless there is a Go that is new enough for the module."""
     wanted = re.findall(r"^go (\S+)$", (source / "go.mod").read_text(), re.MULTILINE)[0]
     way_out = f"install Go {wanted} or newer, which compiles {source.name}"
     if shutil.which("go") is None:
-        raise LabError(f"there is no Go here: {way_out}")
+        raise NoGoError(f"there is no Go here: {way_out}")
     found = run(["go", "env", "GOVERSION"]).stdout.strip().removeprefix("go")
     # With GOTOOLCHAIN=auto the command fetches the version that go.mod wants.
     own = run(["go", "env", "GOTOOLCHAIN"]).stdout.strip() == "local"
     if own and numbers(found) < numbers(wanted):
-        raise LabError(f"Go {found} is too old: {way_out}, or set GOTOOLCHAIN=auto")
+        raise NoGoError(f"Go {found} is too old: {way_out}, or set GOTOOLCHAIN=auto")
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import gomodules
+from tests.lab.gomodules import NoGoError
 from tests.lab.process import LabError
 
 Usage = namedtuple("Usage", "free")
@@ -39,7 +40,7 @@ def test_kubernetes_knows_its_version() -> None:
 
 def test_no_go_is_one_line_that_says_what_to_install(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(source))
-    with pytest.raises(LabError, match=r"^there is no Go here: install Go 9\.9\.9 or newer"):
+    with pytest.raises(NoGoError, match=r"^there is no Go here: install Go 9\.9\.9 or newer"):
         gomodules.check_go(source)
 
 
@@ -54,7 +55,7 @@ def test_a_go_that_is_too_old_is_named(
     if toolchain == "auto":
         gomodules.check_go(source)
     else:
-        with pytest.raises(LabError, match=r"Go 1\.26\.8 is too old: install Go 9\.9\.9 or newer"):
+        with pytest.raises(NoGoError, match=r"Go 1\.26\.8 is too old: install Go 9\.9\.9 or newer"):
             gomodules.check_go(source)
 
 
