@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods run by containerd under a Kubernetes of this year: the other way to run K3s.
 
-The tests are one story, in the order of the file, on one board.
+The tests are one story, in the order of the file, on a server and an agent.
 """
 
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import yaml
@@ -25,8 +26,8 @@ OWNERS = "mkdir -p /etc/rancher/k3s; echo 'kubelet-arg: [fail-cgroupv1=false]' >
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[Board]:
-    """A board, and a bundle with the Kubernetes that drives containerd."""
+def boards() -> Iterator[list[Board]]:
+    """Two boards, and a bundle with the Kubernetes that drives containerd."""
     try:
         kubernetes.k3s_standin(kubernetes=kubernetes.CONTAINERD)
     except gomodules.NoGoError as error:
@@ -36,12 +37,25 @@ def one() -> Iterator[Board]:
         pytest.skip(str(error))
     lab.down(LAB)
     try:
-        [up] = lab.up(LAB, ["agxorin-jp6"])
+        up = lab.up(LAB, ["agxorin-jp6", "orinnano-jp6"])
         bundle.write(inventory.bundle_path(LAB).with_name("containerd"), kubernetes=kubernetes.CONTAINERD)
-        up.exec("sh", "-c", OWNERS)
+        for each in up:
+            each.exec("sh", "-c", OWNERS)
         yield up
     finally:
         lab.down(LAB)
+
+
+@pytest.fixture
+def one(boards: list[Board]) -> Board:
+    """The server, which is a node as well."""
+    return boards[0]
+
+
+def bundled(key: str) -> str:
+    """Return what the bundle says of itself."""
+    described = inventory.bundle_path(LAB).with_name("containerd") / "bundle.yml"
+    return str(yaml.safe_load(described.read_text())[key])
 
 
 def site(*arguments: str) -> PlaybookRun:
@@ -50,10 +64,10 @@ def site(*arguments: str) -> PlaybookRun:
     return run_playbook(LAB, "site.yml", CONTAINERD, f"--extra-vars=jetson_k3s_bundle={where}", *arguments)
 
 
-def test_one_run_serves_and_proves_the_gpu(one: Board) -> None:
+def test_one_run_serves_and_proves_the_gpus(boards: list[Board]) -> None:
     run = site()
     assert run.returncode == 0, run.output
-    assert Cluster([one]).allocatable() == {one.name: 1}
+    assert Cluster(boards).allocatable() == {each.name: 1 for each in boards}
 
 
 def test_the_pods_are_containerds_and_the_gpu_is_by_the_runtime_class(one: Board) -> None:
@@ -65,10 +79,37 @@ def test_the_pods_are_containerds_and_the_gpu_is_by_the_runtime_class(one: Board
     assert "nvidia" in cluster.kubectl("get", "runtimeclass", "--output=name")
 
 
+def answers(cluster: Cluster, address: str, port: int) -> bool:
+    """Say whether the pod `asker` gets what the pod `server` gives to those who connect."""
+    ask = f"import socket; print(socket.create_connection(('{address}', {port}), 5).recv(9).decode())"
+    return cluster.kubectl("exec", "asker", "--", "python3.11", "-c", ask).strip() == "hello"
+
+
+def test_pods_of_two_boards_talk_to_each_other_and_by_a_service(boards: list[Board]) -> None:
+    cluster = Cluster(boards)
+    image = bundled("plugin_image")  # it has a Python
+    serve = "import socket\ns = socket.create_server(('', 8080))\nwhile True: s.accept()[0].sendall(b'hello')"
+    wait = "import signal; signal.pause()"
+    for (pod, program), each in zip((("asker", wait), ("server", serve)), boards, strict=True):
+        spec = {"nodeName": each.name, "terminationGracePeriodSeconds": 0}
+        run = ("run", pod, f"--image={image}", "--image-pull-policy=Never", "--restart=Never", "--command")
+        cluster.kubectl(*run, f"--overrides={json.dumps({'spec': spec})}", "--", "python3.11", "-c", program)
+    cluster.kubectl("expose", "pod", "server", "--port=80", "--target-port=8080")
+    try:
+        wait_until(
+            lambda: all(cluster.phase(pod) == "Running" for pod in ("server", "asker")), "both run", 60
+        )
+        pod_ip = cluster.kubectl("get", "pod", "server", "--output=jsonpath={.status.podIP}")
+        service = cluster.kubectl("get", "service", "server", "--output=jsonpath={.spec.clusterIP}")
+        for address, port in ((pod_ip, 8080), (service, 80)):
+            wait_until(partial(answers, cluster, address, port), f"an answer of {address}", 30)
+    finally:
+        cluster.kubectl("delete", "pod/server", "pod/asker", "service/server")
+
+
 def test_a_pods_status_says_that_its_gpu_has_died(one: Board) -> None:
     cluster = Cluster([one], runtime_class="nvidia")
-    described = inventory.bundle_path(LAB).with_name("containerd") / "bundle.yml"
-    cluster.hold_gpu("train", one.name, yaml.safe_load(described.read_text())["device_query_image"])
+    cluster.hold_gpu("train", one.name, bundled("device_query_image"))
     try:
         wait_until(lambda: cluster.health_in_pod("train") == ["Healthy"], "a healthy GPU in the pod", 60)
         board.set_state(one, "dead")
@@ -80,16 +121,18 @@ def test_a_pods_status_says_that_its_gpu_has_died(one: Board) -> None:
         cluster.kubectl("delete", "pod", "train", "--wait=true")
 
 
-def test_a_kubelet_that_is_restarted_has_the_gpu_again(one: Board) -> None:
-    one.exec("systemctl", "restart", "k3s")
-    cluster = Cluster([one])
-    wait_until(lambda: cluster.allocatable() == {one.name: 1}, f"{RESOURCE} after a restart", 120)
+def test_a_kubelet_that_is_restarted_has_the_gpu_again(boards: list[Board]) -> None:
+    boards[0].exec("systemctl", "restart", "k3s")
+    cluster = Cluster(boards)
+    wait_until(lambda: all(cluster.allocatable().values()), f"{RESOURCE} after a restart", 120)
 
 
-def test_a_second_run_changes_nothing(one: Board) -> None:
+def test_a_second_run_changes_nothing(boards: list[Board]) -> None:
     again = site()
     assert again.returncode == 0, again.output
-    assert again.recap[one.name].changed == 0, again.output
+    assert {each.name: again.recap[each.name].changed for each in boards} == {
+        each.name: 0 for each in boards
+    }, again.output
 
 
 def test_strict_mode_keeps_the_gpu_from_a_pod_that_has_not_asked(one: Board) -> None:
@@ -102,5 +145,4 @@ def test_strict_mode_keeps_the_gpu_from_a_pod_that_has_not_asked(one: Board) -> 
 
 def test_the_gpu_is_there_again_after_a_reboot(one: Board) -> None:
     board.reboot(one)
-    cluster = Cluster([one])
-    wait_until(lambda: cluster.allocatable() == {one.name: 1}, f"{RESOURCE} after a reboot", 120)
+    wait_until(lambda: all(Cluster([one]).allocatable().values()), f"{RESOURCE} after a reboot", 120)
