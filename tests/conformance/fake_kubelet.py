@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SIMULATED kubelet: the device manager's side of v1beta1, three generations of it, with faults to order.
 
-What each generation does is read from kubernetes/kubernetes pkg/kubelet/cm/devicemanager (1.20.2, and the
-server, client and handler of plugin/v1beta1 since 1.26). Nothing is a mock of the plugin: this end speaks
-real gRPC.
+What each generation does is read from kubernetes/kubernetes pkg/kubelet/cm/devicemanager (1.20.2, 1.34.2,
+1.36.4 and 1.37.0: manager, and the server, client and handler of plugin/v1beta1). Nothing is a mock of the
+plugin: this end speaks real gRPC.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import grpc
 from grpc import aio
 from tegra_device_plugin.kubelet import api_pb2 as api
 
-Generation = Literal["1.20", "1.26", "1.36"]
+Generation = Literal["1.20", "1.26", "1.37"]
 """1.20 answers Register before it dials. 1.26 dials inside Register, and when an older stream of a resource
-ends, it drops that resource's newest client. 1.36 keys clients by socket path, and answers a path that it
-still tracks without dialling."""
-GENERATIONS: tuple[Generation, ...] = ("1.20", "1.26", "1.36")
+ends, it drops that resource's newest client; so does 1.36. 1.37 keys clients by socket path as well: a
+resource lives as long as one of them, and a path that it still tracks is refused."""
+GENERATIONS: tuple[Generation, ...] = ("1.20", "1.26", "1.37")
 
 Fault = Literal["none", "refuse", "hang", "never dial"]
 
@@ -66,6 +66,8 @@ class FakeKubelet:
         self.history: list[int] = []
         """Every number of allocatable devices there was."""
         self._all: list[Client] = []
+        self._endpoints: dict[str, dict[Path, Client]] = {}
+        """Of 1.37, per resource."""
         self._server: aio.Server | None = None
         self._changed = asyncio.Event()
 
@@ -107,6 +109,7 @@ class FakeKubelet:
         clients, self._all = self._all, []
         self.clients.clear()
         self.devices.clear()
+        self._endpoints.clear()
         for client in clients:
             if client.task:
                 client.task.cancel()
@@ -183,9 +186,6 @@ class FakeKubelet:
         path = self.directory / request.endpoint
         if self.fault == "never dial":
             return api.Empty()
-        known = self.clients.get(request.resource_name)
-        if self.generation == "1.36" and known and known.path == path:
-            return api.Empty()
         # Kubelets before 1.26 name the socket's path as the authority, later ones "localhost".
         authority = str(path) if self.generation == "1.20" else "localhost"
         client = Client(request.resource_name, path, dial(path, authority), request.options)
@@ -197,6 +197,11 @@ class FakeKubelet:
                 )
             except aio.AioRpcError as error:
                 await context.abort(grpc.StatusCode.UNKNOWN, f"cannot dial back: {error.details()}")
+        if self.generation == "1.37":
+            endpoints = self._endpoints.setdefault(client.resource, {})
+            if path in endpoints:
+                await context.abort(grpc.StatusCode.UNKNOWN, f"device plugin already connected: {path}")
+            endpoints[path] = client
         self.clients[client.resource] = client
         client.task = asyncio.ensure_future(self._listen(client))
         return api.Empty()
@@ -218,11 +223,21 @@ class FakeKubelet:
         if client.resource not in self.clients:  # this kubelet is ending
             return
         current = self.clients[client.resource]
-        if current is client:
-            self.devices[client.resource] = dict.fromkeys(self.devices.get(client.resource, ()), "Unhealthy")
+        if self.generation == "1.37":
+            endpoints = self._endpoints[client.resource]
+            del endpoints[client.path]
+            if endpoints:
+                self.clients[client.resource] = next(iter(endpoints.values()))
+            else:
+                self._mark_unhealthy(client.resource)
+        elif current is client:
+            self._mark_unhealthy(client.resource)
         elif self.generation == "1.26":
             await current.channel.close()  # looked up by resource name alone: the newcomer is dropped
         self._note()
+
+    def _mark_unhealthy(self, resource: str) -> None:
+        self.devices[resource] = dict.fromkeys(self.devices.get(resource, ()), "Unhealthy")
 
     def _note(self) -> None:
         if not self.history or self.history[-1] != self.allocatable():

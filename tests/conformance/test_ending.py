@@ -23,7 +23,7 @@ from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import Plugin, running
 
-pytestmark = pytest.mark.parametrize("generation", ["1.36"])
+pytestmark = pytest.mark.parametrize("generation", ["1.37"])
 
 COINCIDENCES = 1000
 SEED = 13

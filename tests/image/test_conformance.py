@@ -24,7 +24,7 @@ CORE = (
     "test_registration.py::test_registers_with_a_name_a_version_and_options_the_kubelet_accepts",
     "test_registration.py::test_the_first_message_lists_unique_devices_in_a_stable_order[1.20]",
     "test_registration.py::test_registers_again_after_each_kubelet_restart",
-    "test_registration.py::test_own_socket_deleted[1.36]",
+    "test_registration.py::test_own_socket_deleted[1.37]",
     "test_allocation.py::test_a_container_gets_the_gpus_nodes_and_an_id_the_toolkit_knows",
     "test_allocation.py::test_one_answer_per_container_in_order_and_the_same_each_time",
     "test_allocation.py::test_what_cannot_be_given_is_refused_with_a_reason",
