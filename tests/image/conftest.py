@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from images.arm64 import build, emulation, pack
+from tests.lab import engine
 from tests.lab.engine import LABEL, docker
 from tests.lab.process import run
 
@@ -53,6 +54,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bo
     """Load an image by architecture and whether it is the one with jtop; each is loaded once."""
     loaded: dict[tuple[str, bool], Loaded] = {}
     directory = tmp_path_factory.mktemp("images")
+    engine.ensure()
 
     def get(arch: str, jtop: bool) -> Loaded:
         if (arch, jtop) not in loaded:
