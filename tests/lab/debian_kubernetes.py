@@ -9,9 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +16,7 @@ from pathlib import Path
 from images.arm64.emulation import QEMU
 from tests.lab import debian
 from tests.lab.paths import cache, cached
-from tests.lab.process import LabError, run, say, step, tail
+from tests.lab.process import LabError, compile_packages, run, say, step
 
 HYPERKUBE_SOURCE = Path(__file__).parent / "hyperkube" / "main.go"
 BUILD_PACKAGES = ("dpkg-dev", "golang-go", "make", "rsync", "debian-archive-keyring")
@@ -31,7 +28,6 @@ LINKER_FLAGS = "-s -w -buildid="
 RECORDED_TRIMPATH = "-trimpath=${KUBE_ROOT}"
 # Lines that `-v` prints with Debian's 1.20.2, for the progress report only.
 PACKAGES_TO_COMPILE = 2120
-PROGRESS_SECONDS = 15
 PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 
 
@@ -162,33 +158,6 @@ def compile_tree(tree: Path, work: Path, arch: str) -> None:
         "GOFLAGS": GO_FLAGS,
         "GOLDFLAGS": LINKER_FLAGS,
     }
-    start = told = time.monotonic()
-    lines: list[str] = []
     say("compiling Kubernetes: about 5 minutes on 2 cores, once")
-    with subprocess.Popen(
-        ["make", "all", "WHAT=cmd/hyperkube"],
-        cwd=tree,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as make:
-        assert make.stdout is not None
-        try:
-            for line in make.stdout:
-                lines.append(line)
-                if time.monotonic() - told > PROGRESS_SECONDS:
-                    told = time.monotonic()
-                    percent = min(99, 100 * len(lines) // PACKAGES_TO_COMPILE)
-                    say(f"compiling Kubernetes: about {percent} %, {told - start:.0f} s")
-        except BaseException:
-            # Interrupted: make's compilers would go on in a directory that is going away.
-            os.killpg(make.pid, signal.SIGKILL)
-            raise
-    if make.returncode != 0:
-        # Without the names of the packages that -v tells: the compilers' own words.
-        said = "".join(line for line in lines if " " in line)
-        raise LabError(f"compiling Kubernetes failed with status {make.returncode}\n{tail(said, lines=40)}")
-    say(f"compiling Kubernetes: done in {time.monotonic() - start:.0f} s")
+    make = ["make", "all", "WHAT=cmd/hyperkube"]
+    compile_packages(make, "compiling Kubernetes", PACKAGES_TO_COMPILE, env=environment, cwd=tree)

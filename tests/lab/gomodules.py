@@ -9,20 +9,16 @@ import hashlib
 import os
 import re
 import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.lab.paths import cached
-from tests.lab.process import LabError, run, say, step, tail
+from tests.lab.process import LabError, compile_packages, run, say, step
 
 MODULES = Path(__file__).parent / "go"
 # A static program runs on whatever libc the board has. The tags leave out what needs C libraries.
 GO_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-tags=providerless,no_btrfs")
 LINKER_FLAGS = "-s -w -buildid="
-PROGRESS_SECONDS = 15
 SCRATCH_BYTES = 4_000_000_000
 """What compiling Kubernetes takes for objects and the linker, measured with 1.36; given back at the end."""
 
@@ -70,7 +66,11 @@ def build(source: Path, out: Path, arch: str) -> None:
     out.mkdir()
     what = "." if list(tree.glob("*.go")) else "tool"
     flags = [*GO_FLAGS, f"-ldflags={LINKER_FLAGS} {version_flags(source.name)}".rstrip()]
-    compile_module(["go", "build", "-v", *flags, "-o", f"{out}/", what], environment, tree)
+    packages = run(["go", "list", "-deps", what], env=environment, cwd=tree).stdout.count("\n")
+    title = f"compiling {packages} Go packages"
+    say(f"{title}: up to 10 minutes on 2 cores, once")
+    command = ["go", "build", "-v", *flags, "-o", f"{out}/", what]
+    compile_packages(command, title, packages, env=environment, cwd=tree)
 
 
 def version_flags(name: str) -> str:
@@ -113,30 +113,3 @@ def check_room(directory: Path) -> None:
             f"{directory} has {free / 1e9:.1f} GB free and compiling takes {SCRATCH_BYTES / 1e9:.0f}: "
             "make room there, or set JETSON_K3S_CACHE to a larger disk"
         )
-
-
-def compile_module(command: list[str], environment: Mapping[str, str], tree: Path) -> None:
-    """Run `go build -v`, with progress. Raises LabError with the compiler's words."""
-    start = told = time.monotonic()
-    packages = run(["go", "list", "-deps", command[-1]], env=environment, cwd=tree).stdout.count("\n")
-    lines: list[str] = []
-    title = f"compiling {packages} Go packages"
-    say(f"{title}: up to 10 minutes on 2 cores, once")
-    with subprocess.Popen(
-        command, cwd=tree, env=environment, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    ) as go:  # fmt: skip
-        assert go.stdout is not None
-        try:
-            for line in go.stdout:
-                lines.append(line)
-                if time.monotonic() - told > PROGRESS_SECONDS:
-                    told = time.monotonic()
-                    say(f"{title}: {100 * len(lines) // max(packages, 1)} %, {told - start:.0f} s")
-        except BaseException:
-            os.killpg(go.pid, signal.SIGKILL)  # its compilers would go on in a directory that is going away
-            raise
-    if go.returncode != 0:
-        said = "".join(line for line in lines if " " in line)
-        raise LabError(f"go build failed with status {go.returncode}\n{tail(said, lines=40)}")
-    say(f"{title}: done in {time.monotonic() - start:.0f} s")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 TAIL_LINES = 20
 HEARTBEAT_SECONDS = 20
+PROGRESS_SECONDS = 15
 GRACE_SECONDS = 10
 
 
@@ -102,6 +103,38 @@ def _end(child: subprocess.Popen[str]) -> tuple[str, str]:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         return child.communicate()
+
+
+def compile_packages(
+    argv: Sequence[str], title: str, packages: int, *, env: Mapping[str, str], cwd: Path
+) -> None:
+    """Run a build with Go's -v, which prints a line for each of `packages`, and say how far it is.
+
+    Raises LabError with the compilers' own words.
+    """
+    start = told = time.monotonic()
+    lines: list[str] = []
+    with subprocess.Popen(
+        argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as build:  # fmt: skip
+        assert build.stdout is not None
+        try:
+            for line in build.stdout:
+                lines.append(line)
+                if time.monotonic() - told > PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    percent = min(99, 100 * len(lines) // packages)
+                    say(f"{title}: about {percent} %, {told - start:.0f} s")
+        except BaseException:
+            # Interrupted: its compilers would go on in a directory that is going away.
+            os.killpg(build.pid, signal.SIGKILL)
+            raise
+    if build.returncode != 0:
+        # Without the names of the packages.
+        said = "".join(line for line in lines if " " in line)
+        raise LabError(f"{title} failed with status {build.returncode}\n{tail(said, lines=40)}")
+    say(f"{title}: done in {time.monotonic() - start:.0f} s")
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
