@@ -48,7 +48,7 @@ def test_long(request):
 """
 SHORT = """
 from tests import limits
-limits.%s = 1
+limits.%s = %d
 """
 
 
@@ -91,7 +91,7 @@ def test_a_test_that_hangs_fails_with_its_stack_and_the_others_run(
 def test_a_test_that_cannot_fail_ends_the_process(
     test: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    tmp_path.joinpath("conftest.py").write_text(SHORT % "GRACE_SECONDS")
+    tmp_path.joinpath("conftest.py").write_text(SHORT % ("GRACE_SECONDS", 1))
     ran = run(tmp_path, test, *options)
     assert ran.returncode == pytest.ExitCode.TESTS_FAILED
     assert "most recent call first" in ran.stdout
@@ -99,7 +99,9 @@ def test_a_test_that_cannot_fail_ends_the_process(
 
 
 def test_an_end_that_hangs_is_a_failure(tmp_path: Path) -> None:
-    tmp_path.joinpath("conftest.py").write_text(SHORT % "END_SECONDS")
+    # faulthandler reads the stacks of threads that run on, and may crash on one that is no longer as it was.
+    # So the interpreter must have come to wait for the thread: that takes 50 ms, or a second under load.
+    tmp_path.joinpath("conftest.py").write_text(SHORT % ("END_SECONDS", 10))
     ran = run(tmp_path, "def test_leaves_a_thread():\n    threading.Thread(target=hang).start()")
     assert ran.returncode == 1
     assert "in hang" in ran.stdout
