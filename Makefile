@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test scenarios acceptance-arm64 check lint unit mutants docs image collection release clean
+.PHONY: help venv demo test scenarios acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -63,6 +63,9 @@ docs: venv ## write from data: docs/compatibility.md, the lists of variables in 
 image: venv ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")
 	$(PYTHON) -m images.arm64.build --output dist $(if $(BASE),--base $(BASE)) $(if $(JTOP),--jtop)
+
+gpu-limit: venv ## the library that limits GPU memory in dist/gpu-limit/{amd64,arm64}/
+	$(PYTHON) -m images.arm64.gpu_limit
 
 collection: venv ## the playbooks and roles as an Ansible collection in dist/
 	$(PYTHON) -m collection.build

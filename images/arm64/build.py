@@ -5,17 +5,16 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from images.arm64 import builder, context, emulation, pack, sbom
+from images.arm64 import builder, context, emulation, gpu_limit, pack, sbom
 from images.arm64.context import CHECKOUT, HERE
 from release import version
-from tests.lab.paths import cached
+from tests.lab.paths import cached, place
 from tests.lab.process import LabError, run, say, step
 
 NAME = "tegra-device-plugin"
@@ -37,7 +36,8 @@ def reference(*, jtop: bool = False) -> str:
 
 def sources() -> list[Path]:
     """Return every file of the checkout that the image depends on."""
-    return [*context.plugin_sources(), *sorted(path for path in HERE.iterdir() if path.is_file())]
+    own = sorted(path for path in HERE.iterdir() if path.is_file())
+    return [*context.plugin_sources(), *gpu_limit.sources(), *own]
 
 
 def revision() -> Revision:
@@ -60,7 +60,7 @@ def build(arch: str, out: Path, base: str | None = None, *, jtop: bool = False) 
     Unchanged sources are built once, see tests/lab/paths.py. `base` is an image that has Python 3.11 and
     libstdc++; without it one is made of Debian packages. Raises LabError when builder, pip or base fail.
     """
-    _place(_built(arch, base, jtop=jtop) / "image.tar.gz", out)
+    place(_built(arch, base, jtop=jtop) / "image.tar.gz", out)
     return out
 
 
@@ -73,8 +73,8 @@ def build_all(directory: Path, base: str | None = None, *, jtop: bool = False) -
         for arch in ARCHITECTURES:
             built = _built(arch, base, jtop=jtop)
             docker = directory / f"{name}-{arch}.tar.gz"
-            _place(built / "image.tar.gz", docker)
-            _place(built / "sbom.spdx.json", directory / f"{name}-{arch}.spdx.json")
+            place(built / "image.tar.gz", docker)
+            place(built / "sbom.spdx.json", directory / f"{name}-{arch}.spdx.json")
             image = pack.read_docker_archive(docker, Path(scratch, f"{arch}.tar"))
             say(
                 f"{arch}: image id {image.digest}, {docker.stat().st_size / 1e6:.1f} MB packed, "
@@ -133,14 +133,6 @@ def _settings(config: bytes) -> dict[str, Any]:
     said = json.loads(config)["config"]
     labels = {key: value for key, value in said["Labels"].items() if key.startswith("org.opencontainers.")}
     return {key: said[key] for key in ("Env", "Entrypoint", "Cmd")} | {"Labels": labels}
-
-
-def _place(source: Path, target: Path) -> None:
-    """Put a copy of a cached file in place, whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.copyfile(source, partial)
-    partial.replace(target)
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from images.arm64 import gpu_limit
 from tests.lab.process import run
 
 HERE = Path(__file__).resolve().parent
@@ -32,6 +33,8 @@ def write(target: Path, arch: str, revision: str, *, jtop: bool) -> None:
     target.mkdir()
     for name in FILES:
         shutil.copy(HERE / name, target)
+    (target / "gpu-limit").mkdir()
+    shutil.copy(gpu_limit.build(arch), target / "gpu-limit")
     _install_wheels("requirements.txt", arch, target / "app")
     if jtop:
         _install_wheels("requirements-jtop.txt", arch, target / "jtop")

@@ -70,3 +70,11 @@ def cached(relative: str, build: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def place(source: Path, target: Path) -> None:
+    """Put a copy of a cached file in place, whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.copyfile(source, partial)
+    partial.replace(target)

@@ -5,15 +5,14 @@ import hashlib
 import tarfile
 from pathlib import Path
 
-from images.arm64.emulation import MACHINES
+from images.arm64 import compiler
 from tests.lab import archive
-from tests.lab.debian import EXCLUDED, ensure_packages, mmdebstrap
+from tests.lab.debian import EXCLUDED, mmdebstrap
 from tests.lab.engine import LABEL
 from tests.lab.paths import cached
 from tests.lab.process import run, step
 
 DEFAULT_ARCH = "amd64"  # of container boards
-COMPILERS = {"amd64": ("gcc", "libc6-dev"), "arm64": ("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross")}
 SOURCES = Path(__file__).parent / "simulated_workloads"
 # The name that a kubelet of Kubernetes 1.20 asks for.
 PAUSE_IMAGE = "k8s.gcr.io/pause:3.2"
@@ -75,8 +74,7 @@ def _busybox(unpacked: Path, arch: str) -> bytes:
 
 def _compile(source: str, scratch: Path, arch: str) -> bytes:
     """Return a static program for an architecture."""
-    ensure_packages(*COMPILERS[arch])
-    compiler = f"{MACHINES[arch]}-linux-gnu-gcc"
     program = scratch / Path(source).stem
-    run([compiler, "-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCES / source])
+    gcc = compiler.tool("gcc", arch)
+    run([gcc, "-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCES / source])
     return program.read_bytes()

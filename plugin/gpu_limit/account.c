@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "account.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ledger.h"
+#include "report.h"
+
+/* In whole MiB; the name is NVIDIA's (gpu-fractioning). */
+static const char LIMIT[] = "NVIDIA_GPU_MEMORY_LIMIT", LEDGER[] = "TEGRA_GPU_LIMIT_LEDGER";
+/* Where the plugin mounts it; found there even if an image clears the environment. */
+static const char MOUNTED_LEDGER[] = "/run/tegra-gpu-limit/ledger";
+
+enum { PATH_SIZE = 4096, BITS_OF_A_MIB = 20 };
+
+enum state { UNKNOWN, UNLIMITED, LIMITED };
+
+static struct {
+    int lock;        /* the process id of who holds it; 0: nobody */
+    int owner;       /* the process id that everything below is of */
+    enum state state;
+    uint64_t limit;  /* of the environment, in bytes; UINT64_MAX: none */
+    char path[PATH_SIZE];
+    bool named;      /* the environment names the ledger */
+    struct ledger ledger;
+    uint64_t charged; /* bytes */
+} account = {.ledger.file = -1};
+
+static uint64_t limit_of_environment(void)
+{
+    const char *text = getenv(LIMIT);
+    if (text == NULL || *text == 0)
+        return UINT64_MAX;
+    uint64_t mib = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9' && mib < UINT64_MAX >> (BITS_OF_A_MIB + 4); at++)
+        mib = mib * 10 + (uint64_t)(*at - '0');
+    if (*at == 0 && mib)
+        return mib << BITS_OF_A_MIB;
+    report_once(REPORT_LIMIT, "%s=%s: a whole number of MiB above 0 is needed; memory is not limited by it", LIMIT, text);
+    return UINT64_MAX;
+}
+
+static void read_environment(void)
+{
+    account.limit = limit_of_environment();
+    const char *path = getenv(LEDGER);
+    account.named = path && *path && strlen(path) < sizeof account.path;
+    strcpy(account.path, account.named ? path : MOUNTED_LEDGER);
+}
+
+static void warn_of_ledger(void)
+{
+    if (account.ledger.trouble)
+        report_once(REPORT_LEDGER, "%s %s: each process is limited by itself", account.path, account.ledger.trouble);
+}
+
+/* The process is a new one: it was started, or forked. */
+static void start_over(void)
+{
+    if (account.state == UNKNOWN)
+        read_environment();
+    live_clear();
+    account.charged = 0;
+    /* A lock is of an open file, and a child has its parent's. */
+    if (account.ledger.file >= 0)
+        close(account.ledger.file);
+    bool shared = ledger_open(&account.ledger, account.path, account.named);
+    uint64_t limit = shared ? ledger_limit(&account.ledger, account.limit) : account.limit;
+    warn_of_ledger();
+    __atomic_store_n(&account.state, limit == UINT64_MAX ? UNLIMITED : LIMITED, __ATOMIC_RELEASE);
+}
+
+static void begin(void)
+{
+    int self = getpid();
+    for (;;) {
+        int holder = __atomic_load_n(&account.lock, __ATOMIC_RELAXED);
+        /* Somebody else's id: a thread of the parent held it while this process was forked. */
+        if (holder != self &&
+            __atomic_compare_exchange_n(&account.lock, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            break;
+        sched_yield();
+    }
+    if (account.owner != self) {
+        start_over();
+        account.owner = self;
+    }
+}
+
+static void end(void)
+{
+    __atomic_store_n(&account.lock, 0, __ATOMIC_RELEASE);
+}
+
+static bool note_alone(uint64_t charged, bool forced)
+{
+    bool enough = charged <= account.limit;
+    if (enough || forced)
+        account.charged = charged;
+    return enough;
+}
+
+/* Make `charged` the bytes of this process, if they are not too much or are there already. */
+static bool note(uint64_t charged, bool forced)
+{
+    if (account.ledger.file < 0)
+        return note_alone(charged, forced);
+    enum ledger_answer answer = ledger_set(&account.ledger, charged, account.limit, forced);
+    switch (answer) {
+    case LEDGER_BROKEN:
+        warn_of_ledger();
+        return note_alone(charged, forced);
+    case LEDGER_NO_SLOT:
+        report_once(REPORT_NO_SLOT, "%s has no room for another process: it gets no memory", account.path);
+        break;
+    case LEDGER_FULL:
+    case LEDGER_DONE:
+        break;
+    }
+    if (answer == LEDGER_DONE || forced)
+        account.charged = charged;
+    return answer == LEDGER_DONE;
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+bool account_limited(void)
+{
+    enum state state = __atomic_load_n(&account.state, __ATOMIC_ACQUIRE);
+    if (state == UNKNOWN) {
+        begin();
+        state = account.state;
+        end();
+    }
+    return state == LIMITED;
+}
+
+uint64_t account_limit(void)
+{
+    begin();
+    uint64_t limit = account.limit;
+    if (account.ledger.file >= 0)
+        limit = ledger_limit(&account.ledger, limit);
+    end();
+    return limit;
+}
+
+uint64_t account_used(void)
+{
+    begin();
+    uint64_t used;
+    if (account.ledger.file < 0 || ledger_used(&account.ledger, &used) != LEDGER_DONE)
+        used = account.charged;
+    end();
+    return used;
+}
+
+bool account_reserve(uint64_t bytes)
+{
+    begin();
+    bool enough = bytes <= UINT64_MAX - account.charged && note(account.charged + bytes, false);
+    end();
+    return enough;
+}
+
+void account_release(uint64_t bytes)
+{
+    begin();
+    note(less(account.charged, bytes), true);
+    end();
+}
+
+bool account_keep(uint64_t reserved, struct live entry)
+{
+    begin();
+    struct live *before = live_find(entry.kind, entry.key);
+    uint64_t replaced = before ? before->bytes : 0;
+    bool enough = true;
+    if (live_put(entry) && reserved + replaced != entry.bytes)
+        enough = note(less(account.charged, reserved + replaced) + entry.bytes, true);
+    end();
+    return enough;
+}
+
+struct live account_take(enum live_kind kind, uint64_t key)
+{
+    begin();
+    struct live taken = live_take(kind, key);
+    end();
+    return taken;
+}
+
+struct live account_find(enum live_kind kind, uint64_t key)
+{
+    begin();
+    struct live *found = live_find(kind, key);
+    struct live copy = found ? *found : (struct live){0};
+    end();
+    return copy;
+}
+
+static void hold(uint64_t handle)
+{
+    struct live *physical = live_find(LIVE_PHYSICAL, handle);
+    if (physical)
+        physical->holds++;
+}
+
+static struct live drop(uint64_t handle)
+{
+    struct live *physical = live_find(LIVE_PHYSICAL, handle);
+    if (physical == NULL || --physical->holds)
+        return (struct live){0};
+    return live_take(LIVE_PHYSICAL, handle);
+}
+
+void account_hold(uint64_t handle)
+{
+    begin();
+    hold(handle);
+    end();
+}
+
+struct live account_drop(uint64_t handle)
+{
+    begin();
+    struct live taken = drop(handle);
+    end();
+    taken.holds = 1; /* should it have to be put back */
+    return taken;
+}
+
+void account_map(uint64_t address, uint64_t bytes, uint64_t handle)
+{
+    begin();
+    if (live_put((struct live){.kind = LIVE_MAPPING, .key = address, .bytes = bytes, .owner = handle}))
+        hold(handle);
+    end();
+}
+
+void account_unmap(uint64_t address, uint64_t bytes)
+{
+    begin();
+    uint64_t dropped = 0;
+    /* One call may end several mappings that lie side by side. */
+    for (uint64_t at = address; at - address < bytes;) {
+        struct live mapping = live_take(LIVE_MAPPING, at);
+        if (mapping.kind == LIVE_NOTHING)
+            break;
+        dropped += drop(mapping.owner).bytes;
+        at += mapping.bytes;
+    }
+    if (dropped)
+        note(less(account.charged, dropped), true);
+    end();
+}
+
+bool account_ask(uint64_t (*ask)(const struct live *entry))
+{
+    begin();
+    uint64_t before = 0, now = 0;
+    struct live *entry;
+    for (unsigned long at = 0; (entry = live_at(&at));)
+        if (entry->kind == LIVE_POOL || entry->kind == LIVE_GRAPHS) {
+            before += entry->bytes;
+            now += entry->bytes = ask(entry);
+        }
+    bool enough = before == now || note(less(account.charged, before) + now, true);
+    end();
+    return enough;
+}
+
+void account_context_gone(uint64_t context)
+{
+    begin();
+    uint64_t bytes = live_take_context(context);
+    if (bytes)
+        note(less(account.charged, bytes), true);
+    end();
+}
+
+/* Runs at the start of every program in the container: what it finds of its own is of the program before exec. */
+__attribute__((constructor)) static void forget_what_was_before_exec(void)
+{
+    struct ledger ledger;
+    const char *named = getenv(LEDGER);
+    if (account.state != UNKNOWN || !ledger_open(&ledger, named && *named ? named : MOUNTED_LEDGER, false))
+        return;
+    ledger_forget(&ledger);
+    close(ledger.file);
+}
+
+__attribute__((destructor)) static void leave(void)
+{
+    /* A child that only inherited all this has nothing there. */
+    if (account.owner != getpid())
+        return;
+    begin();
+    if (account.ledger.file >= 0) {
+        ledger_forget(&account.ledger);
+        close(account.ledger.file);
+        account.ledger.file = -1;
+    }
+    end();
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a person should know, on standard error, once per process and kind.
+ */
+#ifndef REPORT_H
+#define REPORT_H
+
+#include <stdint.h>
+
+enum report { REPORT_REFUSED, REPORT_NO_SLOT, REPORT_LEDGER, REPORT_LIMIT, REPORT_KINDS };
+
+/* Write one line. The format knows %s, and %m for bytes as whole MiB (a uint64_t). Never fails. */
+void report_once(enum report kind, const char *format, ...);
+
+#endif

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library, built once, and the rigs that it runs in."""
+
+import pytest
+
+from images.arm64 import gpu_limit
+from tests.gpu_limit.rig import RELEASES, Rig, simulated_driver
+
+
+@pytest.fixture(params=RELEASES)
+def each(request: pytest.FixtureRequest) -> Rig:
+    """Every CUDA release that a JetPack has."""
+    return Rig(simulated_driver(request.param), library=gpu_limit.build("amd64"))
+
+
+@pytest.fixture
+def rig() -> Rig:
+    """One release, where it makes no difference."""
+    return Rig(simulated_driver("12.6"), library=gpu_limit.build("amd64"))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs programs with the library preloaded, on a SIMULATED driver of a CUDA release."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from images.arm64 import compiler, gpu_limit
+from tests.lab.paths import CHECKOUT, cached
+from tests.lab.process import run
+
+SOURCE = Path(__file__).with_name("simulated_driver.c")
+# The CUDA of JetPack 4, 5, 6 and 7, as cuda.h writes versions.
+RELEASES = {"10.2": 10020, "11.4": 11040, "12.6": 12060, "13.0": 13000}
+GNU_HASH_SINCE = 12000  # drivers before have the older table only
+PRELUDE = """
+import ctypes, os, sys
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from tests.gpu_limit.cuda import *
+from tests.gpu_limit.cuda import driver
+start()
+"""
+
+
+def simulated_driver(release: str, arch: str = "amd64") -> Path:
+    """Return the directory of the simulated libcuda.so.1."""
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]
+    hashes = "both" if RELEASES[release] >= GNU_HASH_SINCE else "sysv"
+    flags += [f"-DCUDA={RELEASES[release]}", f"-Wl,-soname,libcuda.so.1,--hash-style={hashes}"]
+    recipe = hashlib.sha256(SOURCE.read_bytes() + (gpu_limit.SOURCES / "driver_api.h").read_bytes())
+    entry = f"gpu-limit/simulated-driver-{release}-{arch}-{recipe.hexdigest()[:12]}"
+
+    def build(out: Path) -> None:
+        out.mkdir()
+        gcc = compiler.tool("gcc", arch)
+        run([gcc, *flags, "-o", out / "libcuda.so.1", SOURCE, "-ldl", "-lpthread"])
+
+    return cached(entry, build)
+
+
+@dataclass(frozen=True)
+class Rig:
+    """How programs are run: on which driver, with what limit (MiB) and ledger."""
+
+    driver: Path
+    limit: str | None = "100"
+    ledger: Path | None = None
+    library: Path | None = None
+    """Preloaded; None: nothing is."""
+    device_mib: int = 4096
+
+    def but(self, **changes: object) -> "Rig":
+        """Return a rig that differs."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a program gets."""
+        chosen = {
+            "LD_PRELOAD": self.library and str(self.library),
+            "NVIDIA_GPU_MEMORY_LIMIT": self.limit,
+            "TEGRA_GPU_LIMIT_LEDGER": self.ledger and str(self.ledger),
+        }
+        inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        return {
+            **inherited,
+            "PYTHONPATH": str(CHECKOUT),
+            "LD_LIBRARY_PATH": str(self.driver),
+            "SIMULATED_GPU_MIB": str(self.device_mib),
+            **{name: value for name, value in chosen.items() if value},
+        }
+
+    def start(self, code: str) -> subprocess.Popen[str]:
+        """Start Python code that knows the names of tests/gpu_limit/cuda.py; it talks through pipes."""
+        return subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
+            env=self.environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, code: str) -> subprocess.CompletedProcess[str]:
+        """Run such code to its end, which must be a good one."""
+        with self.start(code) as process:
+            out, error = process.communicate()
+        assert process.returncode == 0, error
+        return subprocess.CompletedProcess(process.args, 0, out, error)

@@ -1,0 +1,724 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SIMULATED libcuda.so.1: the bookkeeping of CUDA's driver without a GPU. Built once for each CUDA release
+ * (-DCUDA=10020, 11040, 12060, 13000), with the functions that release has. What it does on purpose:
+ * its own functions call each other through the loader, it asks dlsym for its own cuInit, pools take memory in
+ * steps of 32 MiB and give it back at a synchronisation, graphs take theirs at the first launch.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../plugin/gpu_limit/driver_api.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define MIB ((size_t)1 << 20)
+#define POOL_STEP (32 * MIB)
+#define PITCH 512
+
+enum { INVALID_VALUE = 1, NOT_INITIALIZED = 3, INVALID_CONTEXT = 201, INVALID_HANDLE = 400 };
+
+struct context {
+    int users;
+};
+struct array {
+    size_t bytes;
+};
+struct mipmapped_array {
+    size_t bytes;
+};
+struct pool {
+    size_t reserved, used, high;
+};
+struct graph {
+    size_t bytes;
+};
+struct graph_exec {
+    size_t bytes;
+    int launched;
+};
+struct stream {
+    int capturing;
+    struct graph *graph;
+};
+
+/* Everything that was allocated. `kind` is the function's name that made it. */
+struct block {
+    struct block *next;
+    const char *kind;
+    uint64_t key;
+    size_t bytes;
+    CUcontext context;
+    int references;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block *blocks;
+static size_t used;
+static uint64_t next_pointer = (uint64_t)1 << 40;
+static struct context primary;
+static __thread CUcontext current;
+static struct pool default_pool;
+static size_t graph_reserved;
+
+static size_t total(void)
+{
+    const char *mib = getenv("SIMULATED_GPU_MIB");
+    return (mib ? (size_t)atol(mib) : 4096) * MIB;
+}
+
+/* What the driver really has given, for tests: all of the device, in bytes. */
+EXPORT size_t simulated_used(void)
+{
+    return used;
+}
+
+static int take(size_t bytes)
+{
+    if (bytes > total() - used)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    used += bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult make(const char *kind, size_t bytes, CUcontext context, uint64_t *key)
+{
+    pthread_mutex_lock(&lock);
+    CUresult result = bytes ? take(bytes) : INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        struct block *block = malloc(sizeof *block);
+        if (*key == 0) {
+            *key = next_pointer;
+            next_pointer += (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
+        }
+        *block = (struct block){blocks, kind, *key, bytes, context, 1};
+        blocks = block;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+static struct block **place(const char *kind, uint64_t key)
+{
+    struct block **at = &blocks;
+    while (*at && ((*at)->key != key || strcmp((*at)->kind, kind) != 0))
+        at = &(*at)->next;
+    return at;
+}
+
+static void destroy(struct block **at)
+{
+    struct block *block = *at;
+    used -= block->bytes;
+    *at = block->next;
+    free(block);
+}
+
+static CUresult drop(const char *kind, uint64_t key)
+{
+    pthread_mutex_lock(&lock);
+    struct block **at = place(kind, key);
+    CUresult result = *at ? CUDA_SUCCESS : INVALID_VALUE;
+    if (*at && --(*at)->references == 0)
+        destroy(at);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+static void drop_context(CUcontext context)
+{
+    pthread_mutex_lock(&lock);
+    for (struct block **at = &blocks; *at;)
+        if ((*at)->context == context)
+            destroy(at);
+        else
+            at = &(*at)->next;
+    pthread_mutex_unlock(&lock);
+}
+
+EXPORT CUresult cuInit(unsigned flags)
+{
+    static int asked;
+    (void)flags;
+    /* Drivers do so: an interposer that answers with a wrapper would make this endless. */
+    if (!asked++) {
+        CUresult (*self)(unsigned) = (CUresult(*)(unsigned))dlsym(RTLD_DEFAULT, "cuInit");
+        if (self == NULL)
+            self = cuInit;
+        return self(0);
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDriverGetVersion(int *version)
+{
+    *version = CUDA;
+    return CUDA_SUCCESS;
+}
+
+/* ---- contexts ---- */
+
+EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+    (void)flags, (void)device;
+    current = *context = calloc(1, sizeof **context);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
+{
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetCurrent(CUcontext context)
+{
+    current = context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetDevice(CUdevice *device)
+{
+    *device = 0;
+    return current ? CUDA_SUCCESS : INVALID_CONTEXT;
+}
+
+EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    drop_context(context);
+    if (current == context)
+        current = NULL;
+    free(context);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    (void)device;
+    __atomic_add_fetch(&primary.users, 1, __ATOMIC_RELAXED);
+    *context = &primary;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+    (void)device;
+    *flags = 0;
+    *active = primary.users > 0;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    (void)device;
+    if (__atomic_sub_fetch(&primary.users, 1, __ATOMIC_RELAXED) == 0)
+        drop_context(&primary);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    (void)device;
+    drop_context(&primary);
+    return CUDA_SUCCESS;
+}
+
+#if CUDA >= 11000
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    return cuDevicePrimaryCtxRelease(device);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    return cuDevicePrimaryCtxReset(device);
+}
+#endif
+
+/* ---- memory ---- */
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+    *pointer = 0;
+    return current ? make("device", bytes, current, pointer) : INVALID_CONTEXT;
+}
+
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    (void)element;
+    *pitch = (width + PITCH - 1) / PITCH * PITCH;
+    return cuMemAlloc_v2(pointer, *pitch * height); /* through the loader, as it is exported */
+}
+
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    return cuMemAlloc_v2(pointer, bytes);
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+    if (pointer == 0)
+        return CUDA_SUCCESS;
+#if CUDA >= 11020
+    return cuMemFreeAsync(pointer, NULL);
+#else
+    return drop("device", pointer);
+#endif
+}
+
+EXPORT CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    if (current == NULL)
+        return INVALID_CONTEXT;
+    uint64_t key = 0;
+    CUresult result = make("host", bytes, current, &key);
+    *pointer = (void *)key;
+    return result;
+}
+
+EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t bytes)
+{
+    return cuMemHostAlloc(pointer, bytes, 0);
+}
+
+EXPORT CUresult cuMemFreeHost(void *pointer)
+{
+    return drop("host", (uint64_t)pointer);
+}
+
+EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
+{
+    (void)pointer, (void)bytes, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *all)
+{
+    *all = total();
+    *free = total() - used;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    (void)device;
+    *bytes = total();
+    return CUDA_SUCCESS;
+}
+
+/* ---- arrays: one byte a texel and channel ---- */
+
+static size_t one(size_t number)
+{
+    return number ? number : 1;
+}
+
+EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what)
+{
+    uint64_t key = 0;
+    size_t bytes = what->Width * one(what->Height) * one(what->Depth) * what->NumChannels;
+    if (what->Flags & CUDA_ARRAY3D_SPARSE)
+        bytes = 1;
+    CUresult result = make("array", bytes, current, &key);
+    *array = (CUarray)key;
+    return result;
+}
+
+EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *what)
+{
+    CUDA_ARRAY3D_DESCRIPTOR flat = {what->Width, what->Height, 0, what->Format, what->NumChannels, 0};
+    return cuArray3DCreate_v2(array, &flat);
+}
+
+EXPORT CUresult cuArrayDestroy(CUarray array)
+{
+    return drop("array", (uint64_t)array);
+}
+
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels)
+{
+    uint64_t key = 0;
+    size_t bytes = 0;
+    for (unsigned level = 0; level < levels; level++)
+        bytes += one(what->Width >> level) * one(what->Height >> level) * one(what->Depth >> level) * what->NumChannels;
+    CUresult result = make("mipmap", bytes, current, &key);
+    *array = (CUmipmappedArray)key;
+    return result;
+}
+
+EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+    return drop("mipmap", (uint64_t)array);
+}
+
+/* ---- physical memory; a mapping keeps it ---- */
+
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags)
+{
+    (void)what, (void)flags;
+    *handle = 0;
+    return make("physical", bytes, NULL, handle);
+}
+
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    return drop("physical", handle);
+}
+
+static CUresult refer(uint64_t handle)
+{
+    pthread_mutex_lock(&lock);
+    struct block *block = *place("physical", handle);
+    if (block)
+        block->references++;
+    pthread_mutex_unlock(&lock);
+    return block ? CUDA_SUCCESS : INVALID_HANDLE;
+}
+
+struct mapping {
+    struct mapping *next;
+    uint64_t address, bytes, handle;
+};
+static struct mapping *mappings;
+
+EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                         uint64_t flags)
+{
+    (void)offset, (void)flags;
+    if (refer(handle))
+        return INVALID_HANDLE;
+    struct mapping *mapping = malloc(sizeof *mapping);
+    *mapping = (struct mapping){mappings, address, bytes, handle};
+    mappings = mapping;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
+{
+    int any = 0;
+    for (struct mapping **at = &mappings; *at;) {
+        struct mapping *mapping = *at;
+        if (mapping->address < address || mapping->address >= address + bytes) {
+            at = &mapping->next;
+            continue;
+        }
+        drop("physical", mapping->handle);
+        *at = mapping->next;
+        free(mapping);
+        any = 1;
+    }
+    return any ? CUDA_SUCCESS : INVALID_VALUE;
+}
+
+#if CUDA >= 11000
+EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+    for (struct mapping *mapping = mappings; mapping; mapping = mapping->next)
+        if ((uint64_t)address - mapping->address < mapping->bytes) {
+            *handle = mapping->handle;
+            return refer(*handle);
+        }
+    return INVALID_VALUE;
+}
+#endif
+
+/* ---- pools ---- */
+
+#if CUDA >= 11020
+static void settle(struct pool *pool, size_t keep)
+{
+    size_t wanted = (pool->used + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
+    if (wanted < keep)
+        wanted = keep;
+    if (wanted < pool->reserved) {
+        used -= pool->reserved - wanted;
+        pool->reserved = wanted;
+    }
+}
+
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    (void)device;
+    *pool = &default_pool;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const void *what)
+{
+    (void)what;
+    *pool = calloc(1, sizeof **pool);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    used -= pool->reserved;
+    free(pool);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    settle(pool, keep);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        *(uint64_t *)value = pool->reserved;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        *(uint64_t *)value = pool->used;
+        return CUDA_SUCCESS;
+    }
+    return INVALID_VALUE;
+}
+
+static struct pooled {
+    struct pooled *next;
+    uint64_t key;
+    size_t bytes;
+    struct pool *pool;
+} *pooled;
+
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    if (stream && stream->capturing) {
+        stream->graph->bytes += bytes;
+        *pointer = next_pointer += MIB;
+        return CUDA_SUCCESS;
+    }
+    if (pool->used + bytes > pool->reserved) {
+        size_t wanted = (pool->used + bytes + POOL_STEP - 1) / POOL_STEP * POOL_STEP;
+        if (take(wanted - pool->reserved))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        pool->reserved = wanted;
+    }
+    pool->used += bytes;
+    struct pooled *block = malloc(sizeof *block);
+    *block = (struct pooled){pooled, next_pointer += MIB, bytes, pool};
+    pooled = block;
+    *pointer = block->key;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    return cuMemAllocFromPoolAsync(pointer, bytes, &default_pool, stream);
+}
+
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+    (void)stream;
+    for (struct pooled **at = &pooled; *at; at = &(*at)->next)
+        if ((*at)->key == pointer) {
+            struct pooled *block = *at;
+            block->pool->used -= block->bytes;
+            *at = block->next;
+            free(block);
+            return CUDA_SUCCESS;
+        }
+    return drop("device", pointer);
+}
+
+EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    return cuMemAllocAsync(pointer, bytes, stream);
+}
+
+EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+}
+
+EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
+{
+    return cuMemFreeAsync(pointer, stream);
+}
+#else
+static void settle(struct pool *pool, size_t keep)
+{
+    (void)pool, (void)keep;
+}
+#endif
+
+/* ---- streams and graphs ---- */
+
+EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    (void)flags;
+    *stream = calloc(1, sizeof **stream);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream stream)
+{
+    (void)stream;
+    settle(&default_pool, 0);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+    return cuStreamSynchronize(stream);
+}
+
+EXPORT CUresult cuCtxSynchronize(void)
+{
+    return cuStreamSynchronize(NULL);
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
+{
+    *status = stream && stream->capturing;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
+{
+    return cuStreamIsCapturing(stream, status);
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+    (void)mode;
+    stream->capturing = 1;
+    stream->graph = calloc(1, sizeof *stream->graph);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    stream->capturing = 0;
+    *graph = stream->graph;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
+{
+    (void)flags;
+    *graph = calloc(1, sizeof **graph);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph)
+{
+    *exec = calloc(1, sizeof **exec);
+    (*exec)->bytes = graph->bytes;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+    (void)stream;
+    if (!exec->launched && take(exec->bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!exec->launched++)
+        graph_reserved += exec->bytes;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
+{
+    return cuGraphLaunch(exec, stream);
+}
+
+#if CUDA >= 11040
+/* CUDA_MEM_ALLOC_NODE_PARAMS is reduced to its bytes. */
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                       void *what)
+{
+    (void)node, (void)after, (void)count;
+    graph->bytes += *(size_t *)what;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
+{
+    (void)device;
+    *(uint64_t *)value = graph_reserved;
+    return attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? CUDA_SUCCESS : INVALID_VALUE;
+}
+
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    (void)device;
+    used -= graph_reserved;
+    graph_reserved = 0;
+    return CUDA_SUCCESS;
+}
+#endif
+
+#if CUDA >= 12020
+/* As above: type, then bytes. */
+EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                               CUgraphNodeParams *what)
+{
+    (void)node, (void)after, (void)count;
+    graph->bytes += ((size_t *)what)[1];
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
+                                  size_t count, CUgraphNodeParams *what)
+{
+    (void)edges;
+    return cuGraphAddNode(node, graph, after, count, what);
+}
+#endif
+
+#if CUDA >= 13000
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    (void)context;
+    return cuCtxSynchronize();
+}
+#endif
+
+/* ---- how runtimes find functions ---- */
+
+#if CUDA >= 11030
+enum { PER_THREAD = 2 };
+
+static CUresult find(const char *symbol, void **function, uint64_t flags)
+{
+    char name[128];
+    static const char *const suffixes[] = {"_v2", ""};
+    *function = NULL;
+    Dl_info here;
+    dladdr((void *)find, &here);
+    void *self = dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    if (flags & PER_THREAD) {
+        strcat(strcpy(name, symbol), "_ptsz");
+        *function = dlsym(self, name);
+    }
+    for (int i = 0; i < 2 && *function == NULL; i++) {
+        strcat(strcpy(name, symbol), suffixes[i]);
+        *function = dlsym(self, name); /* asked by the driver itself: its own, not a wrapper */
+    }
+    dlclose(self);
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
+{
+    (void)version;
+    return find(symbol, function, flags);
+}
+#endif
+
+#if CUDA >= 12000
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status)
+{
+    (void)version;
+    if (status)
+        *status = 0;
+    return find(symbol, function, flags);
+}
+#endif

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that share a limit: they start, fork, exec, are killed, and may not trust the file."""
+
+import os
+import random
+import signal
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.gpu_limit.rig import Rig
+
+HEADER, SLOT, SLOTS = struct.Struct("<8sQQ40x"), struct.Struct("<QQQ8x"), 64
+MIB = 1 << 20
+# Holds memory until its standard input ends.
+HOLD = "assert alloc({mib})\nprint('there', flush=True)\nsys.stdin.read()"
+
+
+@pytest.fixture
+def shared(rig: Rig, tmp_path: Path) -> Rig:
+    """Programs that share 100 MiB."""
+    return rig.but(ledger=tmp_path / "ledger")
+
+
+def slots(ledger: Path) -> list[tuple[int, int, int]]:
+    """Return process id, start and bytes of each used slot."""
+    data = ledger.read_bytes()
+    assert len(data) == HEADER.size + SLOTS * SLOT.size
+    return [slot for slot in SLOT.iter_unpack(data[HEADER.size :]) if slot[0]]
+
+
+def write(ledger: Path, *taken: tuple[int, int, int], limit: int = 0, overhead: int = 0) -> None:
+    """Write a ledger as the plugin does."""
+    filled = [*taken, *[(0, 0, 0)] * (SLOTS - len(taken))]
+    ledger.write_bytes(
+        HEADER.pack(b"TGLEDGR1", limit, overhead) + b"".join(SLOT.pack(*one) for one in filled)
+    )
+
+
+@contextmanager
+def holding(rig: Rig, mib: int) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that holds memory."""
+    with rig.start(HOLD.format(mib=mib)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n", process.stderr and process.stderr.read()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_processes_share_one_limit(shared: Rig) -> None:
+    with holding(shared, 60):
+        shared.run("assert info() == (40, 100) and alloc(50) is None and alloc(40) is not None")
+        shared.run("assert info() == (40, 100)")
+
+
+def test_a_process_that_ends_leaves_nothing(shared: Rig) -> None:
+    shared.run("alloc(60)")
+    assert shared.ledger
+    assert slots(shared.ledger) == []
+
+
+def test_what_a_killed_process_had_is_found_when_it_is_needed(shared: Rig) -> None:
+    with holding(shared, 60) as process:
+        process.kill()
+        process.wait()
+    assert shared.ledger
+    assert [size for _, _, size in slots(shared.ledger)] == [60 * MIB]
+    shared.run("assert info() == (100, 100)")
+    shared.run("assert alloc(100) is not None")
+
+
+def test_a_zombie_has_nothing(shared: Rig) -> None:
+    with holding(shared, 60) as process:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        shared.run("assert alloc(100) is not None")
+
+
+def test_a_process_id_that_comes_again_is_another_process(shared: Rig) -> None:
+    assert shared.ledger
+    write(shared.ledger, (os.getpid(), 1, 90 * MIB))
+    shared.run("assert alloc(100) is not None")
+
+
+def test_a_forked_child_begins_with_nothing(shared: Rig) -> None:
+    shared.run("""
+        pointer = alloc(60)
+        child = os.fork()
+        if child == 0:
+            start()
+            ok = info() == (40, 100) and alloc(50) is None and alloc(40) is not None
+            os._exit(0 if ok else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert info() == (40, 100) and alloc(50) is None
+        free(pointer)
+        assert alloc(100) is not None
+    """)
+
+
+def test_a_fork_while_others_allocate_does_not_hang(shared: Rig) -> None:
+    shared.run("""
+        import threading
+        over = False
+        def work():
+            start()
+            while not over:
+                if (pointer := alloc(1)) is not None: free(pointer)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads: thread.start()
+        for _ in range(50):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if call("cuMemFree_v2", c_uint64(0)) == 0 and info()[1] == 100 else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        over = True
+        for thread in threads: thread.join()
+    """)
+
+
+def test_exec_ends_what_the_program_before_had(shared: Rig) -> None:
+    # A program without CUDA: it is the library's start that frees the slot.
+    with shared.start("alloc(60); os.execvp('sh', ['sh', '-c', 'echo there; read line'])") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        assert shared.ledger
+        assert slots(shared.ledger) == []
+        process.kill()
+
+
+def test_the_65th_process_is_refused_and_says_why(shared: Rig) -> None:
+    with ExitStack() as stack:
+        sleepers = [stack.enter_context(subprocess.Popen(["sleep", "600"])) for _ in range(SLOTS)]
+        for process in sleepers:
+            stack.callback(process.kill)
+        starts = [int(Path(f"/proc/{one.pid}/stat").read_text().split()[21]) for one in sleepers]
+        assert shared.ledger
+        write(shared.ledger, *((one.pid, start, MIB) for one, start in zip(sleepers, starts, strict=True)))
+        ran = shared.run("assert alloc(1) is None and info() == (36, 100)")
+        assert f"{shared.ledger} has no room for another process: it gets no memory" in ran.stderr
+        sleepers[0].kill()
+        sleepers[0].wait()
+        shared.run("assert alloc(1) is not None")
+
+
+def test_the_ledgers_own_limit_holds_without_an_environment(shared: Rig) -> None:
+    assert shared.ledger
+    write(shared.ledger, limit=50 * MIB)
+    shared.but(limit=None).run("assert info() == (50, 50) and alloc(60) is None and alloc(50) is not None")
+    shared.run("assert info() == (50, 50)")
+
+
+def test_each_process_costs_the_overhead(shared: Rig) -> None:
+    assert shared.ledger
+    write(shared.ledger, limit=100 * MIB, overhead=20 * MIB)
+    with holding(shared, 30):
+        shared.run("assert alloc(31) is None and alloc(30) is not None and info() == (0, 100)")
+
+
+@pytest.mark.parametrize("content", [b"x" * 5000, b"TGLEDGR1 short", b"TGLEDGR2" + bytes(2104)])
+def test_a_file_that_is_no_ledger_is_named_and_each_process_limited(shared: Rig, content: bytes) -> None:
+    assert shared.ledger
+    shared.ledger.write_bytes(content)
+    ran = shared.run("assert alloc(101) is None and alloc(100) is not None")
+    assert (
+        f"tegra-gpu-limit: {shared.ledger} is not a ledger: each process is limited by itself\n" in ran.stderr
+    )
+    assert shared.ledger.read_bytes() == content
+
+
+def test_so_is_one_that_cannot_be_opened(shared: Rig, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none" / "ledger"):
+        ran = shared.but(ledger=path).run("assert alloc(101) is None and alloc(100) is not None")
+        assert f"tegra-gpu-limit: {path} cannot be opened: each process is limited by itself\n" in ran.stderr
+
+
+def test_a_file_that_is_cut_off_kills_nobody(shared: Rig) -> None:
+    with shared.start("""
+        first = alloc(60); print("there", flush=True); sys.stdin.readline()
+        assert alloc(50) is None and alloc(40) is not None
+        free(first)
+        assert alloc(60) is not None
+    """) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        assert shared.ledger
+        os.truncate(shared.ledger, 0)
+        _, error = process.communicate("go on\n")
+    assert process.returncode == 0, error
+
+
+def test_a_stopped_process_that_holds_the_lock_stops_nobody(shared: Rig) -> None:
+    assert shared.ledger
+    write(shared.ledger)
+    with shared.start(f"""
+        import fcntl
+        fcntl.flock(os.open("{shared.ledger}", os.O_RDWR), fcntl.LOCK_EX)
+        print("there", flush=True); sys.stdin.read()
+    """) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        process.send_signal(signal.SIGSTOP)
+        try:
+            ran = shared.run("assert alloc(101) is None and alloc(100) is not None")
+        finally:
+            process.kill()
+    assert "is locked by a process that does not go on: each process is limited by itself" in ran.stderr
+
+
+def test_together_they_never_exceed_the_limit_though_many_are_killed(shared: Rig) -> None:
+    """In rounds: all allocate and free as they like, some are killed meanwhile, then all stand still."""
+    work = """
+        import random
+        chance, mine = random.Random(os.getpid()), []
+        for line in sys.stdin:
+            for _ in range(60):
+                if mine and chance.random() < 0.5: free(mine.pop())
+                elif (pointer := alloc(chance.choice((1, 5, 20)))) is not None: mine.append(pointer)
+            print(int(used()), flush=True)
+    """
+    chance, fullest = random.Random(7), 0  # noqa: S311
+    with ExitStack() as stack:
+        running = []
+        for _ in range(16):
+            process = stack.enter_context(shared.start(work))
+            stack.callback(process.kill)
+            running.append(process)
+        for _ in range(6):
+            for process in running:
+                assert process.stdin
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            for victim in chance.sample(running, 2):
+                victim.kill()
+                running.remove(victim)
+            sizes = {one.pid: int(one.stdout.readline()) for one in running if one.stdout}
+            assert shared.ledger
+            noted = {pid: size // MIB for pid, _, size in slots(shared.ledger) if pid in sizes and size}
+            assert noted == {pid: size for pid, size in sizes.items() if size}
+            fullest = max(fullest, sum(sizes.values()))
+            assert sum(sizes.values()) <= 100
+        assert fullest > 80, "otherwise nothing was tried"
+    shared.run("assert info() == (100, 100)")
