@@ -287,6 +287,14 @@ void account_context_gone(uint64_t context)
     end();
 }
 
+void account_forget(void)
+{
+    begin();
+    live_clear();
+    note(0, true);
+    end();
+}
+
 /* Runs at the start of every program in the container: what it finds of its own is of the program before exec. */
 __attribute__((constructor)) static void forget_what_was_before_exec(void)
 {

@@ -47,4 +47,7 @@ bool account_ask(uint64_t (*ask)(const struct live *entry));
 /* Give back all that a destroyed context had. */
 void account_context_gone(uint64_t context);
 
+/* Give back everything. */
+void account_forget(void);
+
 #endif

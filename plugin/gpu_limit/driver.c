@@ -10,6 +10,8 @@
 #include <link.h>
 #include <string.h>
 
+#include "account.h"
+
 static const char *const names[FUNCTION_COUNT] = {
 #define NAME(name) [NUMBER_##name] = #name,
     HOOKS(NAME) QUESTIONS(NAME)
@@ -165,6 +167,8 @@ static int look_for_driver(struct dl_phdr_info *info, size_t size, void *changed
     }
     for (int i = 0; i < FUNCTION_COUNT; i++)
         __atomic_store_n(&driver.functions[i], find(&object, names[i]), __ATOMIC_RELAXED);
+    if (driver.start && driver.start != object.base)
+        account_forget(); /* it was unloaded, with all that it had given */
     __atomic_store_n(&driver.end, object.base + end, __ATOMIC_RELAXED);
     __atomic_store_n(&driver.start, object.base, __ATOMIC_RELEASE);
     *(bool *)changed = true;

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of every Ubuntu that a JetPack image has, with the library in their /etc/ld.so.preload.
+
+Each runs in a root directory of its own, on its own glibc; arm64's in QEMU's user mode.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from images.arm64 import compiler, gpu_limit
+from tests.gpu_limit.archives import Package
+from tests.gpu_limit.rig import RELEASES, SOURCE
+from tests.lab.debian import ensure_packages
+from tests.lab.process import run
+
+CROSS = "main/c/cross-toolchain-base/libc6-arm64-cross_"
+LIBC = "main/g/glibc/libc6_"
+# By glibc and architecture. Ubuntu 18.04, 20.04, 22.04 and 24.04: of JetPack 4, 5, 6 and 7.
+GLIBCS = {
+    ("2.27", "amd64"): (f"{LIBC}2.27-3ubuntu1_amd64.deb", "1e1eb86fd646aa68f7144ec692b837b6b352d215880c6a2d0c92c19d36938427"),
+    ("2.27", "arm64"): (f"{CROSS}2.27-3ubuntu1cross1_all.deb", "3b7ac882761276bf76653dcf0bb31c1741aa56ec173092db4d7d4af5487962d3"),
+    ("2.31", "amd64"): (f"{LIBC}2.31-0ubuntu9_amd64.deb", "847a68e5f1ec2cd4e6fc191c5eaf0547445dd5c473c7617c068ba4441f63b292"),
+    ("2.31", "arm64"): (f"{CROSS}2.31-0ubuntu7cross1_all.deb", "a8ec67816102ebafdc62e43e407cd1e80a70f04e42a058a5922cd6426083b522"),
+    ("2.35", "amd64"): (f"{LIBC}2.35-0ubuntu3_amd64.deb", "ea9a27e0ebdd0cfc9c750d94f8074f3a35d1f97dcc77ae04c370fb498a6b6db2"),
+    ("2.35", "arm64"): (f"{CROSS}2.35-0ubuntu1cross3_all.deb", "32b6264502998dd170d21eff60b6686be8c682012df18e6cc9fdffcf42c5faae"),
+    ("2.39", "amd64"): (f"{LIBC}2.39-0ubuntu8_amd64.deb", "af36c7ac770770fe3d3c10e85d6bc538e76e57570ba7db7d397fb9f654783ef3"),
+    ("2.39", "arm64"): (f"{CROSS}2.39-0ubuntu8cross1_all.deb", "76547cb8a4d7f057e23dcade45a17fc0f3d5c2fa0d3ff125bca56f7c4ecd7a07"),
+}  # fmt: skip
+CUDA = {"2.27": "10.2", "2.31": "11.4", "2.35": "12.6", "2.39": "13.0"}
+LOADER = {"amd64": "lib64/ld-linux-x86-64.so.2", "arm64": "lib/ld-linux-aarch64.so.1"}
+PROGRAM = Path(__file__).with_name("lookups.c")
+INSTALLED = Path("usr/lib/tegra-gpu-limit", gpu_limit.LIBRARY)
+
+
+class Root:
+    """A root directory with a glibc, the simulated driver and what is compiled for them."""
+
+    def __init__(self, path: Path, glibc: str, arch: str) -> None:
+        self.path, self.arch = path, arch
+        files = Package("ubuntu", *GLIBCS[glibc, arch]).unpacked()
+        libraries = path / "lib"
+        libraries.mkdir()
+        for name in ("libc.so.6", "libdl.so.2", "libpthread.so.0", Path(LOADER[arch]).name):
+            # lib/ comes before lib64/, whose links are absolute.
+            found = next(one for one in sorted(files.rglob(name)) if one.is_file())
+            shutil.copy(found, libraries / name)
+        loader = path / LOADER[arch]
+        loader.parent.mkdir(exist_ok=True)
+        if not loader.exists():
+            shutil.copy(libraries / loader.name, loader)
+        version = RELEASES[CUDA[glibc]]
+        self._compile(
+            libraries / "libcuda.so.1", SOURCE,
+            *(f"-DCUDA={version}", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"),
+        )  # fmt: skip
+        entry = f"-Wl,--dynamic-linker=/{LOADER[arch]}"
+        self._compile(path / "lookups", PROGRAM, entry, "-rdynamic")
+        self._compile(path / "linked", PROGRAM, entry, "-rdynamic", "-DLINKED", libraries / "libcuda.so.1")
+
+    def _compile(self, out: Path, source: Path, *options: str | Path) -> None:
+        # Linked to this glibc's own files, or it would need what only the compiler's has.
+        libc = [self.path / "lib" / name for name in ("libdl.so.2", "libpthread.so.0", "libc.so.6")]
+        gcc = [compiler.tool("gcc", self.arch), "-std=gnu11", "-O1", "-fno-stack-protector", "-nostdlib"]
+        atomics = gpu_limit.FLAGS_OF[self.arch]
+        run([*gcc, *atomics, "-o", out, source, *options, "-Wl,--allow-shlib-undefined", *libc, "-lgcc"])
+
+    def preload(self) -> None:
+        """Install the library for every program here."""
+        target = self.path / INSTALLED
+        target.parent.mkdir(parents=True)
+        shutil.copy(gpu_limit.build(self.arch), target)
+        (self.path / "etc").mkdir()
+        (self.path / "etc" / "ld.so.preload").write_text(f"/{INSTALLED}\n")
+
+    def run(self, program: str) -> subprocess.CompletedProcess[str]:
+        """Run a program, with a limit of 100 MiB."""
+        emulated: list[str] = []
+        if self.arch == "arm64" and os.uname().machine != "aarch64":
+            ensure_packages("qemu-user-static")
+            shutil.copy("/usr/bin/qemu-aarch64-static", self.path)
+            emulated = ["/qemu-aarch64-static"]
+        return subprocess.run(
+            # The user may be anybody; a user namespace lets him change the root.
+            ["unshare", "--map-root-user", f"--root={self.path}", *emulated, f"/{program}"],
+            env={"NVIDIA_GPU_MEMORY_LIMIT": "100", "LD_LIBRARY_PATH": "/lib"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture(params=GLIBCS, ids="-".join)
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
+    """A glibc."""
+    return Root(tmp_path, *request.param)
+
+
+def test_programs_are_limited_however_they_find_the_driver(root: Root) -> None:
+    before = root.run("lookups")
+    assert (before.returncode, "CUDA_ERROR_OUT_OF_MEMORY" in before.stdout) == (1, True), before
+    root.preload()
+    for program in ("lookups", "linked"):
+        ran = root.run(program)
+        assert (ran.returncode, ran.stdout) == (0, "all well\n"), ran
+        assert ran.stderr.startswith("tegra-gpu-limit: out of memory"), ran.stderr
+        assert ran.stderr.count("\n") == 1

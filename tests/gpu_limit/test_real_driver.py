@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's real libcuda, as Debian has it: what it answers, with the library preloaded and without.
+
+No GPU is needed for that: cuInit fails, but functions are found before it. Nothing is allocated here.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.arm64 import compiler, gpu_limit
+from tests.gpu_limit.archives import Package
+from tests.lab.process import run
+
+DRIVERS = "non-free/n/nvidia-graphics-drivers"
+# By CUDA release: the newest drivers of Debian 11, 12 and 13, and the newest for CUDA 11.0.
+REAL = {
+    "11.0": (f"{DRIVERS}-tesla-450/libnvidia-tesla-450-cuda1_450.248.02-7~deb11u1_amd64.deb", "d2999eed13256afc50398cbe02638aa979f974c8e488a1a77de40c5d57d3d74f"),
+    "11.4": (f"{DRIVERS}/libcuda1_470.256.02-2_amd64.deb", "4a6d2dcd33042c215bd1ae4754504e487c39f56e8b7395f9c879b3e127e23de7"),
+    "12.2": (f"{DRIVERS}/libcuda1_535.261.03-1_amd64.deb", "de1e9ca34164a5983b3f752e6699cf1ad924790f1a843b7d582bab6f99206e1e"),
+    "12.4": (f"{DRIVERS}/libcuda1_550.163.01-2_amd64.deb", "8feff97aac61d6f27ded96a3c25b9e68025a680476e6072ff7eaf10623509135"),
+}  # fmt: skip
+# When a function got another variant, as cuda.h writes versions.
+VERSIONS = (2000, 3020, 4000, 6050, 9000, 10020, 11000, 11020, 11030, 11040, 12000, 12020, 12030, 12040)
+# 0: legacy by default; 1: legacy; 2: a default stream for each thread.
+FLAGS = (0, 1, 2)
+
+ASK = """
+import ctypes, json, sys
+from ctypes import byref, c_char_p, c_int, c_uint64, c_void_p
+
+class Info(ctypes.Structure):
+    _fields_ = [("file", c_char_p), ("base", c_void_p), ("name", c_char_p), ("at", c_void_p)]
+
+def whose(address):
+    info = Info()
+    if not address: return None
+    assert ctypes.CDLL(None).dladdr(c_void_p(address), byref(info)) and info.at == address, "not an export"
+    return [info.name.decode(), info.file.decode().rpartition("/")[2].partition(".")[0]]
+
+driver = ctypes.CDLL(sys.argv[1])
+given = json.load(sys.stdin)
+answer = {"init": driver.cuInit(0), "dlsym": {}, "asked": {}}
+for name in given["exports"]:
+    answer["dlsym"][name] = whose(ctypes.cast(getattr(driver, name), c_void_p).value)
+ask = getattr(driver, "cuGetProcAddress_v2", None) or getattr(driver, "cuGetProcAddress", None)
+for name in given["bases"] if ask else ():
+    for version in given["versions"]:
+        for flags in given["flags"]:
+            found = c_void_p()
+            result = ask(name.encode(), byref(found), version, c_uint64(flags), byref(c_int()))
+            answer["asked"][f"{name} {version} {flags}"] = [result, whose(found.value)]
+answer["alloc"] = driver.cuMemAlloc_v2(byref(c_uint64()), ctypes.c_size_t(1 << 20))
+json.dump(answer, sys.stdout)
+"""
+
+
+@pytest.fixture(params=REAL)
+def libcuda(request: pytest.FixtureRequest) -> Path:
+    """The driver's file."""
+    (found,) = (path for path in Package("debian", *REAL[request.param]).unpacked().rglob("libcuda.so.*.*.*"))
+    return found
+
+
+def answers(libcuda: Path, exports: list[str], **environment: str) -> Any:
+    bases = sorted({re.sub(r"(_v\d)?(_pt[ds][sz])?$", "", name) for name in exports})
+    given = {"exports": exports, "bases": bases, "versions": VERSIONS, "flags": FLAGS}
+    ran = subprocess.run(
+        [sys.executable, "-c", ASK, libcuda],
+        input=json.dumps(given), env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    return json.loads(ran.stdout)
+
+
+def test_only_the_wrapped_functions_are_others(libcuda: Path) -> None:
+    listed = run([compiler.tool("readelf", "amd64"), "--wide", "--dyn-syms", libcuda]).stdout
+    exports = re.findall(r" (?!UND)\w+ (cu[A-Z]\w+)$", listed, re.MULTILINE)
+    assert len(exports) > 400
+    before = answers(libcuda, exports)
+    after = answers(libcuda, exports, LD_PRELOAD=str(gpu_limit.build("amd64")), NVIDIA_GPU_MEMORY_LIMIT="100")
+
+    def expected(found: list[str] | None) -> list[str] | None:
+        return [found[0], "libtegra-gpu-limit"] if found and found[0] in gpu_limit.hooks() else found
+
+    assert after["dlsym"] == {name: expected(found) for name, found in before["dlsym"].items()}
+    wrapped = {found[0] for found in after["dlsym"].values() if found[1] == "libtegra-gpu-limit"}
+    assert wrapped == gpu_limit.hooks() & set(exports)
+    assert after["asked"] == {
+        question: [result, expected(found)] for question, (result, found) in before["asked"].items()
+    }
+    # No GPU here, and no word about it from the library.
+    assert (after["init"], after["alloc"]) == (before["init"], before["alloc"])
