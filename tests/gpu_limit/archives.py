@@ -1,47 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian and Ubuntu packages that the tests unpack, never install: old and new glibcs, NVIDIA's real driver.
 
-Each is pinned by its checksum and kept in the cache.
+packages.yml pins each by its checksum; they are kept in the cache.
 """
 
 import hashlib
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.lab.debian import ensure_packages
 from tests.lab.paths import cached
 from tests.lab.process import run, step
 
-MIRRORS = {"ubuntu": "http://archive.ubuntu.com/ubuntu/pool/", "debian": "http://deb.debian.org/debian/pool/"}
+PACKAGES: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("packages.yml").read_text())
+MIRRORS = {"ubuntu": "http://archive.ubuntu.com/", "debian": "http://deb.debian.org/"}
 TIMEOUT_SECONDS = 60
 
 
-@dataclass(frozen=True)
-class Package:
-    """A .deb: its distribution, its place below `pool/`, its SHA-256."""
+def known(kind: str) -> list[str]:
+    """Return the names of all packages of a kind."""
+    return list(PACKAGES[kind])
 
-    distribution: str
-    path: str
-    sha256: str
 
-    def unpacked(self) -> Path:
-        """Return a directory with the package's files; skips the test where it cannot be had."""
-        try:
-            return cached(f"gpu-limit/packages/{Path(self.path).stem}-{self.sha256[:12]}", self._unpack)
-        except urllib.error.URLError as error:
-            pytest.skip(f"{self.path} cannot be had: {error}")
+def unpacked(kind: str, name: str) -> Path:
+    """Return a directory with the package's files; skips the test where it cannot be had."""
+    path, sha256 = PACKAGES[kind][name].values()
 
-    def _unpack(self, out: Path) -> None:
-        ensure_packages("dpkg-dev")
+    def build(out: Path) -> None:
+        ensure_packages("dpkg")
         archive = out.with_name("package.deb")
-        with step(f"fetching {Path(self.path).name}"):
-            url = MIRRORS[self.distribution] + self.path
-            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - http, pinned
-                archive.write_bytes(answer.read())
+        url = MIRRORS[path.partition("/")[0]] + path
+        with (
+            step(f"fetching {Path(path).name}"),
+            urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer,  # noqa: S310 - pinned
+        ):
+            archive.write_bytes(answer.read())
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
-        assert found == self.sha256, f"{url} has SHA-256 {found}"
+        assert found == sha256, f"{url} has SHA-256 {found}"
         run(["dpkg-deb", "--extract", archive, out])
+
+    try:
+        return cached(f"gpu-limit/packages/{Path(path).stem}-{sha256[:12]}", build)
+    except urllib.error.URLError as error:
+        pytest.skip(f"{path} cannot be had: {error}")

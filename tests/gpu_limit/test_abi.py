@@ -21,7 +21,7 @@ def test_the_library_is_fit_to_be_preloaded(arch: str) -> None:
         ("void *pthread_self(); void *more(void) { return pthread_self(); }", (), "it calls pthread_self"),
         ("void *dlopen(); void *more(void) { return dlopen(); }", (), "it calls dlopen"),
         ("void cuInit(); void more(void) { cuInit(); }", (), "it calls cuInit"),
-        ("", ("-Wl,--no-as-needed", "-lm"), "it needs libc.so.6 libm.so.6, not libc.so.6 alone"),
+        ("", ("-Wl,--no-as-needed", "-lm"), "it needs libm.so.6 libc.so.6, not libc.so.6 alone"),
         ("void more(void) {}", ("-fvisibility=default",), "its exports differ in"),
         ("", ("-Wl,-z,execstack",), "its stack is executable"),
         ("", ("-O0",), "dlsym calls glibc's instead of jumping to it"),

@@ -12,24 +12,11 @@ from pathlib import Path
 import pytest
 
 from images.arm64 import compiler, gpu_limit
-from tests.gpu_limit.archives import Package
+from tests.gpu_limit.archives import known, unpacked
 from tests.gpu_limit.rig import RELEASES, SOURCE
 from tests.lab.debian import ensure_packages
 from tests.lab.process import run
 
-CROSS = "main/c/cross-toolchain-base/libc6-arm64-cross_"
-LIBC = "main/g/glibc/libc6_"
-# By glibc and architecture. Ubuntu 18.04, 20.04, 22.04 and 24.04: of JetPack 4, 5, 6 and 7.
-GLIBCS = {
-    ("2.27", "amd64"): (f"{LIBC}2.27-3ubuntu1_amd64.deb", "1e1eb86fd646aa68f7144ec692b837b6b352d215880c6a2d0c92c19d36938427"),
-    ("2.27", "arm64"): (f"{CROSS}2.27-3ubuntu1cross1_all.deb", "3b7ac882761276bf76653dcf0bb31c1741aa56ec173092db4d7d4af5487962d3"),
-    ("2.31", "amd64"): (f"{LIBC}2.31-0ubuntu9_amd64.deb", "847a68e5f1ec2cd4e6fc191c5eaf0547445dd5c473c7617c068ba4441f63b292"),
-    ("2.31", "arm64"): (f"{CROSS}2.31-0ubuntu7cross1_all.deb", "a8ec67816102ebafdc62e43e407cd1e80a70f04e42a058a5922cd6426083b522"),
-    ("2.35", "amd64"): (f"{LIBC}2.35-0ubuntu3_amd64.deb", "ea9a27e0ebdd0cfc9c750d94f8074f3a35d1f97dcc77ae04c370fb498a6b6db2"),
-    ("2.35", "arm64"): (f"{CROSS}2.35-0ubuntu1cross3_all.deb", "32b6264502998dd170d21eff60b6686be8c682012df18e6cc9fdffcf42c5faae"),
-    ("2.39", "amd64"): (f"{LIBC}2.39-0ubuntu8_amd64.deb", "af36c7ac770770fe3d3c10e85d6bc538e76e57570ba7db7d397fb9f654783ef3"),
-    ("2.39", "arm64"): (f"{CROSS}2.39-0ubuntu8cross1_all.deb", "76547cb8a4d7f057e23dcade45a17fc0f3d5c2fa0d3ff125bca56f7c4ecd7a07"),
-}  # fmt: skip
 CUDA = {"2.27": "10.2", "2.31": "11.4", "2.35": "12.6", "2.39": "13.0"}
 LOADER = {"amd64": "lib64/ld-linux-x86-64.so.2", "arm64": "lib/ld-linux-aarch64.so.1"}
 PROGRAM = Path(__file__).with_name("lookups.c")
@@ -41,7 +28,7 @@ class Root:
 
     def __init__(self, path: Path, glibc: str, arch: str) -> None:
         self.path, self.arch = path, arch
-        files = Package("ubuntu", *GLIBCS[glibc, arch]).unpacked()
+        files = unpacked("glibc", f"{glibc}-{arch}")
         libraries = path / "lib"
         libraries.mkdir()
         for name in ("libc.so.6", "libdl.so.2", "libpthread.so.0", Path(LOADER[arch]).name):
@@ -91,10 +78,10 @@ class Root:
         )  # fmt: skip
 
 
-@pytest.fixture(params=GLIBCS, ids="-".join)
+@pytest.fixture(params=known("glibc"))
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
     """A glibc."""
-    return Root(tmp_path, *request.param)
+    return Root(tmp_path, *request.param.split("-"))
 
 
 def test_programs_are_limited_however_they_find_the_driver(root: Root) -> None:

@@ -14,17 +14,9 @@ from typing import Any
 import pytest
 
 from images.arm64 import compiler, gpu_limit
-from tests.gpu_limit.archives import Package
+from tests.gpu_limit.archives import known, unpacked
 from tests.lab.process import run
 
-DRIVERS = "non-free/n/nvidia-graphics-drivers"
-# By CUDA release: the newest drivers of Debian 11, 12 and 13, and the newest for CUDA 11.0.
-REAL = {
-    "11.0": (f"{DRIVERS}-tesla-450/libnvidia-tesla-450-cuda1_450.248.02-7~deb11u1_amd64.deb", "d2999eed13256afc50398cbe02638aa979f974c8e488a1a77de40c5d57d3d74f"),
-    "11.4": (f"{DRIVERS}/libcuda1_470.256.02-2_amd64.deb", "4a6d2dcd33042c215bd1ae4754504e487c39f56e8b7395f9c879b3e127e23de7"),
-    "12.2": (f"{DRIVERS}/libcuda1_535.261.03-1_amd64.deb", "de1e9ca34164a5983b3f752e6699cf1ad924790f1a843b7d582bab6f99206e1e"),
-    "12.4": (f"{DRIVERS}/libcuda1_550.163.01-2_amd64.deb", "8feff97aac61d6f27ded96a3c25b9e68025a680476e6072ff7eaf10623509135"),
-}  # fmt: skip
 # When a function got another variant, as cuda.h writes versions.
 VERSIONS = (2000, 3020, 4000, 6050, 9000, 10020, 11000, 11020, 11030, 11040, 12000, 12020, 12030, 12040)
 # 0: legacy by default; 1: legacy; 2: a default stream for each thread.
@@ -60,10 +52,10 @@ json.dump(answer, sys.stdout)
 """
 
 
-@pytest.fixture(params=REAL)
+@pytest.fixture(params=known("driver"))
 def libcuda(request: pytest.FixtureRequest) -> Path:
     """The driver's file."""
-    (found,) = (path for path in Package("debian", *REAL[request.param]).unpacked().rglob("libcuda.so.*.*.*"))
+    (found,) = unpacked("driver", request.param).rglob("libcuda.so.*.*.*")
     return found
 
 
