@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 from images.arm64 import compiler, gpu_limit
-from tests.gpu_limit.rig import Rig, simulated_driver
+from tests.gpu_limit.rig import Rig
 from tests.lab.process import run
+from tests.lab.workloads import libcuda
 
 ROUNDS = 7
 STARTS = 200
@@ -26,7 +27,7 @@ def main() -> int:
         program, ledger = Path(scratch, "program"), Path(scratch, "ledger")
         source = Path(__file__).with_suffix(".c")
         run([compiler.tool("gcc", "amd64"), "-O2", "-o", program, source, "-ldl"])
-        bare = Rig(simulated_driver("12.6"))
+        bare = Rig(libcuda("12.6"))
         limited = bare.but(library=gpu_limit.build("amd64"))
         ways = {
             "without the library": bare,

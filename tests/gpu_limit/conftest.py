@@ -4,16 +4,17 @@
 import pytest
 
 from images.arm64 import gpu_limit
-from tests.gpu_limit.rig import RELEASES, Rig, simulated_driver
+from tests.gpu_limit.rig import RELEASES, Rig
+from tests.lab.workloads import libcuda
 
 
 @pytest.fixture(params=RELEASES)
 def each(request: pytest.FixtureRequest) -> Rig:
     """Every CUDA release that a JetPack has."""
-    return Rig(simulated_driver(request.param), library=gpu_limit.build("amd64"))
+    return Rig(libcuda(request.param), library=gpu_limit.build("amd64"))
 
 
 @pytest.fixture
 def rig() -> Rig:
     """One release, where it makes no difference."""
-    return Rig(simulated_driver("12.6"), library=gpu_limit.build("amd64"))
+    return Rig(libcuda("12.6"), library=gpu_limit.build("amd64"))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs programs with the library preloaded, on a SIMULATED driver of a CUDA release."""
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -9,14 +8,10 @@ import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from images.arm64 import compiler, gpu_limit
-from tests.lab.paths import CHECKOUT, cached
-from tests.lab.process import run
+from tests.lab.paths import CHECKOUT
 
-SOURCE = Path(__file__).with_name("simulated_driver.c")
-# The CUDA of JetPack 4, 5, 6 and 7, as cuda.h writes versions.
-RELEASES = {"10.2": 10020, "11.4": 11040, "12.6": 12060, "13.0": 13000}
-GNU_HASH_SINCE = 12000  # drivers before have the older table only
+# The CUDA of JetPack 4, 5, 6 and 7.
+RELEASES = ("10.2", "11.4", "12.6", "13.0")
 PRELUDE = """
 import ctypes, os, sys
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
@@ -24,22 +19,6 @@ from tests.gpu_limit.cuda import *
 from tests.gpu_limit.cuda import driver
 start()
 """
-
-
-def simulated_driver(release: str, arch: str = "amd64") -> Path:
-    """Return the directory of the simulated libcuda.so.1."""
-    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]
-    hashes = "both" if RELEASES[release] >= GNU_HASH_SINCE else "sysv"
-    flags += [f"-DCUDA={RELEASES[release]}", f"-Wl,-soname,libcuda.so.1,--hash-style={hashes}"]
-    recipe = hashlib.sha256(SOURCE.read_bytes() + (gpu_limit.SOURCES / "driver_api.h").read_bytes())
-    entry = f"gpu-limit/simulated-driver-{release}-{arch}-{recipe.hexdigest()[:12]}"
-
-    def build(out: Path) -> None:
-        out.mkdir()
-        gcc = compiler.tool("gcc", arch)
-        run([gcc, *flags, "-o", out / "libcuda.so.1", SOURCE, "-ldl", "-lpthread"])
-
-    return cached(entry, build)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import pytest
 
 from images.arm64 import compiler, gpu_limit
 from tests.gpu_limit.archives import known, unpacked
-from tests.gpu_limit.rig import RELEASES, SOURCE
 from tests.lab.debian import ensure_packages
 from tests.lab.process import run
+from tests.lab.workloads import LIBCUDA_FLAGS, SOURCES
 
-CUDA = {"2.27": "10.2", "2.31": "11.4", "2.35": "12.6", "2.39": "13.0"}
+CUDA = {"2.27": 10020, "2.31": 11040, "2.35": 12060, "2.39": 13000}
 LOADER = {"amd64": "lib64/ld-linux-x86-64.so.2", "arm64": "lib/ld-linux-aarch64.so.1"}
 PROGRAM = Path(__file__).with_name("lookups.c")
 INSTALLED = Path("usr/lib/tegra-gpu-limit", gpu_limit.LIBRARY)
@@ -39,14 +39,11 @@ class Root:
         loader.parent.mkdir(exist_ok=True)
         if not loader.exists():
             shutil.copy(libraries / loader.name, loader)
-        version = RELEASES[CUDA[glibc]]
-        self._compile(
-            libraries / "libcuda.so.1", SOURCE,
-            *(f"-DCUDA={version}", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"),
-        )  # fmt: skip
+        driver = libraries / "libcuda.so.1"
+        self._compile(driver, SOURCES / "libcuda.c", f"-DCUDA={CUDA[glibc]}", *LIBCUDA_FLAGS)
         entry = f"-Wl,--dynamic-linker=/{LOADER[arch]}"
         self._compile(path / "lookups", PROGRAM, entry, "-rdynamic")
-        self._compile(path / "linked", PROGRAM, entry, "-rdynamic", "-DLINKED", libraries / "libcuda.so.1")
+        self._compile(path / "linked", PROGRAM, entry, "-rdynamic", "-DLINKED", driver)
 
     def _compile(self, out: Path, source: Path, *options: str | Path) -> None:
         # Linked to this glibc's own files, or it would need what only the compiler's has.

@@ -5,13 +5,14 @@ import re
 
 import pytest
 
-from tests.gpu_limit.rig import Rig, simulated_driver
+from tests.gpu_limit.rig import Rig
+from tests.lab.workloads import libcuda
 
 POOLS = ["11.4", "12.6", "13.0"]
 
 
 def pooled(release: str, rig: Rig) -> Rig:
-    return rig.but(driver=simulated_driver(release))
+    return rig.but(driver=libcuda(release))
 
 
 @pytest.mark.parametrize(

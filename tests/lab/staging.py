@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests import boards
-from tests.lab import ssh
+from tests.lab import ssh, workloads
 from tests.lab.images import USER
 
 HERE = Path(__file__).parent
@@ -57,7 +57,13 @@ def own_files(stage: Path, lab: str, name: str) -> str:
     return ssh.make_key(stage / "etc/ssh/ssh_host_ed25519_key", name)
 
 
-def tegra(stage: Path, fixture: boards.Fixture, state: boards.State, tree: str = "") -> None:
+def tegra(
+    stage: Path,
+    fixture: boards.Fixture,
+    state: boards.State,
+    tree: str = "",
+    arch: str = workloads.DEFAULT_ARCH,
+) -> None:
     """Stage a simulated Tegra: what is mounted (sys, dev, proc) below `tree`, the rest at its place."""
     root = stage / ".build"
     boards.build(fixture, root, state=state, nodes="char")
@@ -68,5 +74,9 @@ def tegra(stage: Path, fixture: boards.Fixture, state: boards.State, tree: str =
     if tree:
         shutil.rmtree(root)
     else:
+        # A library that programs can load, with the board's facts behind it.
+        facts = root / fixture.library_dir.lstrip("/") / "libcuda.so.1.1"
+        program = workloads.libcuda(fixture.cuda, arch) / "libcuda.so.1"
+        facts.write_bytes(program.read_bytes() + b"\n" + facts.read_bytes())
         shutil.copytree(root, stage, symlinks=True, dirs_exist_ok=True)
         shutil.rmtree(root)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIMULATED workloads: images of pause and of NVIDIA's deviceQuery sample, with programs of the lab's own."""
+"""SIMULATED workloads: images of pause and of NVIDIA's deviceQuery sample, and CUDA's driver."""
 
 import hashlib
 import tarfile
 from pathlib import Path
 
-from images.arm64 import compiler
+from images.arm64 import compiler, gpu_limit
 from tests.lab import archive
 from tests.lab.debian import EXCLUDED, mmdebstrap
 from tests.lab.engine import LABEL
@@ -14,6 +14,10 @@ from tests.lab.process import run, step
 
 DEFAULT_ARCH = "amd64"  # of container boards
 SOURCES = Path(__file__).parent / "simulated_workloads"
+LIBCUDA_FLAGS = (
+    *("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"),
+    "-Wl,-soname,libcuda.so.1",
+)
 # The name that a kubelet of Kubernetes 1.20 asks for.
 PAUSE_IMAGE = "k8s.gcr.io/pause:3.2"
 DEVICE_QUERY_REPOSITORY = "device-query-sim"
@@ -36,8 +40,29 @@ def device_query_image() -> str:
     return f"{DEVICE_QUERY_REPOSITORY}:{_recipe()}"
 
 
+def libcuda(release: str, arch: str = DEFAULT_ARCH) -> Path:
+    """Return the directory of the SIMULATED libcuda.so.1 of a CUDA release, such as `12.6`."""
+    major, _, minor = release.partition(".")
+    # Drivers before CUDA 12 have the older table of symbols only.
+    hashes = "both" if int(major) >= 12 else "sysv"
+    source, api = SOURCES / "libcuda.c", gpu_limit.SOURCES / "driver_api.h"
+    recipe = hashlib.sha256(source.read_bytes() + api.read_bytes() + " ".join(LIBCUDA_FLAGS).encode())
+
+    def build(out: Path) -> None:
+        out.mkdir()
+        flags = [
+            *LIBCUDA_FLAGS,
+            f"-DCUDA={int(major) * 1000 + int(minor) * 10}",
+            f"-Wl,--hash-style={hashes}",
+        ]
+        gcc = compiler.tool("gcc", arch)
+        run([gcc, *flags, "-o", out / "libcuda.so.1", source, "-ldl", "-lpthread"])
+
+    return cached(f"workloads/libcuda-{release}-{arch}-{recipe.hexdigest()[:12]}", build)
+
+
 def _recipe() -> str:
-    parts = (Path(__file__), Path(archive.__file__), *sorted(SOURCES.glob("*.c")))
+    parts = (Path(__file__), Path(archive.__file__), SOURCES / "pause.c", SOURCES / "device_query.c")
     return hashlib.sha256(b"\0".join(part.read_bytes() for part in parts)).hexdigest()[:12]
 
 

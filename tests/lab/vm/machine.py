@@ -123,7 +123,7 @@ def create(
     _until_agent(machine.qemu, READY_SECONDS)
     with staging.directory() as stage:
         host_key = staging.own_files(stage, lab, name)
-        staging.tegra(stage, fixture, state)
+        staging.tegra(stage, fixture, state, arch=disk.ARCH)
         _own_network(stage, name, address)
         _own_defaults(stage)
         machine.exec("date", "--set", f"@{time.time():.3f}")

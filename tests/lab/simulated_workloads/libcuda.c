@@ -4,21 +4,27 @@
  * (-DCUDA=10020, 11040, 12060, 13000), with the functions that release has. What it does on purpose:
  * its own functions call each other through the loader, it asks dlsym for its own cuInit, pools take memory in
  * steps of 32 MiB and give it back at a synchronisation, graphs take theirs at the first launch.
+ *
+ * On a virtual board the facts of tests/boards/userland.py stand behind it in the same file: cuInit opens the
+ * device nodes that they name, and there is no GPU without them.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "../../plugin/gpu_limit/driver_api.h"
+#include "../../../plugin/gpu_limit/driver_api.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define MIB ((size_t)1 << 20)
 #define POOL_STEP (32 * MIB)
 #define PITCH 512
 
-enum { INVALID_VALUE = 1, NOT_INITIALIZED = 3, INVALID_CONTEXT = 201, INVALID_HANDLE = 400 };
+enum { INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_CONTEXT = 201, INVALID_HANDLE = 400 };
 
 struct context {
     int users;
@@ -63,10 +69,31 @@ static __thread CUcontext current;
 static struct pool default_pool;
 static size_t graph_reserved;
 
+/* The GPU has the board's memory. */
 static size_t total(void)
 {
     const char *mib = getenv("SIMULATED_GPU_MIB");
-    return (mib ? (size_t)atol(mib) : 4096) * MIB;
+    return mib ? (size_t)atol(mib) * MIB : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Open the nodes that this file's own facts name. */
+static CUresult open_nodes(void)
+{
+    Dl_info here;
+    char line[256];
+    CUresult result = CUDA_SUCCESS;
+    FILE *file = dladdr(&blocks, &here) ? fopen(here.dli_fname, "r") : NULL;
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        int node = strncmp(line, "open=/", 6) == 0 ? open(line + 5, O_RDWR | O_CLOEXEC) : -2;
+        if (node == -1)
+            result = NO_DEVICE;
+        else if (node >= 0)
+            close(node);
+    }
+    if (file)
+        fclose(file);
+    return result;
 }
 
 /* What the driver really has given, for tests: all of the device, in bytes. */
@@ -149,7 +176,7 @@ EXPORT CUresult cuInit(unsigned flags)
             self = cuInit;
         return self(0);
     }
-    return CUDA_SUCCESS;
+    return open_nodes();
 }
 
 EXPORT CUresult cuDriverGetVersion(int *version)
