@@ -289,6 +289,8 @@ CHOSEN: dict[str, tuple[str, Any]] = {
     "device_list_strategy": ("cdi-cri,envvar", ("envvar", "cdi-cri")),
     "device_id_strategy": ("index", "index"),
     "pass_device_specs": ("false", False),
+    "gpu_limit_dir": ("/run/limit", Path("/run/limit")),
+    "gpu_limit_library": ("/opt/limit.so", Path("/opt/limit.so")),
 }
 
 
