@@ -9,7 +9,7 @@ Each command imports what it needs itself: `detect` does not need gRPC, and `run
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,19 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
         expected, unexpected = failures.split(OSError)
         if unexpected or not expected:
             raise
-        for failure in expected.exceptions:
+        for failure in _leaves(expected):
             _complain(str(failure))
         return EXIT_FAILED
     return code
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    """What a group of groups holds."""
+    if isinstance(error, ExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ from tegra_device_plugin.kubelet import registration, sockets
 from tegra_device_plugin.kubelet.registration import Facts, GiveWay, Register, State, Wait
 from tegra_device_plugin.kubelet.server import Endpoint
 from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.sharing.offer import Served
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
@@ -41,7 +42,7 @@ class Registrar:
 
     def __init__(
         self,
-        resource: str,
+        served: Served,
         directory: Path,
         watch: DirectoryWatch,
         advertised: Advertised,
@@ -56,7 +57,8 @@ class Registrar:
         self.looked_at = _now()
         self._directory = directory
         self._watch = watch
-        self._resource = resource
+        self._served = served
+        self._resource = served.resource
         self._kubelet_socket = directory / sockets.KUBELET_SOCKET
         self._advertised = advertised
         self._counted = counted
@@ -140,7 +142,7 @@ class Registrar:
             self._say_waiting(f"nobody listens on {self._kubelet_socket}")
             self._state = registration.unheard(self._state, _now())
             return
-        endpoint = Endpoint(self._directory, self._resource, self._advertised, self._counted, self.wake)
+        endpoint = Endpoint(self._directory, self._served, self._advertised, self._counted, self.wake)
         try:
             await endpoint.start()
             await self._call(endpoint, register.kubelet, pause)

@@ -9,11 +9,9 @@ from pathlib import Path
 from tegra_device_plugin.kubelet import sockets
 from tegra_device_plugin.kubelet.registrar import Registrar
 from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.sharing.offer import Served
 from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
-
-_Key = tuple[str, bool]
-"""A resource, and whether it acts at the start of containers: the kubelet is told that when it registers."""
 
 
 class Registrars:
@@ -23,7 +21,7 @@ class Registrars:
         self._directory = directory
         self._advertised = advertised
         self._counted = counted
-        self._running: dict[_Key, tuple[Registrar, asyncio.Task[None]]] = {}
+        self._running: dict[Served, tuple[Registrar, asyncio.Task[None]]] = {}
         self._was_registered = False
         self._wake = asyncio.Event()
         advertised.on_publish = self._wake.set
@@ -59,23 +57,23 @@ class Registrars:
 
     async def _follow(self, tasks: asyncio.TaskGroup, watch: DirectoryWatch) -> None:
         """Begin with what is new in the offers, after the end of what is not in them any more."""
-        offered = {(offer.resource, offer.acts_at_start) for offer in self._advertised.offers.values()}
+        offered = {offer.served for offer in self._advertised.offers.values()}
         self._was_registered |= any(one.was_registered for one in self._all)
-        gone = [self._running.pop(key)[1] for key in self._running.keys() - offered]
+        gone = [self._running.pop(served)[1] for served in self._running.keys() - offered]
         for task in gone:
             task.cancel()
         if gone:
             await asyncio.wait(gone)
-        for key in sorted(offered - self._running.keys()):
+        for served in sorted(offered - self._running.keys()):
             registrar = Registrar(
-                key[0],
+                served,
                 self._directory,
                 watch,
                 self._advertised,
                 self._counted,
                 was_registered=self._was_registered,
             )
-            self._running[key] = registrar, tasks.create_task(registrar.run())
+            self._running[served] = registrar, tasks.create_task(registrar.run())
 
     @property
     def _all(self) -> list[Registrar]:

@@ -18,7 +18,7 @@ from grpc import aio
 from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet import sockets
 from tegra_device_plugin.sharing.advertised import Advertised
-from tegra_device_plugin.sharing.offer import Grant, Ids, Offer, RefusedRequestError, brief
+from tegra_device_plugin.sharing.offer import Grant, Ids, Offer, RefusedRequestError, Served, brief
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.system.directorywatch import Identity
@@ -65,7 +65,6 @@ def _container(grant: Grant) -> api.ContainerAllocateResponse:
 
 class Endpoint:
     """One socket on which a kubelet finds the plugin, for one resource.
-
     `on_change` is called when a stream opens or ends. `streams` counts the open ListAndWatch streams;
     `dialled` tells whether there was ever one.
     """
@@ -73,12 +72,12 @@ class Endpoint:
     def __init__(
         self,
         directory: Path,
-        resource: str,
+        served: Served,
         advertised: Advertised,
         counted: Counters,
         on_change: Callable[[], None],
     ) -> None:
-        self.resource = resource
+        self.resource = served.resource
         self.name = sockets.new_name()
         self.path = directory / self.name
         self.identity: Identity | None = None
@@ -89,6 +88,7 @@ class Endpoint:
         self._counted = counted
         self._on_change = on_change
         self._stopping = False
+        self._served = served
         handlers = self._handlers()
         # What is announced is what is implemented: a kubelet calls neither of them otherwise.
         self.options = api.DevicePluginOptions(
@@ -137,8 +137,7 @@ class Endpoint:
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch, api.Empty.FromString),
             "Allocate": grpc.unary_unary_rpc_method_handler(self._allocate, api.AllocateRequest.FromString),
         }
-        offer = self._advertised.offers.get(self.resource)
-        if offer and offer.acts_at_start:
+        if self._served.acts_at_start:
             handlers["PreStartContainer"] = grpc.unary_unary_rpc_method_handler(
                 self._pre_start_container,
                 api.PreStartContainerRequest.FromString,
@@ -157,7 +156,7 @@ class Endpoint:
         try:
             while not self._stopping:
                 next_look = self._advertised.next_look
-                offer = self._advertised.offers.get(self.resource)
+                offer = self._current()
                 if offer is None:
                     return
                 if (offer.ids, offer.healthy) != sent:
@@ -218,7 +217,12 @@ class Endpoint:
             )
 
     def _offer(self) -> Offer:
-        offer = self._advertised.offers.get(self.resource)
+        offer = self._current()
         if offer is None:
-            raise RefusedRequestError(f"{self.resource}: not offered on this node any more")
+            raise RefusedRequestError(f"{self.resource}: not offered in this way any more")
         return offer
+
+    def _current(self) -> Offer | None:
+        """The offer, unless it is one that this endpoint was not registered for."""
+        offer = self._advertised.offers.get(self.resource)
+        return offer if offer and offer.served == self._served else None

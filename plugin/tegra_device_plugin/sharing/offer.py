@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Verdict
@@ -67,6 +67,16 @@ class Companion:
     but_whole: bool = False
 
 
+class Served(NamedTuple):
+    """What a kubelet is told of an offer when it is registered, and once only.
+
+    `acts_at_start`: the kubelet has to call before each start of a container.
+    """
+
+    resource: str
+    acts_at_start: bool
+
+
 @dataclass(frozen=True)
 class Offer:
     """One extended resource of the node."""
@@ -118,9 +128,9 @@ class Offer:
             yield f"unhealthy: {self.reason}{detail}"
 
     @property
-    def acts_at_start(self) -> bool:
-        """Whether something has to be done before each start of a container."""
-        return self.limit is not None or self.companion is not None
+    def served(self) -> Served:
+        """What is to be registered for it."""
+        return Served(self.resource, self.limit is not None or self.companion is not None)
 
     def grant_for(self, asked: Sequence[str]) -> Grant:
         """Give what a container with these devices gets."""
