@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ from tegra_device_plugin.sharing import ledger
 
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet
+from tests.conformance.node import Node
 from tests.conformance.plugin import Plugin
 from tests.conformance.test_registration import alive, plugin_sockets
 
@@ -30,30 +29,6 @@ REPLICAS = "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}"
 UNITS = "units: {memoryTotal: 6Gi, contextOverhead: 10Mi}"
 
 one_generation = pytest.mark.parametrize("generation", ["1.37"])
-
-
-class Node:
-    """The plugin's files on a node: configuration, library, and what containers mount."""
-
-    def __init__(self, place: Path) -> None:
-        self.config = place / "config.yaml"
-        self.library = place / "libtegra-gpu-limit.so"
-        self.limit = place / "limit"
-        own = Path(sys.executable).read_bytes()[:20]
-        self.library.write_bytes(own[:16] + struct.pack("<H", 3) + own[18:] + bytes(100))
-
-    def share(self, sharing: str) -> None:
-        """Write the configuration."""
-        self.config.write_text(f"version: v1\nsharing: {{{sharing}}}\n")
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The plugin's command line."""
-        return (
-            f"--config={self.config}",
-            f"--gpu-limit-dir={self.limit}",
-            f"--gpu-limit-library={self.library}",
-        )
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -28,21 +27,19 @@ _START_SECONDS = 5.0
 _GRACE_SECONDS = 1.0
 _STOP_SECONDS = 2.0
 
-# Devices that are made into objects at once: 100,000 of them take tens of megabytes.
-_BATCH = 1000
-
 logger = logging.getLogger(__name__)
 
 
 def device_list(ids: Ids, healthy: bool) -> bytes:
     """Give the ListAndWatchResponse of these devices, serialised."""
-    health = "Healthy" if healthy else "Unhealthy"
-    devices = (api.Device(ID=id_, health=health) for id_ in ids)
-    # Messages one after the other are one message with all their devices (protobuf, "Last One Wins").
-    parts = []
-    while batch := list(itertools.islice(devices, _BATCH)):
-        parts.append(api.ListAndWatchResponse(devices=batch).SerializeToString())
-    return b"".join(parts)
+    # Messages one after the other are one message with all their devices (protobuf.dev, Last One Wins). One
+    # object that is written again and again takes a third of the time of 100,000, and less memory.
+    one = api.ListAndWatchResponse(devices=[api.Device(health="Healthy" if healthy else "Unhealthy")])
+    device, message = one.devices[0], bytearray()
+    for id_ in ids:
+        device.ID = id_
+        message += one.SerializeToString()
+    return bytes(message)
 
 
 @functools.lru_cache(maxsize=4)  # half the time of an Allocate would go into making the same message again
