@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tegra_device_plugin.board import cdi, health
 from tegra_device_plugin.board.detection import Detection, detect
@@ -13,10 +14,11 @@ from tegra_device_plugin.board.health import Hysteresis, Sample, Verdict
 from tegra_device_plugin.config.settings import Settings
 from tegra_device_plugin.sharing.advertised import Advertised
 from tegra_device_plugin.sharing.offer import make_offers
-from tegra_device_plugin.sharing.units import Units
 from tegra_device_plugin.system import waiting
-from tegra_device_plugin.system.quantity import MIB, render
 from tegra_device_plugin.system.sensor import Sensor
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.sharing.units import Units
 
 READ_DEADLINE_SECONDS = 3.0
 # A healthy GPU is searched anew now and then, for device nodes that came late. About a minute.
@@ -151,6 +153,7 @@ def _provide_limit(settings: Settings, units: Units, found: Detection) -> Verdic
     Gives why no container's memory can be limited here, None if all is well.
     """
     from tegra_device_plugin.sharing import limitfiles  # noqa: PLC0415 - only with units
+    from tegra_device_plugin.system.quantity import MIB, render  # noqa: PLC0415 - the same
 
     there = found.gpu.memory_bytes
     if there is not None and units.memory_total > there:

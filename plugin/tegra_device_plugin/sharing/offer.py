@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tegra_device_plugin.board import cdi
@@ -127,7 +128,7 @@ class Offer:
             detail = f": {self.detail}" if self.detail else ""
             yield f"unhealthy: {self.reason}{detail}"
 
-    @property
+    @cached_property
     def served(self) -> Served:
         """What is to be registered for it."""
         return Served(self.resource, self.limit is not None or self.companion is not None)

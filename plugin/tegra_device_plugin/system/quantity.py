@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-_QUANTITY = re.compile(r"([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)(?:([kMGTPE]|[KMGTPE]i)|e([0-9]{1,2}))?")
-_SUFFIXES = {"": 1, "k": 1000} | {
+_QUANTITY = re.compile(r"([+-]?[0-9]{1,20})(?:\.([0-9]{1,20}))?(?:([kMGTPE]|[KMGTPE]i)|e([0-9]{1,2}))?")
+_SUFFIXES: dict[str, int] = {"": 1, "k": 1000} | {
     f"{letter}{binary}": base**power
     for power, letter in enumerate("KMGTPE", start=1)
     for binary, base in (("i", 1024), ("", 1000))
@@ -21,12 +20,14 @@ def parse(text: str) -> int:
     found = _QUANTITY.fullmatch(text)
     if not found:
         raise ValueError("a quantity of bytes is needed, such as 256Mi")
-    number, suffix, exponent = found.groups(default="")
+    whole, decimals, suffix, exponent = found.groups(default="")
+    # Without `fractions`, which brings `decimal` along.
     scale: int = _SUFFIXES[suffix] * 10 ** int(exponent or 0)
-    exact = Fraction(number) * scale
-    if exact.denominator != 1:
+    below: int = 10 ** len(decimals)
+    size, rest = divmod(int(whole + decimals) * scale, below)
+    if rest:
         raise ValueError("a whole number of bytes is needed")
-    return exact.numerator
+    return size
 
 
 def render(size: int) -> str:
