@@ -95,7 +95,8 @@ class BoardWatch:
         self.looked_at = asyncio.get_running_loop().time()
         if self.detection and self.detection.gpu.state != "absent":
             verdict = self._judge(seen.flaw if seen else None)
-            self._note_limit(seen.limit_flaw if seen else None)
+            if seen:
+                self._note_limit(seen.limit_flaw)
             nodes = self.detection.gpu.device_nodes
             self._advertised.publish(make_offers(settings, nodes, verdict, self._limit_flaw))
 

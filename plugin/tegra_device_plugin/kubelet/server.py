@@ -62,6 +62,7 @@ def _container(grant: Grant) -> api.ContainerAllocateResponse:
 
 class Endpoint:
     """One socket on which a kubelet finds the plugin, for one resource.
+
     `on_change` is called when a stream opens or ends. `streams` counts the open ListAndWatch streams;
     `dialled` tells whether there was ever one.
     """
