@@ -232,7 +232,8 @@ async def test_one_resources_fault_is_not_the_others(kubelet: FakeKubelet, start
         await until_offered(kubelet, core=100, memory=24)
         core = kubelet.clients[CORE].path
         kubelet.clients[MEMORY].path.unlink()
-        await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory")
+        # By an event: without one, the next look is after 5 s.
+        await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory", seconds=4)
         await until_offered(kubelet, core=100, memory=24)
         assert kubelet.requests[2].resource_name == MEMORY
         assert kubelet.clients[CORE].path == core
