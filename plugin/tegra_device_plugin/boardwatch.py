@@ -5,21 +5,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tegra_device_plugin.board import cdi, health
 from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.health import Hysteresis, Sample, Verdict
 from tegra_device_plugin.config.settings import Settings
 from tegra_device_plugin.sharing.advertised import Advertised
-from tegra_device_plugin.sharing.offer import make_offer
+from tegra_device_plugin.sharing.offer import make_offers
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.sensor import Sensor
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.sharing.units import Units
 
 READ_DEADLINE_SECONDS = 3.0
 # A healthy GPU is searched anew now and then, for device nodes that came late. About a minute.
 LOOKS_PER_DETECTION = 12
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look shows. A flaw is why no container can have the GPU, or memory of it, as was asked for."""
+
+    detection: Detection
+    sample: Sample | None = None
+    flaw: Verdict | None = None
+    limit_flaw: Verdict | None = None
 
 
 class BoardWatch:
@@ -39,6 +54,7 @@ class BoardWatch:
         self._hysteresis = Hysteresis()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._looks = 0
+        self._limit_flaw: Verdict | None = None
         self._wake = asyncio.Event()
 
     @property
@@ -65,21 +81,24 @@ class BoardWatch:
         all_well = self.verdict is not None and self.verdict.healthy and self._hysteresis.settled
         search = not all_well or self._looks % LOOKS_PER_DETECTION == 0
         self._looks += 1
-        flaw: Verdict | None = None
+        seen: Look | None = None
         try:
-            found, self.sample, flaw = await self._sensor.read(lambda: _look(settings, known, search))
+            seen = await self._sensor.read(lambda: _look(settings, known, search))
         except (OSError, TimeoutError) as error:
             # Not seen is not healthy: a pod on a dead GPU is worse than a pod that waits.
             logger.warning("cannot look at the board: %s", error or "the read hangs")
-            self.sample = None
         else:
-            if found != known:
-                _tell(found)
-            self.detection = found
+            if seen.detection != known:
+                _tell(seen.detection)
+            self.detection = seen.detection
+        self.sample = seen.sample if seen else None
         self.looked_at = asyncio.get_running_loop().time()
         if self.detection and self.detection.gpu.state != "absent":
-            verdict = self._judge(flaw)
-            self._advertised.publish(make_offer(settings, self.detection.gpu.device_nodes, verdict))
+            verdict = self._judge(seen.flaw if seen else None)
+            if seen:
+                self._note_limit(seen.limit_flaw)
+            nodes = self.detection.gpu.device_nodes
+            self._advertised.publish(make_offers(settings, nodes, verdict, self._limit_flaw))
 
     def _judge(self, flaw: Verdict | None) -> Verdict:
         """Give the verdict: first on the GPU, then on what else a container would lack."""
@@ -93,18 +112,26 @@ class BoardWatch:
             logger.log(level, "the GPU is %s: %s: %s", state, now.reason, now.detail)
         return now
 
+    def _note_limit(self, flaw: Verdict | None) -> None:
+        if flaw and flaw != self._limit_flaw:
+            logger.warning("memory of the GPU is not given out: %s: %s", flaw.reason, flaw.detail)
+        self._limit_flaw = flaw
 
-def _look(
-    settings: Settings, known: Detection | None, search: bool
-) -> tuple[Detection, Sample | None, Verdict | None]:
+
+def _look(settings: Settings, known: Detection | None, search: bool) -> Look:
     """Read the board. Of a vanished GPU the last detection is kept: its sample tells what is missing."""
     root = settings.host_root
     found = detect(root) if known is None or search else known
     if known and known.gpu.state != "absent" and found.gpu.state == "absent":
         found = known
     if found.gpu.state == "absent":
-        return found, None, None
-    return found, health.sample(root, found.gpu), _provide_cdi(settings, found)
+        return Look(found)
+    return Look(
+        found,
+        health.sample(root, found.gpu),
+        _provide_cdi(settings, found),
+        _provide_limit(settings, settings.units, found) if settings.units else None,
+    )
 
 
 def _provide_cdi(settings: Settings, found: Detection) -> Verdict | None:
@@ -118,6 +145,25 @@ def _provide_cdi(settings: Settings, found: Detection) -> Verdict | None:
         cdi.write(settings.host_root, found.gpu.device_nodes)
     except OSError as error:
         return Verdict(False, "cdi-missing", f"no CDI spec, so no container can have it: {error}")
+    return None
+
+
+def _provide_limit(settings: Settings, units: Units, found: Detection) -> Verdict | None:
+    """Put the files of the memory limit in their place before the offer that mounts them.
+
+    Gives why no container's memory can be limited here, None if all is well.
+    """
+    from tegra_device_plugin.sharing import limitfiles  # noqa: PLC0415 - only with units
+    from tegra_device_plugin.system.quantity import MIB, render  # noqa: PLC0415 - the same
+
+    there = found.gpu.memory_bytes
+    if there is not None and units.memory_total > there:
+        sold, has = render(units.memory_total), render(there // MIB * MIB)
+        return Verdict(False, "memory-total", f"memoryTotal is {sold}, but the board has {has}: sell less")
+    try:
+        limitfiles.provide(settings.gpu_limit_dir, settings.gpu_limit_library)
+    except OSError as error:
+        return Verdict(False, "limit-missing", f"no container's memory could be limited: {error}")
     return None
 
 

@@ -7,8 +7,9 @@ Each command imports what it needs itself: `detect` does not need gRPC, and `run
 # ruff: noqa: PLC0415 - see above
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,19 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
         expected, unexpected = failures.split(OSError)
         if unexpected or not expected:
             raise
-        for failure in expected.exceptions:
+        for failure in _leaves(expected):
             _complain(str(failure))
         return EXIT_FAILED
     return code
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    """What a group of groups holds."""
+    if isinstance(error, ExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,9 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Every option is also an environment variable and a key of the file's flags.plugin; "
         "the flag wins over the variable, and the variable over the file.",
     )
-    run.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings in NVIDIA's `version: v1` format; CONFIG_FILE"
-    )
+    _add_config(run, "settings in NVIDIA's `version: v1` format; CONFIG_FILE")
     for option in config.OPTIONS:
         run.add_argument(option.flag, metavar=option.metavar, help=f"{option.help}; {option.variable}")
     run.set_defaults(command=_run)
@@ -73,9 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
     labels = commands.add_parser("labels", help="print the node labels that describe the GPU")
     _add_host_root(labels)
-    labels.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings of `run`, for the labels on sharing"
-    )
+    _add_config(labels, "settings of `run`, for the labels on sharing")
     labels.add_argument(
         "--output",
         choices=("text", "json", "nfd"),
@@ -94,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SOCKET",
         help="the kubelet's socket (default: /var/lib/kubelet/pod-resources/kubelet.sock)",
     )
+    _add_config(holders, "settings of `run`, which name the resource whose memory is limited; CONFIG_FILE")
     holders.add_argument("--output", choices=("text", "json"), default="text")
     holders.set_defaults(command=_holders)
 
@@ -122,14 +129,23 @@ def _add_host_root(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_config(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help=text)
+
+
+def _config_file(options: argparse.Namespace) -> Path | None:
+    named: Path | None = options.config
+    variable = os.environ.get("CONFIG_FILE")
+    return named or (Path(variable) if variable else None)
+
+
 def _run(options: argparse.Namespace, signals: Signals | None) -> int:
     import asyncio
-    import os
 
     from tegra_device_plugin.config.watch import ConfigWatch
     from tegra_device_plugin.daemon import Daemon
 
-    file = options.config or (Path(os.environ["CONFIG_FILE"]) if os.environ.get("CONFIG_FILE") else None)
+    file = _config_file(options)
     flags = {option.field: getattr(options, option.field) for option in config.OPTIONS}
     configuration = ConfigWatch(file, lambda: config.load(file, os.environ, flags)[0])
     asyncio.run(Daemon(configuration, signals or Signals()).run())
@@ -165,10 +181,12 @@ def _labels(options: argparse.Namespace) -> int:
     settings, _ = config.load(options.config, {}, {})
     detection = detect(options.host_root)
     telemetry = jtop.read_once(options.host_root)
+    units = settings.units
     found = labels.node_labels(
         detection,
-        replicas=settings.sharing.replicas,
-        renamed=settings.sharing.renamed,
+        replicas=None if units else settings.sharing.replicas,
+        renamed=config.DEFAULT_RESOURCE not in units.resources if units else settings.sharing.renamed,
+        memory_unit=units.memory_unit if units else None,
         power_mode=telemetry.power_mode if telemetry else None,
     )
     text = labels.render(found, options.output)
@@ -184,23 +202,56 @@ def _holders(options: argparse.Namespace) -> int:
 
     from tegra_device_plugin.kubelet import holders
 
+    try:
+        settings, _ = config.load(_config_file(options), os.environ, {})
+    except config.ConfigError as error:  # who holds what is asked for most when something is wrong
+        settings = config.Settings()
+        for problem in error.problems:
+            _complain(f"limits are not shown: {problem}")
     found = holders.list_holders(options.pod_resources or holders.SOCKET)
+    limits = [_memory_limit_mib(settings, one.resource, one.device) for one in found]
     if options.output == "json":
         import json
 
-        _say(json.dumps({"holders": [dataclasses.asdict(one) for one in found]}, indent=2))
+        held = [
+            dataclasses.asdict(one) | {"memory_limit_mib": limit}
+            for one, limit in zip(found, limits, strict=True)
+        ]
+        _say(json.dumps({"holders": held}, indent=2))
         return EXIT_OK
     if not found:
         _say("no container of this node holds a device")
-    for one in found:
-        _say(f"{one.namespace}/{one.pod} {one.container} {one.resource} {one.device}")
+    for one, limit in zip(found, limits, strict=True):
+        devices = one.device if one.count == 1 else f"{one.count} devices"
+        memory = "" if limit is None else f", {limit} MiB"
+        _say(f"{one.namespace}/{one.pod} {one.container} {one.resource} {devices}{memory}")
     return EXIT_OK
+
+
+def _memory_limit_mib(settings: config.Settings, resource: str, device: str) -> int | None:
+    """The GPU memory in MiB that the container with this device may use, by its ledger; None: not limited."""
+    if not settings.units or resource != settings.units.memory.name:
+        return None
+    from tegra_device_plugin.sharing import ledger, memorylimit
+    from tegra_device_plugin.system.quantity import MIB
+
+    try:
+        return ledger.read(memorylimit.ledger_path(settings.gpu_limit_dir, [device])).limit // MIB
+    except (OSError, ValueError):  # held, but never started
+        return None
 
 
 def _config_check(options: argparse.Namespace) -> int:
     settings, notes = config.load(options.file, {}, {})
     sharing = settings.sharing
-    _say(f"{options.file}: good: {sharing.replicas} x {settings.resource}")
+    if settings.units:
+        from tegra_device_plugin.sharing import units
+
+        counts = units.counts(settings.units)
+        _say(f"{options.file}: good: {', '.join(f'{count} x {name}' for name, count in counts.items())}")
+        _say("\n".join(units.promises(settings.units)))
+    else:
+        _say(f"{options.file}: good: {sharing.replicas} x {settings.resource}")
     if sharing.replicas > 1:
         limit = "one per container" if sharing.fail_requests_greater_than_one else "any number per container"
         _say(f"the GPU is shared by time-slicing, {limit}; memory is not divided")

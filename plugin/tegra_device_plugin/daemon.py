@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import ConfigError
 from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.kubelet.registrar import Registrar
+from tegra_device_plugin.kubelet.registrars import Registrars
 from tegra_device_plugin.sharing.advertised import Advertised
 from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system import log
@@ -46,16 +46,16 @@ class Daemon:
         """Start all parts, wait for the end of this life, end all parts."""
         settings, advertised = self._settings, Advertised()
         board = BoardWatch(settings, advertised)
-        registrar = Registrar(settings.device_plugin_dir, advertised, self._counted)
+        registrars = Registrars(settings.device_plugin_dir, advertised, self._counted)
         jtop = JtopProbe(settings.host_root)
         async with AsyncExitStack() as stack:
             if settings.metrics_address:
                 from tegra_device_plugin.telemetry import httpd, pages  # noqa: PLC0415 - most of a start is imports
 
-                views = pages.Pages(board, registrar, advertised, jtop, self._counted).by_path()
+                views = pages.Pages(board, registrars, advertised, jtop, self._counted).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            parts = (board.run(), registrar.run(), self._follow_configuration(board), jtop.run())
+            parts = (board.run(), registrars.run(), self._follow_configuration(board), jtop.run())
             running = [tasks.create_task(part) for part in parts]
             await self._life_over.wait()
             for task in running:

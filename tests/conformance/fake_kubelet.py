@@ -167,12 +167,20 @@ class FakeKubelet:
         """Break the connection, as a fault of either side would; the kubelet goes on."""
         await self.client.channel.close()
 
-    async def allocate(self, *containers: Sequence[str]) -> api.AllocateResponse:
-        """Ask for devices, one list of ids per container."""
+    async def allocate(self, *containers: Sequence[str], resource: str | None = None) -> api.AllocateResponse:
+        """Ask for devices of a resource (the only one), one list of ids per container."""
         request = api.AllocateRequest(
             container_requests=[api.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
         )
-        return await call(self.client.channel, "Allocate", request, api.AllocateResponse)
+        client = self.clients[resource] if resource else self.client
+        return await call(client.channel, "Allocate", request, api.AllocateResponse)
+
+    async def start_container(self, resource: str, ids: Sequence[str]) -> None:
+        """Do what comes before each start of a container: a call, if the resource has asked for it."""
+        client = self.clients[resource]
+        if client.options.pre_start_required:
+            request = api.PreStartContainerRequest(devices_ids=ids)
+            await call(client.channel, "PreStartContainer", request, api.PreStartContainerResponse)
 
     async def _register(
         self, request: api.RegisterRequest, context: aio.ServicerContext[Any, Any]

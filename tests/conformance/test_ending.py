@@ -16,12 +16,12 @@ import pytest
 from tegra_device_plugin.config import settings
 from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.daemon import Daemon
-from tegra_device_plugin.kubelet import sockets
 from tegra_device_plugin.signals import Signals
 
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import Plugin, running
+from tests.conformance.test_registration import alive, plugin_sockets
 
 pytestmark = pytest.mark.parametrize("generation", ["1.37"])
 
@@ -42,6 +42,11 @@ def signals() -> Iterator[Signals]:
     signals.ended = False
     signals.release()
     faulthandler.cancel_dump_traceback_later()
+
+
+def serving(directory: Path) -> list[Path]:
+    """Sockets on which a plugin serves."""
+    return [path for path in plugin_sockets(directory) if alive(path)]
 
 
 class Life:
@@ -77,7 +82,7 @@ class Life:
         faulthandler.cancel_dump_traceback_later()
         if done:
             self._task.result()
-        return bool(done) and not sockets.serving(self.kubelet.directory)
+        return bool(done) and not serving(self.kubelet.directory)
 
     async def nothing(self) -> None:
         """Only the signal comes."""
@@ -88,8 +93,8 @@ class Life:
 
     async def own_socket_goes(self) -> None:
         """The plugin's own socket is removed."""
-        for name in sockets.serving(self.kubelet.directory):
-            (self.kubelet.directory / name).unlink()
+        for path in serving(self.kubelet.directory):
+            path.unlink()
 
     async def stream_ends(self) -> None:
         """The kubelet hangs up, if it has a stream."""
@@ -191,7 +196,7 @@ async def test_the_first_process_of_a_container_ends_during_its_start(
             await asyncio.sleep(number * 0.01)  # how far its start has come
             os.kill(pid, signal.SIGTERM)
             assert await plugin.ended() == 0, f"after {number * 10} ms"
-    assert not sockets.serving(directory)
+    assert not serving(directory)
 
 
 async def test_an_end_in_a_process_of_its_own_that_coincides_with_a_file(

@@ -127,10 +127,19 @@ def test_each_overlay_changes_what_it_says_and_nothing_else(kubectl: Path, plain
 
 
 @pytest.mark.lab
-def test_time_slicing_gives_the_plugin_a_configuration_that_it_accepts(kubectl: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("overlay", "offered"),
+    [
+        ("time-slicing", ("nvidia.com/gpu",)),
+        ("units", ("jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory")),
+    ],
+)
+def test_sharing_gives_the_plugin_a_configuration_that_it_accepts(
+    overlay: str, offered: tuple[str, ...], kubectl: Path, tmp_path: Path
+) -> None:
     from tegra_device_plugin.config import settings as config  # noqa: PLC0415 - here alone
 
-    found = rendered(kubectl, "time-slicing")
+    found = rendered(kubectl, overlay)
     spec = pod(found)
     (container,) = spec["containers"]
     (variable,) = container["env"]
@@ -141,4 +150,5 @@ def test_time_slicing_gives_the_plugin_a_configuration_that_it_accepts(kubectl: 
     file = tmp_path / "config.yaml"
     file.write_text(found["ConfigMap"]["data"][os.path.basename(variable["value"])])  # noqa: PTH119 - the same
     settings, _ = config.load(file, {}, {})
-    assert settings.sharing.replicas == 4
+    assert settings.resources == offered
+    assert settings.sharing.replicas == (4 if overlay == "time-slicing" else 1)

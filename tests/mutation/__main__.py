@@ -68,6 +68,14 @@ CASES = {
         "test_two_instances_do_not_fight_over_the_resource[1.20]",
         "test_what_a_killed_instance_leaves_behind_is_cleared[1.37]",
     ),
+    "test_units.py": (
+        "test_a_container_that_asks_for_both_gets_one_gpu_and_its_limit[1.37]",
+        "test_each_start_of_a_container_begins_with_an_empty_ledger_in_the_same_file[1.37]",
+        "test_replicas_become_units_and_replicas_again_under_running_pods[1.37]",
+        "test_a_resource_that_begins_to_act_at_starts_tells_the_kubelet[1.26]",
+        "test_one_resources_fault_is_not_the_others[1.37]",
+        "test_a_gpu_without_memory_would_be_all_of_it_and_does_not_start[1.37]",
+    ),
 }
 # Too slow for what it tells of a line; and what the confinement does not allow.
 LEFT_OUT = (

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import Settings
-from tegra_device_plugin.kubelet.registrar import Registrar
+from tegra_device_plugin.kubelet.registrars import Registrars
 from tegra_device_plugin.sharing.advertised import Advertised
 from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
@@ -78,7 +78,7 @@ async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jtop, "latest", lambda: telemetry)
         board = BoardWatch(Settings(host_root=root), advertised)
-        page = Pages(board, Registrar(root, advertised, counted), advertised, jtop, counted).metrics()
+        page = Pages(board, Registrars(root, advertised, counted), advertised, jtop, counted).metrics()
     only: dict[str, dict[str, set[str]]] = {}
     read(only, page.text)
     said |= {name: labels for name, labels in only.items() if name in OF_JTOP}

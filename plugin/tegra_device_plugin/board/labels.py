@@ -25,12 +25,18 @@ _NOT_IN_VALUE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def node_labels(
-    detection: Detection, *, replicas: int = 1, renamed: bool = False, power_mode: str | None = None
+    detection: Detection,
+    *,
+    replicas: int | None = 1,
+    renamed: bool = False,
+    memory_unit: str | None = None,
+    power_mode: str | None = None,
 ) -> dict[str, str]:
     """Labels of the node, in order; none without a Tegra GPU.
 
-    `replicas`: how many containers share the GPU, 1 for exclusive use; `renamed`: whether the shared resource
-    has a name of its own (then the product is not marked `-SHARED`, as in gpu-feature-discovery);
+    `replicas`: how many containers share the GPU, 1 for exclusive use, None if as many as fit; `renamed`:
+    whether the shared resource has a name of its own (then the product is not marked `-SHARED`, as in
+    gpu-feature-discovery); `memory_unit`: what one unit of the GPU's memory is, where it is sold in units;
     `power_mode`: nvpmodel's name of the mode, when something told it.
     """
     board, gpu = detection.board, detection.gpu
@@ -45,6 +51,7 @@ def node_labels(
         "jetpack": board.jetpack,
         "power-mode": power_mode,
         "unified-memory": "true",
+        "gpu-memory-unit": memory_unit,
     }
     found |= {f"{JETSON_PREFIX}/{key}": value for key, value in ours.items()}
     valid = {key: _label_value(value) for key, value in found.items() if value}
@@ -58,15 +65,15 @@ def render(found: Mapping[str, str], form: Form) -> str:
     return "".join(f"{key}={value}\n" for key, value in found.items())
 
 
-def _gpu_labels(detection: Detection, replicas: int, renamed: bool) -> dict[str, str | None]:
+def _gpu_labels(detection: Detection, replicas: int | None, renamed: bool) -> dict[str, str | None]:
     board, gpu = detection.board, detection.gpu
-    shared = replicas > 1
+    shared = replicas != 1
     chip = catalogue.load().chips.get(gpu.chip or "")
     found: dict[str, str | None] = {
         "gpu.count": "1",
         "gpu.machine": board.model,
         "gpu.memory": str(gpu.memory_bytes // _MIB) if gpu.memory_bytes else None,
-        "gpu.replicas": str(replicas),
+        "gpu.replicas": str(replicas) if replicas else None,
         "gpu.sharing-strategy": "time-slicing" if shared else "none",
         "mig.capable": "false",
         "mps.capable": "false",

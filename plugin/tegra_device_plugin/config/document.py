@@ -95,9 +95,11 @@ class Section:
         node = self._take(key, _TEXT, required=required)
         return None if node is None else self._parse(key, node, node.value, parse)
 
-    def option(self, key: str, parse: Callable[[str], T], *, many: bool = False) -> T | None:
+    def option(
+        self, key: str, parse: Callable[[str], T], *, many: bool = False, required: bool = False
+    ) -> T | None:
         """Give what could also be a flag, parsed: a text, a boolean, or with `many` a list of texts, too."""
-        node = self._take(key)
+        node = self._take(key, required=required)
         if node is None:
             return None
         items = node.value if many and isinstance(node, yaml.SequenceNode) else [node]

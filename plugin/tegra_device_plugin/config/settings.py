@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
+    from tegra_device_plugin.sharing.units import Units
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
@@ -65,6 +66,15 @@ class Settings:
     pass_device_specs: bool = True
     resource: str = DEFAULT_RESOURCE
     sharing: Sharing = field(default_factory=Sharing)
+    units: Units | None = None
+    """Instead of time-slicing, and of `resource`: they have names of their own."""
+    gpu_limit_dir: Path = Path("/var/lib/tegra-gpu-limit")
+    gpu_limit_library: Path = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """All that is advertised, in order."""
+        return self.units.resources if self.units else (self.resource,)
 
     def same_places(self, other: Settings) -> bool:
         """Tell whether `other` can take over without giving up a socket or looking at another host."""
@@ -75,7 +85,7 @@ class Settings:
         )
 
 
-def _directory(text: str) -> Path:
+def _absolute(text: str) -> Path:
     if not text.startswith("/"):
         raise ValueError("an absolute path is needed")
     return Path(text)
@@ -137,11 +147,9 @@ class Option:
 
 
 OPTIONS = (
+    Option("host_root", "hostRoot", "DIR", _absolute, "where the host's /sys, /dev, /etc and /proc are seen"),
     Option(
-        "host_root", "hostRoot", "DIR", _directory, "where the host's /sys, /dev, /etc and /proc are seen"
-    ),
-    Option(
-        "device_plugin_dir", "devicePluginDir", "DIR", _directory, "the kubelet's directory of plugin sockets"
+        "device_plugin_dir", "devicePluginDir", "DIR", _absolute, "the kubelet's directory of plugin sockets"
     ),
     Option(
         "metrics_address",
@@ -179,6 +187,20 @@ OPTIONS = (
         "true|false",
         _boolean,
         "name the GPU's device nodes to the kubelet",
+    ),
+    Option(
+        "gpu_limit_dir",
+        "gpuLimitDir",
+        "DIR",
+        _absolute,
+        "the files that containers mount whose GPU memory is limited; the same path on the host",
+    ),
+    Option(
+        "gpu_limit_library",
+        "gpuLimitLibrary",
+        "FILE",
+        _absolute,
+        "the library that limits GPU memory in a container",
     ),
 )
 
@@ -277,12 +299,25 @@ def _resources(resources: Section, settings: Settings) -> Settings:
 
 
 def _sharing(sharing: Section, settings: Settings) -> Settings:
-    if slicing := sharing.section("timeSlicing"):
+    slicing = sharing.section("timeSlicing")
+    if slicing:
         settings = _time_slicing(slicing, settings)
+    if units := sharing.section("units"):
+        settings = _units(units, settings)
+        if slicing:
+            units.problem("beside timeSlicing: a GPU is shared in one way, leave one of the two out")
     if mps := sharing.section("mps"):
-        mps.problem("MPS needs a GPU compute mode that Tegra does not have; allowed: timeSlicing")
+        mps.problem("MPS needs a GPU compute mode that Tegra does not have; allowed: timeSlicing, units")
     sharing.finish()
     return settings
+
+
+def _units(section: Section, settings: Settings) -> Settings:
+    from tegra_device_plugin.config.units import read_units  # noqa: PLC0415 - only with units
+
+    if settings.resource != DEFAULT_RESOURCE:
+        section.problem("units have names of their own (coreResource, memoryResource): leave resources out")
+    return replace(settings, units=read_units(section))
 
 
 def _time_slicing(slicing: Section, settings: Settings) -> Settings:

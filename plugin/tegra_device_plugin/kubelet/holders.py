@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which container holds which device, as this node's kubelet knows it (PodResources v1)."""
+"""Which container holds how many of which devices, as this node's kubelet knows it (PodResources v1)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpc import aio
 
 from tegra_device_plugin.kubelet import podresources_pb2 as api
+from tegra_device_plugin.sharing.units import lowest
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 DEADLINE = 10.0  # seconds; the kubelet answers from memory
@@ -23,34 +25,66 @@ class NoAnswerError(OSError):
 
 @dataclass(frozen=True, order=True)
 class Holder:
-    """One device and the container that it was given to."""
+    """A container and its devices of one resource: `count` of them, `device` being the first."""
 
     namespace: str
     pod: str
     container: str
     resource: str
     device: str
+    count: int = 1
+
+
+def beside(plugin_directory: Path) -> Path:
+    """Give the socket of the kubelet that has its plugins' sockets in this directory."""
+    return plugin_directory.parent / SOCKET.parent.name / SOCKET.name
 
 
 def list_holders(path: Path = SOCKET) -> list[Holder]:
     """Ask the kubelet at the socket `path`; raises NoAnswerError."""
+    _check_there(path)
+    return found(asyncio.run(_list(path)))
+
+
+def found(answer: api.ListPodResourcesResponse) -> list[Holder]:
+    """Give the holders in the kubelet's answer, in order."""
+    return sorted(
+        Holder(pod.namespace, pod.name, container.name, resource, lowest(list(ids)), len(ids))
+        for pod in answer.pod_resources
+        for container in pod.containers
+        for resource, ids in _by_resource(container).items()
+    )
+
+
+async def held_beside(path: Path, resource: str, ids: Collection[str]) -> frozenset[str]:
+    """Give all resources of the containers that hold any of these devices; raises NoAnswerError.
+
+    There can be two of them: an init container's devices are used again, and a pod's that has ended.
+    """
+    _check_there(path)
+    asked = set(ids)
+    answer = await _list(path)
+    held = [_by_resource(container) for pod in answer.pod_resources for container in pod.containers]
+    return frozenset(
+        name for container in held if not asked.isdisjoint(container.get(resource, ())) for name in container
+    )
+
+
+def _by_resource(container: api.ContainerResources) -> dict[str, set[str]]:
+    # Kubelets list a resource once for each NUMA node.
+    by_resource: dict[str, set[str]] = {}
+    for devices in container.devices:
+        if devices.device_ids:
+            by_resource.setdefault(devices.resource_name, set()).update(devices.device_ids)
+    return by_resource
+
+
+def _check_there(path: Path) -> None:
     if not path.exists():
         raise NoAnswerError(
             f"there is no {path}: the kubelet does not run, has its files elsewhere (--pod-resources), "
             "or its directory is not mounted here"
         )
-    return found(asyncio.run(_list(path)))
-
-
-def found(answer: api.ListPodResourcesResponse) -> list[Holder]:
-    """Give the devices in the kubelet's answer with their holders, in order."""
-    return sorted(
-        Holder(pod.namespace, pod.name, container.name, devices.resource_name, device)
-        for pod in answer.pod_resources
-        for container in pod.containers
-        for devices in container.devices
-        for device in devices.device_ids
-    )
 
 
 async def _list(path: Path) -> api.ListPodResourcesResponse:

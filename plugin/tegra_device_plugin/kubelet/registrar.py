@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the kubelet's socket directory, and does what registration.py decides.
+"""Looks at the kubelet's socket directory, and does what registration.py decides for one resource.
 
 Events only make it look sooner.
 """
@@ -17,6 +17,7 @@ from tegra_device_plugin.kubelet import registration, sockets
 from tegra_device_plugin.kubelet.registration import Facts, GiveWay, Register, State, Wait
 from tegra_device_plugin.kubelet.server import Endpoint
 from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.sharing.offer import Served
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
@@ -37,20 +38,35 @@ class NewKubeletError(Exception):
 
 
 class Registrar:
-    """Keeps the current offer registered with whatever kubelet is there."""
+    """Keeps one resource registered with whatever kubelet is there."""
 
-    def __init__(self, directory: Path, advertised: Advertised, counted: Counters) -> None:
-        self.looked_at = 0.0
+    def __init__(
+        self,
+        served: Served,
+        directory: Path,
+        watch: DirectoryWatch,
+        advertised: Advertised,
+        counted: Counters,
+        *,
+        was_registered: bool,
+    ) -> None:
+        """Begin, inside a running event loop. Whoever has made `watch` calls `wake` at its events.
+
+        `was_registered`: this process has had the kubelet's ear before, be it for another resource.
+        """
+        self.looked_at = _now()
         self._directory = directory
+        self._watch = watch
+        self._served = served
+        self._resource = served.resource
         self._kubelet_socket = directory / sockets.KUBELET_SOCKET
         self._advertised = advertised
         self._counted = counted
-        self._state = State()
+        self._state = State(was_registered=was_registered)
         self._endpoint: Endpoint | None = None
         self._retiring: list[Endpoint] = []
         self._waiting_for: str | None = None
         self._wake = asyncio.Event()
-        advertised.on_publish = self._wake.set
 
     @property
     def connected(self) -> bool:
@@ -58,25 +74,31 @@ class Registrar:
         return self._endpoint is not None and self._endpoint.streams > 0
 
     @property
+    def was_registered(self) -> bool:
+        """True from the first registration on."""
+        return self._state.was_registered
+
+    @property
     def streams(self) -> int:
         """Open streams, of all registrations."""
         return sum(endpoint.streams for endpoint in self._endpoints)
 
+    def wake(self) -> None:
+        """Look at once."""
+        self._wake.set()
+
     async def run(self) -> None:
         """Keep registered until cancelled; then end the streams and remove the sockets.
 
-        Raises OSError when no socket in the directory can ever work.
+        Raises StaleMountError.
         """
-        sockets.check_length(self._directory)
-        sockets.sweep(self._directory)
-        with DirectoryWatch(self._directory, self._wake.set) as watch:
-            try:
-                while True:
-                    self._wake.clear()
-                    pause = LOOK_SECONDS if watch.rearm() else LOOK_WITHOUT_EVENTS_SECONDS
-                    await waiting.happens(self._wake, await self._turn(pause))
-            finally:
-                await self._stop_all()
+        try:
+            while True:
+                self._wake.clear()
+                pause = LOOK_SECONDS if self._watch.rearm() else LOOK_WITHOUT_EVENTS_SECONDS
+                await waiting.happens(self._wake, await self._turn(pause))
+        finally:
+            await self._stop_all()
 
     async def _turn(self, pause: float) -> float:
         """Look once and do what is needed; give the seconds until the next look, `pause` at most."""
@@ -93,7 +115,7 @@ class Registrar:
                 self._state = registration.stood_by(self._state)
             case Wait(seconds) if seconds is not None:
                 pause = min(pause, seconds)
-        if facts.resource and not facts.kubelet:
+        if not facts.kubelet:
             self._say_waiting(f"there is no {self._kubelet_socket}")
         await self._retire()
         return pause
@@ -104,9 +126,8 @@ class Registrar:
 
     def _look(self) -> Facts:
         sockets.check_mount(self._directory)
-        offer, endpoint, rivals = self._advertised.offer, self._endpoint, self._rivals()
+        endpoint, rivals = self._endpoint, sockets.rivals(self._directory)
         return Facts(
-            resource=offer.resource if offer else None,
             kubelet=Identity.of(self._kubelet_socket),
             own_socket=Identity.of(endpoint.path) if endpoint else None,
             streams=endpoint.streams if endpoint else 0,
@@ -115,18 +136,13 @@ class Registrar:
             superseded=any(map(sockets.is_newer, rivals)),
         )
 
-    def _rivals(self) -> frozenset[str]:
-        return sockets.serving(self._directory, but={endpoint.name for endpoint in self._endpoints})
-
     async def _register(self, register: Register, facts: Facts, pause: float) -> None:
         """Register on a new socket; see every `pause` seconds whether the same kubelet is there."""
         if not sockets.accepts(self._kubelet_socket):
             self._say_waiting(f"nobody listens on {self._kubelet_socket}")
             self._state = registration.unheard(self._state, _now())
             return
-        endpoint = Endpoint(
-            self._directory, register.resource, self._advertised, self._counted, self._wake.set
-        )
+        endpoint = Endpoint(self._directory, self._served, self._advertised, self._counted, self.wake)
         try:
             await endpoint.start()
             await self._call(endpoint, register.kubelet, pause)
@@ -135,19 +151,24 @@ class Registrar:
             self._state = registration.failed(self._state, _now())
             if not isinstance(error, NewKubeletError):
                 self._counted.failed_registrations += 1
-                logger.warning("cannot register %s (%s): %s", register.resource, register.reason, _say(error))
+                logger.warning("cannot register %s (%s): %s", self._resource, register.reason, _say(error))
             return
         except BaseException:
             await endpoint.stop()
             raise
         self._waiting_for = None
         self._counted.registrations += 1
-        logger.info("registered %s as %s (%s)", register.resource, endpoint.name, register.reason)
+        logger.info("registered %s as %s (%s)", self._resource, endpoint.name, register.reason)
         if self._endpoint:
             self._retiring.append(self._endpoint)
         self._endpoint = endpoint
         self._state = registration.accepted(
-            register, facts, self._state, _now(), own_socket=endpoint.identity, rivals=self._rivals()
+            register,
+            facts,
+            self._state,
+            _now(),
+            own_socket=endpoint.identity,
+            rivals=sockets.rivals(self._directory),
         )
 
     async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:

@@ -49,8 +49,6 @@ UNHEARD_SECONDS = 0.25
 class Facts:
     """What one look at the socket directory and at the current endpoint shows."""
 
-    resource: str | None
-    """To be advertised; None: nothing."""
     kubelet: Identity | None
     own_socket: Identity | None = None
     streams: int = 0
@@ -67,7 +65,6 @@ class Facts:
 class Registered:
     """What was true when the kubelet accepted the last registration."""
 
-    resource: str
     kubelet: Identity
     own_socket: Identity | None
     stream_until: float
@@ -104,7 +101,6 @@ class Register:
     """Register with the kubelet that is there; `reason` is for the log."""
 
     reason: str
-    resource: str
     kubelet: Identity
 
 
@@ -132,7 +128,7 @@ def observe(facts: Facts, state: State, now: float) -> State:
 
 def step(facts: Facts, state: State, now: float) -> Wait | Register | GiveWay:
     """Decide what is to be done after `observe`."""
-    if facts.resource is None or facts.kubelet is None:
+    if facts.kubelet is None:
         return Wait()
     reason = _reason(facts, state, now)
     if reason is None:
@@ -143,7 +139,7 @@ def step(facts: Facts, state: State, now: float) -> Wait | Register | GiveWay:
         return GiveWay() if state.registered else Wait()
     if now < state.not_before:
         return Wait(state.not_before - now)
-    return Register(reason, facts.resource, facts.kubelet)
+    return Register(reason, facts.kubelet)
 
 
 def accepted(
@@ -159,7 +155,7 @@ def accepted(
     patience = state.patience
     if state.registered and state.registered.kubelet == register.kubelet:
         patience = patience.reset() if facts.dialled else patience.longer()
-    registered = Registered(register.resource, register.kubelet, own_socket, now + patience.seconds)
+    registered = Registered(register.kubelet, own_socket, now + patience.seconds)
     state = replace(state, registered=registered, was_registered=True, rivals=rivals, patience=patience)
     return failed(state, now)
 
@@ -188,8 +184,6 @@ def _reason(facts: Facts, state: State, now: float) -> str | None:
 def _differences(facts: Facts, state: State, registered: Registered, now: float) -> Iterator[str]:
     if facts.kubelet != registered.kubelet:
         yield "the kubelet started anew"
-    if facts.resource != registered.resource:
-        yield f"the resource was {registered.resource} before"
     if facts.rivals != state.rivals:
         yield "another instance of the plugin has ended"
     if facts.own_socket != registered.own_socket:

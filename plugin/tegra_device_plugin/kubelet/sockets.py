@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,13 +39,13 @@ def new_name() -> str:
 
 def is_newer(name: str) -> bool:
     """Tell whether the socket `name` belongs to a process of this plugin that started later than this one."""
-    return name > INSTANCE and not name.startswith(f"{INSTANCE}-")
+    return name > INSTANCE and not _is_own(name)
 
 
-def serving(directory: Path, but: Collection[str] = ()) -> frozenset[str]:
-    """Names of the sockets in `directory` on which instances of this plugin serve, `but` those."""
+def rivals(directory: Path) -> frozenset[str]:
+    """Names of the sockets in `directory` on which other instances of this plugin serve."""
     # To ask one's own costs a connection of its gRPC server each time.
-    return frozenset(name for name in _names(directory) if name not in but and accepts(directory / name))
+    return frozenset(name for name in _names(directory) if not _is_own(name) and accepts(directory / name))
 
 
 def sweep(directory: Path) -> None:
@@ -87,6 +87,10 @@ def check_mount(directory: Path) -> None:
                 f"{directory} was deleted on the host, and this container still has the deleted one: "
                 "it has to start again"
             )
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith(f"{INSTANCE}-")
 
 
 def _names(directory: Path) -> Iterator[str]:

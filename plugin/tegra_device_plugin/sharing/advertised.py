@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offer that is in force, and how others hear of a new one."""
+"""The offers that are in force, and how others hear of new ones."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from tegra_device_plugin.sharing.offer import Offer
 
 
 class Advertised:
-    """The current offer. Whoever follows it gets the latest one."""
+    """The current offers by resource, none before the first. Whoever follows them gets the latest ones."""
 
     def __init__(self) -> None:
-        self.offer: Offer | None = None
+        self.offers: Mapping[str, Offer] = {}
         self.next_look = asyncio.Event()
         self.on_publish: Callable[[], None] = lambda: None
 
-    def publish(self, offer: Offer) -> None:
-        """Make `offer` the current one."""
-        if offer != self.offer:
-            self.offer = offer
+    def publish(self, offers: Iterable[Offer]) -> None:
+        """Make `offers` the current ones."""
+        new = {offer.resource: offer for offer in offers}
+        if new != self.offers:
+            self.offers = new
             self.wake()
             self.on_publish()
 

@@ -7,18 +7,18 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+def replace_file(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Make or replace a file in one step, durably; its directory must be there. Raises OSError.
 
-    Until then the text lies beside it, in a hidden file that does not end as this one does: NFD's features.d
-    and CDI's directories are read at any moment.
+    Until then the content lies beside it, in a hidden file that does not end as this one does: NFD's
+    features.d and CDI's directories are read at any moment.
     """
     import tempfile  # noqa: PLC0415 - 11 modules, which a plugin that writes nothing does without
 
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fchmod(handle, mode)
             os.fsync(handle)

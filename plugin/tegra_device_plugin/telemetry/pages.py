@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.kubelet.registrar import Registrar
+from tegra_device_plugin.kubelet.registrars import Registrars
 from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.sharing.offer import Offer
 from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry.exposition import (
     CONTENT_TYPE,
@@ -32,13 +33,13 @@ class Pages:
     def __init__(
         self,
         board: BoardWatch,
-        registrar: Registrar,
+        registrars: Registrars,
         advertised: Advertised,
         jtop: JtopProbe,
         counted: Counters,
     ) -> None:
         self._board = board
-        self._registrar = registrar
+        self._registrars = registrars
         self._advertised = advertised
         self._jtop = jtop
         self._counted = counted
@@ -58,7 +59,7 @@ class Pages:
         Before a loop's first turn, its time counts from the start of these pages.
         """
         now = asyncio.get_running_loop().time()
-        turned = {"board": self._board.looked_at, "registration": self._registrar.looked_at}
+        turned = {"board": self._board.looked_at, "registration": self._registrars.looked_at}
         ages = {name: now - max(self._since, at) for name, at in turned.items()}
         stuck = [f"{name} for {age:.0f} s" for name, age in ages.items() if age > STUCK_SECONDS]
         if stuck:
@@ -74,25 +75,21 @@ class Pages:
             return Page("not a Tegra: nothing to advertise\n")
         if not self._board.has_gpu:
             return Page("a Tegra without its GPU: see `detect`\n", HTTPStatus.SERVICE_UNAVAILABLE)
-        if not self._registrar.connected:
+        if not self._registrars.connected:
             return Page("no kubelet is listening\n", HTTPStatus.SERVICE_UNAVAILABLE)
         return Page("ok\n")
 
     def _metrics(self) -> Iterable[Metric]:
         yield from counters(self._counted)
         yield gauge(
-            "tegra_device_plugin_streams", "ListAndWatch streams that are open.", self._registrar.streams
+            "tegra_device_plugin_streams", "ListAndWatch streams that are open.", self._registrars.streams
         )
-        offer, verdict = self._advertised.offer, self._board.verdict
-        if offer and verdict:
-            yield gauge(
-                "tegra_device_plugin_devices",
-                "Devices advertised, by health and its reason.",
-                len(offer.ids),
-                resource=offer.resource,
-                health="healthy" if verdict.healthy else "unhealthy",
-                reason=verdict.reason,
-            )
+        yield Metric(
+            "tegra_device_plugin_devices",
+            "gauge",
+            "Devices advertised, by health and its reason.",
+            tuple((_labels(offer), len(offer.ids)) for offer in self._advertised.offers.values()),
+        )
         yield from self._gpu_metrics()
         if detection := self._board.detection:
             board, gpu = detection.board, detection.gpu
@@ -130,3 +127,8 @@ class Pages:
                 yield gauge(
                     "tegra_power_mode", "The mode set by nvpmodel, always 1.", 1, mode=telemetry.power_mode
                 )
+
+
+def _labels(offer: Offer) -> Mapping[str, str]:
+    health = "healthy" if offer.healthy else "unhealthy"
+    return {"resource": offer.resource, "health": health, "reason": offer.reason}

@@ -18,6 +18,18 @@ CONFIG_ANNOTATION = "jetson-k3s.github.io/config-sha256"
 CONFIG_MAP, CONFIG_DIRECTORY, CONFIG_NAME = "tegra-device-plugin", "/etc/tegra-device-plugin", "config.yaml"
 
 RESOURCE = "nvidia.com/gpu"  # what an exclusive GPU is called
+# What its memory is called where it is sold in units, by preset (sharing/presets.py of the plugin).
+MEMORY_RESOURCES = {
+    "none": "jetson-k3s.github.io/gpu-memory",
+    "hami": "nvidia.com/gpumem",
+    "elastic": "elasticgpu.io/gpu-memory",
+    "qgpu": "tke.cloud.tencent.com/qgpu-memory",
+    "vcuda": "tencent.com/vcuda-memory",
+    "gpushare": "aliyun.com/gpu-mem",
+    "koordinator": "koordinator.sh/gpu-memory-ratio",
+}
+# What containers mount whose memory is limited; the kubelet is told its paths, so they are the host's.
+LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
 
 # The end of the tag of an image with jetson-stats (images/arm64/build.py); where role jtop has the socket.
 JTOP_TAG, JTOP_DIRECTORY = "-jtop", "/run/jtop"
@@ -44,8 +56,11 @@ def config_map(namespace: str, text: str) -> dict[str, Any]:
 def resource(config: dict[str, Any]) -> str:
     """The extended resource that a plugin with these settings offers: a shared one may have another name.
 
-    The settings are those that the plugin has accepted on the board.
+    Of a GPU in units it is its memory, which is offered last: it needs most to be so. The settings are those
+    that the plugin has accepted on the board.
     """
+    if units := config.get("sharing", {}).get("units"):
+        return _full_name(units.get("memoryResource") or MEMORY_RESOURCES[_preset(units)])
     gpus = config.get("resources", {}).get("gpus", [])
     name = _full_name(gpus[0]["name"]) if gpus else RESOURCE
     slicing = config.get("sharing", {}).get("timeSlicing", {})
@@ -55,6 +70,12 @@ def resource(config: dict[str, Any]) -> str:
         if slicing.get("renameByDefault"):
             return f"{name}.shared"
     return name
+
+
+def _preset(units: dict[str, Any]) -> str:
+    """Its name; the plugin takes a list of one, too."""
+    preset = units.get("preset", "none")
+    return preset[0] if isinstance(preset, list) else preset
 
 
 def _full_name(name: str) -> str:
@@ -71,6 +92,15 @@ def with_settings(template: dict[str, Any], text: str) -> None:
         container.setdefault("env", []).append(file)
         mount = {"name": "config", "mountPath": CONFIG_DIRECTORY, "readOnly": True}
         container.setdefault("volumeMounts", []).append(mount)
+
+
+def with_limit(spec: dict[str, Any], config: dict[str, Any]) -> None:
+    """Have the pods of a specification write what containers mount whose memory is limited."""
+    path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
+    directory = {"path": path, "type": "DirectoryOrCreate"}
+    spec.setdefault("volumes", []).append({"name": "gpu-limit", "hostPath": directory})
+    for container in spec["containers"]:
+        container.setdefault("volumeMounts", []).append({"name": "gpu-limit", "mountPath": path})
 
 
 def with_jtop(spec: dict[str, Any]) -> None:
@@ -94,7 +124,8 @@ def rendered(
     """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.
 
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
-    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap.
+    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; where
+    they sell the GPU in units, the plugin gets the directory of the memory limit as well.
     An image with jetson-stats gets the directory of jtop's socket.
     """
     settings: list[dict[str, Any]] = []
@@ -115,6 +146,8 @@ def rendered(
             text = json.dumps(config, indent=2)
             with_settings(template, text)
             settings.append(config_map(document["metadata"]["namespace"], text))
+            if config.get("sharing", {}).get("units"):
+                with_limit(template["spec"], config)
     documents += settings
     if container_runtime == "containerd":
         documents.append(RUNTIME_CLASS)

@@ -97,8 +97,12 @@ def _devices(resource: dict[str, Any]) -> str:
 
 def _held(holder: dict[str, Any]) -> str:
     phase = "" if holder["phase"] == "Running" else f" ({holder['phase']})"
+    # Plugins of before say one device a line, and no number.
+    count, limit = holder.get("count", 1), holder.get("memory_limit_mib")
+    devices = holder["device"] if count == 1 else f"{count} devices"
+    memory = f", {limit} MiB" if limit else ""
     return (
-        f"{holder['resource']} {holder['device']}: "
+        f"{holder['resource']} {devices}{memory}: "
         f"{holder['namespace']}/{holder['pod']} container {holder['container']}{phase}"
     )
 

@@ -15,7 +15,7 @@ from ansible.module_utils.gpu_verify_sharing import CONCURRENCY, TIME_SLICING, h
 from ansible.module_utils.k3s_kubectl import KubectlError
 
 # Unless the plugin's configuration says another.
-RESOURCE = "nvidia.com/gpu"
+EXCLUSIVE = {"resource": "nvidia.com/gpu", "devices": 1, "replicas": 1, "limited": False}
 
 DOCUMENTATION = r"""
 module: gpu_checks
@@ -174,7 +174,7 @@ def restarted_stage(bench, part):
 def settings(given):
     """The module's parameters as the checks read them: flat, with what earlier stages have found."""
     known = given["known"]
-    gpu = dict(known.get("gpu") or {"resource": RESOURCE, "replicas": 1})
+    gpu = dict(known.get("gpu") or EXCLUSIVE)
     return dict(
         {key: value for key, value in given.items() if key not in ("bench", "known")},
         gpu=gpu,
@@ -182,6 +182,7 @@ def settings(given):
         busy=known.get("busy") or "",
         held=known.get("held"),
         resource=gpu["resource"],
+        share=gpu["devices"] // gpu["replicas"],
         **given["bench"],
     )
 

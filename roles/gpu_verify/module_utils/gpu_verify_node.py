@@ -17,8 +17,12 @@ LABEL = "jetson-k3s.github.io/device-plugin"
 READY_SECONDS = 30
 # How the plugin says why it has taken the GPU off the node.
 UNHEALTHY = re.compile(r"the GPU is unhealthy: (.+)$", re.MULTILINE)
-# How the plugin says what a configuration means: `4 x nvidia.com/gpu`.
-CONFIGURED = re.compile(r": good: (\d+) x (\S+)$", re.MULTILINE)
+# How the plugin says what a configuration means: `4 x nvidia.com/gpu`; several, of a GPU in units.
+CONFIGURED = re.compile(r": good: (\d+ x \S+(?:, \d+ x \S+)*)$", re.MULTILINE)
+# And which of several is memory: `one jetson-k3s.github.io/gpu-memory is 256Mi of the GPU's memory`.
+MEMORY = re.compile(r"one (\S+) is .* of the GPU's memory$", re.MULTILINE)
+# Pods that share the memory then, each with an equal part.
+SHARERS = 2
 
 
 def default_runtime(params, record):
@@ -48,7 +52,8 @@ def default_runtime(params, record):
 def plugin_registered(params, gpu, record):
     """The plugin's pod is Ready and the kubelet counts its resource.
 
-    Writes what the plugin is configured to offer into `gpu`: `resource` and `replicas`.
+    Writes what the plugin is configured to offer into `gpu`: `resource`, its `devices`, `replicas` (how many
+    pods they are for), and whether memory is `limited` to what a pod asks for.
     """
     name = params["node"]
     node = get("node", name)
@@ -82,8 +87,8 @@ def plugin_registered(params, gpu, record):
     record.prove("pod {} is Ready, image {}".format(pod, item["spec"]["containers"][0]["image"]))
     told = configured(item)
     if told:
-        gpu["resource"], gpu["replicas"] = told
-        record.prove("it is configured to offer {1} x {0}".format(*told))
+        gpu.update(told)
+        record.prove("it is configured to offer {devices} x {resource}".format(**told))
     resource = gpu["resource"]
     capacity = int((get("node", name)["status"].get("capacity") or {}).get(resource, 0))
     if capacity == 0:
@@ -92,7 +97,7 @@ def plugin_registered(params, gpu, record):
 
 
 def configured(item):
-    """What a plugin's pod was told to offer, (resource, replicas) in its own words; None if nothing."""
+    """What a plugin's pod was told to offer, in its own words; None if nothing."""
     container = item["spec"]["containers"][0]
     environment = {entry["name"]: entry.get("value") for entry in container.get("env", [])}
     path = environment.get("CONFIG_FILE")
@@ -105,20 +110,34 @@ def configured(item):
         raise CheckFailed(
             "the device plugin does not say what its configuration means: {}".format(said.strip())
         )
-    return match.group(2), int(match.group(1))
+    return meaning(match.group(1), MEMORY.search(said))
+
+
+def meaning(counts, memory):
+    """What `gpu` gets of what a plugin says: `4 x NAME, ...`, and perhaps which name is memory."""
+    offered = {}
+    for one in counts.split(", "):
+        count, _, name = one.partition(" x ")
+        offered[name] = int(count)
+    if memory is None:
+        ((resource, devices),) = offered.items()
+        return {"resource": resource, "devices": devices, "replicas": devices, "limited": False}
+    resource = memory.group(1)
+    devices = offered[resource]
+    return {"resource": resource, "devices": devices, "replicas": min(devices, SHARERS), "limited": True}
 
 
 def allocatable(params, gpu, record):
     """The node offers as many as the plugin was told to; writes `allocatable` into `gpu`."""
-    resource, replicas = gpu["resource"], gpu["replicas"]
+    resource, devices = gpu["resource"], gpu["devices"]
     status = get("node", params["node"])["status"]
     found = int((status.get("allocatable") or {}).get(resource, 0))
     gpu["allocatable"] = found
-    record.prove("allocatable {}: {}, expected {}".format(resource, found, replicas))
-    if found != replicas:
+    record.prove("allocatable {}: {}, expected {}".format(resource, found, devices))
+    if found != devices:
         item = plugin_pod(params["node"])
-        cause = UNHEALTHY.findall(plugin_log(item)) if item and found < replicas else []
+        cause = UNHEALTHY.findall(plugin_log(item)) if item and found < devices else []
         raise CheckFailed(
-            "the node offers {} {} to pods, not {}".format(found or "no", resource, replicas)
+            "the node offers {} {} to pods, not {}".format(found or "no", resource, devices)
             + (", the plugin says: {}".format(cause[-1]) if cause else "")
         )

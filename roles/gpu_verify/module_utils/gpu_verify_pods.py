@@ -39,14 +39,14 @@ HOPELESS = (
 NEVER_RAN = ("ContainerCannotRun", "StartError")
 
 
-def pod(name, params, command, limit=1, security=None):
-    """Manifest of a pod that is scheduled to the node and asks for `limit` GPUs."""
+def pod(name, params, command, limit=None, security=None):
+    """Manifest of a pod that is scheduled to the node and asks for `limit` devices, or for its share."""
     container = {
         "name": "main",
         "image": params["image"],
         "imagePullPolicy": "Never",
         "command": list(command),
-        "resources": {"limits": {params["resource"]: limit}},
+        "resources": {"limits": {params["resource"]: limit or params["share"]}},
     }
     spec = {
         # By label, not by nodeName: the scheduler is part of what is proven.

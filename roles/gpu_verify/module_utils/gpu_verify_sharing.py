@@ -32,7 +32,7 @@ def see_nodes(bench, gpu, record, name):
 
 def hold_all(bench, gpu, record):
     """Fill the node with holders; one pod more must wait. Returns (holders, waiter), by name."""
-    count = gpu["allocatable"]
+    count = gpu["allocatable"] // bench.params["share"]
     names = ["pod{}".format(number) for number in range(1, count + 1)]
     waiter = "pod{}".format(count + 1)
     for name in names:

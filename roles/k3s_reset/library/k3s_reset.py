@@ -51,6 +51,8 @@ TREES = (
     "/var/lib/cni",
     "/run/k3s",
     "/run/flannel",
+    # What the device plugin has the containers of pods mount.
+    "/var/lib/tegra-gpu-limit",
     "/var/log/pods",
     "/var/log/containers",
 )

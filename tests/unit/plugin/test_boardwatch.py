@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.board import health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import DeviceListStrategy, Settings, Sharing
+from tegra_device_plugin.config.settings import DeviceListStrategy, Settings, Sharing, load
 from tegra_device_plugin.sharing.advertised import Advertised
 from tegra_device_plugin.sharing.offer import Offer
 from tegra_device_plugin.system.sensor import Sensor
@@ -31,15 +31,15 @@ class Watched:
     @property
     def offer(self) -> Offer:
         """What is offered; there is something."""
-        assert self.advertised.offer is not None
-        return self.advertised.offer
+        (offer,) = self.advertised.offers.values()
+        return offer
 
     async def looks(self, count: int = 1) -> str:
         """Look so many times; say what is offered then."""
         for _ in range(count):
             await self.watch.look()
-        offer = self.advertised.offer
-        return "nothing" if offer is None else f"{len(offer.ids)} {offer.reason}"
+        found = [f"{len(offer.ids)} {offer.reason}" for offer in self.advertised.offers.values()]
+        return ", ".join(found) or "nothing"
 
 
 @pytest.mark.parametrize("board", BOARDS)
@@ -96,6 +96,30 @@ async def test_a_look_that_hangs_or_fails_is_not_healthy(
     assert await watched.looks(3) == "1 ok"
 
 
+async def test_memory_that_cannot_be_limited_stays_unhealthy_while_nobody_can_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "host"
+    boards.build(BOARDS["orinnano-jp6"], root)
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nsharing: {units: {memoryTotal: 6Gi}}\n")
+    places = {"HOST_ROOT": str(root), "GPU_LIMIT_DIR": str(tmp_path), "GPU_LIMIT_LIBRARY": f"{tmp_path}/none"}
+    watched = Watched(root, load(file, places, {})[0])
+    assert await watched.looks(2) == "100 ok, 24 limit-missing"
+    assert caplog.text.count("memory of the GPU is not given out: limit-missing") == 1
+
+    async def fail(_look: object) -> None:
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sensor, "read", lambda _self, look: fail(look))
+        assert await watched.looks() == "100 ok, 24 limit-missing"
+        assert await watched.looks() == "100 unknown, 24 unknown"
+    assert await watched.looks(3) == "100 ok, 24 limit-missing"
+    watched.watch.use(Settings(host_root=root))
+    assert await watched.looks() == "1 ok"
+
+
 BY_CDI: tuple[DeviceListStrategy, ...] = ("cdi-cri",)
 
 
@@ -123,9 +147,7 @@ async def test_cdi_switched_on_later_is_offered_only_with_its_spec(tmp_path: Pat
     offered: list[bool] = []
 
     def published() -> None:
-        offer = watched.advertised.offer
-        assert offer is not None
-        if offer.grant.cdi_devices:
+        if watched.offer.grant.cdi_devices:
             offered.append((tmp_path / "run/cdi/tegra-device-plugin.json").is_file())
 
     watched.advertised.on_publish = published

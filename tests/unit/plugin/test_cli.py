@@ -52,6 +52,22 @@ def test_labels_tell_of_sharing(root: Path, tmp_path: Path, capsys: pytest.Captu
     assert "nvidia.com/gpu.replicas=4" in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("preset", "told"),
+    [("none", ("256Mi", "Orin")), ("hami", ("1Mi", "Orin-SHARED")), ("koordinator", ("1percent", "Orin"))],
+)
+def test_labels_tell_of_units(
+    preset: str, told: tuple[str, str], root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit, product = told
+    config = tmp_path / "c.yaml"
+    config.write_text(f"version: v1\nsharing: {{units: {{preset: {preset}, memoryTotal: 6Gi}}}}\n")
+    assert main(["labels", "--host-root", str(root), "--config", str(config)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"jetson-k3s.github.io/gpu-memory-unit={unit}" in lines
+    assert f"nvidia.com/gpu.product={product}" in lines
+
+
 def test_labels_tell_the_power_mode_that_jtop_tells(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

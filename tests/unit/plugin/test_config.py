@@ -22,6 +22,7 @@ from tegra_device_plugin.config.settings import (
     load,
     resource_name,
 )
+from tegra_device_plugin.sharing.units import counts, most_ids
 
 NVIDIA = """
 version: v1
@@ -45,6 +46,18 @@ sharing:
     resources:
     - name: nvidia.com/gpu
       replicas: 10
+"""
+
+UNITS = """
+version: v1
+sharing:
+  units:
+    preset: none
+    coreResource: jetson-k3s.github.io/gpu-core
+    memoryResource: jetson-k3s.github.io/gpu-memory
+    memoryUnit: 256Mi
+    memoryTotal: 6Gi
+    contextOverhead: 0Mi
 """
 
 
@@ -289,6 +302,8 @@ CHOSEN: dict[str, tuple[str, Any]] = {
     "device_list_strategy": ("cdi-cri,envvar", ("envvar", "cdi-cri")),
     "device_id_strategy": ("index", "index"),
     "pass_device_specs": ("false", False),
+    "gpu_limit_dir": ("/run/limit", Path("/run/limit")),
+    "gpu_limit_library": ("/opt/limit.so", Path("/opt/limit.so")),
 }
 
 
@@ -358,6 +373,11 @@ WORDS = st.sampled_from(
             "json",
             "2",
             "1024",
+            "6Gi",
+            "256Mi",
+            "-1Ki",
+            "hami",
+            "koordinator",
         ),
         *(
             "",
@@ -401,6 +421,15 @@ KEYS = st.sampled_from(
             "failRequestsGreaterThanOne",
         ),
         *("migStrategy", "gdsEnabled", "gfd", "<<", "? [a]", "'two\n\nlines'"),
+        *(
+            "units",
+            "preset",
+            "memoryTotal",
+            "memoryUnit",
+            "contextOverhead",
+            "coreResource",
+            "memoryResource",
+        ),
         *(option.key for option in OPTIONS),
     ]
 )
@@ -420,9 +449,9 @@ NESTED = st.recursive(LEAVES, _nested, max_leaves=20)
 
 @st.composite
 def nearly_good_files(draw: st.DrawFn) -> str:
-    """NVIDIA's example with some of its values replaced, and lines lost."""
+    """NVIDIA's example, or one of units, with some of its values replaced, and lines lost."""
     lines = []
-    for line in NVIDIA.splitlines():
+    for line in draw(st.sampled_from([NVIDIA, UNITS])).splitlines():
         key, colon, _ = line.partition(": ")
         fate = draw(st.sampled_from(["keep"] * 8 + ["replace", "lose"]))
         if fate == "replace" and colon:
@@ -448,3 +477,7 @@ def test_any_file_gives_settings_that_can_be_used_or_problems_of_a_line_each(
     else:
         assert resource_name(chosen.resource) == chosen.resource
         assert 1 <= chosen.sharing.replicas <= MAX_REPLICAS
+        if units := chosen.units:
+            assert chosen.sharing.replicas == 1
+            assert all(0 < count <= most_ids("m") for count in counts(units).values())
+            assert units.memory_bytes(units.memory_ids) == units.memory_total

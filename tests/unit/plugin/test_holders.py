@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from tegra_device_plugin.cli import main
 from tegra_device_plugin.kubelet import podresources_pb2 as api
 from tegra_device_plugin.kubelet.holders import Holder, NoAnswerError, list_holders
+from tegra_device_plugin.sharing import ledger
 
 # Written by hand after the field numbers of kubernetes/kubelet pkg/apis/podresources/v1/api.proto: pod p of
 # namespace n, its container c with cpu_ids 3 (which is skipped), devices a and b of r with a NUMA topology.
@@ -56,7 +57,7 @@ def kubelet() -> Iterator[Kubelet]:
 
 def test_reads_what_a_kubelet_writes(kubelet: Kubelet) -> None:
     kubelet.answer = ANSWER
-    assert list_holders(kubelet.socket) == [Holder("n", "p", "c", "r", "a"), Holder("n", "p", "c", "r", "b")]
+    assert list_holders(kubelet.socket) == [Holder("n", "p", "c", "r", "a", count=2)]
 
 
 def test_containers_without_devices_are_left_out(
@@ -70,14 +71,46 @@ def test_containers_without_devices_are_left_out(
     assert capsys.readouterr().out == "no container of this node holds a device\n"
 
 
-def test_one_line_or_one_object_for_each_device(kubelet: Kubelet, capsys: pytest.CaptureFixture[str]) -> None:
-    kubelet.answer = ANSWER
+def held(*resources: tuple[str, Sequence[str]]) -> bytes:
+    """What a kubelet answers when container c of pod n/p holds these."""
+    devices = [api.ContainerDevices(resource_name=name, device_ids=ids) for name, ids in resources]
+    containers = [api.ContainerResources(name="c", devices=devices)]
+    pods = [api.PodResources(name="p", namespace="n", containers=containers)]
+    return api.ListPodResourcesResponse(pod_resources=pods).SerializeToString()
+
+
+def test_one_line_or_one_object_for_each_container_and_resource(
+    kubelet: Kubelet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubelet.answer = held(("q", ["igpu0::3"]), ("r", ["b", "a"]))
     assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
-    assert capsys.readouterr().out.splitlines() == ["n/p c r a", "n/p c r b"]
+    assert capsys.readouterr().out.splitlines() == ["n/p c q igpu0::3", "n/p c r 2 devices"]
     assert main(["holders", "--pod-resources", str(kubelet.socket), "--output=json"]) == 0
-    assert json.loads(capsys.readouterr().out)["holders"][0] == {
-        "namespace": "n", "pod": "p", "container": "c", "resource": "r", "device": "a",
+    assert json.loads(capsys.readouterr().out)["holders"][1] == {
+        "namespace": "n", "pod": "p", "container": "c", "resource": "r", "device": "a", "count": 2,
+        "memory_limit_mib": None,
     }  # fmt: skip
+
+
+def test_memory_is_shown_as_the_limit_in_force_and_not_as_thousands_of_devices(
+    kubelet: Kubelet, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("version: v1\nsharing: {units: {preset: hami, memoryTotal: 6Gi}}\n")
+    monkeypatch.setenv("CONFIG_FILE", str(config))
+    monkeypatch.setenv("GPU_LIMIT_DIR", str(tmp_path))
+    (tmp_path / "ledgers").mkdir()
+    ledger.reset(tmp_path / "ledgers/m7", 3000 << 20, 0)
+    memory = [f"m{number}" for number in range(3006, 6, -1)]
+    kubelet.answer = held(("nvidia.com/gpucores", ["c1", "c0"]), ("nvidia.com/gpumem", memory))
+    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "n/p c nvidia.com/gpucores 2 devices",
+        "n/p c nvidia.com/gpumem 3000 devices, 3000 MiB",
+    ]
+    (tmp_path / "ledgers/m7").unlink()  # a pod that was never started
+    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "n/p c nvidia.com/gpumem 3000 devices"
 
 
 def test_a_node_full_of_pods_fits(kubelet: Kubelet) -> None:
@@ -85,7 +118,7 @@ def test_a_node_full_of_pods_fits(kubelet: Kubelet) -> None:
     pod = api.PodResources(name="p", containers=[api.ContainerResources(name="c", devices=devices)])
     kubelet.answer = api.ListPodResourcesResponse(pod_resources=[pod] * 110).SerializeToString()
     assert len(kubelet.answer) > 4 << 20  # gRPC's own limit
-    assert len(list_holders(kubelet.socket)) == 110 * 1024
+    assert sum(holder.count for holder in list_holders(kubelet.socket)) == 110 * 1024
 
 
 def test_an_absent_socket_is_named_with_what_to_do(

@@ -90,6 +90,17 @@ def test_sharing_is_labelled_as_gpu_feature_discovery_does(
     assert tuple(found[f"nvidia.com/{key}"] for key in keys) == expected
 
 
+@pytest.mark.parametrize(("renamed", "product"), [(True, "Orin"), (False, "Orin-SHARED")])
+def test_units_are_labelled_as_far_as_gpu_feature_discovery_has_words(
+    orin: Path, renamed: bool, product: str
+) -> None:
+    found = node_labels(detect(orin), replicas=None, renamed=renamed, memory_unit="256Mi")
+    assert found["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
+    assert "nvidia.com/gpu.replicas" not in found
+    assert found["nvidia.com/gpu.product"] == product
+    assert found["jetson-k3s.github.io/gpu-memory-unit"] == "256Mi"
+
+
 @pytest.mark.parametrize(
     ("model", "value"),
     [

@@ -7,7 +7,7 @@ import pytest
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Verdict
 from tegra_device_plugin.config.settings import Settings, Sharing
-from tegra_device_plugin.sharing.offer import Mount, Offer, RefusedRequestError, make_offer
+from tegra_device_plugin.sharing.offer import Mount, Offer, RefusedRequestError, make_offers
 
 GOOD = Verdict(True, "ok", "")
 NODES = ("/dev/nvmap", "/dev/nvhost-gpu")
@@ -15,7 +15,8 @@ NODES = ("/dev/nvmap", "/dev/nvhost-gpu")
 
 def offer(settings: Settings | None = None, verdict: Verdict = GOOD) -> Offer:
     """Offer of a board with two nodes."""
-    return make_offer(settings or Settings(), NODES, verdict)
+    (only,) = make_offers(settings or Settings(), NODES, verdict)
+    return only
 
 
 def test_an_exclusive_gpu_is_one_device() -> None:
@@ -60,21 +61,16 @@ def test_nodes_can_be_left_to_the_runtime() -> None:
 )
 def test_requests_that_cannot_be_met(asked: list[str], why: str) -> None:
     with pytest.raises(RefusedRequestError, match=why):
-        offer().check("nvidia.com/gpu", asked)
+        offer().check(asked)
 
 
 def test_an_unhealthy_gpu_is_not_given() -> None:
     with pytest.raises(RefusedRequestError, match="too-hot"):
-        offer(verdict=Verdict(False, "too-hot", "")).check("nvidia.com/gpu", ["igpu0"])
-
-
-def test_a_resource_that_was_renamed_is_not_given() -> None:
-    with pytest.raises(RefusedRequestError, match=r"replaced by nvidia\.com/gpu"):
-        offer().check("nvidia.com/gpu.shared", ["igpu0"])
+        offer(verdict=Verdict(False, "too-hot", "")).check(["igpu0"])
 
 
 def test_two_shares_are_given_only_where_that_is_wanted() -> None:
     asked = ["igpu0::0", "igpu0::1"]
-    offer(Settings(sharing=Sharing(4, fail_requests_greater_than_one=False))).check("nvidia.com/gpu", asked)
+    offer(Settings(sharing=Sharing(4, fail_requests_greater_than_one=False))).check(asked)
     with pytest.raises(RefusedRequestError, match="ask for 1"):
-        offer(Settings(sharing=Sharing(4))).check("nvidia.com/gpu", asked)
+        offer(Settings(sharing=Sharing(4))).check(asked)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.health import Sample, Verdict, judge, sample
 from tegra_device_plugin.config.settings import Settings, Sharing
-from tegra_device_plugin.sharing.offer import Offer, make_offer
+from tegra_device_plugin.sharing.offer import Offer, make_offers
 from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry import httpd, pages
 from tegra_device_plugin.telemetry.exposition import Metric, exposition, gauge
@@ -52,8 +52,8 @@ class Board:
 
 
 @dataclass
-class Registrar:
-    """What a Registrar shows."""
+class Registrars:
+    """What Registrars show."""
 
     connected: bool = False
     streams: int = 0
@@ -64,7 +64,7 @@ class Registrar:
 class Advertised:
     """What is advertised."""
 
-    offer: Offer | None = None
+    offers: Mapping[str, Offer] = field(default_factory=dict)
 
 
 @dataclass
@@ -83,14 +83,14 @@ class Plugin:
     """The parts that are shown."""
 
     board: Any = field(default_factory=Board)
-    registrar: Any = field(default_factory=Registrar)
+    registrars: Any = field(default_factory=Registrars)
     advertised: Any = field(default_factory=Advertised)
     jtop: Any = field(default_factory=Jtop)
     counted: Counters = field(default_factory=Counters)
 
     def pages(self) -> pages.Pages:
         """Give the pages."""
-        return pages.Pages(self.board, self.registrar, self.advertised, self.jtop, self.counted)
+        return pages.Pages(self.board, self.registrars, self.advertised, self.jtop, self.counted)
 
 
 @pytest.fixture
@@ -114,11 +114,11 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
     board = Board(root)
     assert board.detection and board.verdict
     settings = Settings(sharing=Sharing(replicas=2))
-    offer = make_offer(settings, board.detection.gpu.device_nodes, board.verdict)
+    offers = make_offers(settings, board.detection.gpu.device_nodes, board.verdict)
     plugin = Plugin(
         board=board,
-        registrar=Registrar(streams=1),
-        advertised=Advertised(offer),
+        registrars=Registrars(streams=1),
+        advertised=Advertised({one.resource: one for one in offers}),
         jtop=Jtop(Telemetry(gpu_memory_bytes=1 << 30, power_mode="15W")),
         counted=Counters(allocations=3, refused_allocations=2, failed_registrations=4),
     )
@@ -143,8 +143,8 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
 async def test_metrics_tell_why_a_gpu_is_not_given(root: Path) -> None:
     board = Board(root)
     board.verdict = Verdict(False, "too-hot", "")
-    offer = make_offer(Settings(), (), board.verdict)
-    found = values(Plugin(board=board, advertised=Advertised(offer)).pages().metrics().text)
+    (offer,) = make_offers(Settings(), (), board.verdict)
+    found = values(Plugin(board=board, advertised=Advertised({offer.resource: offer})).pages().metrics().text)
     assert found["tegra_device_plugin_devices"] == [
         ({"resource": "nvidia.com/gpu", "health": "unhealthy", "reason": "too-hot"}, 1)
     ]
@@ -176,7 +176,7 @@ async def test_healthz_fails_when_a_loop_has_stopped(part: str, monkeypatch: pyt
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     plugin = Plugin()
     shown = plugin.pages()
-    loops = {"board": plugin.board, "registration": plugin.registrar}
+    loops = {"board": plugin.board, "registration": plugin.registrars}
     now += pages.STUCK_SECONDS + 1
     for loop in loops.values():
         loop.looked_at = now
@@ -191,7 +191,7 @@ async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(root: Path) -> None
     assert Plugin().pages().readyz().status == HTTPStatus.SERVICE_UNAVAILABLE
     plugin = Plugin(board=Board(root))
     assert "no kubelet" in plugin.pages().readyz().text
-    plugin.registrar.connected = True
+    plugin.registrars.connected = True
     assert plugin.pages().readyz() == httpd.Page("ok\n")
     plugin.board.detection = detect(root / "dev")  # no machine at all
     assert plugin.pages().readyz() == httpd.Page("not a Tegra: nothing to advertise\n")
@@ -200,7 +200,7 @@ async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(root: Path) -> None
 async def test_readyz_fails_on_a_tegra_without_its_gpu(tmp_path: Path) -> None:
     (tmp_path / "sys/devices/soc0").mkdir(parents=True)
     (tmp_path / "sys/devices/soc0/family").write_text("Tegra\n")
-    page = Plugin(board=Board(tmp_path), registrar=Registrar(connected=True)).pages().readyz()
+    page = Plugin(board=Board(tmp_path), registrars=Registrars(connected=True)).pages().readyz()
     assert page.status == HTTPStatus.SERVICE_UNAVAILABLE
     assert "without its GPU" in page.text
 

@@ -25,12 +25,11 @@ from tegra_device_plugin.kubelet.registration import (
 )
 from tegra_device_plugin.system.directorywatch import Identity
 
-GPU = "nvidia.com/gpu"
 KUBELET = Identity(1, 10, 100)
 OWN = Identity(1, 11, 101)
-WELL = Facts(resource=GPU, kubelet=KUBELET, own_socket=OWN, streams=1, dialled=True)
-FRESH = Facts(resource=GPU, kubelet=KUBELET)
-DONE = State(registered=Registered(GPU, KUBELET, OWN, stream_until=2.0), was_registered=True, kubelet=KUBELET)
+WELL = Facts(kubelet=KUBELET, own_socket=OWN, streams=1, dialled=True)
+FRESH = Facts(kubelet=KUBELET)
+DONE = State(registered=Registered(KUBELET, OWN, stream_until=2.0), was_registered=True, kubelet=KUBELET)
 
 
 def decide(facts: Facts, state: State, now: float) -> Wait | Register | GiveWay:
@@ -58,7 +57,7 @@ def test_nothing_to_do_while_all_is_as_registered() -> None:
 
 
 def test_the_first_registration_comes_at_once() -> None:
-    assert decide(FRESH, State(), 5.0) == Register("not registered yet", GPU, KUBELET)
+    assert decide(FRESH, State(), 5.0) == Register("not registered yet", KUBELET)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,6 @@ def test_the_first_registration_comes_at_once() -> None:
         (replace(WELL, kubelet=Identity(1, 12, 100)), "the kubelet started anew"),
         # The same inode, used again.
         (replace(WELL, kubelet=Identity(1, 10, 105)), "the kubelet started anew"),
-        (replace(WELL, resource="nvidia.com/gpu.shared"), "the resource was nvidia.com/gpu before"),
         (replace(WELL, own_socket=None), "the plugin's own socket is gone"),
         (replace(WELL, streams=0), "the kubelet's stream ended"),
     ],
@@ -76,10 +74,9 @@ def test_any_difference_is_a_reason(facts: Facts, why: str) -> None:
     assert reason(facts, DONE) == why
 
 
-@pytest.mark.parametrize("facts", [replace(WELL, kubelet=None), replace(WELL, resource=None)])
 @pytest.mark.parametrize("state", [DONE, State()])
-def test_without_kubelet_or_gpu_there_is_nothing_to_register(facts: Facts, state: State) -> None:
-    assert decide(facts, state, 1.0) == Wait()
+def test_without_kubelet_there_is_nothing_to_register_with(state: State) -> None:
+    assert decide(replace(WELL, kubelet=None), state, 1.0) == Wait()
 
 
 def test_a_kubelet_may_take_its_time_to_dial_but_not_for_ever() -> None:

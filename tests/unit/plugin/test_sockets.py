@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tegra_device_plugin.kubelet.sockets import (
     check_mount,
     is_newer,
     new_name,
-    serving,
+    rivals,
     sweep,
 )
 
@@ -29,22 +30,22 @@ def test_names_tell_instances_apart() -> None:
     assert is_newer("tegra-gpu-ffffffffffffffff-0.sock")
 
 
-def test_those_that_serve_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_instances_that_serve_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # relative paths: pytest's own are too long for a socket's address
-    with socket.socket(socket.AF_UNIX) as living, socket.socket(socket.AF_UNIX) as other:
-        living.bind("tegra-gpu-2-0.sock")
-        living.listen()
-        other.bind("other.sock")
-        other.listen()
+    names = ("tegra-gpu-2-0.sock", "other.sock", new_name())
+    with contextlib.ExitStack() as open_sockets:
+        for name in names:
+            living = open_sockets.enter_context(socket.socket(socket.AF_UNIX))
+            living.bind(name)
+            living.listen()
         Path("tegra-gpu-1-0.sock").touch()
-        assert serving(Path()) == {"tegra-gpu-2-0.sock"}
-        assert serving(Path(), but={"tegra-gpu-2-0.sock"}) == frozenset()
+        assert rivals(Path()) == {"tegra-gpu-2-0.sock"}
 
 
 def test_a_directory_that_goes_has_no_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # It goes between any two calls: whoever looks first whether it is there is no better off.
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
-    assert serving(tmp_path / "gone") == frozenset()
+    assert rivals(tmp_path / "gone") == frozenset()
     sweep(tmp_path / "gone")
 
 

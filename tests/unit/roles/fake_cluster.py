@@ -32,6 +32,8 @@ Result = PASS
 class FakeCluster:
     """The fields are faults that a test orders."""
 
+    resource: str = RESOURCE
+    meaning: str = ""  # of the plugin's configuration, in its own words
     replicas: int = 1
     allocatable: int = 1
     capacity: int = 1
@@ -77,6 +79,11 @@ class FakeCluster:
         """Time-slicing, as configured at the plugin."""
         self.replicas = self.allocatable = self.capacity = replicas
 
+    def sell(self, meaning: str, resource: str, devices: int) -> None:
+        """Units, as configured at the plugin."""
+        self.share(devices)
+        self.resource, self.meaning = resource, meaning
+
     def run(self, *argv: str, stdin: str = "", accept: tuple[int, ...] = (0,)) -> str:
         """Answer a call of kubectl."""
         if self.silent:
@@ -98,12 +105,14 @@ class FakeCluster:
                 self.manifests[manifest["metadata"]["name"]] = manifest
                 self.pods[manifest["metadata"]["name"]] = "new"
             case ("exec", _, _, *command) if "check" in command:
-                return f"/etc/config.yaml: good: {self.replicas} x {RESOURCE}\n"
+                return self.meaning or f"/etc/config.yaml: good: {self.replicas} x {RESOURCE}\n"
             case ("exec", name, *_):
                 self.pods[name] = "ended"
             case ("logs", "--namespace=kube-system", *_):
                 self.logs_of_plugin += 1
-                registered = f"registered {RESOURCE}\n" * (self.logs_of_plugin if self.registers_again else 1)
+                registered = f"registered {self.resource}\n" * (
+                    self.logs_of_plugin if self.registers_again else 1
+                )
                 return f"{registered}WARNING the GPU is unhealthy: hung\n"
             case ("logs", name, *_):
                 return self.log(name)
@@ -150,8 +159,8 @@ class FakeCluster:
         return {
             "metadata": {"labels": {}},
             "status": {
-                "capacity": {RESOURCE: str(self.capacity)},
-                "allocatable": {RESOURCE: str(self.allocatable)},
+                "capacity": {self.resource: str(self.capacity)},
+                "allocatable": {self.resource: str(self.allocatable)},
                 "conditions": [
                     {"type": "Ready", "status": "True" if self.ready else "False", "message": "kubelet"}
                 ],
@@ -160,7 +169,11 @@ class FakeCluster:
 
     def plugin_pod(self) -> dict[str, Any]:
         """The device plugin's pod."""
-        environment = [{"name": "CONFIG_FILE", "value": "/etc/config.yaml"}] if self.replicas > 1 else []
+        environment = (
+            [{"name": "CONFIG_FILE", "value": "/etc/config.yaml"}]
+            if self.meaning or self.replicas > 1
+            else []
+        )
         return {
             "metadata": {"name": "plugin"},
             "spec": {"containers": [{"image": "plugin:1", "env": environment}]},
@@ -176,7 +189,7 @@ class FakeCluster:
         return {
             "metadata": {"namespace": "default", "name": name},
             "status": {"phase": "Running"},
-            "spec": {"containers": [{"resources": {"limits": {RESOURCE: "1"}}}]},
+            "spec": {"containers": [{"resources": {"limits": {self.resource: "1"}}}]},
         }
 
     def holding(self) -> list[dict[str, Any]]:
@@ -213,7 +226,7 @@ class FakeCluster:
         elif self.exclusive and self.full(name):
             if self.holders_end:
                 self.pods.update({other: "ended" for other in self.pods if other != name})
-            refused = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+            refused = f"0/1 nodes are available: 1 Insufficient {self.resource}."
             status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": refused}]
         elif name == "holder" and self.holder_phase != "Running":
             status["phase"] = self.holder_phase
@@ -230,6 +243,11 @@ class FakeCluster:
         return {"metadata": {"name": name}, "status": status}
 
     def full(self, name: str) -> bool:
-        """Do others hold every GPU?"""
+        """Do others hold so many devices that there are too few left?"""
         others = [other for other, state in self.pods.items() if state == "running" and other != name]
-        return len(others) >= self.allocatable
+        return sum(map(self.asks, others)) + self.asks(name) > self.allocatable
+
+    def asks(self, name: str) -> int:
+        """How many devices a pod asks for."""
+        container = self.manifests[name]["spec"]["containers"][0]
+        return int(container.get("resources", {}).get("limits", {}).get(self.resource, 0))

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tegra_device_plugin.config import settings as config
+from tegra_device_plugin.sharing.presets import PRESETS
 
 from tests.unit.roles.conftest import ROLES, Load
 
@@ -86,6 +88,50 @@ def test_image_with_jetson_stats_sees_the_socket_of_jtop_and_nothing_else_of_run
     assert host_paths("plugin:9-jtop") - host_paths("plugin:9") == {"/run/jtop"}
 
 
+UNITS = {"memoryTotal": "4Gi"}
+
+
+@pytest.mark.parametrize("directory", [None, "/srv/limit"])
+def test_units_get_the_directory_of_the_memory_limit_and_nothing_else_does(
+    load: Load, directory: str | None
+) -> None:
+    flags = {"flags": {"plugin": {"gpuLimitDir": directory}}} if directory else {}
+
+    def host_paths(sharing: dict[str, Any]) -> dict[str, bool]:
+        """Of every host directory: may the plugin write there."""
+        settings = {"version": "v1", "sharing": sharing, **flags}
+        spec = rendered(load, "docker", False, settings)["DaemonSet"]["spec"]["template"]["spec"]
+        paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+        mounts = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] in paths]
+        assert all(one["mountPath"].removeprefix("/host") == paths[one["name"]] for one in mounts)
+        return {paths[one["name"]]: not one.get("readOnly") for one in mounts}
+
+    with_units = host_paths({"units": UNITS})
+    without = host_paths({"timeSlicing": {"resources": [SHARED]}})
+    assert with_units.items() - without.items() == {(directory or "/var/lib/tegra-gpu-limit", True)}
+    assert without.items() <= with_units.items()
+
+
+def test_the_role_deploys_units_as_the_plain_manifests_do(load: Load) -> None:
+    settings = {"version": "v1", "sharing": {"units": UNITS}}
+    ours = rendered(load, "docker", False, settings)["DaemonSet"]["spec"]["template"]["spec"]
+    patch = yaml.safe_load((ROLES.parent / "plugin/deploy/units/daemonset.yaml").read_text())
+    plain = patch["spec"]["template"]["spec"]
+    assert [one for one in ours["volumes"] if one["name"] == "gpu-limit"] == plain["volumes"][1:]
+    assert plain["containers"][0]["volumeMounts"][1] in ours["containers"][0]["volumeMounts"]
+
+
+def test_the_plain_manifests_sell_what_the_plugin_accepts() -> None:
+    settings, _ = config.load(ROLES.parent / "plugin/deploy/units/config.yaml", {}, {})
+    assert settings.units
+    assert settings.gpu_limit_dir == Path("/var/lib/tegra-gpu-limit")
+
+
+def test_the_role_knows_every_preset(load: Load) -> None:
+    role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
+    assert {name: preset.memory.name for name, preset in PRESETS.items()} == role.MEMORY_RESOURCES
+
+
 SHARED = {"name": "nvidia.com/gpu", "replicas": 2}
 
 
@@ -97,6 +143,10 @@ SHARED = {"name": "nvidia.com/gpu", "replicas": 2}
         {"sharing": {"timeSlicing": {"renameByDefault": True, "resources": [SHARED]}}},
         {"sharing": {"timeSlicing": {"resources": [{**SHARED, "rename": "gpu-share"}]}}},
         {"resources": {"gpus": [{"pattern": "*", "name": "example.com/tegra"}]}},
+        {"sharing": {"units": UNITS}},
+        {"sharing": {"units": {**UNITS, "memoryResource": "gpu-memory"}}},
+        {"sharing": {"units": {**UNITS, "preset": "hami"}}},
+        {"sharing": {"units": {**UNITS, "preset": ["qgpu"]}}},
         {
             "resources": {"gpus": [{"pattern": "*", "name": "tegra"}]},
             "sharing": {
@@ -112,5 +162,6 @@ def test_the_role_waits_for_the_resource_that_the_plugin_offers(
     file.write_text(json.dumps({"version": "v1", **settings}))
     offered, _ = config.load(file, {}, {})
     role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
-    assert role.resource({"version": "v1", **settings}) == offered.resource
+    waited_for = offered.units.memory.name if offered.units else offered.resource
+    assert role.resource({"version": "v1", **settings}) == waited_for
     assert role.resource({}) == "nvidia.com/gpu"

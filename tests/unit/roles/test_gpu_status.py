@@ -63,6 +63,20 @@ def test_one_holder_of_one_gpu(filters: ModuleType) -> None:
     assert held == "  nvidia.com/gpu igpu0: n/p container c"
 
 
+def test_units_are_shown_by_their_number_and_memory_by_its_limit(filters: ModuleType) -> None:
+    common = {"namespace": "n", "pod": "p", "container": "c"}
+    holders = [
+        {**common, "resource": "a.b/gpu-core", "device": "c3", "count": 30, "memory_limit_mib": None},
+        {**common, "resource": "a.b/gpu-memory", "device": "m7", "count": 12, "memory_limit_mib": 3072},
+    ]
+    answers = {"a": {"stdout": json.dumps({"holders": holders})}}
+    found = filters.status({"nodes": [node()], "pods": [pod("p")], "answers": answers})
+    assert filters.table(found).splitlines()[2:] == [
+        "  a.b/gpu-core 30 devices: n/p container c",
+        "  a.b/gpu-memory 12 devices, 3072 MiB: n/p container c",
+    ]
+
+
 def test_a_shared_gpu_and_pods_that_wait_or_have_ended(filters: ModuleType) -> None:
     pods = [pod("p"), pod("q"), pod("waits", "Pending", on=""), pod("ended", "Succeeded")]
     observed = {

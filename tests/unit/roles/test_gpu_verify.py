@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from tegra_device_plugin.cli import main as plugin
+from tegra_device_plugin.config import settings
+from tegra_device_plugin.sharing.presets import PRESETS
 
 from tests.reports.schema import validate
 from tests.unit.roles.conftest import ROLES, Load
@@ -176,6 +180,48 @@ def test_shared_gpu_is_tried_with_all_replicas_at_once(
     assert "it is configured to offer 3 x nvidia.com/gpu" in checks(report)["plugin-registered"]["evidence"]
     assert "pod1, pod2, pod3 ran at the same instant, pod4 was Pending" in shared["evidence"][1]
     assert report["gpu"]["replicas"] == 3
+
+
+def sell(cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], units: str) -> None:
+    """Have the plugin say what these units mean, and the node offer them."""
+    config = tmp_path / "config.yaml"
+    config.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
+    assert plugin(["config", "check", str(config)]) == 0
+    found, _ = settings.load(config, {}, {})
+    assert found.units
+    cluster.sell(capsys.readouterr().out, found.units.memory.name, found.units.memory_ids)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_memory_in_units_is_tried_with_two_pods_and_half_of_it_each(
+    preset: str,
+    verification: Verification,
+    cluster: FakeCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sell(cluster, tmp_path, capsys, f"preset: {preset}, memoryTotal: 5Gi")
+    cluster.memory_bytes = 5 << 29
+    report = verification.report()
+    assert report["failures"] == []
+    assert report["gpu"]["resource"] == cluster.resource
+    assert (report["gpu"]["replicas"], report["gpu"]["limited"]) == (2, True)
+    shared = checks(report)["time-slicing"]
+    assert (
+        f"pod1, pod2 ran at the same instant, pod3 was Pending (Insufficient {cluster.resource})"
+        in (shared["evidence"][1])
+    )
+    assert "its own share" in checks(report)["unified-memory"]["evidence"][-1]
+
+
+def test_a_single_unit_is_held_by_one_pod(
+    verification: Verification,
+    cluster: FakeCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sell(cluster, tmp_path, capsys, "preset: qgpu, memoryTotal: 1Gi")
+    assert statuses(verification.report())["concurrency"] == "passed"
 
 
 # A broken board, the check that must fail, and words of its reason.
@@ -412,7 +458,7 @@ def pods(load: Load) -> ModuleType:
 
 
 def test_pods_name_the_runtime_in_containerd_mode_only(pods: ModuleType) -> None:
-    params = {"node": "a", "image": "b", "resource": "nvidia.com/gpu", "runtime_class": None}
+    params = {"node": "a", "image": "b", "resource": "nvidia.com/gpu", "share": 1, "runtime_class": None}
     assert "runtimeClassName" not in pods.pod("p", params, ["x"])["spec"]
     named = pods.pod("p", {**params, "runtime_class": "nvidia"}, ["x"])["spec"]
     assert named["runtimeClassName"] == "nvidia"

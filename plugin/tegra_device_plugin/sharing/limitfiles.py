@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of the memory limit on the host, which containers mount: library, ld.so.preload, ledgers."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from functools import cache
+from pathlib import Path
+
+from tegra_device_plugin.system.atomicfile import replace_file
+
+LIBRARY = "libtegra-gpu-limit.so"
+PRELOAD = "ld.so.preload"
+LEDGERS = "ledgers"
+_LEDGERS_MODE = 0o711
+
+# Where a container sees them.
+CONTAINER_LIBRARY = f"/usr/lib/tegra-gpu-limit/{LIBRARY}"
+CONTAINER_PRELOAD = "/etc/ld.so.preload"
+CONTAINER_LEDGER = "/run/tegra-gpu-limit/ledger"
+
+# elf.h: magic and class of e_ident, e_type and e_machine behind it.
+_ELF = struct.Struct("<5s11xHH")
+_MAGIC = b"\x7fELF"
+_SHARED_OBJECT = 3
+_MACHINES = {62: "x86-64", 183: "aarch64"}
+_BITS = {1: "32-bit", 2: "64-bit"}
+
+
+class UnusableLibraryError(OSError):
+    """A library that no container of this board could load."""
+
+
+def provide(directory: Path, library: Path) -> None:
+    """Put into `directory` what every container mounts, where it is not there already.
+
+    Raises OSError, and UnusableLibraryError before anything is written.
+    """
+    content = _read_library(library)
+    directory.mkdir(exist_ok=True)
+    ledgers = directory / LEDGERS
+    ledgers.mkdir(exist_ok=True)
+    ledgers.chmod(_LEDGERS_MODE)
+    _keep(directory / LIBRARY, content)
+    _keep(directory / PRELOAD, f"{CONTAINER_LIBRARY}\n".encode())
+
+
+def check(directory: Path) -> None:
+    """Raise OSError unless what `provide` has put there can be mounted."""
+    _read_library(directory / LIBRARY)
+    preload = directory / PRELOAD
+    if preload.read_bytes() != f"{CONTAINER_LIBRARY}\n".encode():
+        raise OSError(f"{preload} does not name {CONTAINER_LIBRARY}")
+
+
+def _keep(path: Path, content: bytes) -> None:
+    try:
+        if path.read_bytes() == content:
+            return
+    except FileNotFoundError:
+        pass
+    # By a rename: running containers keep the one that they have mounted.
+    replace_file(path, content)
+
+
+def _read_library(path: Path) -> bytes:
+    content = path.read_bytes()
+    if not content:
+        raise UnusableLibraryError(f"{path} is empty")
+    own = _own_header()
+    if len(content) < len(own) or not content.startswith(_MAGIC):
+        raise UnusableLibraryError(f"{path} is no shared library")
+    (ident, kind, machine), (own_ident, _, own_machine) = _ELF.unpack_from(content), _ELF.unpack(own)
+    if (ident, machine) != (own_ident, own_machine):
+        needed = _architecture(own_ident, own_machine)
+        raise UnusableLibraryError(f"{path} is for {_architecture(ident, machine)}, this board is {needed}")
+    if kind != _SHARED_OBJECT:
+        raise UnusableLibraryError(f"{path} is no shared library")
+    return content
+
+
+@cache
+def _own_header() -> bytes:
+    """Of the program that runs this: the board's containers are of the same architecture."""
+    with Path(sys.executable).open("rb") as file:
+        return file.read(_ELF.size)
+
+
+def _architecture(ident: bytes, machine: int) -> str:
+    bits = _BITS.get(ident[len(_MAGIC)], "unknown")
+    return f"{bits} {_MACHINES.get(machine, f'machine {machine}')}"

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU in units: several resources at once, limited containers, and changes under running pods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tegra_device_plugin.kubelet import api_pb2 as api
+from tegra_device_plugin.kubelet import podresources_pb2 as podresources
+from tegra_device_plugin.sharing import ledger
+
+from tests.conformance.conftest import Start
+from tests.conformance.fake_kubelet import FakeKubelet
+from tests.conformance.node import Node
+from tests.conformance.plugin import Plugin
+from tests.conformance.test_registration import alive, plugin_sockets
+
+CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
+GPU = "nvidia.com/gpu"
+MIB = 1 << 20
+
+REPLICAS = "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}"
+UNITS = "units: {memoryTotal: 6Gi, contextOverhead: 10Mi}"
+
+one_generation = pytest.mark.parametrize("generation", ["1.37"])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node that sells 6 GiB in units of 256 MiB."""
+    found = Node(tmp_path)
+    found.share(UNITS)
+    return found
+
+
+StartUnits = Callable[[], AbstractAsyncContextManager[Plugin]]
+
+
+@pytest.fixture
+def start_units(start: Start, node: Node) -> StartUnits:
+    """Start the plugin on that node."""
+    return lambda: start(*node.arguments)
+
+
+async def until_offered(kubelet: FakeKubelet, **counts: int) -> None:
+    """Wait until the node shows so many of CORE, MEMORY and GPU, and nothing else."""
+    names = {"core": CORE, "memory": MEMORY, "gpu": GPU}
+    expected = {names[key]: count for key, count in counts.items() if count}
+
+    def there() -> bool:
+        found = {name: kubelet.allocatable(name) for name in kubelet.devices}
+        return {name: count for name, count in found.items() if count} == expected
+
+    await kubelet.until(there, f"node with {expected}")
+
+
+async def refusal(asking: Any) -> str:
+    """Give the reason for which a call fails."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asking
+    return caught.value.details() or ""
+
+
+async def until_one_endpoint_for_each(directory: Path, resources: int) -> None:
+    """Wait until there are so many sockets, all alive."""
+    async with asyncio.timeout(10):
+        while len(plugin_sockets(directory)) != resources or not all(map(alive, plugin_sockets(directory))):  # noqa: ASYNC110 - files of another process
+            await asyncio.sleep(0.01)
+
+
+async def test_each_resource_has_an_endpoint_of_its_own_and_asks_for_what_it_needs(
+    kubelet: FakeKubelet, start_units: StartUnits, directory: Path
+) -> None:
+    async with start_units():
+        await until_offered(kubelet, core=100, memory=24)
+        assert len(kubelet.requests) == 2
+        assert kubelet.clients[CORE].path != kubelet.clients[MEMORY].path
+        required = {name: client.options.pre_start_required for name, client in kubelet.clients.items()}
+        assert required == {CORE: False, MEMORY: True}
+        assert [id_ for id_, _ in kubelet.clients[MEMORY].lists[0]] == [f"m{n}" for n in range(24)]
+        await until_one_endpoint_for_each(directory, 2)
+
+
+async def test_a_container_that_asks_for_both_gets_one_gpu_and_its_limit(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
+) -> None:
+    async with start_units():
+        await until_offered(kubelet, core=100, memory=24)
+        core = (await kubelet.allocate(["c0", "c7"], resource=CORE)).container_responses[0]
+        memory = (await kubelet.allocate(["m11", "m3"], resource=MEMORY)).container_responses[0]
+        assert list(core.devices) == list(memory.devices)
+        # A name with two values is logged as a conflict, and either wins.
+        assert core.envs.items() <= memory.envs.items()
+        assert not core.mounts
+        assert memory.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "512"
+        mounts = {mount.container_path: (mount.host_path, mount.read_only) for mount in memory.mounts}
+        assert mounts == {
+            "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so": (f"{node.limit}/libtegra-gpu-limit.so", True),
+            "/etc/ld.so.preload": (f"{node.limit}/ld.so.preload", True),
+            memory.envs["TEGRA_GPU_LIMIT_LEDGER"]: (f"{node.limit}/ledgers/m3", False),
+        }
+        files = {str(path) for path in node.limit.rglob("*") if path.is_file()}
+        assert files == {mount.host_path for mount in memory.mounts}
+        preloaded = (node.limit / "ld.so.preload").read_text().split()
+        assert set(preloaded) < mounts.keys()
+
+
+@one_generation
+async def test_each_start_of_a_container_begins_with_an_empty_ledger_in_the_same_file(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
+) -> None:
+    async with start_units():
+        await until_offered(kubelet, core=100, memory=24)
+        for ids in (["m0", "m1"], ["m2", "m9", "m10"]):
+            await kubelet.allocate(ids, resource=MEMORY)
+        used, other = node.limit / "ledgers/m0", node.limit / "ledgers/m2"
+        with used.open("r+b") as mounted:
+            mounted.write(b"\xff" * 5000)
+            mounted.flush()
+            other.write_bytes(b"in use")
+            await kubelet.start_container(MEMORY, ["m1", "m0"])
+            mounted.seek(0)
+            assert ledger.parse(mounted.read()) == ledger.Ledger(512 * MIB, 10 * MIB)
+        assert other.read_bytes() == b"in use"
+        assert used.stat().st_mode & 0o777 == 0o666
+        assert (node.limit / "ledgers").stat().st_mode & 0o777 == 0o711
+
+
+@one_generation
+@pytest.mark.parametrize("lost", ["libtegra-gpu-limit.so", "ld.so.preload", "ledgers"])
+async def test_a_container_whose_limit_could_not_be_enforced_does_not_start(
+    lost: str, kubelet: FakeKubelet, start_units: StartUnits, node: Node
+) -> None:
+    async with start_units():
+        await until_offered(kubelet, core=100, memory=24)
+        await kubelet.allocate(["m0"], resource=MEMORY)
+        node.library.unlink()  # or it would be mended
+        (node.limit / lost).rename(node.limit / "away")
+        text = await refusal(kubelet.start_container(MEMORY, ["m0"]))
+        assert f"{node.limit}/{lost}" in text
+        assert "no memory limit is possible" in text
+        await kubelet.start_container(CORE, ["c0"])
+
+
+@one_generation
+async def test_without_a_library_that_works_memory_is_unhealthy_for_that_reason_until_there_is_one(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
+) -> None:
+    good = node.library.read_bytes()
+    node.library.write_bytes(b"")
+    async with start_units() as plugin:
+        await until_offered(kubelet, core=100)
+        await kubelet.until(lambda: len(kubelet.devices.get(MEMORY, ())) == 24, "capacity of memory")
+        text = await refusal(kubelet.allocate(["m0"], resource=MEMORY))
+        assert f"limit-missing: no container's memory could be limited: {node.library} is empty" in text
+        assert not node.limit.exists()
+        assert plugin.log.read_text().count("is empty") == 2  # the state, and the refusal
+        node.library.write_bytes(good)
+        await until_offered(kubelet, core=100, memory=24)
+        assert await kubelet.allocate(["m0"], resource=MEMORY)
+
+
+@one_generation
+async def test_more_memory_than_the_board_has_is_not_given_out(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
+) -> None:
+    node.share("units: {memoryTotal: 96Gi}")
+    async with start_units():
+        await until_offered(kubelet, core=100)
+        await kubelet.until(lambda: len(kubelet.devices.get(MEMORY, ())) == 384, "capacity of memory")
+        text = await refusal(kubelet.allocate(["m0"], resource=MEMORY))
+        assert "memory-total: memoryTotal is 96Gi, but the board has" in text
+
+
+async def test_replicas_become_units_and_replicas_again_under_running_pods(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node, directory: Path
+) -> None:
+    node.share(REPLICAS)
+    async with start_units() as plugin:
+        await until_offered(kubelet, gpu=4)
+        await kubelet.allocate(["igpu0::2"], resource=GPU)
+        node.share(UNITS)
+        await until_offered(kubelet, core=100, memory=24)
+        await until_one_endpoint_for_each(directory, 2)
+        await kubelet.allocate(["m5", "m6"], resource=MEMORY)
+        node.share(REPLICAS)
+        await until_offered(kubelet, gpu=4)
+        await until_one_endpoint_for_each(directory, 1)
+        node.share(UNITS)
+        await until_offered(kubelet, core=100, memory=24)
+        await kubelet.start_container(MEMORY, ["m5", "m6"])  # it starts again, with its old devices
+        node.share("units: {memoryTotal: 0}")
+        async with asyncio.timeout(5):
+            while b"the old one stays in force" not in plugin.log.read_bytes():  # noqa: ASYNC110 - a log of another process
+                await asyncio.sleep(0.05)
+        assert kubelet.allocatable(MEMORY) == 24
+        assert plugin.process.returncode is None
+
+
+async def test_a_resource_that_begins_to_act_at_starts_tells_the_kubelet(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
+) -> None:
+    node.share(REPLICAS)
+    async with start_units():
+        await until_offered(kubelet, gpu=4)
+        assert not kubelet.clients[GPU].options.pre_start_required
+        node.share("units: {preset: hami, memoryTotal: 1Gi}")
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 10, "HAMi's ten")
+        assert kubelet.clients[GPU].options.pre_start_required
+
+
+async def test_a_kubelets_restart_keeps_every_id(kubelet: FakeKubelet, start_units: StartUnits) -> None:
+    async with start_units():
+        await until_offered(kubelet, core=100, memory=24)
+        before = {name: [*devices] for name, devices in kubelet.devices.items()}
+        await kubelet.allocate(["m5", "m6"], resource=MEMORY)
+        await kubelet.restart()
+        await until_offered(kubelet, core=100, memory=24)
+        assert {name: [*devices] for name, devices in kubelet.devices.items()} == before
+        await kubelet.start_container(MEMORY, ["m5", "m6"])
+
+
+@one_generation
+async def test_one_resources_fault_is_not_the_others(kubelet: FakeKubelet, start_units: StartUnits) -> None:
+    async with start_units():
+        await until_offered(kubelet, core=100, memory=24)
+        core = kubelet.clients[CORE].path
+        kubelet.clients[MEMORY].path.unlink()
+        # By an event: without one, the next look is after 5 s.
+        await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory", seconds=4)
+        await until_offered(kubelet, core=100, memory=24)
+        assert kubelet.requests[2].resource_name == MEMORY
+        assert kubelet.clients[CORE].path == core
+        assert kubelet.clients[CORE].live
+
+
+async def test_the_largest_board_is_sold_in_mebibytes(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node, board: Path
+) -> None:
+    meminfo = board / "proc/meminfo"
+    before = meminfo.read_text()
+    meminfo.write_text("MemTotal: 134217728 kB\n")
+    node.share("units: {memoryUnit: 1Mi, memoryTotal: 128Gi}")
+    try:
+        async with start_units():
+            await until_offered(kubelet, core=100, memory=131_072)
+            ids = [*kubelet.devices[MEMORY]]
+            (answer,) = (await kubelet.allocate(ids, resource=MEMORY)).container_responses
+            assert answer.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "131072"
+            await kubelet.start_container(MEMORY, ids)
+    finally:
+        meminfo.write_text(before)
+
+
+@one_generation
+async def test_what_cannot_be_given_is_refused_with_a_reason(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
+) -> None:
+    node.share("units: {preset: qgpu, memoryTotal: 6Gi}")
+    core, memory = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
+    async with start_units():
+        await kubelet.until(lambda: kubelet.allocatable() == 106, "units")
+        odd = [f"c{number}" for number in range(7)]
+        assert "steps of 5: ask for 5 or 10" in await refusal(kubelet.allocate(odd, resource=core))
+        assert "unknown device 'm6'" in await refusal(kubelet.allocate(["m6"], resource=memory))
+        assert "unknown device 'm6'" in await refusal(kubelet.start_container(memory, ["m6"]))
+        many = [f"x{number}" for number in range(100_000)]
+        assert "and 99996 more" in await refusal(kubelet.allocate(many, resource=memory))
+
+
+class PodResources:
+    """The kubelet's word on who holds what."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Sequence[str]] = {}
+
+    async def list(self, _request: object, _context: object) -> podresources.ListPodResourcesResponse:
+        """Tell that container c of pod n/p holds it all."""
+        devices = [
+            podresources.ContainerDevices(resource_name=name, device_ids=ids)
+            for name, ids in self.held.items()
+        ]
+        containers = [podresources.ContainerResources(name="c", devices=devices)]
+        pods = [podresources.PodResources(name="p", namespace="n", containers=containers)]
+        return podresources.ListPodResourcesResponse(pod_resources=pods)
+
+
+@asynccontextmanager
+async def pod_resources(directory: Path) -> AsyncIterator[PodResources]:
+    """Serve it where a kubelet does: beside its directory of plugins."""
+    found = PodResources()
+    place = directory.with_name("pod-resources")
+    place.mkdir()
+    handler = grpc.unary_unary_rpc_method_handler(
+        found.list,
+        podresources.ListPodResourcesRequest.FromString,
+        podresources.ListPodResourcesResponse.SerializeToString,
+    )
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),)
+    )
+    server.add_insecure_port(f"unix:{place}/kubelet.sock")
+    await server.start()
+    try:
+        yield found
+    finally:
+        await server.stop(None)
+
+
+@one_generation
+async def test_a_gpu_without_memory_would_be_all_of_it_and_does_not_start(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node, directory: Path
+) -> None:
+    node.share("units: {preset: hami, memoryTotal: 1Gi}")
+    async with pod_resources(directory) as pods, start_units():
+        await kubelet.until(lambda: kubelet.allocatable() == 100 + 1024 + 10, "units")
+        assert "ask for 1" in await refusal(kubelet.allocate(["g0", "g1"], resource=GPU))
+        await kubelet.allocate(["g3"], resource=GPU)
+        pods.held = {GPU: ["g3"]}
+        text = await refusal(kubelet.start_container(GPU, ["g3"]))
+        assert "ask for nvidia.com/gpumem as well" in text
+        pods.held = {GPU: ["g4"], "nvidia.com/gpumem": ["m0"]}
+        assert "nvidia.com/gpumem" in await refusal(kubelet.start_container(GPU, ["g3"]))
+        pods.held = {GPU: ["g3"], "nvidia.com/gpumem": ["m0"]}
+        await kubelet.start_container(GPU, ["g3"])
+
+
+@one_generation
+async def test_a_kubelet_that_does_not_say_who_holds_what_is_no_permission(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node, directory: Path
+) -> None:
+    node.share("units: {preset: hami, memoryTotal: 1Gi}")
+    async with start_units():
+        await kubelet.until(lambda: kubelet.allocatable() == 100 + 1024 + 10, "units")
+        text = await refusal(kubelet.start_container(GPU, ["g3"]))
+        assert f"{directory.parent}/pod-resources/kubelet.sock" in text
+
+
+@one_generation
+async def test_no_bytes_break_the_start_of_a_container(kubelet: FakeKubelet, start_units: StartUnits) -> None:
+    async with start_units() as plugin:
+        await until_offered(kubelet, core=100, memory=24)
+        channel = kubelet.clients[MEMORY].channel
+        for payload in (b"", b"\xff" * 9, b"\x0a\x02../", b"\x0a\x05../m0", bytes(5 << 20)):
+            rpc: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                "/v1beta1.DevicePlugin/PreStartContainer"
+            )
+            with pytest.raises(grpc.aio.AioRpcError):
+                await rpc(payload, timeout=5)
+        assert isinstance(await kubelet.allocate(["m0"], resource=MEMORY), api.AllocateResponse)
+        assert plugin.process.returncode is None

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that a container with limited memory mounts: put there whole, and only what can be loaded."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.sharing import limitfiles
+
+OWN = Path(sys.executable).read_bytes()[:20]
+
+
+def elf(ident: bytes = OWN[:16], kind: int = 3, machine: bytes = OWN[18:20]) -> bytes:
+    """A library of which only the header is true."""
+    return ident + struct.pack("<H", kind) + machine + bytes(100)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """One that this board could load."""
+    path = tmp_path / "library.so"
+    path.write_bytes(elf())
+    return path
+
+
+def test_all_is_there_and_every_container_may_read_it(tmp_path: Path, library: Path) -> None:
+    directory = tmp_path / "limit"
+    limitfiles.provide(directory, library)
+    limitfiles.check(directory)
+    assert (directory / "libtegra-gpu-limit.so").read_bytes() == elf()
+    preload = (directory / "ld.so.preload").read_text()
+    assert preload == "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so\n"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+    assert modes == {"libtegra-gpu-limit.so": 0o644, "ld.so.preload": 0o644, "ledgers": 0o711}
+
+
+def test_what_is_there_already_is_left_alone(tmp_path: Path, library: Path) -> None:
+    limitfiles.provide(tmp_path, library)
+    before = {path: path.stat() for path in tmp_path.iterdir()}
+    limitfiles.provide(tmp_path, library)
+    assert {path: path.stat() for path in tmp_path.iterdir()} == before
+
+
+def test_a_running_container_keeps_the_library_that_it_has_mounted(tmp_path: Path, library: Path) -> None:
+    limitfiles.provide(tmp_path, library)
+    with (tmp_path / limitfiles.LIBRARY).open("rb") as mounted:
+        library.write_bytes(elf() + b"new")
+        limitfiles.provide(tmp_path, library)
+        assert mounted.read() == elf()
+    assert (tmp_path / limitfiles.LIBRARY).read_bytes() == elf() + b"new"
+
+
+OTHER = bytes([OWN[18] ^ 0xFF, OWN[19]])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"),
+        (b"#!/bin/sh\n" + bytes(100), "is no shared library"),
+        (elf()[:19], "is no shared library"),
+        (elf(kind=2), "is no shared library"),
+        (elf(machine=OTHER), r"is for 64-bit machine \d+, this board is 64-bit \S+"),
+        (elf(ident=OWN[:4] + b"\x01" + OWN[5:16]), "is for 32-bit .*, this board is 64-bit"),
+    ],
+    ids=["empty", "script", "cut off", "program", "another machine", "32-bit"],
+)
+def test_a_library_that_no_container_could_load_is_not_put_there(
+    content: bytes, why: str, tmp_path: Path, library: Path
+) -> None:
+    library.write_bytes(content)
+    directory = tmp_path / "limit"
+    with pytest.raises(OSError, match=why):
+        limitfiles.provide(directory, library)
+    assert not directory.exists()
+
+
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"none\.so"):
+        limitfiles.provide(tmp_path, tmp_path / "none.so")
+
+
+@pytest.mark.parametrize("name", [limitfiles.LIBRARY, limitfiles.PRELOAD])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["gone", "empty"])
+def test_what_somebody_has_damaged_is_noticed_and_mended(
+    name: str, damage: object, tmp_path: Path, library: Path
+) -> None:
+    limitfiles.provide(tmp_path, library)
+    assert callable(damage)
+    damage(tmp_path / name)
+    with pytest.raises(OSError, match=name):
+        limitfiles.check(tmp_path)
+    limitfiles.provide(tmp_path, library)
+    limitfiles.check(tmp_path)

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU in units: what each preset sells, what a container gets for them, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.config.settings import ConfigError, Settings, load, resource_name
+from tegra_device_plugin.kubelet import api_pb2 as api
+from tegra_device_plugin.kubelet.server import device_list
+from tegra_device_plugin.sharing.offer import Mount, Offer, RefusedRequestError, make_offers
+from tegra_device_plugin.sharing.presets import PRESETS
+from tegra_device_plugin.sharing.units import Numbered, counts, lowest, most_ids
+
+GOOD = Verdict(True, "ok", "")
+KUBELET_BYTES = 4 * 1024 * 1024
+
+
+def read(tmp_path: Path, units: str) -> Settings:
+    """Settings of a file with these units."""
+    path = tmp_path / "config.yaml"
+    path.write_text(f"version: v1\nsharing:\n  units: {{{units}}}\n")
+    return load(path, {}, {})[0]
+
+
+def offers(tmp_path: Path, units: str, verdict: Verdict = GOOD, flaw: Verdict | None = None) -> list[Offer]:
+    """What is advertised by these units on a board with one device node."""
+    settings = replace(read(tmp_path, units), gpu_limit_dir=Path("/limit"))
+    return list(make_offers(settings, ("/dev/nvmap",), verdict, flaw))
+
+
+# Of each preset, of 6 GiB: its resources with their ids, and what a container with 2 units of memory is told.
+SOLD: dict[str, tuple[dict[str, int], dict[str, str]]] = {
+    "none": (
+        {"jetson-k3s.github.io/gpu-core": 100, "jetson-k3s.github.io/gpu-memory": 24},
+        {"NVIDIA_GPU_MEMORY_LIMIT": "512"},
+    ),
+    "hami": (
+        {"nvidia.com/gpucores": 100, "nvidia.com/gpumem": 6144, "nvidia.com/gpu": 10},
+        {"NVIDIA_GPU_MEMORY_LIMIT": "2", "CUDA_DEVICE_MEMORY_LIMIT_0": "2m"},
+    ),
+    "elastic": (
+        {"elasticgpu.io/gpu-core": 100, "elasticgpu.io/gpu-memory": 6144},
+        {"NVIDIA_GPU_MEMORY_LIMIT": "2"},
+    ),
+    "qgpu": (
+        {"tke.cloud.tencent.com/qgpu-core": 100, "tke.cloud.tencent.com/qgpu-memory": 6},
+        {"NVIDIA_GPU_MEMORY_LIMIT": "2048"},
+    ),
+    "vcuda": (
+        {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 24},
+        {"NVIDIA_GPU_MEMORY_LIMIT": "512"},
+    ),
+    "gpushare": (
+        {"aliyun.com/gpu-mem": 6},
+        {
+            "NVIDIA_GPU_MEMORY_LIMIT": "2048",
+            "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "ALIYUN_COM_GPU_MEM_POD": "2",
+            "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
+            "ALIYUN_COM_GPU_MEM_DEV": "6",
+        },
+    ),
+    "koordinator": (
+        {
+            "koordinator.sh/gpu-core": 100,
+            "koordinator.sh/gpu-memory-ratio": 100,
+            "koordinator.sh/gpu.shared": 100,
+        },
+        {"NVIDIA_GPU_MEMORY_LIMIT": "122"},  # of 122.88
+    ),
+}
+
+
+def test_every_preset_is_tried() -> None:
+    assert SOLD.keys() == PRESETS.keys()
+
+
+@pytest.mark.parametrize("preset", SOLD)
+def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_path: Path) -> None:
+    resources, env = SOLD[preset]
+    settings = read(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
+    assert settings.units
+    assert counts(settings.units) == resources
+    assert settings.resources == tuple(resources)
+    found = {offer.resource: offer for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")}
+    assert {name: len(offer.ids) for name, offer in found.items()} == resources
+    memory = found[settings.units.memory.name]
+    ids = [*memory.ids][3:5]
+    told = dict(memory.grant_for(ids).envs)
+    assert told.pop("TEGRA_GPU_LIMIT_LEDGER") == "/run/tegra-gpu-limit/ledger"
+    assert told.pop("NVIDIA_VISIBLE_DEVICES") == "all"
+    assert told == env
+
+
+@pytest.mark.parametrize("preset", SOLD)
+def test_all_give_the_nodes_and_memory_alone_gives_more(preset: str, tmp_path: Path) -> None:
+    seen: dict[str, str] = {}
+    for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi"):
+        grant = offer.grant_for([next(iter(offer.ids))])
+        assert grant.device_nodes == ("/dev/nvmap",)
+        assert seen.items() <= (seen | dict(grant.envs)).items(), "a name has one value"
+        seen |= dict(grant.envs)
+        if offer.limit is None:
+            assert dict(grant.envs) == {"NVIDIA_VISIBLE_DEVICES": "all"}
+            assert grant.mounts == ()
+    assert "NVIDIA_GPU_MEMORY_LIMIT" in seen
+
+
+def test_memory_mounts_its_library_and_its_ledger_which_alone_can_be_written(tmp_path: Path) -> None:
+    _, memory = offers(tmp_path, "memoryTotal: 6Gi")
+    assert memory.grant_for(["m10", "m9", "m11"]).mounts == (
+        Mount("/limit/libtegra-gpu-limit.so", "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so"),
+        Mount("/limit/ld.so.preload", "/etc/ld.so.preload"),
+        Mount("/limit/ledgers/m9", "/run/tegra-gpu-limit/ledger", read_only=False),
+    )
+
+
+def refusal(offer: Offer, asked: int) -> str:
+    """Why that many devices are not given; empty: they are."""
+    try:
+        offer.check([*offer.ids][:asked])
+    except RefusedRequestError as error:
+        return str(error)
+    return ""
+
+
+def test_percents_are_asked_for_in_steps_where_the_system_has_them(tmp_path: Path) -> None:
+    core, _ = offers(tmp_path, "preset: qgpu, memoryTotal: 6Gi")
+    assert [count for count in (1, 4, 5, 7, 15, 96, 100) if not refusal(core, count)] == [5, 15, 100]
+    assert refusal(core, 7).endswith("7 asked for, but it is given in steps of 5: ask for 5 or 10")
+    assert refusal(core, 3).endswith("ask for 5")
+    core, _ = offers(tmp_path, "memoryTotal: 6Gi")
+    assert not refusal(core, 7)
+
+
+@pytest.mark.parametrize("preset", ["hami", "koordinator"])
+def test_more_gpus_than_the_one_are_refused_with_what_to_do(preset: str, tmp_path: Path) -> None:
+    *_, count = offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
+    assert not refusal(count, 1)
+    assert "2 asked for, but this node has one GPU: ask for 1" in refusal(count, 2)
+
+
+# Of each preset's other resources: with how many of its ids a container needs no memory.
+NEEDS_NO_MEMORY: dict[str, list[tuple[int, ...]]] = {
+    "none": [(1, 100)],
+    "hami": [(), ()],
+    "elastic": [(1, 100)],
+    "qgpu": [(100,)],
+    "vcuda": [(100,)],
+    "gpushare": [],
+    "koordinator": [(), ()],
+}
+
+
+@pytest.mark.parametrize("preset", NEEDS_NO_MEMORY)
+def test_what_means_the_whole_gpu_without_memory_has_to_come_with_memory(preset: str, tmp_path: Path) -> None:
+    found = offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
+    (memory,) = [offer.resource for offer in found if offer.limit]
+    for offer, alone in zip((one for one in found if not one.limit), NEEDS_NO_MEMORY[preset], strict=True):
+        needed = {count: offer.must_also_hold([*offer.ids][:count]) for count in (1, 100)}
+        assert needed == {count: None if count in alone else memory for count in (1, 100)}
+
+
+def test_a_flaw_of_the_limit_is_one_of_the_memory_alone_and_refused_with_its_reason(tmp_path: Path) -> None:
+    flaw = Verdict(False, "limit-missing", "there is no library")
+    core, memory = offers(tmp_path, "memoryTotal: 6Gi", flaw=flaw)
+    assert (core.healthy, memory.healthy) == (True, False)
+    assert refusal(memory, 1).endswith("limit-missing: there is no library")
+    hot = Verdict(False, "too-hot", "99 °C")
+    assert [one.reason for one in offers(tmp_path, "memoryTotal: 6Gi", hot, flaw)] == ["too-hot", "too-hot"]
+
+
+def test_an_offer_is_the_same_as_long_as_nothing_changes(tmp_path: Path) -> None:
+    assert offers(tmp_path, "memoryTotal: 6Gi") == offers(tmp_path, "memoryTotal: 6Gi")
+    assert offers(tmp_path, "memoryTotal: 6Gi") != offers(tmp_path, "memoryTotal: 7Gi")
+
+
+@pytest.mark.parametrize(
+    ("units", "told"),
+    [
+        ("", "sharing.units.memoryTotal is missing"),
+        ("memoryTotal: 0", "memoryTotal: '0': more than 0"),
+        ("memoryTotal: -1Gi", "memoryTotal: '-1Gi': more than 0"),
+        ("memoryTotal: lots", "memoryTotal: 'lots': a quantity of bytes is needed, such as 256Mi"),
+        ("memoryTotal: [1Gi]", "memoryTotal must be text, not a list"),
+        (
+            "memoryTotal: 6000Mi",
+            "memoryTotal: '6000Mi': no multiple of the memoryUnit 256Mi: take 5888Mi or 6Gi",
+        ),
+        ("memoryTotal: 1Mi", "memoryTotal: '1Mi': no multiple of the memoryUnit 256Mi: take 256Mi"),
+        ("memoryTotal: 1Gi, memoryUnit: 0", "memoryUnit: '0': a multiple of 1Mi above 0"),
+        ("memoryTotal: 1Gi, memoryUnit: 100k", "memoryUnit: '100k': a multiple of 1Mi"),
+        ("memoryTotal: 1Gi, contextOverhead: -1Mi", "contextOverhead: '-1Mi': 0 or more is needed"),
+        (
+            "memoryTotal: 1Gi, contextOverhead: 1Gi",
+            "contextOverhead: '1Gi': 0 or more is needed, and less than",
+        ),
+        ("memoryTotal: 256Gi, memoryUnit: 1Mi", "195700 do, which is 195700Mi: take a larger memoryUnit"),
+        ("memoryTotal: 256Gi, preset: hami", "195700 do, which is 195700Mi: sell less"),
+        (
+            "memoryTotal: 1Gi, preset: nvshare",
+            "preset: 'nvshare': one preset per node; allowed: none, hami, ",
+        ),
+        ("memoryTotal: 1Gi, preset: [hami, qgpu]", "preset: 'hami,qgpu': one preset per node"),
+        ("memoryTotal: 1Gi, preset: hami, preset: qgpu", "sharing.units.preset is given twice"),
+        ("memoryTotal: 1Gi, preset: hami, memoryUnit: 2Mi", "memoryUnit: '2Mi': preset hami fixes 1Mi"),
+        ("memoryTotal: 1Gi, preset: gpushare, memoryUnit: 2Mi", "preset gpushare fixes 1Gi or 1Mi"),
+        (
+            "memoryTotal: 1Gi, preset: koordinator, memoryUnit: 1Mi",
+            "sells percents of memoryTotal: leave it out",
+        ),
+        ("memoryTotal: 99Mi, preset: koordinator", "memoryTotal: '99Mi': 100Mi at least"),
+        (
+            "memoryTotal: 1Gi, preset: hami, memoryResource: a.b/c",
+            "memoryResource: 'a.b/c': preset hami fixes nvidia.com/gpumem: leave it out, or take preset none",
+        ),
+        ("memoryTotal: 1Gi, preset: gpushare, coreResource: a.b/c", "preset gpushare has no core resource"),
+        ("memoryTotal: 1Gi, coreResource: a b", "coreResource: 'a b': not the name of an extended resource"),
+        (
+            "memoryTotal: 1Gi, coreResource: a.b/c, memoryResource: a.b/c",
+            "are both a.b/c: two names are needed",
+        ),
+        (
+            "memoryTotal: 1Gi, cores: 5",
+            "sharing.units.cores is not known; allowed: contextOverhead, coreResource",
+        ),
+    ],
+)
+def test_units_that_cannot_be_sold_are_refused_with_what_to_do(units: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, units)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{tmp_path}/config.yaml:3: sharing.units")
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            "  timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}\n",
+            "config.yaml:3: sharing.units: beside timeSlicing: a GPU is shared in one way",
+        ),
+        ("resources: {gpus: [{pattern: '*', name: a.b/c}]}\n", "units have names of their own"),
+    ],
+)
+def test_another_way_beside_units_is_refused(more: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"version: v1\nsharing:\n  units: {{memoryTotal: 1Gi}}\n{more}")
+    with pytest.raises(ConfigError, match=told):
+        load(path, {}, {})
+
+
+def test_what_a_preset_fixes_may_be_said_again(tmp_path: Path) -> None:
+    names = "coreResource: nvidia.com/gpucores, memoryResource: gpumem, memoryUnit: 1024Ki"
+    said = read(tmp_path, f"preset: hami, memoryTotal: 6Gi, {names}")
+    assert said == read(tmp_path, "preset: hami, memoryTotal: 6Gi")
+    assert read(tmp_path, "preset: gpushare, memoryTotal: 1Gi, memoryUnit: 1Mi").units
+
+
+def test_names_unit_and_overhead_are_ones_own_without_preset(tmp_path: Path) -> None:
+    units = read(
+        tmp_path,
+        "coreResource: a.b/core, memoryResource: a.b/mem, memoryUnit: 64Mi, "
+        "memoryTotal: 1Gi, contextOverhead: 30Mi",
+    ).units
+    assert units
+    assert counts(units) == {"a.b/core": 100, "a.b/mem": 16}
+    assert (units.context_overhead, units.memory_unit) == (30 << 20, "64Mi")
+
+
+def test_the_largest_board_fits_into_the_kubelets_message_in_mebibytes(tmp_path: Path) -> None:
+    _, memory, _ = offers(tmp_path, "preset: hami, memoryTotal: 128Gi")
+    assert len(memory.ids) == 131_072
+    message = device_list(memory.ids, healthy=False)
+    assert len(message) < KUBELET_BYTES
+    assert [one.ID for one in api.ListAndWatchResponse.FromString(message).devices] == [*memory.ids]
+
+
+def test_as_many_ids_as_are_said_to_fit_do_and_one_more_does_not() -> None:
+    most = most_ids("m")
+    assert len(device_list(Numbered("m", most), healthy=False)) <= KUBELET_BYTES
+    assert len(device_list(Numbered("m", most + 1), healthy=False)) > KUBELET_BYTES
+
+
+@given(
+    st.integers(1, 2000), st.text("m0123456789٣", max_size=6) | st.integers(0, 3000).map(lambda n: f"m{n}")
+)
+def test_numbered_ids_are_as_a_list_of_them_would_be(count: int, asked: str) -> None:
+    ids, plain = Numbered("m", count), [f"m{number}" for number in range(count)]
+    assert ([*ids], len(ids), asked in ids) == (plain, len(plain), asked in plain)
+
+
+def test_a_number_without_end_is_no_id() -> None:
+    assert "m" + "9" * 100_000 not in Numbered("m", 10)
+
+
+def test_the_lowest_id_is_the_lowest_number() -> None:
+    assert lowest(["m10", "m9", "m100"]) == "m9"
+
+
+def test_every_resource_of_every_preset_is_one_that_a_kubelet_takes() -> None:
+    for preset in PRESETS.values():
+        assert all(resource_name(name) == name for name in preset.names)
+
+
+def explained(tmp_path: Path, capsys: pytest.CaptureFixture[str], units: str) -> list[str]:
+    """What `config check` prints of these units."""
+    from tegra_device_plugin.cli import main  # noqa: PLC0415
+
+    read(tmp_path, units)
+    assert main(["config", "check", f"{tmp_path}/config.yaml"]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_config_check_says_what_is_sold_what_is_promised_and_what_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[Any]
+) -> None:
+    lines = explained(tmp_path, capsys, "preset: hami, memoryTotal: 6Gi")
+    assert lines[0].endswith("good: 100 x nvidia.com/gpucores, 6144 x nvidia.com/gpumem, 10 x nvidia.com/gpu")
+    assert "refused: nvidia.com/gpucores without nvidia.com/gpumem" in lines
+    assert "not advertised, because it is the same memory again: nvidia.com/gpumem-percentage" in lines
+    assert {line.partition(":")[0] for line in lines} >= {"promised", "not promised"}
+    lines = explained(tmp_path, capsys, "preset: qgpu, memoryTotal: 6Gi")
+    assert any("in steps of 5" in line for line in lines)
+    assert any("holds all of tke.cloud.tencent.com/qgpu-core and no" in line for line in lines)
