@@ -41,7 +41,8 @@ class Loaded:
     def python(self, program: str, *options: str) -> str:
         """Run a Python program inside and return its output; it must succeed."""
         inside = ("--interactive", "--entrypoint=python3.11", *options)
-        return run(self.command("-", options=inside), stdin=program, timeout=900).stdout  # emulated, on a busy machine
+        # The other architecture's takes minutes on a busy machine.
+        return run(self.command("-", options=inside), stdin=program, timeout=900).stdout
 
     def label(self, name: str) -> str:
         """Return the image's label org.opencontainers.image.NAME."""
