@@ -34,12 +34,13 @@ class Holder:
 
 def list_holders(path: Path = SOCKET) -> list[Holder]:
     """Ask the kubelet at the socket `path`; raises NoAnswerError."""
-    if not path.exists():
-        raise NoAnswerError(
-            f"there is no {path}: the kubelet does not run, has its files elsewhere (--pod-resources), "
-            "or its directory is not mounted here"
-        )
-    return found(asyncio.run(_list(path)))
+    return asyncio.run(ask(path))
+
+
+async def ask(path: Path) -> list[Holder]:
+    """Do so in a running event loop; raises NoAnswerError."""
+    _check_there(path)
+    return found(await _list(path))
 
 
 def found(answer: api.ListPodResourcesResponse) -> list[Holder]:
@@ -51,6 +52,14 @@ def found(answer: api.ListPodResourcesResponse) -> list[Holder]:
         for devices in container.devices
         for device in devices.device_ids
     )
+
+
+def _check_there(path: Path) -> None:
+    if not path.exists():
+        raise NoAnswerError(
+            f"there is no {path}: the kubelet does not run, has its files elsewhere (--pod-resources), "
+            "or its directory is not mounted here"
+        )
 
 
 async def _list(path: Path) -> api.ListPodResourcesResponse:
