@@ -88,6 +88,11 @@ def _parser() -> argparse.ArgumentParser:
         "--config", type=Path, metavar="FILE", help="settings of `run`, for the labels on sharing"
     )
     labels.add_argument(
+        "--qos-policy",
+        choices=("best-effort", "burst-share"),
+        help="that of `agent` here; burst-share gives a label that says if this board's driver can do it",
+    )
+    labels.add_argument(
         "--output",
         choices=("text", "json", "nfd"),
         default="text",
@@ -239,6 +244,9 @@ def _labels(options: argparse.Namespace) -> int:
         replicas=settings.sharing.replicas,
         renamed=settings.sharing.renamed,
         power_mode=telemetry.power_mode if telemetry else None,
+        gpu_share=_gpu_share(options.host_root, detection.gpu.state)
+        if options.qos_policy == "burst-share"
+        else None,
     )
     text = labels.render(found, options.output)
     if options.output_file:
@@ -246,6 +254,16 @@ def _labels(options: argparse.Namespace) -> int:
     else:
         _say(text.rstrip())
     return EXIT_OK if found else EXIT_FAILED
+
+
+def _gpu_share(root: Path, state: str) -> str | None:
+    """What becomes of weights on this board; not known before the GPU was switched on."""
+    from tegra_device_plugin.agent import nvgpu
+    from tegra_device_plugin.system.hosttree import HostTree
+
+    if nvgpu.find_node(HostTree(root)):
+        return "weighted"
+    return None if state == "unpowered" else "unsupported"
 
 
 def _holders(options: argparse.Namespace) -> int:

@@ -18,8 +18,8 @@ def check_possible() -> None:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
         raise NoPidfdError(
-            f"--mode evict needs pidfd_open, which came with Linux 5.3; this kernel is {os.uname().release} "
-            f"({error.strerror}). Use --mode report"
+            "--mode evict needs pidfd_open, which came with Linux 5.3 and which seccomp can forbid; "
+            f"this kernel is {os.uname().release} ({error.strerror}). Use --mode report"
         ) from error
 
 

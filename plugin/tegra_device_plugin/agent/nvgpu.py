@@ -17,7 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-# Two names of one device, on the host; the first is there from R34 on.
+from tegra_device_plugin.system.hosttree import HostTree
+
+# Two names of one device, on the host; the first is there from R34 on. Then both appear when the GPU is first
+# switched on.
 NODES = ("/dev/nvgpu/igpu0/sched", "/dev/nvhost-sched-gpu")
 API_VERSION = 1  # NVGPU_SCHED_API_VERSION
 
@@ -52,6 +55,11 @@ PUT_TSG = _ioc(_WRITE, 11, _REFERENCE)
 _PREEMPTION = {1: "wfi", 2: "cta", 4: "cilp"}
 
 _WORDS = 8  # of the first bitmap, 512 contexts; the driver says when it has more
+
+
+def find_node(host: HostTree) -> str | None:
+    """The control node's path on the host; None on a board without it."""
+    return next((path for path in NODES if host.is_node(path)), None)
 
 
 class UnsupportedError(OSError):

@@ -115,7 +115,7 @@ class Weights:
         return tsgs, {pid: member.uid for pid, member in found.items() if member}
 
     def _open(self) -> ControlNode:
-        path = next((path for path in nvgpu.NODES if self._host.is_node(path)), None)
+        path = nvgpu.find_node(self._host)
         if path is None:
             raise NoControlNodeError(
                 f"there is no {' or '.join(nvgpu.NODES)}: this board's driver has no such node (Thor), "

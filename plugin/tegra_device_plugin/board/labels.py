@@ -25,13 +25,19 @@ _NOT_IN_VALUE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def node_labels(
-    detection: Detection, *, replicas: int = 1, renamed: bool = False, power_mode: str | None = None
+    detection: Detection,
+    *,
+    replicas: int = 1,
+    renamed: bool = False,
+    power_mode: str | None = None,
+    gpu_share: str | None = None,
 ) -> dict[str, str]:
     """Labels of the node, in order; none without a Tegra GPU.
 
     `replicas`: how many containers share the GPU, 1 for exclusive use; `renamed`: whether the shared resource
     has a name of its own (then the product is not marked `-SHARED`, as in gpu-feature-discovery);
-    `power_mode`: nvpmodel's name of the mode, when something told it.
+    `power_mode`: nvpmodel's name of the mode, when something told it; `gpu_share`: what becomes of the pods'
+    weights here (agent/).
     """
     board, gpu = detection.board, detection.gpu
     if gpu.state == "absent":
@@ -45,6 +51,7 @@ def node_labels(
         "jetpack": board.jetpack,
         "power-mode": power_mode,
         "unified-memory": "true",
+        "gpu-share": gpu_share,
     }
     found |= {f"{JETSON_PREFIX}/{key}": value for key, value in ours.items()}
     valid = {key: _label_value(value) for key, value in found.items() if value}
