@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tegra_device_plugin.kubelet.holders import Holder
@@ -21,8 +22,8 @@ class Units:
     core: str
     """One id is one percent."""
     memory: str
-    memory_unit: int
-    """Bytes that one id stands for."""
+    memory_bytes: Callable[[int], int]
+    """What so many ids stand for."""
 
 
 @dataclass(frozen=True, order=True)
@@ -46,14 +47,11 @@ class Share:
 
 def shares(holders: Iterable[Holder], units: Units) -> dict[PodName, Share]:
     """Add up what the containers of each pod hold; a pod that holds neither is left out."""
-    found: dict[PodName, Share] = {}
-    for holder in holders:
-        core, memory = holder.resource == units.core, holder.resource == units.memory
-        if core or memory:
-            pod = PodName(holder.namespace, holder.pod)
-            before = found.get(pod, Share())
-            found[pod] = Share(before.percent + core, before.memory_bytes + memory * units.memory_unit)
-    return found
+    held = Counter((PodName(one.namespace, one.pod), one.resource) for one in holders)
+    pods = {pod for pod, resource in held if resource in (units.core, units.memory)}
+    return {
+        pod: Share(held[pod, units.core], units.memory_bytes(held[pod, units.memory])) for pod in sorted(pods)
+    }
 
 
 def pod_names(host: HostTree) -> Mapping[str, PodName]:

@@ -32,7 +32,9 @@ def node(tmp_path: Path, kubelet: Kubelet) -> Node:
 @pytest.fixture
 def pods(node: Node) -> Pods:
     """What the agent knows of the node's pods."""
-    return Pods(node.kubelet.socket, HostTree(node.root), Units(CORE, MEMORY, UNIT_MIB * 2**20))
+    return Pods(
+        node.kubelet.socket, HostTree(node.root), Units(CORE, MEMORY, lambda ids: ids * UNIT_MIB * 2**20)
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tegra_device_plugin.kubelet.holders import Holder
 
 from tests.unit.plugin.agent.node import Node, Pod, uid
 
-UNITS = Units("a/core", "a/memory", 100)
+UNITS = Units("a/core", "a/memory", lambda ids: ids * 100)
 
 
 def test_containers_of_a_pod_add_up_and_other_resources_are_no_share() -> None:
