@@ -154,9 +154,13 @@ class ControlNode:
         return True
 
     def clear_event(self) -> None:
-        """Take the note that contexts were opened, which makes `fd` readable."""
+        """Take the note that contexts were opened, which makes `fd` readable.
+
+        Raises OSError if it cannot be taken, and so would stay for ever.
+        """
         with suppress(BlockingIOError):
-            os.read(self.fd, _EVENT.size)
+            if not os.read(self.fd, _EVENT.size):
+                raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
     def _params(self, number: int) -> Tsg | None:
         """A context as it is now, None if it has ended."""

@@ -17,7 +17,7 @@ REFRESH_SECONDS = 30.0
 
 
 class Pods:
-    """What the kubelet last said. A pod that it was not asked about has no share, and so no limit."""
+    """What the kubelet last said. A pod that came since has no name here, no share, and so no limit."""
 
     def __init__(self, socket: Path, host: HostTree, units: Units) -> None:
         self.names: Mapping[str, PodName] = {}
@@ -33,7 +33,7 @@ class Pods:
     def share(self, uid: str) -> Share:
         """What a pod was given: nothing, if that is not known."""
         name = self.names.get(uid)
-        return self.shares.get(name, Share()) if name and uid in self._asked_about else Share()
+        return self.shares.get(name, Share()) if name else Share()
 
     async def refresh(self, uids: Collection[str]) -> None:
         """Know the pods `uids`: ask the kubelet if one of them is new, or its last answer is old.

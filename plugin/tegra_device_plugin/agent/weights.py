@@ -7,7 +7,6 @@ import asyncio
 import errno
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -166,14 +165,19 @@ class Weights:
             asyncio.get_running_loop().add_reader(self._node.fd, self._opened, self._node)
 
     def _opened(self, node: ControlNode) -> None:
-        with suppress(OSError):  # the next call says what is wrong
+        try:
             node.clear_event()
+        except OSError:  # the next call says what is wrong
+            self._stop_listening()
         self._wake.set()
 
-    def _close(self) -> None:
+    def _stop_listening(self) -> None:
         if self._listening is not None:
             asyncio.get_running_loop().remove_reader(self._listening)
             self._listening = None
+
+    def _close(self) -> None:
+        self._stop_listening()
         if self._node is not None:
             self._node.close()
             self._node = None

@@ -59,6 +59,17 @@ class SimulatedNvgpu:
         """A process lets go of its context; it is there as long as somebody has a reference."""
         self._drop(number)
 
+    def goes_away(self) -> None:
+        """The device is unbound: whoever polls hears of it without an end, and every call fails."""
+        assert self._writer is not None
+        os.close(self._writer)
+        self._writer = None
+
+        def refuse(_request: int) -> None:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+        self.before_call = refuse
+
     @property
     def held(self) -> bool:
         """Tell whether somebody has the node open."""
@@ -82,7 +93,11 @@ class SimulatedNvgpu:
         """Answer a call."""
         os.fstat(fd)  # EBADF: it was closed
         self.calls.append(request)
-        self.before_call(request)
+        try:
+            self.before_call(request)
+        except OSError:
+            self.after_call()
+            raise
         if len(argument) != request >> 16 & 0x3FFF:
             raise OSError(errno.EFAULT, "the structure's size is not the number's")
         answers = {

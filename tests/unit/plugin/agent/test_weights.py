@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from tegra_device_plugin.agent import nvgpu
 from tegra_device_plugin.agent import weights as module
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.weights import Weights
@@ -233,6 +234,24 @@ async def test_a_driver_that_hangs_is_waited_for_and_not_called_again(
     monkeypatch.setattr(weights._sensor, "_deadline", 3.0)
     await weights.look()
     assert weights.state == "weighted"
+
+
+async def test_a_device_that_goes_away_does_not_keep_the_agent_busy(
+    weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    heard: list[None] = []
+    clear = nvgpu.ControlNode.clear_event
+
+    def count(node: nvgpu.ControlNode) -> None:
+        heard.append(None)
+        clear(node)
+
+    monkeypatch.setattr(nvgpu.ControlNode, "clear_event", count)
+    async with running(weights, driver) as until:
+        driver.goes_away()
+        await until(lambda: weights.state == "unsupported")  # as at each later look the node has no answer
+    assert len(heard) <= 2
 
 
 async def test_a_whole_life_never_locks_control(
