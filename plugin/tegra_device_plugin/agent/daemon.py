@@ -43,7 +43,7 @@ def units(_settings: Settings) -> Units:
     return Units(
         core="jetson-k3s.github.io/gpu-core",
         memory="jetson-k3s.github.io/gpu-memory",
-        memory_bytes=lambda ids: ids * 64 * 2**20,
+        memory_bytes=lambda ids: ids * 256 * 2**20,
     )
 
 

@@ -96,7 +96,7 @@ def test_who_holds_what_is_told_in_the_names_of_other_systems(node: Node) -> Non
         fractioning = {**pod, "pod_uuid": uid(1), "gpu_uuid": "igpu0", "gpu": "0"}
         assert found[sample("gpu_fractioning_gpu_memory_used_bytes", **fractioning)] == 100 * MIB
         assert found[sample("vGPU_device_memory_usage_in_bytes", **vgpu)] == 100 * MIB
-        assert found[sample("vGPU_device_memory_limit_in_bytes", **vgpu)] == 256 * MIB
+        assert found[sample("vGPU_device_memory_limit_in_bytes", **vgpu)] == 1024 * MIB
         assert found[sample("DCGM_FI_DEV_FB_USED", gpu="0", UUID="igpu0")] == 120
         assert found[sample("tegra_gpu_agent_weight_percent", **pod)] == 30
         owners = {"pods": 100 * MIB, "outside": 20 * MIB, "kernel": 3 * MIB}
@@ -113,10 +113,10 @@ def test_evict_ends_the_offender_and_leaves_its_neighbour(node: Node) -> None:
         try:
             node.process(greedy.pid, 1)
             node.process(neighbour.pid, 2)
-            node.holds(**{f"p{greedy.pid}": 65, f"p{neighbour.pid}": 64})
+            node.holds(**{f"p{greedy.pid}": 257, f"p{neighbour.pid}": 256})
             with running(node, "--mode=evict") as agent:
                 line = agent.says("holds")
-                assert f"pod default/greedy (uid {uid(1)}) holds 65 MiB" in line
+                assert f"pod default/greedy (uid {uid(1)}) holds 257 MiB" in line
                 assert f"ended its processes {greedy.pid}" in line
                 assert greedy.wait(5) == -signal.SIGKILL
                 assert neighbour.poll() is None
