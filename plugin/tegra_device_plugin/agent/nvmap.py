@@ -6,8 +6,8 @@ host pid and the size in columns of 18, 18, 8 and 11 characters:
 
     user                         gpu_burn     7979   23525644K
 
-A process can have several rows. From R35 on a shared buffer counts by halves, so that rows add up to what is
-held; before, it counts in full for each who shares it.
+A process can have several rows. A buffer's size is divided by those who share it, so that rows add up to what
+is held; in early 4.9 trees it counts in full for each of them.
 """
 
 from __future__ import annotations
