@@ -28,7 +28,16 @@ HERE = Path(__file__).parent
 NAME = "jetson_k3s.cluster"
 
 # What goes in as it is: files and directories of the checkout.
-PARTS = ("LICENSE", "CHANGELOG.md", "inventory.example", "docs", "playbooks", "roles", "plugin/deploy/base")
+PARTS = (
+    "LICENSE",
+    "CHANGELOG.md",
+    "inventory.example",
+    "docs",
+    "playbooks",
+    "roles",
+    "plugin/deploy/base",
+    "plugin/deploy/agent",
+)
 OWN = {"README.md": "README.md", "runtime.yml": "meta/runtime.yml"}
 # Directory inside a role -> directory of the collection.
 PLUGINS = {

@@ -6,29 +6,38 @@ Each command imports what it needs itself: `detect` does not need gRPC, and `run
 
 # ruff: noqa: PLC0415 - see above
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.signals import Signals
 
+if TYPE_CHECKING:
+    from tegra_device_plugin.config.watch import ConfigWatch
+
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+# Of the options of `run`, those that `agent` has, too.
+_AGENT_OPTIONS = ("host_root", "metrics_address", "log_format", "log_level")
 
 
 def main(arguments: Sequence[str] | None = None, signals: Signals | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings.
 
-    `signals` are taken since the start of the process; only `run` keeps them.
+    `signals` are taken since the start of the process; only `run` and `agent` keep them.
     """
     options = _parser().parse_args(arguments)
-    if signals and options.command is not _run:
+    stays = options.command in (_run, _agent)
+    if signals and not stays:
         signals.release()
     try:
-        code: int = options.command(options, signals) if options.command is _run else options.command(options)
+        code: int = options.command(options, signals) if stays else options.command(options)
     except config.ConfigError as error:
         for problem in error.problems:
             _complain(problem)
@@ -74,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
         run.add_argument(option.flag, metavar=option.metavar, help=f"{option.help}; {option.variable}")
     run.set_defaults(command=_run)
 
+    _add_agent(commands)
+
     detect = commands.add_parser("detect", help="say which board and GPU this is, and how that is known")
     _add_host_root(detect)
     detect.add_argument("--output", choices=("text", "json"), default="text")
@@ -82,6 +93,11 @@ def _parser() -> argparse.ArgumentParser:
     labels = commands.add_parser("labels", help="print the node labels that describe the GPU")
     _add_host_root(labels)
     _add_config(labels, "settings of `run`, for the labels on sharing")
+    labels.add_argument(
+        "--qos-policy",
+        choices=("best-effort", "burst-share"),
+        help="that of `agent` here; burst-share gives a label that says if this board's driver can do it",
+    )
     labels.add_argument(
         "--output",
         choices=("text", "json", "nfd"),
@@ -94,12 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     labels.set_defaults(command=_labels)
 
     holders = commands.add_parser("holders", help="say which container of this node holds which device")
-    holders.add_argument(
-        "--pod-resources",
-        type=Path,
-        metavar="SOCKET",
-        help="the kubelet's socket (default: /var/lib/kubelet/pod-resources/kubelet.sock)",
-    )
+    _add_pod_resources(holders)
     _add_config(holders, "settings of `run`, which name the resource whose memory is limited; CONFIG_FILE")
     holders.add_argument("--output", choices=("text", "json"), default="text")
     holders.set_defaults(command=_holders)
@@ -123,6 +134,51 @@ class _Version(argparse.Action):
         parser.exit(EXIT_OK)
 
 
+def _add_agent(commands: Any) -> None:
+    agent = commands.add_parser(
+        "agent",
+        help="divide the GPU's time among pods by weights, and watch how much of its memory each holds",
+        epilog="It reads the same file and environment as `run`. It needs the host's /proc, /sys with "
+        "debugfs, /dev and /var/log/pods below the host root; for evict the capability KILL and the host's "
+        "pids; for burst-share a privileged container.",
+    )
+    agent.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings of `run`, for what shares are sold as; CONFIG_FILE",
+    )
+    for option in config.OPTIONS:
+        if option.field in _AGENT_OPTIONS:
+            about = "serve /metrics and /healthz there" if "metrics" in option.field else option.help
+            agent.add_argument(option.flag, metavar=option.metavar, help=f"{about}; {option.variable}")
+    agent.add_argument(
+        "--mode",
+        choices=("report", "evict"),
+        default="report",
+        help="what happens to a pod that holds more GPU memory than its share: a line in the log and a "
+        "metric, or also the end of its GPU processes (default: report)",
+    )
+    agent.add_argument(
+        "--qos-policy",
+        choices=("best-effort", "fixed-share", "burst-share"),
+        default="best-effort",
+        help="best-effort: the driver's own time slices; burst-share: time slices by the pods' gpu-core; "
+        "fixed-share is refused, as the driver has no ceiling (default: best-effort)",
+    )
+    _add_pod_resources(agent)
+    agent.set_defaults(command=_agent)
+
+
+def _add_pod_resources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pod-resources",
+        type=Path,
+        metavar="SOCKET",
+        help="the kubelet's socket (default: /var/lib/kubelet/pod-resources/kubelet.sock)",
+    )
+
+
 def _add_host_root(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where the host's files are seen"
@@ -142,14 +198,31 @@ def _config_file(options: argparse.Namespace) -> Path | None:
 def _run(options: argparse.Namespace, signals: Signals | None) -> int:
     import asyncio
 
-    from tegra_device_plugin.config.watch import ConfigWatch
     from tegra_device_plugin.daemon import Daemon
 
-    file = _config_file(options)
-    flags = {option.field: getattr(options, option.field) for option in config.OPTIONS}
-    configuration = ConfigWatch(file, lambda: config.load(file, os.environ, flags)[0])
-    asyncio.run(Daemon(configuration, signals or Signals()).run())
+    asyncio.run(Daemon(_configuration(options), signals or Signals()).run())
     return EXIT_OK
+
+
+def _agent(options: argparse.Namespace, signals: Signals | None) -> int:
+    import asyncio
+
+    from tegra_device_plugin.agent.daemon import Agent, Choice
+    from tegra_device_plugin.agent.nvgpu import Linux
+    from tegra_device_plugin.kubelet import holders
+
+    choice = Choice(options.mode, options.qos_policy, options.pod_resources or holders.SOCKET)
+    asyncio.run(Agent(_configuration(options), choice, signals or Signals(), Linux()).run())
+    return EXIT_OK
+
+
+def _configuration(options: argparse.Namespace) -> ConfigWatch:
+    """The settings of a command that stays: flag over environment over file."""
+    from tegra_device_plugin.config.watch import ConfigWatch
+
+    file = _config_file(options)
+    flags = {option.field: getattr(options, option.field, None) for option in config.OPTIONS}
+    return ConfigWatch(file, lambda: config.load(file, os.environ, flags)[0])
 
 
 def _detect(options: argparse.Namespace) -> int:
@@ -188,6 +261,9 @@ def _labels(options: argparse.Namespace) -> int:
         renamed=config.DEFAULT_RESOURCE not in units.resources if units else settings.sharing.renamed,
         memory_unit=units.memory_unit if units else None,
         power_mode=telemetry.power_mode if telemetry else None,
+        gpu_share=_gpu_share(options.host_root, detection.gpu.state)
+        if options.qos_policy == "burst-share"
+        else None,
     )
     text = labels.render(found, options.output)
     if options.output_file:
@@ -195,6 +271,16 @@ def _labels(options: argparse.Namespace) -> int:
     else:
         _say(text.rstrip())
     return EXIT_OK if found else EXIT_FAILED
+
+
+def _gpu_share(root: Path, state: str) -> str | None:
+    """What becomes of weights on this board; not known before the GPU was switched on."""
+    from tegra_device_plugin.agent import nvgpu
+    from tegra_device_plugin.system.hosttree import HostTree
+
+    if nvgpu.find_node(HostTree(root)):
+        return "weighted"
+    return None if state == "unpowered" else "unsupported"
 
 
 def _holders(options: argparse.Namespace) -> int:

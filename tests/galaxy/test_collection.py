@@ -112,6 +112,15 @@ def test_list_of_wheels_is_in_the_collection_as_a_file(installed: Path) -> None:
     assert wheels.read_text() == (CHECKOUT / "images/arm64/requirements-jtop.txt").read_text()
 
 
+def test_files_that_roles_take_from_elsewhere_are_in_the_collection(installed: Path) -> None:
+    elsewhere = re.compile(r"role_path ~ '/\.\./\.\./([^']+)'")
+    named = [
+        name for path in installed.glob("roles/**/*.yml") for name in elsewhere.findall(path.read_text())
+    ]
+    assert named
+    assert [name for name in named if not (installed / name).is_file()] == []
+
+
 def test_every_plugin_of_the_roles_is_in_the_collection(installed: Path) -> None:
     for inside, place in build.PLUGINS.items():
         expected = {path.name for path in (CHECKOUT / "roles").glob(f"*/{inside}/*.py")}

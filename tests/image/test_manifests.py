@@ -75,6 +75,33 @@ def test_the_pod_has_no_more_rights_than_it_needs(plain: Documents) -> None:
     assert writable == ["device-plugins"]
 
 
+@pytest.fixture
+def agent() -> Documents:
+    """The node agent's manifest."""
+    return documents((DEPLOY / "agent" / "daemonset.yaml").read_text())
+
+
+def test_the_agents_manifest_fits_the_schemas_and_names_the_image(agent: Documents) -> None:
+    check(agent)
+    assert [container["image"] for container in pod(agent)["containers"]] == [build.reference()]
+
+
+def test_the_agent_only_looks_as_it_stands(agent: Documents) -> None:
+    spec = pod(agent)
+    (container,) = spec["containers"]
+    assert spec["automountServiceAccountToken"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "privileged" not in container["securityContext"]
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+    assert not {"--mode=evict", "--qos-policy=burst-share"} & set(container["args"])
+
+
+def test_the_agent_is_no_part_of_what_the_plugins_overlays_apply(plain: Documents) -> None:
+    overlays = [path for path in DEPLOY.glob("*/kustomization.yaml") if path.parent.name != "agent"]
+    assert overlays and not [path for path in overlays if "agent" in path.read_text()]
+    assert "agent" not in plain["DaemonSet"]["metadata"]["name"]
+
+
 def test_the_pod_starts_before_those_that_need_it_and_stays(plain: Documents) -> None:
     spec = pod(plain)
     assert spec["priorityClassName"] == "system-node-critical"

@@ -203,7 +203,7 @@ def related_tests(modules: set[Path]) -> dict[Path, list[str]]:
     reached = {
         test.relative_to(CHECKOUT): distances(test, CHECKOUT / PLUGIN)
         for folder in FOLDERS
-        for test in sorted((CHECKOUT / folder).glob("test_*.py"))
+        for test in sorted((CHECKOUT / folder).rglob("test_*.py"))
     }
     cases = [str(CONFORMANCE / file) + f"::{name}" * bool(name) for file in CASES for name in CASES[file]]
     found = {}

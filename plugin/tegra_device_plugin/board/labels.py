@@ -31,13 +31,15 @@ def node_labels(
     renamed: bool = False,
     memory_unit: str | None = None,
     power_mode: str | None = None,
+    gpu_share: str | None = None,
 ) -> dict[str, str]:
     """Labels of the node, in order; none without a Tegra GPU.
 
     `replicas`: how many containers share the GPU, 1 for exclusive use, None if as many as fit; `renamed`:
     whether the shared resource has a name of its own (then the product is not marked `-SHARED`, as in
     gpu-feature-discovery); `memory_unit`: what one unit of the GPU's memory is, where it is sold in units;
-    `power_mode`: nvpmodel's name of the mode, when something told it.
+    `power_mode`: nvpmodel's name of the mode, when something told it; `gpu_share`: what becomes of the pods'
+    weights here (agent/).
     """
     board, gpu = detection.board, detection.gpu
     if gpu.state == "absent":
@@ -52,6 +54,7 @@ def node_labels(
         "power-mode": power_mode,
         "unified-memory": "true",
         "gpu-memory-unit": memory_unit,
+        "gpu-share": gpu_share,
     }
     found |= {f"{JETSON_PREFIX}/{key}": value for key, value in ours.items()}
     valid = {key: _label_value(value) for key, value in found.items() if value}

@@ -42,8 +42,13 @@ def beside(plugin_directory: Path) -> Path:
 
 def list_holders(path: Path = SOCKET) -> list[Holder]:
     """Ask the kubelet at the socket `path`; raises NoAnswerError."""
+    return asyncio.run(ask(path))
+
+
+async def ask(path: Path = SOCKET) -> list[Holder]:
+    """Do so in a running event loop; raises NoAnswerError."""
     _check_there(path)
-    return found(asyncio.run(_list(path)))
+    return found(await _list(path))
 
 
 def found(answer: api.ListPodResourcesResponse) -> list[Holder]:

@@ -43,6 +43,14 @@ class Sensor:
         async with asyncio.timeout(self._deadline):
             return await answer
 
+    async def settle(self) -> None:
+        """Wait for the end of a read that was given up, no longer than the deadline."""
+        if self._last:
+            last = asyncio.wrap_future(self._last)
+            await asyncio.wait((last,), timeout=self._deadline)
+            if last.done():
+                last.exception()  # whoever gave it up does not want to know
+
 
 def _hand_over(outcome: Future[T], answer: asyncio.Future[T]) -> None:
     if answer.done():  # given up

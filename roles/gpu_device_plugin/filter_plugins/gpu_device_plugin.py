@@ -112,6 +112,20 @@ def with_jtop(spec: dict[str, Any]) -> None:
         container.setdefault("volumeMounts", []).append(mount)
 
 
+def chosen_agent(manifest: str, mode: str, qos_policy: str) -> dict[str, Any]:
+    """The node agent's DaemonSet with the rights that its mode and policy need, and no more."""
+    document: dict[str, Any] = yaml.safe_load(manifest)
+    for container in document["spec"]["template"]["spec"]["containers"]:
+        container["args"] = [*container["args"], f"--mode={mode}", f"--qos-policy={qos_policy}"]
+        context = container["securityContext"]
+        if qos_policy == "burst-share":  # a device node of the host cannot be opened otherwise
+            del context["allowPrivilegeEscalation"], context["capabilities"]
+            context["privileged"] = True
+        elif mode == "evict":
+            context["capabilities"]["add"] = ["KILL"]
+    return document
+
+
 def rendered(
     manifest: str,
     image: str,
@@ -120,35 +134,38 @@ def rendered(
     strict: bool,
     *,
     config: dict[str, Any] | None = None,
+    agent: dict[str, str] | None = None,
 ) -> str:
     """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.
 
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
     as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; where
     they sell the GPU in units, the plugin gets the directory of the memory limit as well.
-    An image with jetson-stats gets the directory of jtop's socket.
+    An image with jetson-stats gets the directory of jtop's socket. `agent` has the node agent's manifest,
+    mode and policy, if it is wanted.
     """
-    settings: list[dict[str, Any]] = []
-    documents: list[dict[str, Any]] = [document for document in yaml.safe_load_all(manifest) if document]
+    plugin: dict[str, Any] = yaml.safe_load(manifest)
+    spec = plugin["spec"]["template"]["spec"]
+    if strict:
+        for container in spec["containers"]:
+            container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
+    if image.endswith(JTOP_TAG):
+        with_jtop(spec)
+    documents = [plugin]
+    if agent:
+        documents.append(chosen_agent(**agent))
     for document in documents:
-        if document["kind"] != "DaemonSet":
-            continue
         template = document["spec"]["template"]
         template.setdefault("metadata", {}).setdefault("annotations", {})[IMAGE_ID_ANNOTATION] = image_id
         for container in template["spec"]["containers"]:
             container["image"] = image
             container["imagePullPolicy"] = "Never"
-            if strict:
-                container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
-        if image.endswith(JTOP_TAG):
-            with_jtop(template["spec"])
         if config:
-            text = json.dumps(config, indent=2)
-            with_settings(template, text)
-            settings.append(config_map(document["metadata"]["namespace"], text))
-            if config.get("sharing", {}).get("units"):
-                with_limit(template["spec"], config)
-    documents += settings
+            with_settings(template, json.dumps(config, indent=2))
+    if config:
+        documents.append(config_map(plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
+        if config.get("sharing", {}).get("units"):
+            with_limit(spec, config)
     if container_runtime == "containerd":
         documents.append(RUNTIME_CLASS)
     # It begins with "---": ansible-core 2.16 makes an object of a text that begins with "{".

@@ -19,6 +19,11 @@ options:
     description: YAML or JSON, one or more objects.
     type: str
     required: true
+  absent:
+    description: Objects of kube-system that must not be there, as KIND/NAME.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     support: full
@@ -28,7 +33,7 @@ attributes:
 
 RETURN = r"""
 objects:
-  description: What kubectl said about each object.
+  description: What kubectl said about each object, also about those that it has removed.
   returned: success outside check mode
   type: list
   elements: str
@@ -43,12 +48,24 @@ def changed_objects(output):
     return [line for line in output.splitlines() if line and not line.endswith(" unchanged")]
 
 
+def leftovers(absent):
+    """Those of the objects that must not be there which are there."""
+    if not absent:
+        return []
+    found = run("get", "--namespace=kube-system", "--ignore-not-found", "--output=name", *absent)
+    return found.split()
+
+
 def main():
     """Ansible's entry point."""
     module = AnsibleModule(
-        argument_spec={"manifest": {"type": "str", "required": True}}, supports_check_mode=True
+        argument_spec={
+            "manifest": {"type": "str", "required": True},
+            "absent": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
     )
-    manifest = module.params["manifest"]
+    manifest, absent = module.params["manifest"], module.params["absent"]
     if module.check_mode and not os.path.exists(K3S):
         module.exit_json(changed=True, diff={"before": "", "after": manifest})
     try:
@@ -57,9 +74,13 @@ def main():
             if module.check_mode or module._diff
             else ""
         )
+        surplus = leftovers(absent)
+        prepared += "".join("removed: {}\n".format(name) for name in surplus)
         if module.check_mode:
             module.exit_json(changed=bool(prepared), diff={"prepared": prepared})
         objects = run("apply", "--filename=-", stdin=manifest).splitlines()
+        if surplus:
+            objects += run("delete", "--namespace=kube-system", "--ignore-not-found", *surplus).splitlines()
     except (KubectlError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(

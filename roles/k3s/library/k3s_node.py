@@ -32,7 +32,7 @@ options:
     type: str
     required: true
   labels:
-    description: Labels that it must have; its other labels are left alone.
+    description: Labels that it must have, or with null must not have; its other labels are left alone.
     type: dict
     default: {}
   resource:
@@ -61,7 +61,9 @@ allocatable:
 def label_arguments(current, wanted):
     """Arguments of `kubectl label` that are needed to get from the current labels to the wanted ones."""
     return [
-        "{}={}".format(key, value) for key, value in sorted(wanted.items()) if current.get(key) != str(value)
+        "{}-".format(key) if value is None else "{}={}".format(key, value)
+        for key, value in sorted(wanted.items())
+        if current.get(key) != (None if value is None else str(value))
     ]
 
 

@@ -76,6 +76,32 @@ def test_labels_tell_the_power_mode_that_jtop_tells(
     assert "jetson-k3s.github.io/power-mode=MAXN" in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("board", "arguments", "label"),
+    [
+        ("orinnano-jp6", ["--qos-policy=burst-share"], "weighted"),
+        ("nano-jp4", ["--qos-policy=burst-share"], "weighted"),
+        ("thor5000-jp70", ["--qos-policy=burst-share"], "unsupported"),
+        ("orinnano-jp6", ["--qos-policy=best-effort"], None),
+        ("orinnano-jp6", [], None),
+    ],
+)
+def test_labels_tell_what_becomes_of_weights(
+    board: str, arguments: list[str], label: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    boards.build(boards.load()[board], tmp_path / "host")
+    assert main(["labels", "--host-root", str(tmp_path / "host"), "--output=json", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out).get("jetson-k3s.github.io/gpu-share") == label
+
+
+def test_weights_of_a_gpu_that_was_never_switched_on_are_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    boards.build(boards.load()["orinnano-jp6"], tmp_path / "host", state="unpowered")
+    assert main(["labels", "--host-root", str(tmp_path / "host"), "--qos-policy=burst-share"]) == 0
+    assert "gpu-share" not in capsys.readouterr().out
+
+
 def test_only_run_keeps_the_signals(root: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     signals = Signals()

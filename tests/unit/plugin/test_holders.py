@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent import futures
 from pathlib import Path
 
-import grpc
 import pytest
 from tegra_device_plugin.cli import main
 from tegra_device_plugin.kubelet import podresources_pb2 as api
 from tegra_device_plugin.kubelet.holders import Holder, NoAnswerError, list_holders
 from tegra_device_plugin.sharing import ledger
+
+from tests.unit.plugin.podresources import Kubelet, running_kubelet
 
 # Written by hand after the field numbers of kubernetes/kubelet pkg/apis/podresources/v1/api.proto: pod p of
 # namespace n, its container c with cpu_ids 3 (which is skipped), devices a and b of r with a NUMA topology.
@@ -24,35 +23,11 @@ ANSWER = (
 )
 
 
-class Kubelet:
-    """A SIMULATED kubelet that knows only List."""
-
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
-        self.answer = b""
-        self.refuses = False
-        self.server = grpc.server(futures.ThreadPoolExecutor(1))
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._list)
-        self.server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),)
-        )
-        self.server.add_insecure_port(f"unix:{socket}")
-        self.server.start()
-
-    def _list(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        assert request == b""
-        if self.refuses:
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such feature")
-        return self.answer
-
-
 @pytest.fixture
 def kubelet() -> Iterator[Kubelet]:
-    """A kubelet; pytest's own directories are too long for a socket's address."""
-    with tempfile.TemporaryDirectory(prefix="pr-", dir="/tmp") as directory:
-        one = Kubelet(Path(directory, "kubelet.sock"))
+    """A kubelet that answers."""
+    with running_kubelet() as one:
         yield one
-        one.server.stop(None).wait()
 
 
 def test_reads_what_a_kubelet_writes(kubelet: Kubelet) -> None:

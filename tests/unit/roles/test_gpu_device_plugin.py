@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tegra_device_plugin import cli
 from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.sharing.presets import PRESETS
 
@@ -130,6 +131,58 @@ def test_the_plain_manifests_sell_what_the_plugin_accepts() -> None:
 def test_the_role_knows_every_preset(load: Load) -> None:
     role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
     assert {name: preset.memory.name for name, preset in PRESETS.items()} == role.MEMORY_RESOURCES
+
+
+AGENT = (ROLES.parent / "plugin/deploy/agent/daemonset.yaml").read_text()
+
+
+def agent(load: Load, mode: str, policy: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The node agent's pod specification; the plugin's is what it is without an agent."""
+    plain = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
+    render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
+    wanted = {"manifest": AGENT, "mode": mode, "qos_policy": policy}
+
+    def documents(agent: dict[str, str] | None) -> list[dict[str, Any]]:
+        text = render(plain, "plugin:9-jtop", "sha256:ab", "docker", True, config=config, agent=agent)
+        return [json.loads(part) for part in text.split("---\n")[1:]]
+
+    plugin, found, *more = documents(wanted)
+    assert [plugin, *more] == documents(None)
+    assert found["metadata"]["name"] == "tegra-gpu-agent"
+    annotations = found["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["jetson-k3s.github.io/image-id"] == "sha256:ab"
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "privileged", "capabilities"),
+    [
+        ("report", "best-effort", None, {"drop": ["ALL"]}),
+        ("evict", "best-effort", None, {"drop": ["ALL"], "add": ["KILL"]}),
+        ("report", "burst-share", True, None),
+        ("evict", "burst-share", True, None),
+    ],
+)
+def test_the_agent_has_the_rights_that_its_mode_needs(
+    load: Load, mode: str, policy: str, privileged: bool | None, capabilities: dict[str, Any] | None
+) -> None:
+    (container,) = agent(load, mode, policy)["containers"]
+    context = container["securityContext"]
+    assert (context.get("privileged"), context.get("capabilities")) == (privileged, capabilities)
+    # Kubernetes refuses a privileged container that says no to privilege escalation.
+    assert context.get("allowPrivilegeEscalation") is (None if privileged else False)
+    assert (container["image"], container["imagePullPolicy"]) == ("plugin:9-jtop", "Never")
+    options = cli._parser().parse_args(container["args"])  # the plugin's strict mode is none of its options
+    assert (options.mode, options.qos_policy) == (mode, policy)
+
+
+def test_the_agent_reads_the_settings_of_the_plugin(load: Load) -> None:
+    spec = agent(load, "report", "burst-share", {"version": "v1"})
+    (container,) = spec["containers"]
+    assert {"name": "CONFIG_FILE", "value": "/etc/tegra-device-plugin/config.yaml"} in container["env"]
+    names = {mount["name"] for mount in container["volumeMounts"]}
+    assert names == {volume["name"] for volume in spec["volumes"]}
 
 
 SHARED = {"name": "nvidia.com/gpu", "replicas": 2}

@@ -71,10 +71,11 @@ def test_json_stream_is_cut_into_objects_wherever_the_pieces_end(kubectl: Module
         ({"a": "1", "mine": "x"}, {"a": "1"}, []),
         ({"a": "1"}, {"a": "2", "b": "true"}, ["a=2", "b=true"]),
         ({}, {}, []),
+        ({"a": "1"}, {"a": None, "b": None}, ["a-"]),
     ],
 )
 def test_only_labels_that_differ_are_set(
-    node: ModuleType, current: dict[str, str], wanted: dict[str, str], arguments: list[str]
+    node: ModuleType, current: dict[str, str], wanted: dict[str, str | None], arguments: list[str]
 ) -> None:
     assert node.label_arguments(current, wanted) == arguments
 
@@ -95,6 +96,23 @@ def test_complaint_says_what_is_missing(node: ModuleType, status: dict[str, Any]
 def test_allocatable_counts_nothing_as_zero(node: ModuleType) -> None:
     assert node.allocatable({"status": {}}, "nvidia.com/gpu") == 0
     assert node.allocatable({"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, "nvidia.com/gpu") == 2
+
+
+def test_objects_that_must_not_be_there_are_looked_for(
+    manifest: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def run(*arguments: str) -> str:
+        asked.append(arguments)
+        return "daemonset.apps/old\n"
+
+    monkeypatch.setattr(manifest, "run", run)
+    assert manifest.leftovers([]) == []
+    assert manifest.leftovers(["daemonset.apps/old"]) == ["daemonset.apps/old"]
+    (arguments,) = asked
+    assert arguments[0] == "get" and "--namespace=kube-system" in arguments
+    assert {"--ignore-not-found", "daemonset.apps/old"} < set(arguments)
 
 
 def test_unchanged_objects_are_no_change(manifest: ModuleType) -> None:

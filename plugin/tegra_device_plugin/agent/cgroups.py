@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pod a process belongs to, by the names that the kubelet and the runtimes give to control groups."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tegra_device_plugin.system.hosttree import HostTree
+
+# The first level that names a pod counts: a container can make groups with any name, but only below its own.
+# Drivers and runtimes in turn (kubelet's pkg/kubelet/cm, cri-dockerd, containerd's cri):
+#   cgroupfs            /kubepods/burstable/podUID/ID            of Docker and containerd
+#   systemd             /kubepods.slice/kubepods-podU_I_D.slice/docker-ID.scope   or cri-containerd-ID.scope
+#   neither, containerd whose runc was not told of systemd
+#                       /system.slice/containerd.service/kubepods-podU_I_D.slice:cri-containerd:ID
+# A static pod's uid is a digest without dashes. Within a control group namespace of one's own, the path of
+# another pod begins with /../ and has lost the groups above that both have.
+_UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
+_CONTAINER = re.compile(
+    rf"(?:/|/kubepods(?:-[a-z]+)?-)pod(?P<uid>{_UID})(?:\.slice)?[/:](?:[a-z-]+[-:])?(?P<id>[0-9a-f]{{64}})(?:\.scope|/|$)"
+)
+_MOST_BYTES = 16_384  # 13 lines in version 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """The pod and container that a process is in."""
+
+    uid: str
+    container: str
+
+
+def member(text: str) -> Member | None:
+    """Read a `/proc/PID/cgroup` of either version; None for a process that is in no pod."""
+    for line in text.splitlines():
+        if found := _CONTAINER.search(line.split(":", 2)[-1]):
+            return Member(found["uid"].replace("_", "-"), found["id"])
+    return None
+
+
+def member_of(host: HostTree, pid: int) -> Member | None:
+    """The same for a process of the host; None also for one that has ended."""
+    try:
+        return member(host.read(f"/proc/{pid}/cgroup", _MOST_BYTES).decode("utf-8", "replace"))
+    except OSError:
+        return None

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""End a process of one pod, and never another: a pid can be used again at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+
+class NoPidfdError(OSError):
+    """The kernel cannot hold on to a process."""
+
+
+def check_possible() -> None:
+    """Raise NoPidfdError if this kernel has no pidfd_open (Linux 5.3; JetPack 4 has 4.9)."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        raise NoPidfdError(
+            "--mode evict needs pidfd_open, which came with Linux 5.3 and which seccomp can forbid; "
+            f"this kernel is {os.uname().release} ({error.strerror}). Use --mode report"
+        ) from error
+
+
+def end(pid: int, is_its: Callable[[int], bool]) -> bool:
+    """Kill process `pid` if `is_its` says that it is the offender's; tell whether it was killed.
+
+    The process is held on to first and looked at then. So what gets the signal is what was looked at, or
+    nothing: a process that has ended meanwhile cannot be mixed up with a new one of the same number.
+    Raises OSError if it may not be killed.
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_its(pid):
+            return False
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(process)
+    return True

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvgpu's scheduler control node: which GPU contexts (TSGs) there are, whose, and how long their turns are.
+
+Numbers and structures are those of nvgpu's include/uapi/linux/nvgpu.h, "/dev/nvhost-sched-gpu device", which
+are the same from L4T R32 to R36. The two calls that lock and unlock control have no name here, so that nobody
+makes them: while control is locked, nvgpu refuses every new CUDA context of the board (ioctl_tsg.c).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from tegra_device_plugin.system.hosttree import HostTree
+
+# Two names of one device, on the host; the first is there from R34 on. Then both appear when the GPU is first
+# switched on.
+NODES = ("/dev/nvgpu/igpu0/sched", "/dev/nvhost-sched-gpu")
+API_VERSION = 1  # NVGPU_SCHED_API_VERSION
+
+# What TSG_SET_TIMESLICE takes, and what a context has that nobody set; in microseconds (nvgpu tsg.h and
+# fifo: NVGPU_TSG_TIMESLICE_{MIN,MAX,DEFAULT}_US).
+LEAST_US, MOST_US, DEFAULT_US = 1000, 50_000, 1024
+
+_TSGS = struct.Struct("=I4xQ")  # nvgpu_sched_get_tsgs_args: size of the buffer, its address
+_PARAMS = struct.Struct(
+    "=5I4xQ"
+)  # ..._tsg_get_params_args: id, timeslice, interleave, graphics, compute, pid
+_TIMESLICE = struct.Struct("=II")  # ..._tsg_timeslice_args: id, microseconds
+_REFERENCE = struct.Struct("=I")  # ..._tsg_refcount_args: id
+_VERSION = struct.Struct("=I")  # ..._api_version_args
+_EVENT = struct.Struct("=QQ")  # nvgpu_sched_event_arg: reserved, status
+
+_WRITE, _READ = 1, 2  # asm-generic/ioctl.h, which x86 and arm64 share
+
+
+def _ioc(direction: int, number: int, argument: struct.Struct) -> int:
+    return direction << 30 | argument.size << 16 | ord("S") << 8 | number
+
+
+GET_TSGS = _ioc(_READ | _WRITE, 1, _TSGS)
+TSG_GET_PARAMS = _ioc(_READ | _WRITE, 4, _PARAMS)
+TSG_SET_TIMESLICE = _ioc(_WRITE, 5, _TIMESLICE)
+GET_API_VERSION = _ioc(_READ, 9, _VERSION)
+GET_TSG = _ioc(_WRITE, 10, _REFERENCE)
+PUT_TSG = _ioc(_WRITE, 11, _REFERENCE)
+
+# NVGPU_COMPUTE_PREEMPTION_MODE_*: where a context can be interrupted.
+_PREEMPTION = {1: "wfi", 2: "cta", 4: "cilp"}
+
+_WORDS = 8  # of the first bitmap, 512 contexts; the driver says when it has more
+
+
+def find_node(host: HostTree) -> str | None:
+    """The control node's path on the host; None on a board without it."""
+    return next((path for path in NODES if host.is_node(path)), None)
+
+
+class UnsupportedError(OSError):
+    """The driver's control node is another one than this program knows."""
+
+
+@dataclass(frozen=True)
+class Tsg:
+    """A time-sliced group of channels: what a process' CUDA context is for the GPU's scheduler."""
+
+    id: int
+    pid: int
+    """Of the process that opened it, as the host counts."""
+    timeslice_us: int
+    compute_preemption: str
+    """`wfi`, `cta` or `cilp`: the end of the work, a thread block, an instruction; empty if unknown."""
+    ready: bool
+    """It has a graphics context, thus also a channel and a runlist."""
+
+
+class Kernel(Protocol):
+    """What is asked of the operating system; tests have a simulated driver."""
+
+    def open(self, path: str) -> int:
+        """Open the node at `path`, without waiting; give the descriptor. Raises OSError."""
+
+    def ioctl(self, fd: int, request: int, argument: bytearray) -> None:
+        """Make a call, which may write into `argument` even if it fails. Raises OSError."""
+
+
+class Linux:
+    """The kernel that this process runs on."""
+
+    def open(self, path: str) -> int:
+        """Open the node."""
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def ioctl(self, fd: int, request: int, argument: bytearray) -> None:
+        """Make a call."""
+        fcntl.ioctl(fd, request, argument, True)
+
+
+class ControlNode:
+    """The control node, held open: nobody else can have it meanwhile, as nvgpu allows one at a time."""
+
+    def __init__(self, path: str, kernel: Kernel) -> None:
+        """Open the node at `path`. Raises OSError (EBUSY: somebody has it) and UnsupportedError."""
+        self._kernel = kernel
+        self._words = _WORDS
+        self.fd = kernel.open(path)
+        try:
+            self._check_version(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others have it. Time slices stay as they were set."""
+        os.close(self.fd)
+
+    def tsgs(self) -> list[Tsg]:
+        """All contexts that there are now. Raises OSError."""
+        found = (self._params(number) for number in self._active())
+        return [tsg for tsg in found if tsg]
+
+    def set_timeslice(self, tsg: Tsg, microseconds: int) -> bool:
+        """Set the length of a context's turn; False if the context has ended. Raises OSError.
+
+        A reference keeps its number from getting a new owner meanwhile. That is more than a wrong owner's
+        slice: up to R32, nvgpu follows a runlist that a fresh context does not have yet, and the board would
+        crash (gk20a_fifo_update_runlist, `&f->runlist_info[~0]`).
+        """
+        try:
+            self._kernel.ioctl(self.fd, GET_TSG, bytearray(_REFERENCE.pack(tsg.id)))
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return False
+        try:
+            now = self._params(tsg.id)
+            if now is None or not now.ready or now.pid != tsg.pid:
+                return False
+            self._kernel.ioctl(self.fd, TSG_SET_TIMESLICE, bytearray(_TIMESLICE.pack(tsg.id, microseconds)))
+        finally:
+            self._kernel.ioctl(self.fd, PUT_TSG, bytearray(_REFERENCE.pack(tsg.id)))
+        return True
+
+    def clear_event(self) -> None:
+        """Take the note that contexts were opened, which makes `fd` readable.
+
+        Raises OSError if it cannot be taken, and so would stay for ever.
+        """
+        with suppress(BlockingIOError):
+            if not os.read(self.fd, _EVENT.size):
+                raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    def _params(self, number: int) -> Tsg | None:
+        """A context as it is now, None if it has ended."""
+        argument = bytearray(_PARAMS.pack(number, 0, 0, 0, 0, 0))
+        try:
+            self._kernel.ioctl(self.fd, TSG_GET_PARAMS, argument)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return None
+        _, timeslice, _, graphics, compute, pid = _PARAMS.unpack(argument)
+        return Tsg(number, pid, timeslice, _PREEMPTION.get(compute, ""), ready=bool(graphics or compute))
+
+    def _check_version(self, path: str) -> None:
+        argument = bytearray(_VERSION.size)
+        try:
+            self._kernel.ioctl(self.fd, GET_API_VERSION, argument)
+        except OSError as error:
+            raise UnsupportedError(f"{path}: no scheduling API: {error.strerror}") from error
+        (version,) = _VERSION.unpack(argument)
+        if version != API_VERSION:
+            raise UnsupportedError(
+                f"{path}: scheduling API version {version}; this program knows {API_VERSION}"
+            )
+
+    def _active(self) -> list[int]:
+        """The numbers in the driver's bitmap of contexts."""
+        while True:
+            bitmap = (ctypes.c_uint64 * self._words)()
+            size = ctypes.sizeof(bitmap)
+            argument = bytearray(_TSGS.pack(size, ctypes.addressof(bitmap)))
+            try:
+                self._kernel.ioctl(self.fd, GET_TSGS, argument)
+            except OSError as error:
+                needed, _ = _TSGS.unpack(argument)
+                if error.errno != errno.ENOSPC or needed <= size:
+                    raise
+                self._words = -(-needed // 8)
+                continue
+            return [
+                64 * place + bit for place, word in enumerate(bitmap) for bit in range(64) if word >> bit & 1
+            ]

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated node for the agent's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.agent.pods import Pods
+from tegra_device_plugin.agent.shares import Units
+from tegra_device_plugin.system.hosttree import HostTree
+
+from tests.unit.plugin.agent.node import CORE, MEMORY, UNIT_MIB, Node
+from tests.unit.plugin.agent.nvgpu import SimulatedNvgpu
+from tests.unit.plugin.podresources import Kubelet, running_kubelet
+
+
+@pytest.fixture
+def kubelet() -> Iterator[Kubelet]:
+    """A kubelet that answers."""
+    with running_kubelet() as one:
+        yield one
+
+
+@pytest.fixture
+def node(tmp_path: Path, kubelet: Kubelet) -> Node:
+    """A node without pods."""
+    return Node(tmp_path / "host", kubelet)
+
+
+@pytest.fixture
+def pods(node: Node) -> Pods:
+    """What the agent knows of the node's pods."""
+    return Pods(
+        node.kubelet.socket, HostTree(node.root), Units(CORE, MEMORY, lambda ids: ids * UNIT_MIB * 2**20)
+    )
+
+
+@pytest.fixture
+def driver() -> SimulatedNvgpu:
+    """The GPU's driver."""
+    return SimulatedNvgpu()

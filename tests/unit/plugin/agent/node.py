@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SIMULATED node: a board's tree with processes in pods, and a kubelet that knows who holds what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tegra_device_plugin.kubelet import podresources_pb2 as api
+
+from tests import boards
+from tests.unit.plugin.podresources import Kubelet
+
+CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
+UNIT_MIB = 64
+HEADER = f"{'CLIENT':<18} {'PROCESS':>18} {'PID':>8} {'SIZE':>11}\n"
+
+
+def uid(number: int) -> str:
+    """A pod's uid."""
+    return f"{number:08x}-1111-2222-3333-444455556666"
+
+
+def cgroup(number: int) -> str:
+    """The control group of a process in the pod with that uid (version 2, systemd, containerd)."""
+    slice_ = f"kubepods-burstable-pod{uid(number).replace('-', '_')}.slice"
+    return f"0::/kubepods.slice/kubepods-burstable.slice/{slice_}/cri-containerd-{number:064x}.scope\n"
+
+
+def row(pid: int, kib: int, name: str = "python3", client: str = "user") -> str:
+    """A row of nvmap's clients, as its printf makes it."""
+    return f"{client:<18} {name:>18} {pid:>8} {kib:>10}K\n"
+
+
+@dataclass
+class Pod:
+    """A pod with its share: percent of the time and units of memory."""
+
+    number: int
+    name: str
+    percent: int = 0
+    units: int = 0
+
+
+class Node:
+    """A board with pods."""
+
+    def __init__(self, root: Path, kubelet: Kubelet, board: str = "orinnano-jp6") -> None:
+        self.root = root
+        self.kubelet = kubelet
+        self.pods: list[Pod] = []
+        self.held: dict[int, int] = {}
+        boards.build(boards.load()[board], root)
+        self._clients = root / "sys/kernel/debug/nvmap/iovmm/clients"
+        self._clients.parent.mkdir(parents=True)
+        for node in ("dev/nvgpu/igpu0/sched", "dev/nvhost-sched-gpu"):
+            root.joinpath(node).parent.mkdir(parents=True, exist_ok=True)
+            root.joinpath(node).touch()
+        self.holds()
+
+    def admits(self, pod: Pod) -> None:
+        """The kubelet gives a pod its devices and makes its log directory."""
+        self.pods.append(pod)
+        (self.root / f"var/log/pods/default_{pod.name}_{uid(pod.number)}").mkdir(parents=True, exist_ok=True)
+        answer = api.ListPodResourcesResponse()
+        for one in self.pods:
+            container = answer.pod_resources.add(namespace="default", name=one.name).containers.add(name="c")
+            for resource, prefix, count in ((CORE, "c", one.percent), (MEMORY, "m", one.units)):
+                if count:
+                    ids = [f"{prefix}{number}" for number in range(count)]
+                    container.devices.add(resource_name=resource, device_ids=ids)
+        self.kubelet.answer = answer.SerializeToString()
+
+    def process(self, pid: int, pod: int | None) -> None:
+        """A process runs, in a pod or outside of pods."""
+        directory = self.root / "proc" / str(pid)
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.joinpath("cgroup").write_text(
+            "0::/system.slice/nvargus-daemon.service\n" if pod is None else cgroup(pod)
+        )
+
+    def holds(self, **mib_by_pid: int) -> None:
+        """Processes (`p123=5`) hold so many MiB of GPU memory."""
+        self.held |= {int(name[1:]): mib for name, mib in mib_by_pid.items()}
+        rows = "".join(row(pid, mib * 1024) for pid, mib in self.held.items())
+        total = sum(self.held.values()) * 1024
+        self._clients.write_text(HEADER + rows + f"{'total':<18} {'':>18} {'':>8} {total:>10}K\n")

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `agent` as its users meet it: a process, its log, its pages, its end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tegra_device_plugin.cli import main
+
+from tests.unit.plugin.agent.node import Node, Pod, uid
+
+MIB = 2**20
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class Running:
+    """An agent process and what it says."""
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process = process
+        self._address = address
+
+    def says(self, text: str) -> str:
+        """Wait for a line of the log."""
+        assert self.process.stderr
+        for line in self.process.stderr:
+            if text in line:
+                return line
+        raise AssertionError(f"it ended without saying {text!r}")
+
+    def page(self, path: str) -> str:
+        """Give a page, as soon as the agent serves pages."""
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://{self._address}{path}", timeout=5) as answer:
+                    return str(answer.read().decode())
+            except urllib.error.URLError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)  # nobody tells
+
+    def metrics(self) -> Samples:
+        """Give the metrics by name and labels."""
+        families = text_string_to_metric_families(self.page("/metrics"))
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+
+@contextmanager
+def running(node: Node, *arguments: str) -> Iterator[Running]:
+    """Run the agent on a node."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = node.root / "config.yaml"
+    config.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi}}\n")
+    command = [sys.executable, "-m", "tegra_device_plugin", "agent", f"--config={config}"]
+    places = [
+        f"--host-root={node.root}",
+        f"--pod-resources={node.kubelet.socket}",
+        f"--metrics-address={address}",
+    ]
+    with subprocess.Popen([*command, *places, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield Running(process, address)
+        finally:
+            process.kill()
+
+
+def sample(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    """What a sample is found by."""
+    return name, frozenset(labels.items())
+
+
+def test_who_holds_what_is_told_in_the_names_of_other_systems(node: Node) -> None:
+    node.admits(Pod(1, "vision", percent=30, units=4))
+    node.process(10, 1)
+    node.process(20, None)
+    node.holds(p10=100, p20=20, p0=3)
+    with running(node, "--mode=report") as agent:
+        agent.says("mode report, policy best-effort")
+        found = agent.metrics()
+        while sample("tegra_gpu_agent_memory_used_bytes", owner="pods") not in found:
+            found = agent.metrics()
+        vgpu = {"podnamespace": "default", "podname": "vision", "vdeviceid": "0", "deviceuuid": "igpu0"}
+        pod = {"namespace": "default", "pod": "vision"}
+        fractioning = {**pod, "pod_uuid": uid(1), "gpu_uuid": "igpu0", "gpu": "0"}
+        assert found[sample("gpu_fractioning_gpu_memory_used_bytes", **fractioning)] == 100 * MIB
+        assert found[sample("vGPU_device_memory_usage_in_bytes", **vgpu)] == 100 * MIB
+        assert found[sample("vGPU_device_memory_limit_in_bytes", **vgpu)] == 1024 * MIB
+        assert found[sample("DCGM_FI_DEV_FB_USED", gpu="0", UUID="igpu0")] == 120
+        assert found[sample("tegra_gpu_agent_weight_percent", **pod)] == 30
+        owners = {"pods": 100 * MIB, "outside": 20 * MIB, "kernel": 3 * MIB}
+        for owner, held in owners.items():
+            assert found[sample("tegra_gpu_agent_memory_used_bytes", owner=owner)] == held
+        assert "tegra_gpu_agent_weights" not in {name for name, _ in found}
+        assert agent.page("/healthz") == "ok\n"
+
+
+def test_evict_ends_the_offender_and_leaves_its_neighbour(node: Node) -> None:
+    node.admits(Pod(1, "greedy", units=1))
+    node.admits(Pod(2, "neighbour", units=1))
+    with subprocess.Popen(["sleep", "600"]) as greedy, subprocess.Popen(["sleep", "600"]) as neighbour:
+        try:
+            node.process(greedy.pid, 1)
+            node.process(neighbour.pid, 2)
+            node.holds(**{f"p{greedy.pid}": 257, f"p{neighbour.pid}": 256})
+            with running(node, "--mode=evict") as agent:
+                line = agent.says("holds")
+                assert f"pod default/greedy (uid {uid(1)}) holds 257 MiB" in line
+                assert f"ended its processes {greedy.pid}" in line
+                assert greedy.wait(5) == -signal.SIGKILL
+                assert neighbour.poll() is None
+                pod = {"namespace": "default", "pod": "greedy"}
+                assert agent.metrics()[sample("tegra_gpu_agent_over_limit_total", **pod)] == 1
+                assert agent.metrics()[sample("tegra_gpu_agent_ended_processes_total", **pod)] == 1
+        finally:
+            greedy.kill()
+            neighbour.kill()
+
+
+def test_burst_share_asks_the_real_kernel_which_has_no_such_device_here(node: Node) -> None:
+    with running(node, "--qos-policy=burst-share") as agent:
+        line = agent.says("GPU time is not divided by weights")
+        assert f"{node.root}/dev/nvgpu/igpu0/sched: no scheduling API: Inappropriate ioctl for device" in line
+        assert agent.metrics()[sample("tegra_gpu_agent_weights", state="unsupported")] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_told(node: Node, number: signal.Signals) -> None:
+    with running(node, "--qos-policy=burst-share") as agent:
+        agent.says("GPU time is not divided by weights")
+        agent.process.send_signal(number)
+        assert agent.process.wait(3) == 0
+
+
+def test_changed_settings_are_followed(node: Node, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\n")
+    with running(node, f"--config={file}") as agent:
+        agent.says("mode report")
+        file.write_text("version: v1\nfoo: 1\n")
+        agent.process.send_signal(signal.SIGHUP)
+        assert "foo is not known" in agent.says("configuration refused, the old one stays in force")
+        file.write_text("version: v1\nflags: {plugin: {logFormat: json}}\n")
+        agent.process.send_signal(signal.SIGHUP)
+        agent.says('"message": "configuration changed: starting anew"')
+        agent.says('"message": "mode report, policy best-effort"')
+
+
+def test_a_policy_that_the_driver_cannot_hold_is_refused(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["agent", "--host-root", str(node.root), "--qos-policy", "fixed-share"]) == 2
+    assert "nvgpu cannot hold a pod to its share while others are idle" in capsys.readouterr().err
+
+
+def test_a_kernel_that_cannot_evict_is_told_apart_at_once(
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("os.pidfd_open", missing)
+    assert main(["agent", "--host-root", str(node.root), "--mode", "evict"]) == 1
+    assert "Use --mode report" in capsys.readouterr().err
+
+
+def test_help_says_what_each_choice_does(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["agent", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for text in ("also the end of its GPU processes", "time slices by the pods' gpu-core", "capability KILL"):
+        assert text in said

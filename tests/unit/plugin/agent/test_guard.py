@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guard: what pods hold, who is over, and that only that one is ended. The ended processes are real."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.agent import ending
+from tegra_device_plugin.agent.guard import Guard, Mode
+from tegra_device_plugin.agent.memory import MemoryUse
+from tegra_device_plugin.agent.overuse import Overuse
+from tegra_device_plugin.agent.pods import Pods
+from tegra_device_plugin.agent.shares import PodName
+from tegra_device_plugin.system.hosttree import HostTree
+
+from tests.unit.plugin.agent.node import Node, Pod, uid
+
+MIB = 2**20
+Make = Callable[[Mode], Guard]
+
+
+@pytest.fixture
+def guard(node: Node, pods: Pods) -> Make:
+    """Make a guard of the node."""
+
+    def make(mode: Mode) -> Guard:
+        return Guard(MemoryUse(node.root), HostTree(node.root), pods, mode)
+
+    return make
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Start a process that does nothing for long."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run() -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(["sleep", "600"]))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+async def test_memory_is_added_up_by_pod(node: Node, guard: Make) -> None:
+    node.admits(Pod(1, "a", units=4))
+    for pid, pod in {10: 1, 11: 1, 20: 2, 30: None}.items():
+        node.process(pid, pod)
+    node.holds(p10=100, p11=20, p20=7, p30=3, p0=1, p555=2)  # 555 has just ended
+    watch = guard("report")
+    await watch.look()
+    assert watch.used == {uid(1): 120 * MIB, uid(2): 7 * MIB}
+    assert (watch.outside, watch.kernel) == (5 * MIB, MIB)
+
+
+async def test_a_pod_over_its_share_is_reported_once(
+    node: Node, guard: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.admits(Pod(1, "greedy", units=2))
+    node.admits(Pod(2, "modest", units=2))
+    node.admits(Pod(3, "unlimited", percent=50))
+    for pid, pod in {10: 1, 20: 2, 30: 3}.items():
+        node.process(pid, pod)
+    node.holds(p10=129, p20=128, p30=4000)
+    watch = guard("report")
+    await watch.look()
+    assert not caplog.records  # it may be about to free something
+    for _ in range(3):
+        await watch.look()
+    assert [record.message for record in caplog.records] == [
+        f"pod default/greedy (uid {uid(1)}) holds 129 MiB of GPU memory, its share is 128 MiB: reported only"
+    ]
+    assert watch.over_limit == {PodName("default", "greedy"): 1}
+    node.holds(p10=1)
+    await watch.look()
+    node.holds(p10=200)
+    await watch.look()
+    await watch.look()
+    assert watch.over_limit == {PodName("default", "greedy"): 2}
+
+
+async def test_evict_ends_the_gpu_processes_of_the_offender_alone(
+    node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    node.admits(Pod(1, "greedy", units=2))
+    node.admits(Pod(2, "neighbour", units=2))
+    first, second, idle, neighbour = start(), start(), start(), start()
+    for process, pod in ((first, 1), (second, 1), (idle, 1), (neighbour, 2)):
+        node.process(process.pid, pod)
+    node.holds(**{f"p{first.pid}": 100, f"p{second.pid}": 100, f"p{idle.pid}": 0, f"p{neighbour.pid}": 120})
+    watch = guard("evict")
+    await watch.look()
+    assert [process.poll() for process in (first, second)] == [None, None]
+    await watch.look()
+    assert [process.wait(5) for process in (first, second)] == [-9, -9]
+    assert [process.poll() for process in (idle, neighbour)] == [None, None]
+    assert watch.ended == {PodName("default", "greedy"): 2}
+    assert f"its share is 128 MiB: ended its processes {first.pid}, {second.pid}" in caplog.text
+
+
+async def test_a_process_that_is_of_another_pod_by_now_is_left_alone(
+    node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.admits(Pod(1, "greedy", units=1))
+    innocent = start()
+    node.process(innocent.pid, 1)
+    node.holds(**{f"p{innocent.pid}": 100})
+    watch = guard("evict")
+    await watch.look()
+    hold_on = os.pidfd_open
+
+    def taken_over(pid: int) -> int:
+        node.process(pid, 2)  # the number went to somebody else after the look
+        return hold_on(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", taken_over)
+    await watch.look()
+    assert innocent.poll() is None
+    assert watch.ended[PodName("default", "greedy")] == 0
+
+
+def test_a_number_that_is_used_again_after_it_was_held_on_to_is_not_hit(
+    start: Callable[[], subprocess.Popen[bytes]],
+) -> None:
+    ended = start()
+
+    def ends_while_looked_at(_pid: int) -> bool:
+        ended.kill()
+        ended.wait()
+        return True
+
+    assert not ending.end(ended.pid, ends_while_looked_at)
+    assert not ending.end(ended.pid, lambda _pid: True)
+
+
+async def test_who_offends_again_is_ended_again(
+    node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    node.admits(Pod(1, "greedy", units=1))
+    watch = guard("evict")
+    for _ in range(2):
+        process = start()
+        node.process(process.pid, 1)
+        node.held.clear()
+        node.holds(**{f"p{process.pid}": 100})
+        await watch.look()
+        await watch.look()
+        assert process.wait(5) == -9
+    assert watch.over_limit == {PodName("default", "greedy"): 2}
+
+
+async def test_without_the_kubelet_nobody_is_ended(
+    node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    node.admits(Pod(1, "unknown", units=1))
+    node.kubelet.refuses = True
+    process = start()
+    node.process(process.pid, 1)
+    node.holds(**{f"p{process.pid}": 4000})
+    watch = guard("evict")
+    for _ in range(3):
+        await watch.look()
+    assert process.poll() is None
+
+
+async def test_what_may_not_be_ended_is_said(
+    node: Node,
+    guard: Make,
+    start: Callable[[], subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    node.admits(Pod(1, "greedy", units=1))
+    process = start()
+    node.process(process.pid, 1)
+    node.holds(**{f"p{process.pid}": 100})
+    watch = guard("evict")
+    monkeypatch.setattr("signal.pidfd_send_signal", refuse)
+    await watch.look()
+    await watch.look()
+    assert f"cannot end process {process.pid}: [Errno 1] Operation not permitted" in caplog.text
+    assert caplog.records[-1].message.endswith("ended its processes none")
+
+
+def test_evict_needs_a_kernel_that_can_hold_on_to_a_process(
+    guard: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_pid: int) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    with pytest.raises(ending.NoPidfdError, match=r"came with Linux 5\.3.*Use --mode report"):
+        guard("evict")
+    guard("report")
+
+
+async def test_memory_that_nobody_tells_is_said_once(
+    node: Node, guard: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(node.root / "sys/kernel/debug")
+    watch = guard("report")
+    with caplog.at_level(logging.INFO):
+        await watch.look()
+        await watch.look()
+        assert [record.message for record in caplog.records] == [
+            "GPU memory is not watched: cannot read /sys/kernel/debug/nvmap/iovmm/clients: No such file or "
+            "directory: debugfs must be mounted, and seen from here"
+        ]
+        assert watch.used is None
+        (node.root / "sys/kernel/debug/nvmap/iovmm").mkdir(parents=True)
+        node.holds()
+        await watch.look()
+    assert caplog.records[-1].message == "GPU memory is watched again"
+
+
+async def test_elsewhere_there_is_nothing_to_watch(
+    tmp_path: Path, pods: Pods, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "empty"
+    await Guard(MemoryUse(root), HostTree(root), pods, "report").look()
+    assert "no Tegra GPU here" in caplog.text
+
+
+async def test_counts_of_pods_that_are_gone_are_dropped(
+    node: Node, guard: Make, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tegra_device_plugin.agent.pods.REFRESH_SECONDS", 0.0)
+    node.admits(Pod(1, "greedy", units=1))
+    node.process(10, 1)
+    node.holds(p10=100)
+    watch = guard("report")
+    await watch.look()
+    await watch.look()
+    assert watch.over_limit
+    shutil.rmtree(node.root / "var/log/pods")
+    node.held.clear()
+    node.holds()
+    await watch.look()
+    assert not watch.over_limit
+
+
+@pytest.mark.parametrize("looks", [["over", "under", "over"], ["over", "gone", "over"]])
+def test_only_looks_in_a_row_count(looks: list[str]) -> None:
+    overuse = Overuse()
+    used = {"over": {"a": 2}, "under": {"a": 1}, "gone": {}}
+    assert [overuse.observe(used[look], {"a": 1}) for look in looks] == [[], [], []]
+    assert overuse.observe({"a": 2}, {"a": 1}) == ["a"]
+    assert overuse.observe({"a": 2}, {"a": 1}) == []

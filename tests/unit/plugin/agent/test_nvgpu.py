@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control node: what is asked of the driver, and what its answers and refusals lead to."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+from collections.abc import Iterator
+
+import pytest
+from tegra_device_plugin.agent import nvgpu
+from tegra_device_plugin.agent.nvgpu import ControlNode, Tsg, UnsupportedError
+
+from tests.unit.plugin.agent.nvgpu import (
+    GET_PARAMS,
+    GET_TSG,
+    GET_TSGS,
+    LOCK,
+    PUT_TSG,
+    SET_TIMESLICE,
+    UNLOCK,
+    SimulatedNvgpu,
+)
+
+
+@pytest.fixture
+def driver() -> SimulatedNvgpu:
+    """A driver."""
+    return SimulatedNvgpu()
+
+
+@pytest.fixture
+def node(driver: SimulatedNvgpu) -> Iterator[ControlNode]:
+    """Its control node, open."""
+    with ControlNode("/dev/nvhost-sched-gpu", driver) as one:
+        yield one
+
+
+def test_contexts_are_listed_with_their_processes(driver: SimulatedNvgpu, node: ControlNode) -> None:
+    driver.runs(0, 4321)
+    driver.runs(70, 99, compute=4)
+    driver.runs(5, 7, compute=0)
+    assert node.tsgs() == [
+        Tsg(0, 4321, 1024, "cta", ready=True),
+        Tsg(5, 7, 1024, "", ready=False),
+        Tsg(70, 99, 1024, "cilp", ready=True),
+    ]
+
+
+def test_a_driver_with_more_contexts_says_how_many(driver: SimulatedNvgpu, node: ControlNode) -> None:
+    driver.bitmap_bytes = 256
+    driver.runs(2000, 1)
+    assert [tsg.id for tsg in node.tsgs()] == [2000]
+    driver.calls.clear()
+    node.tsgs()
+    assert driver.calls.count(GET_TSGS) == 1  # the size is remembered
+
+
+def test_a_context_that_ends_between_list_and_look_is_left_out(
+    driver: SimulatedNvgpu, node: ControlNode
+) -> None:
+    driver.runs(1, 10)
+    driver.runs(2, 20)
+
+    def end_it(request: int) -> None:
+        if request == GET_PARAMS:
+            driver.contexts.pop(1, None)
+
+    driver.before_call = end_it
+    assert [tsg.id for tsg in node.tsgs()] == [2]
+
+
+def test_a_slice_is_set_under_a_reference_that_is_given_back(
+    driver: SimulatedNvgpu, node: ControlNode
+) -> None:
+    driver.runs(3, 10)
+    (tsg,) = node.tsgs()
+    driver.calls.clear()
+    assert node.set_timeslice(tsg, 6000)
+    assert driver.calls == [GET_TSG, GET_PARAMS, SET_TIMESLICE, PUT_TSG]
+    assert (driver.contexts[3].timeslice, driver.contexts[3].references) == (6000, 1)
+
+
+def test_a_context_that_has_ended_is_no_error(driver: SimulatedNvgpu, node: ControlNode) -> None:
+    driver.runs(3, 10)
+    (tsg,) = node.tsgs()
+    driver.ends(3)
+    assert not node.set_timeslice(tsg, 6000)
+
+
+@pytest.mark.parametrize("newcomer", [{"pid": 77, "compute": 2}, {"pid": 10, "compute": 0}])
+def test_a_number_with_a_new_owner_or_without_a_runlist_is_left_alone(
+    driver: SimulatedNvgpu, node: ControlNode, newcomer: dict[str, int]
+) -> None:
+    driver.runs(3, 10)
+    (tsg,) = node.tsgs()
+    driver.ends(3)
+    driver.runs(3, **newcomer)
+    assert not node.set_timeslice(tsg, 6000)
+    assert (driver.contexts[3].timeslice, driver.contexts[3].references) == (1024, 1)
+
+
+def test_a_context_cannot_change_hands_while_its_slice_is_set(
+    driver: SimulatedNvgpu, node: ControlNode
+) -> None:
+    driver.runs(3, 10)
+    (tsg,) = node.tsgs()
+    driver.before_call = lambda request: driver.ends(3) if request == SET_TIMESLICE else None
+    assert node.set_timeslice(tsg, 6000)
+    assert driver.contexts == {}  # the last reference was ours
+
+
+def test_a_slice_outside_the_drivers_range_is_an_error(driver: SimulatedNvgpu, node: ControlNode) -> None:
+    driver.runs(3, 10)
+    driver.longest = 5000
+    (tsg,) = node.tsgs()
+    with pytest.raises(OSError, match="Invalid argument") as refused:
+        node.set_timeslice(tsg, 6000)
+    assert refused.value.errno == errno.EINVAL
+    assert driver.contexts[3].references == 1
+
+
+def test_only_one_can_have_the_node(driver: SimulatedNvgpu) -> None:
+    with ControlNode("/dev/nvhost-sched-gpu", driver):
+        with pytest.raises(OSError, match="busy") as refused:
+            ControlNode("/dev/nvhost-sched-gpu", driver)
+        assert refused.value.errno == errno.EBUSY
+    with ControlNode("/dev/nvhost-sched-gpu", driver):
+        assert driver.held
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_another_version_of_the_interface_is_not_used(driver: SimulatedNvgpu, version: int) -> None:
+    driver.version = version
+    with pytest.raises(UnsupportedError, match=f"version {version}"):
+        ControlNode("/dev/nvhost-sched-gpu", driver)
+    assert not driver.held
+
+
+def test_a_node_without_the_interface_is_not_used(driver: SimulatedNvgpu) -> None:
+    def refuse(_request: int) -> None:
+        raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+
+    driver.before_call = refuse
+    with pytest.raises(UnsupportedError, match="no scheduling API"):
+        ControlNode("/dev/nvhost-sched-gpu", driver)
+    assert not driver.held
+
+
+def test_no_number_locks_control() -> None:
+    numbers = {
+        value for name, value in inspect.getmembers(nvgpu) if name.isupper() and isinstance(value, int)
+    }
+    assert not numbers & {LOCK, UNLOCK}
+    assert {GET_TSGS, GET_PARAMS, SET_TIMESLICE, GET_TSG, PUT_TSG} <= numbers

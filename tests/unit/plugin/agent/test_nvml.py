@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML's list of processes, through its C interface; the library is a stand-in that is compiled here."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.agent.memory import MemoryUse, UnknownUseError
+from tegra_device_plugin.agent.nvml import HOST_LIBRARIES, Nvml, NvmlError
+
+from tests import boards
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in."""
+    target = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    source = Path(__file__).with_name("nvml_standin.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", target, source], check=True)
+    return target
+
+
+@pytest.fixture
+def thor(tmp_path: Path) -> Path:
+    """A Thor."""
+    root = tmp_path / "host"
+    boards.build(boards.load()["thor5000-jp70"], root)
+    return root
+
+
+def test_processes_with_the_larger_of_both_figures(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_PROCESSES", "3")
+    assert Nvml(["/no/such/library.so", str(library)]).held() == {100: 2 * MIB, 102: MIB}
+
+
+def test_more_processes_than_expected(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_PROCESSES", "200")
+    assert len(Nvml([str(library)]).held()) == 199
+
+
+def test_nvml_that_does_not_work_says_why(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_FAILS", "1")
+    with pytest.raises(NvmlError, match="nvmlInit_v2: NVML error 9"):
+        Nvml([str(library)])
+
+
+def test_a_library_that_is_another_one_says_what_it_lacks() -> None:
+    with pytest.raises(NvmlError, match="has no nvmlInit_v2"):
+        Nvml(["libc.so.6"])
+
+
+def test_a_thor_is_asked_by_the_hosts_library(
+    thor: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_PROCESSES", "1")
+    on_host = thor / HOST_LIBRARIES[0].lstrip("/")
+    on_host.parent.mkdir(parents=True, exist_ok=True)
+    on_host.unlink(missing_ok=True)
+    on_host.symlink_to(library)
+    assert MemoryUse(thor).held() == {100: 2 * MIB}
+
+
+def test_a_thor_without_nvml_cannot_tell(thor: Path) -> None:
+    with pytest.raises(UnknownUseError, match=r"only NVML knows.*no libnvidia-ml\.so\.1"):
+        MemoryUse(thor).held()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds which share, and when the kubelet is asked."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tegra_device_plugin.agent import pods as module
+from tegra_device_plugin.agent.pods import Pods
+from tegra_device_plugin.agent.shares import PodName, Share, Units, shares
+from tegra_device_plugin.kubelet.holders import Holder
+
+from tests.unit.plugin.agent.node import Node, Pod, uid
+
+UNITS = Units("a/core", "a/memory", lambda ids: ids * 100)
+
+
+def test_containers_of_a_pod_add_up_and_other_resources_are_no_share() -> None:
+    held = [
+        ("p", "c1", "a/core"),
+        ("p", "c2", "a/core"),
+        ("p", "c1", "a/memory"),
+        ("q", "c", "nvidia.com/gpu"),
+    ]
+    found = shares((Holder("n", pod, c, r, f"{c}{i}") for i, (pod, c, r) in enumerate(held)), UNITS)
+    assert found == {PodName("n", "p"): Share(percent=2, memory_bytes=100)}
+
+
+async def test_a_pod_is_known_by_the_name_of_its_log_directory(node: Node, pods: Pods) -> None:
+    node.admits(Pod(1, "vision", percent=30, units=2))
+    await pods.refresh({uid(1)})
+    assert pods.names[uid(1)] == PodName("default", "vision")
+    assert pods.share(uid(1)) == Share(30, 2 * 64 * 2**20)
+
+
+async def test_the_kubelet_is_asked_for_new_pods_only(
+    node: Node, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.admits(Pod(1, "vision", percent=30))
+    for _ in range(3):
+        await pods.refresh({uid(1)})
+    assert node.kubelet.asked == 1
+    node.admits(Pod(2, "speech", percent=50))
+    await pods.refresh({uid(1), uid(2)})
+    assert (node.kubelet.asked, pods.share(uid(2)).percent) == (2, 50)
+    await pods.refresh({uid(9)})  # which it does not know, and will not know at once
+    await pods.refresh({uid(9)})
+    assert (node.kubelet.asked, pods.share(uid(9))) == (3, Share())
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
+    await pods.refresh(set())
+    assert node.kubelet.asked == 4
+
+
+async def test_a_silent_kubelet_changes_nothing_and_gives_a_new_pod_no_limit(
+    node: Node, pods: Pods, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.admits(Pod(1, "web-0", units=2))
+    await pods.refresh({uid(1)})
+    node.kubelet.refuses = True
+    node.admits(Pod(2, "web-0", units=8))  # the same name again, as a StatefulSet's
+    with caplog.at_level(logging.INFO):
+        await pods.refresh({uid(1), uid(2)})
+        await pods.refresh({uid(1), uid(2)})
+        assert [record.message for record in caplog.records] == [
+            f"who holds which share is not known: the kubelet at {node.kubelet.socket}: UNIMPLEMENTED: "
+            "no such feature"
+        ]
+        assert (pods.share(uid(1)).memory_bytes, pods.share(uid(2))) == (2 * 64 * 2**20, Share())
+        node.kubelet.refuses = False
+        node.pods.pop(0)
+        node.admits(node.pods.pop())
+        await pods.refresh({uid(2)})
+    assert caplog.records[-1].message == "the kubelet says again who holds which share"
+    assert pods.share(uid(2)).memory_bytes == 8 * 64 * 2**20

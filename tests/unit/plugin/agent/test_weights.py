@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights over a simulated driver: set, kept, given up and put back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from tegra_device_plugin.agent import nvgpu
+from tegra_device_plugin.agent import weights as module
+from tegra_device_plugin.agent.pods import Pods
+from tegra_device_plugin.agent.weights import Weights
+from tegra_device_plugin.system.hosttree import HostTree
+
+from tests.unit.plugin.agent.node import Node, Pod, uid
+from tests.unit.plugin.agent.nvgpu import (
+    GET_API_VERSION,
+    GET_PARAMS,
+    GET_TSG,
+    GET_TSGS,
+    LOCK,
+    PUT_TSG,
+    SET_TIMESLICE,
+    UNLOCK,
+    SimulatedNvgpu,
+)
+
+HARMLESS = {GET_API_VERSION, GET_TSGS, GET_PARAMS, GET_TSG, SET_TIMESLICE, PUT_TSG}
+
+
+@pytest.fixture
+def weights(node: Node, pods: Pods, driver: SimulatedNvgpu) -> Weights:
+    """The weights of a node with pods of 30 and 70 percent, one without a weight, and a desktop."""
+    node.admits(Pod(1, "small", percent=30))
+    node.admits(Pod(2, "big", percent=70))
+    node.admits(Pod(3, "none"))
+    for pid, pod in {10: 1, 20: 2, 30: 3, 40: None}.items():
+        node.process(pid, pod)
+        driver.runs(pid + 1, pid)
+    return Weights(HostTree(node.root), pods, driver)
+
+
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+
+@asynccontextmanager
+async def running(weights: Weights, driver: SimulatedNvgpu) -> AsyncIterator[Until]:
+    """Run them, and give what waits until a condition holds after a call. Two slices were set before."""
+    loop, called = asyncio.get_running_loop(), asyncio.Event()
+    driver.after_call = lambda: loop.call_soon_threadsafe(called.set)
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await called.wait()
+                called.clear()
+
+    task = asyncio.ensure_future(weights.run())
+    await until(lambda: len(driver.slices_set) == 2)
+    yield until
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def slices(driver: SimulatedNvgpu) -> dict[int, int]:
+    """Time slices by process."""
+    return {context.pid: context.timeslice for context in driver.contexts.values()}
+
+
+async def test_pods_get_slices_by_their_weights_and_others_keep_theirs(
+    weights: Weights, driver: SimulatedNvgpu, node: Node
+) -> None:
+    await weights.look()
+    assert slices(driver) == {10: 6000, 20: 14_000, 30: 1024, 40: 1024}
+    assert weights.state == "weighted"
+    assert {(one.uid, one.wanted_us) for one in weights.slices} == {(uid(1), 6000), (uid(2), 14_000)}
+    assert driver.opened == [f"{node.root}/dev/nvgpu/igpu0/sched"]
+
+
+async def test_nothing_is_set_that_is_right_already(weights: Weights, driver: SimulatedNvgpu) -> None:
+    await weights.look()
+    await weights.look()
+    assert sorted(driver.slices_set) == [(11, 6000), (21, 14_000)]  # each setting wakes the GPU
+    driver.contexts[11].timeslice = 20_000  # what a program can do with its own context
+    await weights.look()
+    assert slices(driver)[10] == 6000
+
+
+async def test_a_new_context_is_heard_of(
+    weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 3600.0)
+    async with running(weights, driver) as until:
+        node.process(11, 1)
+        driver.runs(12, 11)
+        await until(lambda: (slices(driver)[10], slices(driver)[11]) == (3000, 3000))
+
+
+async def test_a_context_is_set_when_it_has_a_runlist_and_not_before(
+    weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "NEW_SECONDS", 0.01)
+    async with running(weights, driver) as until:
+        looked = len(driver.calls)
+        driver.runs(13, 10, compute=0)  # the simulated driver raises BoardCrashedError if it is set now
+        await until(lambda: driver.calls[looked:].count(GET_TSGS) == 3)
+        assert driver.contexts[13].timeslice == 1024
+        driver.contexts[13].compute = 2
+        await until(lambda: driver.contexts[13].timeslice == 3000)
+
+
+async def test_the_end_puts_back_the_drivers_own_slices(weights: Weights, driver: SimulatedNvgpu) -> None:
+    async with running(weights, driver):
+        assert driver.held
+    assert set(slices(driver).values()) == {1024}
+    assert not driver.held
+
+
+async def test_an_end_in_the_middle_of_a_call_puts_them_back_too(
+    weights: Weights, driver: SimulatedNvgpu
+) -> None:
+    within, go_on = threading.Event(), threading.Event()
+
+    def wait(request: int) -> None:
+        if request == SET_TIMESLICE and not go_on.is_set():
+            within.set()
+            go_on.wait(5)
+
+    driver.before_call = wait
+    task = asyncio.ensure_future(weights.run())
+    assert await asyncio.to_thread(within.wait, 5)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert driver.slices_set[0][1] != 1024
+    assert set(slices(driver).values()) == {1024}
+    assert not driver.held
+
+
+async def test_the_end_does_not_wait_for_a_kubelet(
+    weights: Weights, driver: SimulatedNvgpu, node: Node
+) -> None:
+    await weights.look()
+    asked = node.kubelet.asked
+    node.process(99, 77)
+    driver.runs(99, 99)  # of a pod that the kubelet would be asked about
+    await weights._leave()
+    assert (node.kubelet.asked, set(slices(driver).values())) == (asked, {1024})
+
+
+async def test_who_finds_the_node_taken_says_so_once_and_tries_again(
+    weights: Weights, driver: SimulatedNvgpu, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.held_by_another = True
+    with caplog.at_level(logging.INFO):
+        await weights.look()
+        await weights.look()
+        assert weights.state == "busy"
+        assert [record.message for record in caplog.records] == [
+            "GPU time is not divided by weights: somebody else holds /dev/nvgpu/igpu0/sched, which only one "
+            "can: another agent, or a container that was given the node"
+        ]
+        driver.held_by_another = False
+        await weights.look()
+    assert caplog.records[-1].message == "GPU time is divided by weights again"
+
+
+async def test_older_releases_have_the_node_under_its_old_name(
+    weights: Weights, driver: SimulatedNvgpu, node: Node
+) -> None:
+    (node.root / "dev/nvgpu/igpu0/sched").unlink()
+    await weights.look()
+    assert driver.opened == [f"{node.root}/dev/nvhost-sched-gpu"]
+
+
+async def test_a_board_without_the_node_is_unsupported(
+    weights: Weights, node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("nvgpu/igpu0/sched", "nvhost-sched-gpu"):
+        (node.root / "dev" / name).unlink()
+    await weights.look()
+    assert weights.state == "unsupported"
+    assert "there is no /dev/nvgpu/igpu0/sched or /dev/nvhost-sched-gpu" in caplog.text
+
+
+async def test_another_interface_is_unsupported(weights: Weights, driver: SimulatedNvgpu) -> None:
+    driver.version = 2
+    await weights.look()
+    assert (weights.state, driver.held) == ("unsupported", False)
+
+
+async def test_a_slice_that_the_driver_refuses_does_not_stop_the_others(
+    weights: Weights, driver: SimulatedNvgpu, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.longest = 10_000
+    await weights.look()
+    assert (slices(driver)[10], slices(driver)[20]) == (6000, 1024)
+    assert "context 21 of process 20: nvgpu refuses 14000 us: Invalid argument" in caplog.text
+
+
+async def test_a_context_that_ends_between_list_and_set_does_no_harm(
+    weights: Weights, driver: SimulatedNvgpu
+) -> None:
+    def end_it(request: int) -> None:
+        if request == GET_TSG and 11 in driver.contexts:
+            driver.ends(11)
+
+    driver.before_call = end_it
+    await weights.look()
+    assert (weights.state, slices(driver)[20]) == ("weighted", 14_000)
+
+
+async def test_a_driver_that_hangs_is_waited_for_and_not_called_again(
+    weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await weights.look()
+    monkeypatch.setattr(weights._sensor, "_deadline", 0.05)
+    go_on = threading.Event()
+    driver.before_call = lambda _request: go_on.wait(5)
+    await weights.look()
+    calls = len(driver.calls)
+    await weights.look()
+    assert (weights.state, driver.held, len(driver.calls)) == ("failing", True, calls)
+    go_on.set()
+    await weights._sensor.settle()
+    monkeypatch.setattr(weights._sensor, "_deadline", 3.0)
+    await weights.look()
+    assert weights.state == "weighted"
+
+
+async def test_a_device_that_goes_away_does_not_keep_the_agent_busy(
+    weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    heard: list[None] = []
+    clear = nvgpu.ControlNode.clear_event
+
+    def count(node: nvgpu.ControlNode) -> None:
+        heard.append(None)
+        clear(node)
+
+    monkeypatch.setattr(nvgpu.ControlNode, "clear_event", count)
+    async with running(weights, driver) as until:
+        driver.goes_away()
+        await until(lambda: weights.state == "unsupported")  # as at each later look the node has no answer
+    assert len(heard) <= 2
+
+
+async def test_a_whole_life_never_locks_control(
+    weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+    async with running(weights, driver) as until:
+        node.process(21, 2)
+        driver.runs(50, 21)
+        await until(lambda: driver.contexts[50].timeslice == 7000)
+        driver.bitmap_bytes = 128
+        driver.contexts[11].timeslice = 5000
+        await until(lambda: driver.contexts[11].timeslice == 6000)
+        driver.longest = 5000
+        driver.ends(50)
+        await until(lambda: driver.calls[-1] == PUT_TSG and driver.contexts[21].timeslice == 7000)
+    assert set(driver.calls) <= HARMLESS
+    assert not set(driver.calls) & {LOCK, UNLOCK}
