@@ -25,6 +25,7 @@ NAMES = {
     "memory_bytes": "bytes of memory",
     "nvidia_runtime.version": "NVIDIA's container toolkit",
     "python": "the board's Python",
+    "strict": "`nvidia_docker_strict`",
 }
 HEAD = """\
 # Compatibility: what preflight judges by
