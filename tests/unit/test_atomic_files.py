@@ -96,9 +96,11 @@ def test_marker_that_stands_stays(roles: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", sorted({path.parents[1].name for path in ROLES.glob("*/library/*.py")}))
 def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
-    modules = "".join(path.read_text() for path in (ROLES / role / "library").glob("*.py"))
+    places = (ROLES / role / "library", ROLES / role / "module_utils")
+    modules = "".join(path.read_text() for place in places for path in place.glob("*.py"))
     meta = yaml.safe_load((ROLES / role / "meta/main.yml").read_text())
-    needed = [{"role": "atomic_files"}] if "ansible.module_utils.atomic_files" in modules else []
+    shared = ("atomic_files", "hidden_secrets")
+    needed = [{"role": name} for name in shared if f"ansible.module_utils.{name}" in modules]
     assert meta["dependencies"] == needed
 
 

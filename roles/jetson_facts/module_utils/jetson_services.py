@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 
+from ansible.module_utils.hidden_secrets import without_secrets
 from ansible.module_utils.jetson_board import parse_version, read
 
 # Flags of dockerd whose key in daemon.json has another name (moby cmd/dockerd/config*.go).
@@ -65,13 +66,13 @@ def parse_units(text):
 
 
 def unit_state(properties):
-    """What the roles ask about one unit."""
+    """What the roles ask about one unit; facts are shown, so its command is without secrets."""
     exec_start = re.search(r"argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
     return {
         "installed": properties.get("LoadState") == "loaded",
         "active": properties.get("ActiveState") == "active",
         "enabled": properties.get("UnitFileState") == "enabled",
-        "command": exec_start.group(1) if exec_start else None,
+        "command": without_secrets(exec_start.group(1)) if exec_start else None,
     }
 
 
@@ -106,7 +107,10 @@ def arguments(command, variables):
 
 
 def daemon_json(root):
-    """State of Docker's configuration file: {exists, error, config}; the error names line and column."""
+    """State of Docker's configuration file: {exists, error, config}; the error names line and column.
+
+    Its proxies may have passwords, which are left out.
+    """
     text = read(root, "etc/docker/daemon.json")
     if text is None or not text.strip():
         return {"exists": text is not None, "error": None, "config": {}}
@@ -116,7 +120,7 @@ def daemon_json(root):
         return {"exists": True, "error": str(error), "config": {}}
     if not isinstance(config, dict):
         return {"exists": True, "error": "the top level is not a JSON object", "config": {}}
-    return {"exists": True, "error": None, "config": config}
+    return {"exists": True, "error": None, "config": json.loads(without_secrets(json.dumps(config)))}
 
 
 def conflicting_flags(command_line, config):

@@ -12,6 +12,7 @@ import tempfile
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.hidden_secrets import without_secrets
 
 DOCUMENTATION = r"""
 module: docker_daemon_config
@@ -302,8 +303,8 @@ def main():
     }
     if result["changed"]:
         result["diff"] = {
-            "before": before_text,
-            "after": after_text,
+            "before": without_secrets(before_text),
+            "after": without_secrets(after_text),
             "before_header": path,
             "after_header": path,
         }

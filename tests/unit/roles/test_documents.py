@@ -11,7 +11,7 @@ import yaml
 from tests.docs import CHECKOUT, compatibility, generated, variables
 from tests.unit.roles.conftest import ROLES
 
-# atomic_files has no tasks, so nobody gives it variables.
+# Roles without tasks are for modules to share; nobody gives them variables.
 ALL_ROLES = sorted(path.parent.name for path in ROLES.glob("*/tasks"))
 
 
