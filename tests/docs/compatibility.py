@@ -17,7 +17,6 @@ NAMES = {
     "bundle.k3s_version": "K3s",
     "cgroup_controllers": "cgroup controllers",
     "cgroup_version": "cgroup version",
-    "clock": "the clock",
     "controller.ansible_core": "ansible-core",
     "disk_free_bytes": "bytes free for Docker's data",
     "docker.version": "Docker",

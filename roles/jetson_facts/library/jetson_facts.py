@@ -41,7 +41,11 @@ short_description: Facts about a Jetson board, its Docker engine and its K3s
 description:
   - Returns one fact, C(jetson), with the board's identity and the state of what the roles manage.
 author: The jetson-k3s authors
-options: {}
+options:
+  asked:
+    description: The controller's clock when it asks, in seconds since 1970; told beside the board's own.
+    type: float
+    required: true
 attributes:
   check_mode:
     support: full
@@ -165,7 +169,9 @@ def iptables_facts(commands):
 
 def main():
     """Ansible's entry point."""
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"asked": {"type": "float", "required": True}}, supports_check_mode=True
+    )
     commands = Commands(module)
     root = "/"
     units = parse_units(
@@ -180,7 +186,7 @@ def main():
             "machine_id": read(root, "etc/machine-id"),
             "arch": os.uname().machine,
             "python": platform.python_version(),
-            "clock": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "clock": {"board": time.time(), "asked": module.params["asked"]},
             "kernel": release,
             "kernel_features": kernel_features(root, release),
             "cgroup_version": cgroup_version(root),

@@ -21,7 +21,7 @@ GOOD: dict[str, Any] = {
     "hostname": "jetson-1",
     "machine_id": "aa",
     "python": "3.10.12",
-    "clock": "2026-05-01T10:00:00Z",
+    "clock": {"board": 1_000_000.0, "asked": 1_000_000.0},
     "cgroup_version": 2,
     "cgroup_controllers": ["cpu", "cpuset", "io", "memory", "pids"],
     "kernel_features": {entry["feature"]: True for entry in KERNEL},
@@ -92,7 +92,6 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
         ({"controller__ansible_core": "2.15.9"}, "ansible-core", "error"),
         ({"controller__ansible_core": "2.21.0"}, "ansible-core-untested", "warning"),
         ({"python": "3.6.9", "controller__ansible_core": "2.18.1"}, "ansible-core-python-3.6", "error"),
-        ({"clock": "1970-01-01T00:03:00Z"}, "clock", "error"),
         ({"default_route": False}, "default-route", "warning"),
         ({"memory_bytes": 10**9}, "memory", "warning"),
         ({"cgroup_controllers": ["cpu", "cpuset"]}, "cgroup-controllers", "error"),
@@ -283,6 +282,61 @@ def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleT
         "machine-id-duplicate",
     ]
     assert module.findings_of_fleet("c", fleet) == []
+
+
+NOW = 1_000_020.0  # the boards were asked 20 s ago
+HOUR = 3600
+
+
+def clocks(**ahead: float) -> dict[str, dict[str, Any]]:
+    """Boards whose clocks are so many seconds ahead of the controller's."""
+    asked = NOW - 20
+    return {
+        name: with_facts(clock={"board": asked + 10 + seconds, "asked": asked})
+        for name, seconds in ahead.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("board", "server", "ids", "fix"),
+    [
+        (0, 0, [], ""),
+        (55, 0, [], ""),
+        (-HOUR, -HOUR, [], ""),
+        (-90, 0, ["clock-server-drift"], "On jetson-2: "),
+        (90, 0, ["clock-server-drift"], "On jetson-2: "),
+        (0, HOUR, ["clock-server"], "On jetson-1: "),
+        (-400, 0, ["clock-server"], "On jetson-2: "),
+        (-60 * 24 * HOUR, 0, ["clock"], "On jetson-2: "),
+        (40 * 24 * HOUR, 40 * 24 * HOUR, ["clock"], "On jetson-2: "),
+    ],
+)
+def test_clock_is_compared_with_the_controller_and_the_server(
+    module: ModuleType, board: float, server: float, ids: list[str], fix: str
+) -> None:
+    fleet = clocks(**{"jetson-1": server, "jetson-2": board})
+    found = module.findings_of_clock("jetson-2", fleet, "jetson-1", NOW)
+    assert [entry["id"] for entry in found] == ids
+    for entry in found:
+        assert entry["fix"].startswith(fix)
+        assert "this computer has 1970-01-12 13:47:00 (all UTC)" in entry["found"]
+
+
+def test_clock_of_the_server_is_compared_with_the_controller(module: ModuleType) -> None:
+    fleet = clocks(**{"jetson-1": -HOUR * 24 * 300})
+    assert [entry["id"] for entry in module.findings_of_clock("jetson-1", fleet, "jetson-1", NOW)] == [
+        "clock"
+    ]
+
+
+def test_a_slow_board_is_not_taken_for_a_wrong_clock(module: ModuleType) -> None:
+    fleet = clocks(**{"jetson-1": 0, "jetson-2": 0})
+    assert module.findings_of_clock("jetson-2", fleet, "jetson-1", NOW + 600) == []
+
+
+def test_server_that_was_not_looked_at_is_not_compared(module: ModuleType) -> None:
+    fleet = clocks(**{"jetson-2": -HOUR})
+    assert module.findings_of_clock("jetson-2", fleet, "jetson-1", NOW) == []
 
 
 @pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä"])
