@@ -255,7 +255,7 @@ def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: floa
             finding(
                 "clock",
                 f"the board's clock says {told(mine)}, and {here}",
-                "the same time, within a day: the server makes certificates by its clock, and others judge by theirs",
+                "the same time, within a day: each board judges the server's certificates by its own clock",
                 fix(host),
             )
         ]
