@@ -150,6 +150,7 @@ class FakeCluster:
         return {
             "metadata": {"labels": {}},
             "status": {
+                "nodeInfo": {"kubeletVersion": "v1.33.5+k3s1", "containerRuntimeVersion": "docker://27.5.1"},
                 "capacity": {RESOURCE: str(self.capacity)},
                 "allocatable": {RESOURCE: str(self.allocatable)},
                 "conditions": [
