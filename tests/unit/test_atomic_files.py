@@ -148,10 +148,12 @@ def test_modules_of_the_role_k3s_find_it(tmp_path: Path) -> None:
     assert marker.exists()
 
 
-def test_owners_mode_of_daemon_json_stays(tmp_path: Path) -> None:
+def test_owners_mode_of_daemon_json_stays_and_his_link_to_it(tmp_path: Path) -> None:
     path, marker = tmp_path / "daemon.json", tmp_path / "run/restart"
-    path.write_text("{}")
-    path.chmod(0o640)
+    kept = tmp_path / "etc-in-git.json"
+    kept.write_text("{}")
+    kept.chmod(0o640)
+    path.symlink_to(kept.name)
     run_module(
         tmp_path,
         "nvidia_docker",
@@ -162,6 +164,7 @@ def test_owners_mode_of_daemon_json_stays(tmp_path: Path) -> None:
         marker=str(marker),
     )
     assert json.loads(path.read_text()) == {"data-root": "/mnt"}
-    assert path.stat().st_mode & 0o777 == 0o640
+    assert path.is_symlink()
+    assert kept.stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "before").stat().st_mode & 0o777 == 0o600
     assert marker.exists()

@@ -103,6 +103,7 @@ def docker_facts(commands, root, unit):
     config = daemon_json(root)
     variables = environment(root, unit)
     running = bool(info.get("ServerVersion"))
+    program = parse_version(r"Docker version ([^,\s]+)", commands.output("dockerd", "--version"))
     images = commands.output(
         "docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"
     )
@@ -111,7 +112,8 @@ def docker_facts(commands, root, unit):
         {
             "installed": commands.path("dockerd") is not None,
             "running": running,
-            "version": info.get("ServerVersion") or None,
+            # Of the program: what runs now may be older, and starts no more.
+            "version": program or info.get("ServerVersion") or None,
             "containers": info.get("Containers"),
             "api_version": server.get("ApiVersion"),
             "min_api_version": server.get("MinAPIVersion"),

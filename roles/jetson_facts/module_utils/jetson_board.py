@@ -17,11 +17,11 @@ DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
 FACT_FILE_BYTES = 1 << 20  # far above any file read here; a board's file never makes us eat memory
 
 
-def read(root, path):
+def read(root, path, limit=FACT_FILE_BYTES):
     """Text of a file below root without trailing NULs and newlines, None if it cannot be read."""
     try:
         with open(os.path.join(root, path), "rb") as handle:
-            return handle.read(FACT_FILE_BYTES).decode("utf-8", "replace").rstrip("\0\n")
+            return handle.read(limit).decode("utf-8", "replace").rstrip("\0\n")
     except OSError:
         return None
 

@@ -51,6 +51,11 @@ def unit_command(shown: str) -> str | None:
     return match.group(1) if match else None
 
 
+def url_host(address: str) -> str:
+    """A host name or an address as it stands in a URL: IPv6 in brackets (RFC 3986)."""
+    return f"[{address}]" if ":" in address and not address.startswith("[") else address
+
+
 def flags(command: str | None) -> dict[str, Any]:
     """Flags of `k3s server ...` or `k3s agent ...` as keys of a configuration file.
 
@@ -86,4 +91,5 @@ class FilterModule:
             "k3s_flags": flags,
             "k3s_migrated": migrated,
             "k3s_unit_command": unit_command,
+            "k3s_url_host": url_host,
         }

@@ -278,7 +278,8 @@ def main():
         },
         supports_check_mode=True,
     )
-    path, record = module.params["path"], module.params["record"]
+    # Where it is a link, its owner keeps the file elsewhere: that one is changed.
+    path, record = os.path.realpath(module.params["path"]), module.params["record"]
     wanted, defaults = module.params["config"], module.params["defaults"]
     present = module.params["state"] == "present"
     before_text = ""

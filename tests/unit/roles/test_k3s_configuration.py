@@ -102,6 +102,19 @@ def test_units_command_is_found(module: ModuleType, shown: str, command: str | N
     assert module.unit_command(shown) == command
 
 
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("fd00::11", "[fd00::11]"),
+        ("[fd00::11]", "[fd00::11]"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("jetson-1", "jetson-1"),
+    ],
+)
+def test_ipv6_stands_in_brackets_in_a_url(module: ModuleType, address: str, host: str) -> None:
+    assert module.url_host(address) == host
+
+
 def test_tokens_and_the_roles_own_keys_are_not_migrated(module: ModuleType) -> None:
     command = "k3s server --docker --token=secret --agent-token other --node-label a=b --node-name x"
     assert module.migrated(command) == {"node-label": "a=b"}
