@@ -18,7 +18,6 @@ NAMES = {
     "cgroup_controllers": "cgroup controllers",
     "cgroup_version": "cgroup version",
     "controller.ansible_core": "ansible-core",
-    "disk_free_bytes": "bytes free for Docker's data",
     "docker.version": "Docker",
     "jetpack": "JetPack",
     "memory_bytes": "bytes of memory",

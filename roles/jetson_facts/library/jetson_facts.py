@@ -14,7 +14,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.jetson_board import (
     board_identity,
-    disk_free_bytes,
+    disk,
     first,
     has_default_route,
     memory_bytes,
@@ -65,6 +65,8 @@ ansible_facts:
 """
 
 DATA_ROOT = "/var/lib/docker"
+# Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie.
+DISKS = {"k3s": "/var/lib/rancher", "kubelet": "/var/lib/kubelet", "uploads": "/var/tmp"}  # noqa: S108 - looked at only
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
 UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service")
 UNIT_PROPERTIES = (
@@ -195,7 +197,7 @@ def main():
             "cgroup_controllers": cgroup_controllers(root),
             "memory_bytes": memory_bytes(root),
             "swap": swap(root),
-            "disk_free_bytes": disk_free_bytes(docker["data_root"]),
+            "disks": {name: disk(path) for name, path in dict(DISKS, docker=docker["data_root"]).items()},
             "default_route": has_default_route(root),
             "iptables": iptables_facts(commands),
             "power_mode": power_mode(commands.output("nvpmodel", "-q")),

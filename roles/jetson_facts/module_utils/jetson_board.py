@@ -99,11 +99,21 @@ def swap(root):
     return sizes
 
 
-def disk_free_bytes(path):
-    """Bytes free for root below path or below its nearest parent that exists."""
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return shutil.disk_usage(path).free
+def disk(path):
+    """The file system below path, or below its nearest parent that exists: which one, and its bytes.
+
+    Free is what the kubelet counts as available: not what is reserved for root.
+    """
+    there = path
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    usage = shutil.disk_usage(there)
+    return {
+        "path": path,
+        "filesystem": os.stat(there).st_dev,
+        "total_bytes": usage.total,
+        "free_bytes": usage.free,
+    }
 
 
 def has_default_route(root):

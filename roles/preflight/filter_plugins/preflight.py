@@ -26,6 +26,15 @@ TOKEN_LENGTH = 16
 # A node behind its server takes no certificate of a new cluster before its own clock has reached it, and the
 # roles wait 300 s (k3s_timeout). Tokens of pods are taken up to 60 s before they begin (go-jose's leeway).
 CLOCK_WRONG, CLOCK_TOO_FAR, CLOCK_DRIFT = 86400, 300, 60
+# Bytes that an installation takes: images, the unpacked K3s with its data, the largest archive on its way.
+INSTALLED = {
+    "docker": {"docker": 800_000_000, "k3s": 400_000_000, "uploads": 300_000_000},
+    "containerd": {"k3s": 1_200_000_000, "uploads": 300_000_000},
+}
+# Where the engine keeps its images (imagefs) and the kubelet its pods (nodefs). K3s has the kubelet evict
+# pods where less than 5 % of either are free (pkg/daemons/agent: eviction-hard).
+WATCHED = {"docker": ("docker", "kubelet"), "containerd": ("k3s", "kubelet")}
+EVICTION = 0.05
 
 # What needs more than one board's facts, with its level: code below finds it, not the matrix.
 CODED = {
@@ -35,6 +44,8 @@ CODED = {
     "clock": ("error", "a clock is more than a day away from that of the controller"),
     "clock-server": ("error", "a clock is more than 5 minutes away from that of the K3s server"),
     "clock-server-drift": ("warning", "a clock is more than a minute away from that of the K3s server"),
+    "disk-eviction": ("warning", "so little is free that the kubelet evicts pods"),
+    "disk-full": ("error", "less is free than an installation takes"),
     "group-both": ("error", "a board is server and agent in the inventory"),
     "group-none": ("error", "a board is neither server nor agent in the inventory"),
     "hostname-duplicate": ("error", "two boards have one hostname"),
@@ -213,6 +224,37 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
                 f"{host} and {', '.join(same_id)} share the machine-id {mine['machine_id']}",
                 "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
                 "sudo rm /etc/machine-id && sudo systemd-machine-id-setup && sudo reboot",
+            )
+        )
+    return findings
+
+
+def findings_of_disks(facts: Facts) -> list[Finding]:
+    """Is there room for what will be installed, and beyond that enough for the kubelet to evict nobody?"""
+    runtime = facts["container_runtime"]
+    there = lookup(facts, "k3s.version") == lookup(facts, "bundle.k3s_version")
+    needs = {} if there else INSTALLED.get(runtime, {})
+    places: dict[int, list[str]] = {}
+    for name, disk in facts["disks"].items():
+        places.setdefault(disk["filesystem"], []).append(name)
+    findings = []
+    for names in places.values():
+        total, free = (facts["disks"][names[0]][key] for key in ("total_bytes", "free_bytes"))
+        need = sum(needs.get(name, 0) for name in names)
+        kept = EVICTION * total if set(names) & set(WATCHED.get(runtime, ())) else 0
+        if free >= need + kept:
+            continue
+        where = ", ".join(facts["disks"][name]["path"] for name in names)
+        full = free < need
+        findings.append(
+            finding(
+                "disk-full" if full else "disk-eviction",
+                f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free on the disk with {where}",
+                f"{need / 1e9:.1f} GB for K3s, its images and their archives"
+                if full
+                else f"{(need + kept) / 1e9:.1f} GB: where less than 5 % are free, the kubelet evicts pods",
+                "Make room (`docker system df` shows what Docker keeps), or move Docker's data-root to a "
+                "larger disk.",
             )
         )
     return findings
@@ -414,6 +456,7 @@ class FilterModule:
             "preflight_rules": findings_of_rules,
             "preflight_kernel_rules": rules_of_kernel,
             "preflight_clock": findings_of_clock,
+            "preflight_disks": findings_of_disks,
             "preflight_groups": findings_of_groups,
             "preflight_token_strength": findings_of_token_strength,
             "preflight_accept": accept,

@@ -28,7 +28,15 @@ GOOD: dict[str, Any] = {
     "default_route": True,
     "iptables": {"version": "1.8.7", "backend": "nf_tables"},
     "memory_bytes": 8 * 10**9,
-    "disk_free_bytes": 10**10,
+    "disks": {
+        name: {"path": path, "filesystem": 1, "total_bytes": 64 * 10**9, "free_bytes": 20 * 10**9}
+        for name, path in {
+            "docker": "/var/lib/docker",
+            "k3s": "/var/lib/rancher",
+            "kubelet": "/var/lib/kubelet",
+            "uploads": "/var/tmp",
+        }.items()
+    },
     "controller": {"ansible_core": "2.19.4"},
     "role": "server",
     "container_runtime": "docker",
@@ -46,6 +54,7 @@ GOOD: dict[str, Any] = {
     },
     "nvidia_runtime": {"path": "/usr/bin/nvidia-container-runtime", "version": "1.16.2"},
     "k3s": {
+        "version": None,
         "server": {"installed": False, "command": None},
         "agent": {"installed": False, "command": None},
         "kubelet_arguments": {"cgroup-driver": None, "fail-cgroupv1": None},
@@ -136,7 +145,6 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
             "k3s-containerd-without-nvidia",
             "error",
         ),
-        ({"disk_free_bytes": 10**9}, "disk-full", "error"),
     ],
 )
 def test_each_incompatibility_is_found_alone(
@@ -188,10 +196,10 @@ def test_what_works_is_not_refused(module: ModuleType, changes: dict[str, Any]) 
 
 def test_all_problems_are_reported_at_once(module: ModuleType) -> None:
     found = module.findings_of_rules(
-        with_facts(platform="none", nvidia_runtime__path=None, disk_free_bytes=1, docker__installed=False),
+        with_facts(platform="none", nvidia_runtime__path=None, arch="armv7l", docker__installed=False),
         RULES,
     )
-    assert {entry["id"] for entry in found} >= {"not-a-jetson", "disk-full", "docker-absent"}
+    assert {entry["id"] for entry in found} >= {"not-a-jetson", "architecture", "docker-absent"}
 
 
 @pytest.mark.parametrize("entry", KERNEL, ids=lambda entry: entry["feature"])
@@ -282,6 +290,48 @@ def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleT
         "machine-id-duplicate",
     ]
     assert module.findings_of_fleet("c", fleet) == []
+
+
+def disks(**changes: dict[str, int]) -> dict[str, Any]:
+    """The good board's disks, some of them others."""
+    return {name: disk | changes.get(name, {}) for name, disk in GOOD["disks"].items()}
+
+
+SMALL = {"total_bytes": 16 * 10**9, "free_bytes": 2 * 10**9}
+EVERYWHERE = dict.fromkeys(GOOD["disks"], SMALL)
+NEARLY_FULL = dict.fromkeys(GOOD["disks"], SMALL | {"free_bytes": 7 * 10**8})
+THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "more", "ids"),
+    [
+        ({}, {}, []),
+        (NEARLY_FULL, {}, ["disk-full"]),
+        # 16 GB: 1.5 GB are taken, and 0.5 GB are less than 5 %.
+        (EVERYWHERE, {}, ["disk-eviction"]),
+        (EVERYWHERE, THERE, []),
+        (NEARLY_FULL, THERE, ["disk-eviction"]),
+        # Docker's data on an SSD: what matters is what lies on the small disk.
+        (EVERYWHERE | {"docker": {"filesystem": 2}}, {}, []),
+        ({"k3s": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 3 * 10**8}}, {}, ["disk-full"]),
+        ({"uploads": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 2 * 10**8}}, {}, ["disk-full"]),
+        # Nobody evicts pods for the sake of /var/tmp.
+        ({"uploads": {"filesystem": 2, "total_bytes": 10**10, "free_bytes": 4 * 10**8}}, {}, []),
+        ({"docker": {"filesystem": 2, "free_bytes": 0}}, {"container_runtime": "containerd"}, []),
+    ],
+)
+def test_room_is_judged_where_it_is_taken_and_against_the_kubelets_limit(
+    module: ModuleType, changed: dict[str, Any], more: dict[str, Any], ids: list[str]
+) -> None:
+    facts = with_facts(disks=disks(**changed), **more)
+    assert [entry["id"] for entry in module.findings_of_disks(facts)] == ids
+
+
+def test_disk_is_named_by_what_lies_there(module: ModuleType) -> None:
+    changed = {"k3s": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 3 * 10**8}}
+    (found,) = module.findings_of_disks(with_facts(disks=disks(**changed)))
+    assert found["found"] == "0.3 of 1.0 GB free on the disk with /var/lib/rancher"
 
 
 NOW = 1_000_020.0  # the boards were asked 20 s ago
@@ -435,11 +485,11 @@ def test_short_token_is_a_warning_that_does_not_tell_it(
 
 
 def test_accepted_warning_is_kept_but_not_shown_and_an_error_is_not_accepted(module: ModuleType) -> None:
-    findings = module.findings_of_rules(with_facts(default_route=False, disk_free_bytes=1), RULES)
-    accepted = module.accept(findings, ["default-route", "disk-full"], RULES)
+    findings = module.findings_of_rules(with_facts(default_route=False, arch="armv7l"), RULES)
+    accepted = module.accept(findings, ["default-route", "architecture"], RULES)
     assert {entry["id"]: entry["level"] for entry in accepted} == {
         "default-route": "accepted",
-        "disk-full": "error",
+        "architecture": "error",
     }
     assert "default-route" not in module.report(accepted, "jetson-1")
 
