@@ -30,6 +30,7 @@ from ansible.module_utils.jetson_services import (
     daemon_json,
     environment,
     jtop_facts,
+    k3s_settings,
     kubelet_arguments,
     parse_units,
     unit_state,
@@ -136,12 +137,15 @@ def docker_facts(commands, root, unit):
 
 def k3s_facts(commands, root, units):
     """K3s: the version its link leads to, what it tells the kubelet, and the state of both units."""
+    server = unit_state(units.get("k3s.service", {}))
+    agent = unit_state(units.get("k3s-agent.service", {}))
     return {
         "version": parse_version(r"k3s version (v\S+)", commands.output("k3s", "--version")),
         "kubectl": commands.path("kubectl"),
         "kubelet_arguments": kubelet_arguments(root),
-        "server": unit_state(units.get("k3s.service", {})),
-        "agent": unit_state(units.get("k3s-agent.service", {})),
+        "settings": k3s_settings(root, server["command"] or agent["command"]),
+        "server": server,
+        "agent": agent,
     }
 
 

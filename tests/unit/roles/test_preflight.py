@@ -40,6 +40,7 @@ GOOD: dict[str, Any] = {
     "controller": {"ansible_core": "2.19.4"},
     "role": "server",
     "container_runtime": "docker",
+    "flannel_backend": "vxlan",
     "strict": False,
     "docker": {
         "installed": True,
@@ -57,6 +58,7 @@ GOOD: dict[str, Any] = {
         "version": None,
         "server": {"installed": False, "command": None},
         "agent": {"installed": False, "command": None},
+        "settings": {"flannel-backend": None, "node-ip": None},
         "kubelet_arguments": {"cgroup-driver": None, "fail-cgroupv1": None},
     },
     "bundle": {"k3s_version": "v1.33.5+k3s1"},
@@ -101,7 +103,12 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
         ({"controller__ansible_core": "2.15.9"}, "ansible-core", "error"),
         ({"controller__ansible_core": "2.21.0"}, "ansible-core-untested", "warning"),
         ({"python": "3.6.9", "controller__ansible_core": "2.18.1"}, "ansible-core-python-3.6", "error"),
-        ({"default_route": False}, "default-route", "warning"),
+        ({"default_route": False}, "default-route", "error"),
+        (
+            {"default_route": False, "k3s__settings__node-ip": "10.0.0.1"},
+            "default-route-services",
+            "warning",
+        ),
         ({"memory_bytes": 10**9}, "memory", "warning"),
         ({"cgroup_controllers": ["cpu", "cpuset"]}, "cgroup-controllers", "error"),
         ({"docker__containerd_store": True}, "docker-containerd-store", "warning"),
@@ -218,6 +225,8 @@ def test_each_missing_kernel_feature_is_found_alone(module: ModuleType, entry: d
         {"kernel_features": {}},
         {"kernel_features": {entry["feature"]: None for entry in KERNEL}},
         {"kernel_features__nf_tables": False, "iptables__backend": "legacy"},
+        {"kernel_features__vxlan": False, "flannel_backend": "host-gw"},
+        {"kernel_features__vxlan": False, "flannel_backend": None},
         {"kernel_features__iptable_raw": False, "docker__version": "28.0.2"},
     ],
 )
@@ -485,13 +494,13 @@ def test_short_token_is_a_warning_that_does_not_tell_it(
 
 
 def test_accepted_warning_is_kept_but_not_shown_and_an_error_is_not_accepted(module: ModuleType) -> None:
-    findings = module.findings_of_rules(with_facts(default_route=False, arch="armv7l"), RULES)
-    accepted = module.accept(findings, ["default-route", "architecture"], RULES)
+    findings = module.findings_of_rules(with_facts(memory_bytes=10**9, arch="armv7l"), RULES)
+    accepted = module.accept(findings, ["memory", "architecture"], RULES)
     assert {entry["id"]: entry["level"] for entry in accepted} == {
-        "default-route": "accepted",
+        "memory": "accepted",
         "architecture": "error",
     }
-    assert "default-route" not in module.report(accepted, "jetson-1")
+    assert "memory" not in module.report(accepted, "jetson-1")
 
 
 def test_accepting_what_does_not_exist_is_an_error(module: ModuleType) -> None:
