@@ -111,14 +111,22 @@ PLAYBOOK = """\
   gather_facts: false
   pre_tasks:
     - {module}: {arguments}
+      register: result
+    - ansible.builtin.copy:
+        content: "{{{{ result | to_json }}}}"
+        dest: "{{{{ playbook_dir }}}}/result.json"
+        mode: "0644"
     - ansible.builtin.meta: end_play
   roles:
     - {role}
 """
 
 
-def run_module(directory: Path, role: str, module: str, **arguments: object) -> None:
-    """Run a role's module by Ansible, with no other role named, away from the checkout."""
+def run_module(directory: Path, role: str, module: str, /, **arguments: object) -> None:
+    """Run a role's module by Ansible, with no other role named, away from the checkout.
+
+    What it said is in result.json of that directory.
+    """
     text = PLAYBOOK.format(role=role, module=module, arguments=json.dumps(arguments))
     (directory / "play.yml").write_text(text)
     ran = subprocess.run(

@@ -436,11 +436,11 @@ def accept(findings: list[Finding], accepted: list[str], rules: list[dict[str, A
     ]
 
 
-def report(findings: list[Finding], host: str) -> str:
+def report(findings: list[Finding], host: str, outcome: str = "nothing was changed on this board") -> str:
     """Findings as text for people: found, expected, what to do; accepted ones are left out."""
     findings = [entry for entry in findings if entry["level"] != "accepted"]
     count = "1 problem" if len(findings) == 1 else f"{len(findings)} problems"
-    lines = [f"{host}: preflight found {count}; nothing was changed on this board."]
+    lines = [f"{host}: preflight found {count}; {outcome}."]
     for number, entry in enumerate(findings, 1):
         lines.append(f"{number}. [{entry['level']}] {entry['id']}")
         lines.extend(f"   {key + ':':<10}{entry[key]}" for key in ("found", "expected", "fix", "url"))
