@@ -82,10 +82,11 @@ def needed(packages, debs, installed, compare):
     `debs` is {path: fields}, `installed` {name: version}; `compare` judges two versions by an operator.
     """
     by_name = {fields["Package"]: path for path, fields in sorted(debs.items())}
-    providers = {name: path for path, fields in debs.items() for name in provided(fields.get("Provides"))}
     absent = [name for name in packages if name not in by_name]
     if absent:
         raise ValueError(", ".join(absent))
+    offers = {name: path for path, fields in debs.items() for name in provided(fields.get("Provides"))}
+    offers.update(by_name)
 
     def there(name, operator, version):
         if name not in installed:
@@ -100,17 +101,9 @@ def needed(packages, debs, installed, compare):
         found.append(path)
         for field in ("Pre-Depends", "Depends"):
             for group in alternatives(debs[path].get(field)):
-                if any(there(*one) for one in group):
-                    continue
-                names = [name for name, _, _ in group]
-                # What no file has either, apt will name.
-                todo.extend(
-                    [
-                        by_name.get(name) or providers[name]
-                        for name in names
-                        if name in by_name or name in providers
-                    ][:1]
-                )
+                if not any(there(*one) for one in group):
+                    # What no file has either, apt will name.
+                    todo.extend([offers[name] for name, _, _ in group if name in offers][:1])
     return sorted(found)
 
 
