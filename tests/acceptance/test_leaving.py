@@ -40,6 +40,12 @@ def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Boar
     again = run_playbook(LAB, "reset.yml", f"--limit={agent.name}")
     assert again.recap[agent.name].changed == 0, again.output
 
+    nobody = run_playbook(LAB, "forget.yml", f"--limit={agent.name}")
+    assert nobody.recap[agent.name].failed == 1, nobody.output
+    assert f"has no node of this name, so nothing was changed. It has {server.name}." in " ".join(
+        nobody.output.split()
+    )
+
 
 def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> None:
     server, agent = boards

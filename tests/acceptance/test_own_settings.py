@@ -13,17 +13,21 @@ import pytest
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.command import run_here
-from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import inventory, lab, power
 from tests.lab.board import Board, start
 from tests.lab.engine import docker
 from tests.lab.paths import CHECKOUT
+from tests.planted import PLANTED, leaked
 
 pytestmark = pytest.mark.lab
 
 LAB = "own-settings"
-TOKEN = "a-token-of-my-own"
-AGENT_TOKEN = "and-one-for-the-agents"
+TOKEN, AGENT_TOKEN = PLANTED["token"], PLANTED["agent-token"]
+# Docker of the lab is older than the key `proxies`.
+PROXY = f"""[Service]
+Environment=HTTPS_PROXY=http://somebody:{PLANTED["proxy"]}@proxy.example:3128
+"""
 TOKENS = f"k3s_token: {TOKEN}\nk3s_agent_token: {AGENT_TOKEN}\n"
 PACKAGES = "/usr/local/lib/jetson-k3s"
 BOARD_SHIM = CHECKOUT / "tests/jtop/board_shim/sitecustomize.py"
@@ -58,6 +62,9 @@ def board() -> Iterator[Board]:
     try:
         (one,) = lab.up(LAB, ("xaviernx-jp5",))
         one.exec("sh", "-c", f"echo '{json.dumps(OWN)}' > /etc/docker/daemon.json")
+        drop_in = "/etc/systemd/system/docker.service.d/proxy.conf"
+        one.exec("sh", "-c", f"mkdir -p {Path(drop_in).parent} && echo '{PROXY}' > {drop_in}")
+        one.exec("systemctl", "daemon-reload")
         one.exec("systemctl", "restart", "docker")
         one.exec("sh", "-c", "tar -c /etc/hostname | docker import - somebodys:1")
         one.exec("docker", "create", "--name=mine", "somebodys:1", "true")
@@ -109,6 +116,12 @@ def test_token_is_in_its_file_only(board: Board, run: PlaybookRun, token: str, n
     found = board.exec("grep", "--recursive", "--files-with-matches", token, "/etc", check=False).split()
     assert found == [f"/etc/rancher/k3s/jetson-k3s.{name}"]
     assert board.exec("stat", "--format=%a %U", *found).split() == ["600", "root"]
+
+
+def test_no_secret_is_on_the_screen_nor_in_the_reports(board: Board, run: PlaybookRun) -> None:
+    assert PLANTED["proxy"] in board.exec("systemctl", "show", "--property=Environment", "docker")
+    assert leaked(run.output) == []
+    assert leaked(reports_dir(LAB)) == []
 
 
 def test_agents_have_a_token_of_their_own(board: Board, run: PlaybookRun) -> None:

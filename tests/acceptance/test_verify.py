@@ -19,7 +19,7 @@ from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
-from tests.lab.staging import RUNTIME_EDITOR
+from tests.lab.staging import RUNTIME_EDITOR, TOOLKIT_VERSION
 from tests.reports.schema import validate
 
 pytestmark = pytest.mark.lab
@@ -137,6 +137,8 @@ def no_plugin(_one: Board, cluster: Cluster) -> Iterator[None]:
 def refusing_toolkit(one: Board, _cluster: Cluster) -> Iterator[None]:
     """The container toolkit knows none of the ids that the plugin hands out."""
     none = "EVERY_DEVICE = ()"
+    shipped = one.exec("cat", TOOLKIT_VERSION)
+    board.set_toolkit(one, "1.19.0")  # the first release that refuses any id
     one.exec("cp", RUNTIME_EDITOR, f"{RUNTIME_EDITOR}.whole")
     try:
         one.exec("sed", "-i", f"s/^EVERY_DEVICE = .*/{none}/", RUNTIME_EDITOR)
@@ -144,6 +146,7 @@ def refusing_toolkit(one: Board, _cluster: Cluster) -> Iterator[None]:
         yield
     finally:
         one.exec("mv", f"{RUNTIME_EDITOR}.whole", RUNTIME_EDITOR)
+        board.set_toolkit(one, shipped)
 
 
 # How a board is broken, the check that fails for it, words of its reason and of its fix.

@@ -18,6 +18,10 @@ _R35, _R36 = 35, 36
 # CUDA driver (and runtime) version of each L4T release line.
 _CUDA = {32: "10.2", 35: "11.4", 36: "12.6", 38: "13.0", 39: "13.2"}
 
+# NVIDIA's container toolkit that each line's package archive brings: 32.7 and 35 have one release, of 36 and
+# 38 it is the newest of those seen (OE4T/meta-tegra pins the same).
+_TOOLKIT = {32: "1.7.0", 35: "1.11.0", 36: "1.16.2", 38: "1.18.0", 39: "1.19.1"}
+
 
 @dataclass(frozen=True)
 class Fixture:
@@ -97,6 +101,11 @@ class Fixture:
     def cuda(self) -> str:
         """CUDA driver version of the release, e.g. `12.6`."""
         return _CUDA[self.l4t_major]
+
+    @property
+    def toolkit(self) -> str:
+        """NVIDIA's container toolkit that the release ships, e.g. `1.16.2`."""
+        return _TOOLKIT[self.l4t_major]
 
     @property
     def cuda_nodes(self) -> tuple[str, ...]:

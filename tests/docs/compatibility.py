@@ -17,14 +17,13 @@ NAMES = {
     "bundle.k3s_version": "K3s",
     "cgroup_controllers": "cgroup controllers",
     "cgroup_version": "cgroup version",
-    "clock": "the clock",
     "controller.ansible_core": "ansible-core",
-    "disk_free_bytes": "bytes free for Docker's data",
     "docker.version": "Docker",
     "jetpack": "JetPack",
     "memory_bytes": "bytes of memory",
     "nvidia_runtime.version": "NVIDIA's container toolkit",
     "python": "the board's Python",
+    "strict": "`nvidia_docker_strict`",
 }
 HEAD = """\
 # Compatibility: what preflight judges by

@@ -16,7 +16,7 @@ from tests.acceptance.command import run_here
 from tests.docs.cases import CASES, Case
 from tests.docs.commands import PROMPT
 from tests.lab import inventory, lab, power, ssh
-from tests.lab.board import Board
+from tests.lab.board import Board, set_toolkit
 from tests.lab.images import USER
 from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
@@ -107,6 +107,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         boards = lab.up(LAB, TYPES)
         for board in boards:
             power.simulate(board)
+            set_toolkit(board, "1.18.0")  # the first with strict mode
         release(directory)
         (directory / "debs-jetpack6-arm64.tar").touch()
         (directory / "known_hosts").write_text(f"192.168.1.12 {ssh.make_key(directory / 'key', 'gone')}")

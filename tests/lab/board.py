@@ -160,6 +160,11 @@ def set_state(board: Board, state: boards.State) -> None:
     board.exec(staging.VIRTUAL_BOARD, "apply", f"/{staging.TREE}.new")
 
 
+def set_toolkit(board: Board, version: str) -> None:
+    """Give a running board another release of the SIMULATED NVIDIA toolkit, as apt would."""
+    board.exec("sh", "-c", f"echo {version} > {staging.TOOLKIT_VERSION}")
+
+
 def wait_until_up(board: Board, *, deadline_seconds: float = READY_SECONDS) -> None:
     """Wait until a board takes SSH connections and systemd has finished booting."""
     deadline = time.monotonic() + deadline_seconds

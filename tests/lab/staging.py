@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 VIRTUAL_BOARD = "/usr/local/lib/jetson-k3s-lab/virtual-board"
 # The part of the NVIDIA runtime's stand-in that knows who gets the GPU.
 RUNTIME_EDITOR = "/usr/local/lib/jetson-k3s-lab/edit-container"
+# The release of NVIDIA's toolkit that it behaves as: one line, also the text of `--version`.
+TOOLKIT_VERSION = "/usr/local/lib/jetson-k3s-lab/toolkit-version"
 # What a board gets besides the image: (file of the checkout, path on the board, mode).
 OWN_FILES = (
     (HERE / "virtual_board/board-init", "usr/local/lib/jetson-k3s-lab/board-init", 0o755),
@@ -80,3 +82,6 @@ def tegra(
         facts.write_bytes(program.read_bytes() + b"\n" + facts.read_bytes())
         shutil.copytree(root, stage, symlinks=True, dirs_exist_ok=True)
         shutil.rmtree(root)
+        version = stage / TOOLKIT_VERSION.lstrip("/")
+        version.parent.mkdir(parents=True, exist_ok=True)
+        version.write_text(f"{fixture.toolkit}\n")

@@ -13,6 +13,7 @@ from tests.lab import board, inventory, ssh
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 from tests.lab.process import LabError, run
+from tests.lab.staging import TOOLKIT_VERSION
 from tests.lab.workloads import device_query_archive, device_query_image, pause_archive
 
 pytestmark = pytest.mark.lab
@@ -173,10 +174,33 @@ def test_device_query_fails_without_the_gpu(nvidia: list[Board], options: tuple[
     )
 
 
-def test_an_invented_id_is_refused(nvidia: list[Board]) -> None:
-    result = device_query(nvidia[0], "--env=NVIDIA_VISIBLE_DEVICES=tegra")
+@pytest.fixture
+def upgraded(nvidia: list[Board]) -> Iterator[Board]:
+    """A board of JetPack 5 whose toolkit is of another release."""
+    shipped = nvidia[0].exec("cat", TOOLKIT_VERSION)
+    yield nvidia[0]
+    board.set_toolkit(nvidia[0], shipped)
+
+
+def test_an_invented_id_is_refused_from_one_release_on(upgraded: Board) -> None:
+    invented = "--env=NVIDIA_VISIBLE_DEVICES=tegra"
+    assert device_query(upgraded, invented).returncode == 0
+    board.set_toolkit(upgraded, "1.19.0")
+    result = device_query(upgraded, invented)
     assert result.returncode == 125
     assert "unsupported device id: tegra" in result.stderr
+
+
+def test_config_toml_counts_from_one_release_on(upgraded: Board) -> None:
+    config = "/etc/nvidia-container-runtime/config.toml"
+    line = "accept-nvidia-visible-devices-envvar-when-unprivileged = false"
+    upgraded.exec("sh", "-c", f"echo {line} > {config}")
+    try:
+        assert device_query(upgraded, "--env=NVIDIA_VISIBLE_DEVICES=all").returncode == 0
+        board.set_toolkit(upgraded, "1.18.0")
+        assert device_query(upgraded, "--env=NVIDIA_VISIBLE_DEVICES=all").returncode == 1
+    finally:
+        upgraded.exec("rm", config)
 
 
 def test_device_query_names_the_node_that_is_missing(nvidia: list[Board], changed: Board) -> None:
@@ -207,6 +231,6 @@ def test_what_a_kubelet_asks_for_starts(nvidia: list[Board]) -> None:
 
 def test_the_runtime_says_that_it_is_a_stand_in(xavier: Board) -> None:
     said = sh(xavier, "nvidia-container-runtime --version; nvidia-ctk --version").splitlines()
-    assert said[0] == "NVIDIA Container Runtime version 1.19.0"
+    assert said[0] == "NVIDIA Container Runtime version 1.11.0"
     assert said.count("stand-in of the jetson-k3s lab, not NVIDIA's") == 2
     assert any(line.startswith("runc version") for line in said)

@@ -82,7 +82,7 @@ LEFT_OUT = (
     "unit/plugin/test_damaged_boards.py",
     "unit/plugin/test_gpu.py::test_real_device_nodes_count",
     "unit/test_atomic_files.py::test_modules_of_the_role_k3s_find_it",
-    "unit/test_atomic_files.py::test_owners_mode_of_daemon_json_stays",
+    "unit/test_atomic_files.py::test_owners_mode_of_daemon_json_stays_and_his_link_to_it",
 )
 
 PYTEST = (

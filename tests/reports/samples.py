@@ -109,6 +109,7 @@ def passed(name: str, kind: int = 0) -> Report:
         },
         "software": {
             "k3s": "v1.33.5+k3s1",
+            "container_runtime": "docker://27.5.1",
             "docker": "27.5.1",
             "container_toolkit": "1.16.2",
             "default_runtime": "nvidia",

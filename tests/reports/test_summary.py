@@ -12,6 +12,9 @@ def test_the_summary_says_what_is_wrong_and_what_to_do(load: Load) -> None:
     assert "Result = PASS" in good
     assert "Insufficient nvidia.com/gpu" in good
     assert "skipped kubelet-restart: only in mode full" in good
+    silent = samples.error("a")
+    silent["software"]["k3s"] = None
+    assert "K3s not known, allocatable" in summary(silent)
     assert "a: FAILED" in bad
     assert "FAILED device-query: the pod was not created" in bad
     assert "fix: Let the container toolkit run in csv mode" in bad

@@ -96,9 +96,11 @@ def test_marker_that_stands_stays(roles: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", sorted({path.parents[1].name for path in ROLES.glob("*/library/*.py")}))
 def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
-    modules = "".join(path.read_text() for path in (ROLES / role / "library").glob("*.py"))
+    places = (ROLES / role / "library", ROLES / role / "module_utils")
+    modules = "".join(path.read_text() for place in places for path in place.glob("*.py"))
     meta = yaml.safe_load((ROLES / role / "meta/main.yml").read_text())
-    needed = [{"role": "atomic_files"}] if "ansible.module_utils.atomic_files" in modules else []
+    shared = ("atomic_files", "hidden_secrets")
+    needed = [{"role": name} for name in shared if f"ansible.module_utils.{name}" in modules]
     assert meta["dependencies"] == needed
 
 
@@ -109,14 +111,22 @@ PLAYBOOK = """\
   gather_facts: false
   pre_tasks:
     - {module}: {arguments}
+      register: result
+    - ansible.builtin.copy:
+        content: "{{{{ result | to_json }}}}"
+        dest: "{{{{ playbook_dir }}}}/result.json"
+        mode: "0644"
     - ansible.builtin.meta: end_play
   roles:
     - {role}
 """
 
 
-def run_module(directory: Path, role: str, module: str, **arguments: object) -> None:
-    """Run a role's module by Ansible, with no other role named, away from the checkout."""
+def run_module(directory: Path, role: str, module: str, /, **arguments: object) -> None:
+    """Run a role's module by Ansible, with no other role named, away from the checkout.
+
+    What it said is in result.json of that directory.
+    """
     text = PLAYBOOK.format(role=role, module=module, arguments=json.dumps(arguments))
     (directory / "play.yml").write_text(text)
     ran = subprocess.run(
@@ -146,10 +156,12 @@ def test_modules_of_the_role_k3s_find_it(tmp_path: Path) -> None:
     assert marker.exists()
 
 
-def test_owners_mode_of_daemon_json_stays(tmp_path: Path) -> None:
+def test_owners_mode_of_daemon_json_stays_and_his_link_to_it(tmp_path: Path) -> None:
     path, marker = tmp_path / "daemon.json", tmp_path / "run/restart"
-    path.write_text("{}")
-    path.chmod(0o640)
+    kept = tmp_path / "etc-in-git.json"
+    kept.write_text("{}")
+    kept.chmod(0o640)
+    path.symlink_to(kept.name)
     run_module(
         tmp_path,
         "nvidia_docker",
@@ -160,6 +172,7 @@ def test_owners_mode_of_daemon_json_stays(tmp_path: Path) -> None:
         marker=str(marker),
     )
     assert json.loads(path.read_text()) == {"data-root": "/mnt"}
-    assert path.stat().st_mode & 0o777 == 0o640
+    assert path.is_symlink()
+    assert kept.stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "before").stat().st_mode & 0o777 == 0o600
     assert marker.exists()

@@ -39,8 +39,8 @@ def summary(report: dict[str, Any]) -> str:
     lines = [
         f"{board['name']}: {VERDICTS[report['exit_code']]}{simulated}, {board['model']}, "
         f"JetPack {board['jetpack']}",
-        f"  {software['k3s']}, allocatable {gpu['resource']}: {gpu['allocatable']}; {counts(report)} "
-        f"in {report['seconds']:.0f} s",
+        f"  {software['k3s'] or 'K3s not known'}, allocatable {gpu['resource']}: {gpu['allocatable']}; "
+        f"{counts(report)} in {report['seconds']:.0f} s",
     ]
     query = gpu.get("device_query")
     if query:

@@ -57,12 +57,14 @@ def state_after(results: dict[str, Result], catalogue: list[Check], busy: str) -
 
     `busy` says why no pod may be started, whatever the node is doing; empty if pods may.
     """
-    state: dict[str, Any] = {"checks": {}, "gpu": {}, "busy": busy, "held": None, "times": [], "broken": {}}
+    state: dict[str, Any] = {"checks": {}, "gpu": {}, "software": {}, "busy": busy, "held": None}
+    state.update(times=[], broken={})
     for stage, result in results.items():
         if not result or result.get("skipped"):
             continue
         part = result.get("part", {})
         state["gpu"].update(part.get("gpu", {}))
+        state["software"].update(part.get("software", {}))
         state["busy"] = part.get("busy") or state["busy"]
         state["held"] = part.get("held") or state["held"]
         state["checks"].update({entry["id"]: entry for entry in part.get("checks", [])})
@@ -99,9 +101,13 @@ def report(
     mode: str,
     board: dict[str, Any],
     software: dict[str, Any],
+    lab: bool,
     now: str,
 ) -> dict[str, Any]:
-    """The report on one board; `now` is the controller's time, for a run in which no stage answered."""
+    """The report on one board; `now` is the controller's time, for a run in which no stage answered.
+
+    `lab` says that the bundle is of the lab of virtual boards.
+    """
     checks = [
         state["checks"].get(check["id"]) or unanswered(check, "skipped", check.get("otherwise", "not tried"))
         for check in applicable(catalogue, state["gpu"])
@@ -124,10 +130,10 @@ def report(
         "started": min(state["times"], default=now),
         "seconds": seconds_between(state["times"]),
         "mode": mode,
-        # The lab's deviceQuery says so, and where it did not run its K3s does.
-        "simulated": bool(query and query["simulated"]) or "standin" in str(software["k3s"]),
+        # The lab's deviceQuery says so, and where it did not run the lab's bundle does.
+        "simulated": bool(query and query["simulated"]) or lab,
         "board": board,
-        "software": software,
+        "software": software | state["software"],
         "gpu": {
             "resource": "nvidia.com/gpu",
             "allocatable": 0,

@@ -8,7 +8,12 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_verify_access import device_query, non_root, unified_memory, uninvited
 from ansible.module_utils.gpu_verify_diagnosis import diagnose
-from ansible.module_utils.gpu_verify_node import allocatable, default_runtime, plugin_registered
+from ansible.module_utils.gpu_verify_node import (
+    allocatable,
+    default_runtime,
+    plugin_registered,
+    software,
+)
 from ansible.module_utils.gpu_verify_pods import Bench, holders
 from ansible.module_utils.gpu_verify_runner import Record, hindrance, now, run_check, run_checks
 from ansible.module_utils.gpu_verify_sharing import CONCURRENCY, TIME_SLICING, hold, restarted, sharing
@@ -96,7 +101,8 @@ attributes:
 RETURN = r"""
 part:
   description: >-
-    What the stage adds to the report: C(checks), C(gpu), C(started), C(ended), and C(busy) or C(held).
+    What the stage adds to the report: C(checks), C(gpu), C(software), C(started), C(ended), and C(busy) or
+    C(held).
   returned: success
   type: dict
 """
@@ -111,6 +117,7 @@ def node_stage(bench, part):
         "allocatable": lambda record: allocatable(params, gpu, record),
     }
     bench.close()  # first: what a cut-off run left here holds no GPU afterwards
+    part["software"] = software(params["node"])
     part["checks"] = run_checks(params["checks"], functions, {}, lambda: diagnose(bench))
     if not params["busy"]:
         users = holders(params["node"], gpu["resource"])

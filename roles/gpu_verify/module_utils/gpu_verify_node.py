@@ -96,6 +96,20 @@ def plugin_registered(params, gpu, record):
     record.prove("capacity {}: {}".format(resource, capacity))
 
 
+def software(name):
+    """What runs on the node, by its own word: K3s, the engine of its pods, the device plugin's image.
+
+    What nobody tells is None.
+    """
+    node, item = get("node", name), plugin_pod(name)
+    info = ((node or {}).get("status") or {}).get("nodeInfo") or {}
+    return {
+        "k3s": info.get("kubeletVersion"),
+        "container_runtime": info.get("containerRuntimeVersion"),
+        "device_plugin": item["spec"]["containers"][0]["image"] if item else None,
+    }
+
+
 def configured(item):
     """What a plugin's pod was told to offer, in its own words; None if nothing."""
     container = item["spec"]["containers"][0]

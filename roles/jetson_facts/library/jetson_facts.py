@@ -14,7 +14,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.jetson_board import (
     board_identity,
-    disk_free_bytes,
+    disk,
     first,
     has_default_route,
     memory_bytes,
@@ -30,6 +30,7 @@ from ansible.module_utils.jetson_services import (
     daemon_json,
     environment,
     jtop_facts,
+    k3s_settings,
     kubelet_arguments,
     parse_units,
     unit_state,
@@ -41,7 +42,11 @@ short_description: Facts about a Jetson board, its Docker engine and its K3s
 description:
   - Returns one fact, C(jetson), with the board's identity and the state of what the roles manage.
 author: The jetson-k3s authors
-options: {}
+options:
+  asked:
+    description: The controller's clock when it asks, in seconds since 1970; told beside the board's own.
+    type: float
+    required: true
 attributes:
   check_mode:
     support: full
@@ -61,6 +66,8 @@ ansible_facts:
 """
 
 DATA_ROOT = "/var/lib/docker"
+# Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie.
+DISKS = {"k3s": "/var/lib/rancher", "kubelet": "/var/lib/kubelet", "uploads": "/var/tmp"}  # noqa: S108 - looked at only
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
 UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service")
 UNIT_PROPERTIES = (
@@ -99,6 +106,7 @@ def docker_facts(commands, root, unit):
     config = daemon_json(root)
     variables = environment(root, unit)
     running = bool(info.get("ServerVersion"))
+    program = parse_version(r"Docker version ([^,\s]+)", commands.output("dockerd", "--version"))
     images = commands.output(
         "docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"
     )
@@ -107,7 +115,8 @@ def docker_facts(commands, root, unit):
         {
             "installed": commands.path("dockerd") is not None,
             "running": running,
-            "version": info.get("ServerVersion") or None,
+            # Of the program: what runs now may be older, and starts no more.
+            "version": program or info.get("ServerVersion") or None,
             "containers": info.get("Containers"),
             "api_version": server.get("ApiVersion"),
             "min_api_version": server.get("MinAPIVersion"),
@@ -128,12 +137,15 @@ def docker_facts(commands, root, unit):
 
 def k3s_facts(commands, root, units):
     """K3s: the version its link leads to, what it tells the kubelet, and the state of both units."""
+    server = unit_state(units.get("k3s.service", {}))
+    agent = unit_state(units.get("k3s-agent.service", {}))
     return {
         "version": parse_version(r"k3s version (v\S+)", commands.output("k3s", "--version")),
         "kubectl": commands.path("kubectl"),
         "kubelet_arguments": kubelet_arguments(root),
-        "server": unit_state(units.get("k3s.service", {})),
-        "agent": unit_state(units.get("k3s-agent.service", {})),
+        "settings": k3s_settings(root, server["command"] or agent["command"]),
+        "server": server,
+        "agent": agent,
     }
 
 
@@ -165,7 +177,9 @@ def iptables_facts(commands):
 
 def main():
     """Ansible's entry point."""
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"asked": {"type": "float", "required": True}}, supports_check_mode=True
+    )
     commands = Commands(module)
     root = "/"
     units = parse_units(
@@ -180,14 +194,14 @@ def main():
             "machine_id": read(root, "etc/machine-id"),
             "arch": os.uname().machine,
             "python": platform.python_version(),
-            "clock": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "clock": {"board": time.time(), "asked": module.params["asked"]},
             "kernel": release,
             "kernel_features": kernel_features(root, release),
             "cgroup_version": cgroup_version(root),
             "cgroup_controllers": cgroup_controllers(root),
             "memory_bytes": memory_bytes(root),
             "swap": swap(root),
-            "disk_free_bytes": disk_free_bytes(docker["data_root"]),
+            "disks": {name: disk(path) for name, path in dict(DISKS, docker=docker["data_root"]).items()},
             "default_route": has_default_route(root),
             "iptables": iptables_facts(commands),
             "power_mode": power_mode(commands.output("nvpmodel", "-q")),

@@ -17,11 +17,11 @@ DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
 FACT_FILE_BYTES = 1 << 20  # far above any file read here; a board's file never makes us eat memory
 
 
-def read(root, path):
+def read(root, path, limit=FACT_FILE_BYTES):
     """Text of a file below root without trailing NULs and newlines, None if it cannot be read."""
     try:
         with open(os.path.join(root, path), "rb") as handle:
-            return handle.read(FACT_FILE_BYTES).decode("utf-8", "replace").rstrip("\0\n")
+            return handle.read(limit).decode("utf-8", "replace").rstrip("\0\n")
     except OSError:
         return None
 
@@ -99,11 +99,21 @@ def swap(root):
     return sizes
 
 
-def disk_free_bytes(path):
-    """Bytes free for root below path or below its nearest parent that exists."""
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return shutil.disk_usage(path).free
+def disk(path):
+    """The file system below path, or below its nearest parent that exists: which one, and its bytes.
+
+    Free is what the kubelet counts as available: not what is reserved for root.
+    """
+    there = path
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    usage = shutil.disk_usage(there)
+    return {
+        "path": path,
+        "filesystem": os.stat(there).st_dev,
+        "total_bytes": usage.total,
+        "free_bytes": usage.free,
+    }
 
 
 def has_default_route(root):

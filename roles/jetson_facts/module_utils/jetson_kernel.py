@@ -10,6 +10,9 @@ import re
 
 from ansible.module_utils.jetson_board import FACT_FILE_BYTES, read
 
+# A kernel with everything as modules has a modules.dep of more than 1 MiB.
+MODULE_LIST_BYTES = 16 << 20
+
 # What Docker and Kubernetes ask of the kernel: feature, the options of which one brings it, its modules.
 KERNEL_FEATURES = {
     "br_netfilter": (("BRIDGE_NETFILTER",), ("br_netfilter",)),
@@ -63,7 +66,8 @@ def kernel_config(root, release):
 def module_names(root, release):
     """Modules of this kernel, built in or loadable; None where the lists of them are missing."""
     lists = [
-        read(root, "lib/modules/{}/{}".format(release, name)) for name in ("modules.builtin", "modules.dep")
+        read(root, "lib/modules/{}/{}".format(release, name), MODULE_LIST_BYTES)
+        for name in ("modules.builtin", "modules.dep")
     ]
     if None in lists:
         return None

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 
+from ansible.module_utils.hidden_secrets import without_secrets
 from ansible.module_utils.jetson_board import parse_version, read
 
 # Flags of dockerd whose key in daemon.json has another name (moby cmd/dockerd/config*.go).
@@ -46,6 +47,7 @@ PACKAGES = (
 # Where K3s reads its configuration, in this order, and those of the kubelet's arguments that matter here.
 K3S_CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.yaml")
 KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1")
+SETTINGS = ("flannel-backend", "node-ip")
 
 # The key, the rest of its line and its list below: boards may have no parser for YAML.
 KUBELET_ARG = re.compile(r"^kubelet-arg\+?:.*(?:\n(?:[ \t-].*)?)*", re.MULTILINE)
@@ -65,13 +67,13 @@ def parse_units(text):
 
 
 def unit_state(properties):
-    """What the roles ask about one unit."""
+    """What the roles ask about one unit; facts are shown, so its command is without secrets."""
     exec_start = re.search(r"argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
     return {
         "installed": properties.get("LoadState") == "loaded",
         "active": properties.get("ActiveState") == "active",
         "enabled": properties.get("UnitFileState") == "enabled",
-        "command": exec_start.group(1) if exec_start else None,
+        "command": without_secrets(exec_start.group(1)) if exec_start else None,
     }
 
 
@@ -106,7 +108,10 @@ def arguments(command, variables):
 
 
 def daemon_json(root):
-    """State of Docker's configuration file: {exists, error, config}; the error names line and column."""
+    """State of Docker's configuration file: {exists, error, config}; the error names line and column.
+
+    Its proxies may have passwords, which are left out.
+    """
     text = read(root, "etc/docker/daemon.json")
     if text is None or not text.strip():
         return {"exists": text is not None, "error": None, "config": {}}
@@ -116,7 +121,7 @@ def daemon_json(root):
         return {"exists": True, "error": str(error), "config": {}}
     if not isinstance(config, dict):
         return {"exists": True, "error": "the top level is not a JSON object", "config": {}}
-    return {"exists": True, "error": None, "config": config}
+    return {"exists": True, "error": None, "config": json.loads(without_secrets(json.dumps(config)))}
 
 
 def conflicting_flags(command_line, config):
@@ -133,12 +138,32 @@ def conflicting_flags(command_line, config):
     return sorted(set(flags))
 
 
+def k3s_configuration(root):
+    """Texts of K3s' configuration files without comments, in the order in which K3s reads them."""
+    files = [path for pattern in K3S_CONFIG for path in sorted(glob.glob(os.path.join(root, pattern)))]
+    return [re.sub(r"(^|\s)#.*", "", read(root, path) or "") for path in files]
+
+
+def k3s_settings(root, command):
+    """The judged ones of K3s' settings, null where neither its files nor its unit's command name them.
+
+    Of several files the last one counts, and before them all a flag.
+    """
+    found = dict.fromkeys(SETTINGS)
+    given = [
+        pair
+        for text in k3s_configuration(root)
+        for pair in re.findall(r"""^([\w-]+):[ \t]*["']?([^\s"']+)""", text, re.MULTILINE)
+    ]
+    given += re.findall(r"\s--([\w-]+)[= ](\S+)", command or "")
+    found.update((name, value) for name, value in given if name in found)
+    return found
+
+
 def kubelet_arguments(root):
     """The judged ones of the arguments that K3s' configuration gives the kubelet, null where it does not."""
-    files = [path for pattern in K3S_CONFIG for path in sorted(glob.glob(os.path.join(root, pattern)))]
     found = dict.fromkeys(KUBELET_ARGUMENTS)
-    for path in files:
-        text = re.sub(r"(^|\s)#.*", "", read(root, path) or "")
+    for text in k3s_configuration(root):
         for name, value in re.findall(r"([\w-]+)=([^\s\"',\]]*)", " ".join(KUBELET_ARG.findall(text))):
             if name in found:
                 found[name] = value

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 # K3s' short flags (pkg/cli/cmds).
 SHORT = {"-t": "token", "-s": "server", "-d": "data-dir", "-c": "config"}
-# What the role says itself, and secrets, which belong into token files.
+# What the role says itself, and tokens, which belong into their files.
 NOT_MIGRATED = frozenset(
     {"docker", "node-name", "server", "token", "token-file", "agent-token", "agent-token-file", "pause-image"}
 )
@@ -44,6 +45,17 @@ def configuration(
     return config
 
 
+def unit_command(shown: str) -> str | None:
+    """The command in `systemctl show --property=ExecStart`, None where the unit has none."""
+    match = re.search(r"argv\[\]=(.*?) ;", shown)
+    return match.group(1) if match else None
+
+
+def url_host(address: str) -> str:
+    """A host name or an address as it stands in a URL: IPv6 in brackets (RFC 3986)."""
+    return f"[{address}]" if ":" in address and not address.startswith("[") else address
+
+
 def flags(command: str | None) -> dict[str, Any]:
     """Flags of `k3s server ...` or `k3s agent ...` as keys of a configuration file.
 
@@ -74,4 +86,10 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """The filters, all prefixed by the role's name."""
-        return {"k3s_configuration": configuration, "k3s_flags": flags, "k3s_migrated": migrated}
+        return {
+            "k3s_configuration": configuration,
+            "k3s_flags": flags,
+            "k3s_migrated": migrated,
+            "k3s_unit_command": unit_command,
+            "k3s_url_host": url_host,
+        }

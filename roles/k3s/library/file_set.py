@@ -10,6 +10,7 @@ import tempfile
 
 from ansible.module_utils.atomic_files import leave_marker, make_directory, replace_file
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.hidden_secrets import without_secrets
 
 DOCUMENTATION = r"""
 module: file_set
@@ -21,7 +22,9 @@ description:
 author: The jetson-k3s authors
 options:
   files:
-    description: Each with C(path) and C(content) and C(mode) or with C(link). No secrets, the diff shows all.
+    description:
+      - Each with C(path) and C(content) and C(mode) or with C(link).
+      - The diff is without secrets that stood in a file. A task that writes one needs C(no_log).
     type: list
     elements: dict
     required: true
@@ -112,8 +115,8 @@ def main():
                 entry["path"], "none" if before[1] is None else oct(before[1])
             ),
             "after_header": "{} (mode {})".format(entry["path"], entry["mode"] or "none"),
-            "before": before[0],
-            "after": after[0],
+            "before": without_secrets(before[0]),
+            "after": without_secrets(after[0]),
         }
         for entry, before, after in ((entry, state(entry["path"]), wanted_state(entry)) for entry in changes)
     ]

@@ -41,9 +41,14 @@ attributes:
 
 RETURN = r"""
 known:
-  description: Whether the cluster knew the node.
+  description: Whether the cluster knew the node, or kept its name's password.
   returned: success
   type: bool
+nodes:
+  description: The nodes that there are, when it did not know the one to forget.
+  returned: success
+  type: list
+  elements: str
 """
 
 
@@ -111,8 +116,11 @@ def main():
     name, state = module.params["name"], module.params["state"]
     try:
         node = get("node", name)
+        known, nodes = node is not None, []
         if state == "forgotten":
-            changed = forget(name, node, module.check_mode)
+            changed = known = forget(name, node, module.check_mode)
+            if not known:
+                nodes = sorted(item["metadata"]["name"] for item in get("nodes")["items"])
         elif node is None:
             changed = False
         elif state == "drained":
@@ -121,7 +129,7 @@ def main():
             changed = uncordon(name, node, module.check_mode)
     except (KubectlError, OSError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
-    module.exit_json(changed=changed, known=node is not None)
+    module.exit_json(changed=changed, known=known, nodes=nodes)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import tempfile
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.hidden_secrets import without_secrets
 
 DOCUMENTATION = r"""
 module: docker_daemon_config
@@ -277,7 +278,8 @@ def main():
         },
         supports_check_mode=True,
     )
-    path, record = module.params["path"], module.params["record"]
+    # Where it is a link, its owner keeps the file elsewhere: that one is changed.
+    path, record = os.path.realpath(module.params["path"]), module.params["record"]
     wanted, defaults = module.params["config"], module.params["defaults"]
     present = module.params["state"] == "present"
     before_text = ""
@@ -302,8 +304,8 @@ def main():
     }
     if result["changed"]:
         result["diff"] = {
-            "before": before_text,
-            "after": after_text,
+            "before": without_secrets(before_text),
+            "after": without_secrets(after_text),
             "before_header": path,
             "after_header": path,
         }

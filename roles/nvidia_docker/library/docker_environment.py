@@ -25,7 +25,7 @@ description:
 author: The jetson-k3s authors
 options:
   docker_version:
-    description: Version of the engine.
+    description: Version of the engine that starts next.
     type: str
   strict:
     description: Whether an unprivileged container's C(NVIDIA_VISIBLE_DEVICES) counts for nothing.
@@ -144,10 +144,14 @@ def read(path):
         return ""
 
 
-def put(path, text):
-    """Write a file in one atomic step; an empty text removes it."""
+def put(path, text, rename=os.rename):
+    """Write a file in one atomic step, the one that a link leads to; an empty text removes it.
+
+    With AnsibleModule.atomic_move as `rename` an old file's owner and mode stay.
+    """
+    path = os.path.realpath(path)
     if text:
-        replace_file(path, text)
+        replace_file(path, text, rename=rename)
     else:
         os.unlink(path)
 
@@ -198,7 +202,7 @@ def main():
         if restart:
             leave_marker(marker)
         for path, _, after, _ in files:
-            put(os.path.join(root, path), after)
+            put(os.path.join(root, path), after, module.atomic_move)
         for name in legacy:
             module.run_command(
                 ["update-alternatives", "--set", name, "/usr/sbin/{}-legacy".format(name)], check_rc=True

@@ -8,6 +8,7 @@ expected, fix, url (its entry in docs/troubleshooting.md).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +22,30 @@ ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 GUIDE = "docs/troubleshooting.md"
 # Shorter passwords can be guessed by whoever reaches the server's port; K3s' own have 32 characters.
 TOKEN_LENGTH = 16
+# Seconds. Certificates that K3s makes while a clock is wrong are as wrong for a year: a day is no mere drift.
+# A node behind its server takes no certificate of a new cluster before its own clock has reached it, and the
+# roles wait 300 s (k3s_timeout). Tokens of pods are taken up to 60 s before they begin (go-jose's leeway).
+CLOCK_WRONG, CLOCK_TOO_FAR, CLOCK_DRIFT = 86400, 300, 60
+# Bytes that an installation takes: images, the unpacked K3s with its data, the largest archive on its way.
+INSTALLED = {
+    "docker": {"docker": 800_000_000, "k3s": 400_000_000, "uploads": 300_000_000},
+    "containerd": {"k3s": 1_200_000_000, "uploads": 300_000_000},
+}
+# Where the engine keeps its images (imagefs) and the kubelet its pods (nodefs). K3s has the kubelet evict
+# pods where less than 5 % of either are free (pkg/daemons/agent: eviction-hard).
+WATCHED = {"docker": ("docker", "kubelet"), "containerd": ("k3s", "kubelet")}
+EVICTION = 0.05
 
 # What needs more than one board's facts, with its level: code below finds it, not the matrix.
 CODED = {
     "accepted-unknown": ("error", "a finding is accepted that does not exist"),
     "bundle-file": ("error", "a file of the bundle is missing or not what SHA256SUMS says"),
     "bundle-unusable": ("error", "the bundle as a whole is missing or damaged"),
+    "clock": ("error", "a clock is more than a day away from that of the controller"),
+    "clock-server": ("error", "a clock is more than 5 minutes away from that of the K3s server"),
+    "clock-server-drift": ("warning", "a clock is more than a minute away from that of the K3s server"),
+    "disk-eviction": ("warning", "so little is free that the kubelet evicts pods"),
+    "disk-full": ("error", "less is free than an installation takes"),
     "group-both": ("error", "a board is server and agent in the inventory"),
     "group-none": ("error", "a board is neither server nor agent in the inventory"),
     "hostname-duplicate": ("error", "two boards have one hostname"),
@@ -210,6 +229,91 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
     return findings
 
 
+def findings_of_disks(facts: Facts) -> list[Finding]:
+    """Is there room for what will be installed, and beyond that enough for the kubelet to evict nobody?"""
+    runtime = facts["container_runtime"]
+    there = lookup(facts, "k3s.version") == lookup(facts, "bundle.k3s_version")
+    needs = {} if there else INSTALLED.get(runtime, {})
+    places: dict[int, list[str]] = {}
+    for name, disk in facts["disks"].items():
+        places.setdefault(disk["filesystem"], []).append(name)
+    findings = []
+    for names in places.values():
+        total, free = (facts["disks"][names[0]][key] for key in ("total_bytes", "free_bytes"))
+        need = sum(needs.get(name, 0) for name in names)
+        kept = EVICTION * total if set(names) & set(WATCHED.get(runtime, ())) else 0
+        if free >= need + kept:
+            continue
+        where = ", ".join(facts["disks"][name]["path"] for name in names)
+        full = free < need
+        findings.append(
+            finding(
+                "disk-full" if full else "disk-eviction",
+                f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free on the disk with {where}",
+                f"{need / 1e9:.1f} GB for K3s, its images and their archives"
+                if full
+                else f"{(need + kept) / 1e9:.1f} GB: where less than 5 % are free, the kubelet evicts pods",
+                "Make room (`docker system df` shows what Docker keeps), or move Docker's data-root to a "
+                "larger disk.",
+            )
+        )
+    return findings
+
+
+def offset(clock: Facts, now: float) -> tuple[float, float]:
+    """Least and greatest seconds that a board's clock is ahead of the controller's.
+
+    The board looked at its clock somewhen between the controller's question and `now`.
+    """
+    return clock["board"] - now, clock["board"] - clock["asked"]
+
+
+def apart(one: tuple[float, float], other: tuple[float, float] = (0, 0)) -> float:
+    """Seconds that two offsets are apart at least."""
+    return max(one[0] - other[1], other[0] - one[1], 0)
+
+
+def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: float) -> list[Finding]:
+    """Is the board's clock that of the controller, and that of its server?
+
+    `fleet` is {inventory name: facts}, `now` the controller's clock in seconds since 1970. A server that is
+    not among the boards cannot be compared.
+    """
+    mine = offset(fleet[host]["clock"], now)
+    theirs = offset(fleet[server]["clock"], now) if server in fleet else mine
+
+    def told(ahead: tuple[float, float]) -> str:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now + ahead[0]))
+
+    def fix(wrong: str) -> str:
+        return (
+            f"On {wrong}: sudo timedatectl set-ntp true. Without a time server: "
+            f"sudo date --utc --set '{told((0, 0))}', and put a battery on its RTC connector."
+        )
+
+    here = f"this computer has {told((0, 0))} (all UTC)"
+    if apart(mine) > CLOCK_WRONG:
+        return [
+            finding(
+                "clock",
+                f"the board's clock says {told(mine)}, and {here}",
+                "the same time, within a day: each board judges the server's certificates by its own clock",
+                fix(host),
+            )
+        ]
+    distance = apart(mine, theirs)
+    if distance <= CLOCK_DRIFT:
+        return []
+    return [
+        finding(
+            "clock-server" if distance > CLOCK_TOO_FAR else "clock-server-drift",
+            f"the board's clock says {told(mine)}, that of its server {server} {told(theirs)}, and {here}",
+            "the server's time, within a minute: certificates and tokens of the future are refused",
+            fix(max((mine, host), (theirs, server), key=lambda known: apart(known[0]))[1]),
+        )
+    ]
+
+
 def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]:
     """Is the board in one of the groups server and agent? `groups` is the inventory's {group: hosts}."""
     member = [group for group in ("server", "agent") if host in groups.get(group, [])]
@@ -332,11 +436,11 @@ def accept(findings: list[Finding], accepted: list[str], rules: list[dict[str, A
     ]
 
 
-def report(findings: list[Finding], host: str) -> str:
+def report(findings: list[Finding], host: str, outcome: str = "nothing was changed on this board") -> str:
     """Findings as text for people: found, expected, what to do; accepted ones are left out."""
     findings = [entry for entry in findings if entry["level"] != "accepted"]
     count = "1 problem" if len(findings) == 1 else f"{len(findings)} problems"
-    lines = [f"{host}: preflight found {count}; nothing was changed on this board."]
+    lines = [f"{host}: preflight found {count}; {outcome}."]
     for number, entry in enumerate(findings, 1):
         lines.append(f"{number}. [{entry['level']}] {entry['id']}")
         lines.extend(f"   {key + ':':<10}{entry[key]}" for key in ("found", "expected", "fix", "url"))
@@ -351,6 +455,8 @@ class FilterModule:
         return {
             "preflight_rules": findings_of_rules,
             "preflight_kernel_rules": rules_of_kernel,
+            "preflight_clock": findings_of_clock,
+            "preflight_disks": findings_of_disks,
             "preflight_groups": findings_of_groups,
             "preflight_token_strength": findings_of_token_strength,
             "preflight_accept": accept,

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """STAND-IN for nvidia-container-runtime on a virtual board: edits a container's config.json for runc to read.
 
-It keeps the contract of NVIDIA's Container Toolkit 1.19 in its csv mode (the one of Jetson boards): what the
-CSV lists name is injected for NVIDIA_VISIBLE_DEVICES=all or 0, nothing when it is unset, empty, `void` or
-`none`, and anything else is refused. Differences: libraries and links are bind mounted (the real one makes
-links and runs ldconfig by hooks), and CDI names are not known.
+It keeps the contract of NVIDIA's Container Toolkit on a Jetson: what the CSV lists name is injected for
+NVIDIA_VISIBLE_DEVICES=all or 0, nothing when it is unset, empty, `void` or `none`. What becomes of other ids,
+and whether config.toml counts, depends on the release (TOOLKITS), which the board's file VERSION names.
+Differences: libraries and links are bind mounted (the real one makes links and runs ldconfig by hooks), and
+CDI names are not known.
 
 What is the lab's own doing: on a machine that lacks the right to it (CAP_SYS_RESOURCE above all), it clamps
 what runc would fail on, such as the kubelet's negative OOM score, and says so in its log.
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+VERSION = Path("/usr/local/lib/jetson-k3s-lab/toolkit-version")
 LOG = Path("/var/log/nvidia-container-runtime.log")
 CONFIG = Path("/etc/nvidia-container-runtime/config.toml")
 CSV_DIRECTORY = Path("/etc/nvidia-container-runtime/host-files-for-container.d")
@@ -49,14 +51,42 @@ class Refused(Exception):  # noqa: N818 - a verdict on the container, as the eng
 
 
 @dataclass(frozen=True)
+class Toolkit:
+    """What a release of the toolkit does with a container's request."""
+
+    honours_keys: bool
+    refuses_other_ids: bool
+
+
+# From which release on, read in NVIDIA/nvidia-container-toolkit by tag. Until 1.9 a hook decides and
+# libnvidia-container injects; what that does with other ids is not known.
+TOOLKITS = {
+    (1, 0): Toolkit(honours_keys=False, refuses_other_ids=False),  # the hook reads the environment only
+    (1, 3): Toolkit(honours_keys=True, refuses_other_ids=False),  # its getDevices takes both keys
+    (1, 10): Toolkit(honours_keys=False, refuses_other_ids=False),  # csv.go: DevicesFromEnvvars
+    (1, 18): Toolkit(honours_keys=True, refuses_other_ids=False),  # csv.go: VisibleDevices, but a spec of all
+    (1, 19): Toolkit(honours_keys=True, refuses_other_ids=True),  # csv.go: a spec of the ids (lib-csv.go)
+}
+
+
+def toolkit(version: str) -> Toolkit:
+    """Return what a release does; raises Refused for a text that is no version, or one before the first."""
+    try:
+        wanted = tuple(int(part) for part in version.strip().split(".")[:2])
+        return TOOLKITS[max(first for first in TOOLKITS if first <= wanted)]
+    except ValueError as error:
+        raise Refused(f"{VERSION}: no release of the toolkit: {version.strip()!r}") from error
+
+
+@dataclass(frozen=True)
 class Settings:
-    """The keys of config.toml that are honoured, with the toolkit's defaults."""
+    """The keys of config.toml, with the toolkit's defaults."""
 
     accept_env_when_unprivileged: bool = True
     accept_volume_mounts: bool = False
 
     @classmethod
-    def read(cls, path: Path = CONFIG) -> "Settings":
+    def read(cls, path: Path) -> "Settings":
         """Read config.toml; a missing one means the defaults."""
         try:
             given = tomllib.loads(path.read_text())
@@ -102,12 +132,12 @@ def requested(spec: Mapping[str, Any], settings: Settings) -> str | None:
     return None
 
 
-def wants_gpu(request: str | None) -> bool:
-    """Say whether a request is for the GPU; raises Refused for ids that a Jetson does not have."""
+def wants_gpu(request: str | None, release: Toolkit) -> bool:
+    """Say whether a request is for the GPU; raises Refused for ids that the release does not take."""
     if request is None or request in NO_DEVICE:
         return False
     for device in request.split(","):
-        if device not in EVERY_DEVICE:
+        if release.refuses_other_ids and device not in EVERY_DEVICE:
             raise Refused(
                 'failed to generate CDI spec for mode "csv": failed to construct device spec generators: '
                 f"unsupported device id: {device}"
@@ -238,9 +268,10 @@ def edit_container(bundle: Path) -> str:
     """Change the config.json of a container about to be made; return the log's words on it."""
     path = bundle / "config.json"
     spec = json.loads(path.read_text())
-    request = requested(spec, Settings.read())
+    release = toolkit(VERSION.read_text())
+    request = requested(spec, Settings.read(CONFIG) if release.honours_keys else Settings())
     said = [f"name={environment(spec).get('HOSTNAME') or spec.get('hostname', '')}", f"request={request}"]
-    if wants_gpu(request):
+    if wants_gpu(request, release):
         what = injection()
         said.append(f"injected={','.join(inject(spec, what)) or 'nothing new'}")
         if what.absent:

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in for nvidia-container-runtime keeps the contract of NVIDIA's toolkit 1.19 in csv mode."""
+"""The stand-in for nvidia-container-runtime keeps the contract of NVIDIA's toolkit, release by release."""
 
+import json
 import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import boards
+from tests.lab import staging
 from tests.lab.nvidia_runtime import runtime
-from tests.lab.nvidia_runtime.runtime import Injection, Refused, Settings
+from tests.lab.nvidia_runtime.runtime import Injection, Refused, Settings, Toolkit
+
+NEWEST = Toolkit(honours_keys=True, refuses_other_ids=True)
 
 
 def spec(*env: str, **more: Any) -> dict[str, Any]:
@@ -18,12 +23,12 @@ def spec(*env: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("request_", [None, "", "void", "none"])
 def test_nothing_is_injected_for(request_: str | None) -> None:
-    assert runtime.wants_gpu(request_) is False
+    assert runtime.wants_gpu(request_, NEWEST) is False
 
 
 @pytest.mark.parametrize("request_", ["all", "0", "0,all", "all,0"])
 def test_the_gpu_is_injected_for(request_: str) -> None:
-    assert runtime.wants_gpu(request_) is True
+    assert runtime.wants_gpu(request_, NEWEST) is True
 
 
 @pytest.mark.parametrize(
@@ -32,11 +37,59 @@ def test_the_gpu_is_injected_for(request_: str) -> None:
 )
 def test_unknown_ids_are_refused_in_the_toolkits_words(request_: str, named: str) -> None:
     with pytest.raises(Refused) as caught:
-        runtime.wants_gpu(request_)
+        runtime.wants_gpu(request_, NEWEST)
     assert str(caught.value) == (
         'failed to generate CDI spec for mode "csv": failed to construct device spec generators: '
         f"unsupported device id: {named}"
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "honours", "refuses"),
+    [
+        ("1.0.5", False, False),
+        ("1.7.0", True, False),
+        ("1.11.0", False, False),
+        ("1.16.2", False, False),
+        ("1.17.9", False, False),
+        ("1.18.0-rc.1\n", True, False),
+        ("1.19.0\n", True, True),
+        ("1.20.0", True, True),
+    ],
+)
+def test_each_release_does_what_its_sources_say(version: str, honours: bool, refuses: bool) -> None:
+    assert runtime.toolkit(version) == Toolkit(honours, refuses)
+
+
+@pytest.mark.parametrize("version", ["", "newest", "0.9"])
+def test_a_release_that_there_is_not_is_refused(version: str) -> None:
+    with pytest.raises(Refused, match="no release of the toolkit"):
+        runtime.toolkit(version)
+
+
+@pytest.mark.parametrize(("version", "gets"), [("1.11.0", True), ("1.17.9", True), ("1.18.0", False)])
+def test_strict_mode_keeps_the_gpu_from_who_has_not_asked_from_one_release_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, gets: bool
+) -> None:
+    for name, text in {
+        "VERSION": f"{version}\n",
+        "CONFIG": "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n",
+    }.items():
+        path = tmp_path / name
+        path.write_text(text)
+        monkeypatch.setattr(runtime, name, path)
+    monkeypatch.setattr(runtime, "injection", lambda: Injection(devices=["/dev/null"]))
+    container = spec("NVIDIA_VISIBLE_DEVICES=all")
+    (tmp_path / "config.json").write_text(json.dumps(container))
+    assert ("injected=/dev/null" in runtime.edit_container(tmp_path)) is gets
+
+
+@pytest.mark.parametrize("fixture", boards.load().values(), ids=lambda fixture: fixture.id)
+def test_each_board_has_the_toolkit_of_its_jetpack(tmp_path: Path, fixture: boards.Fixture) -> None:
+    staging.tegra(tmp_path, fixture, "ready")
+    text = (tmp_path / staging.TOOLKIT_VERSION.lstrip("/")).read_text()
+    assert text == f"{fixture.toolkit}\n"
+    assert runtime.toolkit(text)
 
 
 def test_the_last_of_two_requests_counts() -> None:

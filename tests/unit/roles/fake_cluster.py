@@ -159,6 +159,7 @@ class FakeCluster:
         return {
             "metadata": {"labels": {}},
             "status": {
+                "nodeInfo": {"kubeletVersion": "v1.33.5+k3s1", "containerRuntimeVersion": "docker://27.5.1"},
                 "capacity": {self.resource: str(self.capacity)},
                 "allocatable": {self.resource: str(self.allocatable)},
                 "conditions": [

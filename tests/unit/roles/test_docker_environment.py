@@ -81,6 +81,22 @@ def test_drop_in_is_written_once_restarts_docker_and_goes_on_removal(module: Mod
     assert not (root / path).exists()
 
 
+def test_a_link_leads_to_the_file_that_is_written(module: ModuleType, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.toml"
+    kept.write_text("a = 1\n")
+    (tmp_path / "config.toml").symlink_to(kept)
+    moved = []
+
+    def atomic_move(source: str, target: str) -> None:
+        moved.append(target)
+        Path(source).rename(target)
+
+    module.put(str(tmp_path / "config.toml"), "b = 1\n", atomic_move)
+    assert (tmp_path / "config.toml").is_symlink()
+    assert kept.read_text() == "b = 1\n"
+    assert moved == [str(kept)], "Ansible's own move keeps owner and mode"
+
+
 @pytest.mark.parametrize(
     ("config", "expected"), [(WITHOUT_NFT, ["iptables"]), (WHOLE, []), ("CONFIG_NF_TABLES=y\n", ["iptables"])]
 )

@@ -44,7 +44,7 @@ class Verification:
         self.filters = load("gpu_verify/filter_plugins/gpu_verify.py")
         self.busy = ""
         self.mode = "standard"
-        self.k3s = "v1.33.5+k3s1"
+        self.lab = False
         self.given: dict[str, Any] = {
             "engine": ENGINE,
             "video_group": 44,
@@ -94,7 +94,8 @@ class Verification:
             CATALOGUE,
             mode=self.mode,
             board=BOARD,
-            software={"k3s": self.k3s, "docker": "20.10.24", "default_runtime": "nvidia"},
+            software={"k3s": None, "device_plugin": None, "docker": "20.10.24", "default_runtime": "nvidia"},
+            lab=self.lab,
             now="2026-11-21T01:00:00.000Z",
         )
         validate(report)
@@ -407,8 +408,22 @@ def test_plugin_that_was_started_again_need_register_once_only(
 
 
 def test_lab_is_simulated_also_where_no_pod_has_said_so(verification: Verification) -> None:
-    verification.k3s = "v1.20.2+k3s.standin"
+    verification.lab = True
     assert verification.report("node")["simulated"] is True
+
+
+def test_report_says_what_runs_by_the_nodes_own_word(
+    verification: Verification, cluster: FakeCluster
+) -> None:
+    assert verification.report()["software"] == {
+        "k3s": "v1.33.5+k3s1",
+        "container_runtime": "docker://27.5.1",
+        "device_plugin": "plugin:1",
+        "docker": "20.10.24",
+        "default_runtime": "nvidia",
+    }
+    cluster.plugin = None
+    assert verification.report()["software"]["device_plugin"] is None
 
 
 def test_silent_cluster_is_not_verified(verification: Verification, cluster: FakeCluster) -> None:

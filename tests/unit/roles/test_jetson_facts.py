@@ -178,6 +178,17 @@ def test_docker_facts_of_a_running_engine(module: ModuleType, tmp_path: Path) ->
     assert (facts["api_version"], facts["min_api_version"]) == ("1.41", "1.12")
 
 
+def test_dockers_version_is_that_of_the_program_that_starts_next(module: ModuleType, tmp_path: Path) -> None:
+    said = {
+        "dockerd": "Docker version 28.4.0, build 249d679\n",
+        "docker info": json.dumps({"ServerVersion": "27.5.1"}),
+    }
+    assert module.docker_facts(FakeCommands(said), str(tmp_path), {})["version"] == "28.4.0"
+    del said["docker info"]  # installed, and it does not start before iptables is the legacy one
+    facts = module.docker_facts(FakeCommands(said), str(tmp_path), {})
+    assert (facts["running"], facts["version"]) == (False, "28.4.0")
+
+
 def test_docker_facts_of_a_stopped_engine(module: ModuleType, tmp_path: Path) -> None:
     facts = module.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), {})
     assert (facts["installed"], facts["running"], facts["default_runtime"]) == (True, False, None)
@@ -267,6 +278,13 @@ def test_kernel_features_come_from_configuration_and_modules(
 ) -> None:
     _kernel(tmp_path, **files)
     assert kernel.kernel_features(str(tmp_path), KERNEL)["iptable_raw"] is has_raw
+
+
+def test_a_long_list_of_modules_is_read_to_its_end(kernel: ModuleType, tmp_path: Path) -> None:
+    many = "".join(f"kernel/drivers/net/some_module_{number}.ko:\n" for number in range(40_000))
+    assert len(many) > 1 << 20
+    _kernel(tmp_path, builtin="", dep=f"{many}kernel/net/ipv4/netfilter/iptable_raw.ko:\n")
+    assert kernel.kernel_features(str(tmp_path), KERNEL)["iptable_raw"] is True
 
 
 def test_masquerade_has_the_name_of_its_kernel(kernel: ModuleType, tmp_path: Path) -> None:
@@ -381,3 +399,16 @@ def test_what_the_owner_tells_the_kubelet_about_cgroups(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert services.kubelet_arguments(str(tmp_path)) == {"cgroup-driver": driver, "fail-cgroupv1": fail}
+
+
+def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(services: ModuleType, tmp_path: Path) -> None:
+    assert services.k3s_settings(str(tmp_path), None) == {"flannel-backend": None, "node-ip": None}
+    (tmp_path / "etc/rancher/k3s/config.yaml.d").mkdir(parents=True)
+    (tmp_path / "etc/rancher/k3s/config.yaml").write_text(
+        "# node-ip: 1.1.1.1\nflannel-backend: vxlan\nnode-ip: '10.0.0.1'\n"
+    )
+    (tmp_path / "etc/rancher/k3s/config.yaml.d/60-site.yaml").write_text("flannel-backend: host-gw # LAN\n")
+    settings = services.k3s_settings(str(tmp_path), "/usr/local/bin/k3s server")
+    assert settings == {"flannel-backend": "host-gw", "node-ip": "10.0.0.1"}
+    command = "/usr/local/bin/k3s server --node-ip 10.0.0.9 --flannel-backend=none"
+    assert services.k3s_settings(str(tmp_path), command) == {"flannel-backend": "none", "node-ip": "10.0.0.9"}

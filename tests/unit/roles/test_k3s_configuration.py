@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.planted import COMMAND, EXEC_START
 from tests.unit.roles.conftest import Load
 
 URL = "https://10.0.0.1:6443"
@@ -96,6 +97,24 @@ def test_flags_become_keys(module: ModuleType, command: str | None, expected: di
     assert module.flags(command) == expected
 
 
-def test_secrets_and_the_roles_own_keys_are_not_migrated(module: ModuleType) -> None:
+@pytest.mark.parametrize(("shown", "command"), [(EXEC_START, COMMAND), ("ExecStart=\n", None)])
+def test_units_command_is_found(module: ModuleType, shown: str, command: str | None) -> None:
+    assert module.unit_command(shown) == command
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("fd00::11", "[fd00::11]"),
+        ("[fd00::11]", "[fd00::11]"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("jetson-1", "jetson-1"),
+    ],
+)
+def test_ipv6_stands_in_brackets_in_a_url(module: ModuleType, address: str, host: str) -> None:
+    assert module.url_host(address) == host
+
+
+def test_tokens_and_the_roles_own_keys_are_not_migrated(module: ModuleType) -> None:
     command = "k3s server --docker --token=secret --agent-token other --node-label a=b --node-name x"
     assert module.migrated(command) == {"node-label": "a=b"}

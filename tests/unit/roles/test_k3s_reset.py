@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pure parts of the modules that take K3s off a board and nodes out of service."""
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,3 +99,51 @@ def test_drained_is_a_node_without_pods_that_could_leave(
     schedule: ModuleType, pod: dict[str, Any], drained: bool
 ) -> None:
     assert schedule.is_drained([pod]) is drained
+
+
+class Ended(Exception):  # noqa: N818 - how a module ends
+    """What the module said."""
+
+
+@pytest.mark.parametrize(
+    ("objects", "result", "deleted"),
+    [
+        (
+            {"node jetson-3": {"spec": {}}, "secret jetson-3.node-password.k3s": {"data": {}}},
+            {"changed": True, "known": True, "nodes": []},
+            ["node jetson-3", "secret jetson-3.node-password.k3s"],
+        ),
+        (
+            {"secret jetson-3.node-password.k3s": {"data": {}}},
+            {"changed": True, "known": True, "nodes": []},
+            ["secret jetson-3.node-password.k3s"],
+        ),
+        ({}, {"changed": False, "known": False, "nodes": ["gate-1", "gate-2"]}, []),
+    ],
+)
+def test_forgetting_a_node_that_there_is_not_tells_those_that_there_are(
+    schedule: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    objects: dict[str, Any],
+    result: dict[str, Any],
+    deleted: list[str],
+) -> None:
+    gone = []
+
+    def get(*argv: str) -> Any:
+        if argv == ("nodes",):
+            return {"items": [{"metadata": {"name": name}} for name in ("gate-2", "gate-1")]}
+        return objects.get(" ".join(argv[-2:]))
+
+    def end(**said: Any) -> None:
+        raise Ended(said)
+
+    params = {"name": "jetson-3", "state": "forgotten"}
+    fake = SimpleNamespace(params=params, check_mode=False, exit_json=end)
+    monkeypatch.setattr(schedule, "AnsibleModule", lambda **_: fake)
+    monkeypatch.setattr(schedule, "get", get)
+    monkeypatch.setattr(schedule, "run", lambda *argv: gone.append(" ".join(argv[-2:])))
+    with pytest.raises(Ended) as caught:
+        schedule.main()
+    assert caught.value.args == (result,)
+    assert gone == deleted

@@ -21,17 +21,27 @@ GOOD: dict[str, Any] = {
     "hostname": "jetson-1",
     "machine_id": "aa",
     "python": "3.10.12",
-    "clock": "2026-05-01T10:00:00Z",
+    "clock": {"board": 1_000_000.0, "asked": 1_000_000.0},
     "cgroup_version": 2,
     "cgroup_controllers": ["cpu", "cpuset", "io", "memory", "pids"],
     "kernel_features": {entry["feature"]: True for entry in KERNEL},
     "default_route": True,
     "iptables": {"version": "1.8.7", "backend": "nf_tables"},
     "memory_bytes": 8 * 10**9,
-    "disk_free_bytes": 10**10,
+    "disks": {
+        name: {"path": path, "filesystem": 1, "total_bytes": 64 * 10**9, "free_bytes": 20 * 10**9}
+        for name, path in {
+            "docker": "/var/lib/docker",
+            "k3s": "/var/lib/rancher",
+            "kubelet": "/var/lib/kubelet",
+            "uploads": "/var/tmp",
+        }.items()
+    },
     "controller": {"ansible_core": "2.19.4"},
     "role": "server",
     "container_runtime": "docker",
+    "flannel_backend": "vxlan",
+    "strict": False,
     "docker": {
         "installed": True,
         "running": True,
@@ -45,8 +55,10 @@ GOOD: dict[str, Any] = {
     },
     "nvidia_runtime": {"path": "/usr/bin/nvidia-container-runtime", "version": "1.16.2"},
     "k3s": {
+        "version": None,
         "server": {"installed": False, "command": None},
         "agent": {"installed": False, "command": None},
+        "settings": {"flannel-backend": None, "node-ip": None},
         "kubelet_arguments": {"cgroup-driver": None, "fail-cgroupv1": None},
     },
     "bundle": {"k3s_version": "v1.33.5+k3s1"},
@@ -91,8 +103,12 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
         ({"controller__ansible_core": "2.15.9"}, "ansible-core", "error"),
         ({"controller__ansible_core": "2.21.0"}, "ansible-core-untested", "warning"),
         ({"python": "3.6.9", "controller__ansible_core": "2.18.1"}, "ansible-core-python-3.6", "error"),
-        ({"clock": "1970-01-01T00:03:00Z"}, "clock", "error"),
-        ({"default_route": False}, "default-route", "warning"),
+        ({"default_route": False}, "default-route", "error"),
+        (
+            {"default_route": False, "k3s__settings__node-ip": "10.0.0.1"},
+            "default-route-services",
+            "warning",
+        ),
         ({"memory_bytes": 10**9}, "memory", "warning"),
         ({"cgroup_controllers": ["cpu", "cpuset"]}, "cgroup-controllers", "error"),
         ({"docker__containerd_store": True}, "docker-containerd-store", "warning"),
@@ -112,6 +128,20 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
         ({"jetpack": "7", "nvidia_runtime__version": "1.17.8"}, "nvidia-runtime-jetpack7", "error"),
         ({"jetpack": "6", "nvidia_runtime__version": "1.10.0"}, "nvidia-runtime-jetpack5", "error"),
         ({"jetpack": "5.1.1", "nvidia_runtime__version": "1.10.0"}, "nvidia-runtime-jetpack5", "error"),
+        ({"jetpack": "4.6", "nvidia_runtime__version": "1.0.1"}, "nvidia-runtime-clone3", "error"),
+        ({"strict": True, "nvidia_runtime__version": "1.11.0"}, "nvidia-runtime-strict", "error"),
+        ({"strict": True, "nvidia_runtime__version": "1.17.9"}, "nvidia-runtime-strict", "error"),
+        (
+            {
+                "strict": True,
+                "jetpack": "4.4",
+                "nvidia_runtime__version": "1.0.5",
+                "docker__version": "19.03.6",
+                "bundle__k3s_version": "v1.27.16+k3s1",
+            },
+            "nvidia-runtime-strict-jetpack4",
+            "error",
+        ),
         ({"cgroup_version": 1, "bundle__k3s_version": "v1.35.2+k3s1"}, "k3s-cgroup-v1", "error"),
         ({"k3s__kubelet_arguments__cgroup-driver": "cgroupfs"}, "k3s-cgroup-driver", "error"),
         ({"bundle__k3s_version": "v1.24.2+k3s1"}, "k3s-without-docker", "error"),
@@ -122,7 +152,6 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
             "k3s-containerd-without-nvidia",
             "error",
         ),
-        ({"disk_free_bytes": 10**9}, "disk-full", "error"),
     ],
 )
 def test_each_incompatibility_is_found_alone(
@@ -152,6 +181,10 @@ def test_each_incompatibility_is_found_alone(
         {"k3s__kubelet_arguments__cgroup-driver": "cgroupfs", "docker__cgroup_driver": "cgroupfs"},
         {"k3s__kubelet_arguments__cgroup-driver": "cgroupfs", "docker__running": False},
         {"jetpack": "4.6.1", "nvidia_runtime__version": None},
+        {"jetpack": "4.6.1", "nvidia_runtime__version": "1.7.0", "strict": True},
+        {"jetpack": "4.4", "nvidia_runtime__version": "1.0.1", "docker__version": "19.03.6"},
+        {"nvidia_runtime__version": "1.18.0", "strict": True},
+        {"nvidia_runtime__version": None, "strict": True},
         {"jetpack": "7.1", "nvidia_runtime__version": "1.18.0"},
         {"jetpack": "7", "nvidia_runtime__version": "1.18.0"},
         {"jetpack": "6"},
@@ -170,10 +203,10 @@ def test_what_works_is_not_refused(module: ModuleType, changes: dict[str, Any]) 
 
 def test_all_problems_are_reported_at_once(module: ModuleType) -> None:
     found = module.findings_of_rules(
-        with_facts(platform="none", nvidia_runtime__path=None, disk_free_bytes=1, docker__installed=False),
+        with_facts(platform="none", nvidia_runtime__path=None, arch="armv7l", docker__installed=False),
         RULES,
     )
-    assert {entry["id"] for entry in found} >= {"not-a-jetson", "disk-full", "docker-absent"}
+    assert {entry["id"] for entry in found} >= {"not-a-jetson", "architecture", "docker-absent"}
 
 
 @pytest.mark.parametrize("entry", KERNEL, ids=lambda entry: entry["feature"])
@@ -192,6 +225,8 @@ def test_each_missing_kernel_feature_is_found_alone(module: ModuleType, entry: d
         {"kernel_features": {}},
         {"kernel_features": {entry["feature"]: None for entry in KERNEL}},
         {"kernel_features__nf_tables": False, "iptables__backend": "legacy"},
+        {"kernel_features__vxlan": False, "flannel_backend": "host-gw"},
+        {"kernel_features__vxlan": False, "flannel_backend": None},
         {"kernel_features__iptable_raw": False, "docker__version": "28.0.2"},
     ],
 )
@@ -264,6 +299,103 @@ def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleT
         "machine-id-duplicate",
     ]
     assert module.findings_of_fleet("c", fleet) == []
+
+
+def disks(**changes: dict[str, int]) -> dict[str, Any]:
+    """The good board's disks, some of them others."""
+    return {name: disk | changes.get(name, {}) for name, disk in GOOD["disks"].items()}
+
+
+SMALL = {"total_bytes": 16 * 10**9, "free_bytes": 2 * 10**9}
+EVERYWHERE = dict.fromkeys(GOOD["disks"], SMALL)
+NEARLY_FULL = dict.fromkeys(GOOD["disks"], SMALL | {"free_bytes": 7 * 10**8})
+THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "more", "ids"),
+    [
+        ({}, {}, []),
+        (NEARLY_FULL, {}, ["disk-full"]),
+        # 16 GB: 1.5 GB are taken, and 0.5 GB are less than 5 %.
+        (EVERYWHERE, {}, ["disk-eviction"]),
+        (EVERYWHERE, THERE, []),
+        (NEARLY_FULL, THERE, ["disk-eviction"]),
+        # Docker's data on an SSD: what matters is what lies on the small disk.
+        (EVERYWHERE | {"docker": {"filesystem": 2}}, {}, []),
+        ({"k3s": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 3 * 10**8}}, {}, ["disk-full"]),
+        ({"uploads": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 2 * 10**8}}, {}, ["disk-full"]),
+        # Nobody evicts pods for the sake of /var/tmp.
+        ({"uploads": {"filesystem": 2, "total_bytes": 10**10, "free_bytes": 4 * 10**8}}, {}, []),
+        ({"docker": {"filesystem": 2, "free_bytes": 0}}, {"container_runtime": "containerd"}, []),
+    ],
+)
+def test_room_is_judged_where_it_is_taken_and_against_the_kubelets_limit(
+    module: ModuleType, changed: dict[str, Any], more: dict[str, Any], ids: list[str]
+) -> None:
+    facts = with_facts(disks=disks(**changed), **more)
+    assert [entry["id"] for entry in module.findings_of_disks(facts)] == ids
+
+
+def test_disk_is_named_by_what_lies_there(module: ModuleType) -> None:
+    changed = {"k3s": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 3 * 10**8}}
+    (found,) = module.findings_of_disks(with_facts(disks=disks(**changed)))
+    assert found["found"] == "0.3 of 1.0 GB free on the disk with /var/lib/rancher"
+
+
+NOW = 1_000_020.0  # the boards were asked 20 s ago
+HOUR = 3600
+
+
+def clocks(**ahead: float) -> dict[str, dict[str, Any]]:
+    """Boards whose clocks are so many seconds ahead of the controller's."""
+    asked = NOW - 20
+    return {
+        name: with_facts(clock={"board": asked + 10 + seconds, "asked": asked})
+        for name, seconds in ahead.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("board", "server", "ids", "fix"),
+    [
+        (0, 0, [], ""),
+        (55, 0, [], ""),
+        (-HOUR, -HOUR, [], ""),
+        (-90, 0, ["clock-server-drift"], "On jetson-2: "),
+        (90, 0, ["clock-server-drift"], "On jetson-2: "),
+        (0, HOUR, ["clock-server"], "On jetson-1: "),
+        (-400, 0, ["clock-server"], "On jetson-2: "),
+        (-60 * 24 * HOUR, 0, ["clock"], "On jetson-2: "),
+        (40 * 24 * HOUR, 40 * 24 * HOUR, ["clock"], "On jetson-2: "),
+    ],
+)
+def test_clock_is_compared_with_the_controller_and_the_server(
+    module: ModuleType, board: float, server: float, ids: list[str], fix: str
+) -> None:
+    fleet = clocks(**{"jetson-1": server, "jetson-2": board})
+    found = module.findings_of_clock("jetson-2", fleet, "jetson-1", NOW)
+    assert [entry["id"] for entry in found] == ids
+    for entry in found:
+        assert entry["fix"].startswith(fix)
+        assert "this computer has 1970-01-12 13:47:00 (all UTC)" in entry["found"]
+
+
+def test_clock_of_the_server_is_compared_with_the_controller(module: ModuleType) -> None:
+    fleet = clocks(**{"jetson-1": -HOUR * 24 * 300})
+    assert [entry["id"] for entry in module.findings_of_clock("jetson-1", fleet, "jetson-1", NOW)] == [
+        "clock"
+    ]
+
+
+def test_a_slow_board_is_not_taken_for_a_wrong_clock(module: ModuleType) -> None:
+    fleet = clocks(**{"jetson-1": 0, "jetson-2": 0})
+    assert module.findings_of_clock("jetson-2", fleet, "jetson-1", NOW + 600) == []
+
+
+def test_server_that_was_not_looked_at_is_not_compared(module: ModuleType) -> None:
+    fleet = clocks(**{"jetson-2": -HOUR})
+    assert module.findings_of_clock("jetson-2", fleet, "jetson-1", NOW) == []
 
 
 @pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä"])
@@ -362,13 +494,13 @@ def test_short_token_is_a_warning_that_does_not_tell_it(
 
 
 def test_accepted_warning_is_kept_but_not_shown_and_an_error_is_not_accepted(module: ModuleType) -> None:
-    findings = module.findings_of_rules(with_facts(default_route=False, disk_free_bytes=1), RULES)
-    accepted = module.accept(findings, ["default-route", "disk-full"], RULES)
+    findings = module.findings_of_rules(with_facts(memory_bytes=10**9, arch="armv7l"), RULES)
+    accepted = module.accept(findings, ["memory", "architecture"], RULES)
     assert {entry["id"]: entry["level"] for entry in accepted} == {
-        "default-route": "accepted",
-        "disk-full": "error",
+        "memory": "accepted",
+        "architecture": "error",
     }
-    assert "default-route" not in module.report(accepted, "jetson-1")
+    assert "memory" not in module.report(accepted, "jetson-1")
 
 
 def test_accepting_what_does_not_exist_is_an_error(module: ModuleType) -> None:

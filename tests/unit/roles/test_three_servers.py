@@ -43,10 +43,12 @@ FACTS = {
 BUNDLE = {"k3s_version": "v1.33.5+k3s1", "pause_image": "rancher/mirrored-pause:3.6"}
 
 
-def run(directory: Path, servers: tuple[str, ...], **variables: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    directory: Path, servers: tuple[str, ...], network: str = "10.0.0.", **variables: Any
+) -> subprocess.CompletedProcess[str]:
     """Run preflight's look at the inventory and the k3s role's configuration, all in check mode."""
     hosts = {
-        name: {"ansible_host": f"10.0.0.{number}"} for number, name in enumerate((*SERVERS, AGENT), start=1)
+        name: {"ansible_host": f"{network}{number}"} for number, name in enumerate((*SERVERS, AGENT), start=1)
     }
     groups = {"server": servers, "agent": (AGENT,)}
     inventory = {
@@ -130,6 +132,16 @@ def test_token_is_in_no_configuration(written: dict[str, dict[str, str]]) -> Non
     assert {config(files)["token-file"] for files in written.values()} == {
         "/etc/rancher/k3s/jetson-k3s.token"
     }
+
+
+def test_addresses_may_be_ipv6(tmp_path: Path) -> None:
+    ran = run(tmp_path, SERVERS[:1], "fd00::", k3s_token=TOKEN)
+    assert ran.returncode == 0, ran.stdout
+    first, agent = (
+        config(json.loads((tmp_path / f"{name}.json").read_text())) for name in (SERVERS[0], AGENT)
+    )
+    assert first["tls-san"] == ["fd00::1"]
+    assert agent["server"] == "https://[fd00::1]:6443"
 
 
 def test_two_servers_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Secrets as owners have them on a board, and a search for them in what the playbooks say."""
+
+import base64
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+# By the flag of K3s, or the place, that has them.
+PLANTED = {
+    "token": "planted-join-token",
+    "agent-token": "planted-agent-token",
+    "datastore-endpoint": "postgres://kine:planted-database@db.example:5432/k3s",
+    "etcd-s3-access-key": "PLANTEDACCESSKEY",
+    "etcd-s3-secret-key": "planted/secret+key",
+    "vpn-auth": "name=tailscale,joinKey=planted-vpn-key",
+    "proxy": "planted-proxy-password",
+}
+FLAGS = {name: value for name, value in PLANTED.items() if name != "proxy"}
+# The unit of K3s' stock script, and what systemd says of it.
+COMMAND = " ".join(
+    ["/usr/local/bin/k3s server --docker", *(f"--{name} {text}" for name, text in FLAGS.items())]
+)
+EXEC_START = f"{{ path=/usr/local/bin/k3s ; argv[]={COMMAND} ; ignore_errors=no ; pid=7 }}"
+UNIT = "".join(
+    [
+        "[Service]\nEnvironment=K3S_TOKEN=planted-join-token\n",
+        "ExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'--docker' \\\n",
+        *(f"\t'--{name}' \\\n\t'{value}' \\\n" for name, value in FLAGS.items()),
+        "\t'--disable=traefik'\n",
+    ]
+)
+
+
+def leaked(told: str | Path) -> list[str]:
+    """Names of the planted secrets in a text, or in the files below a directory, in whatever spelling."""
+    if isinstance(told, Path):
+        told = "\n".join(path.read_text(errors="replace") for path in told.rglob("*") if path.is_file())
+    return [name for name, value in PLANTED.items() if any(form in told for form in forms(value))]
+
+
+def forms(value: str) -> set[str]:
+    """A secret as it may be written: plain, in a URL, in JSON, in base64."""
+    return {value, quote(value, safe=""), json.dumps(value)[1:-1], base64.b64encode(value.encode()).decode()}

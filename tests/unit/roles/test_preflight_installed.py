@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine that a role has just installed is judged before anything goes on with it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs import CHECKOUT
+from tests.unit.roles.test_preflight import with_facts
+
+PLAYBOOK = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        jetson: "{{ given }}"
+        jetson_bundle: {versions: "{{ bundled }}"}
+        cacheable: true
+    - ansible.builtin.import_role: {name: preflight, tasks_from: installed.yml}
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("1.47", []),
+        (
+            "1.41",
+            ["it was just installed, and nothing else was changed", "k3s-docker-api", "Docker 25 or newer"],
+        ),
+    ],
+)
+def test_engine_that_does_not_fit_is_refused_once_it_is_there(
+    tmp_path: Path, version: str, told: list[str]
+) -> None:
+    (tmp_path / "play.yml").write_text(PLAYBOOK)
+    (tmp_path / "inventory").write_text(
+        f"[server]\nlocalhost ansible_connection=local ansible_python_interpreter={sys.executable}\n"
+    )
+    given = with_facts(docker__api_version=version)
+    run = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            f"-i{tmp_path}/inventory",
+            f"-e{json.dumps({'given': given, 'bundled': given['bundle']})}",
+            tmp_path / "play.yml",
+        ],
+        cwd=CHECKOUT,
+        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (run.returncode == 0) is not bool(told), run.stdout
+    said = " ".join(run.stdout.split())
+    assert [words for words in told if words not in said] == []
