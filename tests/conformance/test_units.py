@@ -231,9 +231,11 @@ async def test_one_resources_fault_is_not_the_others(kubelet: FakeKubelet, start
     async with start_units():
         await until_offered(kubelet, core=100, memory=24)
         core = kubelet.clients[CORE].path
+        await asyncio.sleep(
+            1
+        )  # the stream's opening makes it look, too; without an event it does so every 5 s
         kubelet.clients[MEMORY].path.unlink()
-        # By an event: without one, the next look is after 5 s.
-        await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory", seconds=4)
+        await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory", seconds=3)
         await until_offered(kubelet, core=100, memory=24)
         assert kubelet.requests[2].resource_name == MEMORY
         assert kubelet.clients[CORE].path == core
