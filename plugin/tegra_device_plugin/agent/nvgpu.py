@@ -24,9 +24,8 @@ from tegra_device_plugin.system.hosttree import HostTree
 NODES = ("/dev/nvgpu/igpu0/sched", "/dev/nvhost-sched-gpu")
 API_VERSION = 1  # NVGPU_SCHED_API_VERSION
 
-# What TSG_SET_TIMESLICE takes, and what a context has that nobody set; in microseconds (nvgpu tsg.h and
-# fifo: NVGPU_TSG_TIMESLICE_{MIN,MAX,DEFAULT}_US).
-LEAST_US, MOST_US, DEFAULT_US = 1000, 50_000, 1024
+# What TSG_SET_TIMESLICE takes, in microseconds (nvgpu's tsg.h, NVGPU_TSG_TIMESLICE_{MIN,MAX}_US).
+LEAST_US, MOST_US = 1000, 50_000
 
 _TSGS = struct.Struct("=I4xQ")  # nvgpu_sched_get_tsgs_args: size of the buffer, its address
 _PARAMS = struct.Struct(

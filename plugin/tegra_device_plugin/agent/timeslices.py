@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tegra_device_plugin.agent.nvgpu import DEFAULT_US, LEAST_US, MOST_US, Tsg
+from tegra_device_plugin.agent.nvgpu import LEAST_US, MOST_US, Tsg
 
 # 100 % of the weights make a round of 20 ms. Then 5 % is 1 ms, the shortest slice that nvgpu takes.
 US_PER_PERCENT = 200
@@ -26,11 +26,6 @@ def weighted(tsgs: Iterable[Tsg], pods: Mapping[int, str], percent: Mapping[str,
     owned = {tsg.id: pods[tsg.pid] for tsg in tsgs if tsg.ready and percent.get(pods.get(tsg.pid, ""))}
     among = Counter(owned.values())
     return {number: _slice(percent[pod], among[pod]) for number, pod in owned.items()}
-
-
-def default(tsgs: Iterable[Tsg], pods: Mapping[int, str], percent: Mapping[str, int]) -> dict[int, int]:
-    """The same for putting back what nvgpu gives by itself."""
-    return dict.fromkeys(weighted(tsgs, pods, percent), DEFAULT_US)
 
 
 def _slice(percent: int, among: int) -> int:

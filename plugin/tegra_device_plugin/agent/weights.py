@@ -66,9 +66,10 @@ class Weights:
         self._saying = Saying()
         self._wake = asyncio.Event()
         self._waited_for = False
+        self._found: dict[tuple[int, int], int] = {}
 
     async def run(self) -> None:
-        """Keep the weights in force until cancelled; then put back nvgpu's own time slices."""
+        """Keep the weights in force until cancelled; then put back the time slices that were found."""
         try:
             while True:
                 self._wake.clear()
@@ -86,6 +87,7 @@ class Weights:
             await self._pods.refresh(set(pods.values()))
             percent = self._percent(pods)
             wanted = timeslices.weighted(tsgs, pods, percent)
+            self._remember(tsg for tsg in tsgs if tsg.id in wanted)
             await self._sensor.read(lambda: self._set(tsgs, wanted))
         except OSError as error:
             self._waited_for = False
@@ -100,6 +102,17 @@ class Weights:
             self.slices = tuple(Slice(pods[tsg.pid], tsg, wanted[tsg.id]) for tsg in tsgs if tsg.id in wanted)
             self._saying.well("GPU time is divided by weights again")
         self.looked_at = asyncio.get_running_loop().time()
+
+    def _remember(self, tsgs: Iterable[Tsg]) -> None:
+        """Keep what each context had when it was first seen, for as long as it is there.
+
+        By default that is 1024 us, less on a Nano with R32, and other values where a program has set a
+        priority. What is below nvgpu's own least cannot be set again.
+        """
+        self._found = {
+            (tsg.id, tsg.pid): self._found.get((tsg.id, tsg.pid), max(tsg.timeslice_us, nvgpu.LEAST_US))
+            for tsg in tsgs
+        }
 
     def _percent(self, pods: Mapping[int, str]) -> dict[str, int]:
         """Weights of pods, as far as they are known."""
@@ -146,14 +159,14 @@ class Weights:
                 logger.warning("%s: nvgpu refuses %d us: %s", what, microseconds, error.strerror)
 
     async def _leave(self) -> None:
-        """Put back nvgpu's own time slices and let go of the node."""
+        """Put back the time slices that were found, and let go of the node."""
         await self._sensor.settle()  # the cancellation may have come within a call
         if self._node is None:
             return
         try:
-            tsgs, pods = await self._sensor.read(self._list)
-            wanted = timeslices.default(tsgs, pods, self._percent(pods))
-            await self._sensor.read(lambda: self._set(tsgs, wanted))
+            tsgs, _ = await self._sensor.read(self._list)
+            found = {tsg.id: self._found[tsg.id, tsg.pid] for tsg in tsgs if (tsg.id, tsg.pid) in self._found}
+            await self._sensor.read(lambda: self._set(tsgs, found))
         except OSError as error:
             logger.warning("cannot put back the GPU's own time slices: %s", error)
         self._close()

@@ -118,7 +118,9 @@ def promises(units: Units) -> list[str]:
     )
     lines.append("not promised: that the memory is free; it is the node's own, which other pods use as well")
     if core:
-        lines.append(f"not promised: a share of time; {core.name} is counted, and nothing more")
+        lines.append(
+            f"not promised: a share of time; {core.name} is counted, and is a weight with the node agent"
+        )
     for one in (core, units.count):
         if one and one.alone == "refused":
             lines.append(f"refused: {one.name} without {memory}")

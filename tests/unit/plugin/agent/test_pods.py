@@ -4,27 +4,55 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 from tegra_device_plugin.agent import pods as module
+from tegra_device_plugin.agent.daemon import sold
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.shares import PodName, Share, Units, shares
+from tegra_device_plugin.config.settings import Settings, load
 from tegra_device_plugin.kubelet.holders import Holder
 
 from tests.unit.plugin.agent.node import Node, Pod, uid
 
+MIB = 2**20
 UNITS = Units("a/core", "a/memory", lambda ids: ids * 100)
 
 
 def test_containers_of_a_pod_add_up_and_other_resources_are_no_share() -> None:
     held = [
-        ("p", "c1", "a/core"),
-        ("p", "c2", "a/core"),
-        ("p", "c1", "a/memory"),
-        ("q", "c", "nvidia.com/gpu"),
+        ("p", "c1", "a/core", 30),
+        ("p", "c2", "a/core", 5),
+        ("p", "c1", "a/memory", 4),
+        ("q", "c", "nvidia.com/gpu", 1),
     ]
-    found = shares((Holder("n", pod, c, r, f"{c}{i}") for i, (pod, c, r) in enumerate(held)), UNITS)
-    assert found == {PodName("n", "p"): Share(percent=2, memory_bytes=100)}
+    holders = [Holder("n", pod, container, resource, "x0", n) for pod, container, resource, n in held]
+    assert shares(holders, UNITS) == {PodName("n", "p"): Share(percent=35, memory_bytes=400)}
+
+
+@pytest.mark.parametrize(
+    ("units", "core", "memory", "bytes_of_3"),
+    [
+        ("memoryTotal: 4Gi, memoryUnit: 64Mi", "jetson-k3s.github.io/gpu-core", "gpu-memory", 3 * 64 * MIB),
+        ("memoryTotal: 4Gi, preset: hami", "nvidia.com/gpucores", "nvidia.com/gpumem", 3 * MIB),
+        ("memoryTotal: 4Gi, preset: gpushare", "", "aliyun.com/gpu-mem", 3 * 1024 * MIB),
+        ("memoryTotal: 400Mi, preset: koordinator", "koordinator.sh/gpu-core", "gpu-memory-ratio", 12 * MIB),
+    ],
+)
+def test_what_is_sold_is_what_the_plugin_sells(
+    units: str, core: str, memory: str, bytes_of_3: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
+    found = sold(load(file, {}, {})[0])
+    assert (found.core, found.memory_bytes(3)) == (core, bytes_of_3)
+    assert found.memory.endswith(memory)
+
+
+def test_who_sells_no_units_gives_no_shares() -> None:
+    holders = [Holder("n", "p", "c", "nvidia.com/gpu", "igpu0")]
+    assert shares(holders, sold(Settings())) == {}
 
 
 async def test_a_pod_is_known_by_the_name_of_its_log_directory(node: Node, pods: Pods) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tegra_device_plugin.agent.nvgpu import DEFAULT_US, LEAST_US, MOST_US, Tsg
-from tegra_device_plugin.agent.timeslices import default, weighted
+from tegra_device_plugin.agent.nvgpu import LEAST_US, MOST_US, Tsg
+from tegra_device_plugin.agent.timeslices import weighted
 
 
 def contexts(*pids: int) -> list[Tsg]:
@@ -40,10 +40,6 @@ def test_processes_of_one_pod_divide_its_weight() -> None:
 def test_who_has_no_weight_is_left_alone() -> None:
     tsgs = [*contexts(10, 20, 30), Tsg(9, 10, 1024, "", ready=False)]
     assert weighted(tsgs, {10: "a", 20: "b"}, {"a": 50, "b": 0}) == {0: 10_000}
-
-
-def test_putting_back_touches_the_same_contexts() -> None:
-    assert default(contexts(10, 20), {10: "a"}, {"a": 50}) == {0: DEFAULT_US}
 
 
 @given(st.dictionaries(st.integers(1, 50), st.integers(0, 100)), st.lists(st.integers(1, 60), max_size=40))

@@ -115,10 +115,18 @@ async def test_a_context_is_set_when_it_has_a_runlist_and_not_before(
         await until(lambda: driver.contexts[13].timeslice == 3000)
 
 
-async def test_the_end_puts_back_the_drivers_own_slices(weights: Weights, driver: SimulatedNvgpu) -> None:
-    async with running(weights, driver):
+async def test_the_end_puts_back_what_was_found(
+    weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    driver.contexts[11].timeslice = 629  # a Nano's own, which cannot be set
+    driver.contexts[21].timeslice = 2600  # a program's priority
+    async with running(weights, driver) as until:
         assert driver.held
-    assert set(slices(driver).values()) == {1024}
+        node.process(12, 1)
+        driver.runs(12, 12)
+        await until(lambda: driver.contexts[12].timeslice == 3000)
+    assert slices(driver) == {10: 1000, 12: 1024, 20: 2600, 30: 1024, 40: 1024}
     assert not driver.held
 
 
