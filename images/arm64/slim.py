@@ -24,8 +24,9 @@ from py_compile import PycInvalidationMode
 # reads its own, and because its licence asks for them.
 READABLE = ("tegra_device_plugin", "jtop")
 LIBRARY_DIRECTORIES = ("lib", "usr/lib", "usr/local/lib")
-# Opened by name at run time, so no ELF file needs them: glibc does it to end a thread.
-OPENED_BY_NAME = ("libgcc_s.so.1",)
+# No ELF file here needs them: glibc opens the first by its name, to end a thread; the second is for the
+# containers that ask for GPU memory.
+OPENED_BY_NAME = ("libgcc_s.so.1", "libtegra-gpu-limit.so")
 
 # Of the ELF specification and the generic ABI: machines, program header types and dynamic section tags.
 _MACHINES = {"linux/amd64": 62, "linux/arm64": 183}

@@ -90,6 +90,7 @@ def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) 
     assert released.git("diff", "--name-only", "main~", "main").splitlines() == [
         "CHANGELOG.md",
         "docs/bundle.md",
+        "plugin/deploy/agent/daemonset.yaml",
         "plugin/deploy/base/daemonset.yaml",
         "plugin/deploy/verify/job.yaml",
         "pyproject.toml",
