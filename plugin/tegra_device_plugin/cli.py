@@ -115,6 +115,13 @@ def _parser() -> argparse.ArgumentParser:
     holders.add_argument("--output", choices=("text", "json"), default="text")
     holders.set_defaults(command=_holders)
 
+    allocate = commands.add_parser(
+        "allocate", help="allocate GPU memory as a CUDA program, to see how far this container may go"
+    )
+    allocate.add_argument("mib", type=_positive, metavar="MIB", help="how much, in MiB")
+    allocate.add_argument("--hold", action="store_true", help="keep it until SIGTERM or SIGINT")
+    allocate.set_defaults(command=_allocate)
+
     files = commands.add_parser("config", help="look at configuration files")
     check = files.add_subparsers(required=True, metavar="COMMAND").add_parser(
         "check", help="say what is wrong with a configuration file, or what it means"
@@ -122,6 +129,12 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("file", type=Path, metavar="FILE")
     check.set_defaults(command=_config_check)
     return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, not {text!r}")
+    return int(text)
 
 
 class _Version(argparse.Action):
@@ -325,6 +338,26 @@ def _memory_limit_mib(settings: config.Settings, resource: str, device: str) -> 
         return ledger.read(memorylimit.ledger_path(settings.gpu_limit_dir, [device])).limit // MIB
     except (OSError, ValueError):  # held, but never started
         return None
+
+
+def _allocate(options: argparse.Namespace) -> int:
+    import signal
+
+    from tegra_device_plugin.cuda import Cuda
+
+    ends = (signal.SIGTERM, signal.SIGINT)
+    if options.hold:
+        # Waited for below, also as process 1 of a container, which no signal ends by itself.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    cuda = Cuda()
+    allocated = cuda.allocate(options.mib)
+    free, total = cuda.info()
+    end = "" if allocated == options.mib else ", then CUDA was out of memory"
+    _say(f"allocated {allocated} of {options.mib} MiB{end}; CUDA says that {free} of {total} MiB are free")
+    if options.hold:
+        sys.stdout.flush()
+        signal.sigwait(ends)
+    return EXIT_OK if allocated == options.mib else EXIT_FAILED
 
 
 def _config_check(options: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ STEP_MIB = 16
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, cuda.h
 
 
-class CudaError(Exception):
+class CudaError(OSError):
     """The driver cannot be loaded, or refused a call for another reason than memory."""
 
 
