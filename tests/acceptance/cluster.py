@@ -30,10 +30,10 @@ class Cluster:
         """Run kubectl on the server; raises LabError when it fails."""
         return self.boards[0].exec("k3s", "kubectl", *arguments)
 
-    def allocatable(self) -> dict[str, int]:
-        """GPUs that pods can be given, by node."""
+    def allocatable(self, resource: str = RESOURCE) -> dict[str, int]:
+        """GPUs, or shares of them, that pods can be given, by node."""
         return {
-            node["metadata"]["name"]: int(node["status"]["allocatable"].get(RESOURCE, 0))
+            node["metadata"]["name"]: int(node["status"]["allocatable"].get(resource, 0))
             for node in self._json("get", "nodes")["items"]
         }
 

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One GPU, several pods, a limit for each: units of time and memory, from the inventory to CUDA's answer.
+
+The real kubelet, plugin and limit library; the GPU's driver is simulated. The tests are one story, in the
+order of the file, on one board.
+"""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from images.arm64 import build
+from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.playbook import reports_dir, run_playbook
+from tests.lab import lab
+from tests.lab.board import Board
+
+pytestmark = pytest.mark.lab
+
+LAB = "units"
+CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
+SETTINGS = {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}
+POD_SECONDS = 90
+
+
+@pytest.fixture(scope="module")
+def board() -> Iterator[Board]:
+    """A board whose GPU is sold in units."""
+    lab.down(LAB)
+    try:
+        (one,) = lab.up(LAB, ["agxorin-jp6"])
+        yield one
+    finally:
+        lab.down(LAB)
+
+
+@pytest.fixture
+def cluster(board: Board) -> Cluster:
+    """Its cluster."""
+    return Cluster([board])
+
+
+def ask(cluster: Cluster, name: str, mib: int, **shares: int) -> None:
+    """Create a pod that allocates memory of the GPU and holds it; `shares` are of `core` and `memory`."""
+    limits = {{"core": CORE, "memory": MEMORY}[share]: number for share, number in shares.items()}
+    settings = {
+        "command": ["python3.11", "-m", "tegra_device_plugin", "allocate", str(mib), "--hold"],
+        "resources": {"limits": limits},
+    }
+    cluster.create_sleeper(name, cluster.boards[0].name, build.reference(), settings)
+
+
+def said(cluster: Cluster, pod: str, restarts: int = 0) -> str:
+    """Wait until a pod's program has said what it got, and give it."""
+    lines: list[str] = []
+
+    def heard() -> bool:
+        started = cluster.started(pod)
+        lines[:] = cluster.kubectl("logs", pod).splitlines()
+        return started is not None and started[1] == restarts and any("allocated" in line for line in lines)
+
+    wait_until(heard, f"{pod} has allocated; it says {lines}", POD_SECONDS)
+    return next(line for line in lines if line.startswith("allocated"))
+
+
+def test_one_run_sells_and_proves_the_units(cluster: Cluster) -> None:
+    run = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps({'gpu_device_plugin_config': SETTINGS})}")
+    assert run.returncode == 0, run.output
+    name = cluster.boards[0].name
+    assert (cluster.allocatable(CORE), cluster.allocatable(MEMORY)) == ({name: 100}, {name: 8})
+    report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())
+    assert (report["gpu"]["resource"], report["gpu"]["limited"]) == (MEMORY, True)
+
+
+def test_a_pod_that_wants_more_than_its_share_is_out_of_memory(cluster: Cluster) -> None:
+    ask(cluster, "greedy", 2048, core=60, memory=3)
+    assert said(cluster, "greedy") == (
+        "allocated 768 of 2048 MiB, then CUDA was out of memory; CUDA says that 0 of 768 MiB are free"
+    )
+
+
+def test_its_neighbour_gets_all_of_his(cluster: Cluster) -> None:
+    ask(cluster, "modest", 1024, core=40, memory=4)
+    assert said(cluster, "modest") == "allocated 1024 of 1024 MiB; CUDA says that 0 of 1024 MiB are free"
+    assert cluster.phase("greedy") == "Running"
+
+
+def test_who_does_not_fit_waits(cluster: Cluster) -> None:
+    ask(cluster, "late", 256, memory=2)
+    wait_until(
+        lambda: f"Insufficient {MEMORY}" in cluster.unschedulable("late"), "late has to wait", POD_SECONDS
+    )
+    ask(cluster, "busy", 256, core=1, memory=1)
+    wait_until(lambda: f"Insufficient {CORE}" in cluster.unschedulable("busy"), "busy, too", POD_SECONDS)
+    cluster.kubectl("delete", "pod", "late", "busy")
+
+
+def test_the_node_knows_who_holds_what(cluster: Cluster) -> None:
+    pod = cluster.plugin_pod(cluster.boards[0].name)
+    assert pod
+    plugin = ("python3.11", "-m", "tegra_device_plugin")
+    found = cluster.kubectl("--namespace=kube-system", "exec", pod, "--", *plugin, "holders")
+    assert set(found.splitlines()) == {
+        f"default/greedy main {CORE} 60 devices",
+        f"default/greedy main {MEMORY} 3 devices, 768 MiB",
+        f"default/modest main {CORE} 40 devices",
+        f"default/modest main {MEMORY} 4 devices, 1024 MiB",
+    }
+
+
+def test_a_container_that_is_started_again_has_its_whole_share_again(cluster: Cluster, board: Board) -> None:
+    (container,) = board.exec("docker", "ps", "--quiet", "--filter=name=k8s_main_greedy").split()
+    board.exec("docker", "kill", container)
+    assert said(cluster, "greedy", restarts=1).startswith("allocated 768 of 2048 MiB")
+
+
+def test_a_pod_without_memory_is_not_limited_and_has_no_library(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "pod", "modest", "greedy")
+    ask(cluster, "timely", 64, core=10)
+    # The simulated GPU has all of the machine's memory.
+    assert "allocated 64 of 64 MiB" in said(cluster, "timely")
+    board = cluster.boards[0]
+    (container,) = board.exec("docker", "ps", "--quiet", "--filter=name=k8s_main_timely").split()
+    mounts = board.exec("docker", "inspect", "--format={{json .Mounts}}", container)
+    assert "ld.so.preload" not in mounts
+    cluster.kubectl("delete", "pod", "timely")
+
+
+def test_back_to_one_whole_gpu(cluster: Cluster) -> None:
+    run = run_playbook(LAB, "site.yml")
+    assert run.returncode == 0, run.output
+    name = cluster.boards[0].name
+    assert (cluster.allocatable(), cluster.allocatable(MEMORY)) == ({name: 1}, {name: 0})
