@@ -6,7 +6,9 @@ order of the file, on one board.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.lab
 LAB = "units"
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
 SETTINGS = {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}
+CONFIG_MAP = "tegra-device-plugin"
 POD_SECONDS = 90
 
 
@@ -41,14 +44,84 @@ def cluster(board: Board) -> Cluster:
     return Cluster([board])
 
 
-def ask(cluster: Cluster, name: str, mib: int, **shares: int) -> None:
-    """Create a pod that allocates memory of the GPU and holds it; `shares` are of `core` and `memory`."""
-    limits = {{"core": CORE, "memory": MEMORY}[share]: number for share, number in shares.items()}
+@dataclass(frozen=True)
+class System:
+    """Another system's names, as its own examples use them: what two pods ask for that just fit together.
+
+    `limit` is the first one's, in MiB; `env` what it finds in its environment.
+    """
+
+    preset: str
+    first: dict[str, int]
+    second: dict[str, int]
+    limit: int
+    env: dict[str, str]
+
+
+TOTAL_MIB = 6144
+SYSTEMS = (
+    System(
+        "hami",
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 60},
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 40},
+        3000,
+        {"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "NVIDIA_GPU_MEMORY_LIMIT": "3000"},
+    ),
+    System(
+        "elastic",
+        {"elasticgpu.io/gpu-core": 60, "elasticgpu.io/gpu-memory": 3072},
+        {"elasticgpu.io/gpu-core": 40, "elasticgpu.io/gpu-memory": 3072},
+        3072,
+        {},
+    ),
+    System(
+        "qgpu",
+        {"tke.cloud.tencent.com/qgpu-core": 60, "tke.cloud.tencent.com/qgpu-memory": 3},
+        {"tke.cloud.tencent.com/qgpu-core": 40, "tke.cloud.tencent.com/qgpu-memory": 3},
+        3072,
+        {},
+    ),
+    System(
+        "vcuda",
+        {"tencent.com/vcuda-core": 60, "tencent.com/vcuda-memory": 12},
+        {"tencent.com/vcuda-core": 40, "tencent.com/vcuda-memory": 12},
+        3072,
+        {},
+    ),
+    System(
+        "gpushare",
+        {"aliyun.com/gpu-mem": 4},
+        {"aliyun.com/gpu-mem": 2},
+        4096,
+        {"ALIYUN_COM_GPU_MEM_CONTAINER": "4", "ALIYUN_COM_GPU_MEM_DEV": "6"},
+    ),
+    System(
+        "koordinator",
+        {"koordinator.sh/gpu-core": 60, "koordinator.sh/gpu-memory-ratio": 60},
+        {"koordinator.sh/gpu-core": 40, "koordinator.sh/gpu-memory-ratio": 40},
+        3686,
+        {},
+    ),
+)
+
+
+def ask(cluster: Cluster, name: str, mib: int, limits: Mapping[str, int]) -> None:
+    """Create a pod that allocates memory of the GPU and holds it."""
     settings = {
         "command": ["python3.11", "-m", "tegra_device_plugin", "allocate", str(mib), "--hold"],
         "resources": {"limits": limits},
     }
     cluster.create_sleeper(name, cluster.boards[0].name, build.reference(), settings)
+
+
+def configure(cluster: Cluster, settings: Mapping[str, Any]) -> None:
+    """Give the plugin other settings, and let it begin anew: by itself it takes a kubelet's minute."""
+    entry = {"data": {"config.yaml": json.dumps(settings)}}
+    namespace = "--namespace=kube-system"
+    cluster.kubectl(namespace, "patch", "configmap", CONFIG_MAP, f"--patch={json.dumps(entry)}")
+    pod = cluster.plugin_pod(cluster.boards[0].name)
+    assert pod
+    cluster.kubectl(namespace, "delete", "pod", pod)
 
 
 def said(cluster: Cluster, pod: str, restarts: int = 0) -> str:
@@ -74,24 +147,24 @@ def test_one_run_sells_and_proves_the_units(cluster: Cluster) -> None:
 
 
 def test_a_pod_that_wants_more_than_its_share_is_out_of_memory(cluster: Cluster) -> None:
-    ask(cluster, "greedy", 2048, core=60, memory=3)
+    ask(cluster, "greedy", 2048, {CORE: 60, MEMORY: 3})
     assert said(cluster, "greedy") == (
         "allocated 768 of 2048 MiB, then CUDA was out of memory; CUDA says that 0 of 768 MiB are free"
     )
 
 
 def test_its_neighbour_gets_all_of_his(cluster: Cluster) -> None:
-    ask(cluster, "modest", 1024, core=40, memory=4)
+    ask(cluster, "modest", 1024, {CORE: 40, MEMORY: 4})
     assert said(cluster, "modest") == "allocated 1024 of 1024 MiB; CUDA says that 0 of 1024 MiB are free"
     assert cluster.phase("greedy") == "Running"
 
 
 def test_who_does_not_fit_waits(cluster: Cluster) -> None:
-    ask(cluster, "late", 256, memory=2)
+    ask(cluster, "late", 256, {MEMORY: 2})
     wait_until(
         lambda: f"Insufficient {MEMORY}" in cluster.unschedulable("late"), "late has to wait", POD_SECONDS
     )
-    ask(cluster, "busy", 256, core=1, memory=1)
+    ask(cluster, "busy", 256, {CORE: 1, MEMORY: 1})
     wait_until(lambda: f"Insufficient {CORE}" in cluster.unschedulable("busy"), "busy, too", POD_SECONDS)
     cluster.kubectl("delete", "pod", "late", "busy")
 
@@ -117,7 +190,7 @@ def test_a_container_that_is_started_again_has_its_whole_share_again(cluster: Cl
 
 def test_a_pod_without_memory_is_not_limited_and_has_no_library(cluster: Cluster) -> None:
     cluster.kubectl("delete", "pod", "modest", "greedy")
-    ask(cluster, "timely", 64, core=10)
+    ask(cluster, "timely", 64, {CORE: 10})
     # The simulated GPU has all of the machine's memory.
     assert "allocated 64 of 64 MiB" in said(cluster, "timely")
     board = cluster.boards[0]
@@ -125,6 +198,40 @@ def test_a_pod_without_memory_is_not_limited_and_has_no_library(cluster: Cluster
     mounts = board.exec("docker", "inspect", "--format={{json .Mounts}}", container)
     assert "ld.so.preload" not in mounts
     cluster.kubectl("delete", "pod", "timely")
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: str(system.preset))
+def test_pods_of_another_system_run_as_they_are(cluster: Cluster, system: System) -> None:
+    units = {"preset": system.preset, "memoryTotal": f"{TOTAL_MIB}Mi"}
+    configure(cluster, {"version": "v1", "sharing": {"units": units}})
+    name = cluster.boards[0].name
+    for resource in system.first:
+        wait_until(lambda each=resource: cluster.allocatable(each)[name] > 0, resource, POD_SECONDS)  # type: ignore[misc]
+    ask(cluster, "first", TOTAL_MIB, system.first)
+    ask(cluster, "second", 64, system.second)
+    line = said(cluster, "first")
+    assert f"allocated {system.limit // 16 * 16} of {TOTAL_MIB} MiB, then CUDA was out of memory" in line
+    assert f"of {system.limit} MiB are free" in line
+    assert said(cluster, "second").startswith("allocated 64 of 64 MiB;")
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    env = json.loads(cluster.kubectl("exec", "first", "--", "python3.11", "-c", show))
+    assert env.items() >= system.env.items()
+    # Nothing is left for a third one.
+    ask(cluster, "third", 64, system.second)
+    wait_until(lambda: "Insufficient" in cluster.unschedulable("third"), "the third waits", POD_SECONDS)
+    cluster.kubectl("delete", "pod", "first", "second", "third")
+
+
+def test_a_share_that_a_system_does_not_have_is_refused_with_the_reason(cluster: Cluster) -> None:
+    units = {"preset": "qgpu", "memoryTotal": "2Gi"}
+    configure(cluster, {"version": "v1", "sharing": {"units": units}})
+    core, memory = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
+    wait_until(lambda: cluster.allocatable(core)[cluster.boards[0].name] == 100, core, POD_SECONDS)
+    ask(cluster, "odd", 64, {core: 7, memory: 1})
+    wait_until(lambda: cluster.phase("odd") == "Failed", "it is not admitted", POD_SECONDS)
+    message = json.loads(cluster.kubectl("get", "pod", "odd", "--output=json"))["status"]["message"]
+    assert "7 asked for, but it is given in steps of 5: ask for 5 or 10" in message
+    cluster.kubectl("delete", "pod", "odd")
 
 
 def test_back_to_one_whole_gpu(cluster: Cluster) -> None:
