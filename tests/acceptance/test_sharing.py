@@ -16,13 +16,14 @@ from images.arm64 import build
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import reports_dir, run_playbook
 from tests.lab import lab
-from tests.lab.board import Board
+from tests.lab.board import Board, set_toolkit
 
 pytestmark = pytest.mark.lab
 
 LAB = "units"
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
-SETTINGS = {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}
+UNITS = {"gpu_device_plugin_config": {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}}
+STRICT = {"nvidia_docker_strict": True}
 CONFIG_MAP = "tegra-device-plugin"
 POD_SECONDS = 90
 
@@ -137,13 +138,34 @@ def said(cluster: Cluster, pod: str, restarts: int = 0) -> str:
     return next(line for line in lines if line.startswith("allocated"))
 
 
-def test_one_run_sells_and_proves_the_units(cluster: Cluster) -> None:
-    run = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps({'gpu_device_plugin_config': SETTINGS})}")
+def test_units_that_anybody_could_pass_by_are_refused_before_anything_is_touched(board: Board) -> None:
+    for settings, finding in ((UNITS, "units-without-strict"), (UNITS | STRICT, "nvidia-runtime-strict")):
+        run = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(settings)}")
+        assert run.returncode != 0
+        assert f"[error] {finding}" in run.output
+        assert run.recap[board.name].changed == 0, run.output
+
+
+def test_one_run_sells_and_proves_the_units(board: Board, cluster: Cluster) -> None:
+    set_toolkit(board, "1.18.0")  # JetPack 6's own ignores strict mode
+    run = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(UNITS | STRICT)}")
     assert run.returncode == 0, run.output
     name = cluster.boards[0].name
     assert (cluster.allocatable(CORE), cluster.allocatable(MEMORY)) == ({name: 100}, {name: 8})
     report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())
     assert (report["gpu"]["resource"], report["gpu"]["limited"]) == (MEMORY, True)
+    assert {check["id"]: check["status"] for check in report["checks"]} == {
+        "default-runtime": "passed",
+        "plugin-registered": "passed",
+        "allocatable": "passed",
+        "device-query": "passed",
+        "non-root": "passed",
+        "uninvited": "passed",
+        "time-slicing": "passed",
+        "limits": "passed",
+        "unified-memory": "passed",
+        "kubelet-restart": "skipped",
+    }
 
 
 def test_a_pod_that_wants_more_than_its_share_is_out_of_memory(cluster: Cluster) -> None:

@@ -113,6 +113,8 @@ def promises(units: Units) -> list[str]:
         lines.append(f"{units.count.name} is the GPU itself: 1 per container")
     lines.append(f"promised: no more than {render(units.memory_total)} of {memory} is given out")
     lines.append("promised: CUDA in a container is out of memory when it reaches the container's share")
+    if units.context_overhead:
+        lines.append(f"a process is charged {render(units.context_overhead)} for its CUDA context")
     lines.append(
         "not promised: limits on what is not CUDA's (video, graphics), or on a program that evades them"
     )

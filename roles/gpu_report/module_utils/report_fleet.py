@@ -23,6 +23,7 @@ CHECKS = (
     "uninvited",
     "concurrency",
     "time-slicing",
+    "limits",
     "unified-memory",
     "kubelet-restart",
 )

@@ -19,9 +19,14 @@ Result = dict[str, Any]
 
 
 def applicable(catalogue: list[Check], gpu: dict[str, Any]) -> list[Check]:
-    """The checks for a GPU that is shared or not; one of unknown sharing counts as exclusive."""
+    """The checks for a GPU that is shared or not, and limited or not; one that is not known is neither."""
     sharing = "shared" if gpu.get("replicas", 1) > 1 else "exclusive"
-    return [check for check in catalogue if check.get("sharing", sharing) == sharing]
+    limited = gpu.get("limited", False)
+    return [
+        check
+        for check in catalogue
+        if check.get("sharing", sharing) == sharing and check.get("limited", limited) == limited
+    ]
 
 
 def of_stage(catalogue: list[Check], stage: str, state: dict[str, Any]) -> list[Check]:

@@ -8,6 +8,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_verify_access import device_query, non_root, unified_memory, uninvited
 from ansible.module_utils.gpu_verify_diagnosis import diagnose
+from ansible.module_utils.gpu_verify_limits import limits
 from ansible.module_utils.gpu_verify_node import (
     allocatable,
     default_runtime,
@@ -137,6 +138,7 @@ def pods_stage(bench, part):
         "unified-memory": lambda record: unified_memory(params, gpu, record),
         "concurrency": lambda record: sharing(bench, gpu, record, CONCURRENCY),
         "time-slicing": lambda record: sharing(bench, gpu, record, TIME_SLICING),
+        "limits": lambda record: limits(bench, gpu, record),
     }
 
     def diagnosed():

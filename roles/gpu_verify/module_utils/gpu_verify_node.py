@@ -19,8 +19,11 @@ READY_SECONDS = 30
 UNHEALTHY = re.compile(r"the GPU is unhealthy: (.+)$", re.MULTILINE)
 # How the plugin says what a configuration means: `4 x nvidia.com/gpu`; several, of a GPU in units.
 CONFIGURED = re.compile(r": good: (\d+ x \S+(?:, \d+ x \S+)*)$", re.MULTILINE)
-# And which of several is memory: `one jetson-k3s.github.io/gpu-memory is 256Mi of the GPU's memory`.
-MEMORY = re.compile(r"one (\S+) is .* of the GPU's memory$", re.MULTILINE)
+# And which of several is memory, how much, and what a process is charged of it for its CUDA context.
+MEMORY = re.compile(r"^promised: no more than (\S+) of (\S+) is given out$", re.MULTILINE)
+CONTEXT = re.compile(r"^a process is charged (\S+) for its CUDA context$", re.MULTILINE)
+# Its quantities: bytes, in the largest of these units that they are whole in.
+UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 # Pods that share the memory then, each with an equal part.
 SHARERS = 2
 
@@ -53,7 +56,8 @@ def plugin_registered(params, gpu, record):
     """The plugin's pod is Ready and the kubelet counts its resource.
 
     Writes what the plugin is configured to offer into `gpu`: `resource`, its `devices`, `replicas` (how many
-    pods they are for), and whether memory is `limited` to what a pod asks for.
+    pods they are for), and whether memory is `limited` to what a pod asks for. Where it is, `memory_bytes` is
+    how much there is for all, and `context_bytes` what each process is charged for its context.
     """
     name = params["node"]
     node = get("node", name)
@@ -124,11 +128,17 @@ def configured(item):
         raise CheckFailed(
             "the device plugin does not say what its configuration means: {}".format(said.strip())
         )
-    return meaning(match.group(1), MEMORY.search(said))
+    return meaning(match.group(1), MEMORY.search(said), CONTEXT.search(said))
 
 
-def meaning(counts, memory):
-    """What `gpu` gets of what a plugin says: `4 x NAME, ...`, and perhaps which name is memory."""
+def quantity(text):
+    """Bytes of a quantity that the plugin says."""
+    number = text.rstrip("KMGi")
+    return int(number) * UNITS[text[len(number) :]]
+
+
+def meaning(counts, memory, context):
+    """What `gpu` gets of what a plugin says: `4 x NAME, ...`, and perhaps of memory and contexts."""
     offered = {}
     for one in counts.split(", "):
         count, _, name = one.partition(" x ")
@@ -136,9 +146,16 @@ def meaning(counts, memory):
     if memory is None:
         ((resource, devices),) = offered.items()
         return {"resource": resource, "devices": devices, "replicas": devices, "limited": False}
-    resource = memory.group(1)
+    resource = memory.group(2)
     devices = offered[resource]
-    return {"resource": resource, "devices": devices, "replicas": min(devices, SHARERS), "limited": True}
+    return {
+        "resource": resource,
+        "devices": devices,
+        "replicas": min(devices, SHARERS),
+        "limited": True,
+        "memory_bytes": quantity(memory.group(1)),
+        "context_bytes": quantity(context.group(1)) if context else 0,
+    }
 
 
 def allocatable(params, gpu, record):

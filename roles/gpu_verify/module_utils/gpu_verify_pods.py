@@ -212,12 +212,12 @@ class Bench:
         """The namespace's events."""
         return (get("events", "--namespace=" + self.namespace) or {"items": []})["items"]
 
-    def log(self, name, last_line=None):
-        """A pod's output, waited for until it has the last line."""
+    def log(self, name, complete=None):
+        """A pod's output, waited for until `complete`, a test of the text, is content with it."""
         deadline = time.monotonic() + self.params["timeout"]
         while True:
             text = run("logs", name, "--namespace=" + self.namespace)
-            if last_line is None or last_line in text.splitlines() or time.monotonic() > deadline:
+            if complete is None or complete(text) or time.monotonic() > deadline:
                 return text
             time.sleep(0.2)
 

@@ -21,7 +21,7 @@ REGISTERED = "registered {}"
 
 def see_nodes(bench, gpu, record, name):
     """A holder has GPU device nodes; writes `device_nodes` into `gpu`."""
-    nodes = gpu_nodes(bench.log(name, READY))
+    nodes = gpu_nodes(bench.log(name, lambda text: READY in text.splitlines()))
     if not nodes:
         raise CheckFailed(
             "{} runs, but no GPU device node is inside it: is nvidia the default runtime?".format(name)

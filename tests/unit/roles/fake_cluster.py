@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 RESOURCE = "nvidia.com/gpu"
-UTILS = ("pods", "node", "sharing", "diagnosis", "access")
+ALLOCATING = ("greedy", "neighbour")
+UTILS = ("pods", "node", "sharing", "diagnosis", "access", "limits")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
 PASSED = """\
@@ -53,6 +54,13 @@ class FakeCluster:
     detected: int = 1
     integrated: str = "Yes"
     memory_bytes: int = 8 << 30
+    sold_mib: int = 0  # of memory in units
+    context_mib: int = 0
+    unlimited: bool = False  # no pod's memory is
+    free_mib: dict[str, int] = field(default_factory=dict)  # for a pod, whatever its share
+    fatal_greed: bool = False  # the neighbour dies of it
+    mute: str = ""  # pod that says nothing and runs on
+    dies_saying: dict[str, str] = field(default_factory=dict)  # its last words, by pod
     users: list[str] = field(default_factory=list)
     registers_again: bool = False
     restarts_holder: bool = False
@@ -70,19 +78,21 @@ class FakeCluster:
             module = importlib.import_module(f"ansible.module_utils.gpu_verify_{util}")
             for name in ("run", "get", "wait_until"):
                 monkeypatch.setattr(module, name, getattr(self, name), raising=False)
-        sharing = importlib.import_module("ansible.module_utils.gpu_verify_sharing")
         # A clock of its own: a second passes with each look at it, and sleep takes none.
         clock = SimpleNamespace(monotonic=count().__next__, sleep=lambda _seconds: None)
-        monkeypatch.setattr(sharing, "time", clock)
+        for util in ("pods", "sharing"):
+            module = importlib.import_module(f"ansible.module_utils.gpu_verify_{util}")
+            monkeypatch.setattr(module, "time", clock)
 
     def share(self, replicas: int) -> None:
         """Time-slicing, as configured at the plugin."""
         self.replicas = self.allocatable = self.capacity = replicas
 
-    def sell(self, meaning: str, resource: str, devices: int) -> None:
-        """Units, as configured at the plugin."""
+    def sell(self, meaning: str, resource: str, devices: int, mib: int, context_mib: int) -> None:
+        """Units of memory, as configured at the plugin."""
         self.share(devices)
         self.resource, self.meaning = resource, meaning
+        self.sold_mib, self.context_mib = mib, context_mib
 
     def run(self, *argv: str, stdin: str = "", accept: tuple[int, ...] = (0,)) -> str:
         """Answer a call of kubectl."""
@@ -129,7 +139,22 @@ class FakeCluster:
                 return f"uid=1000 gid=1000 groups=44\n{failed or passed}"
             case "uninvited":
                 return "" if self.blind else f"{self.uninvited_nodes}\nready\n"
+            case name if name in ALLOCATING:
+                return self.allocated(name)
         return f"{self.nodes}\nready\n"
+
+    def allocated(self, name: str) -> str:
+        """The words of the plugin's program that allocates memory."""
+        if name in self.dies_saying or name == self.mute:
+            return self.dies_saying.get(name, "")
+        *_, asked, hold = self.manifests[name]["spec"]["containers"][0]["command"]
+        assert hold == "--hold"
+        share = self.sold_mib * self.asks(name) // self.allocatable - self.context_mib
+        free = self.free_mib.get(name, int(asked))
+        got = min(int(asked), free if self.unlimited else min(free, share))
+        got -= 0 if got == int(asked) else got % 16
+        end = "" if got == int(asked) else ", then CUDA was out of memory"
+        return f"allocated {got} of {asked} MiB{end}; CUDA says that {share - got} of {share} MiB are free\n"
 
     def get(self, kind: str, *argv: str) -> dict[str, Any] | None:
         """One object or a list."""
@@ -224,6 +249,8 @@ class FakeCluster:
             status["phase"] = "Failed" if FAILED in self.log(name) else "Succeeded"
         elif name == "uninvited" or self.pods[name] == "ended":
             status["phase"] = "Succeeded"
+        elif name in self.dies_saying or (self.fatal_greed and name == "neighbour" and "greedy" in self.pods):
+            status["phase"] = "Failed"
         elif self.exclusive and self.full(name):
             if self.holders_end:
                 self.pods.update({other: "ended" for other in self.pods if other != name})

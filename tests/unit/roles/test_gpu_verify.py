@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ from tegra_device_plugin.sharing.presets import PRESETS
 
 from tests.reports.schema import validate
 from tests.unit.roles.conftest import ROLES, Load
-from tests.unit.roles.fake_cluster import FakeCluster
+from tests.unit.roles.fake_cluster import REFUSED, FakeCluster
 
 CATALOGUE = yaml.safe_load((ROLES / "gpu_verify/vars/main.yml").read_text())["__gpu_verify_checks"]
 MEMORY_BYTES = 8 << 30
@@ -183,46 +184,154 @@ def test_shared_gpu_is_tried_with_all_replicas_at_once(
     assert report["gpu"]["replicas"] == 3
 
 
-def sell(cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], units: str) -> None:
-    """Have the plugin say what these units mean, and the node offer them."""
-    config = tmp_path / "config.yaml"
-    config.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
-    assert plugin(["config", "check", str(config)]) == 0
-    found, _ = settings.load(config, {}, {})
-    assert found.units
-    cluster.sell(capsys.readouterr().out, found.units.memory.name, found.units.memory_ids)
+Sell = Callable[[str], None]
+
+
+@pytest.fixture
+def sell(cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sell:
+    """Have the plugin say what units mean, and the node offer them."""
+
+    def offer(units: str) -> None:
+        config = tmp_path / "config.yaml"
+        config.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
+        assert plugin(["config", "check", str(config)]) == 0
+        sold = settings.load(config, {}, {})[0].units
+        assert sold
+        cluster.sell(
+            capsys.readouterr().out,
+            sold.memory.name,
+            sold.memory_ids,
+            sold.memory_total >> 20,
+            sold.context_overhead >> 20,
+        )
+
+    return offer
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_memory_in_units_is_tried_with_two_pods_and_half_of_it_each(
-    preset: str,
-    verification: Verification,
-    cluster: FakeCluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    preset: str, verification: Verification, cluster: FakeCluster, sell: Sell
 ) -> None:
-    sell(cluster, tmp_path, capsys, f"preset: {preset}, memoryTotal: 5Gi")
+    sell(f"preset: {preset}, memoryTotal: 5Gi")
     cluster.memory_bytes = 5 << 29
     report = verification.report()
     assert report["failures"] == []
     assert report["gpu"]["resource"] == cluster.resource
     assert (report["gpu"]["replicas"], report["gpu"]["limited"]) == (2, True)
+    assert report["gpu"]["memory_bytes"] == 5 << 30
     shared = checks(report)["time-slicing"]
     assert (
         f"pod1, pod2 ran at the same instant, pod3 was Pending (Insufficient {cluster.resource})"
         in (shared["evidence"][1])
     )
+    share = 2 << 10 if cluster.allocatable == 5 else 5 << 9
+    assert checks(report)["limits"]["evidence"] == [
+        f"neighbour: allocated {share * 3 // 4} of {share * 3 // 4} MiB; "
+        f"CUDA says that {share // 4} of {share} MiB are free",
+        f"greedy, whose share is {share} MiB: allocated {share} of {2 * share} MiB, then CUDA was out of "
+        f"memory; CUDA says that 0 of {share} MiB are free",
+        "neighbour still runs",
+    ]
     assert "its own share" in checks(report)["unified-memory"]["evidence"][-1]
 
 
-def test_a_single_unit_is_held_by_one_pod(
-    verification: Verification,
-    cluster: FakeCluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    sell(cluster, tmp_path, capsys, "preset: qgpu, memoryTotal: 1Gi")
+def test_a_single_unit_is_held_by_one_pod(verification: Verification, sell: Sell) -> None:
+    sell("preset: qgpu, memoryTotal: 1Gi")
     assert statuses(verification.report())["concurrency"] == "passed"
+
+
+LIMITED = "memoryTotal: 2Gi"  # a share is 1024 MiB
+
+
+def test_pods_that_try_the_limit_have_the_plugins_own_image_and_equal_shares(
+    verification: Verification, cluster: FakeCluster, sell: Sell
+) -> None:
+    sell(LIMITED)
+    verification.report()
+    for name in ("neighbour", "greedy"):
+        (container,) = cluster.manifests[name]["spec"]["containers"]
+        assert (container["image"], container["imagePullPolicy"]) == ("plugin:1", "Never")
+        assert container["resources"] == {"limits": {cluster.resource: 4}}
+
+
+def test_pods_that_tried_the_limit_leave_the_gpu_to_the_next(
+    verification: Verification, cluster: FakeCluster, sell: Sell
+) -> None:
+    sell(LIMITED)
+    report = verification.report("node", "access", "sharing")
+    assert (checks(report)["limits"]["status"], cluster.pods) == ("passed", {})
+
+
+NO_DRIVER = "tegra-device-plugin: no CUDA driver in this container"
+# A fault of a board that sells memory, and words of the reason why `limits` fails.
+GREED = [
+    ({"unlimited": True}, "greedy got 2048 MiB, expected at most its share of 1024 MiB"),
+    ({"free_mib": {"greedy": 767}}, "greedy was out of memory at 752 MiB, expected about its share of 1024"),
+    ({"free_mib": {"neighbour": 767}}, "neighbour got 752 MiB, expected the 768 MiB that it asked for"),
+    ({"fatal_greed": True}, "neighbour does not run any more since greedy was out of memory"),
+    (
+        {"dies_saying": {"neighbour": f"warning\n{NO_DRIVER}\n"}},
+        f'neighbour could not allocate (Failed): it says: "{NO_DRIVER}"',
+    ),
+    ({"dies_saying": {"greedy": ""}}, "greedy could not allocate (Failed): it says nothing"),
+    ({"mute": "greedy"}, "greedy could not allocate (Running): it says nothing"),
+]
+
+
+@pytest.mark.parametrize(("fault", "words"), GREED)
+def test_a_limit_that_is_none_or_hurts_others_fails(
+    verification: Verification, cluster: FakeCluster, sell: Sell, fault: dict[str, Any], words: str
+) -> None:
+    sell(LIMITED)
+    for name, value in fault.items():
+        setattr(cluster, name, value)
+    report = verification.report("node", "access", "sharing")
+    assert [name for name, status in statuses(report).items() if status == "failed"] == ["limits"]
+    check = checks(report)["limits"]
+    assert words in check["reason"]
+    assert check["fix"] == next(one["fix"] for one in CATALOGUE if one["id"] == "limits")
+    assert cluster.pods == {}
+
+
+def test_a_program_that_cannot_start_shows_no_limit(
+    verification: Verification, cluster: FakeCluster, sell: Sell
+) -> None:
+    sell(LIMITED)
+    verification.stage("node")
+    verification.stage("access")
+    cluster.refuses = "ErrImageNeverPull"
+    check = checks(verification.report("sharing"))["limits"]
+    assert check["status"] == "failed"
+    assert f"neighbour does not start: Pending: ErrImageNeverPull; Failed: {REFUSED}" in check["reason"]
+
+
+@pytest.mark.parametrize(("free", "status"), [(1024 - 300, "passed"), (500, "failed")])
+def test_what_contexts_are_charged_is_nobodys_memory(
+    verification: Verification, cluster: FakeCluster, sell: Sell, free: int, status: str
+) -> None:
+    sell(f"{LIMITED}, contextOverhead: 300Mi")
+    cluster.free_mib = {"greedy": free}
+    report = verification.report()
+    assert report["gpu"]["context_bytes"] == 300 << 20
+    assert checks(report)["limits"]["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("units", "half"),
+    [
+        ("memoryTotal: 1Gi, memoryUnit: 1Gi", 0),
+        ("preset: hami, memoryTotal: 100Mi", 50),
+        ("memoryTotal: 1Gi, contextOverhead: 600Mi", 0),
+    ],
+)
+def test_shares_that_are_too_small_are_not_tried(
+    verification: Verification, cluster: FakeCluster, sell: Sell, units: str, half: int
+) -> None:
+    sell(units)
+    check = checks(verification.report())["limits"]
+    assert check["status"] == "skipped"
+    assert check["reason"].endswith(f"64 MiB or more each, and half of what is sold is {half} MiB")
+    assert "neighbour" not in cluster.manifests
 
 
 # A broken board, the check that must fail, and words of its reason.

@@ -42,6 +42,7 @@ GOOD: dict[str, Any] = {
     "container_runtime": "docker",
     "flannel_backend": "vxlan",
     "strict": False,
+    "gpu_device_plugin_config": {},
     "docker": {
         "installed": True,
         "running": True,
@@ -63,6 +64,7 @@ GOOD: dict[str, Any] = {
     },
     "bundle": {"k3s_version": "v1.33.5+k3s1"},
 }
+UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}
 
 
 @pytest.fixture
@@ -142,6 +144,13 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
             "nvidia-runtime-strict-jetpack4",
             "error",
         ),
+        ({"gpu_device_plugin_config": UNITS}, "units-without-strict", "error"),
+        (
+            {"gpu_device_plugin_config": UNITS, "container_runtime": "containerd"},
+            "units-without-strict",
+            "error",
+        ),
+        ({"gpu_device_plugin_config": UNITS, "strict": True}, "nvidia-runtime-strict", "error"),
         ({"cgroup_version": 1, "bundle__k3s_version": "v1.35.2+k3s1"}, "k3s-cgroup-v1", "error"),
         ({"k3s__kubelet_arguments__cgroup-driver": "cgroupfs"}, "k3s-cgroup-driver", "error"),
         ({"bundle__k3s_version": "v1.24.2+k3s1"}, "k3s-without-docker", "error"),
@@ -185,6 +194,10 @@ def test_each_incompatibility_is_found_alone(
         {"jetpack": "4.4", "nvidia_runtime__version": "1.0.1", "docker__version": "19.03.6"},
         {"nvidia_runtime__version": "1.18.0", "strict": True},
         {"nvidia_runtime__version": None, "strict": True},
+        {"nvidia_runtime__version": "1.18.0", "strict": True, "gpu_device_plugin_config": UNITS},
+        {"gpu_device_plugin_config": {"version": "v1", "sharing": {"timeSlicing": {"replicas": 4}}}},
+        {"gpu_device_plugin_config": {"version": "v1", "sharing": None}},
+        {"gpu_device_plugin_config": None},
         {"jetpack": "7.1", "nvidia_runtime__version": "1.18.0"},
         {"jetpack": "7", "nvidia_runtime__version": "1.18.0"},
         {"jetpack": "6"},

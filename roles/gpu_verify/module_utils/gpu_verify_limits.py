@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check that GPU memory in units is limited: a greedy pod, and its neighbour that must not notice.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import re
+
+from ansible.module_utils.gpu_verify_diagnosis import plugin_pod
+from ansible.module_utils.gpu_verify_pods import NEVER_RAN, finished, pod, running, states, why
+from ansible.module_utils.gpu_verify_runner import CheckFailed, Skipped
+from ansible.module_utils.k3s_kubectl import is_true
+
+# How the image of the device plugin allocates memory by CUDA, and what it says then (plugin's cli.py).
+ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
+ALLOCATED = re.compile(r"^allocated (\d+) of \d+ MiB.*$", re.MULTILINE)
+PODS = 2
+# Percent of its share that each pod must get: on a board CUDA's contexts take something of it.
+ENOUGH = 75
+# The program allocates in steps of 16 MiB (STEP_MIB of its cuda.py): of less than four, one is too much.
+LEAST_MIB = 64
+GREEDY, NEIGHBOUR = "greedy", "neighbour"
+
+
+def ended(item):
+    """Has the pod ended, or is it gone?"""
+    return not item or finished(item)
+
+
+def ask(bench, record, name, mib, image):
+    """Have a pod with a share allocate and hold so much; return (MiB that it got, its words)."""
+    params = dict(bench.params, image=image)
+    bench.start(record, pod(name, params, [*ALLOCATE, str(mib), "--hold"]))
+    item = bench.wait(name, running, "{} running".format(name))
+    if not (is_true(item, "Ready") or finished(item)) or any(
+        state.get("reason") in NEVER_RAN for state in states(item)
+    ):
+        raise CheckFailed("{} does not start: {}".format(name, bench.story(name, item)))
+    bench.log(name, lambda text: ALLOCATED.search(text) or ended(bench.get(name)))
+    text = bench.log(name)  # again: of one that has ended meanwhile these are the last words
+    said = ALLOCATED.search(text)
+    if said is None:
+        lines = text.strip().splitlines()
+        words = 'it says: "{}"'.format(lines[-1]) if lines else "it says nothing"
+        raise CheckFailed("{} could not allocate ({}): {}".format(name, why(bench.get(name) or None), words))
+    record.note("{}: {}".format(name, said.group(0)))
+    return int(said.group(1)), said.group(0)
+
+
+def shares(gpu):
+    """Return what a pod's share of memory is, and what CUDA can have of it, in MiB."""
+    share = gpu["memory_bytes"] * (gpu["devices"] // PODS) // gpu["devices"] >> 20
+    return share, share - (gpu["context_bytes"] >> 20)
+
+
+def judge(got, share, usable):
+    """Raise CheckFailed unless the greedy one was out of memory where its share ends, in MiB."""
+    if got > share:
+        raise CheckFailed(
+            "{} got {} MiB, expected at most its share of {} MiB: nothing limits it".format(
+                GREEDY, got, share
+            )
+        )
+    if got * 100 < usable * ENOUGH:
+        raise CheckFailed(
+            "{} was out of memory at {} MiB, expected about its share of {} MiB: less is free than is "
+            "sold".format(GREEDY, got, share)
+        )
+
+
+def limits(bench, gpu, record):
+    """A pod that wants more than its share is out of memory; its neighbour has his, before and after."""
+    share, usable = shares(gpu)
+    if gpu["devices"] < PODS or usable < LEAST_MIB:
+        raise Skipped(
+            "it takes {} pods with {} MiB or more each, and half of what is sold is {} MiB".format(
+                PODS, LEAST_MIB, max(usable, 0)
+            )
+        )
+    item = plugin_pod(bench.params["node"])
+    if item is None:
+        raise CheckFailed("no pod of the device plugin is on {}".format(bench.params["node"]))
+    image = item["spec"]["containers"][0]["image"]
+    within = usable * ENOUGH // 100
+    # The neighbour first: what greed does to those who are there already is the question.
+    kept, said = ask(bench, record, NEIGHBOUR, within, image)
+    if kept < within:
+        raise CheckFailed(
+            "{} got {} MiB, expected the {} MiB that it asked for, of its share of {} MiB: less is free than "
+            "is sold".format(NEIGHBOUR, kept, within, share)
+        )
+    record.prove("{}: {}".format(NEIGHBOUR, said))
+    got, said = ask(bench, record, GREEDY, 2 * share, image)
+    record.prove("{}, whose share is {} MiB: {}".format(GREEDY, share, said))
+    judge(got, share, usable)
+    item = bench.get(NEIGHBOUR)
+    if not item or not is_true(item, "Ready"):
+        raise CheckFailed(
+            "{} does not run any more since {} was out of memory, expected it to notice nothing: {}".format(
+                NEIGHBOUR, GREEDY, why(item or None)
+            )
+        )
+    record.prove("{} still runs".format(NEIGHBOUR))
+    bench.clear()  # their image has no shell by which holders are told to end
