@@ -328,6 +328,9 @@ def test_config_check_says_what_is_sold_what_is_promised_and_what_is_not(
     assert "refused: nvidia.com/gpucores without nvidia.com/gpumem" in lines
     assert "not advertised, because it is the same memory again: nvidia.com/gpumem-percentage" in lines
     assert {line.partition(":")[0] for line in lines} >= {"promised", "not promised"}
+    assert not any("is charged" in line for line in lines)
+    lines = explained(tmp_path, capsys, "memoryTotal: 6Gi, contextOverhead: 64Mi")
+    assert "a process is charged 64Mi for its CUDA context" in lines
     lines = explained(tmp_path, capsys, "preset: qgpu, memoryTotal: 6Gi")
     assert any("in steps of 5" in line for line in lines)
     assert any("holds all of tke.cloud.tencent.com/qgpu-core and no" in line for line in lines)
