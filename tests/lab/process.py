@@ -64,33 +64,51 @@ def run(
     command wrote, when it is missing or too slow, or (unless `check` is false) when its exit status is not 0.
     """
     command = [str(arg) for arg in argv]
+    child = None
     try:
-        # In a process group of its own: Ctrl-C reaches us alone, and we end the command as a whole.
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        raise LabError(f"cannot run {command[0]}: {error.strerror}: {error.filename}") from error
-    try:
+        with _uninterrupted():
+            # In a process group of its own: Ctrl-C reaches us alone, and we end the command as a whole.
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+            )
         stdout, stderr = child.communicate(stdin, timeout)
-    except subprocess.TimeoutExpired as error:
-        said = "".join(_end(child))
-        raise LabError(f"{shlex.join(command)}: no end after {timeout:g} s\n{tail(said)}".rstrip()) from error
-    except BaseException:
-        _end(child)
+    except BaseException as error:
+        said = "".join(_end(child)) if child else ""
+        if isinstance(error, subprocess.TimeoutExpired):
+            text = f"{shlex.join(command)}: no end after {timeout:g} s\n{tail(said)}"
+            raise LabError(text.rstrip()) from error
+        if isinstance(error, FileNotFoundError) and child is None:
+            raise LabError(f"cannot run {command[0]}: {error.strerror}: {error.filename}") from error
         raise
     if check and child.returncode != 0:
         said = tail(stdout + stderr)
         raise LabError(f"{shlex.join(command)}: exit status {child.returncode}\n{said}".rstrip())
     return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C until the block is over: in the middle of a start nobody would know what to end."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield  # it never comes here
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _end(child: subprocess.Popen[str]) -> tuple[str, str]:
