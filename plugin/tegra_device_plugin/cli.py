@@ -155,12 +155,7 @@ def _add_agent(commands: Any) -> None:
         "debugfs, /dev and /var/log/pods below the host root; for evict the capability KILL and the host's "
         "pids; for burst-share a privileged container.",
     )
-    agent.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="settings of `run`, for what shares are sold as; CONFIG_FILE",
-    )
+    _add_config(agent, "settings of `run`, for what shares are sold as; CONFIG_FILE")
     for option in config.OPTIONS:
         if option.field in _AGENT_OPTIONS:
             about = "serve /metrics and /healthz there" if "metrics" in option.field else option.help

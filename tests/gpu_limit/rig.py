@@ -34,7 +34,7 @@ class Rig:
 
     def but(self, **changes: object) -> "Rig":
         """Return a rig that differs."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)  # type: ignore[arg-type]  # by name
 
     @property
     def environment(self) -> dict[str, str]:

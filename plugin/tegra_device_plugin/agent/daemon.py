@@ -22,9 +22,8 @@ from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system import log
 from tegra_device_plugin.system.hosttree import HostTree
 
-QosPolicy = Literal["best-effort", "fixed-share", "burst-share"]  # MetaX's words
-# fixed-share is known, so that whoever asks for it hears why it is not to be had.
-QOS_POLICIES: tuple[QosPolicy, ...] = ("best-effort", "fixed-share", "burst-share")
+# MetaX's words. fixed-share is known, so that whoever asks for it hears why it is not to be had.
+QosPolicy = Literal["best-effort", "fixed-share", "burst-share"]
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ class Agent:
         async with AsyncExitStack() as stack:
             if settings.metrics_address:
                 from tegra_device_plugin.agent.pages import Pages  # noqa: PLC0415 - most of a start is imports
-                from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415
+                from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415 - the same
 
                 pages = Pages(pods, guard, weights, mode=choice.mode, qos_policy=choice.policy)
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))

@@ -59,4 +59,4 @@ def shares(holders: Iterable[Holder], units: Units) -> dict[PodName, Share]:
 def pod_names(host: HostTree) -> Mapping[str, PodName]:
     """Pods of the node by uid, also those that have ended a short while ago."""
     parts = (entry.split("_") for entry in host.names(POD_LOGS))
-    return {part[2]: PodName(part[0], part[1]) for part in parts if len(part) == 3}  # noqa: PLR2004
+    return {part[2]: PodName(part[0], part[1]) for part in parts if len(part) == 3}  # noqa: PLR2004 - see POD_LOGS

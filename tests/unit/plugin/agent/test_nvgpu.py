@@ -24,12 +24,6 @@ from tests.unit.plugin.agent.nvgpu import (
 
 
 @pytest.fixture
-def driver() -> SimulatedNvgpu:
-    """A driver."""
-    return SimulatedNvgpu()
-
-
-@pytest.fixture
 def node(driver: SimulatedNvgpu) -> Iterator[ControlNode]:
     """Its control node, open."""
     with ControlNode("/dev/nvhost-sched-gpu", driver) as one:
