@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A board whose Python does not fit, or that has none, is told what to do."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs import CHECKOUT
+from tests.unit.roles.playing import play
 
 # SIMULATED: ends as Python 3.6 does with the modules of an ansible-core that is too new for it.
 OLD_PYTHON = """\
@@ -32,16 +29,7 @@ def test_board_whose_python_does_not_fit_is_told_so(tmp_path: Path, program: str
         python.chmod(0o755)
     board = f"jetson-1 ansible_connection=local ansible_become=false ansible_python_interpreter={python}"
     inventory.write_text(f"[server]\n{board}\n[k3s_cluster:children]\nserver\n")
-    run = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), f"-i{inventory}", "playbooks/preflight.yml"],
-        cwd=CHECKOUT,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    run = play(inventory, "playbooks/preflight.yml")
     said = " ".join(run.stdout.split())
     assert "jetson-1: cannot look at the board" in said
     assert words in said

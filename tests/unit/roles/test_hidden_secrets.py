@@ -15,6 +15,7 @@ import yaml
 from tests.docs import CHECKOUT
 from tests.planted import COMMAND, EXEC_START, FLAGS, PLANTED, UNIT, leaked
 from tests.unit.roles.conftest import Load
+from tests.unit.roles.playing import play
 
 PROXY = f"http://somebody:{PLANTED['proxy']}@proxy.example:3128"
 
@@ -77,23 +78,7 @@ def ansible(tmp_path: Path, path: str, playbook: Path, *arguments: str) -> subpr
     inventory.write_text(
         f"[server]\n{local} ansible_python_interpreter={sys.executable}\n[k3s_cluster:children]\nserver\n"
     )
-    return subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            f"-i{inventory}",
-            "--diff",
-            "-vvv",
-            playbook,
-            *arguments,
-        ],
-        cwd=CHECKOUT,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "PATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    return play(inventory, playbook, "--diff", "-vvv", *arguments, timeout=150, PATH=path)
 
 
 def test_preflight_tells_of_a_unit_with_secrets_but_not_the_secrets(tmp_path: Path, programs: str) -> None:

@@ -2,14 +2,12 @@
 """An engine that a role has just installed is judged before anything goes on with it."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs import CHECKOUT
+from tests.unit.roles.playing import play
 from tests.unit.roles.test_preflight import with_facts
 
 PLAYBOOK = """\
@@ -42,21 +40,8 @@ def test_engine_that_does_not_fit_is_refused_once_it_is_there(
         f"[server]\nlocalhost ansible_connection=local ansible_python_interpreter={sys.executable}\n"
     )
     given = with_facts(docker__api_version=version)
-    run = subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            f"-i{tmp_path}/inventory",
-            f"-e{json.dumps({'given': given, 'bundled': given['bundle']})}",
-            tmp_path / "play.yml",
-        ],
-        cwd=CHECKOUT,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    variables = json.dumps({"given": given, "bundled": given["bundle"]})
+    run = play(tmp_path / "inventory", tmp_path / "play.yml", f"--extra-vars={variables}")
     assert (run.returncode == 0) is not bool(told), run.stdout
     said = " ".join(run.stdout.split())
     assert [words for words in told if words not in said] == []

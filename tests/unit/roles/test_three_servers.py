@@ -5,7 +5,6 @@ Rendered only, for the lab's stand-in for K3s knows one server.
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docs import CHECKOUT
+from tests.unit.roles.playing import play
 
 SERVERS = ("jetson-1", "jetson-2", "jetson-3")
 AGENT = "jetson-4"
@@ -68,22 +67,8 @@ def run(
     }
     (directory / "inventory.yml").write_text(yaml.safe_dump(inventory))
     (directory / "play.yml").write_text(PLAYBOOK)
-    return subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            f"--inventory={directory}/inventory.yml",
-            "--limit=server,agent",
-            "--check",
-            directory / "play.yml",
-        ],
-        cwd=CHECKOUT,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    where = directory / "inventory.yml"
+    return play(where, directory / "play.yml", "--limit=server,agent", "--check")
 
 
 @pytest.fixture(scope="module")
