@@ -49,7 +49,7 @@ test: check ## check, then the playbooks and the plugin on virtual boards under 
 	$(call say,"acceptance tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not fleet and not arm64" tests
 
-scenarios: venv ## a fleet's life on virtual boards: upgrades; resets; power cuts; owners' settings (long)
+scenarios: venv ## a fleet's life on virtual boards: upgrades; resets; power cuts; owners' settings; pods of other sharing systems (long)
 	$(call say,"scenarios of a fleet's life")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m fleet tests
 

@@ -41,6 +41,18 @@ class PlaybookRun:
         """The recap by host."""
         return {match[1]: Recap(*map(int, match.groups()[1:])) for match in RECAP.finditer(self.output)}
 
+    @property
+    def why(self) -> str:
+        """What failed and in which task, then all of the output: a log that is cut short names the cause."""
+        found, task, failed = [], "", False
+        for line in self.output.splitlines():
+            if line.startswith(("TASK [", "RUNNING HANDLER [")):
+                task = line.rstrip("* ")
+            failed = line.startswith(("fatal: ", "failed: ", "[ERROR]")) or (failed and line.startswith(" "))
+            if failed:
+                found.append(line if line.startswith(" ") else f"{task}\n{line}")
+        return "\n".join([f"status {self.returncode}", *found, self.output])
+
 
 def reports_dir(lab: str) -> Path:
     """Where the reports of a lab's boards go: boards of labs that run at the same time share names."""

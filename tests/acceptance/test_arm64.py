@@ -52,7 +52,7 @@ def first_run(board: Machine) -> PlaybookRun:
 @pytest.fixture(scope="module")
 def cluster(board: Machine, first_run: PlaybookRun) -> Cluster:
     """The cluster of this board alone."""
-    assert first_run.returncode == 0, first_run.output
+    assert first_run.returncode == 0, first_run.why
     return Cluster([board])
 
 
@@ -132,6 +132,6 @@ def test_what_containers_ask_for_is_applied_where_nothing_is_clamped(
 def test_second_run_changes_and_restarts_nothing(board: Machine, cluster: Cluster) -> None:
     before = starts([board])
     second = site("--skip-tags=gpu_verify")
-    assert second.returncode == 0, second.output
+    assert second.returncode == 0, second.why
     assert second.recap[NAME].changed == 0, second.output
     assert starts([board]) == before

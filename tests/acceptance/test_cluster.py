@@ -45,7 +45,7 @@ def first_run(boards: list[Board]) -> PlaybookRun:
 @pytest.fixture(scope="module")
 def cluster(boards: list[Board], first_run: PlaybookRun) -> Cluster:
     """The cluster that the first run has made."""
-    assert first_run.returncode == 0, first_run.output
+    assert first_run.returncode == 0, first_run.why
     return Cluster(boards)
 
 
@@ -85,7 +85,7 @@ def test_device_query_and_the_scene_are_on_the_screen(first_run: PlaybookRun, cl
 def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: Cluster) -> None:
     before = starts(boards)
     second = run_playbook(LAB, "site.yml")
-    assert second.returncode == 0, second.output
+    assert second.returncode == 0, second.why
     assert {name: recap.changed for name, recap in second.recap.items()} == dict.fromkeys(NAMES, 0), (
         second.output
     )
@@ -94,7 +94,7 @@ def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: C
 
 def test_check_mode_on_a_finished_cluster_finds_nothing_to_change(cluster: Cluster) -> None:
     check = run_playbook(LAB, "site.yml", "--check", "--diff")
-    assert check.returncode == 0, check.output
+    assert check.returncode == 0, check.why
     assert {name: recap.changed for name, recap in check.recap.items()} == dict.fromkeys(NAMES, 0), (
         check.output
     )
@@ -104,7 +104,7 @@ def _status(directory: Path) -> list[dict[str, Any]]:
     """What status.yml says of each node; it must have changed nothing."""
     file = directory / "status.json"
     run = run_playbook(LAB, "status.yml", f"--extra-vars=gpu_status_file={file}")
-    assert run.returncode == 0, run.output
+    assert run.returncode == 0, run.why
     assert all(recap.changed == 0 for recap in run.recap.values())
     found: list[dict[str, Any]] = json.loads(file.read_text())["nodes"]
     assert all(node["name"] in run.output for node in found)

@@ -66,7 +66,7 @@ def site(*arguments: str) -> PlaybookRun:
 
 def test_one_run_serves_and_proves_the_gpus(boards: list[Board]) -> None:
     run = site()
-    assert run.returncode == 0, run.output
+    assert run.returncode == 0, run.why
     assert Cluster(boards).allocatable() == {each.name: 1 for each in boards}
 
 
@@ -129,7 +129,7 @@ def test_a_kubelet_that_is_restarted_has_the_gpu_again(boards: list[Board]) -> N
 
 def test_a_second_run_changes_nothing(boards: list[Board]) -> None:
     again = site()
-    assert again.returncode == 0, again.output
+    assert again.returncode == 0, again.why
     assert {each.name: again.recap[each.name].changed for each in boards} == {
         each.name: 0 for each in boards
     }, again.output
@@ -146,7 +146,7 @@ def test_strict_mode_keeps_the_gpu_from_a_pod_that_has_not_asked(one: Board, boa
     for each in boards:
         board.set_toolkit(each, "1.18.0")
     run = site("--extra-vars=nvidia_docker_strict=true")
-    assert run.returncode == 0, run.output
+    assert run.returncode == 0, run.why
     assert "uninvited passed" in " ".join(run.output.split())
     assert "= false  # jetson-k3s: strict" in one.exec("cat", "/etc/nvidia-container-runtime/config.toml")
     assert not one.exec("cat", "/etc/docker/daemon.json", check=False), "Docker is left as it is"

@@ -198,7 +198,7 @@ def test_wrong_token_is_refused_by_the_running_server(
     boards: list[Board], bare: Board, tmp_path: Path
 ) -> None:
     server = run_playbook(LAB, "site.yml", "--limit=jetson-1")
-    assert server.returncode == 0, server.output
+    assert server.returncode == 0, server.why
     before = state(bare)
     secrets = tmp_path / "secrets.yml"
     secrets.write_text(f"k3s_token: {WRONG_TOKEN}\n")

@@ -87,7 +87,7 @@ def test_full_disk_is_named_and_the_server_has_got_over_its_power_cut(boards: li
 
 def test_same_command_then_succeeds(boards: list[Board]) -> None:
     run = site()
-    assert run.returncode == 0, run.output
+    assert run.returncode == 0, run.why
     assert Cluster(boards).allocatable() == {one.name: 1 for one in boards}
 
 
@@ -97,5 +97,5 @@ def test_token_that_the_server_does_not_take_any_more_is_replaced(boards: list[B
     agent.exec("systemctl", "restart", "k3s-agent", check=False)
     assert agent.exec("systemctl", "is-active", "k3s-agent", check=False) != "active"
     run = site()
-    assert run.returncode == 0, run.output
+    assert run.returncode == 0, run.why
     assert agent.exec("systemctl", "is-active", "k3s-agent") == "active"

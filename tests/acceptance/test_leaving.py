@@ -22,7 +22,7 @@ def boards() -> Iterator[list[Board]]:
     try:
         up = lab.up(LAB, ("agxorin-jp6", "orinnano-jp6"))
         first = run_playbook(LAB, "site.yml")
-        assert first.returncode == 0, first.output
+        assert first.returncode == 0, first.why
         yield up
     finally:
         lab.down(LAB)
@@ -31,7 +31,7 @@ def boards() -> Iterator[list[Board]]:
 def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Board]) -> None:
     server, agent = boards
     run = run_playbook(LAB, "reset.yml", f"--limit={agent.name}")
-    assert run.returncode == 0, run.output
+    assert run.returncode == 0, run.why
     assert set(Cluster(boards).allocatable()) == {server.name}
     secrets = Cluster(boards).kubectl("--namespace=kube-system", "get", "secrets", "--output=name")
     assert f"{agent.name}.node-password" not in secrets
@@ -50,10 +50,10 @@ def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Boar
 def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> None:
     server, agent = boards
     joined = run_playbook(LAB, "site.yml")
-    assert joined.returncode == 0, joined.output
+    assert joined.returncode == 0, joined.why
     # What a new card has not: the password by which the server knows the old board.
     reset = run_playbook(LAB, "reset.yml", f"--limit={agent.name}", "--extra-vars=k3s_reset_leave=false")
-    assert reset.returncode == 0, reset.output
+    assert reset.returncode == 0, reset.why
     agent.exec("rm", "/etc/rancher/node/password")
 
     refused = run_playbook(LAB, "site.yml")
@@ -63,7 +63,7 @@ def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> No
     forgotten = run_playbook(LAB, "forget.yml", f"--limit={agent.name}")
     assert forgotten.recap[agent.name].changed == 1, forgotten.output
     taken = run_playbook(LAB, "site.yml")
-    assert taken.returncode == 0, taken.output
+    assert taken.returncode == 0, taken.why
     assert Cluster(boards).allocatable() == {server.name: 1, agent.name: 1}
 
 

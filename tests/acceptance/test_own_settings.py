@@ -85,7 +85,7 @@ def run(board: Board, docker_process: str, tmp_path_factory: pytest.TempPathFact
     variables = tmp_path_factory.mktemp("vars") / "token.yml"
     variables.write_text(TOKENS)
     result = run_playbook(LAB, "site.yml", f"--extra-vars=@{variables}", "--diff", "-vvv")
-    assert result.returncode == 0, result.output
+    assert result.returncode == 0, result.why
     return result
 
 
@@ -136,7 +136,7 @@ def test_second_run_with_the_same_tokens_changes_nothing(
     variables = tmp_path / "token.yml"
     variables.write_text(TOKENS)
     second = run_playbook(LAB, "site.yml", f"--extra-vars=@{variables}")
-    assert second.returncode == 0, second.output
+    assert second.returncode == 0, second.why
     assert second.recap["jetson-1"].changed == 0, second.output
 
 
@@ -205,7 +205,7 @@ def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, ru
     changed = []
     for _ in range(2):
         result = run_playbook(LAB, "jtop.yml")
-        assert result.returncode == 0, result.output
+        assert result.returncode == 0, result.why
         changed.append(result.recap["jetson-1"].changed > 0)
         if changed == [True]:
             process = board.exec("systemctl", "show", "--property=MainPID", "jtop")
@@ -228,7 +228,7 @@ def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookR
     index_bundle()
     for playbook in ("jtop.yml", "site.yml"):
         result = run_playbook(LAB, playbook)
-        assert result.returncode == 0, result.output
+        assert result.returncode == 0, result.why
     cluster = Cluster([board])
     pod = str(cluster.plugin_pod("jetson-1"))
 
@@ -240,7 +240,7 @@ def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookR
     board.exec("systemctl", "kill", "--signal=KILL", "jtop")
     wait_until(lambda: heard() == 2, "the plugin hears the next one", 120)
     gone = run_playbook(LAB, "jtop.yml", "--extra-vars=jtop_state=absent")
-    assert gone.returncode == 0, gone.output
+    assert gone.returncode == 0, gone.why
 
 
 @pytest.mark.usefixtures("_jtop_bundle")
@@ -272,13 +272,13 @@ def test_power_mode_and_clocks_are_set_once_and_given_back(powered: Board) -> No
     changed = []
     for _ in range(2):
         result = run_playbook(LAB, "power_mode.yml", *wanted)
-        assert result.returncode == 0, result.output
+        assert result.returncode == 0, result.why
         changed.append(result.recap["jetson-1"].changed > 0)
     assert changed == [True, False]
     assert powered.exec("cat", "/var/lib/nvpmodel/simulated").strip() == "3"
     assert powered.exec("ls", "/run/simulated-clocks-locked")
     back = run_playbook(LAB, "power_mode.yml", wanted[0])
-    assert back.returncode == 0, back.output
+    assert back.returncode == 0, back.why
     assert powered.exec("ls", "/run/simulated-clocks-locked", check=False).strip() == ""
 
 
@@ -310,7 +310,7 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
         result = run_playbook(LAB, "power_mode.yml", *allowed, on_line=at_reboot)
     for thread in threads:
         thread.result()
-    assert result.returncode == 0, result.output
+    assert result.returncode == 0, result.why
     assert powered.exec("cat", "/var/lib/nvpmodel/simulated").strip() == "2"
     after = powered.exec(*boot)
     assert after != before
@@ -327,7 +327,7 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
 def test_reset_gives_docker_its_owners_settings_back(board: Board, run: PlaybookRun) -> None:
     again = ("reset.yml", "--extra-vars=k3s_reset_docker=true")
     reset = run_playbook(LAB, *again)
-    assert reset.returncode == 0, reset.output
+    assert reset.returncode == 0, reset.why
     assert json.loads(board.exec("cat", "/etc/docker/daemon.json")) == OWN
     assert board.exec("docker", "info", "--format={{.DefaultRuntime}}").strip() == "runc"
     assert "nvidia" not in board.exec("docker", "info", "--format={{.Runtimes}}")

@@ -31,7 +31,7 @@ def boards() -> Iterator[list[Board]]:
         up = lab.up(LAB, ("agxorin-jp6", "orinnano-jp6"))
         bundle.write(inventory.bundle_path(LAB).with_name("newer"), version_suffix="2")
         first = run_playbook(LAB, "site.yml")
-        assert first.returncode == 0, first.output
+        assert first.returncode == 0, first.why
         yield up
     finally:
         lab.down(LAB)
@@ -77,7 +77,7 @@ def test_board_that_is_off_holds_up_no_other(boards: list[Board]) -> None:
 
 def test_same_command_then_finishes_the_upgrade(boards: list[Board]) -> None:
     run = upgrade()
-    assert run.returncode == 0, run.output
+    assert run.returncode == 0, run.why
     assert [version(one) for one in boards] == [NEW, NEW]
     cluster = Cluster(boards)
     assert cluster.allocatable() == {one.name: 1 for one in boards}

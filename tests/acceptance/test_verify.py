@@ -65,7 +65,7 @@ def one() -> Iterator[Board]:
 def cluster(one: Board) -> Cluster:
     """The cluster of this board alone."""
     run = run_playbook(LAB, "site.yml")
-    assert run.returncode == 0, run.output
+    assert run.returncode == 0, run.why
     return Cluster([one])
 
 

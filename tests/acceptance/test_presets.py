@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods written for another system of sharing run as they are.
+
+The real kubelet, plugin and limit library; the GPU's driver is simulated. One board is provisioned once; each
+preset is then given to the plugin through its ConfigMap.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.sharing import POD_SECONDS, ask, configure, said, sell_units
+from tests.lab import lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "presets"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One board whose GPU is sold in units."""
+    lab.down(LAB)
+    try:
+        (board,) = lab.up(LAB, ["agxorin-jp6"])
+        run = sell_units(LAB, board)
+        assert run.returncode == 0, run.why
+        yield Cluster([board])
+    finally:
+        lab.down(LAB)
+
+
+@dataclass(frozen=True)
+class System:
+    """Another system's names, as its own examples use them: what two pods ask for that just fit together.
+
+    `limit` is the first one's, in MiB; `env` what it finds in its environment.
+    """
+
+    preset: str
+    first: dict[str, int]
+    second: dict[str, int]
+    limit: int
+    env: dict[str, str]
+
+
+TOTAL_MIB = 6144
+SYSTEMS = (
+    System(
+        "hami",
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 60},
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 40},
+        3000,
+        {"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "NVIDIA_GPU_MEMORY_LIMIT": "3000"},
+    ),
+    System(
+        "elastic",
+        {"elasticgpu.io/gpu-core": 60, "elasticgpu.io/gpu-memory": 3072},
+        {"elasticgpu.io/gpu-core": 40, "elasticgpu.io/gpu-memory": 3072},
+        3072,
+        {},
+    ),
+    System(
+        "qgpu",
+        {"tke.cloud.tencent.com/qgpu-core": 60, "tke.cloud.tencent.com/qgpu-memory": 3},
+        {"tke.cloud.tencent.com/qgpu-core": 40, "tke.cloud.tencent.com/qgpu-memory": 3},
+        3072,
+        {},
+    ),
+    System(
+        "vcuda",
+        {"tencent.com/vcuda-core": 60, "tencent.com/vcuda-memory": 12},
+        {"tencent.com/vcuda-core": 40, "tencent.com/vcuda-memory": 12},
+        3072,
+        {},
+    ),
+    System(
+        "gpushare",
+        {"aliyun.com/gpu-mem": 4},
+        {"aliyun.com/gpu-mem": 2},
+        4096,
+        {"ALIYUN_COM_GPU_MEM_CONTAINER": "4", "ALIYUN_COM_GPU_MEM_DEV": "6"},
+    ),
+    System(
+        "koordinator",
+        {"koordinator.sh/gpu-core": 60, "koordinator.sh/gpu-memory-ratio": 60},
+        {"koordinator.sh/gpu-core": 40, "koordinator.sh/gpu-memory-ratio": 40},
+        3686,
+        {},
+    ),
+)
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: str(system.preset))
+def test_pods_of_another_system_run_as_they_are(cluster: Cluster, system: System) -> None:
+    units = {"preset": system.preset, "memoryTotal": f"{TOTAL_MIB}Mi"}
+    configure(cluster, {"version": "v1", "sharing": {"units": units}})
+    name = cluster.boards[0].name
+    for resource in system.first:
+        wait_until(lambda each=resource: cluster.allocatable(each)[name] > 0, resource, POD_SECONDS)  # type: ignore[misc]
+    ask(cluster, "first", TOTAL_MIB, system.first)
+    ask(cluster, "second", 64, system.second)
+    line = said(cluster, "first")
+    assert f"allocated {system.limit // 16 * 16} of {TOTAL_MIB} MiB, then CUDA was out of memory" in line
+    assert f"of {system.limit} MiB are free" in line
+    assert said(cluster, "second").startswith("allocated 64 of 64 MiB;")
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    env = json.loads(cluster.kubectl("exec", "first", "--", "python3.11", "-c", show))
+    assert env.items() >= system.env.items()
+    # Nothing is left for a third one.
+    ask(cluster, "third", 64, system.second)
+    wait_until(lambda: "Insufficient" in cluster.unschedulable("third"), "the third waits", POD_SECONDS)
+    cluster.kubectl("delete", "pod", "first", "second", "third")
+
+
+def test_a_share_that_a_system_does_not_have_is_refused_with_the_reason(cluster: Cluster) -> None:
+    units = {"preset": "qgpu", "memoryTotal": "2Gi"}
+    configure(cluster, {"version": "v1", "sharing": {"units": units}})
+    core, memory = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
+    wait_until(lambda: cluster.allocatable(core)[cluster.boards[0].name] == 100, core, POD_SECONDS)
+    ask(cluster, "odd", 64, {core: 7, memory: 1})
+    wait_until(lambda: cluster.phase("odd") == "Failed", "it is not admitted", POD_SECONDS)
+    message = json.loads(cluster.kubectl("get", "pod", "odd", "--output=json"))["status"]["message"]
+    assert "7 asked for, but it is given in steps of 5: ask for 5 or 10" in message
+    cluster.kubectl("delete", "pod", "odd")
