@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +121,18 @@ def _parser() -> argparse.ArgumentParser:
     allocate.add_argument("mib", type=_positive, metavar="MIB", help="how much, in MiB")
     allocate.add_argument("--hold", action="store_true", help="keep it until SIGTERM or SIGINT")
     allocate.set_defaults(command=_allocate)
+
+    simulate = commands.add_parser(
+        "simulate",
+        help="let a node of a cluster without boards advertise a GPU that it does not have",
+        epilog="For trying manifests: the scheduler counts what is simulated, and containers get nothing for "
+        "it. It uses kubectl and its current context, and is refused beside a real device plugin. A kubelet "
+        "that starts again forgets it.",
+    )
+    simulate.add_argument("node", metavar="NODE", help="the node's name, as kubectl has it")
+    _add_config(simulate, "settings of `run`: what to advertise (default: 1 nvidia.com/gpu); CONFIG_FILE")
+    simulate.add_argument("--remove", action="store_true", help="take back what the node simulates")
+    simulate.set_defaults(command=_simulate)
 
     files = commands.add_parser("config", help="look at configuration files")
     check = files.add_subparsers(required=True, metavar="COMMAND").add_parser(
@@ -355,17 +367,31 @@ def _allocate(options: argparse.Namespace) -> int:
     return EXIT_OK if allocated == options.mib else EXIT_FAILED
 
 
+def _simulate(options: argparse.Namespace) -> int:
+    from tegra_device_plugin import simulation
+
+    if options.remove:
+        names = simulation.withdraw(options.node)
+        _say(f"{options.node}: taken back: {', '.join(names) or 'nothing, as nothing is simulated there'}")
+        return EXIT_OK
+    settings, _ = config.load(_config_file(options), os.environ, {})
+    simulation.advertise(options.node, settings.counts)
+    _say(f"{options.node}: simulated: {_counted(settings.counts)}; no container gets a GPU for them")
+    return EXIT_OK
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in counts.items())
+
+
 def _config_check(options: argparse.Namespace) -> int:
     settings, notes = config.load(options.file, {}, {})
     sharing = settings.sharing
+    _say(f"{options.file}: good: {_counted(settings.counts)}")
     if settings.units:
         from tegra_device_plugin.sharing import units
 
-        counts = units.counts(settings.units)
-        _say(f"{options.file}: good: {', '.join(f'{count} x {name}' for name, count in counts.items())}")
         _say("\n".join(units.promises(settings.units)))
-    else:
-        _say(f"{options.file}: good: {sharing.replicas} x {settings.resource}")
     if sharing.replicas > 1:
         limit = "one per container" if sharing.fail_requests_greater_than_one else "any number per container"
         _say(f"the GPU is shared by time-slicing, {limit}; memory is not divided")

@@ -76,6 +76,11 @@ class Settings:
         """All that is advertised, in order."""
         return self.units.resources if self.units else (self.resource,)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many devices of each resource a node advertises."""
+        return self.units.counts if self.units else {self.resource: self.sharing.replicas}
+
     def same_places(self, other: Settings) -> bool:
         """Tell whether `other` can take over without giving up a socket or looking at another host."""
         return (self.host_root, self.device_plugin_dir, self.metrics_address) == (

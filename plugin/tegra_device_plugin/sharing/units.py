@@ -78,6 +78,15 @@ class Units:
         return Preset(self.memory, self.core, self.count).names
 
     @property
+    def counts(self) -> dict[str, int]:
+        """How many ids each resource has."""
+        found = {self.core.name: PERCENT} if self.core else {}
+        found[self.memory.name] = self.memory_ids
+        if self.count:
+            found[self.count.name] = self.count.ids
+        return found
+
+    @property
     def memory_unit(self) -> str:
         """The size of a unit, as a quantity; `1percent` of the total if it is that."""
         return render(self.memory_total // self.memory_ids) if self.memory.units else "1percent"
@@ -90,15 +99,6 @@ class Units:
         """Give what a container with so many units finds in its environment, as its system has it."""
         known = {"mib": self.memory_bytes(ids) // MIB, "units": ids, "total": self.memory_ids}
         return tuple((name, text.format_map(known)) for name, text in self.memory.env)
-
-
-def counts(units: Units) -> dict[str, int]:
-    """Give how many ids each resource has."""
-    found = {units.core.name: PERCENT} if units.core else {}
-    found[units.memory.name] = units.memory_ids
-    if units.count:
-        found[units.count.name] = units.count.ids
-    return found
 
 
 def promises(units: Units) -> list[str]:

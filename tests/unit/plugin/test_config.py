@@ -22,7 +22,7 @@ from tegra_device_plugin.config.settings import (
     load,
     resource_name,
 )
-from tegra_device_plugin.sharing.units import counts, most_ids
+from tegra_device_plugin.sharing.units import most_ids
 
 NVIDIA = """
 version: v1
@@ -479,5 +479,5 @@ def test_any_file_gives_settings_that_can_be_used_or_problems_of_a_line_each(
         assert 1 <= chosen.sharing.replicas <= MAX_REPLICAS
         if units := chosen.units:
             assert chosen.sharing.replicas == 1
-            assert all(0 < count <= most_ids("m") for count in counts(units).values())
+            assert all(0 < count <= most_ids("m") for count in units.counts.values())
             assert units.memory_bytes(units.memory_ids) == units.memory_total

@@ -16,7 +16,7 @@ from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet.server import device_list
 from tegra_device_plugin.sharing.offer import Mount, Offer, RefusedRequestError, make_offers
 from tegra_device_plugin.sharing.presets import PRESETS
-from tegra_device_plugin.sharing.units import Numbered, counts, lowest, most_ids
+from tegra_device_plugin.sharing.units import Numbered, lowest, most_ids
 
 GOOD = Verdict(True, "ok", "")
 KUBELET_BYTES = 4 * 1024 * 1024
@@ -87,7 +87,7 @@ def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_p
     resources, env = SOLD[preset]
     settings = read(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
     assert settings.units
-    assert counts(settings.units) == resources
+    assert settings.counts == resources
     assert settings.resources == tuple(resources)
     found = {offer.resource: offer for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")}
     assert {name: len(offer.ids) for name, offer in found.items()} == resources
@@ -272,7 +272,7 @@ def test_names_unit_and_overhead_are_ones_own_without_preset(tmp_path: Path) -> 
         "memoryTotal: 1Gi, contextOverhead: 30Mi",
     ).units
     assert units
-    assert counts(units) == {"a.b/core": 100, "a.b/mem": 16}
+    assert units.counts == {"a.b/core": 100, "a.b/mem": 16}
     assert (units.context_overhead, units.memory_unit) == (30 << 20, "64Mi")
 
 
