@@ -46,8 +46,15 @@ def cluster(board: Board) -> Cluster:
     return Cluster([board])
 
 
-def test_units_that_anybody_could_pass_by_are_refused_before_anything_is_touched(board: Board) -> None:
-    for settings, finding in ((UNITS, "units-without-strict"), (UNITS | STRICT, "nvidia-runtime-strict")):
+def test_units_that_promise_too_much_are_refused_before_anything_is_touched(board: Board) -> None:
+    too_much = {
+        "gpu_device_plugin_config": {"version": "v1", "sharing": {"units": {"memoryTotal": "9999Gi"}}}
+    }
+    for settings, finding in (
+        (UNITS, "units-without-strict"),
+        (UNITS | STRICT, "nvidia-runtime-strict"),
+        (too_much, "units-memory"),
+    ):
         run = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(settings)}")
         assert run.returncode != 0
         assert f"[error] {finding}" in run.output
@@ -59,6 +66,10 @@ def test_one_run_sells_and_proves_the_units(board: Board, cluster: Cluster) -> N
     assert run.returncode == 0, run.why
     name = cluster.boards[0].name
     assert (cluster.allocatable(CORE), cluster.allocatable(MEMORY)) == ({name: 100}, {name: 8})
+    (node,) = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
+    capacity, allocatable = (node["status"][key]["memory"] for key in ("capacity", "allocatable"))
+    assert int(capacity.removesuffix("Ki")) - int(allocatable.removesuffix("Ki")) == 2 << 20
+    assert node["metadata"]["labels"]["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == "false"
     report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())
     assert (report["gpu"]["resource"], report["gpu"]["limited"]) == (MEMORY, True)
     assert {check["id"]: check["status"] for check in report["checks"]} == {

@@ -53,6 +53,7 @@ class Catalogue:
     modules: Mapping[str, str]
     jetpack: Mapping[str, str]
     cuda: Mapping[str, str]
+    gpu_memory_cgroup_charged: Mapping[str, str]
 
 
 @functools.cache
@@ -74,6 +75,7 @@ def load() -> Catalogue:
         modules=tables["modules"],
         jetpack=tables["jetpack"],
         cuda=tables["cuda"],
+        gpu_memory_cgroup_charged=tables["gpu_memory_cgroup_charged"],
     )
 
 

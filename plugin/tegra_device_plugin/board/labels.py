@@ -53,6 +53,8 @@ def node_labels(
         "jetpack": board.jetpack,
         "power-mode": power_mode,
         "unified-memory": "true",
+        "gpu-memory.cgroup-charged": _of_release(catalogue.load().gpu_memory_cgroup_charged, board.l4t)
+        or "unknown",
         "gpu-memory-unit": memory_unit,
         "gpu-share": gpu_share,
     }
@@ -86,7 +88,7 @@ def _gpu_labels(detection: Detection, replicas: int | None, renamed: bool) -> di
         found["gpu.family"] = chip.family
         found["gpu.product"] = chip.product + ("-SHARED" if shared and not renamed else "")
         found["gpu.compute.major"], found["gpu.compute.minor"] = major, minor
-    cuda = _cuda(board.l4t)
+    cuda = _of_release(catalogue.load().cuda, board.l4t)
     if cuda:
         major, minor = cuda.split(".")
         found["cuda.runtime.major"] = found["cuda.runtime-version.major"] = major
@@ -95,8 +97,7 @@ def _gpu_labels(detection: Detection, replicas: int | None, renamed: bool) -> di
     return found
 
 
-def _cuda(l4t: str | None) -> str | None:
-    table = catalogue.load().cuda
+def _of_release(table: Mapping[str, str], l4t: str | None) -> str | None:
     release = catalogue.nearest(table, l4t) if l4t else None
     return table[release] if release else None
 

@@ -24,7 +24,8 @@ def configuration(
     """K3s' configuration for one board.
 
     `board`: `role` ('server' or 'agent'), `first` (does it start the cluster), `servers` (their number),
-    `node` (its name), `address` (as in its TLS name), `container_runtime`, `pause_image` (None for K3s' own).
+    `node` (its name), `address` (as in its TLS name), `container_runtime`, `pause_image` (None for K3s' own),
+    `reserved_memory` (a quantity that pods do not get; empty: none).
     """
     config: dict[str, Any] = {"node-name": board["node"]}
     if board["container_runtime"] == "docker":
@@ -42,6 +43,9 @@ def configuration(
         config["server"] = server_url
     if token_file:
         config["token-file"] = token_file
+    if board["reserved_memory"]:
+        # With the plus K3s adds it to the arguments in the owner's files, instead of replacing them.
+        config["kubelet-arg+"] = [f"system-reserved=memory={board['reserved_memory']}"]
     return config
 
 

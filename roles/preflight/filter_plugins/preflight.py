@@ -273,6 +273,31 @@ def apart(one: tuple[float, float], other: tuple[float, float] = (0, 0)) -> floa
     return max(one[0] - other[1], other[0] - one[1], 0)
 
 
+QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([mkKMGTPE]?)(i?)")
+POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+
+
+def quantity(text: str) -> float | None:
+    """Bytes of a Kubernetes quantity (apimachinery, pkg/api/resource/quantity.go), None for another text."""
+    match = QUANTITY.fullmatch(text)
+    if match is None:
+        return None
+    number, suffix, binary = match.groups()
+    if suffix == "m":
+        return None if binary else float(number) / 1000
+    return float(number) * (1024 if binary else 1000) ** POWERS[suffix]
+
+
+def memory_left(total: int, sold: str, requests: str) -> int | None:
+    """Bytes of `total` that are neither `sold` (a quantity) nor in the pods' `requests` (quantities).
+
+    None where nothing is sold. What is no quantity is refused by others, and counts as nothing here.
+    """
+    if not sold:
+        return None
+    return round(total - sum(quantity(text) or 0 for text in [sold, *requests.split()]))
+
+
 def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: float) -> list[Finding]:
     """Is the board's clock that of the controller, and that of its server?
 
@@ -456,6 +481,7 @@ class FilterModule:
             "preflight_rules": findings_of_rules,
             "preflight_kernel_rules": rules_of_kernel,
             "preflight_clock": findings_of_clock,
+            "preflight_memory_left": memory_left,
             "preflight_disks": findings_of_disks,
             "preflight_groups": findings_of_groups,
             "preflight_token_strength": findings_of_token_strength,

@@ -39,6 +39,6 @@ def test_releases_stand_from_the_oldest_to_the_newest() -> None:
     assert list(TABLES.jetpack) == sorted(TABLES.jetpack, key=catalogue.version)
 
 
-@pytest.mark.parametrize("key", [*TABLES.jetpack, *TABLES.cuda])
+@pytest.mark.parametrize("key", [*TABLES.jetpack, *TABLES.cuda, *TABLES.gpu_memory_cgroup_charged])
 def test_releases_are_written_in_full(key: str) -> None:
     assert ".".join(map(str, catalogue.version(key))) == key

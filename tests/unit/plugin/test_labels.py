@@ -3,6 +3,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def orin(tmp_path: Path) -> Path:
 def test_all_labels_of_one_board(orin: Path) -> None:
     assert node_labels(detect(orin), power_mode="MAXN_SUPER") == {
         "jetson-k3s.github.io/chip": "GA10B",
+        "jetson-k3s.github.io/gpu-memory.cgroup-charged": "false",
         "jetson-k3s.github.io/jetpack": "6.2",
         "jetson-k3s.github.io/l4t": "36.4.3",
         "jetson-k3s.github.io/module": "Jetson-Orin-Nano-8GB",
@@ -52,6 +54,32 @@ def test_all_labels_of_one_board(orin: Path) -> None:
         "nvidia.com/mig.capable": "false",
         "nvidia.com/mps.capable": "false",
     }
+
+
+@pytest.mark.parametrize(
+    ("board", "told"),
+    [
+        ("nano-jp4", "false"),
+        ("xaviernx-jp5", "false"),
+        ("orinnano-jp6", "false"),  # 36.4.3, the last whose source was read
+        ("thor5000-jp70", "unknown"),
+    ],
+)
+def test_does_a_containers_memory_limit_count_its_gpu_memory(board: str, told: str, tmp_path: Path) -> None:
+    build(BOARDS[board], tmp_path)
+    assert node_labels(detect(tmp_path))["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == told
+
+
+@pytest.mark.parametrize(
+    ("release", "told"),
+    [("35.3.1", "false"), ("35.5.0", "unknown"), ("36.4.7", "unknown"), (None, "unknown")],
+)
+def test_a_release_whose_driver_nobody_has_read_is_unknown(
+    release: str | None, told: str, orin: Path
+) -> None:
+    detection = detect(orin)
+    other = replace(detection, board=replace(detection.board, l4t=release))
+    assert node_labels(other)["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == told
 
 
 @every_board

@@ -27,6 +27,7 @@ def board(**changes: Any) -> dict[str, Any]:
         "address": "10.0.0.1",
         "container_runtime": "docker",
         "pause_image": "pause:1",
+        "reserved_memory": "",
     } | changes
 
 
@@ -37,6 +38,15 @@ def test_single_server_needs_no_token_and_no_etcd(module: ModuleType) -> None:
         "pause-image": "pause:1",
         "tls-san": ["10.0.0.1"],
     }
+
+
+@pytest.mark.parametrize("role", ["server", "agent"])
+def test_what_the_gpus_units_sell_is_added_to_the_owners_kubelet_arguments(
+    module: ModuleType, role: str
+) -> None:
+    config = module.configuration(board(role=role, reserved_memory="2Gi"), server_url=URL)
+    assert config["kubelet-arg+"] == ["system-reserved=memory=2Gi"]
+    assert "kubelet-arg" not in config
 
 
 def test_three_servers_share_an_embedded_etcd(module: ModuleType) -> None:

@@ -84,6 +84,23 @@ def with_facts(**changes: Any) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.parametrize(
+    ("sold", "requests", "left"),
+    [
+        ("", "1Gi", None),
+        ("2Gi", "", 2 << 30),
+        ("2Gi", "70Mi 170Mi 1G", (2 << 30) - (240 << 20) - 10**9),
+        ("2Gi", "1500m 128974848 0.5Gi", (2 << 30) - 2 - 128974848 - (1 << 29)),
+        ("5Gi", "", -(1 << 30)),
+        ("much", "5Mim", 4 << 30),  # refused elsewhere
+    ],
+)
+def test_memory_that_is_neither_sold_nor_asked_for(
+    module: ModuleType, sold: str, requests: str, left: int | None
+) -> None:
+    assert module.memory_left(4 << 30, sold, requests) == left
+
+
 def test_no_entry_of_the_matrix_has_a_key_that_nobody_reads() -> None:
     common = {"level", "when", "fix", "reference"}
     assert {key for rule in RULES for key in rule} == common | {"id", "require", "found", "expected"}
@@ -151,6 +168,8 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
             "error",
         ),
         ({"gpu_device_plugin_config": UNITS, "strict": True}, "nvidia-runtime-strict", "error"),
+        ({"memory_left_bytes": -1}, "units-memory", "error"),
+        ({"memory_left_bytes": 1_700_000_000}, "units-memory-low", "warning"),
         ({"cgroup_version": 1, "bundle__k3s_version": "v1.35.2+k3s1"}, "k3s-cgroup-v1", "error"),
         ({"k3s__kubelet_arguments__cgroup-driver": "cgroupfs"}, "k3s-cgroup-driver", "error"),
         ({"bundle__k3s_version": "v1.24.2+k3s1"}, "k3s-without-docker", "error"),
