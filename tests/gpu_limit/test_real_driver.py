@@ -2,6 +2,7 @@
 """NVIDIA's real libcuda, as Debian has it: what it answers, with the library preloaded and without.
 
 No GPU is needed for that: cuInit fails, but functions are found before it. Nothing is allocated here.
+Of releases that Debian does not have, there is a SIMULATED driver with all functions of NVIDIA's cuda.h.
 """
 
 import json
@@ -14,11 +15,28 @@ from typing import Any
 import pytest
 
 from images.arm64 import compiler, gpu_limit
+from tests.gpu_limit import headers
 from tests.gpu_limit.archives import known, unpacked
 from tests.lab.process import run
 
 # When a function got another variant, as cuda.h writes versions.
-VERSIONS = (2000, 3020, 4000, 6050, 9000, 10020, 11000, 11020, 11030, 11040, 12000, 12020, 12030, 12040)
+VERSIONS = (
+    2000,
+    3020,
+    4000,
+    6050,
+    9000,
+    10020,
+    11000,
+    11020,
+    11030,
+    11040,
+    12000,
+    12020,
+    12030,
+    12040,
+    13000,
+)
 # 0: legacy by default; 1: legacy; 2: a default stream for each thread.
 FLAGS = (0, 1, 2)
 
@@ -52,10 +70,13 @@ json.dump(answer, sys.stdout)
 """
 
 
-@pytest.fixture(params=known("driver"))
-def libcuda(request: pytest.FixtureRequest) -> Path:
+@pytest.fixture(params=[*known("driver"), *(f"simulated {release}" for release in known("runtime"))])
+def libcuda(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The driver's file."""
-    (found,) = unpacked("driver", request.param).rglob("libcuda.so.*.*.*")
+    simulated, release = "simulated" in request.param, request.param.rpartition(" ")[2]
+    if simulated:
+        return headers.stub(release, tmp_path)
+    (found,) = unpacked("driver", release).rglob("libcuda.so.*.*.*")
     return found
 
 
@@ -89,3 +110,65 @@ def test_only_the_wrapped_functions_are_others(libcuda: Path) -> None:
     }
     # No GPU here, and no word about it from the library.
     assert (after["init"], after["alloc"]) == (before["init"], before["alloc"])
+
+
+RUNTIME = """
+import ctypes, json, sys
+runtime = ctypes.CDLL(sys.argv[1])
+count, free, total, pointer = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_void_p()
+print(json.dumps([
+    runtime.cudaGetDeviceCount(ctypes.byref(count)),
+    runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)),
+    runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)),
+    runtime.cudaDeviceReset(),
+]))
+"""
+STATIC = """
+#include <stdio.h>
+int cudaGetDeviceCount(int *count), cudaMalloc(void **pointer, size_t bytes);
+int cudaMemGetInfo(size_t *free, size_t *total), cudaDeviceReset(void);
+int main(void)
+{
+    int count;
+    size_t free, total;
+    void *pointer;
+    printf("[%d, %d, ", cudaGetDeviceCount(&count), cudaMalloc(&pointer, 1 << 20));
+    printf("%d, %d]", cudaMemGetInfo(&free, &total), cudaDeviceReset());
+    return 0;
+}
+"""
+NO_DEVICE, INSUFFICIENT_DRIVER = 100, 35
+
+
+def runtime_says(command: list[str | Path], **environment: str) -> list[int]:
+    """Give what the runtime's functions answer on this machine, with the newest real driver."""
+    (driver,) = unpacked("driver", known("driver")[-1]).rglob("libcuda.so.1")
+    environment["LD_LIBRARY_PATH"] = str(driver.parent)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    answer: list[int] = json.loads(ran.stdout)
+    return answer
+
+
+def limited_as_before(command: list[str | Path]) -> list[int]:
+    """Give the answers, after comparing them with those under a limit."""
+    before = runtime_says(command)
+    limit = {"LD_PRELOAD": str(gpu_limit.build("amd64")), "NVIDIA_GPU_MEMORY_LIMIT": "100"}
+    assert runtime_says(command, **limit) == before
+    return before
+
+
+@pytest.mark.parametrize("release", ["11.7", "12.6"])
+def test_nvidias_runtime_finds_its_driver_under_a_limit(release: str) -> None:
+    (runtime,) = unpacked("runtime", release).rglob("libcudart.so.*")
+    assert limited_as_before([sys.executable, "-c", RUNTIME, runtime])[:2] == [NO_DEVICE, NO_DEVICE]
+
+
+def test_a_program_with_the_runtime_in_it_runs_as_before(tmp_path: Path) -> None:
+    (archive,) = unpacked("runtime", "13.0").rglob("libcudart_static.a")
+    source, program = tmp_path / "program.c", tmp_path / "program"
+    source.write_text(STATIC)
+    libraries = ("-lpthread", "-ldl", "-lrt", "-lm")
+    run([compiler.tool("gcc", "amd64"), "-o", program, source, archive, *libraries])
+    # That driver is older than this runtime, which has to say so.
+    assert limited_as_before([program])[0] == INSUFFICIENT_DRIVER
