@@ -67,6 +67,20 @@ def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> No
     assert Cluster(boards).allocatable() == {server.name: 1, agent.name: 1}
 
 
+def test_a_new_first_server_does_not_take_the_agents_away(boards: list[Board]) -> None:
+    server, agent = boards
+    asked = run_playbook(LAB, "forget.yml", f"--limit={server.name}")
+    assert "is the server that would be asked, so it cannot be forgotten" in " ".join(asked.output.split())
+    kept = "/etc/systemd/system/k3s.service"
+    server.exec("sh", "-c", f"systemctl stop k3s && mv {kept} /root/ && systemctl daemon-reload")
+    run = run_playbook(LAB, "site.yml")
+    server.exec("sh", "-c", f"mv /root/k3s.service {kept} && systemctl daemon-reload && systemctl start k3s")
+    assert f"{server.name} would begin a cluster and has no K3s, while {agent.name} (agent)" in run.output
+    assert {name: recap.changed for name, recap in run.recap.items()} == {server.name: 0, agent.name: 0}
+    again = run_playbook(LAB, "site.yml")
+    assert again.returncode == 0, again.why
+
+
 def test_nobody_is_forgotten_without_being_named(boards: list[Board]) -> None:
     run = run_playbook(LAB, "forget.yml")
     assert run.returncode != 0

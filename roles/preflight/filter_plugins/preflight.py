@@ -56,6 +56,7 @@ CODED = {
     "k3s-newer": ("error", "K3s is newer than the one that would be installed"),
     "k3s-other-role": ("error", "K3s runs in the other role"),
     "machine-id-duplicate": ("warning", "two boards have one machine-id"),
+    "server-new": ("error", "the server has no K3s, and other boards are in a cluster already"),
 }
 
 
@@ -227,6 +228,39 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
             )
         )
     return findings
+
+
+def findings_of_server(host: str, fleet: dict[str, Facts], server: str) -> list[Finding]:
+    """Would this board, as the first server, begin a second cluster beside one that lives?
+
+    Its token would go to all the others, and take them out of theirs. `fleet` is {inventory name: facts}.
+    """
+    members = {
+        role: [name for name in fleet if name != host and lookup(fleet[name], f"k3s.{role}.installed")]
+        for role in ("server", "agent")
+    }
+    if host != server or lookup(fleet[host], "k3s.server.installed") or not any(members.values()):
+        return []
+    if members["server"]:
+        other = members["server"][0]
+        fix = (
+            f"Put {other}, or another server that runs, first in the inventory's [server]. Let the cluster "
+            f"forget this one (playbooks/forget.yml --limit {host}), and run this again: it joins."
+        )
+    else:
+        fix = (
+            "The cluster's data were on this server alone: put a copy of /var/lib/rancher/k3s/server back. "
+            "Or begin a new one: playbooks/reset.yml --limit agent -e k3s_reset_leave=false, then this again."
+        )
+    there = [f"{name} ({role})" for role, names in members.items() for name in names]
+    return [
+        finding(
+            "server-new",
+            f"{host} would begin a cluster and has no K3s, while {', '.join(there)} run it already",
+            "a first server that is in their cluster, or no K3s on the others",
+            fix,
+        )
+    ]
 
 
 def findings_of_disks(facts: Facts) -> list[Finding]:
@@ -489,6 +523,7 @@ class FilterModule:
             "preflight_bundle": findings_of_bundle,
             "preflight_fleet": findings_of_fleet,
             "preflight_role": findings_of_role,
+            "preflight_server": findings_of_server,
             "preflight_version": findings_of_version,
             "preflight_token": findings_of_token,
             "preflight_report": report,

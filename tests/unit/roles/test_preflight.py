@@ -84,6 +84,47 @@ def with_facts(**changes: Any) -> dict[str, Any]:
     return facts
 
 
+NO_K3S = {"installed": False, "command": None}
+IS_SERVER = {"k3s": {"server": {"installed": True}, "agent": NO_K3S}}
+IS_AGENT = {"k3s": {"server": NO_K3S, "agent": {"installed": True}}}
+IS_BARE = {"k3s": {"server": NO_K3S, "agent": NO_K3S}}
+
+
+@pytest.mark.parametrize(
+    ("others", "fix"),
+    [
+        ([IS_SERVER, IS_AGENT], "Put b, or another server that runs, first"),
+        ([IS_BARE, IS_AGENT], "data were on this server alone"),
+    ],
+)
+def test_a_server_without_k3s_does_not_begin_a_second_cluster(
+    module: ModuleType, others: list[dict[str, Any]], fix: str
+) -> None:
+    fleet = {"a": IS_BARE, "b": others[0], "c": others[1]}
+    (found,) = module.findings_of_server("a", fleet, "a")
+    assert (found["id"], found["level"]) == ("server-new", "error")
+    assert "c (agent)" in found["found"]
+    assert fix in found["fix"]
+    # The others are stopped with their server, and have no problem of their own.
+    assert module.findings_of_server("c", fleet, "a") == []
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        {"a": IS_BARE},
+        {"a": IS_BARE, "b": IS_BARE, "c": IS_BARE},
+        {"a": IS_SERVER, "b": IS_BARE, "c": IS_AGENT},
+        {"a": IS_AGENT, "b": IS_SERVER},
+    ],
+)
+def test_bare_boards_and_a_server_that_is_there_begin_no_second_cluster(
+    module: ModuleType, fleet: dict[str, Any]
+) -> None:
+    server = "b" if fleet["a"] is IS_AGENT else "a"
+    assert [module.findings_of_server(name, fleet, server) for name in fleet] == [[] for _ in fleet]
+
+
 @pytest.mark.parametrize(
     ("sold", "requests", "left"),
     [
