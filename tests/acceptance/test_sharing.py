@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tegra_device_plugin.system.quantity import GIB, parse
 
 from images.arm64 import build
 from tests.acceptance.cluster import Cluster, wait_until
@@ -67,8 +68,8 @@ def test_one_run_sells_and_proves_the_units(board: Board, cluster: Cluster) -> N
     name = cluster.boards[0].name
     assert (cluster.allocatable(CORE), cluster.allocatable(MEMORY)) == ({name: 100}, {name: 8})
     (node,) = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
-    capacity, allocatable = (node["status"][key]["memory"] for key in ("capacity", "allocatable"))
-    assert int(capacity.removesuffix("Ki")) - int(allocatable.removesuffix("Ki")) == 2 << 20
+    capacity, allocatable = (parse(node["status"][key]["memory"]) for key in ("capacity", "allocatable"))
+    assert capacity - allocatable == 2 * GIB
     assert node["metadata"]["labels"]["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == "false"
     report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())
     assert (report["gpu"]["resource"], report["gpu"]["limited"]) == (MEMORY, True)
