@@ -177,8 +177,11 @@ def test_the_agent_has_the_rights_that_its_mode_needs(
     assert (options.mode, options.qos_policy) == (mode, policy)
 
 
-def test_the_agent_reads_the_settings_of_the_plugin(load: Load) -> None:
-    spec = agent(load, "report", "burst-share", {"version": "v1"})
+def test_the_agent_reads_the_settings_and_the_ledgers_of_the_plugin(load: Load) -> None:
+    settings = {"version": "v1", "sharing": {"units": UNITS}}
+    spec = agent(load, "report", "burst-share", settings)
+    ledgers = {"name": "gpu-limit", "mountPath": "/var/lib/tegra-gpu-limit", "readOnly": True}
+    assert ledgers in spec["containers"][0]["volumeMounts"]
     (container,) = spec["containers"]
     assert {"name": "CONFIG_FILE", "value": "/etc/tegra-device-plugin/config.yaml"} in container["env"]
     names = {mount["name"] for mount in container["volumeMounts"]}
