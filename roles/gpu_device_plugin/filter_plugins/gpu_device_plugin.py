@@ -31,6 +31,9 @@ MEMORY_RESOURCES = {
 # What containers mount whose memory is limited; the kubelet is told its paths, so they are the host's.
 LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
 
+# Where the plugin tells Koordinator's node agent of the GPU, with that preset (its sharing/koordinator.py).
+KOORDLET_DIRECTORY = "/var/run/koordlet"
+
 # The end of the tag of an image with jetson-stats (images/arm64/build.py); where role jtop has the socket.
 JTOP_TAG, JTOP_DIRECTORY = "-jtop", "/run/jtop"
 
@@ -104,6 +107,15 @@ def with_limit(spec: dict[str, Any], config: dict[str, Any], *, read_only: bool)
         container.setdefault("volumeMounts", []).append(mount)
 
 
+def with_koordlet(spec: dict[str, Any]) -> None:
+    """Have the pods of a specification tell Koordinator's node agent of the GPU."""
+    directory = {"path": KOORDLET_DIRECTORY, "type": "DirectoryOrCreate"}
+    spec.setdefault("volumes", []).append({"name": "koordlet", "hostPath": directory})
+    for container in spec["containers"]:
+        mount = {"name": "koordlet", "mountPath": f"/host{KOORDLET_DIRECTORY}"}
+        container.setdefault("volumeMounts", []).append(mount)
+
+
 def with_jtop(spec: dict[str, Any]) -> None:
     """Have the pods of a specification see the socket of the board's jtop service, if there is one."""
     directory = {"path": JTOP_DIRECTORY, "type": "DirectoryOrCreate"}
@@ -163,8 +175,10 @@ def rendered(
             container["imagePullPolicy"] = "Never"
         if config:
             with_settings(template, json.dumps(config, indent=2))
-            if config.get("sharing", {}).get("units"):
+            if units := config.get("sharing", {}).get("units"):
                 with_limit(template["spec"], config, read_only=document is not plugin)
+                if document is plugin and _preset(units) == "koordinator":
+                    with_koordlet(spec)
     if config:
         documents.append(config_map(plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
     if container_runtime == "containerd":

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from tegra_device_plugin import cli
 from tegra_device_plugin.config import settings as config
+from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.sharing.presets import PRESETS
 
 from tests.unit.roles.conftest import ROLES, Load
@@ -111,6 +112,19 @@ def test_units_get_the_directory_of_the_memory_limit_and_nothing_else_does(
     without = host_paths({"timeSlicing": {"resources": [SHARED]}})
     assert with_units.items() - without.items() == {(directory or "/var/lib/tegra-gpu-limit", True)}
     assert without.items() <= with_units.items()
+
+
+def test_koordinators_agent_is_told_where_its_names_are_used(load: Load) -> None:
+    def mounts(preset: str) -> list[dict[str, Any]]:
+        settings = {"version": "v1", "sharing": {"units": {**UNITS, "preset": preset}}}
+        spec = rendered(load, "docker", False, settings)["DaemonSet"]["spec"]["template"]["spec"]
+        names = {volume["name"] for volume in spec["volumes"]}
+        found: list[dict[str, Any]] = spec["containers"][0]["volumeMounts"]
+        assert {mount["name"] for mount in found} == names
+        return [mount for mount in found if "koordlet" in mount["mountPath"]]
+
+    assert mounts("hami") == []
+    assert mounts("koordinator") == [{"name": "koordlet", "mountPath": f"/host{koordinator.DIRECTORY}"}]
 
 
 def test_the_role_deploys_units_as_the_plain_manifests_do(load: Load) -> None:
