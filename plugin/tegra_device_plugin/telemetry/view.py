@@ -113,8 +113,16 @@ def _ledger(directory: Path, device: str) -> ledger.Ledger | None:
 
 
 def with_resident(found: Iterable[Row], resident: Mapping[tuple[str, str, str], int]) -> list[Row]:
-    """Give the rows with what each container's processes hold, in bytes by the container's name."""
-    return [replace(row, resident=resident.get(row.name, 0)) for row in found]
+    """Give the rows with what each container's processes hold, in bytes by the container's name.
+
+    What a container without a name holds may be that of any in its pod that has no figure.
+    """
+
+    def of(row: Row) -> int | None:
+        unnamed = (row.namespace, row.pod, "") in resident
+        return resident.get(row.name, None if unnamed else 0)
+
+    return [replace(row, resident=of(row)) for row in found]
 
 
 def accounts(
@@ -139,8 +147,8 @@ def accounts(
 
 
 def _account(resource: str, counted: int, held: Counter[str], allocatable: Ids) -> Account:
-    lost = sum(id_ not in allocatable for id_ in held)
-    free = len(allocatable) - (len(held) - lost)
+    there = sum(id_ in held for id_ in allocatable)
+    free, lost = len(allocatable) - there, len(held) - there
     twice = held.total() - len(held)
     if counted != len(allocatable) - free + lost + twice:
         raise MiscountError(

@@ -36,6 +36,19 @@ def test_what_processes_hold_is_shown_by_container(
     ]
 
 
+def test_of_a_container_without_a_name_nothing_is_claimed(
+    node: Node, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.admits(Pod(1, "vision", percent=30))
+    for pid, number in {1: None, 10: 1}.items():
+        node.process(pid, number)
+    for link in (node.root / "var/log/containers").iterdir():
+        link.unlink()
+    node.holds(p10=100)
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.endswith("weight 30 %\n")
+
+
 def test_where_no_processes_are_seen_there_is_the_rest_and_why(
     node: Node, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
