@@ -24,6 +24,7 @@ class PodResources:
         self.holds: dict[Name, dict[str, Sequence[str]]] = {}
         self.numa_nodes = 1
         """A resource is listed once for each."""
+        self.asked = 0
         self._kubelet = kubelet
 
     async def admits(self, name: Name, limits: Mapping[str, int]) -> None:
@@ -45,6 +46,7 @@ class PodResources:
 
     async def list(self, _request: object, _context: object) -> podresources.ListPodResourcesResponse:
         """Tell who holds what."""
+        self.asked += 1
         answer = podresources.ListPodResourcesResponse()
         pods: dict[tuple[str, str], podresources.PodResources] = {}
         for (namespace, pod, container), held in self.holds.items():
@@ -71,7 +73,7 @@ class PodResources:
 async def pod_resources(kubelet: FakeKubelet) -> AsyncIterator[PodResources]:
     """Serve it where a kubelet does: beside its directory of plugins."""
     place = kubelet.directory.with_name("pod-resources")
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     found = PodResources(kubelet, place / "kubelet.sock")
     server = grpc.aio.server()
     server.add_generic_rpc_handlers(

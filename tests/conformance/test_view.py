@@ -157,3 +157,17 @@ async def test_without_the_kubelets_word_there_is_the_rest_of_the_page(
             assert "tegra_device_plugin_held_devices" not in shown
             assert len(shown["tegra_device_plugin_devices"]) == 2
         assert plugin.log.read_text().count("no metrics of shares: there is no") == 1
+
+
+async def test_the_kubelet_is_asked_only_where_units_are_sold_and_not_for_each_page(
+    kubelet: FakeKubelet, start: Start, node: Node, address: str
+) -> None:
+    async with pod_resources(kubelet) as pods, start(*node.arguments, f"--metrics-address={address}"):
+        await kubelet.until(lambda: kubelet.allocatable() == 124, "units")
+        await asyncio.gather(*(metrics(address) for _ in range(3)))
+        assert pods.asked == 1
+    node.share("timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}")
+    async with pod_resources(kubelet) as pods, start(*node.arguments, f"--metrics-address={address}"):
+        await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 4, "replicas")
+        await metrics(address)
+        assert pods.asked == 0
