@@ -18,6 +18,9 @@ from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.sensor import Sensor
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tegra_device_plugin.sharing.koordinator import Koordlet
     from tegra_device_plugin.sharing.units import Units
 
 READ_DEADLINE_SECONDS = 3.0
@@ -56,6 +59,7 @@ class BoardWatch:
         self._looks = 0
         self._limit_flaw: Verdict | None = None
         self._wake = asyncio.Event()
+        self._koordlet: Koordlet | None = None
 
     @property
     def has_gpu(self) -> bool:
@@ -99,6 +103,16 @@ class BoardWatch:
                 self._note_limit(seen.limit_flaw)
             nodes = self.detection.gpu.device_nodes
             self._advertised.publish(make_offers(settings, nodes, verdict, self._limit_flaw))
+            if settings.units and settings.units.preset == "koordinator":
+                await self._tell_koordlet(settings.host_root, settings.units, self.detection, verdict)
+
+    async def _tell_koordlet(self, root: Path, units: Units, found: Detection, verdict: Verdict) -> None:
+        """Report the GPU as Koordinator wants it: its names are used."""
+        from tegra_device_plugin.sharing.koordinator import Koordlet  # noqa: PLC0415 - only with this preset
+
+        self._koordlet = self._koordlet or Koordlet(root, self._sensor)
+        flaw = self._limit_flaw if verdict.healthy else None
+        await self._koordlet.tell(found, units, flaw or verdict)
 
     def _judge(self, flaw: Verdict | None) -> Verdict:
         """Give the verdict: first on the GPU, then on what else a container would lack."""

@@ -109,9 +109,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     labels.set_defaults(command=_labels)
 
-    holders = commands.add_parser("holders", help="say which container of this node holds which device")
+    holders = commands.add_parser(
+        "holders", help="say what each container of this node has of the GPU, and what is free"
+    )
     _add_pod_resources(holders)
-    _add_config(holders, "settings of `run`, which name the resource whose memory is limited; CONFIG_FILE")
+    _add_config(holders, "settings of `run`, for the shares; CONFIG_FILE")
+    holders.add_argument(
+        "--host-root",
+        type=Path,
+        metavar="DIR",
+        help="also say how much GPU memory the containers' processes hold; where the host's files are seen",
+    )
     holders.add_argument("--output", choices=("text", "json"), default="text")
     holders.set_defaults(command=_holders)
 
@@ -304,9 +312,9 @@ def _gpu_share(root: Path, state: str) -> str | None:
 
 
 def _holders(options: argparse.Namespace) -> int:
-    import dataclasses
+    import asyncio
 
-    from tegra_device_plugin.kubelet import holders
+    from tegra_device_plugin.telemetry import view
 
     try:
         settings, _ = config.load(_config_file(options), os.environ, {})
@@ -314,37 +322,21 @@ def _holders(options: argparse.Namespace) -> int:
         settings = config.Settings()
         for problem in error.problems:
             _complain(f"limits are not shown: {problem}")
-    found = holders.list_holders(options.pod_resources or holders.SOCKET)
-    limits = [_memory_limit_mib(settings, one.resource, one.device) for one in found]
+    found, accounts = asyncio.run(view.of_node(options.pod_resources, settings.units, settings.gpu_limit_dir))
+    if options.host_root:
+        from tegra_device_plugin.agent import memory
+
+        try:
+            found = view.with_resident(found, memory.by_container(options.host_root))
+        except memory.UnknownUseError as error:
+            _complain(f"what processes hold is not shown: {error}")
     if options.output == "json":
         import json
 
-        held = [
-            dataclasses.asdict(one) | {"memory_limit_mib": limit}
-            for one, limit in zip(found, limits, strict=True)
-        ]
-        _say(json.dumps({"holders": held}, indent=2))
-        return EXIT_OK
-    if not found:
-        _say("no container of this node holds a device")
-    for one, limit in zip(found, limits, strict=True):
-        devices = one.device if one.count == 1 else f"{one.count} devices"
-        memory = "" if limit is None else f", {limit} MiB"
-        _say(f"{one.namespace}/{one.pod} {one.container} {one.resource} {devices}{memory}")
+        _say(json.dumps(view.as_dict(found, accounts), indent=2))
+    else:
+        _say("\n".join(view.as_lines(found, accounts)))
     return EXIT_OK
-
-
-def _memory_limit_mib(settings: config.Settings, resource: str, device: str) -> int | None:
-    """The GPU memory in MiB that the container with this device may use, by its ledger; None: not limited."""
-    if not settings.units or resource != settings.units.memory.name:
-        return None
-    from tegra_device_plugin.sharing import ledger, memorylimit
-    from tegra_device_plugin.system.quantity import MIB
-
-    try:
-        return ledger.read(memorylimit.ledger_path(settings.gpu_limit_dir, [device])).limit // MIB
-    except (OSError, ValueError):  # held, but never started
-        return None
 
 
 def _allocate(options: argparse.Namespace) -> int:

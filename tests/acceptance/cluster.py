@@ -41,7 +41,9 @@ class Cluster:
         """Create a pod on a node that asks for one GPU and keeps it until it is deleted."""
         self.create_sleeper(name, node, image, {"resources": {"limits": {RESOURCE: 1}}})
 
-    def create_sleeper(self, name: str, node: str, image: str, settings: Mapping[str, Any]) -> None:
+    def create_sleeper(
+        self, name: str, node: str, image: str, settings: Mapping[str, Any], **pod_settings: str
+    ) -> None:
         """Create a pod on a node that sleeps until it is deleted; `settings` are its container's."""
         container = {
             "name": "main",
@@ -59,6 +61,7 @@ class Cluster:
                 "terminationGracePeriodSeconds": 0,
                 **({"runtimeClassName": self.runtime_class} if self.runtime_class else {}),
                 "containers": [container],
+                **pod_settings,
             },
         }
         self.boards[0].exec("sh", "-c", f"echo {shlex.quote(json.dumps(pod))} | k3s kubectl create -f -")

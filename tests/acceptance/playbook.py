@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.lab.paths import CHECKOUT, lab_dir
 from tests.reports.schema import validate
@@ -52,6 +53,17 @@ class PlaybookRun:
             if failed:
                 found.append(line if line.startswith(" ") else f"{task}\n{line}")
         return "\n".join([f"status {self.returncode}", *found, self.output])
+
+
+def cluster_status(lab: str, directory: Path) -> dict[str, Any]:
+    """What status.yml says of a lab's cluster, by a file in `directory`; it must have changed nothing."""
+    file = directory / "status.json"
+    run = run_playbook(lab, "status.yml", f"--extra-vars=gpu_status_file={file}")
+    assert run.returncode == 0, run.why
+    assert all(recap.changed == 0 for recap in run.recap.values())
+    found: dict[str, Any] = json.loads(file.read_text())
+    assert all(node["name"] in run.output for node in found["nodes"])
+    return found
 
 
 def reports_dir(lab: str) -> Path:

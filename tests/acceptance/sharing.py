@@ -22,13 +22,13 @@ def sell_units(lab: str, board: Board) -> PlaybookRun:
     return run_playbook(lab, "site.yml", f"--extra-vars={json.dumps(UNITS | STRICT)}")
 
 
-def ask(cluster: Cluster, name: str, mib: int, limits: Mapping[str, int]) -> None:
+def ask(cluster: Cluster, name: str, mib: int, limits: Mapping[str, int], **pod_settings: str) -> None:
     """Create a pod that allocates memory of the GPU and holds it."""
     settings = {
         "command": ["python3.11", "-m", "tegra_device_plugin", "allocate", str(mib), "--hold"],
         "resources": {"limits": limits},
     }
-    cluster.create_sleeper(name, cluster.boards[0].name, build.reference(), settings)
+    cluster.create_sleeper(name, cluster.boards[0].name, build.reference(), settings, **pod_settings)
 
 
 def configure(cluster: Cluster, settings: Mapping[str, Any]) -> None:

@@ -4,14 +4,13 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests import boards as board_types
 from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
-from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
+from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
@@ -100,31 +99,21 @@ def test_check_mode_on_a_finished_cluster_finds_nothing_to_change(cluster: Clust
     )
 
 
-def _status(directory: Path) -> list[dict[str, Any]]:
-    """What status.yml says of each node; it must have changed nothing."""
-    file = directory / "status.json"
-    run = run_playbook(LAB, "status.yml", f"--extra-vars=gpu_status_file={file}")
-    assert run.returncode == 0, run.why
-    assert all(recap.changed == 0 for recap in run.recap.values())
-    found: list[dict[str, Any]] = json.loads(file.read_text())["nodes"]
-    assert all(node["name"] in run.output for node in found)
-    return found
-
-
 @pytest.mark.usefixtures("holders")
 def test_status_says_which_node_has_which_gpu_and_which_container_holds_it(tmp_path: Path) -> None:
-    nodes = _status(tmp_path)
+    nodes = cluster_status(LAB, tmp_path)["nodes"]
     fixtures = board_types.load()
     assert [(node["name"], node["l4t"], node["jetpack"]) for node in nodes] == [
         (name, fixtures[kind].l4t, fixtures[kind].jetpack) for name, kind in zip(NAMES, TYPES, strict=True)
     ]
     for node in nodes:
         assert node["resources"] == [
-            {"name": RESOURCE, "capacity": 1, "allocatable": 1, "used": 1, "sharing": "exclusive"}
+            {"name": RESOURCE, "capacity": 1, "allocatable": 1, "used": 1, "free": 0, "sharing": "exclusive"}
         ]
         (holder,) = node["holders"]
         assert (holder["pod"], holder["container"]) == (f"holder-{node['name']}", "main")
-        assert (holder["resource"], holder["device"], holder["phase"]) == (RESOURCE, "igpu0", "Running")
+        assert holder["held"] == [{"resource": RESOURCE, "device": "igpu0", "count": 1}]
+        assert (holder["phase"], node["differences"]) == ("Running", [])
 
 
 @pytest.mark.usefixtures("holders")
@@ -135,7 +124,7 @@ def test_status_goes_on_when_an_agent_does_not_answer(
     registered = _registrations(cluster, one.name)
     one.exec("systemctl", "stop", "k3s-agent")
     try:
-        nodes = _status(tmp_path)
+        nodes = cluster_status(LAB, tmp_path)["nodes"]
     finally:
         one.exec("systemctl", "start", "k3s-agent")
     assert [node["problem"] is None for node in nodes] == [True, True, False]

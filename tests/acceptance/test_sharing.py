@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tegra_device_plugin.system.quantity import GIB, parse
 
 from images.arm64 import build
 from tests.acceptance.cluster import Cluster, wait_until
-from tests.acceptance.playbook import reports_dir, run_playbook
+from tests.acceptance.playbook import cluster_status, reports_dir, run_playbook
 from tests.acceptance.sharing import POD_SECONDS, STRICT, UNITS, ask, said, sell_units
 from tests.lab import lab
 from tests.lab.board import Board
@@ -115,12 +116,29 @@ def test_the_node_knows_who_holds_what(cluster: Cluster) -> None:
     assert pod
     plugin = ("python3.11", "-m", "tegra_device_plugin")
     found = cluster.kubectl("--namespace=kube-system", "exec", pod, "--", *plugin, "holders")
-    assert set(found.splitlines()) == {
-        f"default/greedy main {CORE} 60 devices",
-        f"default/greedy main {MEMORY} 3 devices, 768 MiB",
-        f"default/modest main {CORE} 40 devices",
-        f"default/modest main {MEMORY} 4 devices, 1024 MiB",
+    # Kubernetes before 1.21 does not tell what is free.
+    assert set(found.splitlines()) >= {
+        f"default/greedy main: 60 {CORE}, 3 {MEMORY}, weight 60 %, limit 768 MiB, used 768 MiB",
+        f"default/modest main: 40 {CORE}, 4 {MEMORY}, weight 40 %, limit 1024 MiB, used 1024 MiB",
     }
+
+
+def test_status_adds_up_and_tells_who_waits_for_a_scheduler_that_is_not_there(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    ask(cluster, "foreign", 256, {MEMORY: 1}, schedulerName="hami-scheduler")
+    found = cluster_status(LAB, tmp_path)
+    (node,) = found["nodes"]
+    held = Counter[str]()
+    for holder in node["holders"]:
+        held.update({one["resource"]: one["count"] for one in holder["held"]})
+    assert {one["name"]: one["allocatable"] - one["free"] for one in node["resources"]} == held
+    assert held == {CORE: 100, MEMORY: 7}
+    assert node["differences"] == []
+    assert found["unseen"] == [
+        {"namespace": "default", "pod": "foreign", "scheduler": "hami-scheduler", "resources": [MEMORY]}
+    ]
+    cluster.kubectl("delete", "pod", "foreign")
 
 
 def test_a_container_that_is_started_again_has_its_whole_share_again(cluster: Cluster, board: Board) -> None:

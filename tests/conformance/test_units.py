@@ -4,26 +4,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from tegra_device_plugin.kubelet import api_pb2 as api
-from tegra_device_plugin.kubelet import podresources_pb2 as podresources
 from tegra_device_plugin.sharing import ledger
 
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.node import Node
 from tests.conformance.plugin import Plugin
+from tests.conformance.pod_resources import pod_resources
 from tests.conformance.test_registration import alive, plugin_sockets
 
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
 GPU = "nvidia.com/gpu"
 MIB = 1 << 20
+NAME = ("n", "p", "c")
 
 REPLICAS = "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}"
 UNITS = "units: {memoryTotal: 6Gi, contextOverhead: 10Mi}"
@@ -276,73 +277,33 @@ async def test_what_cannot_be_given_is_refused_with_a_reason(
         assert "and 99996 more" in await refusal(kubelet.allocate(many, resource=memory))
 
 
-class PodResources:
-    """The kubelet's word on who holds what."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, Sequence[str]] = {}
-
-    async def list(self, _request: object, _context: object) -> podresources.ListPodResourcesResponse:
-        """Tell that container c of pod n/p holds it all."""
-        devices = [
-            podresources.ContainerDevices(resource_name=name, device_ids=ids)
-            for name, ids in self.held.items()
-        ]
-        containers = [podresources.ContainerResources(name="c", devices=devices)]
-        pods = [podresources.PodResources(name="p", namespace="n", containers=containers)]
-        return podresources.ListPodResourcesResponse(pod_resources=pods)
-
-
-@asynccontextmanager
-async def pod_resources(directory: Path) -> AsyncIterator[PodResources]:
-    """Serve it where a kubelet does: beside its directory of plugins."""
-    found = PodResources()
-    place = directory.with_name("pod-resources")
-    place.mkdir()
-    handler = grpc.unary_unary_rpc_method_handler(
-        found.list,
-        podresources.ListPodResourcesRequest.FromString,
-        podresources.ListPodResourcesResponse.SerializeToString,
-    )
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),)
-    )
-    server.add_insecure_port(f"unix:{place}/kubelet.sock")
-    await server.start()
-    try:
-        yield found
-    finally:
-        await server.stop(None)
-
-
 @one_generation
 async def test_a_gpu_without_memory_would_be_all_of_it_and_does_not_start(
-    kubelet: FakeKubelet, start_units: StartUnits, node: Node, directory: Path
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
 ) -> None:
     node.share("units: {preset: hami, memoryTotal: 1Gi}")
-    async with pod_resources(directory) as pods, start_units():
+    async with pod_resources(kubelet) as pods, start_units():
         await kubelet.until(lambda: kubelet.allocatable() == 100 + 1024 + 10, "units")
         assert "ask for 1" in await refusal(kubelet.allocate(["g0", "g1"], resource=GPU))
         await kubelet.allocate(["g3"], resource=GPU)
-        pods.held = {GPU: ["g3"]}
+        pods.holds = {NAME: {GPU: ["g3"]}}
         text = await refusal(kubelet.start_container(GPU, ["g3"]))
         assert "ask for nvidia.com/gpumem as well" in text
-        pods.held = {GPU: ["g4"], "nvidia.com/gpumem": ["m0"]}
+        pods.holds = {NAME: {GPU: ["g4"], "nvidia.com/gpumem": ["m0"]}}
         assert "nvidia.com/gpumem" in await refusal(kubelet.start_container(GPU, ["g3"]))
-        pods.held = {GPU: ["g3"], "nvidia.com/gpumem": ["m0"]}
+        pods.holds = {NAME: {GPU: ["g3"], "nvidia.com/gpumem": ["m0"]}}
         await kubelet.start_container(GPU, ["g3"])
 
 
 @one_generation
 async def test_a_kubelet_that_does_not_say_who_holds_what_is_no_permission(
-    kubelet: FakeKubelet, start_units: StartUnits, node: Node, directory: Path
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
 ) -> None:
     node.share("units: {preset: hami, memoryTotal: 1Gi}")
     async with start_units():
         await kubelet.until(lambda: kubelet.allocatable() == 100 + 1024 + 10, "units")
         text = await refusal(kubelet.start_container(GPU, ["g3"]))
-        assert f"{directory.parent}/pod-resources/kubelet.sock" in text
+        assert f"{kubelet.directory.parent}/pod-resources/kubelet.sock" in text
 
 
 @one_generation

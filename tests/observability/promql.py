@@ -18,9 +18,10 @@ DIRECTORY = CHECKOUT / "docs/observability"
 # What Prometheus and the scrape job add to every sample.
 ADDED = frozenset({"job", "instance", "node"})
 
-_SELECTOR = re.compile(r"\b(?P<metric>tegra_\w+)(?:\{(?P<matchers>[^}]*)\})?")
+_SELECTOR = re.compile(r"\b(?P<metric>(?:tegra|vGPU)_\w+)(?:\{(?P<matchers>[^}]*)\})?")
 _MATCHER = re.compile(r'(?P<label>\w+)(?P<operator>=~|!~|!=|=)"(?P<value>[^"]*)"')
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring) *\(([^)]*)\)")
+_REPLACED = re.compile(r'"(?P<made>\w+)", *"\$1", *"(?P<source>\w+)"')
 _LABEL_VALUES = re.compile(r"label_values\((?P<metric>\w+), *(?P<label>\w+)\)")
 _SHOWN = re.compile(r"\{\{ *(?:\$labels\.)?(\w+) *\}\}")
 
@@ -39,9 +40,11 @@ class Query:
             yield match["metric"], _MATCHER.findall(match["matchers"] or "")
 
     def labels(self) -> frozenset[str]:
-        """Labels by which it groups, and that are shown."""
+        """Labels by which it groups, and that are shown; of label_replace, what it makes them from."""
         groups = ",".join(_GROUPING.findall(self.expression)).split(",")
-        return self.shown | {label.strip() for label in groups if label.strip()}
+        asked = self.shown | {label.strip() for label in groups if label.strip()}
+        replaced = {match["made"]: match["source"] for match in _REPLACED.finditer(self.expression)}
+        return frozenset(replaced.get(label, label) for label in asked)
 
 
 def alerts() -> Iterator[Query]:

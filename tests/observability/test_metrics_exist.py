@@ -9,28 +9,46 @@ import socket
 import tempfile
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tegra_device_plugin.agent import pages as agent_pages
+from tegra_device_plugin.agent.guard import Guard
+from tegra_device_plugin.agent.memory import MemoryUse
+from tegra_device_plugin.agent.pods import Pods
+from tegra_device_plugin.agent.shares import Units
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import Settings
 from tegra_device_plugin.kubelet.registrars import Registrars
 from tegra_device_plugin.sharing.advertised import Advertised
 from tegra_device_plugin.system.counters import Counters
+from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
 from tegra_device_plugin.telemetry.pages import Pages
 
 from tests import boards
 from tests.conformance.fake_kubelet import FakeKubelet
+from tests.conformance.node import Node
 from tests.conformance.plugin import DEFAULT_COMMAND, running
+from tests.conformance.pod_resources import pod_resources
 from tests.observability import promql
 from tests.observability.promql import ADDED, Query
+from tests.unit.plugin.agent.node import CORE, MEMORY, Pod
+from tests.unit.plugin.agent.node import Node as AgentNode
+from tests.unit.plugin.podresources import running_kubelet
 
 BOARD = "orinnano-jp6"
 # What the pages say only while jtop's service runs.
 OF_JTOP = {"tegra_gpu_memory_bytes", "tegra_memory_used_bytes", "tegra_power_mode"}
+# And only where the GPU is sold in units.
+OF_UNITS = {
+    *("tegra_device_plugin_held_devices", "tegra_device_plugin_free_devices"),
+    *("tegra_device_plugin_weight_percent", "vGPU_device_memory_limit_in_bytes"),
+    "vGPU_device_memory_usage_in_bytes",
+}
 
 Said = Mapping[str, Mapping[str, set[str]]]
 """By metric the values of its labels."""
@@ -45,29 +63,67 @@ def read(said: dict[str, dict[str, set[str]]], page: str) -> None:
                 labels[name].add(value)
 
 
-async def of_a_process(said: dict[str, dict[str, set[str]]]) -> None:
-    """Add what a plugin process says of a GPU that is well, and of one that has lost a device node."""
+@asynccontextmanager
+async def a_process(kubelet: FakeKubelet, root: Path, *more: str) -> AsyncIterator[Callable[[], str]]:
+    """Run a plugin process on a board; gives what fetches its metrics."""
+    boards.build(boards.load()[BOARD], root)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+
+    def page() -> str:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    async with running(DEFAULT_COMMAND, root, kubelet.directory, f"--metrics-address={address}", *more):
+        yield page
+
+
+@asynccontextmanager
+async def a_kubelet() -> AsyncIterator[FakeKubelet]:
+    """Run a kubelet in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
-        root, directory = Path(parent, "host"), Path(parent, "device-plugins")
-        boards.build(boards.load()[BOARD], root)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        async with FakeKubelet(Path(parent, "device-plugins")) as kubelet:
+            yield kubelet
 
-        def page() -> str:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-                return str(answer.read().decode())
 
-        address_option = f"--metrics-address={address}"
-        async with (
-            FakeKubelet(directory) as kubelet,
-            running(DEFAULT_COMMAND, root, directory, address_option),
-        ):
-            await kubelet.until_allocatable()
-            read(said, await asyncio.to_thread(page))
-            (root / "dev/nvmap").unlink()
-            await kubelet.until_allocatable(0)
-            read(said, await asyncio.to_thread(page))
+async def of_a_process(said: dict[str, dict[str, set[str]]], root: Path) -> None:
+    """Add what a plugin process says of a GPU that is well, and of one that has lost a device node."""
+    async with a_kubelet() as kubelet, a_process(kubelet, root) as page:
+        await kubelet.until_allocatable()
+        read(said, await asyncio.to_thread(page))
+        (root / "dev/nvmap").unlink()
+        await kubelet.until_allocatable(0)
+        read(said, await asyncio.to_thread(page))
+
+
+async def of_units(said: dict[str, dict[str, set[str]]], root: Path) -> None:
+    """Add what it says of a GPU that is sold in units, when a container holds some."""
+    node = Node(root)
+    node.share("units: {memoryTotal: 1Gi}")
+    async with (
+        a_kubelet() as kubelet,
+        pod_resources(kubelet) as pods,
+        a_process(kubelet, root / "host", *node.arguments) as page,
+    ):
+        await kubelet.until_allocatable(104)
+        limits = {"jetson-k3s.github.io/gpu-core": 5, "jetson-k3s.github.io/gpu-memory": 1}
+        await pods.admits(("n", "p", "c"), limits)
+        read(said, await asyncio.to_thread(page))
+
+
+async def of_agent(said: dict[str, dict[str, set[str]]], root: Path) -> None:
+    """Add what the node agent says when a pod holds memory."""
+    with running_kubelet() as kubelet:
+        node = AgentNode(root, kubelet)
+        node.admits(Pod(1, "vision", percent=30))
+        node.process(10, 1)
+        node.holds(p10=100)
+        host = HostTree(root)
+        pods = Pods(kubelet.socket, host, Units(CORE, MEMORY, lambda ids: ids))
+        guard = Guard(MemoryUse(root), host, pods, "report")
+        await guard.look()
+        read(said, (await agent_pages.Pages(pods, guard, None).metrics()).text)
 
 
 async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
@@ -78,7 +134,7 @@ async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jtop, "latest", lambda: telemetry)
         board = BoardWatch(Settings(host_root=root), advertised)
-        page = Pages(board, Registrars(root, advertised, counted), advertised, jtop, counted).metrics()
+        page = await Pages(board, Registrars(root, advertised, counted), advertised, jtop, counted).metrics()
     only: dict[str, dict[str, set[str]]] = {}
     read(only, page.text)
     said |= {name: labels for name, labels in only.items() if name in OF_JTOP}
@@ -90,12 +146,22 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
 
     async def collect() -> Said:
         found: dict[str, dict[str, set[str]]] = {}
-        await of_a_process(found)
+        await of_a_process(found, tmp_path_factory.mktemp("board") / "host")
         assert not OF_JTOP & found.keys()
+        assert not OF_UNITS & found.keys()
         await of_jtop(found, tmp_path_factory.mktemp("board") / "host")
+        await of_units(found, tmp_path_factory.mktemp("node"))
         return found
 
     return asyncio.run(collect())
+
+
+@pytest.fixture(scope="module")
+def said_by_agent(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What the node agent's metrics say."""
+    found: dict[str, dict[str, set[str]]] = {}
+    asyncio.run(of_agent(found, tmp_path_factory.mktemp("board") / "host"))
+    return found
 
 
 def missing(query: Query, said: Said) -> Iterator[str]:
@@ -117,8 +183,8 @@ def missing(query: Query, said: Said) -> Iterator[str]:
 @pytest.mark.parametrize(
     "query", [*promql.alerts(), *promql.dashboard()], ids=lambda query: f"{query.place}: {query.expression}"
 )
-def test_a_plugin_says_what_is_asked_for(query: Query, said: Said) -> None:
-    assert list(missing(query, said)) == []
+def test_plugin_and_agent_say_what_is_asked_for(query: Query, said: Said, said_by_agent: Said) -> None:
+    assert list(missing(query, {**said, **said_by_agent})) == []
 
 
 @pytest.mark.parametrize(
@@ -128,15 +194,16 @@ def test_a_plugin_says_what_is_asked_for(query: Query, said: Said) -> None:
         'tegra_device_plugin_devices{state="healthy"}',
         'tegra_device_plugin_devices{health="ill"}',
         "sum by (board) (tegra_gpu_load_ratio)",
+        'sum by (pod) (label_replace(vGPU_device_memory_limit_in_bytes, "pod", "$1", "name", "(.*)"))',
     ],
 )
 def test_what_nobody_says_is_noticed(expression: str, said: Said) -> None:
     assert len(list(missing(Query("here", expression), said))) == 1
 
 
-def test_the_dashboard_shows_every_metric(said: Said) -> None:
+def test_the_dashboard_shows_every_metric_of_the_plugin(said: Said, said_by_agent: Said) -> None:
     shown = {metric for query in promql.dashboard() for metric, _ in query.selectors()}
-    assert shown == set(said)
+    assert shown - set(said_by_agent) == set(said)
 
 
 def test_the_dashboards_panels_lie_side_by_side_and_ask_the_chosen_prometheus() -> None:

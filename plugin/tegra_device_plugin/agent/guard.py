@@ -11,12 +11,12 @@ from typing import Literal
 
 from tegra_device_plugin.agent import ending
 from tegra_device_plugin.agent.cgroups import Member, member_of
-from tegra_device_plugin.agent.memory import MemoryUse, UnknownUseError
+from tegra_device_plugin.agent.memory import MemoryUse, UnknownUseError, in_containers, measure
 from tegra_device_plugin.agent.overuse import Overuse
 from tegra_device_plugin.agent.pods import Pods
-from tegra_device_plugin.agent.saying import Saying
-from tegra_device_plugin.agent.shares import PodName
+from tegra_device_plugin.agent.shares import PodName, container_names
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.saying import Saying
 from tegra_device_plugin.system.sensor import Sensor
 
 Mode = Literal["report", "evict"]
@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 class Guard:
     """What each pod was seen to hold at the last look, in bytes by uid.
 
-    `outside` is held by processes of no pod, `kernel` by the kernel; all are None while nobody knows.
+    `in_container` is the same by uid and container, whose name is empty where it is not known. `outside` is
+    held by processes of no pod, `kernel` by the kernel; all are None while nobody knows.
     """
 
     def __init__(self, memory: MemoryUse, host: HostTree, pods: Pods, mode: Mode) -> None:
@@ -39,6 +40,7 @@ class Guard:
         if mode == "evict":
             ending.check_possible()
         self.used: Mapping[str, int] | None = None
+        self.in_container: Mapping[tuple[str, str], int] | None = None
         self.outside: int | None = None
         self.kernel: int | None = None
         self.over_limit: Counter[PodName] = Counter()
@@ -61,21 +63,20 @@ class Guard:
     async def look(self) -> None:
         """Look once, and act."""
         try:
-            held, members = await self._sensor.read(self._measure)
+            held, members, names = await self._sensor.read(self._measure)
         except (UnknownUseError, TimeoutError) as error:
             self._saying.warn(f"GPU memory is not watched: {error or 'the read hangs'}")
-            self.used = self.outside = self.kernel = None
+            self.used = self.in_container = self.outside = self.kernel = None
         else:
             self._saying.well("GPU memory is watched again")
             await self._pods.refresh({member.uid for member in members.values()})
             self._judge(held, members)
+            self.in_container = in_containers(held, members, names)
         self.looked_at = asyncio.get_running_loop().time()
 
-    def _measure(self) -> tuple[dict[int, int], dict[int, Member]]:
-        """Bytes by pid, and the pids that are in a pod."""
-        held = self._memory.held()
-        found = {pid: member_of(self._host, pid) for pid in held if pid}
-        return held, {pid: member for pid, member in found.items() if member}
+    def _measure(self) -> tuple[Mapping[int, int], Mapping[int, Member], Mapping[str, str]]:
+        """Bytes by pid, the pids that are in a pod, and names of containers by id."""
+        return *measure(self._memory, self._host), container_names(self._host)
 
     def _judge(self, held: Mapping[int, int], members: Mapping[int, Member]) -> None:
         used: Counter[str] = Counter()

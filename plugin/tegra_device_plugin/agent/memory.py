@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU memory by process, from whoever knows it on this board."""
+"""GPU memory by process and by container, from whoever knows it on this board."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from tegra_device_plugin.agent import nvmap, nvml
+from tegra_device_plugin.agent.cgroups import Member, member_of
+from tegra_device_plugin.agent.shares import container_names, pod_names
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.system.hosttree import HostTree
 
@@ -49,3 +53,34 @@ class MemoryUse:
             return self._nvml.held()
         except nvml.NvmlError as error:
             raise UnknownUseError(f"on this board only NVML knows who holds GPU memory: {error}") from error
+
+
+def measure(memory: MemoryUse, host: HostTree) -> tuple[dict[int, int], dict[int, Member]]:
+    """Give the bytes by pid, and those pids that are in a pod. Raises UnknownUseError."""
+    held = memory.held()
+    found = {pid: member_of(host, pid) for pid in held if pid}
+    return held, {pid: member for pid, member in found.items() if member}
+
+
+def in_containers(
+    held: Mapping[int, int], members: Mapping[int, Member], names: Mapping[str, str]
+) -> Counter[tuple[str, str]]:
+    """Give bytes by pod uid and container; `names` has containers by id, and who is not in it has no name."""
+    found: Counter[tuple[str, str]] = Counter()
+    for pid, member in members.items():
+        found[member.uid, names.get(member.container, "")] += held[pid]
+    return found
+
+
+def by_container(root: Path) -> dict[tuple[str, str, str], int]:
+    """Look once at the host below `root`: bytes by namespace, pod and container. Raises UnknownUseError."""
+    host = HostTree(root)
+    if host.text("/proc/1/cgroup") is None:
+        raise UnknownUseError(f"the host's processes are not seen in {root}: ask in the node agent's pod")
+    used = in_containers(*measure(MemoryUse(root), host), container_names(host))
+    pods = pod_names(host)
+    return {
+        (pod.namespace, pod.name, container): held
+        for (uid, container), held in used.items()
+        if (pod := pods.get(uid))
+    }

@@ -8,7 +8,7 @@ board's source of figures knows of. A pod's figure is the sum of its processes'.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Literal
 
@@ -17,6 +17,7 @@ from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.shares import PodName
 from tegra_device_plugin.agent.weights import State, Weights
 from tegra_device_plugin.sharing.offer import GPU_ID
+from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import CONTENT_TYPE, Metric, exposition, gauge
 from tegra_device_plugin.telemetry.httpd import Page
 from tegra_device_plugin.version import package_version
@@ -40,15 +41,15 @@ class Pages:
         self._chosen = chosen
         self._since = asyncio.get_running_loop().time()
 
-    def by_path(self) -> Mapping[str, Callable[[], Page]]:
+    def by_path(self) -> httpd.Pages:
         """Give the pages for httpd.serving."""
         return {"/metrics": self.metrics, "/healthz": self.healthz}
 
-    def metrics(self) -> Page:
+    async def metrics(self) -> Page:
         """Everything, for Prometheus."""
         return Page(exposition(self._metrics()), content_type=CONTENT_TYPE)
 
-    def healthz(self) -> Page:
+    async def healthz(self) -> Page:
         """Fail when a loop has stopped turning."""
         now = asyncio.get_running_loop().time()
         turned = {"guard": self._guard.looked_at}
@@ -103,18 +104,16 @@ class Pages:
             ),
         )
         yield _gauges(
-            "vGPU_device_memory_usage_in_bytes",
-            "GPU memory that the pod's processes hold.",
-            ((_vgpu(names[uid]), held) for uid, held in used.items() if uid in names),
+            "tegra_gpu_agent_container_memory_used_bytes",
+            "GPU memory that the container's processes hold.",
+            (
+                ({**_pod(names.get(uid, _NOBODY)), "pod_uuid": uid, "container": container}, held)
+                for (uid, container), held in (self._guard.in_container or {}).items()
+            ),
         )
 
     def _shares(self) -> Iterable[Metric]:
         shares = self._pods.shares
-        yield _gauges(
-            "vGPU_device_memory_limit_in_bytes",
-            "The pod's share of the GPU's memory.",
-            ((_vgpu(pod), share.memory_bytes) for pod, share in shares.items() if share.memory_bytes),
-        )
         yield _gauges(
             "tegra_gpu_agent_weight_percent",
             "The pod's weight for the GPU's time.",
@@ -168,7 +167,3 @@ def _counters(name: str, text: str, counted: Mapping[PodName, int]) -> Metric:
 
 def _pod(pod: PodName) -> dict[str, str]:
     return {"namespace": pod.namespace, "pod": pod.name}
-
-
-def _vgpu(pod: PodName) -> dict[str, str]:
-    return {"podnamespace": pod.namespace, "podname": pod.name, "vdeviceid": "0", "deviceuuid": GPU_ID}

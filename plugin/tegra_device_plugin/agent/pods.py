@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tegra_device_plugin.agent.saying import Saying
 from tegra_device_plugin.agent.shares import PodName, Share, Units, pod_names, shares
 from tegra_device_plugin.kubelet import holders
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.saying import Saying
 
 # A pod's devices never change while it lives. Pods that do not use the GPU yet are heard of this often.
 REFRESH_SECONDS = 30.0
@@ -48,11 +48,11 @@ class Pods:
             # Before the question, so that the answer is newer: a name can get a new pod at any moment.
             names = pod_names(self._host)
             try:
-                answer = await holders.ask(self._socket)
+                found = holders.found(await holders.ask(self._socket))
             except holders.NoAnswerError as error:
                 self._saying.warn(f"who holds which share is not known: {error}")
                 return
             self._saying.well("the kubelet says again who holds which share")
-            self.names, self.shares = names, shares(answer, self._units)
+            self.names, self.shares = names, shares(found, self._units)
             self._asked_about = {*names, *uids}
             self._asked_at = now

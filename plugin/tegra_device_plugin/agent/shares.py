@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from tegra_device_plugin.system.hosttree import HostTree
 # The kubelet makes a directory NAMESPACE_NAME_UID here for every pod (kuberuntime, BuildPodLogsDirectory);
 # neither of the first two can have a `_`. PodResources has names only, a process' control group only the uid.
 POD_LOGS = "/var/log/pods"
+# And a link NAME_NAMESPACE_CONTAINER-ID.log for every container (legacyLogSymlink), 255 characters at most.
+CONTAINER_LOGS = "/var/log/containers"
+_CONTAINER_LOG = re.compile(r"[^_]+_[^_]+_(?P<name>[^_]+)-(?P<id>[0-9a-f]{64})\.log")
 
 
 @dataclass(frozen=True)
@@ -60,3 +64,9 @@ def pod_names(host: HostTree) -> Mapping[str, PodName]:
     """Pods of the node by uid, also those that have ended a short while ago."""
     parts = (entry.split("_") for entry in host.names(POD_LOGS))
     return {part[2]: PodName(part[0], part[1]) for part in parts if len(part) == 3}  # noqa: PLR2004 - see POD_LOGS
+
+
+def container_names(host: HostTree) -> Mapping[str, str]:
+    """Names of the node's containers by id; one is missing if the link's name would be too long for it."""
+    links = map(_CONTAINER_LOG.fullmatch, host.names(CONTAINER_LOGS))
+    return {link["id"]: link["name"] for link in links if link}

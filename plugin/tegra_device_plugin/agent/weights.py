@@ -14,9 +14,9 @@ from tegra_device_plugin.agent import nvgpu, timeslices
 from tegra_device_plugin.agent.cgroups import member_of
 from tegra_device_plugin.agent.nvgpu import ControlNode, Kernel, Tsg
 from tegra_device_plugin.agent.pods import Pods
-from tegra_device_plugin.agent.saying import Saying
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.saying import Saying
 from tegra_device_plugin.system.sensor import Sensor
 
 State = Literal["weighted", "busy", "unsupported", "failing"]

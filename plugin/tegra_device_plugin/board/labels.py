@@ -59,7 +59,7 @@ def node_labels(
         "gpu-share": gpu_share,
     }
     found |= {f"{JETSON_PREFIX}/{key}": value for key, value in ours.items()}
-    valid = {key: _label_value(value) for key, value in found.items() if value}
+    valid = {key: label_value(value) for key, value in found.items() if value}
     return {key: valid[key] for key in sorted(valid) if valid[key]}
 
 
@@ -102,6 +102,6 @@ def _of_release(table: Mapping[str, str], l4t: str | None) -> str | None:
     return table[release] if release else None
 
 
-def _label_value(text: str) -> str:
+def label_value(text: str) -> str:
     """The text as Kubernetes allows it: letters, digits and `._-` inside, a letter or digit at both ends."""
     return _NOT_IN_VALUE.sub("-", text)[:_MAX_VALUE].strip("._-")

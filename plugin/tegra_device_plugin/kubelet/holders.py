@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import grpc
 from grpc import aio
 
 from tegra_device_plugin.kubelet import podresources_pb2 as api
@@ -17,6 +19,8 @@ SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 DEADLINE = 10.0  # seconds; the kubelet answers from memory
 # Of the answer, which lists every pod of the node; the kubelet's own limit (pkg/kubelet/apis/podresources).
 _MOST_BYTES = 16 * 1024 * 1024
+# A kubelet before 1.21 does not know GetAllocatableResources; one before 1.23 says that it is switched off.
+_NOT_OFFERED = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN)
 
 
 class NoAnswerError(OSError):
@@ -40,15 +44,29 @@ def beside(plugin_directory: Path) -> Path:
     return plugin_directory.parent / SOCKET.parent.name / SOCKET.name
 
 
-def list_holders(path: Path = SOCKET) -> list[Holder]:
-    """Ask the kubelet at the socket `path`; raises NoAnswerError."""
-    return asyncio.run(ask(path))
+async def ask(path: Path = SOCKET, deadline: float = DEADLINE) -> api.ListPodResourcesResponse:
+    """Ask the kubelet at the socket `path` who holds what, for `deadline` seconds; raises NoAnswerError."""
+    request, response = api.ListPodResourcesRequest(), api.ListPodResourcesResponse
+    try:
+        answer: api.ListPodResourcesResponse = await _call(path, "List", request, response, deadline)
+    except aio.AioRpcError as error:
+        raise _no_answer(path, error) from error
+    return answer
 
 
-async def ask(path: Path = SOCKET) -> list[Holder]:
-    """Do so in a running event loop; raises NoAnswerError."""
-    _check_there(path)
-    return found(await _list(path))
+async def ask_allocatable(path: Path = SOCKET) -> Mapping[str, Set[str]] | None:
+    """Give the node's healthy devices by resource, held or not; None: this kubelet does not tell.
+
+    Raises NoAnswerError.
+    """
+    request, response = api.AllocatableResourcesRequest(), api.AllocatableResourcesResponse
+    try:
+        answer = await _call(path, "GetAllocatableResources", request, response, DEADLINE)
+    except aio.AioRpcError as error:
+        if error.code() in _NOT_OFFERED:
+            return None
+        raise _no_answer(path, error) from error
+    return _together(answer.devices)
 
 
 def found(answer: api.ListPodResourcesResponse) -> list[Holder]:
@@ -57,8 +75,21 @@ def found(answer: api.ListPodResourcesResponse) -> list[Holder]:
         Holder(pod.namespace, pod.name, container.name, resource, lowest(list(ids)), len(ids))
         for pod in answer.pod_resources
         for container in pod.containers
-        for resource, ids in _by_resource(container).items()
+        for resource, ids in _together(container.devices).items()
     )
+
+
+def held(answer: api.ListPodResourcesResponse) -> Mapping[str, Counter[str]]:
+    """Count by resource how many containers hold each device.
+
+    More than one do so for a while when kubelets before 1.34 still list a pod that has ended.
+    """
+    by_resource: dict[str, Counter[str]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for resource, ids in _together(container.devices).items():
+                by_resource.setdefault(resource, Counter()).update(ids)
+    return by_resource
 
 
 async def held_beside(path: Path, resource: str, ids: Collection[str]) -> frozenset[str]:
@@ -66,19 +97,18 @@ async def held_beside(path: Path, resource: str, ids: Collection[str]) -> frozen
 
     There can be two of them: an init container's devices are used again, and a pod's that has ended.
     """
-    _check_there(path)
     asked = set(ids)
-    answer = await _list(path)
-    held = [_by_resource(container) for pod in answer.pod_resources for container in pod.containers]
+    answer = await ask(path)
+    containers = [_together(one.devices) for pod in answer.pod_resources for one in pod.containers]
     return frozenset(
-        name for container in held if not asked.isdisjoint(container.get(resource, ())) for name in container
+        name for one in containers if not asked.isdisjoint(one.get(resource, ())) for name in one
     )
 
 
-def _by_resource(container: api.ContainerResources) -> dict[str, set[str]]:
+def _together(listed: Iterable[api.ContainerDevices]) -> dict[str, set[str]]:
     # Kubelets list a resource once for each NUMA node.
     by_resource: dict[str, set[str]] = {}
-    for devices in container.devices:
+    for devices in listed:
         if devices.device_ids:
             by_resource.setdefault(devices.resource_name, set()).update(devices.device_ids)
     return by_resource
@@ -92,16 +122,15 @@ def _check_there(path: Path) -> None:
         )
 
 
-async def _list(path: Path) -> api.ListPodResourcesResponse:
+async def _call(path: Path, method: str, request: Any, response: Any, deadline: float) -> Any:
+    _check_there(path)
     options = [("grpc.max_receive_message_length", _MOST_BYTES)]
     async with aio.insecure_channel(f"unix:{path}", options=options) as channel:
         ask = channel.unary_unary(
-            "/v1.PodResourcesLister/List",
-            api.ListPodResourcesRequest.SerializeToString,
-            api.ListPodResourcesResponse.FromString,
+            f"/v1.PodResourcesLister/{method}", type(request).SerializeToString, response.FromString
         )
-        try:
-            answer: api.ListPodResourcesResponse = await ask(api.ListPodResourcesRequest(), timeout=DEADLINE)
-        except aio.AioRpcError as error:
-            raise NoAnswerError(f"the kubelet at {path}: {error.code().name}: {error.details()}") from error
-    return answer
+        return await ask(request, timeout=deadline)
+
+
+def _no_answer(path: Path, error: aio.AioRpcError) -> NoAnswerError:
+    return NoAnswerError(f"the kubelet at {path}: {error.code().name}: {error.details()}")

@@ -18,7 +18,7 @@ class Registrars:
     """Keeps all that is advertised registered with whatever kubelet is there."""
 
     def __init__(self, directory: Path, advertised: Advertised, counted: Counters) -> None:
-        self._directory = directory
+        self.directory = directory
         self._advertised = advertised
         self._counted = counted
         self._running: dict[Served, tuple[Registrar, asyncio.Task[None]]] = {}
@@ -46,9 +46,9 @@ class Registrars:
 
         Raises OSError when no socket in the directory can ever work.
         """
-        sockets.check_length(self._directory)
-        sockets.sweep(self._directory)
-        with DirectoryWatch(self._directory, self._wake_all) as watch:
+        sockets.check_length(self.directory)
+        sockets.sweep(self.directory)
+        with DirectoryWatch(self.directory, self._wake_all) as watch:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     self._wake.clear()
@@ -67,7 +67,7 @@ class Registrars:
         for served in sorted(offered - self._running.keys()):
             registrar = Registrar(
                 served,
-                self._directory,
+                self.directory,
                 watch,
                 self._advertised,
                 self._counted,

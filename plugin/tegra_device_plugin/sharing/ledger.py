@@ -39,6 +39,14 @@ class Ledger:
     overhead: int
     slots: tuple[Slot, ...] = ()
 
+    @property
+    def used(self) -> int:
+        """What counts against the limit, in bytes.
+
+        A killed process counts until a living one of its container asks for memory or how much is free.
+        """
+        return sum(slot.used + self.overhead for slot in self.slots)
+
 
 def fresh(limit: int, overhead: int) -> bytes:
     """Give the content of a ledger that no process has written yet."""
@@ -56,7 +64,8 @@ def parse(content: bytes) -> Ledger:
 
 def read(path: Path) -> Ledger:
     """Read a ledger. Raises OSError, and ValueError if the file is none."""
-    return parse(path.read_bytes())
+    with path.open("rb") as file:
+        return parse(file.read(SIZE + 1))  # the container may have written any number of bytes
 
 
 def reset(path: Path, limit: int, overhead: int) -> None:

@@ -53,7 +53,8 @@ def most_ids(prefix: str) -> int:
 
 def lowest(ids: Sequence[str]) -> str:
     """Give the id with the lowest number; the ids have one prefix."""
-    return min(ids, key=lambda id_: (len(id_), id_))
+    length = min(map(len, ids))
+    return min(id_ for id_ in ids if len(id_) == length)
 
 
 @dataclass(frozen=True)

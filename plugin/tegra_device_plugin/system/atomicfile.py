@@ -7,15 +7,16 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: str | bytes, mode: int = 0o644) -> None:
+def replace_file(path: Path, content: str | bytes, mode: int = 0o644, staged_in: Path | None = None) -> None:
     """Make or replace a file in one step, durably; its directory must be there. Raises OSError.
 
     Until then the content lies beside it, in a hidden file that does not end as this one does: NFD's
-    features.d and CDI's directories are read at any moment.
+    features.d and CDI's directories are read at any moment. `staged_in` is another directory for that, of the
+    same file system, where even hidden files are read.
     """
     import tempfile  # noqa: PLC0415 - 11 modules, which a plugin that writes nothing does without
 
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=staged_in or path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

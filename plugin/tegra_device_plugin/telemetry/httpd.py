@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,8 +22,12 @@ class Page:
     content_type: str = "text/plain; charset=utf-8"
 
 
+Pages = Mapping[str, Callable[[], Awaitable[Page]]]
+"""What makes the page, by path."""
+
+
 @asynccontextmanager
-async def serving(host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> AsyncIterator[int]:
+async def serving(host: str, port: int, pages: Pages) -> AsyncIterator[int]:
     """Serve `pages` by path; gives the port (chosen by the system for 0). Raises OSError if it is taken.
 
     At the end clients are cut off, not waited for.
@@ -46,21 +50,19 @@ async def serving(host: str, port: int, pages: Mapping[str, Callable[[], Page]])
         await asyncio.gather(*answers, return_exceptions=True)
 
 
-async def _answer(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pages: Mapping[str, Callable[[], Page]]
-) -> None:
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pages: Pages) -> None:
     try:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_respond(request, pages))
+                writer.write(await _respond(request, pages))
                 writer.close()
                 await writer.wait_closed()  # all is sent
     finally:
         writer.transport.abort()
 
 
-def _respond(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
+async def _respond(request: bytes, pages: Pages) -> bytes:
     method, _, rest = request.decode("latin-1").partition(" ")
     path = rest.partition(" ")[0].partition("?")[0]
     if method not in ("GET", "HEAD"):
@@ -68,7 +70,7 @@ def _respond(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
     elif path not in pages:
         page = Page(f"pages: {' '.join(pages)}\n", HTTPStatus.NOT_FOUND)
     else:
-        page = pages[path]()
+        page = await pages[path]()
     body = page.text.encode()
     head = (
         f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\n"

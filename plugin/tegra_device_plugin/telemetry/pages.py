@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.kubelet.registrars import Registrars
 from tegra_device_plugin.sharing.advertised import Advertised
 from tegra_device_plugin.sharing.offer import Offer
 from tegra_device_plugin.system.counters import Counters
+from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import (
     CONTENT_TYPE,
     Metric,
@@ -23,12 +25,18 @@ from tegra_device_plugin.telemetry.httpd import Page
 from tegra_device_plugin.telemetry.jtop import JtopProbe
 from tegra_device_plugin.version import package_version
 
+if TYPE_CHECKING:
+    from tegra_device_plugin.telemetry.shares import Shares
+
 # Three times the longest pause of either loop (health.POLL_SECONDS, Pace.look, Pace.register).
 STUCK_SECONDS = 40.0
 
 
 class Pages:
-    """What is said about the plugin. Every answer is made from what the parts know at that moment."""
+    """What is said about the plugin. Every answer is made from what the parts know at that moment.
+
+    Where the GPU is sold in units, the kubelet is asked who holds them.
+    """
 
     def __init__(
         self,
@@ -43,17 +51,19 @@ class Pages:
         self._advertised = advertised
         self._jtop = jtop
         self._counted = counted
+        self._shares: Shares | None = None
         self._since = asyncio.get_running_loop().time()
 
-    def by_path(self) -> Mapping[str, Callable[[], Page]]:
+    def by_path(self) -> httpd.Pages:
         """Give the pages for httpd.serving."""
         return {"/metrics": self.metrics, "/healthz": self.healthz, "/readyz": self.readyz}
 
-    def metrics(self) -> Page:
+    async def metrics(self) -> Page:
         """Everything, for Prometheus."""
-        return Page(exposition(self._metrics()), content_type=CONTENT_TYPE)
+        metrics = [*self._metrics(), *await self._share_metrics()]
+        return Page(exposition(metrics), content_type=CONTENT_TYPE)
 
-    def healthz(self) -> Page:
+    async def healthz(self) -> Page:
         """Fail when a loop has stopped turning: only a new start helps then.
 
         Before a loop's first turn, its time counts from the start of these pages.
@@ -66,7 +76,7 @@ class Pages:
             return Page(f"stuck: {', '.join(stuck)}\n", HTTPStatus.SERVICE_UNAVAILABLE)
         return Page("ok\n")
 
-    def readyz(self) -> Page:
+    async def readyz(self) -> Page:
         """Fail while the node could not get its GPU from here: no GPU on a Tegra, or no kubelet listening."""
         detection = self._board.detection
         if detection is None:
@@ -106,6 +116,18 @@ class Pages:
             yield gauge(
                 "tegra_device_plugin_info", "The plugin's version and the board, always 1.", 1, **known
             )
+
+    async def _share_metrics(self) -> Iterable[Metric]:
+        """Who has which share; nothing where the GPU is not sold in units."""
+        offers = self._advertised.offers
+        limit = next((offer.limit for offer in offers.values() if offer.limit), None)
+        if limit is None:
+            return ()
+        if self._shares is None:
+            from tegra_device_plugin.telemetry.shares import Shares  # noqa: PLC0415 - only with units
+
+            self._shares = Shares(self._registrars.directory)
+        return await self._shares.metrics(offers, limit)
 
     def _gpu_metrics(self) -> Iterable[Metric]:
         """What sysfs tells, and what only jtop knows."""

@@ -31,6 +31,9 @@ MEMORY_RESOURCES = {
 # What containers mount whose memory is limited; the kubelet is told its paths, so they are the host's.
 LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
 
+# Where the plugin tells Koordinator's node agent of the GPU, with that preset (its sharing/koordinator.py).
+KOORDLET_DIRECTORY = "/var/run/koordlet"
+
 # The end of the tag of an image with jetson-stats (images/arm64/build.py); where role jtop has the socket.
 JTOP_TAG, JTOP_DIRECTORY = "-jtop", "/run/jtop"
 
@@ -94,13 +97,23 @@ def with_settings(template: dict[str, Any], text: str) -> None:
         container.setdefault("volumeMounts", []).append(mount)
 
 
-def with_limit(spec: dict[str, Any], config: dict[str, Any]) -> None:
-    """Have the pods of a specification write what containers mount whose memory is limited."""
+def with_limit(spec: dict[str, Any], config: dict[str, Any], *, read_only: bool) -> None:
+    """Have the pods of a specification see what containers mount whose memory is limited."""
     path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
     directory = {"path": path, "type": "DirectoryOrCreate"}
     spec.setdefault("volumes", []).append({"name": "gpu-limit", "hostPath": directory})
     for container in spec["containers"]:
-        container.setdefault("volumeMounts", []).append({"name": "gpu-limit", "mountPath": path})
+        mount = {"name": "gpu-limit", "mountPath": path} | ({"readOnly": True} if read_only else {})
+        container.setdefault("volumeMounts", []).append(mount)
+
+
+def with_koordlet(spec: dict[str, Any]) -> None:
+    """Have the pods of a specification tell Koordinator's node agent of the GPU."""
+    directory = {"path": KOORDLET_DIRECTORY, "type": "DirectoryOrCreate"}
+    spec.setdefault("volumes", []).append({"name": "koordlet", "hostPath": directory})
+    for container in spec["containers"]:
+        mount = {"name": "koordlet", "mountPath": f"/host{KOORDLET_DIRECTORY}"}
+        container.setdefault("volumeMounts", []).append(mount)
 
 
 def with_jtop(spec: dict[str, Any]) -> None:
@@ -140,7 +153,7 @@ def rendered(
 
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
     as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; where
-    they sell the GPU in units, the plugin gets the directory of the memory limit as well.
+    they sell the GPU in units, the pods get the directory of the memory limit as well.
     An image with jetson-stats gets the directory of jtop's socket. `agent` has the node agent's manifest,
     mode and policy, if it is wanted.
     """
@@ -162,10 +175,12 @@ def rendered(
             container["imagePullPolicy"] = "Never"
         if config:
             with_settings(template, json.dumps(config, indent=2))
+            if units := config.get("sharing", {}).get("units"):
+                with_limit(template["spec"], config, read_only=document is not plugin)
+                if document is plugin and _preset(units) == "koordinator":
+                    with_koordlet(spec)
     if config:
         documents.append(config_map(plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
-        if config.get("sharing", {}).get("units"):
-            with_limit(spec, config)
     if container_runtime == "containerd":
         documents.append(RUNTIME_CLASS)
     # It begins with "---": ansible-core 2.16 makes an object of a text that begins with "{".

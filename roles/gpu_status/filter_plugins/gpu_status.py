@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which node has which GPU and who holds it: from what was observed to a status, and to a table of it."""
+"""Which node has which GPU, and who has which share: from what was observed to a status and its table."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 OURS = "jetson-k3s.github.io"
@@ -14,10 +15,26 @@ NVIDIA = "nvidia.com/"
 
 
 def status(observed: dict[str, Any]) -> dict[str, Any]:
-    """The status: what k3s_observe returned, put together by node."""
+    """The status: what k3s_observe returned, put together by node, and the pods that wait for nobody."""
     return {
-        "nodes": [_node(node, observed) for node in sorted(observed["nodes"], key=lambda one: one["name"])]
+        "nodes": [_node(node, observed) for node in sorted(observed["nodes"], key=lambda one: one["name"])],
+        "unseen": _unseen(observed),
     }
+
+
+def _unseen(observed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Pods that wait for a scheduler that this cluster does not have, and ask for what a node of it has."""
+    offered = {name for node in observed["nodes"] for name in node["capacity"]}
+    return [
+        {
+            "namespace": pod["namespace"],
+            "pod": pod["name"],
+            "scheduler": pod["unseen_by"],
+            "resources": sorted(offered & pod["requests"].keys()),
+        }
+        for pod in observed["pods"]
+        if pod["unseen_by"] and offered & pod["requests"].keys()
+    ]
 
 
 def _node(node: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
@@ -34,6 +51,7 @@ def _node(node: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
         ],
         "holders": holders,
         "problem": problem,
+        "differences": list(_differences(node, holders, observed["pods"])) if holders is not None else [],
     }
 
 
@@ -47,7 +65,31 @@ def _resource(name: str, node: dict[str, Any], pods: list[dict[str, Any]]) -> di
     # A Jetson has one GPU: more than one is the same one, shared.
     sharing = ("time-slicing" if capacity > 1 else "exclusive") if name.startswith(NVIDIA) else None
     allocatable = node["allocatable"].get(name, 0)
-    return {"name": name, "capacity": capacity, "allocatable": allocatable, "used": used, "sharing": sharing}
+    return {
+        "name": name,
+        "capacity": capacity,
+        "allocatable": allocatable,
+        "used": used,
+        "free": allocatable - used,
+        "sharing": sharing,
+    }
+
+
+def _differences(
+    node: dict[str, Any], holders: list[dict[str, Any]], pods: list[dict[str, Any]]
+) -> Iterator[str]:
+    """Where the rows do not add up to what pods have asked for: none may be lost or counted twice."""
+    here = [pod for pod in pods if pod["node"] == node["name"] and pod["phase"] not in ENDED]
+    for name in sorted(node["capacity"]):
+        known = sum(pod["holds"].get(name, 0) for pod in here)
+        given = sum(
+            one["count"]
+            for holder in holders
+            for one in holder["held"]
+            if one["resource"] == name and holder["phase"] not in ENDED
+        )
+        if given != known:
+            yield f"its kubelet has given out {given} of {name}, and its pods have asked for {known}"
 
 
 def _holders(
@@ -57,7 +99,7 @@ def _holders(
     if "problem" in answer:
         return None, answer["problem"]
     try:
-        holders = json.loads(answer["stdout"])["holders"]
+        holders = json.loads(answer["stdout"])["containers"]
     except (ValueError, KeyError, TypeError):
         return None, f"the device plugin there said something else: {answer['stdout'][:200]!r}"
     phases = {(pod["namespace"], pod["name"]): pod["phase"] for pod in pods}
@@ -65,7 +107,7 @@ def _holders(
 
 
 def table(found: dict[str, Any]) -> str:
-    """The status for people: a line per node, a line per device that is held, and what is not known."""
+    """The status for people: a line per node and per container that holds something, and what is wrong."""
     rows = [COLUMNS, *(_row(node) for node in found["nodes"])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     text = [
@@ -77,6 +119,8 @@ def table(found: dict[str, Any]) -> str:
         lines += [f"  {_held(holder)}" for holder in node["holders"] or ()]
         if node["problem"]:
             lines.append(f"  who holds what is not known: {node['problem']}")
+        lines += [f"  {text}: look again, a pod may just begin or end" for text in node["differences"]]
+    lines += [_waits(pod) for pod in found["unseen"]]
     return "\n".join(lines)
 
 
@@ -96,14 +140,22 @@ def _devices(resource: dict[str, Any]) -> str:
 
 
 def _held(holder: dict[str, Any]) -> str:
+    words = [f"{one['count']} {one['resource']}" for one in holder["held"]]
+    figures = (
+        ("weight {} %", "percent"),
+        ("limit {} MiB", "memory_limit_mib"),
+        ("used {} MiB", "memory_used_mib"),
+        ("resident {} MiB", "memory_resident_mib"),
+    )
+    words += [text.format(holder[key]) for text, key in figures if holder[key] is not None]
     phase = "" if holder["phase"] == "Running" else f" ({holder['phase']})"
-    # Plugins of before say one device a line, and no number.
-    count, limit = holder.get("count", 1), holder.get("memory_limit_mib")
-    devices = holder["device"] if count == 1 else f"{count} devices"
-    memory = f", {limit} MiB" if limit else ""
+    return f"{holder['namespace']}/{holder['pod']} container {holder['container']}: {', '.join(words)}{phase}"
+
+
+def _waits(pod: dict[str, Any]) -> str:
     return (
-        f"{holder['resource']} {devices}{memory}: "
-        f"{holder['namespace']}/{holder['pod']} container {holder['container']}{phase}"
+        f"{pod['namespace']}/{pod['pod']} waits for {pod['scheduler']}, and no scheduler of that name has "
+        f"looked at it: remove schedulerName, the default scheduler counts {', '.join(pod['resources'])}"
     )
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes, the pods that hold extended resources, and what one pod on each node says. Changes nothing.
+"""Nodes, the pods that ask for extended resources, and what one pod on each node says. Changes nothing.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 from ansible.module_utils.basic import AnsibleModule
@@ -16,9 +17,12 @@ module: k3s_observe
 short_description: What the cluster knows, and what a pod on each node says
 author: The jetson-k3s authors
 options:
-  selector:
-    description: Label selector of the pods in kube-system of which one on each node is asked.
-    type: str
+  selectors:
+    description:
+      Label selectors of the pods in kube-system of which one on each node is asked.
+      A pod of the first is asked first, one of the next if that gives no answer.
+    type: list
+    elements: str
     required: true
   command:
     description: What is run in them.
@@ -41,7 +45,10 @@ nodes:
   type: list
   elements: dict
 pods:
-  description: Of each pod that asks for extended resources namespace, name, node, phase and requests.
+  description:
+    Of each pod that asks for extended resources namespace, name, node, phase and requests.
+    C(holds) is what its containers hold that run together. C(unseen_by) is the scheduler that it names, if
+    that is not the default one, and none has looked at it.
   returned: success
   type: list
   elements: dict
@@ -52,13 +59,24 @@ answers:
 """
 
 NAMESPACE = "kube-system"
+# apimachinery, pkg/api/resource: of an extended resource it is a whole number.
+QUANTITY = re.compile("([0-9]+)(?:([kKMGTPE])(i?)|e([0-9]+))?$")
+DEFAULT_SCHEDULER = "default-scheduler"
 # Answers awaited at the same time; each is a kubectl of about 40 MB on the server.
 AT_ONCE = 8
 
 
+def whole(quantity):
+    """The number that a quantity of an extended resource is: such as 4, 2k or 4Gi."""
+    number, power, binary, exponent = QUANTITY.match(quantity).groups()
+    if exponent:
+        return int(number) * 10 ** int(exponent)
+    return int(number) * (1024 if binary else 1000) ** (" KMGTPE".index(power.upper()) if power else 0)
+
+
 def extended(quantities):
     """Of a resource list the extended ones: those with a domain."""
-    return {name: int(quantity) for name, quantity in (quantities or {}).items() if "/" in name}
+    return {name: whole(quantity) for name, quantity in (quantities or {}).items() if "/" in name}
 
 
 def node_facts(node):
@@ -74,18 +92,52 @@ def node_facts(node):
     }
 
 
+def limits(container):
+    """Extended resources of a container; their requests are the same."""
+    return extended((container.get("resources") or {}).get("limits"))
+
+
+def stays(container):
+    """True for an init container that goes on beside the others."""
+    return container.get("restartPolicy") == "Always"
+
+
+def add(one, other):
+    """The sums by name."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in set(one) | set(other)}
+
+
 def requests(pod):
     """Extended resources that a pod takes from its node: devices of init containers are used again."""
-    spec = pod["spec"]
-    limits = [extended((one.get("resources") or {}).get("limits")) for one in spec["containers"]]
-    before = [
-        extended((one.get("resources") or {}).get("limits")) for one in spec.get("initContainers") or []
-    ]
-    names = {name for one in limits + before for name in one}
-    return {
-        name: max([sum(one.get(name, 0) for one in limits)] + [one.get(name, 0) for one in before])
-        for name in names
-    }
+    most, beside = {}, {}
+    for container in pod["spec"].get("initContainers") or []:
+        needed = add(beside, limits(container))
+        most = {name: max(most.get(name, 0), needed.get(name, 0)) for name in set(most) | set(needed)}
+        if stays(container):
+            beside = needed
+    held = holds(pod)
+    return {name: max(most.get(name, 0), held.get(name, 0)) for name in set(most) | set(held)}
+
+
+def holds(pod):
+    """Extended resources of the containers that run together; kubelets list no other as a holder."""
+    total = {}
+    for container in pod["spec"].get("initContainers") or []:
+        if stays(container):
+            total = add(total, limits(container))
+    for container in pod["spec"]["containers"]:
+        total = add(total, limits(container))
+    return total
+
+
+def unseen_by(pod):
+    """The scheduler that a pod names and that has not looked at it; None: the default one, or it has."""
+    named = pod["spec"].get("schedulerName") or DEFAULT_SCHEDULER
+    waits = pod["status"].get("phase") == "Pending" and not pod["spec"].get("nodeName")
+    # A scheduler that finds no node for a pod says so there (as the API server does of one that is gated).
+    if named == DEFAULT_SCHEDULER or not waits or condition(pod, "PodScheduled"):
+        return None
+    return named
 
 
 def pod_facts(pod):
@@ -96,6 +148,8 @@ def pod_facts(pod):
         "node": pod["spec"].get("nodeName", ""),
         "phase": pod["status"].get("phase", ""),
         "requests": requests(pod),
+        "holds": holds(pod),
+        "unseen_by": unseen_by(pod),
     }
 
 
@@ -108,23 +162,27 @@ def speakers(pods):
     }
 
 
-def answer(node, pod, command, timeout):
-    """What the pod on this node says. A node that is not Ready is not asked: that would only take time."""
+def answer(node, pods, command, timeout):
+    """What the first of these pods on a node says that says anything.
+
+    A node that is not Ready is not asked: that would only take time.
+    """
     if not node["ready"]:
         return {"problem": "the node is not Ready: {}".format(node["message"])}
-    if pod is None:
-        return {"problem": "no pod of the device plugin runs there"}
-    try:
-        return {"stdout": run("--namespace=" + NAMESPACE, "exec", pod, "--", *command, timeout=timeout)}
-    except KubectlError as error:
-        return {"problem": str(error).partition(": ")[2]}  # without the command, which is always the same
+    problem = "no pod of the device plugin runs there"
+    for pod in pods:
+        try:
+            return {"stdout": run("--namespace=" + NAMESPACE, "exec", pod, "--", *command, timeout=timeout)}
+        except KubectlError as error:
+            problem = str(error).partition(": ")[2]  # without the command, which is always the same
+    return {"problem": problem}
 
 
 def main():
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
-            "selector": {"type": "str", "required": True},
+            "selectors": {"type": "list", "elements": "str", "required": True},
             "command": {"type": "list", "elements": "str", "required": True},
             "timeout": {"type": "int", "default": 15},
         },
@@ -134,16 +192,22 @@ def main():
         module.fail_json(msg="There is no K3s on this server yet: playbooks/site.yml installs it.")
     try:
         items = get("nodes,pods", "--all-namespaces")["items"]
-        asked = get("pods", "--namespace=" + NAMESPACE, "--selector=" + module.params["selector"])["items"]
+        pods_of = [
+            speakers(get("pods", "--namespace=" + NAMESPACE, "--selector=" + selector)["items"])
+            for selector in module.params["selectors"]
+        ]
     except (KubectlError, OSError) as error:
         module.fail_json(msg=str(error))
     nodes = [node_facts(item) for item in items if item["kind"] == "Node"]
     pods = [pod_facts(item) for item in items if item["kind"] == "Pod"]
-    pod_of = speakers(asked)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         asking = {
             node["name"]: threads.submit(
-                answer, node, pod_of.get(node["name"]), module.params["command"], module.params["timeout"]
+                answer,
+                node,
+                [of_node[node["name"]] for of_node in pods_of if node["name"] in of_node],
+                module.params["command"],
+                module.params["timeout"],
             )
             for node in nodes
         }

@@ -13,17 +13,21 @@ import grpc
 
 
 class Kubelet:
-    """A SIMULATED kubelet that knows only List."""
+    """A SIMULATED kubelet. It knows what is allocatable only if it is told."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.answer = b""
+        self.allocatable: bytes | grpc.StatusCode = grpc.StatusCode.UNIMPLEMENTED
         self.refuses = False
         self.asked = 0
         self.server = grpc.server(futures.ThreadPoolExecutor(1))
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._list)
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "List": grpc.unary_unary_rpc_method_handler(self._list),
+            "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(self._get_allocatable),
+        }
         self.server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),)
+            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", handlers),)
         )
         self.server.add_insecure_port(f"unix:{socket}")
         self.server.start()
@@ -34,6 +38,12 @@ class Kubelet:
         if self.refuses:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such feature")
         return self.answer
+
+    def _get_allocatable(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        assert request == b""
+        if isinstance(self.allocatable, grpc.StatusCode):
+            context.abort(self.allocatable, "no such feature")
+        return self.allocatable
 
 
 @contextmanager

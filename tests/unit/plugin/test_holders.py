@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import grpc
 import pytest
 from tegra_device_plugin.cli import main
 from tegra_device_plugin.kubelet import podresources_pb2 as api
-from tegra_device_plugin.kubelet.holders import Holder, NoAnswerError, list_holders
+from tegra_device_plugin.kubelet.holders import Holder, NoAnswerError, ask, ask_allocatable, found, held
 from tegra_device_plugin.sharing import ledger
+from tegra_device_plugin.telemetry import view
 
 from tests.unit.plugin.podresources import Kubelet, running_kubelet
 
@@ -30,9 +33,26 @@ def kubelet() -> Iterator[Kubelet]:
         yield one
 
 
-def test_reads_what_a_kubelet_writes(kubelet: Kubelet) -> None:
+async def test_reads_what_a_kubelet_writes(kubelet: Kubelet) -> None:
     kubelet.answer = ANSWER
-    assert list_holders(kubelet.socket) == [Holder("n", "p", "c", "r", "a", count=2)]
+    answer = await ask(kubelet.socket)
+    assert found(answer) == [Holder("n", "p", "c", "r", "a", count=2)]
+    assert held(answer) == {"r": {"a": 1, "b": 1}}
+
+
+async def test_reads_what_is_allocatable(kubelet: Kubelet) -> None:
+    # The same by hand: devices a of r, b of r on another NUMA node, and cpu_ids 3.
+    kubelet.allocatable = b"\x0a\x0a\x0a\x01r\x12\x01a\x1a\x02\x0a\x00\x0a\x06\x0a\x01r\x12\x01b\x12\x01\x03"
+    assert await ask_allocatable(kubelet.socket) == {"r": {"a", "b"}}
+
+
+@pytest.mark.parametrize("says", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN])
+def test_a_kubelet_that_does_not_know_what_is_allocatable_says_who_holds_it(
+    kubelet: Kubelet, capsys: pytest.CaptureFixture[str], says: grpc.StatusCode
+) -> None:
+    kubelet.answer, kubelet.allocatable = ANSWER, says
+    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert capsys.readouterr().out == "n/p c: 2 r\n"
 
 
 def test_containers_without_devices_are_left_out(
@@ -46,7 +66,7 @@ def test_containers_without_devices_are_left_out(
     assert capsys.readouterr().out == "no container of this node holds a device\n"
 
 
-def held(*resources: tuple[str, Sequence[str]]) -> bytes:
+def answering(*resources: tuple[str, Sequence[str]]) -> bytes:
     """What a kubelet answers when container c of pod n/p holds these."""
     devices = [api.ContainerDevices(resource_name=name, device_ids=ids) for name, ids in resources]
     containers = [api.ContainerResources(name="c", devices=devices)]
@@ -54,20 +74,54 @@ def held(*resources: tuple[str, Sequence[str]]) -> bytes:
     return api.ListPodResourcesResponse(pod_resources=pods).SerializeToString()
 
 
-def test_one_line_or_one_object_for_each_container_and_resource(
+def allocatable(**devices: Sequence[str]) -> bytes:
+    """What a kubelet answers when these are healthy."""
+    listed = [api.ContainerDevices(resource_name=name, device_ids=ids) for name, ids in devices.items()]
+    return api.AllocatableResourcesResponse(devices=listed).SerializeToString()
+
+
+def rows_of(holders: Sequence[Holder]) -> list[view.Row]:
+    """A row for each holder."""
+    return [view.Row(one.namespace, one.pod, one.container, (one,)) for one in holders]
+
+
+def test_one_line_or_one_object_for_each_container_and_each_resource(
     kubelet: Kubelet, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kubelet.answer = held(("q", ["igpu0::3"]), ("r", ["b", "a"]))
+    kubelet.answer = answering(("q", ["igpu0::3"]), ("r", ["b", "a"]))
+    kubelet.allocatable = allocatable(q=[f"igpu0::{number}" for number in range(4)])
     assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
-    assert capsys.readouterr().out.splitlines() == ["n/p c q igpu0::3", "n/p c r 2 devices"]
+    assert capsys.readouterr().out.splitlines() == [
+        "n/p c: 1 q, 2 r",
+        "q: 1 held, 3 free of 4 allocatable",
+        "r: 2 held, 0 free of 0 allocatable, 2 held and not allocatable any more",
+    ]
     assert main(["holders", "--pod-resources", str(kubelet.socket), "--output=json"]) == 0
-    assert json.loads(capsys.readouterr().out)["holders"][1] == {
-        "namespace": "n", "pod": "p", "container": "c", "resource": "r", "device": "a", "count": 2,
-        "memory_limit_mib": None,
-    }  # fmt: skip
+    said = json.loads(capsys.readouterr().out)
+    assert said["containers"] == [{
+        "namespace": "n", "pod": "p", "container": "c",
+        "held": [
+            {"resource": "q", "device": "igpu0::3", "count": 1},
+            {"resource": "r", "device": "a", "count": 2},
+        ],
+        "percent": None, "memory_limit_mib": None, "memory_used_mib": None, "memory_resident_mib": None,
+    }]  # fmt: skip
+    assert said["resources"]["q"] == {"held": 1, "allocatable": 4, "free": 3, "lost": 0, "twice": 0}
 
 
-def test_memory_is_shown_as_the_limit_in_force_and_not_as_thousands_of_devices(
+def test_a_row_that_is_lost_or_counted_twice_is_an_error_and_no_answer(
+    kubelet: Kubelet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubelet.answer, kubelet.allocatable = answering(("q", ["a", "b"])), allocatable(q=["a", "b", "c"])
+    for rows, counted in ((lambda found, *_: [], 0), (lambda found, *_: rows_of(found) * 2, 4)):
+        monkeypatch.setattr(view, "rows", rows)
+        assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 1
+        said = capsys.readouterr()
+        assert f"q: {counted} devices are in the rows, but the kubelet has given out 2" in said.err
+        assert not said.out
+
+
+def test_shares_are_shown_with_the_limit_in_force_and_what_counts_against_it(
     kubelet: Kubelet, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config.yaml"
@@ -75,25 +129,31 @@ def test_memory_is_shown_as_the_limit_in_force_and_not_as_thousands_of_devices(
     monkeypatch.setenv("CONFIG_FILE", str(config))
     monkeypatch.setenv("GPU_LIMIT_DIR", str(tmp_path))
     (tmp_path / "ledgers").mkdir()
-    ledger.reset(tmp_path / "ledgers/m7", 3000 << 20, 0)
+    ledger.reset(tmp_path / "ledgers/m7", 3000 << 20, 10 << 20)
+    with (tmp_path / "ledgers/m7").open("r+b") as file:
+        file.seek(64)
+        file.write(struct.pack("<QQQQ", 1, 1, 100 << 20, 0) + struct.pack("<QQQQ", 9, 1, 1, 0))
     memory = [f"m{number}" for number in range(3006, 6, -1)]
-    kubelet.answer = held(("nvidia.com/gpucores", ["c1", "c0"]), ("nvidia.com/gpumem", memory))
+    kubelet.answer = answering(("nvidia.com/gpucores", ["c1", "c0"]), ("nvidia.com/gpumem", memory))
+    share = "n/p c: 2 nvidia.com/gpucores, 3000 nvidia.com/gpumem, weight 2 %"
     assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "n/p c nvidia.com/gpucores 2 devices",
-        "n/p c nvidia.com/gpumem 3000 devices, 3000 MiB",
-    ]
+    assert capsys.readouterr().out == f"{share}, limit 3000 MiB, used 121 MiB\n"
+    # A container can write anything there, also more than there is memory.
+    with (tmp_path / "ledgers/m7").open("r+b") as file:
+        file.truncate(1 << 40)
+    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert capsys.readouterr().out == f"{share}\n"
     (tmp_path / "ledgers/m7").unlink()  # a pod that was never started
     assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "n/p c nvidia.com/gpumem 3000 devices"
+    assert capsys.readouterr().out == f"{share}\n"
 
 
-def test_a_node_full_of_pods_fits(kubelet: Kubelet) -> None:
+async def test_a_node_full_of_pods_fits(kubelet: Kubelet) -> None:
     devices = [api.ContainerDevices(resource_name="r" * 60, device_ids=[f"{n:060}" for n in range(1024)])]
     pod = api.PodResources(name="p", containers=[api.ContainerResources(name="c", devices=devices)])
     kubelet.answer = api.ListPodResourcesResponse(pod_resources=[pod] * 110).SerializeToString()
     assert len(kubelet.answer) > 4 << 20  # gRPC's own limit
-    assert sum(holder.count for holder in list_holders(kubelet.socket)) == 110 * 1024
+    assert sum(holder.count for holder in found(await ask(kubelet.socket))) == 110 * 1024
 
 
 def test_an_absent_socket_is_named_with_what_to_do(
@@ -105,14 +165,14 @@ def test_an_absent_socket_is_named_with_what_to_do(
     assert "--pod-resources" in said
 
 
-def test_a_kubelet_that_refuses_is_quoted(kubelet: Kubelet) -> None:
+async def test_a_kubelet_that_refuses_is_quoted(kubelet: Kubelet) -> None:
     kubelet.refuses = True
     with pytest.raises(NoAnswerError, match="UNIMPLEMENTED: no such feature"):
-        list_holders(kubelet.socket)
+        await ask(kubelet.socket)
 
 
-def test_a_socket_nobody_listens_on_is_an_error_at_once(kubelet: Kubelet) -> None:
+async def test_a_socket_nobody_listens_on_is_an_error_at_once(kubelet: Kubelet) -> None:
     kubelet.server.stop(None).wait()
     kubelet.socket.touch()
     with pytest.raises(NoAnswerError, match="UNAVAILABLE"):
-        list_holders(kubelet.socket)
+        await ask(kubelet.socket)

@@ -122,7 +122,7 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
         jtop=Jtop(Telemetry(gpu_memory_bytes=1 << 30, power_mode="15W")),
         counted=Counters(allocations=3, refused_allocations=2, failed_registrations=4),
     )
-    found = values(plugin.pages().metrics().text)
+    found = values((await plugin.pages().metrics()).text)
     assert found["tegra_device_plugin_devices"] == [
         ({"resource": "nvidia.com/gpu", "health": "healthy", "reason": "ok"}, 2)
     ]
@@ -144,14 +144,16 @@ async def test_metrics_tell_why_a_gpu_is_not_given(root: Path) -> None:
     board = Board(root)
     board.verdict = Verdict(False, "too-hot", "")
     (offer,) = make_offers(Settings(), (), board.verdict)
-    found = values(Plugin(board=board, advertised=Advertised({offer.resource: offer})).pages().metrics().text)
+    found = values(
+        (await Plugin(board=board, advertised=Advertised({offer.resource: offer})).pages().metrics()).text
+    )
     assert found["tegra_device_plugin_devices"] == [
         ({"resource": "nvidia.com/gpu", "health": "unhealthy", "reason": "too-hot"}, 1)
     ]
 
 
 async def test_metrics_before_the_first_look_are_the_totals_alone() -> None:
-    assert set(values(Plugin().pages().metrics().text)) == {
+    assert set(values((await Plugin().pages().metrics()).text)) == {
         "tegra_device_plugin_allocations_total",
         "tegra_device_plugin_registrations_total",
         "tegra_device_plugin_config_reloads_total",
@@ -165,9 +167,9 @@ async def test_healthz_is_content_before_the_first_look_however_long_the_compute
     now = 1151.0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     shown = Plugin().pages()
-    assert shown.healthz() == httpd.Page("ok\n")
+    assert await shown.healthz() == httpd.Page("ok\n")
     now += pages.STUCK_SECONDS + 1
-    assert shown.healthz().text == "stuck: board for 41 s, registration for 41 s\n"
+    assert (await shown.healthz()).text == "stuck: board for 41 s, registration for 41 s\n"
 
 
 @pytest.mark.parametrize("part", ["board", "registration"])
@@ -180,27 +182,27 @@ async def test_healthz_fails_when_a_loop_has_stopped(part: str, monkeypatch: pyt
     now += pages.STUCK_SECONDS + 1
     for loop in loops.values():
         loop.looked_at = now
-    assert shown.healthz().status == HTTPStatus.OK
+    assert (await shown.healthz()).status == HTTPStatus.OK
     loops[part].looked_at -= pages.STUCK_SECONDS
-    assert shown.healthz().status == HTTPStatus.OK
+    assert (await shown.healthz()).status == HTTPStatus.OK
     loops[part].looked_at -= 1
-    assert shown.healthz() == httpd.Page(f"stuck: {part} for 41 s\n", HTTPStatus.SERVICE_UNAVAILABLE)
+    assert await shown.healthz() == httpd.Page(f"stuck: {part} for 41 s\n", HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(root: Path) -> None:
-    assert Plugin().pages().readyz().status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert (await Plugin().pages().readyz()).status == HTTPStatus.SERVICE_UNAVAILABLE
     plugin = Plugin(board=Board(root))
-    assert "no kubelet" in plugin.pages().readyz().text
+    assert "no kubelet" in (await plugin.pages().readyz()).text
     plugin.registrars.connected = True
-    assert plugin.pages().readyz() == httpd.Page("ok\n")
+    assert await plugin.pages().readyz() == httpd.Page("ok\n")
     plugin.board.detection = detect(root / "dev")  # no machine at all
-    assert plugin.pages().readyz() == httpd.Page("not a Tegra: nothing to advertise\n")
+    assert await plugin.pages().readyz() == httpd.Page("not a Tegra: nothing to advertise\n")
 
 
 async def test_readyz_fails_on_a_tegra_without_its_gpu(tmp_path: Path) -> None:
     (tmp_path / "sys/devices/soc0").mkdir(parents=True)
     (tmp_path / "sys/devices/soc0/family").write_text("Tegra\n")
-    page = Plugin(board=Board(tmp_path), registrars=Registrars(connected=True)).pages().readyz()
+    page = await Plugin(board=Board(tmp_path), registrars=Registrars(connected=True)).pages().readyz()
     assert page.status == HTTPStatus.SERVICE_UNAVAILABLE
     assert "without its GPU" in page.text
 
@@ -244,9 +246,20 @@ async def answer(port: int, request: bytes) -> bytes:
 
 LATE = 9  # turns of the loop, after which a connection is surely accepted
 GET = b"GET /a HTTP/1.1\r\n\r\n"
-A_PAGE: Mapping[str, Any] = {"/a": lambda: httpd.Page("text")}
+
+
+def a_page(text: str) -> httpd.Pages:
+    """One page, with this text."""
+
+    async def page() -> httpd.Page:
+        return httpd.Page(text)
+
+    return {"/a": page}
+
+
+A_PAGE = a_page("text")
 # More than the buffers of both ends of a connection take.
-LARGE: Mapping[str, Any] = {"/a": lambda: httpd.Page("x" * 20_000_000)}
+LARGE = a_page("x" * 20_000_000)
 
 
 async def test_pages_over_http() -> None:

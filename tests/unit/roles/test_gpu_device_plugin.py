@@ -9,6 +9,7 @@ import pytest
 import yaml
 from tegra_device_plugin import cli
 from tegra_device_plugin.config import settings as config
+from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.sharing.presets import PRESETS
 
 from tests.unit.roles.conftest import ROLES, Load
@@ -113,6 +114,19 @@ def test_units_get_the_directory_of_the_memory_limit_and_nothing_else_does(
     assert without.items() <= with_units.items()
 
 
+def test_koordinators_agent_is_told_where_its_names_are_used(load: Load) -> None:
+    def mounts(preset: str) -> list[dict[str, Any]]:
+        settings = {"version": "v1", "sharing": {"units": {**UNITS, "preset": preset}}}
+        spec = rendered(load, "docker", False, settings)["DaemonSet"]["spec"]["template"]["spec"]
+        names = {volume["name"] for volume in spec["volumes"]}
+        found: list[dict[str, Any]] = spec["containers"][0]["volumeMounts"]
+        assert {mount["name"] for mount in found} == names
+        return [mount for mount in found if "koordlet" in mount["mountPath"]]
+
+    assert mounts("hami") == []
+    assert mounts("koordinator") == [{"name": "koordlet", "mountPath": f"/host{koordinator.DIRECTORY}"}]
+
+
 def test_the_role_deploys_units_as_the_plain_manifests_do(load: Load) -> None:
     settings = {"version": "v1", "sharing": {"units": UNITS}}
     ours = rendered(load, "docker", False, settings)["DaemonSet"]["spec"]["template"]["spec"]
@@ -177,8 +191,11 @@ def test_the_agent_has_the_rights_that_its_mode_needs(
     assert (options.mode, options.qos_policy) == (mode, policy)
 
 
-def test_the_agent_reads_the_settings_of_the_plugin(load: Load) -> None:
-    spec = agent(load, "report", "burst-share", {"version": "v1"})
+def test_the_agent_reads_the_settings_and_the_ledgers_of_the_plugin(load: Load) -> None:
+    settings = {"version": "v1", "sharing": {"units": UNITS}}
+    spec = agent(load, "report", "burst-share", settings)
+    ledgers = {"name": "gpu-limit", "mountPath": "/var/lib/tegra-gpu-limit", "readOnly": True}
+    assert ledgers in spec["containers"][0]["volumeMounts"]
     (container,) = spec["containers"]
     assert {"name": "CONFIG_FILE", "value": "/etc/tegra-device-plugin/config.yaml"} in container["env"]
     names = {mount["name"] for mount in container["volumeMounts"]}

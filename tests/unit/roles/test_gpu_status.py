@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tegra_device_plugin.kubelet.holders import Holder
+from tegra_device_plugin.telemetry.view import Row, as_dict, rows
 
 from tests.unit.roles.conftest import Load
 
@@ -36,45 +38,102 @@ def node(
     }  # fmt: skip
 
 
-def pod(name: str, phase: str = "Running", on: str = "a", count: int = 1) -> dict[str, Any]:
-    return {"namespace": "n", "name": name, "node": on, "phase": phase, "requests": {GPU: count}}
+def pod(
+    name: str, phase: str = "Running", on: str = "a", count: int = 1, unseen_by: str | None = None
+) -> dict[str, Any]:
+    return {
+        "namespace": "n", "name": name, "node": on, "phase": phase, "unseen_by": unseen_by,
+        "requests": {GPU: count}, "holds": {GPU: count},
+    }  # fmt: skip
 
 
 def says(*held: tuple[str, str]) -> dict[str, str]:
-    """What `holders --output=json` prints."""
-    holders = [
-        {"namespace": "n", "pod": name, "container": "c", "resource": GPU, "device": device}
-        for name, device in held
-    ]
-    return {"stdout": json.dumps({"holders": holders})}
+    """What `holders --output=json` prints, by its own hand."""
+    holders = [Holder("n", name, "c", GPU, device) for name, device in held]
+    return {"stdout": json.dumps(as_dict(rows(holders, None, Path()), {}))}
 
 
 def test_one_holder_of_one_gpu(filters: ModuleType) -> None:
     observed = {"nodes": [node()], "pods": [pod("p")], "answers": {"a": says(("p", "igpu0"))}}
     (one,) = filters.status(observed)["nodes"]
     assert one["resources"] == [
-        {"name": GPU, "capacity": 1, "allocatable": 1, "used": 1, "sharing": "exclusive"}
+        {"name": GPU, "capacity": 1, "allocatable": 1, "used": 1, "free": 0, "sharing": "exclusive"}
     ]
     assert one["holders"][0]["phase"] == "Running"
     assert (one["module"], one["problem"]) == ("MODULE", None)
     head, line, held = filters.table(filters.status(observed)).splitlines()
     assert head.split() == list(filters.COLUMNS)
     assert line.split(maxsplit=5) == ["a", "Ready", "MODULE", "L4T", "JETPACK", "nvidia.com/gpu: 1 of 1 used"]
-    assert held == "  nvidia.com/gpu igpu0: n/p container c"
+    assert held == "  n/p container c: 1 nvidia.com/gpu"
 
 
-def test_units_are_shown_by_their_number_and_memory_by_its_limit(filters: ModuleType) -> None:
-    common = {"namespace": "n", "pod": "p", "container": "c"}
-    holders = [
-        {**common, "resource": "a.b/gpu-core", "device": "c3", "count": 30, "memory_limit_mib": None},
-        {**common, "resource": "a.b/gpu-memory", "device": "m7", "count": 12, "memory_limit_mib": 3072},
+def test_shares_are_shown_with_limit_use_and_weight(filters: ModuleType) -> None:
+    core = Holder("n", "p", "c", "a.b/gpu-core", "c3", 30)
+    memory = Holder("n", "p", "c", "a.b/gpu-memory", "m7", 12)
+    mib = 1 << 20
+    shares = [
+        Row("n", "p", "c", (core, memory), percent=30, limit=3072 * mib, used=0, resident=200 * mib),
+        Row("n", "p", "d", (core,), percent=30),
     ]
-    answers = {"a": {"stdout": json.dumps({"holders": holders})}}
-    found = filters.status({"nodes": [node()], "pods": [pod("p")], "answers": answers})
+    answers = {"a": {"stdout": json.dumps(as_dict(shares, {}))}}
+    found = filters.status({"nodes": [node()], "pods": [pod("p", count=0)], "answers": answers})
     assert filters.table(found).splitlines()[2:] == [
-        "  a.b/gpu-core 30 devices: n/p container c",
-        "  a.b/gpu-memory 12 devices, 3072 MiB: n/p container c",
+        "  n/p container c: 30 a.b/gpu-core, 12 a.b/gpu-memory, weight 30 %, limit 3072 MiB, used 0 MiB, "
+        "resident 200 MiB",
+        "  n/p container d: 30 a.b/gpu-core, weight 30 %",
     ]
+
+
+def test_rows_that_do_not_add_up_to_what_is_in_use_are_told(filters: ModuleType) -> None:
+    def table(*held: tuple[str, str]) -> list[str]:
+        pods = [pod("p"), pod("q"), pod("ended", "Failed"), pod("elsewhere", on="b")]
+        found = filters.status({"nodes": [node(capacity=4)], "pods": pods, "answers": {"a": says(*held)}})
+        (resource,) = found["nodes"][0]["resources"]
+        assert (resource["allocatable"], resource["free"]) == (4, 2)
+        return [line for line in filters.table(found).splitlines() if "given out" in line]
+
+    whole = [("p", "igpu0::0"), ("q", "igpu0::1")]
+    assert table(*whole) == table(*whole, ("ended", "igpu0::2")) == []
+    for held, count in ((whole[1:], 1), ([*whole, whole[0]], 3)):
+        assert table(*held) == [
+            f"  its kubelet has given out {count} of {GPU}, and its pods have asked for 2: "
+            "look again, a pod may just begin or end"
+        ]
+
+
+def test_a_pod_for_a_scheduler_that_is_not_there_is_told_with_what_to_do(filters: ModuleType) -> None:
+    other = pod("other", "Pending", on="", unseen_by="volcano") | {"requests": {"example.com/fpga": 1}}
+    pods = [pod("p", "Pending", on="", unseen_by="hami-scheduler"), pod("waits", "Pending", on=""), other]
+    found = filters.status({"nodes": [node()], "pods": pods, "answers": {"a": says()}})
+    assert found["unseen"] == [
+        {"namespace": "n", "pod": "p", "scheduler": "hami-scheduler", "resources": [GPU]}
+    ]
+    assert filters.table(found).splitlines()[2:] == [
+        "n/p waits for hami-scheduler, and no scheduler of that name has looked at it: "
+        "remove schedulerName, the default scheduler counts nvidia.com/gpu"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "scheduler"),
+    [
+        ({"schedulerName": "gpushare-scheduler"}, {"phase": "Pending"}, "gpushare-scheduler"),
+        ({"schedulerName": "default-scheduler"}, {"phase": "Pending"}, None),
+        ({}, {"phase": "Pending"}, None),
+        ({"schedulerName": "koord-scheduler", "nodeName": "a"}, {"phase": "Pending"}, None),
+        ({"schedulerName": "koord-scheduler"}, {"phase": "Failed"}, None),
+        # One that works says why it finds no node.
+        (
+            {"schedulerName": "volcano"},
+            {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
+            None,
+        ),
+    ],
+)
+def test_a_scheduler_that_looks_at_its_pods_leaves_a_trace(
+    observe: ModuleType, spec: dict[str, Any], status: dict[str, Any], scheduler: str | None
+) -> None:
+    assert observe.unseen_by({"spec": {"containers": [], **spec}, "status": status}) == scheduler
 
 
 def test_a_shared_gpu_and_pods_that_wait_or_have_ended(filters: ModuleType) -> None:
@@ -90,15 +149,16 @@ def test_a_shared_gpu_and_pods_that_wait_or_have_ended(filters: ModuleType) -> N
     (one,) = found["nodes"]
     assert one["resources"][0]["used"] == 2
     assert one["resources"][0]["sharing"] == "time-slicing"
-    assert [holder["phase"] for holder in one["holders"]] == ["Running", "Running", "Succeeded", "gone"]
+    assert [holder["phase"] for holder in one["holders"]] == ["Succeeded", "gone", "Running", "Running"]
     text = filters.table(found)
     assert "2 of 4 used, one GPU shared" in text
-    assert [line.endswith((" (Succeeded)", " (gone)")) for line in text.splitlines()[2:]] == [
-        False,
-        False,
-        True,
-        True,
+    assert [line.partition("gpu")[2] for line in text.splitlines()[2:6]] == [
+        " (Succeeded)",
+        " (gone)",
+        "",
+        "",
     ]
+    assert "given out 3 of nvidia.com/gpu, and its pods have asked for 2" in text
 
 
 def test_a_node_that_is_down_is_shown_with_the_reason_and_hides_no_other(filters: ModuleType) -> None:
@@ -160,6 +220,17 @@ def test_a_pod_takes_its_containers_devices_and_uses_its_init_containers_again(o
     assert observe.requests({"spec": spec}) == {GPU: 3}
     assert observe.requests({"spec": spec | {"initContainers": [asks(4), asks(1)]}}) == {GPU: 4}
     assert observe.requests({"spec": {"containers": [{}]}}) == {}
+    stays = asks(2) | {"restartPolicy": "Always"}
+    assert observe.requests({"spec": spec | {"initContainers": [asks(4), stays, asks(1)]}}) == {GPU: 5}
+    assert observe.requests({"spec": spec | {"initContainers": [stays, asks(4)]}}) == {GPU: 6}
+    assert observe.holds({"spec": spec | {"initContainers": [stays, asks(4)]}}) == {GPU: 5}
+
+
+@pytest.mark.parametrize(
+    ("quantity", "number"), [("4", 4), ("2k", 2000), ("4Gi", 4 << 30), ("1Ki", 1024), ("1e3", 1000)]
+)
+def test_a_foreign_resource_may_be_counted_in_bytes(observe: ModuleType, quantity: str, number: int) -> None:
+    assert observe.extended({"koordinator.sh/gpu-memory": quantity}) == {"koordinator.sh/gpu-memory": number}
 
 
 def test_pods_that_cannot_answer_are_not_asked(observe: ModuleType) -> None:
@@ -168,8 +239,19 @@ def test_pods_that_cannot_answer_are_not_asked(observe: ModuleType) -> None:
 
     pods = [plugin("new", "Pending"), plugin("old", deletionTimestamp="now"), plugin("runs")]
     assert observe.speakers(pods) == {"a": "runs"}
-    assert "not Ready" in observe.answer(node(ready=False), "runs", ["true"], 1)["problem"]
-    assert "no pod" in observe.answer(node(), None, ["true"], 1)["problem"]
+    assert "not Ready" in observe.answer(node(ready=False), ["runs"], ["true"], 1)["problem"]
+    assert "no pod" in observe.answer(node(), [], ["true"], 1)["problem"]
+
+
+def test_the_second_pod_is_asked_if_the_first_gives_no_answer(
+    observe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl = tmp_path / "k3s"
+    kubectl.write_text('#!/bin/sh\n[ "$4" != agent ] || exit 1\necho "$4 says"\n')
+    kubectl.chmod(0o755)
+    monkeypatch.setitem(observe.run.__globals__, "K3S", str(kubectl))
+    assert observe.answer(node(), ["agent", "plugin"], ["true"], 5) == {"stdout": "plugin says\n"}
+    assert observe.answer(node(), ["plugin2", "plugin"], ["true"], 5) == {"stdout": "plugin2 says\n"}
 
 
 def test_a_kubectl_that_hangs_is_ended(
@@ -179,4 +261,4 @@ def test_a_kubectl_that_hangs_is_ended(
     hanging.write_text("#!/bin/sh\nexec sleep 60\n")
     hanging.chmod(0o755)
     monkeypatch.setitem(observe.run.__globals__, "K3S", str(hanging))
-    assert "no answer within 0.1 s" in observe.answer(node(), "pod", ["true"], 0.1)["problem"]
+    assert "no answer within 0.1 s" in observe.answer(node(), ["pod"], ["true"], 0.1)["problem"]

@@ -72,12 +72,22 @@ class Node:
         self.kubelet.answer = answer.SerializeToString()
 
     def process(self, pid: int, pod: int | None) -> None:
-        """A process runs, in a pod or outside of pods."""
+        """A process runs, in a pod or outside of pods. The kubelet links the log of each pod's container."""
         directory = self.root / "proc" / str(pid)
         directory.mkdir(parents=True, exist_ok=True)
         directory.joinpath("cgroup").write_text(
             "0::/system.slice/nvargus-daemon.service\n" if pod is None else cgroup(pod)
         )
+        for one in self.pods:
+            if one.number == pod:
+                self.log(f"{one.name}_default_c-{pod:064x}.log")
+
+    def log(self, name: str) -> None:
+        """Link a container's log, which is in a directory that is not seen from the agent's pod."""
+        link = self.root / "var/log/containers" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to("/var/log/pods/elsewhere/0.log")
 
     def holds(self, **mib_by_pid: int) -> None:
         """Processes (`p123=5`) hold so many MiB of GPU memory."""

@@ -97,12 +97,11 @@ def test_who_holds_what_is_told_in_the_names_of_other_systems(node: Node) -> Non
         found = agent.metrics()
         while sample("tegra_gpu_agent_memory_used_bytes", owner="pods") not in found:
             found = agent.metrics()
-        vgpu = {"podnamespace": "default", "podname": "vision", "vdeviceid": "0", "deviceuuid": "igpu0"}
         pod = {"namespace": "default", "pod": "vision"}
         fractioning = {**pod, "pod_uuid": uid(1), "gpu_uuid": "igpu0", "gpu": "0"}
         assert found[sample("gpu_fractioning_gpu_memory_used_bytes", **fractioning)] == 100 * MIB
-        assert found[sample("vGPU_device_memory_usage_in_bytes", **vgpu)] == 100 * MIB
-        assert found[sample("vGPU_device_memory_limit_in_bytes", **vgpu)] == 1024 * MIB
+        container = {**pod, "pod_uuid": uid(1), "container": "c"}
+        assert found[sample("tegra_gpu_agent_container_memory_used_bytes", **container)] == 100 * MIB
         assert found[sample("DCGM_FI_DEV_FB_USED", gpu="0", UUID="igpu0")] == 120
         assert found[sample("tegra_gpu_agent_weight_percent", **pod)] == 30
         owners = {"pods": 100 * MIB, "outside": 20 * MIB, "kernel": 3 * MIB}

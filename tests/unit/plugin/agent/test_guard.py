@@ -59,6 +59,7 @@ async def test_memory_is_added_up_by_pod(node: Node, guard: Make) -> None:
     watch = guard("report")
     await watch.look()
     assert watch.used == {uid(1): 120 * MIB, uid(2): 7 * MIB}
+    assert watch.in_container == {(uid(1), "c"): 120 * MIB, (uid(2), ""): 7 * MIB}
     assert (watch.outside, watch.kernel) == (5 * MIB, MIB)
 
 

@@ -10,9 +10,10 @@ import pytest
 from tegra_device_plugin.agent import pods as module
 from tegra_device_plugin.agent.daemon import sold
 from tegra_device_plugin.agent.pods import Pods
-from tegra_device_plugin.agent.shares import PodName, Share, Units, shares
+from tegra_device_plugin.agent.shares import PodName, Share, Units, container_names, shares
 from tegra_device_plugin.config.settings import Settings, load
 from tegra_device_plugin.kubelet.holders import Holder
+from tegra_device_plugin.system.hosttree import HostTree
 
 from tests.unit.plugin.agent.node import Node, Pod, uid
 
@@ -60,6 +61,13 @@ async def test_a_pod_is_known_by_the_name_of_its_log_directory(node: Node, pods:
     await pods.refresh({uid(1)})
     assert pods.names[uid(1)] == PodName("default", "vision")
     assert pods.share(uid(1)) == Share(30, 2 * 64 * 2**20)
+
+
+def test_a_container_is_known_by_the_link_to_its_log(node: Node) -> None:
+    id_ = "ab" * 32
+    for name in (f"web-0_default_c-1-{id_}.log", f"{'x' * 150}_n_{'y' * 37}-{'0' * 60}.log", "other"):
+        node.log(name)
+    assert container_names(HostTree(node.root)) == {id_: "c-1"}
 
 
 async def test_the_kubelet_is_asked_for_new_pods_only(

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU in the format of Koordinator's node agent, koordlet, which reports it as the node's Device.
+
+Read in koordinator-sh/koordinator, pkg/koordlet: metricsadvisor/devices/xpu reads the files, and
+statesinformer/impl/states_device_linux.go makes the Device of them. Not tried with a koordlet.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.labels import label_value
+from tegra_device_plugin.sharing.offer import GPU_ID
+from tegra_device_plugin.sharing.units import PERCENT, Units
+from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.quantity import render
+from tegra_device_plugin.system.saying import Saying
+from tegra_device_plugin.system.sensor import Sensor
+
+# What is below it is koordlet's XPUDeviceInfosDir.
+DIRECTORY = "/var/run/koordlet"
+FILE = f"{DIRECTORY}/xpu-device-infos/tegra-device-plugin.json"
+# In bytes there, so it is not advertised to the kubelet.
+_MEMORY = "koordinator.sh/gpu-memory"
+
+
+class Koordlet:
+    """Koordinator's agent on the host seen at `root`; `sensor` keeps the writing away from the event loop."""
+
+    def __init__(self, root: Path, sensor: Sensor) -> None:
+        self._root = root
+        self._sensor = sensor
+        self._saying = Saying()
+
+    async def tell(self, found: Detection, units: Units, verdict: Verdict) -> None:
+        """Tell it of the GPU, or the log why that is not possible."""
+        infos = device_infos(found, units, verdict)
+        try:
+            await self._sensor.read(lambda: write(self._root, infos))
+        except (OSError, TimeoutError) as error:
+            self._saying.warn(f"koordlet is not told of the GPU: {error or 'the write hangs'}")
+        else:
+            self._saying.well("koordlet is told of the GPU again")
+
+
+def write(root: Path, infos: list[dict[str, Any]]) -> None:
+    """Tell koordlet on the host seen at `root`, if that has its directory. Raises OSError."""
+    host = HostTree(root)
+    if host.link(DIRECTORY) is None:
+        return
+    text = json.dumps(infos, indent=2) + "\n"
+    file = Path(f"{host.real(DIRECTORY)}{FILE.removeprefix(DIRECTORY)}")
+    with suppress(OSError):
+        if file.read_bytes() == text.encode():
+            return
+    file.parent.mkdir(exist_ok=True)
+    # koordlet reads every file of the directory, whatever its name, and none if one of them is cut short.
+    replace_file(file, text, staged_in=file.parent.parent)
+
+
+def device_infos(found: Detection, units: Units, verdict: Verdict) -> list[dict[str, Any]]:
+    """Give the one device. Model and error code become a label and a condition, so they are fit for that."""
+    status: dict[str, Any] = {"healthy": verdict.healthy}
+    if not verdict.healthy:
+        code = "".join(word.capitalize() for word in verdict.reason.split("-"))
+        status |= {"errCode": code, "errMessage": verdict.detail}
+    shares = {name: str(PERCENT) for name in units.resources}
+    return [
+        {
+            "vendor": "nvidia",
+            "model": label_value(found.board.module or found.gpu.chip or found.board.soc or "Tegra"),
+            "uuid": GPU_ID,
+            "minor": "0",
+            "resources": shares | {_MEMORY: render(units.memory_total)},
+            "status": status,
+        }
+    ]

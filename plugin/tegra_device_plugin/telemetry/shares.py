@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of a GPU in units: what each container has of it, and uses by its ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tegra_device_plugin.kubelet import holders
+from tegra_device_plugin.kubelet.podresources_pb2 import ListPodResourcesResponse
+from tegra_device_plugin.sharing.memorylimit import MemoryLimit
+from tegra_device_plugin.sharing.offer import GPU_ID, Offer
+from tegra_device_plugin.system.saying import Saying
+from tegra_device_plugin.telemetry import view
+from tegra_device_plugin.telemetry.exposition import Metric
+from tegra_device_plugin.telemetry.view import Account, Row
+
+# Whoever reads the page waits 5 s for all of it (httpd).
+DEADLINE = 2.0
+# Anybody can ask for the page, but the kubelet is asked no more often than that.
+FRESH_SECONDS = 5.0
+
+
+class Shares:
+    """What the kubelet last said; it is asked when somebody wants to know."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` has the kubelet's sockets of plugins."""
+        self._socket = holders.beside(directory)
+        self._asking = asyncio.Lock()
+        self._asked_at: float | None = None
+        self._metrics: tuple[Metric, ...] = ()
+        self._saying = Saying()
+
+    async def metrics(self, offers: Mapping[str, Offer], limit: MemoryLimit) -> tuple[Metric, ...]:
+        """Give the metrics of these offers; none while the kubelet does not answer."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if self._asked_at is None or now - self._asked_at >= FRESH_SECONDS:
+                self._asked_at = now
+                try:
+                    answer = await holders.ask(self._socket, DEADLINE)
+                    self._metrics = tuple(_metrics(*_look(answer, offers, limit)))
+                except holders.NoAnswerError as error:
+                    self._saying.warn(f"no metrics of shares: {error}")
+                    self._metrics = ()
+                else:
+                    self._saying.well("there are metrics of shares again")
+            return self._metrics
+
+
+def _look(
+    answer: ListPodResourcesResponse, offers: Mapping[str, Offer], limit: MemoryLimit
+) -> tuple[list[Row], dict[str, Account]]:
+    """Raises view.MiscountError."""
+    found = view.rows(
+        (one for one in holders.found(answer) if one.resource in offers), limit.units, limit.directory
+    )
+    held = {name: by_id for name, by_id in holders.held(answer).items() if name in offers}
+    allocatable = {name: offer.ids if offer.healthy else frozenset() for name, offer in offers.items()}
+    return found, view.accounts(found, held, allocatable)
+
+
+def _metrics(found: Iterable[Row], accounts: Mapping[str, Account]) -> Iterator[Metric]:
+    # By name: a kubelet can list an ended pod beside the one that has its name now.
+    held: Counter[tuple[tuple[str, str, str], str]] = Counter()
+    for row in found:
+        for one in row.held:
+            held[row.name, one.resource] += one.count
+    yield _gauges(
+        "tegra_device_plugin_held_devices",
+        "Devices that the container holds.",
+        (({**_labels(name), "resource": resource}, count) for (name, resource), count in held.items()),
+    )
+    yield _gauges(
+        "tegra_device_plugin_free_devices",
+        "Healthy devices that no container holds.",
+        (({"resource": name}, account.free) for name, account in accounts.items()),
+    )
+    yield _gauges(
+        "tegra_device_plugin_weight_percent",
+        "The container's share of the GPU's time, as it asked for.",
+        ((_labels(row.name), row.percent) for row in found if row.percent is not None),
+    )
+    # HAMi's names and labels.
+    yield _gauges(
+        "vGPU_device_memory_limit_in_bytes",
+        "GPU memory that the container may use.",
+        ((_vgpu(row.name), row.limit) for row in found if row.limit is not None),
+    )
+    yield _gauges(
+        "vGPU_device_memory_usage_in_bytes",
+        "GPU memory that the container's programs count against that, by its ledger.",
+        ((_vgpu(row.name), row.used) for row in found if row.used is not None),
+    )
+
+
+def _gauges(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
+    return Metric(name, "gauge", text, tuple(samples))
+
+
+def _labels(name: tuple[str, str, str]) -> dict[str, str]:
+    return dict(zip(("namespace", "pod", "container"), name, strict=True))
+
+
+def _vgpu(name: tuple[str, str, str]) -> dict[str, str]:
+    labels = dict(zip(("podnamespace", "podname", "ctrname"), name, strict=True))
+    return labels | {"vdeviceid": "0", "deviceuuid": GPU_ID}

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`holders` in the agent's pod, which sees what the containers' processes hold."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tegra_device_plugin.cli import main
+
+from tests.unit.plugin.agent.node import Node, Pod
+
+
+@pytest.fixture
+def arguments(node: Node) -> list[str]:
+    """The command's."""
+    config = node.root / "config.yaml"
+    config.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi}}\n")
+    places = [f"--host-root={node.root}", f"--pod-resources={node.kubelet.socket}"]
+    return ["holders", f"--config={config}", *places]
+
+
+def test_what_processes_hold_is_shown_by_container(
+    node: Node, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for pod in (Pod(1, "vision", percent=30), Pod(2, "idle", percent=5), Pod(3, "speech", percent=1)):
+        node.admits(pod)
+    for pid, number in {1: None, 10: 1, 11: 1, 30: 3, 40: None}.items():
+        node.process(pid, number)
+    node.holds(p10=100, p11=20, p30=7, p40=9, p0=3)
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "default/idle c: 5 jetson-k3s.github.io/gpu-core, weight 5 %, resident 0 MiB",
+        "default/speech c: 1 jetson-k3s.github.io/gpu-core, weight 1 %, resident 7 MiB",
+        "default/vision c: 30 jetson-k3s.github.io/gpu-core, weight 30 %, resident 120 MiB",
+    ]
+
+
+def test_of_a_container_without_a_name_nothing_is_claimed(
+    node: Node, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.admits(Pod(1, "vision", percent=30))
+    for pid, number in {1: None, 10: 1}.items():
+        node.process(pid, number)
+    for link in (node.root / "var/log/containers").iterdir():
+        link.unlink()
+    node.holds(p10=100)
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.endswith("weight 30 %\n")
+
+
+def test_where_no_processes_are_seen_there_is_the_rest_and_why(
+    node: Node, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.admits(Pod(1, "vision", percent=30))
+    assert main([*arguments, "--output=json"]) == 0
+    said = capsys.readouterr()
+    assert f"the host's processes are not seen in {node.root}: ask in the node agent's pod" in said.err
+    (row,) = json.loads(said.out)["containers"]
+    assert (row["percent"], row["memory_resident_mib"]) == (30, None)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What koordlet is told of the GPU, by a schema of what its source reads and makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # its stubs are another package
+import pytest
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config.settings import Settings, load
+from tegra_device_plugin.sharing import koordinator
+from tegra_device_plugin.sharing.advertised import Advertised
+
+from tests import boards
+from tests.conformance.node import Node
+
+# XPUDeviceInfo (pkg/koordlet/util/device.go), and what becomes of it in a Device: the minor is parsed as a
+# number, vendor and model are labels, errCode is the reason of a condition, resources are quantities.
+LABEL = "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+SCHEMA = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["vendor", "model", "uuid", "minor", "resources", "status"],
+        "properties": {
+            "vendor": {"pattern": LABEL},
+            "model": {"pattern": LABEL},
+            "uuid": {"type": "string", "minLength": 1},
+            "minor": {"type": "string", "pattern": "^[0-9]+$"},
+            "resources": {
+                "type": "object",
+                "propertyNames": {"pattern": "^koordinator\\.sh/gpu(-core|-memory|-memory-ratio|\\.shared)$"},
+                "additionalProperties": {"type": "string", "pattern": "^[0-9]+([KMG]i)?$"},
+            },
+            "status": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["healthy"],
+                "properties": {
+                    "healthy": {"type": "boolean"},
+                    "errCode": {"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
+                    "errMessage": {"type": "string", "maxLength": 32768},
+                },
+            },
+        },
+    },
+}
+
+
+def check(infos: object) -> None:
+    """Compare it with the schema."""
+    jsonschema.Draft202012Validator(SCHEMA).validate(infos)
+
+
+Make = Callable[[str], Settings]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Make the settings of a preset, on a board whose memory can be limited."""
+    root = tmp_path / "host"
+    boards.build(boards.load()["orinnano-jp6"], root)
+    (root / "var/run/koordlet").mkdir(parents=True)
+    node = Node(tmp_path)
+
+    def settings(preset: str) -> Settings:
+        node.share(f"units: {{preset: {preset}, memoryTotal: 4Gi}}")
+        found, _ = load(node.config, {}, {"host_root": str(root)})
+        return replace(found, gpu_limit_dir=node.limit, gpu_limit_library=node.library)
+
+    return settings
+
+
+def told(settings: Settings) -> Any:
+    """What is in koordlet's directory, in which it reads every file."""
+    (file,) = (settings.host_root / "var/run/koordlet/xpu-device-infos").iterdir()
+    infos = json.loads(file.read_text())
+    check(infos)
+    return infos
+
+
+async def test_koordlet_is_told_of_the_gpu_and_of_its_health(make: Make) -> None:
+    settings = make("koordinator")
+    watch = BoardWatch(settings, Advertised())
+    await watch.look()
+    assert told(settings) == [{
+        "vendor": "nvidia", "model": "Jetson-Orin-Nano-8GB", "uuid": "igpu0", "minor": "0",
+        "resources": {
+            "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100",
+            "koordinator.sh/gpu.shared": "100", "koordinator.sh/gpu-memory": "4Gi",
+        },
+        "status": {"healthy": True},
+    }]  # fmt: skip
+    settings.gpu_limit_library.write_bytes(b"")
+    await watch.look()
+    (one,) = told(settings)
+    assert (one["status"]["healthy"], one["status"]["errCode"]) == (False, "LimitMissing")
+    assert "is empty" in one["status"]["errMessage"]
+
+
+@pytest.mark.parametrize("kind", sorted(boards.load()))
+def test_every_board_and_reason_is_fit_for_labels_and_conditions(kind: str, make: Make) -> None:
+    settings = make("koordinator")
+    root = settings.host_root.with_name(kind)
+    boards.build(boards.load()[kind], root)
+    assert settings.units
+    for reason in ("ok", "too-hot", "cdi-missing", "unknown"):
+        verdict = Verdict(reason == "ok", reason, "why")
+        check(koordinator.device_infos(detect(root), settings.units, verdict))
+
+
+async def test_nobody_is_told_with_other_names_or_without_the_directory(make: Make) -> None:
+    settings = make("hami")
+    place = settings.host_root / "var/run/koordlet"
+    await BoardWatch(settings, Advertised()).look()
+    assert not list(place.iterdir())
+    place.rmdir()
+    await BoardWatch(make("koordinator"), Advertised()).look()
+    assert not place.exists()
+
+
+async def test_a_directory_that_cannot_be_written_is_told_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = make("koordinator")
+    (settings.host_root / "var/run/koordlet/xpu-device-infos").write_text("no directory")
+    watch = BoardWatch(settings, Advertised())
+    await watch.look()
+    await watch.look()
+    assert [text for text in caplog.messages if "koordlet" in text] == [
+        "koordlet is not told of the GPU: [Errno 17] File exists: "
+        f"'{settings.host_root}/var/run/koordlet/xpu-device-infos'"
+    ]
+    assert watch.verdict and watch.verdict.healthy
+
+
+def test_a_file_is_never_there_in_part(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make("koordinator").host_root
+    koordinator.write(root, [])
+    directory = root / "var/run/koordlet/xpu-device-infos"
+    seen: list[list[str]] = []
+    monkeypatch.setattr("os.fsync", lambda _file: seen.append([path.name for path in directory.iterdir()]))
+    koordinator.write(root, [{"a": 1}])
+    koordinator.write(root, [{"a": 1}])  # nothing new
+    assert seen == [["tegra-device-plugin.json"]]
+    assert [path.name for path in directory.parent.iterdir()] == ["xpu-device-infos"]
