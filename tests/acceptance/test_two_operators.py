@@ -45,7 +45,7 @@ def test_killed_run_holds_up_nobody_and_a_second_one_beside_a_run_is_refused(boa
     beside: list[PlaybookRun] = []
 
     def second(line: str) -> None:
-        if not beside and line.startswith("TASK [k3s : "):
+        if not beside and line.startswith("TASK [k3s : Check the K3s binary on the board]"):
             beside.append(run_playbook(LAB, "reset.yml", "--extra-vars=k3s_reset_leave=false"))
 
     first = run_playbook(LAB, "site.yml", on_line=second)

@@ -98,7 +98,8 @@ class NotRenewedError(Exception):
 
 def provider(selector):
     """The DaemonSets of a provider with all that is theirs, in one call."""
-    return get("daemonsets,controllerrevisions,pods", NAMESPACE, "--selector=" + selector)["items"]
+    found = get("daemonsets,controllerrevisions,pods", NAMESPACE, "--selector=" + selector)
+    return found["items"] if found else []
 
 
 def outdated(items, node):

@@ -72,14 +72,16 @@ class FakeServer:
         if self.comes:
             self.pods.append(self.pod(pod["owner"], pod["spec"]["nodeName"], new=True))
 
-    def get(self, kinds: str, *argv: str) -> dict[str, Any]:
-        """One object or a list."""
+    def get(self, kinds: str, *argv: str) -> dict[str, Any] | None:
+        """One object or a list, and nothing at all instead of an empty one."""
         if kinds == "node":
             return self.node(argv[0])
         assert argv[:2] == ("--namespace=kube-system", f"--selector={SELECTOR}")
         if kinds == "pods":
             return {"items": self.there(argv[2], self.pods)}
         assert kinds == "daemonsets,controllerrevisions,pods"
+        if not self.names:
+            return None
         daemonsets = [self.daemonset(name) for name in self.names]
         revisions = [
             self.revision(name, new)
@@ -251,6 +253,12 @@ def test_check_mode_says_that_a_pod_would_be_replaced_and_replaces_none(
         server = FakeServer(renewed=renewed)
         assert outcome(module, server, monkeypatch, check_mode=True) == {"changed": changed}
         assert (server.deleted, server.watched) == ([], [])
+
+
+def test_check_mode_knows_a_cluster_without_the_plugin(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert outcome(module, FakeServer(names=()), monkeypatch, check_mode=True) == {"changed": False}
 
 
 def test_who_only_waits_for_the_gpu_replaces_nothing(
