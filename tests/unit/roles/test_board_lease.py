@@ -7,9 +7,10 @@ import datetime
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -176,8 +177,9 @@ class Fleet:
         """A run over both boards."""
         return play(self.inventory, self.playbook, self.here, *arguments)
 
-    def start(self) -> subprocess.Popen[str]:
-        """A run that holds the board `one` and waits."""
+    @contextmanager
+    def changing(self) -> Iterator[subprocess.Popen[str]]:
+        """A run that holds the board `one`, and goes on afterwards."""
         running = subprocess.Popen(
             [
                 Path(sys.executable).with_name("ansible-playbook"),
@@ -192,15 +194,18 @@ class Fleet:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
         )
         assert running.stdout
         said = []
         for line in running.stdout:
             said.append(line)
             if line.startswith("TASK [Change the board"):
-                return running
-        raise AssertionError("".join(said))
+                break
+        else:
+            raise AssertionError("".join(said))
+        # It is opened when its task opens it, and closed even if the test has failed.
+        with self.go_on.open("w"):
+            yield running
 
     @property
     def held(self) -> list[str]:
@@ -213,27 +218,26 @@ def fleet(tmp_path: Path) -> Fleet:
 
 
 def test_run_beside_another_is_refused_and_goes_on_where_it_may(fleet: Fleet) -> None:
-    first = fleet.start()
-    second = fleet.run()
-    said = " ".join(second.stdout.split())
-    assert "who runs change.yml since" in said
-    assert re.search(r"one : ok=\d changed=0 unreachable=0 failed=1", said), said
-    assert re.search(r"two : ok=\d changed=0 unreachable=0 failed=0", said), said
-    assert fleet.held == ["one"]
-    assert fleet.run("--check").returncode == 0, "who changes nothing is not refused"
-    fleet.go_on.write_text("")
+    with fleet.changing() as first:
+        second = fleet.run()
+        said = " ".join(second.stdout.split())
+        assert "who runs change.yml since" in said
+        assert re.search(r"one : ok=\d changed=0 unreachable=0 failed=1", said), said
+        assert re.search(r"two : ok=\d changed=0 unreachable=0 failed=0", said), said
+        assert fleet.held == ["one"]
+        assert fleet.run("--check").returncode == 0, "who changes nothing is not refused"
     first.communicate(timeout=60)
     assert first.returncode == 0
     assert fleet.held == []
 
 
 def test_killed_run_holds_nothing_for_the_next_of_the_same_user(fleet: Fleet) -> None:
-    first = fleet.start()
-    assert json.loads(fleet.leases["one"].read_text())["process"].startswith(f"{first.pid}:")
-    os.killpg(first.pid, signal.SIGKILL)
-    first.communicate(timeout=60)
-    assert fleet.held == ["one"]
-    again = fleet.run()
+    with fleet.changing() as first:
+        assert json.loads(fleet.leases["one"].read_text())["process"].startswith(f"{first.pid}:")
+        first.kill()
+        first.wait(60)
+        assert fleet.held == ["one"]
+        again = fleet.run()
     assert again.returncode == 0, again.stdout
     assert fleet.held == []
 
