@@ -77,11 +77,13 @@ def run_playbook(
     *arguments: str,
     inventory: Path | None = None,
     on_line: Callable[[str], None] | None = None,
+    kill_at: str | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PlaybookRun:
     """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's.
 
     `on_line` gets each line of output when it is written, so that something can happen in the middle.
+    At a line that begins with `kill_at` the run is killed.
     The boards' reports are compared with their published schema.
     """
     lines = []
@@ -108,6 +110,8 @@ def run_playbook(
                 lines.append(line)
                 if on_line is not None:
                     on_line(line)
+                if kill_at is not None and line.startswith(kill_at):
+                    process.kill()
         finally:
             end.cancel()
     for report in set(reports_dir(lab).glob("*.json")) - {reports_dir(lab) / "index.json"}:

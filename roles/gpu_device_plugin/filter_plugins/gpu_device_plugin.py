@@ -37,6 +37,11 @@ KOORDLET_DIRECTORY = "/var/run/koordlet"
 # The end of the tag of an image with jetson-stats (images/arm64/build.py); where role jtop has the socket.
 JTOP_TAG, JTOP_DIRECTORY = "-jtop", "/run/jtop"
 
+# A board's pods are renewed by the run that has brought the image there (k3s_node), not by the controller.
+# That would also renew those of boards that are not in the run and have no such image. And it would stop at a
+# board that is off, whose pod counts as unavailable.
+UPDATE_STRATEGY = {"type": "OnDelete"}
+
 # K3s finds NVIDIA's runtime by itself and calls it this; its own RuntimeClass may be disabled.
 RUNTIME_CLASS = {
     "apiVersion": "node.k8s.io/v1",
@@ -168,6 +173,7 @@ def rendered(
     if agent:
         documents.append(chosen_agent(**agent))
     for document in documents:
+        document["spec"]["updateStrategy"] = UPDATE_STRATEGY
         template = document["spec"]["template"]
         template.setdefault("metadata", {}).setdefault("annotations", {})[IMAGE_ID_ANNOTATION] = image_id
         for container in template["spec"]["containers"]:

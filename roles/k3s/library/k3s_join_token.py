@@ -6,7 +6,6 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import base64
-import hashlib
 import os
 import re
 import ssl
@@ -15,14 +14,17 @@ import urllib.request
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_ca import CaError, bundle_hash
 
 DOCUMENTATION = r"""
 module: k3s_join_token
 short_description: A K3s join token that its server has accepted
 description:
-  - Fetches the server's CA, compares it with the hash in the token, and asks with the token's password for a
-    file that only nodes get.
+  - Fetches the server's CA, compares it with the hash in the token, and asks with the token's credentials
+    for a file that only nodes get.
   - A token without a hash is written with the hash of the CA seen, so the agent trusts this server only.
+  - An expiring token that the server does not take any more stays where it stands, if the agent has joined.
+    K3s knows it by its certificate then.
   - In check mode the server is asked and nothing is written.
 author: The jetson-k3s authors
 options:
@@ -30,9 +32,15 @@ options:
     description: Such as https://jetson-1:6443. Without it nobody is asked, as on the server itself.
     type: str
   token:
-    description: C(<password>) or C(K10<sha256 of the CA>::<user>:<password>).
+    description:
+      - C(<password>) or C(K10<hash of the CA>::<user>:<password>).
+      - For agents also C(<id>.<secret>) or C(K10<hash of the CA>::<id>.<secret>), from C(k3s token create).
     type: str
     required: true
+  server:
+    description: Is the token for a server? K3s takes no expiring one there.
+    type: bool
+    default: false
   path:
     description: The token file.
     type: path
@@ -61,10 +69,14 @@ restart_due:
   type: bool
 """
 
-# K3s pkg/clientaccess/token.go: "K10" + SHA-256 of the CA bundle in hex + "::" + user + ":" + password
-SECURE_TOKEN = re.compile(r"^K10([0-9a-f]{64})::([^:]+):(.+)$")
-# Bootstrap tokens and agents authenticate as "node" for the files that nodes get.
+# K3s pkg/clientaccess/token.go: "K10", SHA-256 of the CA in hex, "::", and what the server knows the node by.
+SECURE_TOKEN = re.compile(r"^K10([0-9a-f]{64})::(?:[^:]+:(.+)|([^:]+))$")
+# A bootstrap token, which expires (Kubernetes' cluster-bootstrap/token/api).
+BOOTSTRAP_TOKEN = re.compile(r"^[a-z0-9]{6}\.[a-z0-9]{16}$")
+# Agents authenticate with a password as this user, whichever the token names (K3s pkg/agent/run.go).
 USER = "node"
+# An agent has it once it has joined.
+CLIENT_CERTIFICATE = "/var/lib/rancher/k3s/agent/client-kubelet.crt"
 ANSWER_BYTES = 1 << 20
 PRIVATE = 0o600
 
@@ -78,24 +90,52 @@ class TokenError(Exception):
 
 
 def parse_token(token):
-    """(hash of the CA or None, password) of a join token; TokenError 'malformed'."""
+    """(hash of the CA or None, credentials) of a join token; TokenError 'malformed'.
+
+    Credentials are a bootstrap token or `node:<password>`.
+    """
     match = SECURE_TOKEN.match(token)
-    if match:
+    if match and match.group(2):
+        return match.group(1), "{}:{}".format(USER, match.group(2))
+    if match and is_bootstrap(match.group(3)):
         return match.group(1), match.group(3)
     if not token or token.startswith("K10") or re.search(r"\s", token):
         raise TokenError(
             "malformed",
-            "the join token is malformed: expected is a password, or K10<64 hex digits>::<user>:<password>",
+            "the join token is malformed: expected is a password, K10<64 hex digits>::<user>:<password>, or "
+            "what `k3s token create` has printed",
         )
-    return None, token
+    return None, token if is_bootstrap(token) else "{}:{}".format(USER, token)
 
 
-def get(url, context, timeout, password=None):
+def is_bootstrap(credentials):
+    """Are that a bootstrap token's, and no password?"""
+    return BOOTSTRAP_TOKEN.match(credentials) is not None
+
+
+def check_form(token, server):
+    """TokenError 'malformed' for what can be no join token, or none of a server."""
+    credentials = parse_token(token)[1]
+    if server and is_bootstrap(credentials):
+        raise TokenError(
+            "malformed",
+            "the token expires, so K3s takes it from agents only: set it for the group agent, and for "
+            "servers a password or nothing",
+        )
+
+
+def authorization(credentials):
+    """The header by which a server knows who asks."""
+    if is_bootstrap(credentials):
+        return "Bearer " + credentials
+    return "Basic " + base64.b64encode(credentials.encode()).decode()
+
+
+def get(url, context, timeout, credentials=None):
     """Body of an HTTPS answer; TokenError 'unreachable' or 'refused'."""
     request = urllib.request.Request(url)  # noqa: S310 - server_url is checked to be https
-    if password is not None:
-        credentials = base64.b64encode("{}:{}".format(USER, password).encode()).decode()
-        request.add_header("Authorization", "Basic " + credentials)
+    if credentials is not None:
+        request.add_header("Authorization", authorization(credentials))
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
@@ -104,12 +144,12 @@ def get(url, context, timeout, password=None):
             return answer.read(ANSWER_BYTES)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            raise TokenError(
-                "refused",
-                "the K3s server {} refuses the join token (HTTP {})".format(
-                    url.rsplit("/v1", 1)[0], error.code
-                ),
-            ) from error
+            text = "the K3s server {} refuses the join token (HTTP {})".format(
+                url.rsplit("/v1", 1)[0], error.code
+            )
+            if is_bootstrap(credentials or ""):
+                text += "; it may have expired, `k3s token list` there says when"
+            raise TokenError("refused", text) from error
         raise TokenError("unreachable", "{} answers HTTP {}".format(url, error.code)) from error
     except (OSError, ssl.SSLError) as error:
         raise TokenError(
@@ -123,12 +163,15 @@ def verify(server_url, token, timeout):
         raise TokenError(
             "malformed", "the server's address must begin with https://, not {}".format(server_url)
         )
-    ca_hash, password = parse_token(token)
+    ca_hash, credentials = parse_token(token)
     blind = ssl.create_default_context()
     blind.check_hostname = False
     blind.verify_mode = ssl.CERT_NONE  # the CA itself is fetched here; its hash is what is compared
     ca = get(server_url + "/cacerts", blind, timeout)
-    found = hashlib.sha256(ca).hexdigest()
+    try:
+        found = bundle_hash(ca)
+    except CaError as error:
+        raise TokenError("unreachable", "{}/cacerts is no CA: {}".format(server_url, error)) from error
     if ca_hash is not None and found != ca_hash:
         raise TokenError(
             "other-ca",
@@ -140,8 +183,18 @@ def verify(server_url, token, timeout):
     trusting.check_hostname = (
         False  # the CA is this cluster's own; the address used may not be in the certificate yet
     )
-    get(server_url + "/v1-k3s/client-ca.crt", trusting, timeout, password)
-    return token if ca_hash is not None else "K10{}::{}:{}".format(found, USER, password)
+    get(server_url + "/v1-k3s/client-ca.crt", trusting, timeout, credentials)
+    return token if ca_hash is not None else "K10{}::{}".format(found, credentials)
+
+
+def has_joined_with(token, path, certificate=CLIENT_CERTIFICATE):
+    """Has this node joined with this bootstrap token, so that K3s does not need the token any more?"""
+    try:
+        with open(path) as stream:
+            credentials = parse_token(stream.read().strip())[1]
+    except (IOError, TokenError):
+        return False
+    return is_bootstrap(credentials) and credentials == parse_token(token)[1] and os.path.exists(certificate)
 
 
 def stands(path, text):
@@ -159,6 +212,7 @@ def main():
         argument_spec={
             "server_url": {"type": "str"},
             "token": {"type": "str", "required": True, "no_log": True},
+            "server": {"type": "bool", "default": False},
             "path": {"type": "path", "required": True, "no_log": False},
             "marker": {"type": "path", "required": True},
             "timeout": {"type": "int", "default": 10},
@@ -168,10 +222,12 @@ def main():
     params = module.params
     try:
         token = params["token"].strip()
-        parse_token(token)
+        check_form(token, params["server"])
         if params["server_url"]:
             token = verify(params["server_url"].rstrip("/"), token, params["timeout"])
     except TokenError as error:
+        if error.reason == "refused" and has_joined_with(token, params["path"]):
+            module.exit_json(changed=False, restart_due=os.path.exists(params["marker"]))
         module.fail_json(msg=str(error), reason=error.reason)
     text = token + "\n"
     changed = not stands(params["path"], text)

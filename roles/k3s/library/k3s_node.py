@@ -1,14 +1,27 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until a node is Ready, keep its labels, wait for what it should offer.
+"""Wait until a node is Ready, keep its labels, renew what serves it, wait for what it should offer.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+import functools
 import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_daemonset import (
+    HASH,
+    is_ended,
+    is_of,
+    is_renewed,
+    observed,
+    of_kind,
+    on_node,
+    owned,
+    plight,
+    present_hash,
+)
 from ansible.module_utils.k3s_kubectl import (
     K3S,
     KubectlError,
@@ -21,6 +34,7 @@ from ansible.module_utils.k3s_kubectl import (
 )
 
 LOG_LINES = 15
+NAMESPACE = "--namespace=kube-system"
 
 DOCUMENTATION = r"""
 module: k3s_node
@@ -41,6 +55,12 @@ options:
   provider:
     description: Label selector of the pods in kube-system that serve it; quoted when it does not come.
     type: str
+  renew:
+    description:
+      - Have the provider's DaemonSets, which have the same labels, run their present template on the node.
+      - A pod of an older template is deleted. The new one must be Ready before the resource is waited for.
+    type: bool
+    default: false
   timeout:
     description: Seconds to wait.
     type: int
@@ -72,11 +92,65 @@ def allocatable(node, resource):
     return int((node.get("status", {}).get("allocatable") or {}).get(resource, "0"))
 
 
+class NotRenewedError(Exception):
+    """A DaemonSet does not run its present template on the node; the text says what is there instead."""
+
+
+def provider(selector):
+    """The DaemonSets of a provider with all that is theirs, in one call."""
+    found = get("daemonsets,controllerrevisions,pods", NAMESPACE, "--selector=" + selector)
+    return found["items"] if found else []
+
+
+def outdated(items, node):
+    """Names of the pods on the node that are of an older template than their DaemonSet's present one."""
+    names = []
+    for daemonset in filter(observed, of_kind("DaemonSet", items)):
+        revision = present_hash(daemonset, items)
+        names += [
+            pod["metadata"]["name"]
+            for pod in owned(daemonset, on_node(of_kind("Pod", items), node))
+            if not is_of(pod, revision) and not is_ended(pod)
+        ]
+    return names
+
+
+def renew(selector, node, deadline):
+    """Have the provider's DaemonSets run their present template on the node; were there older pods?
+
+    NotRenewedError when one of them does not before `deadline` (of time.monotonic).
+    """
+    there = "--field-selector=spec.nodeName=" + node
+    items = provider(selector)
+    try:
+        for daemonset in of_kind("DaemonSet", items):
+            if not observed(daemonset):
+                name = daemonset["metadata"]["name"]
+                wait_until(observed, name, _left(deadline), "daemonset", name, NAMESPACE)
+                items = provider(selector)
+        old = outdated(items, node)
+        if old:
+            run("delete", "pods", NAMESPACE, "--ignore-not-found", "--wait=false", *old)
+        for daemonset in of_kind("DaemonSet", items):
+            revision = present_hash(daemonset, items)
+            renewed = functools.partial(is_renewed, revision=revision)
+            if not any(map(renewed, on_node(of_kind("Pod", items), node))):
+                of_it = "--selector={},{}={}".format(selector, HASH, revision)
+                wait_until(renewed, revision, _left(deadline), "pods", NAMESPACE, of_it, there)
+    except WatchTimeoutError:
+        pods = owned(daemonset, on_node(of_kind("Pod", provider(selector)), node))
+        raise NotRenewedError(plight(daemonset, pods)) from None
+    return bool(old)
+
+
+def _left(deadline):
+    """Whole seconds until then, at least one."""
+    return max(1, int(deadline - time.monotonic()))
+
+
 def last_words(selector, node):
     """State and last output of the pods that should serve a resource on this node."""
-    pods = get(
-        "pods", "--namespace=kube-system", "--selector=" + selector, "--field-selector=spec.nodeName=" + node
-    )
+    pods = get("pods", NAMESPACE, "--selector=" + selector, "--field-selector=spec.nodeName=" + node)
     if not pods or not pods["items"]:
         return "No pod with {} runs there.".format(selector)
     words = []
@@ -119,18 +193,22 @@ def main():
             "labels": {"type": "dict", "default": {}},
             "resource": {"type": "str"},
             "provider": {"type": "str"},
+            "renew": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 180},
         },
+        required_if=[("renew", True, ["provider"])],
         supports_check_mode=True,
     )
     name, wanted, resource = module.params["name"], module.params["labels"], module.params["resource"]
+    selector = module.params["provider"]
 
     try:
         if module.check_mode:
             # The cluster as it is: before the first run there is none to wait for.
             node = get("node", name) if os.path.exists(K3S) else None
             missing = label_arguments(node["metadata"].get("labels", {}) if node else {}, wanted)
-            module.exit_json(changed=bool(missing))
+            old = outdated(provider(selector), name) if node and module.params["renew"] else []
+            module.exit_json(changed=bool(missing or old))
         deadline = time.monotonic() + module.params["timeout"]
         node = wait_until(
             lambda node: is_true(node, "Ready"), "Ready", module.params["timeout"], "node", name
@@ -138,20 +216,24 @@ def main():
         missing = label_arguments(node["metadata"].get("labels", {}), wanted)
         if missing:
             run("label", "--overwrite", "node", name, *missing)
+        # After the labels: what serves the resource may be scheduled by them.
+        renewed = renew(selector, name, deadline) if module.params["renew"] else False
         if resource is not None:
-            # After the labels: what serves the resource may be scheduled by them.
-            left = max(1, int(deadline - time.monotonic()))
+            left = _left(deadline)
             node = wait_until(lambda node: allocatable(node, resource) >= 1, resource, left, "node", name)
+    except NotRenewedError as error:
+        text = "node {}: {} (waited {} s)".format(name, error, module.params["timeout"])
+        module.fail_json(msg=text + "\n" + explained(selector, name))
     except WatchTimeoutError as timeout:
         text = "node {}: {} (waited {} s)".format(
             name, complaint(timeout.last, resource), module.params["timeout"]
         )
-        if module.params["provider"] and timeout.last is not None:
-            text += "\n" + explained(module.params["provider"], name)
+        if selector and timeout.last is not None:
+            text += "\n" + explained(selector, name)
         module.fail_json(msg=text)
     except (KubectlError, OSError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
-    module.exit_json(changed=bool(missing), allocatable=node["status"]["allocatable"])
+    module.exit_json(changed=bool(missing) or renewed, allocatable=node["status"]["allocatable"])
 
 
 if __name__ == "__main__":

@@ -50,6 +50,15 @@ def test_containerd_gets_the_runtime_class_that_docker_has_not(load: Load) -> No
     assert rendered(load, "containerd", False)["RuntimeClass"]["handler"] == "nvidia"
 
 
+def test_no_pod_is_renewed_but_by_the_run_of_its_board(load: Load) -> None:
+    render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
+    plain = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
+    chosen = {"manifest": AGENT, "mode": "report", "qos_policy": "best-effort"}
+    texts = render(plain, "plugin:9", "sha256:ab", "docker", False, agent=chosen).split("---\n")[1:]
+    strategies = [document["spec"]["updateStrategy"] for document in map(json.loads, texts)]
+    assert strategies == [{"type": "OnDelete"}] * 2
+
+
 def test_settings_are_a_config_map_that_the_plugin_reads(load: Load) -> None:
     sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
     config = {"version": "v1", "sharing": sharing}

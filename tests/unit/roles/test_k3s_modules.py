@@ -11,6 +11,7 @@ import pytest
 from tests.unit.roles.conftest import ROLES, Load
 
 HASH = "0123456789abcdef" * 4
+EXPIRING = "q4bjus.7k1x6b1fz0d72prp"
 
 
 @pytest.fixture
@@ -36,16 +37,23 @@ def manifest(load: Load) -> ModuleType:
 @pytest.mark.parametrize(
     ("text", "parsed"),
     [
-        (f"K10{HASH}::server:pass:word", (HASH, "pass:word")),
-        (f"K10{HASH}::node:x", (HASH, "x")),
-        ("password", (None, "password")),
+        (f"K10{HASH}::server:pass:word", (HASH, "node:pass:word")),
+        (f"K10{HASH}::node:x", (HASH, "node:x")),
+        ("password", (None, "node:password")),
+        (f"K10{HASH}::{EXPIRING}", (HASH, EXPIRING)),
+        (EXPIRING, (None, EXPIRING)),
+        # A password that looks like an expiring token: the user before it says what it is.
+        (f"K10{HASH}::node:{EXPIRING}", (HASH, f"node:{EXPIRING}")),
     ],
 )
 def test_token_is_parsed(token: ModuleType, text: str, parsed: tuple[str | None, str]) -> None:
     assert token.parse_token(text) == parsed
 
 
-@pytest.mark.parametrize("text", ["", "K10short::server:x", f"K10{HASH}", f"K10{HASH}::server:", "two words"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "K10short::server:x", f"K10{HASH}", f"K10{HASH}::server:", f"K10{HASH}::q4bjus.short", "two words"],
+)
 def test_malformed_token_is_refused_without_repeating_it(token: ModuleType, text: str) -> None:
     with pytest.raises(token.TokenError) as caught:
         token.parse_token(text)

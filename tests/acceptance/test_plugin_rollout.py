@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another plugin for a cluster of which one board is off: every other board gets it, and says so if not.
+
+The tests are one story, in the order of the file, on one server and two agents.
+"""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.cluster import PLUGIN_PODS, RESOURCE, Cluster, wait_until
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import board, lab
+from tests.lab.board import Board
+from tests.lab.engine import docker
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "rollout"
+HASH = r"{.items[0].metadata.labels.controller-revision-hash}"
+
+
+def site(replicas: int, *arguments: str) -> PlaybookRun:
+    """Deploy a plugin that shares each GPU among so many: other settings are another template."""
+    shared = {"timeSlicing": {"resources": [{"name": RESOURCE, "replicas": replicas}]}}
+    config = {"gpu_device_plugin_config": {"version": "v1", "sharing": shared}}
+    return run_playbook(
+        LAB, "site.yml", "--tags=gpu_device_plugin", "--extra-vars", json.dumps(config), *arguments
+    )
+
+
+def template_of(boards: list[Board], one: Board) -> str:
+    """Which of the DaemonSet's templates the plugin's pod on a board is of."""
+    return Cluster(boards).kubectl(
+        "--namespace=kube-system",
+        "get",
+        "pods",
+        f"--selector={PLUGIN_PODS}",
+        f"--field-selector=spec.nodeName={one.name}",
+        f"--output=jsonpath={HASH}",
+    )
+
+
+@pytest.fixture(scope="module")
+def boards() -> Iterator[list[Board]]:
+    """A server and two agents, whose GPUs are exclusive."""
+    lab.down(LAB)
+    try:
+        up = lab.up(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5"))
+        first = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
+        assert first.returncode == 0, first.why
+        yield up
+    finally:
+        lab.down(LAB)
+
+
+def test_board_that_is_off_keeps_no_other_from_the_new_plugin(boards: list[Board]) -> None:
+    *on, off = boards
+    old = template_of(boards, off)
+    docker("kill", off.container)
+    run = site(replicas=2)
+    assert run.recap[off.name].unreachable == 1, run.output
+    for one in on:
+        assert (run.recap[one.name].failed, run.recap[one.name].unreachable) == (0, 0), run.why
+        assert template_of(boards, one) != old
+        assert Cluster(boards).allocatable()[one.name] == 2
+    assert template_of(boards, off) == old
+
+
+def test_its_next_run_brings_it_to_the_board_that_was_off_and_renews_no_other(boards: list[Board]) -> None:
+    *_, off = boards
+    pods = [Cluster(boards).plugin_pod(one.name) for one in boards[:-1]]
+    board.start(off)
+    wait_until(
+        lambda: Cluster(boards).plugin_pod(off.name) is not None, "the board is back with its plugin", 120
+    )
+    run = site(2, f"--limit={off.name}")
+    assert run.returncode == 0, run.why
+    assert len({template_of(boards, one) for one in boards}) == 1
+    assert [Cluster(boards).plugin_pod(one.name) for one in boards[:-1]] == pods
+    again = site(replicas=2)
+    assert {recap.changed for recap in again.recap.values()} == {0}, again.output
+
+
+def test_board_that_keeps_the_old_plugin_fails_and_says_which_it_runs(boards: list[Board]) -> None:
+    stuck = boards[1]
+    pod = str(Cluster(boards).plugin_pod(stuck.name))
+    hold = ("--namespace=kube-system", "patch", "pod", pod, "--type=merge", "--patch")
+    Cluster(boards).kubectl(*hold, '{"metadata": {"finalizers": ["example.com/hold"]}}')
+    try:
+        run = site(3, "--extra-vars=gpu_device_plugin_timeout=60")
+    finally:
+        Cluster(boards).kubectl(*hold, '{"metadata": {"finalizers": null}}')
+    assert [run.recap[one.name].failed for one in boards] == [0, 1, 0], run.why
+    said = " ".join(run.output[run.output.index(f"fatal: [{stuck.name}") :].split())
+    assert f"node {stuck.name}: DaemonSet tegra-device-plugin does not run tegra-device-plugin:" in said
+    assert f"Pod {pod} runs tegra-device-plugin:" in said
+    assert "being ended since" in said
+    assert "restart K3s on the board" in said
+
+    again = site(replicas=3)
+    assert again.returncode == 0, again.why
+    assert Cluster(boards).allocatable() == {one.name: 3 for one in boards}

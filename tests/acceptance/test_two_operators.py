@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two people run playbooks over the same boards: one waits, and nobody tidies up after a run that is gone.
+
+The tests are one story, in the order of the file, on one server and one agent.
+"""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import board, lab
+from tests.lab.board import Board
+from tests.lab.engine import docker
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "two-operators"
+LEASE = "/run/jetson-k3s/lease.json"
+# In the middle of the changes of a first run, which has about a minute to go.
+MOMENT = "TASK [k3s : Ensure the K3s binary is copied]"
+
+
+@pytest.fixture(scope="module")
+def boards() -> Iterator[list[Board]]:
+    """A server and an agent, both bare."""
+    lab.down(LAB)
+    try:
+        yield lab.up(LAB, ("agxorin-jp6", "orinnano-jp6"))
+    finally:
+        lab.down(LAB)
+
+
+def held(boards: list[Board]) -> list[str]:
+    """The boards that a run holds."""
+    return [one.name for one in boards if "lease.json" in one.exec("sh", "-c", f"ls {LEASE}", check=False)]
+
+
+def test_killed_run_holds_up_nobody_and_a_second_one_beside_a_run_is_refused(boards: list[Board]) -> None:
+    killed = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify", kill_at=MOMENT)
+    assert killed.returncode < 0, killed.output
+    assert held(boards) == [one.name for one in boards]
+
+    beside: list[PlaybookRun] = []
+
+    def second(line: str) -> None:
+        if not beside and line.startswith("TASK [k3s : Check the K3s binary on the board]"):
+            beside.append(run_playbook(LAB, "reset.yml", "--extra-vars=k3s_reset_leave=false"))
+
+    first = run_playbook(LAB, "site.yml", on_line=second)
+    assert first.returncode == 0, first.why
+    (refused,) = beside
+    assert {(recap.failed, recap.changed) for recap in refused.recap.values()} == {(1, 0)}, refused.output
+    assert "who runs site.yml since" in " ".join(refused.output.split())
+    assert held(boards) == []
+
+
+def test_second_run_changes_nothing_and_check_mode_holds_nothing(boards: list[Board]) -> None:
+    again = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
+    assert {recap.changed for recap in again.recap.values()} == {0}, again.output
+    check = run_playbook(LAB, "site.yml", "--check")
+    assert check.returncode == 0, check.why
+    assert held(boards) == []
+
+
+def test_board_that_another_computer_holds_is_free_after_it_was_started_again(boards: list[Board]) -> None:
+    server, agent = boards
+    uptime = float(agent.exec("cut", "--delimiter= ", "--fields=1", "/proc/uptime"))
+    lease = {
+        "who": "anna@ops1",
+        "playbook": "upgrade.yml",
+        "since": "2026-11-22 10:32 UTC",
+        "controller": "ops1",
+        "process": "4711:1",
+        "until": uptime + 3000,
+    }
+    agent.exec("sh", "-c", f"mkdir -p /run/jetson-k3s && echo '{json.dumps(lease)}' > {LEASE}")
+    run = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
+    assert (run.recap[agent.name].failed, run.recap[agent.name].changed) == (1, 0), run.output
+    assert "held by anna@ops1, who runs upgrade.yml since 2026-11-22 10:32 UTC" in " ".join(
+        run.output.split()
+    )
+    assert run.recap[server.name].failed == 0, run.why
+    assert held(boards) == [agent.name]
+
+    docker("kill", agent.container)
+    board.start(agent)
+    again = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
+    assert again.returncode == 0, again.why
