@@ -10,7 +10,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import K3S, KubectlError, condition, get, run
+from ansible.module_utils.k3s_kubectl import K3S, KubectlError, condition, listed, run
 
 DOCUMENTATION = r"""
 module: k3s_observe
@@ -191,9 +191,9 @@ def main():
     if not os.path.exists(K3S):
         module.fail_json(msg="There is no K3s on this server yet: playbooks/site.yml installs it.")
     try:
-        items = get("nodes,pods", "--all-namespaces")["items"]
+        items = listed("nodes,pods", "--all-namespaces")
         pods_of = [
-            speakers(get("pods", "--namespace=" + NAMESPACE, "--selector=" + selector)["items"])
+            speakers(listed("pods", "--namespace=" + NAMESPACE, "--selector=" + selector))
             for selector in module.params["selectors"]
         ]
     except (KubectlError, OSError) as error:

@@ -78,6 +78,12 @@ def get(*argv):
     return json.loads(out) if out.strip() else None
 
 
+def listed(*argv):
+    """The items of `kubectl get ARGV`, of which there may be none; old versions then print nothing."""
+    found = get(*argv)
+    return found["items"] if found else []
+
+
 def wait_until(satisfied, what, timeout, *argv):
     """Watch one object with `kubectl get ARGV --watch` until satisfied(object); returns that object.
 

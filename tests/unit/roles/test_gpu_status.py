@@ -254,6 +254,16 @@ def test_the_second_pod_is_asked_if_the_first_gives_no_answer(
     assert observe.answer(node(), ["plugin2", "plugin"], ["true"], 5) == {"stdout": "plugin2 says\n"}
 
 
+def test_a_kubectl_that_has_nothing_to_list_prints_nothing(
+    observe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = tmp_path / "k3s"
+    silent.write_text("#!/bin/sh\n")
+    silent.chmod(0o755)
+    monkeypatch.setitem(observe.run.__globals__, "K3S", str(silent))
+    assert observe.listed("pods", "--selector=nobody") == []
+
+
 def test_a_kubectl_that_hangs_is_ended(
     observe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
