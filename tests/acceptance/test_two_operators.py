@@ -17,7 +17,7 @@ from tests.lab.engine import docker
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "two-operators"
-LEASE = "/run/jetson-k3s/lease.json"
+LEASE = "/run/jetson-k3s-lease/lease.json"
 # In the middle of the changes of a first run, which has about a minute to go.
 MOMENT = "TASK [k3s : Ensure the K3s binary is copied]"
 
