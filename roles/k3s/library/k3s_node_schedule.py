@@ -6,7 +6,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import KubectlError, get, run
+from ansible.module_utils.k3s_kubectl import KubectlError, get, listed, run
 
 DOCUMENTATION = r"""
 module: k3s_node_schedule
@@ -70,7 +70,7 @@ def is_drained(pods):
 
 def drain(name, node, params, check_mode):
     """Drain; returns whether there was anything to do."""
-    pods = get("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + name)["items"]
+    pods = listed("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + name)
     if node["spec"].get("unschedulable") and is_drained(pods):
         return False
     if not check_mode:
@@ -120,7 +120,7 @@ def main():
         if state == "forgotten":
             changed = known = forget(name, node, module.check_mode)
             if not known:
-                nodes = sorted(item["metadata"]["name"] for item in get("nodes")["items"])
+                nodes = sorted(item["metadata"]["name"] for item in listed("nodes"))
         elif node is None:
             changed = False
         elif state == "drained":
