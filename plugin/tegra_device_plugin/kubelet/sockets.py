@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ _SUFFIX = ".sock"
 INSTANCE = f"{_PREFIX}{time.time_ns():016x}"
 _NUMBERS = itertools.count()
 _LONGEST_NAME = f"{INSTANCE}-{10**9}{_SUFFIX}"
+
+# Of a mount point's name: the kernel's mangle() of blanks and backslashes.
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 logger = logging.getLogger(__name__)
 
@@ -80,13 +84,23 @@ def check_mount(directory: Path) -> None:
     """Raise StaleMountError if `directory` was deleted under a mount of it, which never shows a new one.
 
     A container that starts again gets the new one; ending is all that can be done about it from inside.
+    Without a mount, too, there is a moment in which a directory that goes can be seen without a name.
     """
     with suppress(FileNotFoundError):
-        if directory.stat().st_nlink == 0:
+        if directory.stat().st_nlink == 0 and _is_mount_point(directory):
             raise StaleMountError(
                 f"{directory} was deleted on the host, and this container still has the deleted one: "
                 "it has to start again"
             )
+
+
+def _is_mount_point(directory: Path) -> bool:
+    """Tell whether something is mounted there (proc_pid_mountinfo(5)); `Path.is_mount` misses bind mounts."""
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    points = (line.split(" ", 5)[4] for line in mounts.splitlines())
+    return os.path.realpath(directory) in (
+        _ESCAPED.sub(lambda found: chr(int(found[1], 8)), point) for point in points
+    )
 
 
 def _is_own(name: str) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tegra_device_plugin.kubelet.sockets import (
     INSTANCE,
     MAX_SOCKET_PATH,
-    StaleMountError,
     accepts,
     check_length,
     check_mount,
@@ -71,17 +72,39 @@ def test_a_directory_whose_name_is_too_long_for_sockets_is_refused() -> None:
         check_length(Path(f"{fits}a"))
 
 
-def test_a_directory_deleted_under_its_mount_is_noticed(
+def test_a_directory_that_is_just_being_deleted_is_no_stale_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_mount(tmp_path)
     check_mount(tmp_path / "absent")
-    mounted = tmp_path / "mounted"
+    going = tmp_path / "going"
+    going.mkdir()
+    monkeypatch.chdir(going)  # a working directory outlives its name
+    going.rmdir()
+    assert Path().stat().st_nlink == 0
+    check_mount(Path())
+
+
+@pytest.mark.parametrize("name", ["plugins", "with a blank"])
+def test_a_directory_deleted_under_its_mount_is_noticed(name: str, tmp_path: Path) -> None:
+    directory, mounted = tmp_path / "host", tmp_path / name
+    directory.mkdir()
     mounted.mkdir()
-    monkeypatch.chdir(mounted)  # like a mount, a working directory outlives its name
-    mounted.rmdir()
-    with pytest.raises(StaleMountError, match="deleted on the host"):
-        check_mount(Path())
+    code = (
+        "import pathlib, sys; from tegra_device_plugin.kubelet.sockets import check_mount;"
+        "host, mounted = map(pathlib.Path, sys.argv[1:]); check_mount(mounted); host.rmdir();"
+        "check_mount(mounted)"
+    )
+    mount = 'mount --bind "$2" "$3" && exec "$0" -c "$1" "$2" "$3"'
+    namespace = ("unshare", "--user", "--map-root-user", "--mount")
+    ran = subprocess.run(
+        [*namespace, "sh", "-c", mount, sys.executable, code, directory, mounted],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "StaleMountError" in ran.stderr.splitlines()[-1]
+    assert "deleted on the host" in ran.stderr
 
 
 def test_a_full_queue_is_not_a_dead_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
