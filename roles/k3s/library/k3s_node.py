@@ -29,6 +29,7 @@ from ansible.module_utils.k3s_kubectl import (
     condition,
     get,
     is_true,
+    listed,
     run,
     wait_until,
 )
@@ -98,8 +99,7 @@ class NotRenewedError(Exception):
 
 def provider(selector):
     """The DaemonSets of a provider with all that is theirs, in one call."""
-    found = get("daemonsets,controllerrevisions,pods", NAMESPACE, "--selector=" + selector)
-    return found["items"] if found else []
+    return listed("daemonsets,controllerrevisions,pods", NAMESPACE, "--selector=" + selector)
 
 
 def outdated(items, node):
@@ -150,11 +150,11 @@ def _left(deadline):
 
 def last_words(selector, node):
     """State and last output of the pods that should serve a resource on this node."""
-    pods = get("pods", NAMESPACE, "--selector=" + selector, "--field-selector=spec.nodeName=" + node)
-    if not pods or not pods["items"]:
+    pods = listed("pods", NAMESPACE, "--selector=" + selector, "--field-selector=spec.nodeName=" + node)
+    if not pods:
         return "No pod with {} runs there.".format(selector)
     words = []
-    for pod in pods["items"]:
+    for pod in pods:
         name = pod["metadata"]["name"]
         restarts = sum(entry.get("restartCount", 0) for entry in pod["status"].get("containerStatuses", []))
         previous = ["--previous"] if restarts and not is_true(pod, "Ready") else []

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -243,32 +244,33 @@ def test_pods_that_cannot_answer_are_not_asked(observe: ModuleType) -> None:
     assert "no pod" in observe.answer(node(), [], ["true"], 1)["problem"]
 
 
-def test_the_second_pod_is_asked_if_the_first_gives_no_answer(
-    observe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kubectl = tmp_path / "k3s"
-    kubectl.write_text('#!/bin/sh\n[ "$4" != agent ] || exit 1\necho "$4 says"\n')
-    kubectl.chmod(0o755)
-    monkeypatch.setitem(observe.run.__globals__, "K3S", str(kubectl))
+Pretend = Callable[[str], None]
+
+
+@pytest.fixture
+def kubectl(observe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretend:
+    """Put a shell script in kubectl's place."""
+
+    def pretend(script: str) -> None:
+        program = tmp_path / "k3s"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setitem(observe.run.__globals__, "K3S", str(program))
+
+    return pretend
+
+
+def test_the_second_pod_is_asked_if_the_first_gives_no_answer(observe: ModuleType, kubectl: Pretend) -> None:
+    kubectl('[ "$4" != agent ] || exit 1\necho "$4 says"')
     assert observe.answer(node(), ["agent", "plugin"], ["true"], 5) == {"stdout": "plugin says\n"}
     assert observe.answer(node(), ["plugin2", "plugin"], ["true"], 5) == {"stdout": "plugin2 says\n"}
 
 
-def test_a_kubectl_that_has_nothing_to_list_prints_nothing(
-    observe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    silent = tmp_path / "k3s"
-    silent.write_text("#!/bin/sh\n")
-    silent.chmod(0o755)
-    monkeypatch.setitem(observe.run.__globals__, "K3S", str(silent))
+def test_a_kubectl_that_has_nothing_to_list_prints_nothing(observe: ModuleType, kubectl: Pretend) -> None:
+    kubectl("")
     assert observe.listed("pods", "--selector=nobody") == []
 
 
-def test_a_kubectl_that_hangs_is_ended(
-    observe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hanging = tmp_path / "k3s"
-    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
-    hanging.chmod(0o755)
-    monkeypatch.setitem(observe.run.__globals__, "K3S", str(hanging))
+def test_a_kubectl_that_hangs_is_ended(observe: ModuleType, kubectl: Pretend) -> None:
+    kubectl("exec sleep 60")
     assert "no answer within 0.1 s" in observe.answer(node(), ["pod"], ["true"], 0.1)["problem"]

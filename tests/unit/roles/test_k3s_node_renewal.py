@@ -48,6 +48,7 @@ class FakeServer:
         ]
         for name in ("run", "get", "wait_until"):
             monkeypatch.setattr(module, name, getattr(self, name))
+        monkeypatch.setattr(kubectl, "get", self.get)  # what lists calls it there
         monkeypatch.setattr(module, "K3S", "/bin/sh")  # there is a K3s
 
     def run(self, *argv: str) -> str:
