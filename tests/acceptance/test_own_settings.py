@@ -20,7 +20,7 @@ from tests.lab.engine import docker
 from tests.lab.paths import CHECKOUT
 from tests.planted import PLANTED, leaked
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "own-settings"
 TOKEN, AGENT_TOKEN = PLANTED["token"], PLANTED["agent-token"]
@@ -140,7 +140,6 @@ def test_second_run_with_the_same_tokens_changes_nothing(
     assert second.recap["jetson-1"].changed == 0, second.output
 
 
-@pytest.mark.fleet
 def test_images_of_the_bundle_stay_on_a_full_disk(board: Board, run: PlaybookRun) -> None:
     """The kubelet looks at the disk 5 minutes after its start; here it takes 2 % for full."""
     limits = "image-gc-high-threshold=2, image-gc-low-threshold=1, minimum-image-ttl-duration=0s"
@@ -200,7 +199,6 @@ def ask_jtop(board: Board) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("_jtop_bundle")
-@pytest.mark.fleet
 def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, run: PlaybookRun) -> None:
     changed = []
     for _ in range(2):
@@ -220,7 +218,6 @@ def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, ru
     assert board.exec("systemctl", "is-active", "jtop", check=False).strip() == "inactive"
 
 
-@pytest.mark.fleet
 @pytest.mark.usefixtures("_jtop_bundle")
 def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookRun) -> None:
     bundle = inventory.bundle_path(LAB)
@@ -244,7 +241,6 @@ def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookR
 
 
 @pytest.mark.usefixtures("_jtop_bundle")
-@pytest.mark.fleet
 def test_jtop_of_the_owner_that_the_plugin_cannot_ask_is_refused(board: Board, run: PlaybookRun) -> None:
     unit, program = "/etc/systemd/system/jtop.service", "ExecStart=/usr/local/bin/jtop --force"
     packages = "/usr/local/lib/python3.11/dist-packages/jetson_stats-4.3.2.dist-info"
@@ -291,7 +287,6 @@ def test_power_mode_that_needs_a_reboot_is_refused_unless_allowed(powered: Board
     assert powered.exec("cat", "/var/lib/nvpmodel/simulated") == before
 
 
-@pytest.mark.fleet
 def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) -> None:
     boot = ("cat", "/proc/sys/kernel/random/boot_id")
     before = powered.exec(*boot)
@@ -323,7 +318,6 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
 
 
 # Last, for the cluster goes with it.
-@pytest.mark.fleet
 def test_reset_gives_docker_its_owners_settings_back(board: Board, run: PlaybookRun) -> None:
     again = ("reset.yml", "--extra-vars=k3s_reset_docker=true")
     reset = run_playbook(LAB, *again)
