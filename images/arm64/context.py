@@ -19,7 +19,7 @@ WHEEL_PLATFORMS = {
 }
 # What setuptools needs besides the package to make a wheel of the plugin.
 METADATA = ("pyproject.toml", "README.md", "LICENSE")
-FILES = ("Dockerfile", "slim.py", "unneeded.txt")
+FILES = ("Dockerfile", "nvidia-tegra.conf", "slim.py", "unneeded.txt")
 
 
 def plugin_sources() -> list[Path]:

@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,12 @@ def _parser() -> argparse.ArgumentParser:
     allocate.add_argument("mib", type=_positive, metavar="MIB", help="how much, in MiB")
     allocate.add_argument("--hold", action="store_true", help="keep it until SIGTERM or SIGINT")
     allocate.set_defaults(command=_allocate)
+
+    compute = commands.add_parser(
+        "compute", help="run a CUDA kernel, check its result, and list the device nodes that are seen"
+    )
+    compute.add_argument("--hold", action="store_true", help="then wait for SIGTERM or SIGINT")
+    compute.set_defaults(command=_compute)
 
     simulate = commands.add_parser(
         "simulate",
@@ -340,23 +347,44 @@ def _holders(options: argparse.Namespace) -> int:
 
 
 def _allocate(options: argparse.Namespace) -> int:
-    import signal
+    from tegra_device_plugin.cuda.driver import Cuda
 
-    from tegra_device_plugin.cuda import Cuda
+    with _held(options):
+        cuda = Cuda()
+        allocated = cuda.allocate(options.mib)
+        free, total = cuda.info()
+        end = "" if allocated == options.mib else ", then CUDA was out of memory"
+        _say(
+            f"allocated {allocated} of {options.mib} MiB{end}; CUDA says that {free} of {total} MiB are free"
+        )
+    return EXIT_OK if allocated == options.mib else EXIT_FAILED
+
+
+def _compute(options: argparse.Namespace) -> int:
+    from tegra_device_plugin.cuda.kernel import compute
+
+    with _held(options):
+        for path in sorted(Path("/dev").rglob("nv*")):
+            if path.is_char_device():
+                _say(str(path))
+        done = compute()
+        _say(f"computed {done.count} numbers on {done.device} in {done.seconds * 1000:.1f} ms, all are right")
+    return EXIT_OK
+
+
+@contextmanager
+def _held(options: argparse.Namespace) -> Iterator[None]:
+    """With --hold, wait at the end until SIGTERM or SIGINT, for as long as what was done is to last."""
+    import signal
 
     ends = (signal.SIGTERM, signal.SIGINT)
     if options.hold:
         # Waited for below, also as process 1 of a container, which no signal ends by itself.
         signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    cuda = Cuda()
-    allocated = cuda.allocate(options.mib)
-    free, total = cuda.info()
-    end = "" if allocated == options.mib else ", then CUDA was out of memory"
-    _say(f"allocated {allocated} of {options.mib} MiB{end}; CUDA says that {free} of {total} MiB are free")
+    yield
     if options.hold:
         sys.stdout.flush()
         signal.sigwait(ends)
-    return EXIT_OK if allocated == options.mib else EXIT_FAILED
 
 
 def _simulate(options: argparse.Namespace) -> int:

@@ -79,6 +79,7 @@ def test_one_run_sells_and_proves_the_units(board: Board, cluster: Cluster) -> N
         "plugin-registered": "passed",
         "allocatable": "passed",
         "device-query": "passed",
+        "cuda-kernel": "passed",
         "non-root": "passed",
         "uninvited": "passed",
         "time-slicing": "passed",

@@ -221,7 +221,8 @@ def test_undisturbed_mode_starts_no_pod_and_removes_what_a_cut_off_run_left(
     assert (verified.report["ok"], verified.report["mode"]) == (True, "undisturbed")
     skipped = {name for name, status in verified.statuses().items() if status == "skipped"}
     assert skipped == {
-        "device-query", "non-root", "uninvited", "concurrency", "unified-memory", "kubelet-restart",
+        "device-query", "cuda-kernel", "non-root", "uninvited", "concurrency", "unified-memory",
+        "kubelet-restart",
     }  # fmt: skip
     assert verified.check("concurrency")["reason"] == "mode undisturbed starts no pod"
     assert nothing_is_left(cluster)

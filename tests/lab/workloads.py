@@ -45,8 +45,11 @@ def libcuda(release: str, arch: str = DEFAULT_ARCH) -> Path:
     major, _, minor = release.partition(".")
     # Drivers before CUDA 12 have the older table of symbols only.
     hashes = "both" if int(major) >= 12 else "sysv"
-    source, api = SOURCES / "libcuda.c", gpu_limit.SOURCES / "driver_api.h"
-    recipe = hashlib.sha256(source.read_bytes() + api.read_bytes() + " ".join(LIBCUDA_FLAGS).encode())
+    sources = [SOURCES / "libcuda.c", SOURCES / "ptx.c"]
+    read = b"\0".join(
+        path.read_bytes() for path in (*sources, SOURCES / "ptx.h", gpu_limit.SOURCES / "driver_api.h")
+    )
+    recipe = hashlib.sha256(read + " ".join(LIBCUDA_FLAGS).encode())
 
     def build(out: Path) -> None:
         out.mkdir()
@@ -56,7 +59,7 @@ def libcuda(release: str, arch: str = DEFAULT_ARCH) -> Path:
             f"-Wl,--hash-style={hashes}",
         ]
         gcc = compiler.tool("gcc", arch)
-        run([gcc, *flags, "-o", out / "libcuda.so.1", source, "-ldl", "-lpthread"])
+        run([gcc, *flags, "-o", out / "libcuda.so.1", *sources, "-ldl", "-lpthread"])
 
     return cached(f"workloads/libcuda-{release}-{arch}-{recipe.hexdigest()[:12]}", build)
 

@@ -6,7 +6,13 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_verify_access import device_query, non_root, unified_memory, uninvited
+from ansible.module_utils.gpu_verify_access import (
+    cuda_kernel,
+    device_query,
+    non_root,
+    unified_memory,
+    uninvited,
+)
 from ansible.module_utils.gpu_verify_diagnosis import diagnose
 from ansible.module_utils.gpu_verify_limits import limits
 from ansible.module_utils.gpu_verify_node import (
@@ -47,8 +53,8 @@ options:
     default: []
   known:
     description: >-
-      What earlier stages have found: C(statuses) of checks by id, C(gpu), C(held) of the stage C(hold), and
-      C(busy), which says why no pod may be started.
+      What earlier stages have found: C(statuses) of checks by id, C(gpu), C(software), C(held) of the stage
+      C(hold), and C(busy), which says why no pod may be started.
     type: dict
     required: true
   restart_error:
@@ -65,7 +71,7 @@ options:
         type: str
         required: true
       image:
-        description: An image on the node that has deviceQuery, sh, find and sleep.
+        description: An image on the node that has deviceQuery, sh and find.
         type: str
         required: true
       command:
@@ -133,6 +139,7 @@ def pods_stage(bench, part):
     params, gpu = bench.params, part["gpu"]
     functions = {
         "device-query": lambda record: device_query(bench, gpu, record),
+        "cuda-kernel": lambda record: cuda_kernel(bench, gpu, record),
         "non-root": lambda record: non_root(bench, record),
         "uninvited": lambda record: uninvited(bench, record),
         "unified-memory": lambda record: unified_memory(params, gpu, record),
@@ -190,6 +197,7 @@ def settings(given):
         statuses=known.get("statuses") or {},
         busy=known.get("busy") or "",
         held=known.get("held"),
+        plugin_image=(known.get("software") or {}).get("device_plugin"),
         resource=gpu["resource"],
         share=gpu["devices"] // gpu["replicas"],
         **given["bench"],

@@ -4,11 +4,14 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
-from ansible.module_utils.gpu_verify_device_query import complaint, parse
-from ansible.module_utils.gpu_verify_pods import LOOK, READY, gpu_nodes, pod, uninvited_pod
+from ansible.module_utils.gpu_verify_device_query import SIMULATED, complaint, parse
+from ansible.module_utils.gpu_verify_pods import COMPUTE, COMPUTED, gpu_nodes, pod, uninvited_pod
 from ansible.module_utils.gpu_verify_runner import CheckFailed, Skipped
 
 USER = 1000  # the first user of a Jetson, and of most images
+# Says what it sees.
+READY = "ready"
+LOOK = ("sh", "-c", "find /dev -type c; echo " + READY)
 # Says who it is and which of NVIDIA's device nodes it cannot open, then becomes deviceQuery.
 AS_USER = (
     "sh",
@@ -46,6 +49,18 @@ def device_query(bench, gpu, record):
         "Result = {result}".format(**query)
     )
     record.prove("image {}".format(bench.params["image"]))
+
+
+def cuda_kernel(bench, gpu, record):
+    """A pod of the plugin's image runs a CUDA kernel and checks its result; writes `kernel` into `gpu`."""
+    name = "kernel"
+    params = dict(bench.params, image=bench.params["plugin_image"])
+    bench.start(record, pod(name, params, COMPUTE))
+    said = bench.heard(record, name, COMPUTED, "compute on the GPU")
+    gpu["kernel"] = {"said": said.group(0), "simulated": SIMULATED in said.string}
+    record.prove(said.group(0))
+    if gpu["kernel"]["simulated"]:
+        record.prove("SIMULATED: no GPU ran this kernel")
 
 
 def non_root(bench, record):

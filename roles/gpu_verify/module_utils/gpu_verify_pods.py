@@ -20,11 +20,12 @@ from ansible.module_utils.k3s_kubectl import (
 
 # Device nodes through which CUDA reaches a Tegra GPU: nvmap and one of nvgpu's or the nvidia driver's.
 GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nvidiactl)$")
-# A holder tells what it sees and then lives until it is told to end.
-HOLD = ("sh", "-c", "find /dev -type c; echo ready; until [ -e /dev/shm/end ]; do sleep 0.2; done")
-LOOK = ("sh", "-c", "find /dev -type c; echo ready")
-READY = "ready"
-END = ("sh", "-c", ": > /dev/shm/end")
+# What the plugin's image does by CUDA (its cli.py): it tells what it sees and runs a kernel.
+# A holder then lives until it is told to end.
+COMPUTE = ("python3.11", "-m", "tegra_device_plugin", "compute")
+COMPUTED = re.compile(r"^computed \d+ numbers on .*$", re.MULTILINE)
+HOLD = (*COMPUTE, "--hold")
+END = ("python3.11", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
 # A run that was cut off keeps nobody from the GPU for longer.
 LONGEST_LIFE_SECONDS = 900
 # States of a container from which it does not get out by itself, and for which a proof need not wait.
@@ -65,6 +66,11 @@ def pod(name, params, command, limit=None, security=None):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
+def holder(name, params, limit=None):
+    """The same for a pod that computes on the GPU and then holds it."""
+    return pod(name, dict(params, image=params["plugin_image"]), HOLD, limit=limit)
+
+
 def uninvited_pod(name, params, command):
     """The same for a pod that does not ask but says that it sees all devices, as many images do."""
     manifest = pod(name, params, command)
@@ -75,7 +81,7 @@ def uninvited_pod(name, params, command):
 
 
 def gpu_nodes(listing):
-    """GPU device nodes in the output of `find /dev -type c`."""
+    """GPU device nodes in a listing of device nodes."""
     return sorted(line for line in listing.splitlines() if GPU_NODES.match(line))
 
 
@@ -91,6 +97,11 @@ def states(item):
         for container in item["status"].get("containerStatuses", [])
         for state in container.get("state", {}).values()
     ]
+
+
+def ended(item):
+    """Has the pod ended, or is it gone?"""
+    return not item or finished(item)
 
 
 def settled(item):
@@ -128,6 +139,12 @@ def why(item):
     ]
     words += [state.get(key) for state in states(item) for key in ("reason", "message")]
     return ": ".join(word for word in words if word)
+
+
+def last_words(text):
+    """The end of a program's output, in one line."""
+    lines = text.strip().splitlines()
+    return 'it says: "{}"'.format(lines[-1]) if lines else "it says nothing"
 
 
 def warning(events, name):
@@ -201,8 +218,34 @@ class Bench:
 
     def end(self, record, name):
         """Let a holder end by itself."""
-        run("exec", name, "--namespace=" + self.namespace, "--", *END)
+        self.run(name, *END)
         self.wait_end(record, name)
+
+    def run(self, name, *command):
+        """Run a command in a pod; return its output. KubectlError has its last words."""
+        return run("exec", name, "--namespace=" + self.namespace, "--", *command)
+
+    def heard(self, record, name, said, what):
+        """Wait until a pod's program says so, running or at its end; return the match. `what` is its deed."""
+        item = self.wait(name, running, "{} running".format(name))
+        if not (is_true(item, "Ready") or finished(item)) or any(
+            state.get("reason") in NEVER_RAN for state in states(item)
+        ):
+            raise CheckFailed("{} does not start: {}".format(name, self.story(name, item)))
+        record.note("{} {}".format(name, item["status"]["phase"]))
+        self.log(name, lambda text: said.search(text) or ended(self.get(name)))
+        text = self.log(name)  # again: of one that has ended meanwhile these are the last words
+        match = said.search(text)
+        if match is None:
+            raise CheckFailed(
+                "{} could not {} ({}): {}".format(name, what, why(self.get(name) or None), last_words(text))
+            )
+        record.note("{}: {}".format(name, match.group(0)))
+        return match
+
+    def computed(self, record, name):
+        """Wait until a holder has computed on the GPU; return its output."""
+        return self.heard(record, name, COMPUTED, "compute on the GPU").string
 
     def get(self, name):
         """A pod as it is now, {} if it is gone."""

@@ -7,7 +7,16 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import time
 
 from ansible.module_utils.gpu_verify_diagnosis import PLUGIN_NAMESPACE, plugin_pod
-from ansible.module_utils.gpu_verify_pods import HOLD, READY, gpu_nodes, holders, pod, running, why
+from ansible.module_utils.gpu_verify_pods import (
+    COMPUTE,
+    COMPUTED,
+    gpu_nodes,
+    holder,
+    holders,
+    last_words,
+    running,
+    why,
+)
 from ansible.module_utils.gpu_verify_runner import CheckFailed
 from ansible.module_utils.k3s_kubectl import KubectlError, WatchTimeoutError, is_true, run, wait_until
 
@@ -15,13 +24,15 @@ POLL_SECONDS = 1.0
 # What `sharing` has proven of an exclusive GPU, and of a shared one.
 CONCURRENCY = "{waiter} was Pending (Insufficient {resource}) while {holders} ran"
 TIME_SLICING = "{holders} ran at the same instant, {waiter} was Pending (Insufficient {resource})"
+# kubectl's word for a program that it could start, and that failed.
+EXITED = "command terminated with exit code"
 # The plugin's word for a registration that a kubelet took.
 REGISTERED = "registered {}"
 
 
-def see_nodes(bench, gpu, record, name):
-    """A holder has GPU device nodes; writes `device_nodes` into `gpu`."""
-    nodes = gpu_nodes(bench.log(name, lambda text: READY in text.splitlines()))
+def see_nodes(text, gpu, record, name):
+    """A holder's output names GPU device nodes; writes `device_nodes` into `gpu`."""
+    nodes = gpu_nodes(text)
     if not nodes:
         raise CheckFailed(
             "{} runs, but no GPU device node is inside it: is nvidia the default runtime?".format(name)
@@ -36,11 +47,10 @@ def hold_all(bench, gpu, record):
     names = ["pod{}".format(number) for number in range(1, count + 1)]
     waiter = "pod{}".format(count + 1)
     for name in names:
-        bench.start(record, pod(name, bench.params, HOLD))
-    for name in names:
-        bench.wait_running(record, name)
-    see_nodes(bench, gpu, record, names[0])
-    bench.start(record, pod(waiter, bench.params, HOLD))
+        bench.start(record, holder(name, bench.params))
+    said = [bench.computed(record, name) for name in names]
+    see_nodes(said[0], gpu, record, names[0])
+    bench.start(record, holder(waiter, bench.params))
     bench.wait_refused(record, waiter, ", ".join(names))
     # Only overlap proves sharing, and exclusiveness: all holders must be there now.
     for name in names:
@@ -52,8 +62,8 @@ def hold_all(bench, gpu, record):
 def hand_over(bench, record, names, waiter):
     """A holder ends and the waiter runs; then all end, so that the namespace goes at once."""
     bench.end(record, names[0])
-    bench.wait_running(record, waiter)
-    record.prove("{} runs since {} has ended".format(waiter, names[0]))
+    bench.computed(record, waiter)
+    record.prove("{} computes on the GPU since {} has ended".format(waiter, names[0]))
     for name in [*names[1:], waiter]:
         bench.end(record, name)
 
@@ -81,11 +91,27 @@ def registrations(params):
 
 
 def hold(bench, record):
-    """Before the kubelet restarts: one pod holds the GPU. Returns what to compare afterwards."""
+    """Before the kubelet restarts: one pod computes and holds the GPU. Returns what to compare afterwards."""
     name = "holder"
-    bench.start(record, pod(name, bench.params, HOLD))
-    item = bench.wait_running(record, name)
-    return dict(identity(item), registrations=registrations(bench.params))
+    bench.start(record, holder(name, bench.params))
+    bench.computed(record, name)
+    return dict(identity(bench.get(name)), registrations=registrations(bench.params))
+
+
+def compute_again(bench, record, name):
+    """A new process in a holder opens the device nodes anew, and computes."""
+    deadline = time.monotonic() + bench.params["timeout"]
+    while True:
+        try:
+            said = COMPUTED.search(bench.run(name, *COMPUTE)).group(0)
+        except KubectlError as error:
+            if EXITED in str(error) or time.monotonic() > deadline:
+                words = last_words(str(error).partition(EXITED)[0])
+                raise CheckFailed("{} cannot compute on the GPU any more: {}".format(name, words)) from error
+            time.sleep(POLL_SECONDS)  # the way to a kubelet that has just started may not be there yet
+        else:
+            record.prove("a new process in it, after the restart: {}".format(said))
+            return
 
 
 def wait_registered(bench, before, record):
@@ -140,17 +166,18 @@ def restarted(bench, gpu, held, record):
     if identity(item) != {key: held[key] for key in ("container", "restarts")}:
         raise CheckFailed("the pod that held the GPU was started again")
     record.prove("the pod that holds the GPU is the same container, {}".format(held["container"]))
+    compute_again(bench, record, name)
     found = holders(params["node"], params["resource"])
     if len(found) != 1:
         raise CheckFailed("one pod should hold the GPU, but these do: {}".format(", ".join(found)))
     record.prove("allocatable is {} again, held by {}".format(gpu["allocatable"], found[0]))
     # Asking for all of them tells whether the new kubelet and the scheduler know of the holder.
     waiter = "waiter"
-    bench.start(record, pod(waiter, params, HOLD, limit=gpu["allocatable"]))
+    bench.start(record, holder(waiter, params, limit=gpu["allocatable"]))
     bench.wait_refused(record, waiter, name)
     if gpu["replicas"] == 1:
         hand_over(bench, record, [name], waiter)
     else:
-        bench.start(record, pod("sharer", params, HOLD))
-        bench.wait_running(record, "sharer")
+        bench.start(record, holder("sharer", params))
+        bench.computed(record, "sharer")
     record.prove("the restarted kubelet gives the GPU out: a further pod runs with it")

@@ -18,13 +18,15 @@
 #include <unistd.h>
 
 #include "../../../plugin/gpu_limit/driver_api.h"
+#include "ptx.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define MIB ((size_t)1 << 20)
 #define POOL_STEP (32 * MIB)
 #define PITCH 512
 
-enum { INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_CONTEXT = 201, INVALID_HANDLE = 400 };
+enum { INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400 };
+enum { ILLEGAL_ADDRESS = 700 };
 
 struct context {
     int users;
@@ -58,6 +60,7 @@ struct block {
     size_t bytes;
     CUcontext context;
     int references;
+    char *data; /* once something was copied there */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -120,7 +123,7 @@ static CUresult make(const char *kind, size_t bytes, CUcontext context, uint64_t
             *key = next_pointer;
             next_pointer += (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
         }
-        *block = (struct block){blocks, kind, *key, bytes, context, 1};
+        *block = (struct block){blocks, kind, *key, bytes, context, 1, NULL};
         blocks = block;
     }
     pthread_mutex_unlock(&lock);
@@ -140,6 +143,7 @@ static void destroy(struct block **at)
     struct block *block = *at;
     used -= block->bytes;
     *at = block->next;
+    free(block->data);
     free(block);
 }
 
@@ -187,7 +191,21 @@ EXPORT CUresult cuDriverGetVersion(int *version)
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 {
-    *name = error == NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR_UNKNOWN";
+    switch (error) {
+    case CUDA_ERROR_OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+    case NO_DEVICE: *name = "CUDA_ERROR_NO_DEVICE"; break;
+    case INVALID_PTX: *name = "CUDA_ERROR_INVALID_PTX"; break;
+    case CUDA_ERROR_NOT_FOUND: *name = "CUDA_ERROR_NOT_FOUND"; break;
+    case ILLEGAL_ADDRESS: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
+    default: *name = "CUDA_ERROR_UNKNOWN";
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetName(char *name, int size, CUdevice device)
+{
+    (void)device;
+    snprintf(name, (size_t)size, "SIMULATED GPU");
     return CUDA_SUCCESS;
 }
 
@@ -346,6 +364,60 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     (void)device;
     *bytes = total();
+    return CUDA_SUCCESS;
+}
+
+/* ---- kernels: PTX is done by the CPU, one thread after the other ---- */
+
+/* What is at an address of the device, NULL where so much was never allocated. */
+static void *data(CUdeviceptr pointer, size_t bytes)
+{
+    for (struct block *block = blocks; block; block = block->next)
+        if (pointer >= block->key && pointer + bytes <= block->key + block->bytes && strcmp(block->kind, "device") == 0) {
+            if (block->data == NULL)
+                block->data = calloc(1, block->bytes);
+            return block->data + (pointer - block->key);
+        }
+    return NULL;
+}
+
+EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+    void *place = data(to, bytes);
+    return place ? (memcpy(place, from, bytes), CUDA_SUCCESS) : INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+    const void *place = data(from, bytes);
+    return place ? (memcpy(to, place, bytes), CUDA_SUCCESS) : INVALID_VALUE;
+}
+
+EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    *module = current ? ptx_parse(image) : NULL;
+    return current == NULL ? INVALID_CONTEXT : *module ? CUDA_SUCCESS : INVALID_PTX;
+}
+
+EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    *function = module;
+    return strcmp(ptx_name(module), name) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult failed;
+
+EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y, unsigned z, unsigned threads,
+                               unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
+                               void **parameters, void **extra)
+{
+    (void)shared_bytes, (void)stream, (void)extra;
+    if (y != 1 || z != 1 || block_y != 1 || block_z != 1)
+        return INVALID_VALUE;
+    fprintf(stderr, "SIMULATED libcuda: no GPU computes, the CPU does\n");
+    /* As on a GPU: what goes wrong is heard of later. */
+    if (ptx_run(function, blocks, threads, parameters, data))
+        failed = ILLEGAL_ADDRESS;
     return CUDA_SUCCESS;
 }
 
@@ -610,7 +682,8 @@ EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
 
 EXPORT CUresult cuCtxSynchronize(void)
 {
-    return cuStreamSynchronize(NULL);
+    CUresult result = cuStreamSynchronize(NULL);
+    return failed ? failed : result;
 }
 
 EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)

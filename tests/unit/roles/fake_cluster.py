@@ -14,6 +14,7 @@ import pytest
 
 RESOURCE = "nvidia.com/gpu"
 ALLOCATING = ("greedy", "neighbour")
+COMPUTED = "computed 65536 numbers on Orin in 1.5 ms, all are right\n"
 UTILS = ("pods", "node", "sharing", "diagnosis", "access", "limits")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
@@ -61,6 +62,9 @@ class FakeCluster:
     fatal_greed: bool = False  # the neighbour dies of it
     mute: str = ""  # pod that says nothing and runs on
     dies_saying: dict[str, str] = field(default_factory=dict)  # its last words, by pod
+    wrong: bool = False  # what the GPU computes
+    taken_away: bool = False  # the holder's device nodes
+    no_way: int = 0  # calls of exec in the holder that do not reach its kubelet
     users: list[str] = field(default_factory=list)
     registers_again: bool = False
     restarts_holder: bool = False
@@ -116,6 +120,8 @@ class FakeCluster:
                 self.pods[manifest["metadata"]["name"]] = "new"
             case ("exec", _, _, *command) if "check" in command:
                 return self.meaning or f"/etc/config.yaml: good: {self.replicas} x {RESOURCE}\n"
+            case ("exec", name, _, "--", *command) if "compute" in command:
+                return self.compute_again(name)
             case ("exec", name, *_):
                 self.pods[name] = "ended"
             case ("logs", "--namespace=kube-system", *_):
@@ -141,7 +147,20 @@ class FakeCluster:
                 return "" if self.blind else f"{self.uninvited_nodes}\nready\n"
             case name if name in ALLOCATING:
                 return self.allocated(name)
-        return f"{self.nodes}\nready\n"
+        if self.wrong:
+            return f"{self.nodes}\ntegra-device-plugin: 7 of 65536 numbers came back wrong from the GPU\n"
+        return f"{self.nodes}\n{COMPUTED}"
+
+    def compute_again(self, name: str) -> str:
+        """A new process in a holder."""
+        assert self.pods[name] == "running"
+        if self.no_way:
+            self.no_way -= 1
+            raise self.error("kubectl exec: error dialing backend: connection refused")
+        if self.taken_away:
+            said = "tegra-device-plugin: cuInit: CUDA_ERROR_NO_DEVICE (100)"
+            raise self.error(f"kubectl exec: {said}\ncommand terminated with exit code 1")
+        return COMPUTED
 
     def allocated(self, name: str) -> str:
         """The words of the plugin's program that allocates memory."""
@@ -247,6 +266,8 @@ class FakeCluster:
             status["containerStatuses"] = [{"state": {"waiting": {"reason": self.refuses}}}]
         elif name in ("devicequery", "nonroot"):
             status["phase"] = "Failed" if FAILED in self.log(name) else "Succeeded"
+        elif name == "kernel":
+            status["phase"] = "Failed" if self.wrong else "Succeeded"
         elif name == "uninvited" or self.pods[name] == "ended":
             status["phase"] = "Succeeded"
         elif name in self.dies_saying or (self.fatal_greed and name == "neighbour" and "greedy" in self.pods):

@@ -133,6 +133,7 @@ def test_healthy_board_passes_everything_but_the_restart(verification: Verificat
         "plugin-registered": "passed",
         "allocatable": "passed",
         "device-query": "passed",
+        "cuda-kernel": "passed",
         "non-root": "passed",
         "uninvited": "passed",
         "concurrency": "passed",
@@ -349,6 +350,11 @@ BROKEN = [
     ({"refuses": "ContainerCannotRun"}, "device-query", "ContainerCannotRun: unsupported device id: X"),
     ({"refuses": "ContainerCreating"}, "device-query", "ContainerCreating; Failed: unsupported device id: X"),
     ({"detected": 0}, "device-query", "did not pass"),
+    (
+        {"wrong": True},
+        "cuda-kernel",
+        'compute on the GPU (Failed): it says: "tegra-device-plugin: 7 of 65536 numbers came back wrong',
+    ),
     ({"root_only": True}, "non-root", "CUDA error 100"),
     ({"blind": True}, "uninvited", "could not look"),
     ({"exclusive": False}, "concurrency", "pod2 did not have to wait although pod1 held every GPU"),
@@ -388,7 +394,7 @@ def test_what_needs_a_failed_check_is_skipped_and_says_so(
     report = checks(verification.report())
     assert report["allocatable"]["reason"] == "needs plugin-registered, which failed"
     assert report["device-query"]["reason"] == "needs plugin-registered, which failed"
-    assert report["concurrency"]["reason"] == "needs device-query, which was skipped"
+    assert report["concurrency"]["reason"] == "needs cuda-kernel, which was skipped"
 
 
 def test_failed_check_leaves_the_gpu_to_the_next(verification: Verification, cluster: FakeCluster) -> None:
@@ -433,7 +439,7 @@ def test_undisturbed_and_a_gpu_in_use_start_no_pod(
     assert cluster.manifests == {}
     assert report["ok"] is True
     skipped = [check for check in report["checks"] if check["status"] == "skipped"]
-    assert len(skipped) == 6
+    assert len(skipped) == 7
     assert all(reason in check["reason"] for check in skipped if check["id"] != "kubelet-restart")
 
 
@@ -491,6 +497,11 @@ def test_screen_tells_of_a_stage_while_the_next_one_runs(
         ({"users": ["thief"]}, "one pod should hold the GPU, but these do: default/thief, default/holder"),
         ({"allocatable": 0}, "the node does not offer it again"),
         ({"holder_phase": "Failed"}, "does not run any more: Failed"),
+        (
+            {"taken_away": True},
+            'holder cannot compute on the GPU any more: it says: "kubectl exec: tegra-device',
+        ),
+        ({"no_way": 99}, "holder cannot compute on the GPU any more"),
         ({"exclusive": False}, "waiter did not have to wait although holder held every GPU"),
     ],
 )
@@ -504,6 +515,28 @@ def test_kubelet_that_comes_back_wrong_fails(
         setattr(cluster, name, value)
     check = checks(verification.report("restarted", "close"))["kubelet-restart"]
     assert (check["status"], words in check["reason"]) == ("failed", True), check["reason"]
+
+
+def test_way_to_a_kubelet_that_has_just_started_is_waited_for(
+    verification: Verification, cluster: FakeCluster
+) -> None:
+    cluster.registers_again, cluster.no_way = True, 2
+    check = checks(verification.report(*FULL))["kubelet-restart"]
+    assert check["status"] == "passed", check["reason"]
+    assert "a new process in it, after the restart: computed 65536 numbers" in check["evidence"][1]
+
+
+def test_pods_that_compute_have_the_plugins_own_image(
+    verification: Verification, cluster: FakeCluster
+) -> None:
+    assert verification.report()["gpu"]["kernel"] == {
+        "said": "computed 65536 numbers on Orin in 1.5 ms, all are right",
+        "simulated": False,
+    }
+    for name in ("kernel", "pod1", "pod2"):
+        (container,) = cluster.manifests[name]["spec"]["containers"]
+        assert container["image"] == "plugin:1"
+        assert "compute" in container["command"]
 
 
 def test_plugin_that_was_started_again_need_register_once_only(
