@@ -137,6 +137,14 @@ def _parser() -> argparse.ArgumentParser:
     compute.add_argument("--hold", action="store_true", help="then wait for SIGTERM or SIGINT")
     compute.set_defaults(command=_compute)
 
+    device = commands.add_parser(
+        "koordinator-device", help="print Koordinator's Device of this node, of a GPU sold by that preset"
+    )
+    device.add_argument("node", metavar="NODE", help="the node's name")
+    _add_host_root(device)
+    _add_config(device, "settings of `run`")
+    device.set_defaults(command=_koordinator_device)
+
     simulate = commands.add_parser(
         "simulate",
         help="let a node of a cluster without boards advertise a GPU that it does not have",
@@ -385,6 +393,27 @@ def _held(options: argparse.Namespace) -> Iterator[None]:
     if options.hold:
         sys.stdout.flush()
         signal.sigwait(ends)
+
+
+def _koordinator_device(options: argparse.Namespace) -> int:
+    import json
+
+    from tegra_device_plugin.board import health
+    from tegra_device_plugin.board.detection import detect
+    from tegra_device_plugin.sharing import koordinator
+
+    settings, _ = config.load(options.config, {}, {})
+    if settings.units is None or settings.units.preset != "koordinator":
+        raise config.ConfigError(
+            ["this needs a configuration with `sharing.units` and `preset: koordinator`"]
+        )
+    found = detect(options.host_root)
+    if found.gpu.state == "absent":
+        return EXIT_FAILED
+    verdict = health.judge(health.sample(options.host_root, found.gpu))
+    infos = koordinator.device_infos(found, settings.units, verdict)
+    _say(json.dumps(koordinator.device(options.node, infos), indent=2))
+    return EXIT_OK
 
 
 def _simulate(options: argparse.Namespace) -> int:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU in the format of Koordinator's node agent, koordlet, which reports it as the node's Device.
+"""The GPU in the format of Koordinator's node agent, koordlet, and as the Device that koordlet makes of it.
 
 Read in koordinator-sh/koordinator, pkg/koordlet: metricsadvisor/devices/xpu reads the files, and
-statesinformer/impl/states_device_linux.go makes the Device of them. Not tried with a koordlet.
+statesinformer/impl/states_device_linux.go makes the Device of them. Device: config/crd/bases. Labels:
+apis/extension/device_share.go. Not tried with a koordlet.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ DIRECTORY = "/var/run/koordlet"
 FILE = f"{DIRECTORY}/xpu-device-infos/tegra-device-plugin.json"
 # In bytes there, so it is not advertised to the kubelet.
 _MEMORY = "koordinator.sh/gpu-memory"
+MANAGED_BY = "jetson-k3s"
 
 
 class Koordlet:
@@ -81,3 +83,30 @@ def device_infos(found: Detection, units: Units, verdict: Verdict) -> list[dict[
             "status": status,
         }
     ]
+
+
+def device(node: str, infos: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give the Device that koordlet would make of them for a node, and who has made it.
+
+    koordlet replaces the labels when it takes the Device over.
+    """
+    labels = {"app.kubernetes.io/managed-by": MANAGED_BY}
+    for info in infos:
+        labels |= {f"node.koordinator.sh/gpu-{key}": info[key] for key in ("vendor", "model")}
+    return {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": node, "labels": labels},
+        "spec": {
+            "devices": [
+                {
+                    "type": "gpu",
+                    "id": info["uuid"],
+                    "minor": int(info["minor"]),
+                    "health": info["status"]["healthy"],
+                    "resources": info["resources"],
+                }
+                for info in infos
+            ]
+        },
+    }

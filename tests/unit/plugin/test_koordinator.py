@@ -11,6 +11,8 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # its stubs are another package
 import pytest
+import yaml
+from tegra_device_plugin import cli
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Verdict
 from tegra_device_plugin.boardwatch import BoardWatch
@@ -53,6 +55,20 @@ SCHEMA = {
         },
     },
 }
+
+
+CRD = yaml.safe_load(Path(__file__).with_name("koordinator_crd.yaml").read_text())
+DEVICE = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def closed(schema: Any) -> Any:
+    """A schema by which names that it does not have are wrong: an API server drops them without a word."""
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    if "properties" in found:
+        found["additionalProperties"] = False
+    return found
 
 
 def check(infos: object) -> None:
@@ -115,6 +131,58 @@ def test_every_board_and_reason_is_fit_for_labels_and_conditions(kind: str, make
     for reason in ("ok", "too-hot", "cdi-missing", "unknown"):
         verdict = Verdict(reason == "ok", reason, "why")
         check(koordinator.device_infos(detect(root), settings.units, verdict))
+
+
+DEVICE_CLOSED = closed(DEVICE)
+
+
+def printed(settings: Settings, config: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """What the command prints of a node."""
+    arguments = ["koordinator-device", "jetson-1", f"--host-root={settings.host_root}", f"--config={config}"]
+    assert cli.main(arguments) == 0
+    device = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(DEVICE_CLOSED).validate(device)
+    return device
+
+
+def test_device_is_what_koordlet_would_make(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = make("koordinator")
+    config = Node(tmp_path).config
+    device = printed(settings, config, capsys)
+    assert (device["apiVersion"], device["kind"]) == ("scheduling.koordinator.sh/v1alpha1", "Device")
+    assert device["metadata"] == {
+        "name": "jetson-1",
+        "labels": {
+            "app.kubernetes.io/managed-by": "jetson-k3s",
+            "node.koordinator.sh/gpu-vendor": "nvidia",
+            "node.koordinator.sh/gpu-model": "Jetson-Orin-Nano-8GB",
+        },
+    }
+    assert device["spec"]["devices"] == [{
+        "type": "gpu", "id": "igpu0", "minor": 0, "health": True,
+        "resources": {
+            "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100",
+            "koordinator.sh/gpu.shared": "100", "koordinator.sh/gpu-memory": "4Gi",
+        },
+    }]  # fmt: skip
+    dead = replace(settings, host_root=tmp_path / "dead")
+    boards.build(boards.load()["orinnano-jp6"], dead.host_root, state="dead")
+    assert printed(dead, config, capsys)["spec"]["devices"][0]["health"] is False
+
+
+def test_device_of_another_preset_or_of_no_gpu_is_none(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = make("hami")
+    config = f"--config={Node(tmp_path).config}"
+    assert cli.main(["koordinator-device", "a", f"--host-root={settings.host_root}", config]) == 2
+    assert "needs a configuration with `sharing.units` and `preset: koordinator`" in capsys.readouterr().err
+    make("koordinator")
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["koordinator-device", "a", f"--host-root={tmp_path / 'empty'}", config]) == 1
+    assert capsys.readouterr().out == ""
 
 
 async def test_nobody_is_told_with_other_names_or_without_the_directory(make: Make) -> None:
