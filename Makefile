@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test scenarios acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
+.PHONY: help venv demo test acceptance scenarios acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -45,9 +45,13 @@ mutants: venv ## put small faults into the plugin and count those that no test n
 	$(call say,"small faults in the plugin: one at a time")
 	$(PYTHON) -m tests.mutation
 
-test: check ## check, then the playbooks and the plugin on virtual boards under a real Kubernetes
+test: check ## check, then the main path on virtual boards under a real Kubernetes; the image; the jtop service
+	$(call say,"tests on virtual boards")
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not acceptance and not fleet and not arm64" tests
+
+acceptance: venv ## the other paths on virtual boards: containerd; a shared GPU; broken boards; refusals; Molecule
 	$(call say,"acceptance tests on virtual boards")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not fleet and not arm64" tests
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "acceptance and not fleet" tests
 
 scenarios: venv ## a fleet's life on virtual boards: upgrades; resets; power cuts; owners' settings; pods of other sharing systems (long)
 	$(call say,"scenarios of a fleet's life")

@@ -17,7 +17,7 @@ from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import board, bundle, gomodules, inventory, kubernetes, lab
 from tests.lab.board import Board
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "containerd"
 CONTAINERD = "--extra-vars=k3s_container_runtime=containerd"

@@ -11,7 +11,7 @@ from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import inventory, lab
 from tests.lab.board import Board
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "failures"
 WRONG_TOKEN = "certainly-not-the-token"

@@ -12,7 +12,7 @@ from tests.lab import engine, inventory, lab
 from tests.lab.board import find
 from tests.molecule.__main__ import HARDWARE, scenarios
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 SINGLE = "single"
 LONG = [name for name in scenarios() if name not in {SINGLE, HARDWARE}]

@@ -24,7 +24,7 @@ from tests.acceptance.sharing import POD_SECONDS, STRICT, UNITS, ask, said, sell
 from tests.lab import lab
 from tests.lab.board import Board
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "units"
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"

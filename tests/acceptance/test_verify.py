@@ -22,7 +22,7 @@ from tests.lab.board import Board
 from tests.lab.staging import RUNTIME_EDITOR, TOOLKIT_VERSION
 from tests.reports.schema import validate
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "verify"
 NAME = "jetson-1"
