@@ -38,7 +38,16 @@ FAULT_SECONDS = 300
 # Where a running plugin shows more than the unit tests, and what it is put through: the fastest tests of each
 # kind of trouble.
 RUNS = (
-    *("__main__.py", "boardwatch.py", "cli.py", "config/watch.py", "daemon.py", "kubelet/", "sharing/"),
+    *(
+        "__main__.py",
+        "boardwatch.py",
+        "cli.py",
+        "commands/",
+        "config/watch.py",
+        "daemon.py",
+        "kubelet/",
+        "sharing/",
+    ),
     *("signals.py", "system/directorywatch.py", "system/waiting.py"),
 )
 CASES = {

@@ -10,7 +10,7 @@ from ansible.module_utils.gpu_verify_pods import pod, why
 from ansible.module_utils.gpu_verify_runner import CheckFailed, Skipped
 from ansible.module_utils.k3s_kubectl import is_true
 
-# How the image of the device plugin allocates memory by CUDA, and what it says then (plugin's cli.py).
+# How the plugin's image allocates memory by CUDA (its commands/allocate.py), and what it says then.
 ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
 ALLOCATED = re.compile(r"^allocated (\d+) of \d+ MiB.*$", re.MULTILINE)
 PODS = 2

@@ -20,7 +20,7 @@ from ansible.module_utils.k3s_kubectl import (
 
 # Device nodes through which CUDA reaches a Tegra GPU: nvmap and one of nvgpu's or the nvidia driver's.
 GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nvidiactl)$")
-# What the plugin's image does by CUDA (its cli.py): it tells what it sees and runs a kernel.
+# What the plugin's image does by CUDA (its commands/compute.py): it tells what it sees and runs a kernel.
 # A holder then lives until it is told to end.
 COMPUTE = ("python3.11", "-m", "tegra_device_plugin", "compute")
 COMPUTED = re.compile(r"^computed \d+ numbers on .*$", re.MULTILINE)

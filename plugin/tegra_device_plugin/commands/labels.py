@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`labels`: print the node labels that describe the GPU."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tegra_device_plugin.agent import nvgpu
+from tegra_device_plugin.board import labels
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, say
+from tegra_device_plugin.config import settings as config
+from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.telemetry import jtop
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print or write the labels; the exit code says whether there are any."""
+    settings, _ = config.load(options.config, {}, {})
+    detection = detect(options.host_root)
+    telemetry = jtop.read_once(options.host_root)
+    units = settings.units
+    found = labels.node_labels(
+        detection,
+        replicas=None if units else settings.sharing.replicas,
+        renamed=config.DEFAULT_RESOURCE not in units.resources if units else settings.sharing.renamed,
+        memory_unit=units.memory_unit if units else None,
+        power_mode=telemetry.power_mode if telemetry else None,
+        gpu_share=_gpu_share(options.host_root, detection.gpu.state)
+        if options.qos_policy == "burst-share"
+        else None,
+    )
+    text = labels.render(found, options.output)
+    if options.output_file:
+        replace_file(options.output_file, text)
+    else:
+        say(text.rstrip())
+    return EXIT_OK if found else EXIT_FAILED
+
+
+def _gpu_share(root: Path, state: str) -> str | None:
+    """What becomes of weights on this board; not known before the GPU was switched on."""
+    if nvgpu.find_node(HostTree(root)):
+        return "weighted"
+    return None if state == "unpowered" else "unsupported"
