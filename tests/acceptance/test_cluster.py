@@ -27,11 +27,8 @@ REPLICAS = 4  # as plugin/deploy/time-slicing has it
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Three fresh boards."""
-    lab.down(LAB)
-    try:
-        yield lab.up(LAB, TYPES)
-    finally:
-        lab.down(LAB)
+    with lab.fresh(LAB, TYPES) as up:
+        yield up
 
 
 @pytest.fixture(scope="module")

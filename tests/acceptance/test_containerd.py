@@ -35,15 +35,11 @@ def boards() -> Iterator[list[Board]]:
         if "CI" in os.environ:
             raise
         pytest.skip(str(error))
-    lab.down(LAB)
-    try:
-        up = lab.up(LAB, ["agxorin-jp6", "orinnano-jp6"])
+    with lab.fresh(LAB, ["agxorin-jp6", "orinnano-jp6"]) as up:
         bundle.write(inventory.bundle_path(LAB).with_name("containerd"), kubernetes=kubernetes.CONTAINERD)
         for each in up:
             each.exec("sh", "-c", OWNERS)
         yield up
-    finally:
-        lab.down(LAB)
 
 
 @pytest.fixture

@@ -50,11 +50,8 @@ systemctl daemon-reload
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Three bare boards: one becomes a server, one stays bare, one loses its Tegra."""
-    lab.down(LAB)
-    try:
-        yield lab.up(LAB, ("orinnano-jp6",) * 3)
-    finally:
-        lab.down(LAB)
+    with lab.fresh(LAB, ("orinnano-jp6",) * 3) as up:
+        yield up
 
 
 @pytest.fixture(scope="module")

@@ -29,12 +29,8 @@ VERIFY = CHECKOUT / "plugin" / "deploy" / "verify"
 @pytest.fixture(scope="module")
 def jetson() -> Iterator[Board]:
     """A fresh board."""
-    lab.down(LAB)
-    try:
-        (jetson,) = lab.up(LAB, ["agxorin-jp6"])
+    with lab.fresh(LAB, ["agxorin-jp6"]) as (jetson,):
         yield jetson
-    finally:
-        lab.down(LAB)
 
 
 def hil(*arguments: str) -> tuple[int, str]:

@@ -27,11 +27,8 @@ TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """A server and an agent, both bare."""
-    lab.down(LAB)
-    try:
-        yield lab.up(LAB, ("agxorin-jp6", "orinnano-jp6"))
-    finally:
-        lab.down(LAB)
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
+        yield up
 
 
 def site(cut: Board | None = None) -> PlaybookRun:

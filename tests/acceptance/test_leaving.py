@@ -18,14 +18,10 @@ LAB = "leaving"
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """A server and an agent, joined."""
-    lab.down(LAB)
-    try:
-        up = lab.up(LAB, ("agxorin-jp6", "orinnano-jp6"))
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
         first = run_playbook(LAB, "site.yml")
         assert first.returncode == 0, first.why
         yield up
-    finally:
-        lab.down(LAB)
 
 
 def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Board]) -> None:

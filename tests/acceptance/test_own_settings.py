@@ -58,9 +58,7 @@ OWN = {
 @pytest.fixture(scope="module")
 def board() -> Iterator[Board]:
     """A board with its owner's daemon.json, taken over by Docker."""
-    lab.down(LAB)
-    try:
-        (one,) = lab.up(LAB, ("xaviernx-jp5",))
+    with lab.fresh(LAB, ("xaviernx-jp5",)) as (one,):
         one.exec("sh", "-c", f"echo '{json.dumps(OWN)}' > /etc/docker/daemon.json")
         drop_in = "/etc/systemd/system/docker.service.d/proxy.conf"
         one.exec("sh", "-c", f"mkdir -p {Path(drop_in).parent} && echo '{PROXY}' > {drop_in}")
@@ -69,8 +67,6 @@ def board() -> Iterator[Board]:
         one.exec("sh", "-c", "tar -c /etc/hostname | docker import - somebodys:1")
         one.exec("docker", "create", "--name=mine", "somebodys:1", "true")
         yield one
-    finally:
-        lab.down(LAB)
 
 
 @pytest.fixture(scope="module")

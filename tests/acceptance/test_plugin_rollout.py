@@ -45,14 +45,10 @@ def template_of(boards: list[Board], one: Board) -> str:
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """A server and two agents, whose GPUs are exclusive."""
-    lab.down(LAB)
-    try:
-        up = lab.up(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5"))
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")) as up:
         first = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
         assert first.returncode == 0, first.why
         yield up
-    finally:
-        lab.down(LAB)
 
 
 def test_board_that_is_off_keeps_no_other_from_the_new_plugin(boards: list[Board]) -> None:

@@ -26,14 +26,10 @@ LAB = "presets"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """One board whose GPU is sold in units."""
-    lab.down(LAB)
-    try:
-        (board,) = lab.up(LAB, ["agxorin-jp6"])
+    with lab.fresh(LAB, ["agxorin-jp6"]) as (board,):
         run = sell_units(LAB, board)
         assert run.returncode == 0, run.why
         yield Cluster([board])
-    finally:
-        lab.down(LAB)
 
 
 @dataclass(frozen=True)

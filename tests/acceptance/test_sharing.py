@@ -34,12 +34,8 @@ ELASTIC = "elasticgpu.io/gpu-memory"
 @pytest.fixture(scope="module")
 def board() -> Iterator[Board]:
     """A board whose GPU is sold in units."""
-    lab.down(LAB)
-    try:
-        (one,) = lab.up(LAB, ["agxorin-jp6"])
+    with lab.fresh(LAB, ["agxorin-jp6"]) as (one,):
         yield one
-    finally:
-        lab.down(LAB)
 
 
 @pytest.fixture

@@ -25,11 +25,8 @@ MOMENT = "TASK [k3s : Ensure the K3s binary is copied]"
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """A server and an agent, both bare."""
-    lab.down(LAB)
-    try:
-        yield lab.up(LAB, ("agxorin-jp6", "orinnano-jp6"))
-    finally:
-        lab.down(LAB)
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
+        yield up
 
 
 def held(boards: list[Board]) -> list[str]:

@@ -26,15 +26,11 @@ OLD, NEW = "v1.20.2+k3s.standin", "v1.20.2+k3s.standin2"
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """A cluster of a server and an agent, and a bundle with a newer K3s."""
-    lab.down(LAB)
-    try:
-        up = lab.up(LAB, ("agxorin-jp6", "orinnano-jp6"))
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
         bundle.write(inventory.bundle_path(LAB).with_name("newer"), version_suffix="2")
         first = run_playbook(LAB, "site.yml")
         assert first.returncode == 0, first.why
         yield up
-    finally:
-        lab.down(LAB)
 
 
 def upgrade(cut: Board | None = None) -> PlaybookRun:

@@ -53,12 +53,8 @@ class Verified:
 @pytest.fixture(scope="module")
 def one() -> Iterator[Board]:
     """A fresh board."""
-    lab.down(LAB)
-    try:
-        (fresh,) = lab.up(LAB, ("xaviernx-jp5",))
+    with lab.fresh(LAB, ("xaviernx-jp5",)) as (fresh,):
         yield fresh
-    finally:
-        lab.down(LAB)
 
 
 @pytest.fixture(scope="module")

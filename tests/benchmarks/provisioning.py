@@ -100,16 +100,12 @@ def main() -> int:
     parser.add_argument("--boards", default="1,3,6", help="counts of boards (default: 1,3,6)")
     options = parser.parse_args()
     counts = sorted(int(count) for count in options.boards.split(","))
-    lab.down(LAB)
-    try:
-        lab.up(LAB, (lab.DEFAULT_TYPE,) * counts[-1])
+    with lab.fresh(LAB, (lab.DEFAULT_TYPE,) * counts[-1]):
         say(f"benchmark: first run of site.yml over {counts[-1]} board(s)")
         check(run_playbook(LAB, "site.yml"))
         # The largest once more with a single fork, to see what the forks are worth.
         runs = [(count, FORKS) for count in counts] + [(counts[-1], 1)]
         results = [counted(count, forks) for count, forks in runs]
-    finally:
-        lab.down(LAB)
     load = os.getloadavg()[0]
     sys.stdout.write(f"virtual boards, load {load:.1f} on {os.cpu_count()} CPUs\n{table(results)}\n")
     return 0 if all(one.rounds <= MOST_ROUNDS for one in results) else 1

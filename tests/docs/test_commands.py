@@ -102,9 +102,7 @@ def release(directory: Path) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Two boards that no playbook has touched."""
     directory = tmp_path_factory.mktemp("srv")
-    lab.down(LAB)
-    try:
-        boards = lab.up(LAB, TYPES)
+    with lab.fresh(LAB, TYPES) as boards:
         for board in boards:
             power.simulate(board)
             set_toolkit(board, "1.18.0")  # the first with strict mode
@@ -112,8 +110,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         (directory / "debs-jetpack6-arm64.tar").touch()
         (directory / "known_hosts").write_text(f"192.168.1.12 {ssh.make_key(directory / 'key', 'gone')}")
         yield Site(boards, directory)
-    finally:
-        lab.down(LAB)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.test], ids=lambda case: case.command)

@@ -3,8 +3,9 @@
 
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from tests import boards
 from tests.lab import board, bundle, engine, inventory, ssh, workloads
@@ -74,6 +75,16 @@ def up_graded(name: str, types: Sequence[str], grades: Sequence[str]) -> list[Bo
         archs = {CONTAINER: workloads.DEFAULT_ARCH, ARM64: disk.ARCH}
         bundle.write(inventory.bundle_path(name), archs=[archs[grade] for grade in sorted(used)])
     return ready
+
+
+@contextmanager
+def fresh(name: str, types: Sequence[str]) -> Iterator[list[Board]]:
+    """Bring a lab of container boards up that has no past, and take it away at the end, whatever happens."""
+    down(name)
+    try:
+        yield up(name, types)
+    finally:
+        down(name)
 
 
 def find(name: str) -> list[Board | Machine]:
