@@ -45,11 +45,11 @@ mutants: venv ## put small faults into the plugin and count those that no test n
 	$(call say,"small faults in the plugin: one at a time")
 	$(PYTHON) -m tests.mutation
 
-test: check ## check, then the main path on virtual boards under a real Kubernetes; the image; the jtop service
+test: check ## check, then the main path on virtual boards under a real Kubernetes, and the real jtop service
 	$(call say,"tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not acceptance and not fleet and not arm64" tests
 
-acceptance: venv ## the other paths on virtual boards: containerd; a shared GPU; broken boards; refusals; Molecule
+acceptance: venv ## the other paths: containerd; a shared GPU; broken boards; refusals; Molecule; the image for both architectures
 	$(call say,"acceptance tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "acceptance and not fleet" tests
 

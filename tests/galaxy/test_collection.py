@@ -166,6 +166,7 @@ def _board() -> Iterator[None]:
 
 
 @pytest.mark.lab
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("_board")
 @pytest.mark.parametrize("playbook", ["site", "power_mode", "reset"])
 def test_check_of_a_bare_board_finds_every_module_of_the_collection(site: Path, playbook: str) -> None:

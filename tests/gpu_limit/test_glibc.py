@@ -15,7 +15,7 @@ from images.arm64 import compiler, gpu_limit
 from tests.gpu_limit.archives import known, unpacked
 from tests.lab.debian import ensure_packages
 from tests.lab.process import run
-from tests.lab.workloads import LIBCUDA_FLAGS, SOURCES
+from tests.lab.workloads import LIBCUDA_FLAGS, LIBCUDA_SOURCES
 
 CUDA = {"2.27": 10020, "2.31": 11040, "2.35": 12060, "2.39": 13000}
 LOADER = {"amd64": "lib64/ld-linux-x86-64.so.2", "arm64": "lib/ld-linux-aarch64.so.1"}
@@ -40,17 +40,17 @@ class Root:
         if not loader.exists():
             shutil.copy(libraries / loader.name, loader)
         driver = libraries / "libcuda.so.1"
-        self._compile(driver, SOURCES / "libcuda.c", f"-DCUDA={CUDA[glibc]}", *LIBCUDA_FLAGS)
+        self._compile(driver, *LIBCUDA_SOURCES, f"-DCUDA={CUDA[glibc]}", *LIBCUDA_FLAGS)
         entry = f"-Wl,--dynamic-linker=/{LOADER[arch]}"
         self._compile(path / "lookups", PROGRAM, entry, "-rdynamic")
         self._compile(path / "linked", PROGRAM, entry, "-rdynamic", "-DLINKED", driver)
 
-    def _compile(self, out: Path, source: Path, *options: str | Path) -> None:
+    def _compile(self, out: Path, *sources_and_options: str | Path) -> None:
         # Linked to this glibc's own files, or it would need what only the compiler's has.
         libc = [self.path / "lib" / name for name in ("libdl.so.2", "libpthread.so.0", "libc.so.6")]
         gcc = [compiler.tool("gcc", self.arch), "-std=gnu11", "-O1", "-fno-stack-protector", "-nostdlib"]
         atomics = gpu_limit.FLAGS_OF[self.arch]
-        run([*gcc, *atomics, "-o", out, source, *options, "-Wl,--allow-shlib-undefined", *libc, "-lgcc"])
+        run([*gcc, *atomics, "-o", out, *sources_and_options, "-Wl,--allow-shlib-undefined", *libc, "-lgcc"])
 
     def preload(self) -> None:
         """Install the library for every program here."""

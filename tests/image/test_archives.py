@@ -18,7 +18,7 @@ from images.arm64.context import CHECKOUT
 from release import version
 from tests.lab.process import run
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 # Bytes; what a board copies over its network and unpacks on an SD card.
 LARGEST_ARCHIVE = 20_000_000

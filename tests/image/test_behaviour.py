@@ -13,7 +13,7 @@ from release import version
 from tests import boards
 from tests.image.conftest import Loaded
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 # One run per container costs seconds under emulation; one container looks at all boards.
 DETECT_ALL = """

@@ -18,7 +18,7 @@ from images.arm64.context import CHECKOUT
 from tests.image.conftest import Loaded
 from tests.lab.engine import docker
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 CORE = (
     "test_registration.py::test_registers_with_a_name_a_version_and_options_the_kubelet_accepts",

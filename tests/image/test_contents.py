@@ -18,7 +18,7 @@ import pytest
 from images.arm64.context import PACKAGE
 from tests.image.conftest import Loaded
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LOAD_ALL = """
 import ctypes, json, pathlib

@@ -129,6 +129,7 @@ def rendered(kubectl: Path, overlay: str) -> Documents:
 
 
 @pytest.mark.lab
+@pytest.mark.acceptance
 @pytest.mark.parametrize("overlay", sorted(path.parent.name for path in DEPLOY.glob("*/kustomization.yaml")))
 def test_every_overlay_fits_the_schemas(kubectl: Path, overlay: str) -> None:
     found = rendered(kubectl, overlay)
@@ -137,6 +138,7 @@ def test_every_overlay_fits_the_schemas(kubectl: Path, overlay: str) -> None:
 
 
 @pytest.mark.lab
+@pytest.mark.acceptance
 def test_each_overlay_changes_what_it_says_and_nothing_else(kubectl: Path, plain: Documents) -> None:
     assert rendered(kubectl, "base") == plain
 
@@ -154,6 +156,7 @@ def test_each_overlay_changes_what_it_says_and_nothing_else(kubectl: Path, plain
 
 
 @pytest.mark.lab
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("overlay", "offered"),
     [

@@ -14,6 +14,7 @@ from tests.lab.process import run, step
 
 DEFAULT_ARCH = "amd64"  # of container boards
 SOURCES = Path(__file__).parent / "simulated_workloads"
+LIBCUDA_SOURCES = (SOURCES / "libcuda.c", SOURCES / "ptx.c")
 LIBCUDA_FLAGS = (
     *("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"),
     "-Wl,-soname,libcuda.so.1",
@@ -45,10 +46,8 @@ def libcuda(release: str, arch: str = DEFAULT_ARCH) -> Path:
     major, _, minor = release.partition(".")
     # Drivers before CUDA 12 have the older table of symbols only.
     hashes = "both" if int(major) >= 12 else "sysv"
-    sources = [SOURCES / "libcuda.c", SOURCES / "ptx.c"]
-    read = b"\0".join(
-        path.read_bytes() for path in (*sources, SOURCES / "ptx.h", gpu_limit.SOURCES / "driver_api.h")
-    )
+    headers = (SOURCES / "ptx.h", gpu_limit.SOURCES / "driver_api.h")
+    read = b"\0".join(path.read_bytes() for path in (*LIBCUDA_SOURCES, *headers))
     recipe = hashlib.sha256(read + " ".join(LIBCUDA_FLAGS).encode())
 
     def build(out: Path) -> None:
@@ -59,7 +58,7 @@ def libcuda(release: str, arch: str = DEFAULT_ARCH) -> Path:
             f"-Wl,--hash-style={hashes}",
         ]
         gcc = compiler.tool("gcc", arch)
-        run([gcc, *flags, "-o", out / "libcuda.so.1", *sources, "-ldl", "-lpthread"])
+        run([gcc, *flags, "-o", out / "libcuda.so.1", *LIBCUDA_SOURCES, "-ldl", "-lpthread"])
 
     return cached(f"workloads/libcuda-{release}-{arch}-{recipe.hexdigest()[:12]}", build)
 

@@ -56,6 +56,7 @@ CODED = {
     "k3s-newer": ("error", "K3s is newer than the one that would be installed"),
     "k3s-other-role": ("error", "K3s runs in the other role"),
     "machine-id-duplicate": ("warning", "two boards have one machine-id"),
+    "runtime-update": ("error", "NVIDIA's runtime is to be updated, and the bundle does not have it"),
     "server-new": ("error", "the server has no K3s, and other boards are in a cluster already"),
 }
 
@@ -446,6 +447,20 @@ def findings_of_version(facts: Facts) -> list[Finding]:
     ]
 
 
+def findings_of_update(update: Facts) -> list[Finding]:
+    """Has the bundle what an update of NVIDIA's runtime asks for? `update` is role nvidia_docker's plan."""
+    if not update["asked"] or update["version"]:
+        return []
+    return [
+        finding(
+            "runtime-update",
+            f"nvidia_docker_update_runtime, and no {update['package']} in the bundle's {update['archive']}",
+            "the package, with what it depends on",
+            "Put it there (docs/offline.md), or take nvidia_docker_update_runtime out of the inventory.",
+        )
+    ]
+
+
 def findings_of_token(answer: Facts) -> list[Finding]:
     """What the K3s server said about the join token; a server that does not run yet cannot say anything."""
     if answer.get("reason", "unreachable") == "unreachable":
@@ -524,6 +539,7 @@ class FilterModule:
             "preflight_fleet": findings_of_fleet,
             "preflight_role": findings_of_role,
             "preflight_server": findings_of_server,
+            "preflight_update": findings_of_update,
             "preflight_version": findings_of_version,
             "preflight_token": findings_of_token,
             "preflight_report": report,

@@ -29,7 +29,9 @@ attributes:
 
 RETURN = r"""
 ansible_facts:
-  description: One key, C(jetson_bundle), with C(path), C(versions), C(files) and C(errors).
+  description: >-
+    One key, C(jetson_bundle), with C(path), C(versions), C(files) and C(errors). Of a file C(images) by name,
+    or C(packages) with their versions.
   returned: always
   type: dict
 """
@@ -37,6 +39,8 @@ ansible_facts:
 KEYS = ("k3s_version", "plugin_image", "device_query_image", "pause_image")
 FORMAT = 1
 DIGEST = re.compile("^[0-9a-fA-F]{64}$")
+# NAME_VERSION_ARCHITECTURE.deb, as apt names what it downloads; an epoch's colon is %3a there.
+DEB = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9+.-]*)_([^_/]+)_[a-z0-9-]+\.deb$")
 
 
 def parse_sums(text):
@@ -50,28 +54,30 @@ def parse_sums(text):
     return sums
 
 
+def package_versions(archive):
+    """{package: version} of an archive of Debian packages, by the names of its files."""
+    with tarfile.open(archive) as tar:
+        matches = map(DEB.match, tar.getnames())
+        return {match.group(1): match.group(2).replace("%3a", ":") for match in matches if match}
+
+
 def check_file(path, expected):
-    """State of one listed file: {sha256, error, images}."""
+    """State of one listed file: {sha256, error, images, packages}."""
+    state = {"sha256": None, "images": {}, "packages": {}, "error": "missing"}
     if not os.path.isfile(path):
-        return {"sha256": None, "images": {}, "error": "missing"}
-    found = sha256(path)
-    if found != expected:
-        return {
-            "sha256": found,
-            "images": {},
-            "error": "SHA-256 is {}, SHA256SUMS says {}".format(found, expected),
-        }
-    images = {}
-    if path.endswith(".tar.gz"):
-        try:
-            images = image_ids(path)
-        except (BundleError, tarfile.TarError, KeyError, ValueError, OSError) as error:
-            return {
-                "sha256": found,
-                "images": {},
-                "error": "not an archive of `docker save`: {}".format(error),
-            }
-    return {"sha256": found, "images": images, "error": None}
+        return state
+    state["sha256"] = sha256(path)
+    if state["sha256"] != expected:
+        return dict(state, error="SHA-256 is {}, SHA256SUMS says {}".format(state["sha256"], expected))
+    try:
+        if path.endswith(".tar.gz"):
+            state["images"] = image_ids(path)
+        elif os.path.basename(path).startswith("debs-"):
+            state["packages"] = package_versions(path)
+    except (BundleError, tarfile.TarError, KeyError, ValueError, OSError) as error:
+        kind = "Debian packages" if os.path.basename(path).startswith("debs-") else "`docker save`"
+        return dict(state, error="not an archive of {}: {}".format(kind, error))
+    return dict(state, error=None)
 
 
 def read_versions(path):

@@ -2,6 +2,7 @@
 """The compatibility matrix and the rules about inventory, bundle and token."""
 
 import copy
+import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -636,6 +637,22 @@ def test_bundle_facts_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Pat
     assert facts["files"]["bundle.yml"]["error"] is None
     assert "SHA256SUMS says" in facts["files"]["k3s-arm64"]["error"]
     assert facts["files"]["gone"]["error"] == "missing"
+
+
+def test_bundle_facts_of_an_archive_of_packages(bundle_module: ModuleType, tmp_path: Path) -> None:
+    archive = tmp_path / "debs-jetpack6-arm64.tar"
+    names = ("./nvidia-container-toolkit_1.18.0-1_arm64.deb", "tzdata_1%3a2025b-0_all.deb", "./README")
+    with tarfile.open(archive, "w") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    state = bundle_module.check_file(str(archive), bundle_module.sha256(str(archive)))
+    assert (state["error"], state["packages"]) == (
+        None,
+        {"nvidia-container-toolkit": "1.18.0-1", "tzdata": "1:2025b-0"},
+    )
+    archive.write_text("no archive")
+    state = bundle_module.check_file(str(archive), bundle_module.sha256(str(archive)))
+    assert (state["packages"], "not an archive of Debian packages" in state["error"]) == ({}, True)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_every_step_has_the_name_of_its_role_as_tag() -> None:
     ("tag", "roles"),
     [
         # preflight asks the K3s server about the token
-        ("preflight", {"k3s"}),
+        ("preflight", {"k3s", "nvidia_docker"}),
         ("nvidia_docker", {"k3s", "board_lease", "nvidia_docker"}),
         ("gpu_verify", {"k3s", "nvidia_docker", "gpu_verify", "gpu_report"}),
     ],
