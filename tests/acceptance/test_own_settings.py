@@ -3,6 +3,7 @@
 
 import json
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,10 +15,12 @@ from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.command import run_here
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
-from tests.lab import inventory, lab, power
+from tests.lab import inventory, lab, power, staging
 from tests.lab.board import Board, start
+from tests.lab.debian import ensure_packages
 from tests.lab.engine import docker
 from tests.lab.paths import CHECKOUT
+from tests.lab.process import run as run_command
 from tests.planted import PLANTED, leaked
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
@@ -311,6 +314,51 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
     assert powered.exec(*boot) == after
     cluster = Cluster([powered])
     wait_until(lambda: cluster.allocatable() == {"jetson-1": 1}, "the node offers its GPU again", 120)
+
+
+def package(version: str, directory: Path) -> None:
+    """Write a SIMULATED nvidia-container-toolkit: it brings that release of the lab's stand-in."""
+    ensure_packages("dpkg")
+    tree = directory / "tree"
+    control = {
+        "Package": "nvidia-container-toolkit",
+        "Version": f"{version}-1",
+        "Architecture": "all",
+        "Maintainer": "lab <lab@example.org>",
+        "Description": "SIMULATED",
+    }
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "DEBIAN/control").write_text("".join(f"{key}: {value}\n" for key, value in control.items()))
+    release = tree / staging.TOOLKIT_VERSION.lstrip("/")
+    release.parent.mkdir(parents=True)
+    release.write_text(f"{version}\n")
+    run_command(["dpkg-deb", "--root-owner-group", "--build", tree, directory])
+
+
+def test_newer_runtime_comes_from_the_bundle_when_asked(
+    board: Board, run: PlaybookRun, tmp_path: Path
+) -> None:
+    strict = {"nvidia_docker_strict": True}
+    refused = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(strict)}")
+    assert "[error] nvidia-runtime-strict" in refused.output
+    package("1.18.0", tmp_path)
+    with tarfile.open(inventory.bundle_path(LAB) / "debs-jetpack5-amd64.tar", "w") as tar:
+        for deb in tmp_path.glob("*.deb"):
+            tar.add(deb, deb.name)
+    index_bundle()
+    docker_process = board.exec("systemctl", "show", "--property=MainPID", "docker")
+    settings = json.dumps(strict | {"nvidia_docker_update_runtime": True})
+    changed = []
+    for _ in range(2):
+        result = run_playbook(LAB, "site.yml", f"--extra-vars={settings}")
+        assert result.returncode == 0, result.why
+        changed.append(result.recap["jetson-1"].changed > 0)
+    assert changed == [True, False], result.output
+    assert board.exec("systemctl", "show", "--property=MainPID", "docker") == docker_process
+    report = json.loads((reports_dir(LAB) / "jetson-1.json").read_text())
+    assert report["software"]["container_toolkit"] == "1.18.0"
+    (uninvited,) = (check for check in report["checks"] if check["id"] == "uninvited")
+    assert (uninvited["status"], "has no GPU device node" in uninvited["evidence"][0]) == ("passed", True)
 
 
 # Last, for the cluster goes with it.
