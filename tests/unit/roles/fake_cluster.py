@@ -124,6 +124,8 @@ class FakeCluster:
                 return self.compute_again(name)
             case ("exec", name, *_):
                 self.pods[name] = "ended"
+                if 137 not in accept:  # killed with its container
+                    raise self.error("kubectl exec: command terminated with exit code 137")
             case ("logs", "--namespace=kube-system", *_):
                 self.logs_of_plugin += 1
                 registered = f"registered {self.resource}\n" * (
