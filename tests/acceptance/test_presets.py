@@ -8,15 +8,12 @@ preset is then given to the plugin through its ConfigMap.
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
 from tests.acceptance.cluster import Cluster, wait_until
-from tests.acceptance.playbook import run_playbook
-from tests.acceptance.sharing import POD_SECONDS, STRICT, UNITS, ask, configure, said, sell_units
+from tests.acceptance.sharing import POD_SECONDS, ask, configure, said, sell_units
 from tests.lab import lab
-from tests.lab.paths import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
@@ -125,30 +122,3 @@ def test_a_share_that_a_system_does_not_have_is_refused_with_the_reason(cluster:
     message = json.loads(cluster.kubectl("get", "pod", "odd", "--output=json"))["status"]["message"]
     assert "7 asked for, but it is given in steps of 5: ask for 5 or 10" in message
     cluster.kubectl("delete", "pod", "odd")
-
-
-DEVICES = "devices.scheduling.koordinator.sh"
-
-
-def test_koordinators_device_is_written_where_no_koordlet_does(cluster: Cluster) -> None:
-    def device() -> Any:
-        return json.loads(cluster.kubectl("get", DEVICES, name, "--output=json"))
-
-    name = cluster.boards[0].name
-    crd = (CHECKOUT / "tests/unit/plugin/koordinator_crd.yaml").read_text()
-    cluster.boards[0].exec("sh", "-c", 'echo "$1" | k3s kubectl apply --filename=-', "sh", crd)
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{DEVICES}")
-    config = {"version": "v1", "sharing": {"units": {"preset": "koordinator", "memoryTotal": "2Gi"}}}
-    settings = json.dumps(
-        UNITS | STRICT | {"gpu_device_plugin_config": config, "gpu_verify_mode": "undisturbed"}
-    )
-    run = run_playbook(LAB, "site.yml", f"--extra-vars={settings}")
-    assert run.returncode == 0, run.why
-    (gpu,) = device()["spec"]["devices"]
-    assert (gpu["health"], gpu["resources"]["koordinator.sh/gpu-memory"]) == (True, "2Gi")
-    # As koordlet takes it over.
-    cluster.kubectl("label", DEVICES, name, "app.kubernetes.io/managed-by-", "owner=koordlet")
-    before = device()
-    run = run_playbook(LAB, "site.yml", f"--extra-vars={settings}")
-    assert (run.returncode, run.recap[name].changed) == (0, 0), run.why
-    assert device() == before

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Koordinator's Device, written into a cluster that has its CRD.
+
+On the Kubernetes of this year: that of the other stand-in ends with any custom resource, as it is made of old
+sources by a new Go (modern-go/reflect2).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.config.settings import load
+from tegra_device_plugin.sharing import koordinator
+
+from tests import boards
+from tests.acceptance.playbook import run_playbook
+from tests.acceptance.test_containerd import CONTAINERD, OWNERS
+from tests.lab import bundle, inventory, kubernetes, lab
+from tests.lab.paths import CHECKOUT
+from tests.unit.roles.playing import play
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "koordinator"
+KIND = "devices.scheduling.koordinator.sh"
+# A role's module is found where the role is named.
+PLAYBOOK = """\
+- hosts: server
+  become: true
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: k3s, tasks_from: observe.yml}
+      when: false
+    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: offered.yml}
+      when: false
+    - koordinator_device: {device: "{{ device }}"}
+      register: made
+    - ansible.builtin.debug: {msg: "changed={{ made.changed }} found={{ made.found }}."}
+"""
+
+
+def device(place: Path) -> dict[str, Any]:
+    """What the plugin says of a board."""
+    config = place / "config.yaml"
+    config.write_text("version: v1\nsharing: {units: {preset: koordinator, memoryTotal: 2Gi}}\n")
+    units = load(config, {}, {})[0].units
+    assert units
+    boards.build(boards.load()["agxorin-jp6"], place / "host")
+    infos = koordinator.device_infos(detect(place / "host"), units, Verdict(True, "ok", "ready"))
+    return koordinator.device("jetson-1", infos)
+
+
+def test_device_is_written_once_and_left_to_koordlet(tmp_path: Path) -> None:
+    (tmp_path / "play.yml").write_text(PLAYBOOK)
+    wanted = device(tmp_path)
+    kubernetes.k3s_standin(kubernetes=kubernetes.CONTAINERD)
+    with lab.fresh(LAB, ["agxorin-jp6"]) as (one,):
+        where = inventory.bundle_path(LAB).with_name("containerd")
+        bundle.write(where, kubernetes=kubernetes.CONTAINERD)
+        one.exec("sh", "-c", OWNERS)
+        tags = "--tags=nvidia_docker,k3s"
+        run = run_playbook(LAB, "site.yml", CONTAINERD, f"--extra-vars=jetson_k3s_bundle={where}", tags)
+        assert run.returncode == 0, run.why
+
+        def said() -> str:
+            given = f"--extra-vars={json.dumps({'device': wanted})}"
+            return play(where.with_name("inventory.ini"), tmp_path / "play.yml", given).stdout
+
+        assert "changed=False found=the cluster does not have the CRD" in said()
+        crd = (CHECKOUT / "tests/unit/plugin/koordinator_crd.yaml").read_text()
+        one.exec("sh", "-c", 'echo "$1" | k3s kubectl apply --filename=-', "sh", crd)
+        one.exec("k3s", "kubectl", "wait", "--for=condition=Established", f"crd/{KIND}")
+        assert "changed=True found=." in said()
+        assert "changed=False found=." in said()
+        there = json.loads(one.exec("k3s", "kubectl", "get", KIND, "jetson-1", "--output=json"))
+        assert there["spec"] == wanted["spec"]
+        # As koordlet takes it over.
+        one.exec("k3s", "kubectl", "label", KIND, "jetson-1", "app.kubernetes.io/managed-by-")
+        assert "changed=False found=koordlet makes it." in said()
