@@ -168,7 +168,7 @@ class _Version(argparse.Action):
     """Unlike argparse's own, it finds the version out only when asked."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from tegra_device_plugin import version  # noqa: PLC0415 - see above
+        from tegra_device_plugin import version  # noqa: PLC0415 - see the class
 
         say(f"{parser.prog} {version.package_version()} (revision {version.git_revision()})")
         parser.exit(EXIT_OK)

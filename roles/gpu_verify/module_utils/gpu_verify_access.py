@@ -5,7 +5,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 from ansible.module_utils.gpu_verify_device_query import SIMULATED, complaint, parse
-from ansible.module_utils.gpu_verify_pods import COMPUTE, COMPUTED, gpu_nodes, pod, uninvited_pod
+from ansible.module_utils.gpu_verify_pods import COMPUTE, COMPUTED, cuda_pod, gpu_nodes, pod, uninvited_pod
 from ansible.module_utils.gpu_verify_runner import CheckFailed, Skipped
 
 USER = 1000  # the first user of a Jetson, and of most images
@@ -54,8 +54,7 @@ def device_query(bench, gpu, record):
 def cuda_kernel(bench, gpu, record):
     """A pod of the plugin's image runs a CUDA kernel and checks its result; writes `kernel` into `gpu`."""
     name = "kernel"
-    params = dict(bench.params, image=bench.params["plugin_image"])
-    bench.start(record, pod(name, params, COMPUTE))
+    bench.start(record, cuda_pod(name, bench.params, COMPUTE))
     said = bench.heard(record, name, COMPUTED, "compute on the GPU")
     gpu["kernel"] = {"said": said.group(0), "simulated": SIMULATED in said.string}
     record.prove(said.group(0))

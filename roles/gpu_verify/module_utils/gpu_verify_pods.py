@@ -68,9 +68,14 @@ def pod(name, params, command, limit=None, security=None):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
+def cuda_pod(name, params, command, limit=None):
+    """The same for a CUDA program of the plugin's own image."""
+    return pod(name, dict(params, image=params["plugin_image"]), command, limit=limit)
+
+
 def holder(name, params, limit=None):
     """The same for a pod that computes on the GPU and then holds it."""
-    return pod(name, dict(params, image=params["plugin_image"]), HOLD, limit=limit)
+    return cuda_pod(name, params, HOLD, limit=limit)
 
 
 def uninvited_pod(name, params, command):
@@ -104,6 +109,11 @@ def states(item):
 def ended(item):
     """Has the pod ended, or is it gone?"""
     return not item or finished(item)
+
+
+def never_ran(item):
+    """Has the pod ended because its program could not be started?"""
+    return any(state.get("reason") in NEVER_RAN for state in states(item))
 
 
 def settled(item):
@@ -194,18 +204,10 @@ class Bench:
         """Wait for a pod; CheckFailed says what it did instead."""
         return self._wait(satisfied, what, "pod", name)
 
-    def wait_running(self, record, name):
-        """Wait until a pod runs; return it."""
-        item = self.wait(name, running, "{} running".format(name))
-        if not is_true(item, "Ready"):
-            raise CheckFailed("{} does not run: {}".format(name, self.story(name, item)))
-        record.note("{} Running".format(name))
-        return item
-
     def wait_end(self, record, name):
         """Wait until a pod has ended by itself; return its phase."""
         item = self.wait(name, settled, "{} ending".format(name))
-        if not finished(item) or any(state.get("reason") in NEVER_RAN for state in states(item)):
+        if not finished(item) or never_ran(item):
             raise CheckFailed("{} does not start: {}".format(name, self.story(name, item)))
         record.note("{} ended: {}".format(name, item["status"]["phase"]))
         return item["status"]["phase"]
@@ -230,9 +232,7 @@ class Bench:
     def heard(self, record, name, said, what):
         """Wait until a pod's program says so, running or at its end; return the match. `what` is its deed."""
         item = self.wait(name, running, "{} running".format(name))
-        if not (is_true(item, "Ready") or finished(item)) or any(
-            state.get("reason") in NEVER_RAN for state in states(item)
-        ):
+        if not (is_true(item, "Ready") or finished(item)) or never_ran(item):
             raise CheckFailed("{} does not start: {}".format(name, self.story(name, item)))
         record.note("{} {}".format(name, item["status"]["phase"]))
         self.log(name, lambda text: said.search(text) or ended(self.get(name)))
