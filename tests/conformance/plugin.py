@@ -12,11 +12,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from tests.conformance.fake_kubelet import SECONDS
+
 DEFAULT_COMMAND = (
     f"{shlex.quote(sys.executable)} -m tegra_device_plugin run "
     "--host-root={root} --device-plugin-dir={dir}"
 )
-GRACE_SECONDS = 5.0
+# What Kubernetes grants it (the manifest's terminationGracePeriodSeconds). Whatever hangs in it, the plugin's
+# own watchdog prints the stacks before (signals.py: END_SECONDS).
+GRACE_SECONDS = 10.0
 _ENDING = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
 
@@ -34,10 +38,26 @@ class Plugin:
         self.process.send_signal(number)
 
     async def ended(self) -> int:
-        """Wait for its end, not longer than GRACE_SECONDS; return the exit code."""
+        """Wait for its end; return the exit code.
+
+        Raises AssertionError after GRACE_SECONDS, with what the process does: on a machine that stands still
+        it waits for a CPU, else it has ignored the signal.
+        """
         self.may_end = True
-        async with asyncio.timeout(GRACE_SECONDS):
-            return await self.process.wait()
+        try:
+            async with asyncio.timeout(GRACE_SECONDS):
+                return await self.process.wait()
+        except TimeoutError:
+            raise AssertionError(f"still there {GRACE_SECONDS:g} s after a signal: {self._doing()}") from None
+
+    async def says(self, text: str) -> None:
+        """Wait until its log has `text`; fails the test after SECONDS."""
+        try:
+            async with asyncio.timeout(SECONDS):
+                while text not in self.log.read_text():  # noqa: ASYNC110 - another process: nothing to await
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise AssertionError(f"within {SECONDS:g} s its log had no {text!r}") from None
 
     def threads(self) -> Counter[str]:
         """Threads it has, by name."""
@@ -59,6 +79,19 @@ class Plugin:
         """Memory that is its own."""
         rollup = self._proc.joinpath("smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) for line in rollup if line.startswith("Private_"))
+
+    def _doing(self) -> str:
+        """State, CPU time and time spent waiting for a CPU (proc(5)) of each thread."""
+        threads = []
+        for thread in sorted(self._proc.joinpath("task").iterdir()):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                state = thread.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+                ran, waited, _ = (
+                    int(number) / 1e9 for number in thread.joinpath("schedstat").read_text().split()
+                )
+                name = thread.joinpath("comm").read_text().strip()
+                threads.append(f"{name} {state}, ran {ran:.1f} s, waited {waited:.1f} s for a CPU")
+        return "; ".join(threads)
 
     @property
     def _proc(self) -> Path:

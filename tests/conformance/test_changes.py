@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import signal
 from pathlib import Path
@@ -70,9 +69,7 @@ async def test_no_gpu_no_resource(kubelet: FakeKubelet, start: Start, board: Pat
     shutil.rmtree(board / "sys")
     shutil.rmtree(board / "etc")
     async with start() as plugin:
-        async with asyncio.timeout(5):
-            while b"no Tegra GPU" not in plugin.log.read_bytes():  # noqa: ASYNC110 - a log of another process
-                await asyncio.sleep(0.05)
+        await plugin.says("no Tegra GPU")
         assert not kubelet.requests
         plugin.signal(signal.SIGTERM)
         assert await plugin.ended() == 0
@@ -89,9 +86,7 @@ async def test_a_changed_file_is_taken_over_and_a_bad_one_is_not(
         await kubelet.until_allocatable(5)
         assert len(kubelet.requests) == 1
         file.write_text("version: v1\nsharing: {timeslicing: {}}\n")
-        async with asyncio.timeout(5):
-            while b"config.yaml:2: sharing.timeslicing" not in plugin.log.read_bytes():  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.05)
+        await plugin.says("config.yaml:2: sharing.timeslicing")
         assert kubelet.allocatable() == 5
         file.write_text(SHARED.format(rename="true", replicas=3))
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu.shared") == 3, "renamed resource")

@@ -177,13 +177,6 @@ async def until_it_takes_signals(plugin: Plugin) -> int:
         return pid
 
 
-async def until_it_says(plugin: Plugin, text: bytes) -> None:
-    """Wait until its log has `text`."""
-    async with asyncio.timeout(10):
-        while text not in plugin.log.read_bytes():  # noqa: ASYNC110 - another process: nothing to await
-            await asyncio.sleep(0.001)
-
-
 async def test_the_first_process_of_a_container_ends_during_its_start(
     pytestconfig: pytest.Config, kubelet: FakeKubelet, board: Path, directory: Path
 ) -> None:
@@ -219,7 +212,7 @@ async def test_an_end_while_it_starts_anew(kubelet: FakeKubelet, start: Start, t
             await kubelet.until_allocatable(2)
             file.write_text(ELSEWHERE.format(replicas=2))
             plugin.signal(signal.SIGHUP)
-            await until_it_says(plugin, b"starting anew")
+            await plugin.says("starting anew")
             await asyncio.sleep(number * 0.005)  # how far it has come
             plugin.signal(signal.SIGTERM)
             assert await plugin.ended() == 0, f"after {number * 5} ms"

@@ -36,6 +36,18 @@ async def test_a_plugin_that_is_asked_to_end_may(directory: Path, board: Path) -
         await asyncio.sleep(0)
 
 
+async def test_a_plugin_that_ignores_a_signal_is_shown(
+    directory: Path, board: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.conformance.plugin.GRACE_SECONDS", 0.5)
+    shown = r"still there 0\.5 s after a signal: sleep S, ran [\d.]+ s, waited [\d.]+ s for a CPU"
+    async with running("""sh -c 'trap "" TERM; echo deaf >&2; exec sleep 60'""", board, directory) as plugin:
+        await plugin.says("deaf")
+        plugin.signal(15)
+        with pytest.raises(AssertionError, match=shown):
+            await plugin.ended()
+
+
 async def test_a_tests_own_failure_is_what_is_reported(directory: Path, board: Path) -> None:
     with pytest.raises(TimeoutError, match="its own"):
         async with running("sleep 60", board, directory):

@@ -16,7 +16,15 @@ import pytest
 from tegra_device_plugin.kubelet import api_pb2 as api
 
 from tests.conformance.conftest import Start
-from tests.conformance.fake_kubelet import FakeKubelet, Generation, call, dial, refusing_socket, watch
+from tests.conformance.fake_kubelet import (
+    EVENT_SECONDS,
+    FakeKubelet,
+    Generation,
+    call,
+    dial,
+    refusing_socket,
+    watch,
+)
 from tests.conformance.plugin import Plugin, running
 
 RESOURCE = "nvidia.com/gpu"
@@ -146,7 +154,7 @@ async def test_kubelet_socket_that_refuses_at_first(directory: Path, board: Path
         # The same file begins to answer: there is no event to hear.
         refusing.listen()
         refusing.setblocking(False)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(EVENT_SECONDS):
             accepted, _ = await asyncio.get_running_loop().sock_accept(refusing)
         accepted.close()
         refusing.close()
@@ -201,10 +209,10 @@ async def test_registers_again_where_inotify_is_exhausted(
     namespace = f"unshare --user --map-root-user sh -c {shlex.quote(used_up)} sh"
     command = pytestconfig.getoption("--plugin-command")
     async with running(f"{namespace} {command}", board, directory) as plugin:
+        await kubelet.until_allocatable()
         for _ in range(3):
-            await kubelet.until_allocatable(seconds=5)
             await kubelet.restart()
-        await kubelet.until_allocatable(seconds=5)
+            await kubelet.until_allocatable(seconds=EVENT_SECONDS)
         assert "anon_inode:inotify" not in plugin.open_files()
 
 
@@ -252,7 +260,7 @@ async def test_a_kubelet_that_hangs_in_register_delays_neither_its_successor_nor
         await kubelet.stop()
         kubelet.fault = "none"
         await kubelet.start()
-        await kubelet.until_allocatable(seconds=2)
+        await kubelet.until_allocatable(seconds=EVENT_SECONDS)
         kubelet.fault = "hang"
         await kubelet.restart()
         await kubelet.until(lambda: len(kubelet.requests) > 2, "registration with the third kubelet")

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.fake_kubelet import GENERATIONS, FakeKubelet, Fault, Generation, refusing_socket
+from tests.conformance.fake_kubelet import (
+    EVENT_SECONDS,
+    GENERATIONS,
+    FakeKubelet,
+    Fault,
+    Generation,
+    refusing_socket,
+)
 from tests.conformance.plugin import running
 from tests.conformance.test_registration import until_one_endpoint
 
@@ -71,7 +78,7 @@ async def play(command: str, board: Path, generation: Generation, events: list[s
                     await happening
             kubelet.fault = "none"
             await kubelet.restart()
-            await kubelet.until_allocatable(seconds=3)
+            await kubelet.until_allocatable(seconds=EVENT_SECONDS)
             await until_one_endpoint(directory)
 
 

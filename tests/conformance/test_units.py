@@ -15,7 +15,7 @@ from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.sharing import ledger
 
 from tests.conformance.conftest import Start
-from tests.conformance.fake_kubelet import FakeKubelet
+from tests.conformance.fake_kubelet import EVENT_SECONDS, FakeKubelet
 from tests.conformance.node import Node
 from tests.conformance.plugin import Plugin
 from tests.conformance.pod_resources import pod_resources
@@ -197,9 +197,7 @@ async def test_replicas_become_units_and_replicas_again_under_running_pods(
         await until_offered(kubelet, core=100, memory=24)
         await kubelet.start_container(MEMORY, ["m5", "m6"])  # it starts again, with its old devices
         node.share("units: {memoryTotal: 0}")
-        async with asyncio.timeout(5):
-            while b"the old one stays in force" not in plugin.log.read_bytes():  # noqa: ASYNC110 - a log of another process
-                await asyncio.sleep(0.05)
+        await plugin.says("the old one stays in force")
         assert kubelet.allocatable(MEMORY) == 24
         assert plugin.process.returncode is None
 
@@ -236,7 +234,9 @@ async def test_one_resources_fault_is_not_the_others(kubelet: FakeKubelet, start
             1
         )  # the stream's opening makes it look, too; without an event it does so every 5 s
         kubelet.clients[MEMORY].path.unlink()
-        await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory", seconds=3)
+        await kubelet.until(
+            lambda: len(kubelet.requests) == 3, "second registration of memory", EVENT_SECONDS
+        )
         await until_offered(kubelet, core=100, memory=24)
         assert kubelet.requests[2].resource_name == MEMORY
         assert kubelet.clients[CORE].path == core
