@@ -28,6 +28,10 @@ options:
     type: list
     elements: dict
     required: true
+  hold:
+    description: Leave them all alone. C(held) says whether one differs.
+    type: bool
+    default: false
   marker:
     description: File that says that a restart is due. In /run, because a reboot restarts as well.
     type: path
@@ -40,6 +44,10 @@ attributes:
 """
 
 RETURN = r"""
+held:
+  description: Whether something differs that was left alone.
+  returned: success
+  type: bool
 restart_due:
   description: Whether the marker stands, or would stand outside check mode.
   returned: success
@@ -103,12 +111,15 @@ def main():
                 "mutually_exclusive": [("content", "link")],
                 "required_together": [("content", "mode")],
             },
+            "hold": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
     )
     marker = module.params["marker"]
     changes = [entry for entry in module.params["files"] if state(entry["path"]) != wanted_state(entry)]
+    if module.params["hold"]:
+        module.exit_json(changed=False, held=bool(changes), paths=[], restart_due=os.path.exists(marker))
     diff = [
         {
             "before_header": "{} (mode {})".format(
@@ -126,6 +137,7 @@ def main():
             put(entry)
     module.exit_json(
         changed=bool(changes),
+        held=False,
         paths=[entry["path"] for entry in changes],
         restart_due=bool(changes) or os.path.exists(marker),
         diff=diff,

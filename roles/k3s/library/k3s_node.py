@@ -23,6 +23,7 @@ from ansible.module_utils.k3s_daemonset import (
     present_hash,
 )
 from ansible.module_utils.k3s_kubectl import (
+    CORDONED,
     K3S,
     KubectlError,
     WatchTimeoutError,
@@ -76,6 +77,10 @@ allocatable:
   description: The node's allocatable resources.
   returned: success outside check mode
   type: dict
+cordoned:
+  description: Whether a run of ours has cordoned the node, and was cut off before it took that back.
+  returned: success outside check mode
+  type: bool
 """
 
 
@@ -233,7 +238,11 @@ def main():
         module.fail_json(msg=text)
     except (KubectlError, OSError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
-    module.exit_json(changed=bool(missing) or renewed, allocatable=node["status"]["allocatable"])
+    module.exit_json(
+        changed=bool(missing) or renewed,
+        allocatable=node["status"]["allocatable"],
+        cordoned=CORDONED in node["metadata"].get("annotations", {}),
+    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,19 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+import time
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import KubectlError, get, listed, run
+from ansible.module_utils.k3s_kubectl import (
+    CORDONED,
+    KubectlError,
+    WatchTimeoutError,
+    get,
+    is_true,
+    listed,
+    run,
+    wait_until,
+)
 
 DOCUMENTATION = r"""
 module: k3s_node_schedule
@@ -19,19 +30,24 @@ options:
     required: true
   state:
     description:
+      - C(known) only says what the node offers.
       - C(drained) takes no new pods and has none but those of DaemonSets.
       - C(schedulable) takes pods again, if C(drained) is what had stopped it; an owner's own cordon stays.
       - C(forgotten) is no node, and its name is free for another board (K3s keeps a password for each name).
     type: str
-    choices: [drained, schedulable, forgotten]
+    choices: [known, drained, schedulable, forgotten]
     required: true
   drain_arguments:
     description: Arguments of C(kubectl drain).
     type: list
     elements: str
     default: []
+  offers:
+    description: Extended resources that it has to offer first, each with its number. It has just started again.
+    type: dict
+    default: {}
   timeout:
-    description: Seconds for the pods to leave.
+    description: Seconds for the pods to leave, or for the node to offer what it has to.
     type: int
     default: 300
 attributes:
@@ -44,6 +60,10 @@ known:
   description: Whether the cluster knew the node, or kept its name's password.
   returned: success
   type: bool
+offers:
+  description: The extended resources that the node offers, before anything is done.
+  returned: success
+  type: dict
 nodes:
   description: The nodes that there are, when it did not know the one to forget.
   returned: success
@@ -52,8 +72,8 @@ nodes:
 """
 
 
-# On a node that this module has cordoned; it outlives a run that was cut off.
-ANNOTATION = "jetson-k3s.github.io/cordoned"
+# Seconds until the kubelet has told the server what a restart has changed (its nodeStatusUpdateFrequency is 10).
+SETTLE_SECONDS = 12
 
 
 def is_drained(pods):
@@ -75,18 +95,46 @@ def drain(name, node, params, check_mode):
         return False
     if not check_mode:
         if not node["spec"].get("unschedulable"):
-            run("annotate", "--overwrite", "node", name, ANNOTATION + "=true")
+            run("annotate", "--overwrite", "node", name, CORDONED + "=true")
         run("drain", "--timeout={}s".format(params["timeout"]), *(params["drain_arguments"] + [name]))
     return True
 
 
+def extended(node):
+    """The extended resources that a node offers, {name: number}; Kubernetes' own names have no domain."""
+    allocatable = node["status"].get("allocatable") or {}
+    return {name: int(number) for name, number in allocatable.items() if "/" in name and int(number) > 0}
+
+
+def lacking(node, offers):
+    """What a node does not offer of what it has to, in words; '' if it is Ready and lacks nothing."""
+    if not is_true(node, "Ready"):
+        return "it is not Ready"
+    found = extended(node)
+    return ", ".join(
+        "{} {} instead of {}".format(found.get(name, 0), name, number)
+        for name, number in sorted(offers.items())
+        if found.get(name, 0) < number
+    )
+
+
+def wait_offered(name, offers, timeout):
+    """Wait until the node is Ready and offers as much; KubectlError says what it lacks."""
+    time.sleep(SETTLE_SECONDS)  # until then it looks as before the restart
+    try:
+        wait_until(lambda node: not lacking(node, offers), name, timeout, "node", name)
+    except WatchTimeoutError as error:
+        missing = lacking(error.last, offers) if error.last else "it is not there"
+        raise KubectlError("after {} s {}".format(timeout, missing)) from error
+
+
 def uncordon(name, node, check_mode):
     """Let a node that drain() has cordoned take pods again; returns whether it was one."""
-    if ANNOTATION not in node["metadata"].get("annotations", {}):
+    if CORDONED not in node["metadata"].get("annotations", {}):
         return False
     if not check_mode:
         run("uncordon", name)
-        run("annotate", "node", name, ANNOTATION + "-")
+        run("annotate", "node", name, CORDONED + "-")
     return True
 
 
@@ -107,21 +155,30 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["drained", "schedulable", "forgotten"], "required": True},
+            "state": {
+                "type": "str",
+                "choices": ["known", "drained", "schedulable", "forgotten"],
+                "required": True,
+            },
             "drain_arguments": {"type": "list", "elements": "str", "default": []},
+            "offers": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 300},
         },
         supports_check_mode=True,
     )
     name, state = module.params["name"], module.params["state"]
     try:
+        if module.params["offers"] and not module.check_mode:
+            # Before anything else: the server itself may be starting again.
+            wanted = {key: int(number) for key, number in module.params["offers"].items()}
+            wait_offered(name, wanted, module.params["timeout"])
         node = get("node", name)
         known, nodes = node is not None, []
         if state == "forgotten":
             changed = known = forget(name, node, module.check_mode)
             if not known:
                 nodes = sorted(item["metadata"]["name"] for item in listed("nodes"))
-        elif node is None:
+        elif node is None or state == "known":
             changed = False
         elif state == "drained":
             changed = drain(name, node, module.params, module.check_mode)
@@ -129,7 +186,7 @@ def main():
             changed = uncordon(name, node, module.check_mode)
     except (KubectlError, OSError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
-    module.exit_json(changed=changed, known=known, nodes=nodes)
+    module.exit_json(changed=changed, known=known, nodes=nodes, offers=extended(node) if node else {})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import time
 
 K3S = "/usr/local/bin/k3s"
 CHUNK = 65536
+# Annotation of a node that we have cordoned; it outlives a run that was cut off.
+CORDONED = "jetson-k3s.github.io/cordoned"
 
 
 class KubectlError(Exception):

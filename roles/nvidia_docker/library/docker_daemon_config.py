@@ -49,6 +49,10 @@ options:
     description: Where the file's content before the first merge is kept.
     type: path
     default: /var/lib/jetson-k3s/daemon.json.before
+  hold:
+    description: Leave alone what would need a restart of Docker.
+    type: bool
+    default: false
   marker:
     description: File that is left when Docker has to be restarted for the change, before the change is made.
     type: path
@@ -65,6 +69,10 @@ activation:
   description: What makes dockerd use the change, C(reload) or C(restart); C(none) without a change.
   returned: success
   type: str
+held:
+  description: Whether the file was left alone.
+  returned: success
+  type: bool
 backup_file:
   description: Where the old version is kept.
   returned: when an old version was replaced
@@ -274,6 +282,7 @@ def main():
             "defaults": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "record": {"type": "path", "default": "/var/lib/jetson-k3s/daemon.json.before"},
+            "hold": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -297,9 +306,12 @@ def main():
             validate(module, after_text)
     except ConfigError as error:
         module.fail_json(msg=str(error))
+    needs = activation(before, after)
+    held = module.params["hold"] and needs == "restart"
     result = {
-        "changed": after != before,
-        "activation": activation(before, after),
+        "changed": after != before and not held,
+        "activation": needs,
+        "held": held,
         "default_runtime": after.get("default-runtime", STOCK_RUNTIME),
     }
     if result["changed"]:
@@ -312,7 +324,7 @@ def main():
         if not module.check_mode:
             if present and not os.path.exists(record):
                 replace_file(record, render(before), 0o600)
-            if result["activation"] == "restart":
+            if needs == "restart":
                 leave_marker(module.params["marker"])
             backup = write(module, path, after_text)
             if backup:

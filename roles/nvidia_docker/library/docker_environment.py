@@ -36,6 +36,10 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  hold:
+    description: Leave alone what would need a restart of Docker.
+    type: bool
+    default: false
   marker:
     description: File that says that a restart of Docker is due. In /run, because a reboot restarts as well.
     type: path
@@ -50,6 +54,10 @@ attributes:
 RETURN = r"""
 restart_due:
   description: Whether the marker stands, or would stand outside check mode.
+  returned: success
+  type: bool
+held:
+  description: Whether something was left alone.
   returned: success
   type: bool
 """
@@ -188,6 +196,7 @@ def main():
             "docker_version": {"type": "str"},
             "strict": {"type": "bool", "required": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "hold": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -198,8 +207,12 @@ def main():
     except EnvironmentProblem as problem:
         module.fail_json(msg=str(problem))
     restart = bool(legacy) or any(restarts for _, _, _, restarts in files)
+    due = restart or os.path.exists(marker)
+    held = due and module.params["hold"]
+    if held:
+        files, legacy = [change for change in files if not change[3]], []
     if not module.check_mode:
-        if restart:
+        if restart and not held:
             leave_marker(marker)
         for path, _, after, _ in files:
             put(os.path.join(root, path), after, module.atomic_move)
@@ -209,7 +222,8 @@ def main():
             )
     module.exit_json(
         changed=bool(files or legacy),
-        restart_due=restart or os.path.exists(marker),
+        restart_due=due,
+        held=held,
         diff=[
             {"before_header": path, "after_header": path, "before": before, "after": after}
             for path, before, after, _ in files

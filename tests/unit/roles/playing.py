@@ -10,7 +10,7 @@ from tests.docs import CHECKOUT
 
 
 def play(
-    inventory: Path, playbook: str | Path, *arguments: str, timeout: float = 120, **environment: str
+    inventory: Path, playbook: str | Path, *arguments: str, timeout: float = 300, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run ansible-playbook with the checkout's roles; standard output and standard error are one."""
     return subprocess.run(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The merge of daemon.json keeps what its owner wrote and knows what needs a restart."""
 
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.roles.conftest import Load
+from tests.unit.test_atomic_files import run_module
 
 PATH = "/usr/bin/nvidia-container-runtime"
 WANTED: dict[str, Any] = {
@@ -188,3 +190,35 @@ def test_configuration_that_dockerd_takes_or_cannot_check_is_written(
 def test_configuration_that_dockerd_refuses_is_not_written(module: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(module.ConfigError, match="don't match any configuration option: mtuu"):
         module.validate(FakeModule(tmp_path, 1, "keys don't match any configuration option: mtuu"), "{}")
+
+
+@pytest.mark.parametrize(
+    ("config", "needs", "held"),
+    [({"icc": False}, "restart", True), ({"debug": True}, "reload", False), ({}, "none", False)],
+)
+def test_what_needs_a_restart_can_be_held_back(
+    tmp_path: Path, config: dict[str, Any], needs: str, held: bool
+) -> None:
+    path, marker = tmp_path / "daemon.json", tmp_path / "due"
+    path.write_text("{}\n")
+    asked = {
+        "path": str(path),
+        "config": config,
+        "marker": str(marker),
+        "record": str(tmp_path / "record"),
+    }
+
+    def run(**changed: object) -> Any:
+        run_module(tmp_path, "nvidia_docker", "docker_daemon_config", **asked, **changed)
+        return json.loads((tmp_path / "result.json").read_text())
+
+    result = run(hold=True)
+    assert (result["activation"], result["held"]) == (needs, held)
+    assert (result["changed"], json.loads(path.read_text()) == config) == (
+        bool(config) and not held,
+        not held,
+    )
+    assert not marker.exists()
+    again = run(hold=False)
+    assert (again["changed"], json.loads(path.read_text())) == (held, config)
+    assert marker.exists() is held

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A change that needs a restart of Docker or K3s goes from node to node, no further than the first failure.
+
+The tests are one story, in the order of the file, on a server and an agent.
+"""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import lab, workloads
+from tests.lab.board import Board
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "rolling-restart"
+RUNTIME = {
+    "default-runtime": "nvidia",
+    "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []}},
+}
+STARTED = ("systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "--value")
+# Of pods that a Deployment makes anew where there is room.
+JOBS = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "jobs"},
+    "spec": {
+        "replicas": 1,
+        "selector": {"matchLabels": {"app": "jobs"}},
+        "template": {
+            "metadata": {"labels": {"app": "jobs"}},
+            "spec": {
+                "terminationGracePeriodSeconds": 1,
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": workloads.device_query_image(),
+                        "imagePullPolicy": "Never",
+                        "command": ["sleep", "infinity"],
+                    }
+                ],
+            },
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A cluster with a Deployment."""
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
+        run = run_playbook(LAB, "site.yml")
+        assert run.returncode == 0, run.why
+        made = Cluster(boards)
+        text = json.dumps(JOBS)
+        boards[0].exec("sh", "-c", 'echo "$1" | k3s kubectl apply --filename=-', "sh", text)
+        made.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
+        yield made
+
+
+def site(**variables: object) -> PlaybookRun:
+    """Run site.yml with these variables."""
+    given = json.dumps({"gpu_verify_mode": "undisturbed"} | variables)
+    return run_playbook(LAB, "site.yml", f"--extra-vars={given}")
+
+
+def with_docker(**settings: object) -> PlaybookRun:
+    """Run site.yml with more keys for daemon.json."""
+    return site(nvidia_docker_daemon_config=RUNTIME | settings)
+
+
+def started(boards: list[Board], unit: str = "docker") -> list[int]:
+    """When each board's unit has started, by the clock of the machine that they share."""
+    units = {board: "k3s-agent" if unit == "k3s" and board is not boards[0] else unit for board in boards}
+    return [int(board.exec(*STARTED, units[board])) for board in boards]
+
+
+def unschedulable(cluster: Cluster) -> list[str]:
+    """Nodes that take no pods."""
+    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
+    return [node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")]
+
+
+def job(cluster: Cluster) -> str:
+    """The name of the Deployment's pod."""
+    return cluster.kubectl("get", "pods", "--selector=app=jobs", "--output=name")
+
+
+def test_nodes_restart_docker_one_after_the_other(cluster: Cluster) -> None:
+    before, pod = started(cluster.boards), job(cluster)
+    run = with_docker(icc=True)
+    assert run.returncode == 0, run.why
+    after = started(cluster.boards)
+    assert before[0] < after[0] < after[1]
+    assert unschedulable(cluster) == []
+    assert cluster.allocatable() == {board.name: 1 for board in cluster.boards}
+    # Moved, not ended where it was.
+    assert job(cluster) != pod
+    again = with_docker(icc=True)
+    assert all(again.recap[board.name].changed == 0 for board in cluster.boards), again.output
+    assert started(cluster.boards) == after
+
+
+def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster) -> None:
+    before, docker, pod = started(cluster.boards, "k3s"), started(cluster.boards), job(cluster)
+    run = site(nvidia_docker_daemon_config=RUNTIME | {"icc": True}, k3s_reserved_memory="64Mi")
+    assert run.returncode == 0, run.why
+    after = started(cluster.boards, "k3s")
+    assert before[0] < after[0] < after[1]
+    assert started(cluster.boards) == docker
+    assert job(cluster) == pod
+
+
+def test_first_failure_is_the_last(cluster: Cluster) -> None:
+    before = started(cluster.boards)
+    # dockerd before 23 cannot check a file, so it finds this at its start.
+    run = with_docker(icc=True, **{"log-driver": "no-such-driver"})
+    assert run.returncode != 0
+    assert "a changed setting needs a restart of Docker or K3s, and that went wrong" in run.output
+    assert "no-such-driver" in run.output
+    assert started(cluster.boards)[1] == before[1]
+    assert unschedulable(cluster) == []
+
+    mended = with_docker(icc=True, **{"log-driver": "json-file"})
+    assert mended.returncode == 0, mended.why
+    assert unschedulable(cluster) == []
+    wait_until(
+        lambda: cluster.allocatable() == {board.name: 1 for board in cluster.boards}, "GPUs again", 120
+    )
+    assert min(started(cluster.boards)) > max(before)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A drained node tells what it offers, and takes pods again when it offers that once more."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.unit.roles.conftest import Load
+
+
+def node(ready: bool = True, **allocatable: str) -> dict[str, Any]:
+    """A node; `gpu` stands for nvidia.com/gpu."""
+    names = {"gpu": "nvidia.com/gpu", "memory": "memory", "cpu": "cpu"}
+    return {
+        "status": {
+            "allocatable": {names[key]: value for key, value in allocatable.items()},
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+        }
+    }
+
+
+@pytest.fixture
+def schedule(load: Load) -> ModuleType:
+    return load("k3s/library/k3s_node_schedule.py")
+
+
+def test_kubernetes_own_resources_are_not_waited_for(schedule: ModuleType) -> None:
+    assert schedule.extended(node(gpu="4", memory="7Gi", cpu="6")) == {"nvidia.com/gpu": 4}
+    # What a node has not offered before its restart it need not offer afterwards.
+    assert schedule.extended(node(gpu="0")) == {}
+    assert schedule.extended({"status": {}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (node(gpu="4"), ""),
+        (node(gpu="5"), ""),
+        (node(gpu="3"), "3 nvidia.com/gpu instead of 4"),
+        (node(), "0 nvidia.com/gpu instead of 4"),
+        (node(ready=False, gpu="4"), "it is not Ready"),
+    ],
+)
+def test_what_a_node_lacks_is_said(schedule: ModuleType, there: dict[str, Any], words: str) -> None:
+    assert schedule.lacking(there, {"nvidia.com/gpu": 4}) == words
+
+
+def test_node_that_does_not_come_back_is_told_with_what_it_lacks(
+    schedule: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(satisfied: Any, what: str, timeout: int, *_argv: str) -> None:
+        assert not satisfied(node(gpu="0"))
+        raise schedule.WatchTimeoutError(what, node(gpu="0"))
+
+    monkeypatch.setattr(schedule, "wait_until", never)
+    monkeypatch.setattr(schedule, "SETTLE_SECONDS", 0)
+    with pytest.raises(schedule.KubectlError, match=r"after 120 s 0 nvidia\.com/gpu instead of 1"):
+        schedule.wait_offered("jetson-1", {"nvidia.com/gpu": 1}, 120)
