@@ -5,7 +5,7 @@ The tests are one story, in the order of the file, on a server and an agent.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -13,6 +13,7 @@ from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import lab, workloads
 from tests.lab.board import Board
+from tests.lab.vm.machine import Machine
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
@@ -72,7 +73,7 @@ def with_docker(**settings: object) -> PlaybookRun:
     return site(nvidia_docker_daemon_config=RUNTIME | settings)
 
 
-def started(boards: list[Board], unit: str = "docker") -> list[int]:
+def started(boards: Sequence[Board | Machine], unit: str = "docker") -> list[int]:
     """When each board's unit has started, by the clock of the machine that they share."""
     units = {board: "k3s-agent" if unit == "k3s" and board is not boards[0] else unit for board in boards}
     return [int(board.exec(*STARTED, units[board])) for board in boards]

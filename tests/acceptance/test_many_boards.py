@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many boards lean on one server at once: none is refused by its sshd, and what they cost it has a bound."""
+
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.acceptance import light_boards
+from tests.acceptance.light_boards import Fleet
+from tests.lab.paths import CHECKOUT
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+DEFAULTS = yaml.safe_load((CHECKOUT / "roles/k3s/defaults/main.yml").read_text())
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with light_boards.fleet("many-boards") as made:
+        yield made
+
+
+@pytest.mark.parametrize("count", [25, light_boards.MOST])
+def test_every_board_is_served_within_the_bound(fleet: Fleet, count: int) -> None:
+    run, peak = fleet.run(count)
+    assert run.returncode == 0, run.why
+    assert len(run.recap) == count
+    assert not [name for name, recap in run.recap.items() if recap.unreachable or recap.failed]
+    assert 1 < peak.tasks <= DEFAULTS["k3s_server_tasks_at_once"]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What many boards cost the one server that they lean on: `python -m tests.benchmarks.delegation`.
+
+Light boards (tests/acceptance/light_boards.py) all do at once what site.yml delegates for each of them, with
+the roles' bound and without one, alternating in one run.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.acceptance import light_boards
+from tests.acceptance.light_boards import Fleet
+from tests.benchmarks.provisioning import CALLBACKS
+from tests.lab.process import say
+
+BOUNDS = {"the roles' bound": "", "no bound": "--extra-vars=k3s_server_tasks_at_once=0"}
+
+
+def row(fleet: Fleet, count: int, bound: str) -> str:
+    """One run, as a line; SystemExit when it fails."""
+    with tempfile.TemporaryDirectory(prefix="jetson-k3s-rounds-") as directory:
+        report = Path(directory, "rounds.json")
+        os.environ |= {
+            "ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS),
+            "ANSIBLE_CALLBACKS_ENABLED": "rounds",
+            "ROUNDS_FILE": str(report),
+        }
+        run, peak = fleet.run(count, *filter(None, [BOUNDS[bound]]))
+        if run.returncode != 0:
+            raise SystemExit(f"{count} boards, {bound}: {run.why}")
+        counts = json.loads(report.read_text())
+    rounds = max(int(host["provisioning_rounds"]) for host in counts["hosts"].values())
+    return (
+        f"{count:>6}  {bound:<16} {rounds:>6} {counts['provisioning_seconds']:>8.1f}"
+        f" {peak.tasks:>13} {peak.mebibytes:>10}"
+    )
+
+
+def main() -> int:
+    """Bring the fleet up, time the runs, take it down."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.delegation", description=__doc__)
+    parser.add_argument("--boards", default="10,25,50", help="counts, 50 at most (default: 10,25,50)")
+    options = parser.parse_args()
+    lines = ["boards  bound            rounds  seconds  tasks at once  peak MiB"]
+    with light_boards.fleet("delegation") as fleet:
+        for count in map(int, options.boards.split(",")):
+            for bound in BOUNDS:
+                say(f"benchmark: {count} boards, {bound}")
+                lines.append(row(fleet, count, bound))
+    text = "\n".join(lines)
+    sys.stdout.write(f"light boards, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs\n{text}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
