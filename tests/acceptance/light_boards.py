@@ -22,7 +22,7 @@ MOST = 50
 FIRST_ADDRESS = 100  # in the lab's network, whose boards begin at 11
 # The one sshd that stands for many must not be what refuses.
 SSHD = "MaxStartups 500\nMaxSessions 500\n"
-# Tells the most tasks of Ansible at once, and the most memory beyond what there was (KiB), when its input ends.
+# Tells the most tasks of Ansible at once, and the most memory beyond what there was (KiB).
 # With pipelining a task is such a shell. RssAnon is what a process has for itself (proc(5)).
 WATCH = """
 import os, select, sys

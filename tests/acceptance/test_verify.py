@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +65,14 @@ def cluster(one: Board) -> Cluster:
     return Cluster([one])
 
 
-def verify(*variables: str, playbook: str = "verify.yml") -> Verified:
+def verify(
+    *variables: str, playbook: str = "verify.yml", on_line: Callable[[str], None] | None = None
+) -> Verified:
     """Run a playbook that ends with verification."""
     path = reports_dir(LAB) / f"{NAME}.json"  # no earlier one: a run begins with moving that away
-    run = run_playbook(LAB, playbook, *(f"--extra-vars={variable}" for variable in variables))
+    run = run_playbook(
+        LAB, playbook, *(f"--extra-vars={variable}" for variable in variables), on_line=on_line
+    )
     assert path.exists(), run.output
     report = json.loads(path.read_text())
     validate(report)
@@ -221,6 +225,22 @@ def test_undisturbed_mode_starts_no_pod_and_removes_what_a_cut_off_run_left(
         "kubelet-restart",
     }  # fmt: skip
     assert verified.check("concurrency")["reason"] == "mode undisturbed starts no pod"
+    assert nothing_is_left(cluster)
+
+
+def test_nodes_that_a_restart_takes_away_fail_their_check(one: Board, cluster: Cluster) -> None:
+    """SIMULATED: what systemd's daemon-reload does to containers that it has not heard of."""
+    containers = ("docker", "ps", "--quiet", "--filter=label=io.kubernetes.docker.type=container")
+
+    def take_away(line: str) -> None:
+        if line.startswith("TASK [gpu_verify : Ensure the kubelets of servers have restarted"):
+            (holder,) = one.exec(*containers, "--filter=label=io.kubernetes.pod.name=holder").split()
+            one.exec("docker", "exec", holder, "sh", "-c", "rm -r /dev/nv*")
+
+    verified = verify("gpu_verify_mode=full", on_line=take_away)
+    assert verified.run.returncode != 0
+    assert [name for name, status in verified.statuses().items() if status == "failed"] == ["kubelet-restart"]
+    assert "holder cannot compute on the GPU any more" in verified.check("kubelet-restart")["reason"]
     assert nothing_is_left(cluster)
 
 
