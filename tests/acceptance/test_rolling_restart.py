@@ -62,6 +62,20 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
+FEWER_PODS = {
+    "nvidia_docker_daemon_config": RUNTIME | {"icc": True},
+    "k3s_server_config": {"kubelet-arg": ["max-pods=40"]},
+    "k3s_agent_config": {"kubelet-arg": ["max-pods=30"]},
+}
+
+
+def room(cluster: Cluster) -> list[int]:
+    """For how many pods each node has room."""
+    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
+    by_name = {node["metadata"]["name"]: int(node["status"]["capacity"]["pods"]) for node in nodes}
+    return [by_name[board.name] for board in cluster.boards]
+
+
 def site(**variables: object) -> PlaybookRun:
     """Run site.yml with these variables."""
     given = json.dumps({"gpu_verify_mode": "undisturbed"} | variables)
@@ -107,12 +121,28 @@ def test_nodes_restart_docker_one_after_the_other(cluster: Cluster) -> None:
 
 def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster) -> None:
     before, docker, pod = started(cluster.boards, "k3s"), started(cluster.boards), job(cluster)
-    run = site(nvidia_docker_daemon_config=RUNTIME | {"icc": True}, k3s_reserved_memory="64Mi")
+    run = site(**FEWER_PODS)
     assert run.returncode == 0, run.why
     after = started(cluster.boards, "k3s")
     assert before[0] < after[0] < after[1]
+    assert room(cluster) == [40, 30]
     assert started(cluster.boards) == docker
     assert job(cluster) == pod
+
+
+def test_setting_that_k3s_does_not_know_is_refused_before_it_is_touched(cluster: Cluster) -> None:
+    before = started(cluster.boards, "k3s")
+    run = site(**FEWER_PODS | {"k3s_agent_config": {"kublet-arg": ["max-pods=20"]}})
+    assert run.returncode != 0
+    assert "kublet-arg: this K3s has no such option of `k3s agent`; is kubelet-arg meant?" in run.output
+    assert started(cluster.boards, "k3s") == before
+    assert room(cluster) == [40, 30]
+
+
+def test_setting_that_is_taken_out_of_the_inventory_goes_from_the_boards(cluster: Cluster) -> None:
+    run = with_docker(icc=True)
+    assert run.returncode == 0, run.why
+    assert room(cluster) == [110, 110]  # the kubelet's default
 
 
 def test_first_failure_is_the_last(cluster: Cluster) -> None:

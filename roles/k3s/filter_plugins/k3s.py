@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Any
 
@@ -12,6 +13,71 @@ SHORT = {"-t": "token", "-s": "server", "-d": "data-dir", "-c": "config"}
 NOT_MIGRATED = frozenset(
     {"docker", "node-name", "server", "token", "token-file", "agent-token", "agent-token-file", "pause-image"}
 )
+# What the inventory says in another way than by K3s' own key, and how.
+ELSEWHERE = {
+    "agent-token": "k3s_agent_token says it",
+    "agent-token-file": "k3s_agent_token says it",
+    "cluster-init": "the number of boards in the group server says it",
+    "cluster-reset": "it is no setting, but a command for one start",
+    "cluster-reset-restore-path": "it is no setting, but a command for one start",
+    "config": "K3s reads /etc/rancher/k3s/config.yaml",
+    "data-dir": "the roles look for K3s' files in /var/lib/rancher/k3s; mount another disk there",
+    "docker": "k3s_container_runtime says it",
+    "node-label": "K3s sets it only once, when a node registers; k3s_node_labels keeps labels",
+    "node-name": "it is the board's host name",
+    "node-taint": "K3s sets it only once, when a node registers; later `kubectl taint` does it",
+    "pause-image": "it comes with the bundle",
+    "server": "k3s_server_url says it",
+    "token": "k3s_token says it",
+    "token-file": "k3s_token says it",
+}
+# A line of `k3s server --help`: names, then what a value is called if there is one, then two spaces or more.
+OPTION = re.compile(
+    r"^ +--(?P<name>[a-z0-9-]+)(?P<value> \S+)?(?:, -\S+(?: \S+)?)*(?: \[.*?\])?(?:  |$)", re.MULTILINE
+)
+
+
+def problems(config: dict[str, Any], shown: str, role: str) -> list[str]:
+    """What is wrong with the settings that an inventory has for K3s, a sentence each.
+
+    `shown` is the output of `k3s <role> --help`, which knows what this version takes.
+    """
+    takes = {match["name"]: match["value"] is not None for match in OPTION.finditer(shown)}
+    found = []
+    for given, value in config.items():
+        key = given.removesuffix("+")
+        if key in ELSEWHERE:
+            found.append(f"{given}: {ELSEWHERE[key]}")
+        elif key not in takes:
+            close = difflib.get_close_matches(key, takes, n=1)
+            instead = f"; is {close[0]} meant?" if close else ""
+            found.append(f"{given}: this K3s has no such option of `k3s {role}`{instead}")
+        elif key != given and key in config:
+            found.append(f"{given}: {key} is there as well; give one of the two")
+        elif not all(isinstance(one, str | int | float) for one in _listed(value)):
+            found.append(f"{given}: text, a number, true, false or a list of them is needed, not {value!r}")
+        elif takes[key] and isinstance(value, bool):
+            found.append(f"{given}: a value is needed, not {str(value).lower()}")
+        elif not takes[key] and not isinstance(value, bool):
+            found.append(f"{given}: true or false is needed, not {value!r}")
+    return found
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def merged(inventory: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the inventory and of the role in one file; what is a list in both is added up."""
+    both = dict(inventory)
+    for key, value in ours.items():
+        name = key.removesuffix("+")
+        theirs = next((one for one in (name, f"{name}+") if one in inventory), None)
+        if theirs and isinstance(value, list):
+            both[theirs] = [*_listed(inventory[theirs]), *value]
+        else:
+            both[key] = value
+    return both
 
 
 def configuration(
@@ -21,7 +87,7 @@ def configuration(
     token_file: str | None = None,
     agent_token_file: str | None = None,
 ) -> dict[str, Any]:
-    """K3s' configuration for one board.
+    """What the role itself says in K3s' configuration of one board.
 
     `board`: `role` ('server' or 'agent'), `first` (does it start the cluster), `servers` (their number),
     `node` (its name), `address` (as in its TLS name), `container_runtime`, `pause_image` (None for K3s' own),
@@ -93,7 +159,9 @@ class FilterModule:
         return {
             "k3s_configuration": configuration,
             "k3s_flags": flags,
+            "k3s_merged": merged,
             "k3s_migrated": migrated,
+            "k3s_problems": problems,
             "k3s_unit_command": unit_command,
             "k3s_url_host": url_host,
         }

@@ -43,7 +43,7 @@ options:
     elements: str
     default: []
   offers:
-    description: Extended resources that it has to offer first, each with its number. It has just started again.
+    description: Extended resources that it has to offer first, having just started again, with their numbers.
     type: dict
     default: {}
   timeout:
@@ -72,7 +72,7 @@ nodes:
 """
 
 
-# Seconds until the kubelet has told the server what a restart has changed (its nodeStatusUpdateFrequency is 10).
+# Seconds until the kubelet has told what a restart has changed (its nodeStatusUpdateFrequency is 10).
 SETTLE_SECONDS = 12
 
 

@@ -35,6 +35,11 @@ def run(arguments: Sequence[str]) -> int:
     match list(arguments):
         case ["kubectl", *rest]:
             become_kubectl(rest)
+        case [("server" | "agent") as command, "--help" | "-h"]:
+            from .config import usage  # noqa: PLC0415
+
+            sys.stdout.write(usage("server" if command == "server" else "agent"))
+            return 0
         case [("server" | "agent") as command, *flags]:
             from .daemon import run_daemon  # noqa: PLC0415
 

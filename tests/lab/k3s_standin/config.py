@@ -86,6 +86,17 @@ class Config:
 Values = dict[str, str | bool | list[str]]
 
 
+def usage(command: Command) -> str:
+    """Return the options that a command has, in the form of K3s' own help."""
+    lines = [f"OPTIONS of the stand-in's k3s {command}:"]
+    for option in OPTIONS.values():
+        if command in option.commands:
+            value = "" if option.kind == "switch" else " value"
+            more = f" [ --{option.name} value ]" if option.kind == "list" else ""
+            lines.append(f"   --{option.name}{value}{more}  ({option.kind})")
+    return "\n".join(lines) + "\n"
+
+
 def config_files(main: Path) -> list[Path]:
     """Return the existing configuration files in reading order: the main one, then its `.d` directory."""
     drop_ins = sorted(path for path in Path(f"{main}.d").glob("*") if path.suffix in {".yaml", ".yml"})

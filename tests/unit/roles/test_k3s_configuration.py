@@ -128,3 +128,82 @@ def test_ipv6_stands_in_brackets_in_a_url(module: ModuleType, address: str, host
 def test_tokens_and_the_roles_own_keys_are_not_migrated(module: ModuleType) -> None:
     command = "k3s server --docker --token=secret --agent-token other --node-label a=b --node-name x"
     assert module.migrated(command) == {"node-label": "a=b"}
+
+
+# As K3s 1.19 and 1.33 print it.
+HELP = """
+OPTIONS:
+   --config FILE, -c FILE                     (config) Load configuration from FILE (default: "/etc") [$K3S]
+   --debug                                    (logging) Turn on debug logs [$K3S_DEBUG]
+   -v value                                   (logging) Number for the log level verbosity (default: 0)
+   --tls-san value [ --tls-san value ]        (listener) Add additional hostnames
+   --token value, -t value                    (cluster) Shared secret [$K3S_TOKEN]
+   --node-ip value, -i value [ --node-ip value, -i value ]  (agent/networking) Addresses
+   --flannel-backend value                    (networking) Backend (valid values: 'none', 'vxlan')
+   --kubelet-arg value                        (agent/flags) Customized flag for kubelet process
+   --selinux                                  (agent/node) Enable SELinux in containerd [$K3S_SELINUX]
+   --lb-server-port value                     (agent/node) Local port (default: 6444) [$K3S_LB_SERVER_PORT]
+   --disable value [ --disable value ]        (components) Do not deploy packaged components
+"""
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"debug": True, "selinux": False, "lb-server-port": 6445, "flannel-backend": "host-gw"},
+        {"kubelet-arg": ["max-pods=40"], "disable": "traefik", "node-ip": ["10.0.0.1", "fd00::1"]},
+        {"kubelet-arg+": ["max-pods=40"]},
+    ],
+)
+def test_settings_that_k3s_takes_are_taken(module: ModuleType, config: dict[str, Any]) -> None:
+    assert module.problems(config, HELP, "server") == []
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (
+            {"kublet-arg": ["a=b"]},
+            "kublet-arg: this K3s has no such option of `k3s server`; is kubelet-arg meant?",
+        ),
+        ({"xyzzy": 1}, "xyzzy: this K3s has no such option of `k3s server`"),
+        ({"docker": True}, "docker: k3s_container_runtime says it"),
+        ({"token": "x"}, "token: k3s_token says it"),
+        ({"flannel-backend": True}, "flannel-backend: a value is needed, not true"),
+        ({"selinux": "on"}, "selinux: true or false is needed, not 'on'"),
+        ({"disable": None}, "disable: text, a number, true, false or a list of them is needed, not None"),
+        (
+            {"disable": {"a": 1}},
+            "disable: text, a number, true, false or a list of them is needed, not {'a': 1}",
+        ),
+        (
+            {"kubelet-arg": "a=b", "kubelet-arg+": "c=d"},
+            "kubelet-arg+: kubelet-arg is there as well; give one of the two",
+        ),
+    ],
+)
+def test_what_k3s_would_not_do_is_said(module: ModuleType, config: dict[str, Any], problem: str) -> None:
+    assert module.problems(config, HELP, "server") == [problem]
+
+
+@pytest.mark.parametrize(
+    ("inventory", "both"),
+    [
+        ({}, {"docker": True, "tls-san": ["10.0.0.1"], "kubelet-arg+": ["system-reserved=memory=2Gi"]}),
+        (
+            {"kubelet-arg": "max-pods=40", "tls-san+": ["fleet.example"], "debug": True},
+            {
+                "docker": True,
+                "debug": True,
+                "tls-san+": ["fleet.example", "10.0.0.1"],
+                "kubelet-arg": ["max-pods=40", "system-reserved=memory=2Gi"],
+            },
+        ),
+    ],
+)
+def test_lists_of_the_inventory_and_the_roles_own_are_added_up(
+    module: ModuleType, inventory: dict[str, Any], both: dict[str, Any]
+) -> None:
+    ours = {"docker": True, "tls-san": ["10.0.0.1"], "kubelet-arg+": ["system-reserved=memory=2Gi"]}
+    assert module.merged(inventory, ours) == both
