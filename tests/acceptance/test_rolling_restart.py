@@ -66,6 +66,7 @@ FEWER_PODS = {
     "nvidia_docker_daemon_config": RUNTIME | {"icc": True},
     "k3s_server_config": {"kubelet-arg": ["max-pods=40"]},
     "k3s_agent_config": {"kubelet-arg": ["max-pods=30"]},
+    "k3s_node_taints": ["edge=far:PreferNoSchedule"],
 }
 
 
@@ -74,6 +75,12 @@ def room(cluster: Cluster) -> list[int]:
     nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
     by_name = {node["metadata"]["name"]: int(node["status"]["capacity"]["pods"]) for node in nodes}
     return [by_name[board.name] for board in cluster.boards]
+
+
+def taints(cluster: Cluster) -> set[str]:
+    """All nodes' taints."""
+    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
+    return {taint["key"] for node in nodes for taint in node["spec"].get("taints", [])}
 
 
 def site(**variables: object) -> PlaybookRun:
@@ -126,6 +133,7 @@ def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster
     after = started(cluster.boards, "k3s")
     assert before[0] < after[0] < after[1]
     assert room(cluster) == [40, 30]
+    assert taints(cluster) == {"edge"}
     assert started(cluster.boards) == docker
     assert job(cluster) == pod
 
@@ -143,6 +151,7 @@ def test_setting_that_is_taken_out_of_the_inventory_goes_from_the_boards(cluster
     run = with_docker(icc=True)
     assert run.returncode == 0, run.why
     assert room(cluster) == [110, 110]  # the kubelet's default
+    assert taints(cluster) == set()
 
 
 def test_first_failure_is_the_last(cluster: Cluster) -> None:

@@ -25,7 +25,7 @@ ELSEWHERE = {
     "docker": "k3s_container_runtime says it",
     "node-label": "K3s sets it only once, when a node registers; k3s_node_labels keeps labels",
     "node-name": "it is the board's host name",
-    "node-taint": "K3s sets it only once, when a node registers; later `kubectl taint` does it",
+    "node-taint": "K3s sets it only once, when a node registers; k3s_node_taints keeps taints",
     "pause-image": "it comes with the bundle",
     "server": "k3s_server_url says it",
     "token": "k3s_token says it",

@@ -124,6 +124,7 @@ class FakeServer:
         ready = {"type": "Ready", "status": "True"}
         return {
             "metadata": {"name": name, "labels": {}},
+            "spec": {},
             "status": {"conditions": [ready], "allocatable": {"nvidia.com/gpu": "1"}},
         }
 
@@ -200,6 +201,7 @@ def outcome(
     params = {
         "name": NODE,
         "labels": {},
+        "taints": [],
         "resource": "nvidia.com/gpu",
         "provider": SELECTOR,
         "renew": renew,
