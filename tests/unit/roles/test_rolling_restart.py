@@ -114,6 +114,7 @@ def test_first_failure_is_the_last(run: Any) -> None:
     assert "b: a changed setting needs a restart of Docker or K3s, and that went wrong." in said
     assert "keep their old settings until this one is mended: d." in said
     assert "no such driver" in said
+    assert "d keeps its old settings, because their change went wrong on b" in said
     # It ends the run for nobody else.
     recap = next(line.split() for line in ran.stdout.splitlines() if line.startswith("d "))
     assert {"unreachable=0", "failed=0"} <= set(recap)
