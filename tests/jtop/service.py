@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.boards import Fixture, build
@@ -142,15 +142,17 @@ class Service:
         """Send a signal to all the service's processes, to freeze and thaw them."""
         assert self._process, "start it first"
         for pid in list(_descendants(self._process.pid)):
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # a program that it has run, and that has just ended
+                os.kill(pid, number)
 
 
 def _descendants(pid: int) -> Iterator[int]:
     """Yield the children of a process, and theirs."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
-            yield child
-            yield from _descendants(child)
+        with suppress(FileNotFoundError, ProcessLookupError):  # as above
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from _descendants(child)
 
 
 @contextmanager
