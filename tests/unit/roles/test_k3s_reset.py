@@ -109,16 +109,16 @@ class Ended(Exception):  # noqa: N818 - how a module ends
     ("objects", "result", "deleted"),
     [
         (
-            {"node jetson-3": {"spec": {}}, "secret jetson-3.node-password.k3s": {"data": {}}},
-            {"changed": True, "known": True, "nodes": []},
+            {"node jetson-3": {"spec": {}, "status": {}}, "secret jetson-3.node-password.k3s": {"data": {}}},
+            {"changed": True, "known": True, "nodes": [], "offers": {}},
             ["node jetson-3", "secret jetson-3.node-password.k3s"],
         ),
         (
             {"secret jetson-3.node-password.k3s": {"data": {}}},
-            {"changed": True, "known": True, "nodes": []},
+            {"changed": True, "known": True, "nodes": [], "offers": {}},
             ["secret jetson-3.node-password.k3s"],
         ),
-        ({}, {"changed": False, "known": False, "nodes": ["gate-1", "gate-2"]}, []),
+        ({}, {"changed": False, "known": False, "nodes": ["gate-1", "gate-2"], "offers": {}}, []),
     ],
 )
 def test_forgetting_a_node_that_there_is_not_tells_those_that_there_are(
@@ -138,7 +138,7 @@ def test_forgetting_a_node_that_there_is_not_tells_those_that_there_are(
     def end(**said: Any) -> None:
         raise Ended(said)
 
-    params = {"name": "jetson-3", "state": "forgotten"}
+    params = {"name": "jetson-3", "state": "forgotten", "offers": {}}
     fake = SimpleNamespace(params=params, check_mode=False, exit_json=end)
     monkeypatch.setattr(schedule, "AnsibleModule", lambda **_: fake)
     monkeypatch.setattr(schedule, "get", get)
