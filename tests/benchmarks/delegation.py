@@ -9,12 +9,10 @@ import argparse
 import json
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 from tests.acceptance import light_boards
 from tests.acceptance.light_boards import Fleet
-from tests.benchmarks.provisioning import CALLBACKS
+from tests.benchmarks.provisioning import rounds_counted
 from tests.lab.process import say
 
 BOUNDS = {"the roles' bound": "", "no bound": "--extra-vars=k3s_server_tasks_at_once=0"}
@@ -22,13 +20,7 @@ BOUNDS = {"the roles' bound": "", "no bound": "--extra-vars=k3s_server_tasks_at_
 
 def row(fleet: Fleet, count: int, bound: str) -> str:
     """One run, as a line; SystemExit when it fails."""
-    with tempfile.TemporaryDirectory(prefix="jetson-k3s-rounds-") as directory:
-        report = Path(directory, "rounds.json")
-        os.environ |= {
-            "ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS),
-            "ANSIBLE_CALLBACKS_ENABLED": "rounds",
-            "ROUNDS_FILE": str(report),
-        }
+    with rounds_counted() as report:
         run, peak = fleet.run(count, *filter(None, [BOUNDS[bound]]))
         if run.returncode != 0:
             raise SystemExit(f"{count} boards, {bound}: {run.why}")

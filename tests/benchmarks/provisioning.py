@@ -10,7 +10,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +43,9 @@ class Result:
         return self.provisioning_seconds + self.verification_seconds
 
 
-def counted(boards: int, forks: int) -> Result:
-    """Run site.yml again over the first `boards` boards; SystemExit when that changes anything."""
+@contextmanager
+def rounds_counted() -> Iterator[Path]:
+    """Have a run of Ansible inside count its rounds; gives the file where they are afterwards."""
     with tempfile.TemporaryDirectory(prefix="jetson-k3s-rounds-") as directory:
         report = Path(directory, "rounds.json")
         os.environ |= {
@@ -51,6 +53,12 @@ def counted(boards: int, forks: int) -> Result:
             "ANSIBLE_CALLBACKS_ENABLED": "rounds",
             "ROUNDS_FILE": str(report),
         }
+        yield report
+
+
+def counted(boards: int, forks: int) -> Result:
+    """Run site.yml again over the first `boards` boards; SystemExit when that changes anything."""
+    with rounds_counted() as report:
         limit = ",".join(f"jetson-{number}" for number in range(1, boards + 1))
         run = run_playbook(LAB, "site.yml", f"--limit={limit}", f"--forks={forks}")
         check(run)
