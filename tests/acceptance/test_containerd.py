@@ -13,9 +13,11 @@ import pytest
 import yaml
 
 from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
+from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import board, bundle, gomodules, inventory, kubernetes, lab
 from tests.lab.board import Board
+from tests.lab.paths import lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -151,3 +153,25 @@ def test_strict_mode_keeps_the_gpu_from_a_pod_that_has_not_asked(one: Board, boa
 def test_the_gpu_is_there_again_after_a_reboot(one: Board) -> None:
     board.reboot(one)
     wait_until(lambda: all(Cluster([one]).allocatable().values()), f"{RESOURCE} after a reboot", 120)
+
+
+def test_a_backup_of_sqlite_brings_the_cluster_back(one: Board, boards: list[Board]) -> None:
+    cluster = Cluster(boards)
+    cluster.kubectl("create", "configmap", "before")
+    with keyring() as key:
+        run = run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={key}")
+        assert run.returncode == 0, run.why
+        assert "(sqlite, " in run.output
+        cluster.kubectl("delete", "configmap", "before")
+        (file,) = (lab_dir(LAB) / "backups").iterdir()
+        where = inventory.bundle_path(LAB).with_name("containerd")
+        chosen = (
+            CONTAINERD,
+            f"--extra-vars=jetson_k3s_bundle={where}",
+            "--extra-vars=nvidia_docker_strict=true",
+        )
+        run = run_playbook(LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}", *chosen)
+    assert run.returncode == 0, run.why
+    assert "configmap/before" in cluster.kubectl("get", "configmaps", "--output=name")
+    assert cluster.allocatable() == {each.name: 1 for each in boards}
+    one.exec("test", "-s", "/var/lib/rancher/k3s/server/db/state.db")

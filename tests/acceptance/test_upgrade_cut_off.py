@@ -56,6 +56,9 @@ def test_server_that_loses_its_power_still_knows_the_way_back(boards: list[Board
     assert cut_off.recap[agent.name].changed == 0, "no agent may be newer than its server"
     board.start(server)
     assert server.exec("readlink", RECORD) == f"k3s-{OLD}"
+    # Nobody has said for whom it would be encrypted.
+    (kept,) = server.exec("sh", "-c", "ls /var/backups/jetson-k3s/k3s-*.tar.gz").split()
+    assert server.exec("stat", "--format=%a %U", kept).strip() == "600 root"
 
 
 def test_board_that_is_off_holds_up_no_other(boards: list[Board]) -> None:
@@ -75,6 +78,8 @@ def test_same_command_then_finishes_the_upgrade(boards: list[Board]) -> None:
     run = upgrade()
     assert run.returncode == 0, run.why
     assert [version(one) for one in boards] == [NEW, NEW]
+    backups = boards[0].exec("sh", "-c", "ls /var/backups/jetson-k3s/k3s-*.tar.gz")
+    assert len(backups.split()) == 1, "what goes on needs no second backup"
     cluster = Cluster(boards)
     assert cluster.allocatable() == {one.name: 1 for one in boards}
     for one in boards:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes 1.20 with Docker's shim, compiled from Debian's source package; etcd is Debian's binary package.
+"""Kubernetes 1.20 with Docker's shim, compiled from Debian's source package; etcd is Debian's binary.
 
 Its dependencies are vendored inside. It is the last Kubernetes that needs no cri-dockerd to drive Docker and
 that Debian has.
@@ -28,12 +28,14 @@ LINKER_FLAGS = "-s -w -buildid="
 RECORDED_TRIMPATH = "-trimpath=${KUBE_ROOT}"
 # Lines that `-v` prints with Debian's 1.20.2, for the progress report only.
 PACKAGES_TO_COMPILE = 2120
+# The packages, and of each the program.
+ETCD = {"etcd-server": "etcd", "etcd-client": "etcdctl"}
 PROGRAMS = ("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 
 
 def binaries(arch: str) -> Path:
     """Return the cached directory with hyperkube, etcd and build.json, named by version and build recipe."""
-    recipe = hashlib.sha256(repr((HYPERKUBE_SOURCE.read_text(), GO_FLAGS, LINKER_FLAGS)).encode())
+    recipe = hashlib.sha256(repr((HYPERKUBE_SOURCE.read_text(), GO_FLAGS, LINKER_FLAGS, ETCD)).encode())
     suffix = f"-{arch}-{recipe.hexdigest()[:12]}"
     built = sorted((cache() / "kubernetes").glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime)
     if built:
@@ -96,12 +98,13 @@ def build(out: Path, apt: Mapping[str, str], version: str, arch: str) -> None:
             env=apt,
             cwd=work,
         )
-        run(["apt-get", "-q", "download", f"etcd-server:{arch}"], env=apt, cwd=work)
+        run(["apt-get", "-q", "download", *(f"{package}:{arch}" for package in ETCD)], env=apt, cwd=work)
     run(["dpkg-source", "--no-check", "-x", only(work, "*.dsc").name, "source"], cwd=work)
-    etcd = only(work, "etcd-server_*.deb")
-    run(["dpkg", "-x", etcd, work / "etcd"])
+    debs = [only(work, f"{package}_*.deb") for package in ETCD]
+    for deb in debs:
+        run(["dpkg", "-x", deb, work / "etcd"])
     # The program itself needs the libc of its architecture to tell.
-    etcd_version = run(["dpkg-deb", "--field", etcd, "Version"]).stdout.partition("-")[0]
+    etcd_version = run(["dpkg-deb", "--field", debs[0], "Version"]).stdout.partition("-")[0]
     tree = work / "source"
     (tree / "cmd" / "hyperkube").mkdir()
     shutil.copy(HYPERKUBE_SOURCE, tree / "cmd" / "hyperkube" / "main.go")
@@ -110,17 +113,19 @@ def build(out: Path, apt: Mapping[str, str], version: str, arch: str) -> None:
     compile_tree(tree, work, arch)
     out.mkdir()
     shutil.move(tree / "_output" / "local" / "bin" / "linux" / arch / "hyperkube", out / "hyperkube")
-    shutil.move(work / "etcd" / "usr" / "bin" / "etcd", out / "etcd")
+    for program in ETCD.values():
+        shutil.move(work / "etcd" / "usr" / "bin" / program, out / program)
     for program in PROGRAMS:
         (work / program).symlink_to(out / "hyperkube")
     emulator = [] if arch == debian.architecture() else [emulator_of(arch)]
     facts = {
         "kubernetes": run([*emulator, work / "kubelet", "--version"]).stdout.split()[-1],
         "debian": version,
-        "etcd": etcd_version,
+        "datastore": f"etcd {etcd_version}",
         "programs": list(PROGRAMS),
         "files": {
-            name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in ("hyperkube", "etcd")
+            name: hashlib.sha256((out / name).read_bytes()).hexdigest()
+            for name in ("hyperkube", *ETCD.values())
         },
     }
     (out / "build.json").write_text(json.dumps(facts, indent=2) + "\n")

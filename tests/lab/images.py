@@ -17,7 +17,7 @@ USER = "jetson"
 PACKAGES = (
     "systemd", "systemd-sysv", "dbus",
     "openssh-server", "sudo", "python3",
-    "docker.io", "iptables", "conntrack", "socat", "openssl",
+    "docker.io", "iptables", "conntrack", "socat", "openssl", "gpg",
     "iproute2", "iputils-ping", "kmod", "procps", "ca-certificates", "curl", "less",
 )  # fmt: skip
 

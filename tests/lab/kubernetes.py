@@ -60,19 +60,18 @@ def k3s_standin(version_suffix: str = "", arch: str | None = None, kubernetes: s
 
 
 def from_modules(kubernetes: str, arch: str) -> Path:
-    """Return the cached directory with hyperkube, etcd, containerd, the CNI plugins and build.json."""
-    modules = (f"kubernetes-{kubernetes}", "etcd", "containerd", "cni")
+    """Return the cached directory with hyperkube, kine, containerd, the CNI plugins and build.json."""
+    modules = (f"kubernetes-{kubernetes}", "kine", "containerd", "cni")
     recipe = hashlib.sha256(repr([gomodules.recipe(name) for name in modules]).encode()).hexdigest()[:12]
 
     def gather(out: Path) -> None:
         out.mkdir()
         for name in modules:
             for program in gomodules.programs(name, arch).iterdir():
-                # The package of etcd's program is called so.
-                shutil.copy(program, out / ("etcd" if program.name == "server" else program.name))
+                shutil.copy(program, out)
         facts = {
             "kubernetes": gomodules.versions(modules[0])["k8s.io/kubernetes"],
-            "etcd": gomodules.versions("etcd")["go.etcd.io/etcd/server/v3"].removeprefix("v"),
+            "datastore": f"kine {gomodules.versions('kine')['github.com/k3s-io/kine'].removeprefix('v')}",
             "programs": [*debian_kubernetes.PROGRAMS, "kube-proxy"],
             "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir()},
         }

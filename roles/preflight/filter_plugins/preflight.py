@@ -231,11 +231,16 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
     return findings
 
 
-def findings_of_server(host: str, fleet: dict[str, Facts], server: str) -> list[Finding]:
+def findings_of_server(
+    host: str, fleet: dict[str, Facts], server: str, restores: bool = False
+) -> list[Finding]:
     """Would this board, as the first server, begin a second cluster beside one that lives?
 
     Its token would go to all the others, and take them out of theirs. `fleet` is {inventory name: facts}.
+    A server that `restores` a backup has their cluster's data before it starts.
     """
+    if restores:
+        return []
     members = {
         role: [name for name in fleet if name != host and lookup(fleet[name], f"k3s.{role}.installed")]
         for role in ("server", "agent")
@@ -250,8 +255,9 @@ def findings_of_server(host: str, fleet: dict[str, Facts], server: str) -> list[
         )
     else:
         fix = (
-            "The cluster's data were on this server alone: put a copy of /var/lib/rancher/k3s/server back. "
-            "Or begin a new one: playbooks/reset.yml --limit agent -e k3s_reset_leave=false, then this again."
+            "The cluster's data were on this server alone: playbooks/restore.yml brings them back from a "
+            "backup. Or begin a new one: playbooks/reset.yml --limit agent -e k3s_reset_leave=false, then "
+            "this again."
         )
     there = [f"{name} ({role})" for role, names in members.items() for name in names]
     return [

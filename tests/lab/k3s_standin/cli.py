@@ -13,6 +13,7 @@ k3s (stand-in for tests, not K3s): a small Kubernetes
 usage: k3s server [flags]     run the control plane and a node
        k3s agent [flags]      join a node to a server
        k3s kubectl ...        run kubectl
+       k3s etcd-snapshot save write a snapshot of etcd (where etcd keeps the objects)
        k3s ctr ...            run containerd's client (where containerd runs the pods)
        k3s --version
 """
@@ -44,6 +45,11 @@ def run(arguments: Sequence[str]) -> int:
             from .daemon import run_daemon  # noqa: PLC0415
 
             return run_daemon("server" if command == "server" else "agent", flags)
+        case ["etcd-snapshot", "save", *flags]:
+            from .daemon import save_snapshot  # noqa: PLC0415
+
+            sys.stdout.write(f"Snapshot {save_snapshot(flags)} saved.\n")
+            return 0
         case ["--version" | "-v"]:
             from .payload import version_text  # noqa: PLC0415
 

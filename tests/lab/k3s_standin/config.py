@@ -57,6 +57,8 @@ OPTIONS = {
         Option("disable", "list", SERVER),
         Option("tls-san", "list", SERVER),
         Option("write-kubeconfig-mode", "text", SERVER),
+        Option("cluster-reset", "switch", SERVER),
+        Option("cluster-reset-restore-path", "text", SERVER),
     )
 }
 SHORT = {f"-{option.short}": option for option in OPTIONS.values() if option.short}
@@ -81,6 +83,8 @@ class Config:
     apiserver_args: tuple[str, ...]
     tls_sans: tuple[str, ...]
     kubeconfig_mode: int
+    cluster_reset: bool
+    restore_path: str
 
 
 Values = dict[str, str | bool | list[str]]
@@ -265,6 +269,8 @@ def check(command: Command, values: Values, runtime: str) -> Config:
         apiserver_args=texts("kube-apiserver-arg"),
         tls_sans=tuple(san for item in texts("tls-san") for san in item.split(",") if san),
         kubeconfig_mode=kubeconfig_mode,
+        cluster_reset=values.get("cluster-reset") is True,
+        restore_path=text("cluster-reset-restore-path"),
     )
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that stay: `k3s server` and `k3s agent`."""
+"""The commands that stay, `k3s server` and `k3s agent`, and what is done with a server's data."""
 
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from . import config, payload, processes
+from . import config, datastore, payload, processes
 from .agent import run_agent
 from .errors import StandinError
 from .processes import Children
@@ -23,9 +24,17 @@ def run_daemon(command: config.Command, flags: Sequence[str]) -> int:
     asked = config.load(command, flags, os.environ)
     log.info("Starting %s", payload.version_text())
     programs = payload.unpacked(asked.data_dir)
+    if asked.cluster_reset:
+        return datastore.reset(asked, programs)
 
     async def body(children: Children) -> None:
         runner = run_server if command == "server" else run_agent
         await runner(children, asked, programs)
 
     return processes.run(body)
+
+
+def save_snapshot(flags: Sequence[str]) -> Path:
+    """Save a snapshot of the data of this host's server, and return it. Raises StandinError."""
+    asked = config.load("server", [], os.environ)
+    return datastore.save(flags, asked.node_name, asked.data_dir, payload.unpacked(asked.data_dir))

@@ -25,7 +25,7 @@ class Build:
     """What the executable was built from: versions, and the names hyperkube answers to."""
 
     kubernetes: str
-    etcd: str
+    datastore: str
     programs: tuple[str, ...]
     files: tuple[str, ...]
 
@@ -39,7 +39,7 @@ def build() -> Build:
     facts = json.loads(content)
     return Build(
         kubernetes=facts["kubernetes"],
-        etcd=facts["etcd"],
+        datastore=facts["datastore"],
         programs=tuple(facts["programs"]),
         files=tuple(facts["files"]),
     )
@@ -52,7 +52,7 @@ def version_text() -> str:
         release = archive.read("payload/release").decode()
     return (
         f"k3s version {facts.kubernetes}+{release} (stand-in for tests, not K3s: Kubernetes "
-        f"{facts.kubernetes} and etcd {facts.etcd} from {ORIGIN})"
+        f"{facts.kubernetes} and {facts.datastore} from {ORIGIN})"
     )
 
 

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import certs, files, kubeconfig, manifests, supervisor, tokens
+from . import certs, datastore, files, kubeconfig, manifests, supervisor, tokens
 from .api import Api, until
 from .config import Config
 from .errors import StandinError
@@ -26,8 +26,6 @@ from .processes import Children
 log = logging.getLogger(__name__)
 
 API_URL = f"https://127.0.0.1:{API_PORT}"
-ETCD_URL = "http://127.0.0.1:2379"
-ETCD_PEER_URL = "http://127.0.0.1:2380"
 ROLE_LABELS = {
     "node-role.kubernetes.io/control-plane": "true",
     "node-role.kubernetes.io/master": "true",
@@ -116,27 +114,12 @@ def settle_passwords(config: Config, token_file: Path) -> dict[str, str]:
     return {"server": password, "node": agent_token}
 
 
-def etcd_flags(config: Config) -> list[str]:
-    """Return etcd's flags: one member on loopback, data in the data directory, synced to disk."""
-    return [
-        "--name=default",
-        f"--data-dir={config.data_dir}/server/db/etcd",
-        f"--listen-client-urls={ETCD_URL}",
-        f"--advertise-client-urls={ETCD_URL}",
-        f"--listen-peer-urls={ETCD_PEER_URL}",
-        f"--initial-advertise-peer-urls={ETCD_PEER_URL}",
-        f"--initial-cluster=default={ETCD_PEER_URL}",
-        "--logger=zap",
-        "--log-level=warn",
-    ]
-
-
 def apiserver_flags(config: Config, identity: Identity, node_ip: str) -> list[str]:
     """Return the API server's flags; the user's kube-apiserver-arg entries replace ours."""
     issuer = "https://kubernetes.default.svc.cluster.local"
     return merge_flags(
         {
-            "etcd-servers": ETCD_URL,
+            "etcd-servers": datastore.URL,
             "secure-port": str(API_PORT),
             "bind-address": "0.0.0.0",  # noqa: S104  (agents come from other hosts)
             "advertise-address": node_ip,
@@ -202,7 +185,7 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     admin.parent.mkdir(parents=True, exist_ok=True)
     kubeconfig.write(admin, API_URL, identity.server_ca.cert, identity.admin, config.kubeconfig_mode)
     notify("STATUS=starting the API server")
-    await children.start("etcd", [programs / "etcd", *etcd_flags(config)])
+    await children.start(*datastore.command(config, programs))
     api_flags = apiserver_flags(config, identity, node_ip)
     await children.start("kube-apiserver", [programs / "kube-apiserver", *api_flags])
     api = Api(API_URL, identity.server_ca.cert, identity.admin)

@@ -16,7 +16,7 @@ from tests.lab.process import LabError
 UNPACK = "from k3s_standin import payload; print(payload.unpacked(pathlib.Path(sys.argv[1])))"
 FACTS = {
     "kubernetes": "v1.20.2",
-    "etcd": "3.4",
+    "datastore": "etcd 3.4",
     "programs": ["kubelet", "kubectl"],
     "files": dict.fromkeys(["hyperkube", "etcd"], "sha256"),
 }

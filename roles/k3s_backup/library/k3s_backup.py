@@ -1,0 +1,321 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""A backup of this K3s server in one file: its data, taken while it runs, and what is needed to read them.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import contextlib
+import datetime
+import glob
+import hashlib
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import zipfile
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_archive import check_room, digest, write
+
+DOCUMENTATION = r"""
+module: k3s_backup
+short_description: A backup of a K3s server, in one file
+description:
+  - Embedded etcd says its snapshot itself (C(k3s etcd-snapshot save)). SQLite is read in one transaction,
+    while K3s goes on writing. Either is checked before it is taken.
+  - Token, certificate authorities, credentials and manifests come with it, the host's node password, and what
+    the owner has put into /etc/rancher/k3s.
+author: The jetson-k3s authors
+options:
+  recipient:
+    description:
+      An OpenPGP public key, armored. Then the file is encrypted for it before it is whole, and lies where
+      the user who logs in can fetch it. Without it the file is root's alone.
+    type: str
+  directory:
+    description: Where the backups lie that are not encrypted, and what is needed on the way.
+    type: path
+    required: true
+attributes:
+  check_mode:
+    support: full
+    details: Nothing is written.
+"""
+
+RETURN = r"""
+path:
+  description: The file, null in check mode.
+  returned: success
+  type: str
+name:
+  description: How it is called.
+  returned: success
+  type: str
+sha256:
+  description: Its hash, null in check mode.
+  returned: success
+  type: str
+bytes:
+  description: Its size, 0 in check mode.
+  returned: success
+  type: int
+datastore:
+  description: C(etcd) or C(sqlite).
+  returned: success
+  type: str
+"""
+
+K3S = "/usr/local/bin/k3s"
+DATA = "/var/lib/rancher/k3s/server"
+CONFIG = "/etc/rancher/k3s"
+NODE_PASSWORD = "/etc/rancher/node/password"  # noqa: S105 - a path
+# What makes the data readable and the server itself: K3s encrypts its bootstrap data with the token.
+FILES = ("token", "agent-token")
+TREES = ("tls", "cred", "manifests")
+OWNERS = ("config.yaml", "config.yaml.d/*.yaml", "config.yaml.d/*.yml", "registries.yaml")
+# Comes from the inventory.
+OURS = "50-jetson-k3s.yaml"
+# etcd appends a snapshot's hash to it; without it the size is a multiple of this (its snapshot package).
+ETCD_SECTOR = 512
+STAGE = ".unfinished-"
+FETCHED_FROM = "/var/tmp"  # noqa: S108 - what lies there is encrypted, in a directory of its own
+
+
+class BackupError(Exception):
+    """No backup can be made; the text says why and what to do."""
+
+
+def datastore(data):
+    """Which data store the server has: etcd or sqlite. BackupError for one that is elsewhere."""
+    if os.path.isdir(os.path.join(data, "db", "etcd")):
+        return "etcd"
+    if os.path.exists(os.path.join(data, "db", "state.db")):
+        return "sqlite"
+    raise BackupError(
+        "{} has neither etcd's nor SQLite's data: K3s was never started here, or it keeps them in a database "
+        "elsewhere. That one has a backup of its own.".format(os.path.join(data, "db"))
+    )
+
+
+def size(path):
+    """Bytes of a file, or of all files below a directory; those that go meanwhile do not count."""
+    total = 0
+    for where, _, names in os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), [], [path])]:
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.path.getsize(os.path.join(where, name))
+    return total
+
+
+def copy_sqlite(source, target):
+    """Write a copy of a database that is in use, as it is at one moment, and check it. BackupError.
+
+    The module of Python 3.6 has no backup(); what it can dump is the same in all versions.
+    """
+    with contextlib.closing(sqlite3.connect("file:{}?mode=ro".format(source), uri=True, timeout=30)) as old:
+        old.isolation_level = None
+        old.execute("BEGIN")
+        old.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the transaction begins with a read
+        with contextlib.closing(sqlite3.connect(target)) as new:
+            new.isolation_level = None
+            new.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
+            for statement in old.iterdump():
+                new.execute(statement)
+            (verdict,) = new.execute("PRAGMA integrity_check").fetchone()
+            (objects,) = new.execute("SELECT count(*) FROM kine WHERE name LIKE '/registry/%'").fetchone()
+    if verdict != "ok" or not objects:
+        raise BackupError(
+            "the copy of {} is not sound ({}, {} objects). No backup was made.".format(
+                source, verdict, objects
+            )
+        )
+
+
+def check_etcd(path):
+    """BackupError unless the snapshot's content has the hash that etcd has appended to it."""
+    length = os.path.getsize(path)
+    if length % ETCD_SECTOR != hashlib.sha256().digest_size:
+        raise BackupError("etcd's snapshot has no hash at its end: it was cut off. No backup was made.")
+    found = hashlib.sha256()
+    left = length - found.digest_size
+    with open(path, "rb") as stream:
+        while left:
+            chunk = stream.read(min(left, 1 << 20))
+            found.update(chunk)
+            left -= len(chunk)
+        if stream.read() != found.digest():
+            raise BackupError("etcd's snapshot does not have the hash that it ends with. No backup was made.")
+
+
+def copy_etcd(run, stage):
+    """Have K3s write a snapshot into the stage, and check it. BackupError."""
+    directory = os.path.join(stage, "snapshot")
+    os.mkdir(directory, 0o700)
+    code, out, err = run(
+        [K3S, "etcd-snapshot", "save", "--name=jetson-k3s", "--etcd-snapshot-dir=" + directory]
+    )
+    found = os.listdir(directory)
+    if code or len(found) != 1:
+        raise BackupError(
+            "`k3s etcd-snapshot save` has failed: {}".format((err or out).strip() or "it left no snapshot")
+        )
+    snapshot = os.path.join(directory, found[0])
+    if zipfile.is_zipfile(snapshot):  # etcd-snapshot-compress
+        with zipfile.ZipFile(snapshot) as archive:
+            snapshot = archive.extract(archive.namelist()[0], stage)
+    target = os.path.join(stage, "files", "server", "db", "snapshot")
+    place(snapshot, target)
+    check_etcd(target)
+
+
+def place(source, target):
+    """Copy a file, for root alone."""
+    if not os.path.isdir(os.path.dirname(target)):
+        os.makedirs(os.path.dirname(target), 0o700)
+    shutil.copyfile(source, target)
+
+
+def copy_identity(data, files):
+    """Copy what the server is known by and what its owner has configured."""
+    paths = [os.path.join(data, name) for name in FILES]
+    for tree in TREES:
+        for where, _, names in os.walk(os.path.join(data, tree)):
+            paths += [os.path.join(where, name) for name in names]
+    for path in paths:
+        if os.path.isfile(path) and not os.path.islink(path):
+            place(path, os.path.join(files, "server", os.path.relpath(path, data)))
+    for pattern in OWNERS:
+        for path in glob.glob(os.path.join(CONFIG, pattern)):
+            if os.path.basename(path) != OURS:
+                place(path, os.path.join(files, "etc", os.path.relpath(path, CONFIG)))
+    if os.path.exists(NODE_PASSWORD):
+        place(NODE_PASSWORD, os.path.join(files, "node", "password"))
+
+
+@contextlib.contextmanager
+def staging(directory):
+    """A directory of root's alone, gone at the end; what a backup left that was killed goes as well."""
+    if not os.path.isdir(directory):
+        os.makedirs(directory, 0o700)
+    os.chmod(directory, 0o700)
+    for leftover in glob.glob(os.path.join(directory, STAGE + "*")):
+        shutil.rmtree(leftover)
+    stage = tempfile.mkdtemp(prefix=STAGE, dir=directory)
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage)
+
+
+def encrypted(gpg, key, stage, target, fill):
+    """Have gpg write the target, encrypted for the key; fill(stream) gives it the content. BackupError."""
+    home, recipient = os.path.join(stage, "gnupg"), os.path.join(stage, "recipient.asc")
+    os.mkdir(home, 0o700)
+    with open(recipient, "w") as stream:
+        stream.write(key)
+    argv = [gpg, "--homedir", home, "--batch", "--no-tty", "--quiet", "--trust-model", "always"]
+    argv += ["--recipient-file", recipient, "--output", target, "--encrypt"]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+        try:
+            with contextlib.suppress(BrokenPipeError):  # its exit status tells
+                fill(process.stdin)
+                process.stdin.close()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if process.wait() != 0:
+            said.seek(0)
+            raise BackupError(
+                "gpg cannot encrypt for the key in k3s_backup_recipient: {}".format(
+                    said.read().decode("utf-8", "replace").strip()
+                )
+            )
+
+
+def backup(module, kind, name):
+    """Make the backup; return its path. BackupError, OSError."""
+    directory, key = module.params["directory"], module.params["recipient"]
+    gpg = module.get_bin_path("gpg") if key else None
+    if key and not gpg:
+        raise BackupError("the board has no gpg to encrypt with: sudo apt-get install gnupg")
+    with staging(directory) as stage:
+        # The data once as files and once as the backup; dumped, SQLite's have no unused pages.
+        check_room(directory, 2 * size(os.path.join(DATA, "db", "etcd" if kind == "etcd" else "state.db")))
+        files = os.path.join(stage, "files")
+        os.makedirs(os.path.join(files, "server", "db"), 0o700)
+        if kind == "etcd":
+            copy_etcd(module.run_command, stage)
+        else:
+            copy_sqlite(os.path.join(DATA, "db", "state.db"), os.path.join(files, "server", "db", "state.db"))
+        copy_identity(DATA, files)
+        manifest = {
+            "created": datetime.datetime.utcnow().strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "server": os.uname().nodename.lower(),
+            "k3s_version": version(module),
+            "datastore": kind,
+            "ca": digest(os.path.join(DATA, "tls", "server-ca.crt")),
+        }
+        made = os.path.join(stage, name)
+        if key:
+            encrypted(gpg, key, stage, made, lambda stream: write(stream, files, manifest))
+            target = os.path.join(tempfile.mkdtemp(prefix="jetson-k3s-backup-", dir=FETCHED_FROM), name)
+            os.chmod(os.path.dirname(target), 0o755)  # noqa: S103 - encrypted, and to be fetched
+            os.chmod(made, 0o644)
+            shutil.move(made, target)
+        else:
+            with open(made, "wb") as stream:
+                write(stream, files, manifest)
+                stream.flush()
+                os.fsync(stream.fileno())
+            target = os.path.join(directory, name)
+            os.rename(made, target)
+    return target
+
+
+def version(module):
+    """K3s' version, such as v1.33.5+k3s1. BackupError."""
+    found = re.search(r"k3s version (v\S+)", module.run_command([K3S, "--version"])[1])
+    if found is None:
+        raise BackupError("`k3s --version` does not say which K3s runs here.")
+    return found.group(1)
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "recipient": {"type": "str"},
+            "directory": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    os.umask(0o077)
+    name = "k3s-{}-{}.tar.gz{}".format(
+        os.uname().nodename.lower(),
+        datetime.datetime.utcnow().strftime("%Y%m%dT%H%M%SZ"),
+        ".gpg" if module.params["recipient"] else "",
+    )
+    try:
+        kind = datastore(DATA)
+        if module.check_mode:
+            module.exit_json(changed=False, path=None, name=name, sha256=None, bytes=0, datastore=kind)
+        path = backup(module, kind, name)
+        module.exit_json(
+            changed=False,
+            path=path,
+            name=name,
+            sha256=digest(path),
+            bytes=os.path.getsize(path),
+            datastore=kind,
+        )
+    except (BackupError, OSError, sqlite3.Error) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster loses the disk of its only server and comes back, while a job goes on on another board.
+
+The tests are one story, in the order of the file, on a server and two agents. The data are etcd's.
+"""
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cluster import Cluster, starts, wait_until
+from tests.acceptance.openpgp import keyring
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import inventory, lab, ssh, workloads
+from tests.lab.board import VOLUMES, Board
+from tests.lab.engine import docker
+from tests.lab.paths import lab_dir
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "backup"
+TYPES = ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")
+BACKUPS = lab_dir(LAB) / "backups"
+JOB = "train"
+
+
+@pytest.fixture(scope="module")
+def key() -> Iterator[Path]:
+    """The operator's key."""
+    with keyring() as public:
+        yield public
+
+
+@pytest.fixture(scope="module")
+def boards(key: Path) -> Iterator[list[Board]]:
+    """A cluster of three boards, and a job that holds the GPU of the last one."""
+    with lab.fresh(LAB, TYPES) as up:
+        first = run_playbook(LAB, "site.yml")
+        assert first.returncode == 0, first.why
+        cluster = Cluster(up)
+        cluster.hold_gpu(JOB, up[-1].name, workloads.device_query_image())
+        wait_until(lambda: cluster.phase(JOB) == "Running", "the job", 60)
+        yield up
+
+
+def backup(key: Path, *arguments: str) -> PlaybookRun:
+    """Run the command."""
+    return run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={key}", *arguments)
+
+
+def restore(file: Path, *arguments: str) -> PlaybookRun:
+    """Run the command."""
+    return run_playbook(LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}", *arguments)
+
+
+def newest() -> Path:
+    """The newest backup on the controller."""
+    return sorted(BACKUPS.iterdir())[-1]
+
+
+def decrypted(file: Path) -> bytes:
+    """What is in a backup, with the operator's key."""
+    argv = ["gpg", "--batch", "--quiet", "--decrypt", str(file)]
+    return subprocess.run(argv, capture_output=True, check=True).stdout
+
+
+def config_maps(boards: list[Board]) -> set[str]:
+    """Names of the config maps that the tests have made."""
+    return set(Cluster(boards).kubectl("get", "configmaps", "--output=name").split()) & {
+        "configmap/before",
+        "configmap/after",
+    }
+
+
+def test_server_writes_a_backup_that_only_the_owner_can_read(boards: list[Board], key: Path) -> None:
+    server = boards[0]
+    Cluster(boards).kubectl("create", "configmap", "before")
+    running = starts(boards)
+    for _ in range(2):
+        run = backup(key, "--extra-vars=k3s_backup_keep=1")
+        assert run.returncode == 0, run.why
+    Cluster(boards).kubectl("create", "configmap", "after")
+    assert starts(boards) == running
+    (file,) = BACKUPS.iterdir()
+    token = server.exec("cat", "/var/lib/rancher/k3s/server/token").strip()
+    assert token not in run.output
+    content = decrypted(file)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        names = archive.getnames()
+        found = archive.extractfile("server/token")
+        assert found is not None
+        assert found.read().decode().strip() == token
+    assert {"manifest.json", "server/db/snapshot", "server/tls/server-ca.key", "node/password"} <= set(names)
+    left = server.exec("sh", "-c", "ls -A /var/backups/jetson-k3s; ls -d /var/tmp/jetson-k3s-*", check=False)
+    assert left == ""
+
+
+def test_a_backup_that_is_damaged_or_foreign_is_refused_before_anything_stops(
+    boards: list[Board], tmp_path: Path
+) -> None:
+    running = starts(boards)
+    damaged = tmp_path / "damaged.tar.gz.gpg"
+    content = bytearray(newest().read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    run = restore(damaged)
+    assert run.returncode != 0
+    assert "is no backup that can be restored" in " ".join(run.output.split())
+
+    foreign = tmp_path / "foreign.tar.gz"
+    foreign.write_bytes(of_another_cluster(decrypted(newest())))
+    run = restore(foreign)
+    assert run.returncode != 0
+    said = " ".join(run.output.split())
+    assert f"{boards[1].name} is in a cluster with another CA than that of the backup" in said
+    assert starts(boards) == running
+    assert all(recap.changed == 0 for recap in run.recap.values()), run.output
+
+
+def of_another_cluster(backup: bytes) -> bytes:
+    """The same backup, but for the CA that its manifest names."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(backup)) as old, tarfile.open(fileobj=target, mode="w:gz") as new:
+        for member in old:
+            source = old.extractfile(member)
+            assert source is not None
+            text = source.read()
+            if member.name == "manifest.json":
+                text = text.replace(b'"ca": "', b'"ca": "0')
+                member.size = len(text)
+            new.addfile(member, io.BytesIO(text))
+    return target.getvalue()
+
+
+def test_server_whose_disk_is_lost_comes_back_and_the_job_has_gone_on(boards: list[Board]) -> None:
+    server = boards[0]
+    job = Cluster(boards).started(JOB)
+    before = starts(boards[1:])
+    docker("rm", "--force", "--volumes", server.container)
+    docker("volume", "rm", *(f"{server.container}{place.replace('/', '-')}" for place in VOLUMES))
+    ssh.close_connections(inventory.control_directory(LAB))
+    lab.up(LAB, TYPES)
+
+    lost = run_playbook(LAB, "site.yml")
+    assert "server-new" in lost.output, lost.output
+    looked = restore(newest(), "--check")
+    assert looked.recap[server.name].failed == 0, looked.why
+
+    run = restore(newest())
+    assert run.returncode == 0, run.why
+    assert Cluster(boards).allocatable() == {each.name: 1 for each in boards}
+    assert Cluster(boards).started(JOB) == job
+    assert starts(boards[1:]) >= {entry for entry in before if "k8s_main_train" in entry}
+    assert config_maps(boards) == {"configmap/before"}
+    again = run_playbook(LAB, "site.yml")
+    assert again.returncode == 0, again.why
+    assert {name: recap.changed for name, recap in again.recap.items()} == {each.name: 0 for each in boards}
+
+
+def test_server_goes_back_to_its_backup_and_keeps_what_it_had(boards: list[Board]) -> None:
+    server = boards[0]
+    Cluster(boards).kubectl("create", "configmap", "after")
+    run = restore(newest())
+    assert run.returncode == 0, run.why
+    assert config_maps(boards) == {"configmap/before"}
+    assert Cluster(boards).phase(JOB) == "Running"
+    (kept,) = server.exec("sh", "-c", "ls -d /var/lib/rancher/k3s/server.before-*").split()
+    assert server.exec("stat", "--format=%a %U", kept).strip() == "700 root"
+    assert f"The data from before are in {kept}" in " ".join(run.output.split())
+
+
+def test_an_agent_that_the_backup_does_not_know_registers_again(boards: list[Board], key: Path) -> None:
+    agent = boards[1]
+    forgotten = run_playbook(LAB, "forget.yml", f"--limit={agent.name}")
+    assert forgotten.returncode == 0, forgotten.why
+    run = backup(key)
+    assert run.returncode == 0, run.why
+    agent.exec("systemctl", "restart", "k3s-agent")  # it joins again
+    wait_until(lambda: Cluster(boards).allocatable().get(agent.name) == 1, "the node again", 60)
+    run = restore(newest())
+    assert run.returncode == 0, run.why
+    assert Cluster(boards).allocatable() == {each.name: 1 for each in boards}
