@@ -37,7 +37,7 @@ UNIT = {"installed": False, "active": False, "enabled": False, "command": None}
 FACTS = {
     "hostname": "{{ inventory_hostname }}",
     "arch": "aarch64",
-    "k3s": {"server": UNIT, "agent": UNIT, "kubectl": None},
+    "k3s": {"server": UNIT, "agent": UNIT, "kubectl": None, "registries": None},
 }
 BUNDLE = {"k3s_version": "v1.33.5+k3s1", "pause_image": "rancher/mirrored-pause:3.6"}
 
