@@ -133,7 +133,7 @@ def test_no_own_filter_is_left_without_its_full_name(installed: Path) -> None:
         name for path in (installed / "plugins/filter").glob("*.py") for name in build.filter_names(path)
     ]
     bare = re.compile(rf"\|\s*({'|'.join(names)})\b")
-    texts = [*installed.glob("roles/**/*.yml"), *installed.glob("playbooks/*.yml")]
+    texts = [*installed.glob("roles/**/*.yml"), *installed.glob("playbooks/**/*.yml")]
     assert texts
     assert [str(path) for path in texts if bare.search(path.read_text())] == []
 
