@@ -16,6 +16,7 @@ from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
+from tests.lab.vm.machine import Machine
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -36,16 +37,22 @@ PLUGIN = "gpu_device_plugin : Ensure the DaemonSet of the device plugin"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """A cluster as the inventory says."""
-    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
-        run = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
-        assert run.returncode == 0, run.why
-        yield Cluster(boards)
+def boards() -> Iterator[list[Board]]:
+    """A server and an agent, both bare."""
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def cluster(boards: list[Board]) -> Cluster:
+    """Their cluster, as the inventory says."""
+    run = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
+    assert run.returncode == 0, run.why
+    return Cluster(boards)
 
 
 def drift(directory: Path, *arguments: str) -> tuple[PlaybookRun, dict[str, Any]]:
-    """Run drift.yml: the run, and what it has written. It has the cluster before and after."""
+    """Run drift.yml: the run, and what it has written."""
     file = directory / "drift.json"
     run = run_playbook(LAB, "drift.yml", f"--extra-vars=drift_file={file}", *arguments)
     assert file.exists(), run.why
@@ -59,18 +66,28 @@ def state(cluster: Cluster) -> Any:
         (item["metadata"]["name"], item["metadata"].get("labels"), item.get("spec"))
         for item in json.loads(objects)["items"]
     ]
-    return [board.exec("sh", "-c", FILES) for board in cluster.boards], starts(boards(cluster)), described
+    return [files(board) for board in cluster.boards], starts(cluster.boards), described
 
 
-def boards(cluster: Cluster) -> list[Board]:
-    """The cluster's boards, which are containers."""
-    return [board for board in cluster.boards if isinstance(board, Board)]
+def files(board: Board | Machine) -> str:
+    """What the roles may have written on a board."""
+    return board.exec("sh", "-c", FILES)
 
 
 def gpu_label(cluster: Cluster, node: str) -> str:
     """A label that the plugin has given a node."""
     labels = json.loads(cluster.kubectl("get", "node", node, "--output=json"))["metadata"]["labels"]
     return next(label for label in sorted(labels) if label.startswith("nvidia.com/gpu."))
+
+
+def test_bare_boards_lack_everything(boards: list[Board], tmp_path: Path) -> None:
+    before = [files(board) for board in boards]
+    run, found = drift(tmp_path)
+    assert run.returncode == 1, run.why
+    assert {(board.name, SETTINGS) for board in boards} <= {
+        (change["board"], change["task"]) for change in found["changes"]
+    }
+    assert [files(board) for board in boards] == before
 
 
 def test_boards_as_the_inventory_says(cluster: Cluster, tmp_path: Path) -> None:
@@ -118,8 +135,9 @@ def test_site_yml_changes_what_was_named(cluster: Cluster, tmp_path: Path) -> No
     assert (run.returncode, found["changes"]) == (0, []), run.why
 
 
-def test_board_that_is_off_is_named_as_not_compared(cluster: Cluster, tmp_path: Path) -> None:
-    server, agent = boards(cluster)
+@pytest.mark.usefixtures("cluster")
+def test_board_that_is_off_is_named_as_not_compared(boards: list[Board], tmp_path: Path) -> None:
+    server, agent = boards
     docker("kill", agent.container)
     run, found = drift(tmp_path)
     assert run.returncode == 4, run.why
