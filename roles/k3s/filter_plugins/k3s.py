@@ -27,7 +27,7 @@ ELSEWHERE = {
     "node-name": "it is the board's host name",
     "node-taint": "K3s sets it only once, when a node registers; k3s_node_taints keeps taints",
     "pause-image": "it comes with the bundle",
-    "private-registry": "k3s_registries says it; a file of your own is /etc/rancher/k3s/registries.yaml",
+    "private-registry": "k3s_registries says it, or your own /etc/rancher/k3s/registries.yaml",
     "server": "k3s_server_url says it",
     "token": "k3s_token says it",
     "token-file": "k3s_token says it",

@@ -24,11 +24,15 @@ options:
   files:
     description:
       - Each with C(path), and with C(content) and C(mode), or with C(link), or with C(absent).
-      - C(secret) is a content that is not shown at all.
+      - With C(secret) instead of C(content) it comes from C(secrets) and is not shown at all.
       - The diff is without a file's old secrets. A task that writes one by C(content) needs C(no_log).
     type: list
     elements: dict
     required: true
+  secrets:
+    description: Contents by path, in no message and no log. Ansible logs what stands inside of C(files).
+    type: dict
+    default: {}
   hold:
     description: Leave them all alone. C(held) says whether one differs.
     type: bool
@@ -58,7 +62,7 @@ restart_due:
 
 # Far above what is written here, far below what a diff should show.
 LARGEST = 1 << 20
-# Each entry has one of them.
+# An entry has one of them.
 KINDS = ("content", "secret", "link", "absent")
 
 
@@ -82,12 +86,7 @@ def wanted_state(entry):
         return "", None
     if entry["link"] is not None:
         return "-> " + entry["link"] + "\n", None
-    return text(entry), int(entry["mode"], 8)
-
-
-def text(entry):
-    """What an entry wants to stand in a file."""
-    return entry["content"] if entry["secret"] is None else entry["secret"]
+    return entry["text"], int(entry["mode"], 8)
 
 
 def shown(before, after, plain):
@@ -101,7 +100,7 @@ def shown(before, after, plain):
 def difference(entry):
     """An entry's diff."""
     (before, mode), (after, _) = state(entry["path"]), wanted_state(entry)
-    before, after = shown(before, after, entry["secret"] is None and not entry["absent"])
+    before, after = shown(before, after, not entry["secret"] and not entry["absent"])
     return {
         "before_header": "{} (mode {})".format(entry["path"], "none" if mode is None else oct(mode)),
         "after_header": "{} (mode {})".format(entry["path"], entry["mode"] or "none"),
@@ -117,7 +116,7 @@ def put(entry):
         os.unlink(path)
         return
     if entry["link"] is None:
-        replace_file(path, text(entry), int(entry["mode"], 8))
+        replace_file(path, entry["text"], int(entry["mode"], 8))
         return
     make_directory(path)
     directory = os.path.dirname(path)
@@ -137,7 +136,7 @@ def main():
                 "options": {
                     "path": {"type": "path", "required": True},
                     "content": {"type": "str"},
-                    "secret": {"type": "str", "no_log": True},
+                    "secret": {"type": "bool", "no_log": False},
                     "mode": {"type": "str"},
                     "link": {"type": "path"},
                     "absent": {"type": "bool"},
@@ -146,13 +145,18 @@ def main():
                 "mutually_exclusive": [KINDS],
                 "required_by": {"content": ["mode"], "secret": ["mode"]},
             },
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
             "hold": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
     )
-    marker = module.params["marker"]
-    changes = [entry for entry in module.params["files"] if state(entry["path"]) != wanted_state(entry)]
+    marker, secrets = module.params["marker"], module.params["secrets"]
+    files = [
+        dict(entry, text=secrets[entry["path"]] if entry["secret"] else entry["content"])
+        for entry in module.params["files"]
+    ]
+    changes = [entry for entry in files if state(entry["path"]) != wanted_state(entry)]
     if module.params["hold"]:
         module.exit_json(changed=False, held=bool(changes), paths=[], restart_due=os.path.exists(marker))
     diff = [difference(entry) for entry in changes]

@@ -172,7 +172,7 @@ def test_settings_that_k3s_takes_are_taken(module: ModuleType, config: dict[str,
         ({"token": "x"}, "token: k3s_token says it"),
         (
             {"private-registry": "/etc/registries.yaml"},
-            "private-registry: k3s_registries says it; a file of your own is /etc/rancher/k3s/registries.yaml",
+            "private-registry: k3s_registries says it, or your own /etc/rancher/k3s/registries.yaml",
         ),
         ({"flannel-backend": True}, "flannel-backend: a value is needed, not true"),
         ({"selinux": "on"}, "selinux: true or false is needed, not 'on'"),

@@ -226,3 +226,36 @@ def test_file_goes_with_the_variable_if_it_is_the_roles(tmp_path: Path, whose: s
     assert file.exists() is stays
     assert result["changed"] is not stays
     assert PASSWORD not in ran.stdout + json.dumps(result)
+
+
+# Ansible's own word of the call goes to the board's log.
+LOGGED = """\
+import runpy, sys
+import ansible.module_utils
+from ansible.module_utils import basic
+ansible.module_utils.__path__ += sys.argv[2:]
+basic.AnsibleModule.log = lambda module, text, log_args=None: sys.stderr.write(text)
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+def test_boards_log_does_not_have_them(tmp_path: Path) -> None:
+    file = tmp_path / "registries.yaml"
+    text = HEADER + yaml.safe_dump(REGISTRIES)
+    arguments = {
+        "files": [{"path": str(file), "secret": True, "mode": "0600"}],
+        "secrets": {str(file): text},
+        "marker": str(tmp_path / "run/restart"),
+    }
+    shared = [str(ROLES / role / "module_utils") for role in ("atomic_files", "hidden_secrets")]
+    ran = subprocess.run(
+        [sys.executable, "-c", LOGGED, ROLES / "k3s/library/file_set.py", *shared],
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert file.read_text() == text
+    assert ran.stderr.startswith("Invoked with ")
+    assert str(file) in ran.stderr
+    assert PASSWORD not in ran.stderr + ran.stdout
