@@ -192,6 +192,23 @@ def test_what_k3s_would_not_do_is_said(module: ModuleType, config: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    ("config", "secret"),
+    [
+        ({}, False),
+        ({"debug": True, "token-file": "/x"}, False),
+        ({"vpn-auth": "x"}, True),
+        ({"token+": "x"}, True),
+    ],
+)
+def test_settings_with_a_secret_are_known(module: ModuleType, config: dict[str, Any], secret: bool) -> None:
+    assert module.has_secrets(config) is secret
+
+
+def test_secrets_are_those_that_boards_hide(module: ModuleType, load: Load) -> None:
+    assert set(load("hidden_secrets/module_utils/hidden_secrets.py").KEYS) == module.SECRETS
+
+
+@pytest.mark.parametrize(
     ("inventory", "both"),
     [
         ({}, {"docker": True, "tls-san": ["10.0.0.1"], "kubelet-arg+": ["system-reserved=memory=2Gi"]}),

@@ -183,6 +183,7 @@ def configure(
     # Variables of a role are above those of the inventory.
     above = {
         "__k3s_files": [],
+        "__k3s_config_path": str(there / "config.yaml"),
         "__k3s_registries_path": str(there / "registries.yaml"),
         "__k3s_marker": str(there / "run/restart"),
     }
