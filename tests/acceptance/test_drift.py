@@ -77,7 +77,8 @@ def files(board: Board | Machine) -> str:
 def gpu_label(cluster: Cluster, node: str) -> str:
     """A label that the plugin has given a node."""
     labels = json.loads(cluster.kubectl("get", "node", node, "--output=json"))["metadata"]["labels"]
-    return next(label for label in sorted(labels) if label.startswith("nvidia.com/gpu."))
+    found: str = next(label for label in sorted(labels) if label.startswith("nvidia.com/gpu."))
+    return found
 
 
 def test_bare_boards_lack_everything(boards: list[Board], tmp_path: Path) -> None:

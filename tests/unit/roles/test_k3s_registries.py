@@ -225,7 +225,7 @@ def test_file_goes_with_the_variable_if_it_is_the_roles(tmp_path: Path, whose: s
     file.write_text(f"configs: {{a: {{auth: {{password: {PASSWORD}}}}}}}\n")
     ran, result = configure(tmp_path, {}, whose, "--diff", "-vvv")
     assert file.exists() is stays
-    assert result["changed"] is not stays
+    assert (str(file) in result["paths"]) is not stays
     assert PASSWORD not in ran.stdout + json.dumps(result)
 
 
@@ -234,9 +234,11 @@ LOGGED = """\
 import runpy, sys
 import ansible.module_utils
 from ansible.module_utils import basic
-ansible.module_utils.__path__ += sys.argv[2:]
+module, *shared = sys.argv[1:]
+del sys.argv[1:]  # a module takes a file that is named there for its arguments
+ansible.module_utils.__path__ += shared
 basic.AnsibleModule.log = lambda module, text, log_args=None: sys.stderr.write(text)
-runpy.run_path(sys.argv[1], run_name="__main__")
+runpy.run_path(module, run_name="__main__")
 """
 
 

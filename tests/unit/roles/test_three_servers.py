@@ -121,8 +121,9 @@ def test_token_is_in_no_configuration(written: dict[str, dict[str, str]]) -> Non
 
 def test_setting_with_a_secret_hides_the_file(tmp_path: Path) -> None:
     secret = "planted-vpn-key"
-    lacking = {"__k3s_installed": {"stat": {"exists": False}}}  # so nobody is asked which settings it takes
-    ran = run(tmp_path, SERVERS[:1], k3s_server_config={"vpn-auth": secret}, **lacking)
+    # There is no K3s to be asked which settings it takes.
+    absent = {"stat": {"exists": False}}
+    ran = run(tmp_path, SERVERS[:1], k3s_server_config={"vpn-auth": secret}, __k3s_installed=absent)
     assert ran.returncode == 0, ran.stdout
     written = json.loads((tmp_path / f"{SERVERS[0]}.json").read_text())
     assert "not shown" in written["/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml"]
