@@ -94,6 +94,12 @@ def test_preflight_of_the_collection_runs_with_its_modules_and_filters(site: Pat
     assert "[error] bundle-unusable" in ran.stdout
 
 
+def test_drift_of_the_collection_has_its_callback_plugin(site: Path) -> None:
+    ran = run(site, "ansible-playbook", "-i", "inventory", f"{build.NAME}.drift")
+    assert ran.returncode == 2, ran.stdout
+    assert "localhost  not compared: localhost: preflight found" in ran.stdout
+
+
 def test_report_of_the_collection_is_written(site: Path) -> None:
     (site / "found.json").write_text(json.dumps(samples.passed("localhost")))
     (site / "end.yml").write_text(END_OF_VERIFICATION)
@@ -133,7 +139,7 @@ def test_no_own_filter_is_left_without_its_full_name(installed: Path) -> None:
         name for path in (installed / "plugins/filter").glob("*.py") for name in build.filter_names(path)
     ]
     bare = re.compile(rf"\|\s*({'|'.join(names)})\b")
-    texts = [*installed.glob("roles/**/*.yml"), *installed.glob("playbooks/*.yml")]
+    texts = [*installed.glob("roles/**/*.yml"), *installed.glob("playbooks/**/*.yml")]
     assert texts
     assert [str(path) for path in texts if bare.search(path.read_text())] == []
 

@@ -33,6 +33,7 @@ from ansible.module_utils.jetson_services import (
     k3s_settings,
     kubelet_arguments,
     parse_units,
+    registries,
     unit_state,
 )
 
@@ -143,6 +144,7 @@ def k3s_facts(commands, root, units):
         "version": parse_version(r"k3s version (v\S+)", commands.output("k3s", "--version")),
         "kubectl": commands.path("kubectl"),
         "kubelet_arguments": kubelet_arguments(root),
+        "registries": registries(root),
         "settings": k3s_settings(root, server["command"] or agent["command"]),
         "server": server,
         "agent": agent,

@@ -49,6 +49,9 @@ K3S_CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.ya
 KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1")
 SETTINGS = ("flannel-backend", "node-ip")
 
+# How role k3s begins a registries.yaml (its __k3s_registries_header).
+REGISTRIES, OWN = "etc/rancher/k3s/registries.yaml", "# Written by Ansible (role k3s)"
+
 # The key, the rest of its line and its list below: boards may have no parser for YAML.
 KUBELET_ARG = re.compile(r"^kubelet-arg\+?:.*(?:\n(?:[ \t-].*)?)*", re.MULTILINE)
 
@@ -168,6 +171,17 @@ def kubelet_arguments(root):
             if name in found:
                 found[name] = value
     return found
+
+
+def registries(root):
+    """Who has written K3s' registries.yaml, 'role' or 'owner'; None where there is none.
+
+    Its text is no fact, as it may have passwords.
+    """
+    text = read(root, REGISTRIES)
+    if text is None:
+        return None
+    return "role" if text.startswith(OWN) else "owner"
 
 
 def jtop_facts(root, unit):

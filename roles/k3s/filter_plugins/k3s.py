@@ -27,10 +27,24 @@ ELSEWHERE = {
     "node-name": "it is the board's host name",
     "node-taint": "K3s sets it only once, when a node registers; k3s_node_taints keeps taints",
     "pause-image": "it comes with the bundle",
+    "private-registry": "k3s_registries says it, or your own /etc/rancher/k3s/registries.yaml",
     "server": "k3s_server_url says it",
     "token": "k3s_token says it",
     "token-file": "k3s_token says it",
 }
+# Keys of K3s whose value is a secret, not the path of one: those of hidden_secrets, which boards have.
+SECRETS = frozenset(
+    {
+        "agent-token",
+        "cluster-secret",
+        "datastore-endpoint",
+        "etcd-s3-access-key",
+        "etcd-s3-secret-key",
+        "etcd-s3-session-token",
+        "token",
+        "vpn-auth",
+    }
+)
 # A line of `k3s server --help`: names, then what a value is called if there is one, then two spaces or more.
 OPTION = re.compile(
     r"^ +--(?P<name>[a-z0-9-]+)(?P<value> \S+)?(?:, -\S+(?: \S+)?)*(?: \[.*?\])?(?:  |$)", re.MULTILINE
@@ -61,6 +75,11 @@ def problems(config: dict[str, Any], shown: str, role: str) -> list[str]:
         elif not takes[key] and not isinstance(value, bool):
             found.append(f"{given}: true or false is needed, not {value!r}")
     return found
+
+
+def has_secrets(config: dict[str, Any]) -> bool:
+    """Does one of the settings have a secret?"""
+    return any(key.removesuffix("+") in SECRETS for key in config)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -159,6 +178,7 @@ class FilterModule:
         return {
             "k3s_configuration": configuration,
             "k3s_flags": flags,
+            "k3s_has_secrets": has_secrets,
             "k3s_merged": merged,
             "k3s_migrated": migrated,
             "k3s_problems": problems,

@@ -23,11 +23,16 @@ author: The jetson-k3s authors
 options:
   files:
     description:
-      - Each with C(path) and C(content) and C(mode) or with C(link).
-      - The diff is without secrets that stood in a file. A task that writes one needs C(no_log).
+      - Each with C(path), and with C(content) and C(mode), or with C(link), or with C(absent).
+      - With C(secret) instead of C(content) it comes from C(secrets) and is not shown at all.
+      - The diff is without a file's old secrets. A task that writes one by C(content) needs C(no_log).
     type: list
     elements: dict
     required: true
+  secrets:
+    description: Contents by path, in no message and no log. Ansible logs what stands inside of C(files).
+    type: dict
+    default: {}
   hold:
     description: Leave them all alone. C(held) says whether one differs.
     type: bool
@@ -57,6 +62,8 @@ restart_due:
 
 # Far above what is written here, far below what a diff should show.
 LARGEST = 1 << 20
+# An entry has one of them.
+KINDS = ("content", "secret", "link", "absent")
 
 
 def state(path):
@@ -75,16 +82,41 @@ def state(path):
 
 def wanted_state(entry):
     """The same for an entry of `files`."""
+    if entry["absent"]:
+        return "", None
     if entry["link"] is not None:
         return "-> " + entry["link"] + "\n", None
-    return entry["content"], int(entry["mode"], 8)
+    return entry["text"], int(entry["mode"], 8)
+
+
+def shown(before, after, plain):
+    """Two texts as a diff may show them; of those that are not plain only whether they differ."""
+    if plain:
+        return without_secrets(before), without_secrets(after)
+    hidden, other = "(a text that is not shown)\n", "(another text that is not shown)\n"
+    return before and hidden, after and (other if before not in ("", after) else hidden)
+
+
+def difference(entry):
+    """An entry's diff."""
+    (before, mode), (after, _) = state(entry["path"]), wanted_state(entry)
+    before, after = shown(before, after, not entry["secret"] and not entry["absent"])
+    return {
+        "before_header": "{} (mode {})".format(entry["path"], "none" if mode is None else oct(mode)),
+        "after_header": "{} (mode {})".format(entry["path"], entry["mode"] or "none"),
+        "before": before,
+        "after": after,
+    }
 
 
 def put(entry):
     """Make path what the entry says, in one atomic step."""
     path = entry["path"]
+    if entry["absent"]:
+        os.unlink(path)
+        return
     if entry["link"] is None:
-        replace_file(path, entry["content"], int(entry["mode"], 8))
+        replace_file(path, entry["text"], int(entry["mode"], 8))
         return
     make_directory(path)
     directory = os.path.dirname(path)
@@ -104,33 +136,30 @@ def main():
                 "options": {
                     "path": {"type": "path", "required": True},
                     "content": {"type": "str"},
+                    "secret": {"type": "bool", "no_log": False},
                     "mode": {"type": "str"},
                     "link": {"type": "path"},
+                    "absent": {"type": "bool"},
                 },
-                "required_one_of": [("content", "link")],
-                "mutually_exclusive": [("content", "link")],
-                "required_together": [("content", "mode")],
+                "required_one_of": [KINDS],
+                "mutually_exclusive": [KINDS],
+                "required_by": {"content": ["mode"], "secret": ["mode"]},
             },
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
             "hold": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
     )
-    marker = module.params["marker"]
-    changes = [entry for entry in module.params["files"] if state(entry["path"]) != wanted_state(entry)]
+    marker, secrets = module.params["marker"], module.params["secrets"]
+    files = [
+        dict(entry, text=secrets[entry["path"]] if entry["secret"] else entry["content"])
+        for entry in module.params["files"]
+    ]
+    changes = [entry for entry in files if state(entry["path"]) != wanted_state(entry)]
     if module.params["hold"]:
         module.exit_json(changed=False, held=bool(changes), paths=[], restart_due=os.path.exists(marker))
-    diff = [
-        {
-            "before_header": "{} (mode {})".format(
-                entry["path"], "none" if before[1] is None else oct(before[1])
-            ),
-            "after_header": "{} (mode {})".format(entry["path"], entry["mode"] or "none"),
-            "before": without_secrets(before[0]),
-            "after": without_secrets(after[0]),
-        }
-        for entry, before, after in ((entry, state(entry["path"]), wanted_state(entry)) for entry in changes)
-    ]
+    diff = [difference(entry) for entry in changes]
     if changes and not module.check_mode:
         leave_marker(marker)
         for entry in changes:

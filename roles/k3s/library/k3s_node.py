@@ -83,6 +83,8 @@ options:
 attributes:
   check_mode:
     support: full
+  diff_mode:
+    support: full
 """
 
 RETURN = r"""
@@ -130,6 +132,16 @@ def taint_arguments(node, wanted):
     arguments += [name + "-" for name in before.split(",") if name in there and name not in asked]
     record = ",".join(sorted(asked))
     return arguments, None if record == before else record
+
+
+def prepared(name, labels, taints, old):
+    """What kubectl is told about a node's labels, its taints and its older pods: a command a line."""
+    commands = (
+        (["label", "node", name], labels),
+        (["taint", "node", name], taints),
+        (["delete", "pods"], old),
+    )
+    return "".join(" ".join(["kubectl", *verb, *what]) + "\n" for verb, what in commands if what)
 
 
 def allocatable(node, resource):
@@ -254,7 +266,8 @@ def main():
             missing = label_arguments(node["metadata"].get("labels", {}) if node else {}, wanted)
             taints, _ = taint_arguments(node or {"spec": {}, "metadata": {}}, module.params["taints"])
             old = outdated(provider(selector), name) if node and module.params["renew"] else []
-            module.exit_json(changed=bool(missing or taints or old))
+            diff = {"prepared": prepared(name, missing, taints, old)}
+            module.exit_json(changed=bool(diff["prepared"]), diff=diff)
         deadline = time.monotonic() + module.params["timeout"]
         node = wait_until(
             lambda node: is_true(node, "Ready"), "Ready", module.params["timeout"], "node", name
@@ -287,6 +300,7 @@ def main():
         module.fail_json(msg="node {}: {}".format(name, error))
     module.exit_json(
         changed=bool(missing or taints) or renewed,
+        diff={"prepared": prepared(name, missing, taints, [])},
         allocatable=node["status"]["allocatable"],
         cordoned=CORDONED in node["metadata"].get("annotations", {}),
     )

@@ -70,6 +70,8 @@ FILES = (
     "/usr/local/bin/k3s-uninstall.sh",
     "/usr/local/bin/k3s-agent-uninstall.sh",
 )
+# Files that may be the owner's as well, by how role k3s begins its own.
+WRITTEN = {"/etc/rancher/k3s/registries.yaml": "# Written by Ansible (role k3s)"}
 UNIT_FILES = tuple(
     "/etc/systemd/system/{}.service{}".format(unit, ending) for unit in UNITS for ending in ("", ".env", ".d")
 )
@@ -100,6 +102,15 @@ def mount_points(mountinfo):
 def mounts_below(trees, mountinfo):
     """What is mounted inside the trees, the last mounted first."""
     return [path for path in mount_points(mountinfo) if any(below(path, tree) for tree in trees)][::-1]
+
+
+def begins(path, text):
+    """Is there a file that begins like this?"""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read(len(text)) == text
+    except IOError:
+        return False
 
 
 def family(roots, parents):
@@ -240,6 +251,7 @@ class Board:
     def find_files(self):
         """Files, links and trees."""
         found = [path for pattern in (*FILES, *UNIT_FILES) for path in sorted(glob.glob(pattern))]
+        found += [path for path, text in WRITTEN.items() if begins(path, text)]
         found += [
             path
             for path in LINKS_TO_K3S

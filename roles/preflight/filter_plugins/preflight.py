@@ -56,6 +56,9 @@ CODED = {
     "k3s-newer": ("error", "K3s is newer than the one that would be installed"),
     "k3s-other-role": ("error", "K3s runs in the other role"),
     "machine-id-duplicate": ("warning", "two boards have one machine-id"),
+    "registries": ("error", "k3s_registries is not what K3s reads"),
+    "registries-docker": ("error", "K3s' registries are given, and Docker runs the pods"),
+    "registries-foreign": ("error", "K3s' registries are given, and the board has a file of its own"),
     "runtime-update": ("error", "NVIDIA's runtime is to be updated, and the bundle does not have it"),
     "server-new": ("error", "the server has no K3s, and other boards are in a cluster already"),
 }
@@ -467,6 +470,41 @@ def findings_of_update(update: Facts) -> list[Finding]:
     ]
 
 
+def findings_of_registries(facts: Facts, given: bool, problems: list[str]) -> list[Finding]:
+    """Would K3s go by the registries of the inventory? `problems` are what role k3s finds wrong with them."""
+    if not given:
+        return []
+    if facts["container_runtime"] == "docker":
+        return [
+            finding(
+                "registries-docker",
+                "k3s_registries, and Docker runs the pods (k3s_container_runtime)",
+                "no k3s_registries: with Docker K3s does not read registries.yaml",
+                "Give Docker's own mirrors: registry-mirrors in nvidia_docker_daemon_config "
+                "(roles/nvidia_docker/README.md). Passwords of registries go into imagePullSecrets.",
+            )
+        ]
+    findings = [
+        finding(
+            "registries",
+            text,
+            "what K3s reads from its registries.yaml",
+            "Correct k3s_registries in the inventory: docs.k3s.io/installation/private-registry",
+        )
+        for text in problems
+    ]
+    if lookup(facts, "k3s.registries") == "owner":
+        findings.append(
+            finding(
+                "registries-foreign",
+                "k3s_registries, and a /etc/rancher/k3s/registries.yaml that another hand has written",
+                "one of the two: K3s reads a single file",
+                "Put what it says into k3s_registries and remove the file, or take k3s_registries out.",
+            )
+        )
+    return findings
+
+
 def findings_of_token(answer: Facts) -> list[Finding]:
     """What the K3s server said about the join token; a server that does not run yet cannot say anything."""
     if answer.get("reason", "unreachable") == "unreachable":
@@ -543,6 +581,7 @@ class FilterModule:
             "preflight_accept": accept,
             "preflight_bundle": findings_of_bundle,
             "preflight_fleet": findings_of_fleet,
+            "preflight_registries": findings_of_registries,
             "preflight_role": findings_of_role,
             "preflight_server": findings_of_server,
             "preflight_update": findings_of_update,

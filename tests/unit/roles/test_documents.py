@@ -30,7 +30,7 @@ def specified(role: str) -> dict[str, Any]:
 def entry_points() -> set[tuple[str, str]]:
     """(role, entry point) of everything that another role or a playbook imports by `tasks_from`."""
     found = set()
-    for path in (*CHECKOUT.glob("playbooks/*.yml"), *ROLES.glob("*/tasks/*.yml")):
+    for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/tasks/*.yml")):
         text = path.read_text()
         found.update(re.findall(r"name: (\w+)\n +tasks_from: (\w+)\.yml", text))
         assert len(re.findall("tasks_from:", text)) == len(re.findall(r"name: \w+\n +tasks_from:", text)), (

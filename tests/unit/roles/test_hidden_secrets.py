@@ -95,6 +95,7 @@ def test_taking_over_keeps_the_secrets_and_does_not_tell_them(tmp_path: Path, pr
     unit.write_text(UNIT)
     variables = {
         "k3s_migrate": True,
+        "__k3s_config_shown": [],
         "__k3s_files": [{"path": str(unit), "content": "ours\n", "mode": "0644"}],
         "__k3s_kubectl_link": [{"path": str(tmp_path / "kubectl"), "link": "k3s"}],
         "__k3s_migrated_path": str(config),

@@ -170,6 +170,10 @@ def test_settings_that_k3s_takes_are_taken(module: ModuleType, config: dict[str,
         ({"xyzzy": 1}, "xyzzy: this K3s has no such option of `k3s server`"),
         ({"docker": True}, "docker: k3s_container_runtime says it"),
         ({"token": "x"}, "token: k3s_token says it"),
+        (
+            {"private-registry": "/etc/registries.yaml"},
+            "private-registry: k3s_registries says it, or your own /etc/rancher/k3s/registries.yaml",
+        ),
         ({"flannel-backend": True}, "flannel-backend: a value is needed, not true"),
         ({"selinux": "on"}, "selinux: true or false is needed, not 'on'"),
         ({"disable": None}, "disable: text, a number, true, false or a list of them is needed, not None"),
@@ -185,6 +189,23 @@ def test_settings_that_k3s_takes_are_taken(module: ModuleType, config: dict[str,
 )
 def test_what_k3s_would_not_do_is_said(module: ModuleType, config: dict[str, Any], problem: str) -> None:
     assert module.problems(config, HELP, "server") == [problem]
+
+
+@pytest.mark.parametrize(
+    ("config", "secret"),
+    [
+        ({}, False),
+        ({"debug": True, "token-file": "/x"}, False),
+        ({"vpn-auth": "x"}, True),
+        ({"token+": "x"}, True),
+    ],
+)
+def test_settings_with_a_secret_are_known(module: ModuleType, config: dict[str, Any], secret: bool) -> None:
+    assert module.has_secrets(config) is secret
+
+
+def test_secrets_are_those_that_boards_hide(module: ModuleType, load: Load) -> None:
+    assert set(load("hidden_secrets/module_utils/hidden_secrets.py").KEYS) == module.SECRETS
 
 
 @pytest.mark.parametrize(

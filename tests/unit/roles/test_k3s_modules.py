@@ -121,6 +121,20 @@ def test_what_is_no_taint_is_named(node: ModuleType, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("labels", "taints", "old", "told"),
+    [
+        ([], [], [], ""),
+        (["a=2", "b-"], [], [], "kubectl label node jetson-2 a=2 b-\n"),
+        ([], ["gpu-"], ["p"], "kubectl taint node jetson-2 gpu-\nkubectl delete pods p\n"),
+    ],
+)
+def test_diff_is_what_kubectl_is_told(
+    node: ModuleType, labels: list[str], taints: list[str], old: list[str], told: str
+) -> None:
+    assert node.prepared("jetson-2", labels, taints, old) == told
+
+
+@pytest.mark.parametrize(
     ("status", "words"),
     [
         (None, "has not registered"),

@@ -252,16 +252,17 @@ def test_a_template_that_the_controller_has_not_seen_is_waited_for(
 def test_check_mode_says_that_a_pod_would_be_replaced_and_replaces_none(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for renewed, changed in (((), True), ((NODE,), False)):
+    for renewed, told in (((), f"kubectl delete pods {PLUGIN}-{NODE}-old\n"), ((NODE,), "")):
         server = FakeServer(renewed=renewed)
-        assert outcome(module, server, monkeypatch, check_mode=True) == {"changed": changed}
+        said = outcome(module, server, monkeypatch, check_mode=True)
+        assert said == {"changed": bool(told), "diff": {"prepared": told}}
         assert (server.deleted, server.watched) == ([], [])
 
 
 def test_check_mode_knows_a_cluster_without_the_plugin(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert outcome(module, FakeServer(names=()), monkeypatch, check_mode=True) == {"changed": False}
+    assert outcome(module, FakeServer(names=()), monkeypatch, check_mode=True)["changed"] is False
 
 
 def test_who_only_waits_for_the_gpu_replaces_nothing(

@@ -62,6 +62,7 @@ GOOD: dict[str, Any] = {
         "agent": {"installed": False, "command": None},
         "settings": {"flannel-backend": None, "node-ip": None},
         "kubelet_arguments": {"cgroup-driver": None, "fail-cgroupv1": None},
+        "registries": None,
     },
     "bundle": {"k3s_version": "v1.33.5+k3s1"},
 }

@@ -37,7 +37,7 @@ UNIT = {"installed": False, "active": False, "enabled": False, "command": None}
 FACTS = {
     "hostname": "{{ inventory_hostname }}",
     "arch": "aarch64",
-    "k3s": {"server": UNIT, "agent": UNIT, "kubectl": None},
+    "k3s": {"server": UNIT, "agent": UNIT, "kubectl": None, "registries": None},
 }
 BUNDLE = {"k3s_version": "v1.33.5+k3s1", "pause_image": "rancher/mirrored-pause:3.6"}
 
@@ -117,6 +117,17 @@ def test_token_is_in_no_configuration(written: dict[str, dict[str, str]]) -> Non
     assert {config(files)["token-file"] for files in written.values()} == {
         "/etc/rancher/k3s/jetson-k3s.token"
     }
+
+
+def test_setting_with_a_secret_hides_the_file(tmp_path: Path) -> None:
+    secret = "planted-vpn-key"
+    # There is no K3s to be asked which settings it takes.
+    absent = {"stat": {"exists": False}}
+    ran = run(tmp_path, SERVERS[:1], k3s_server_config={"vpn-auth": secret}, __k3s_installed=absent)
+    assert ran.returncode == 0, ran.stdout
+    written = json.loads((tmp_path / f"{SERVERS[0]}.json").read_text())
+    assert "not shown" in written["/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml"]
+    assert secret not in ran.stdout + str(written)
 
 
 def test_addresses_may_be_ipv6(tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""drift.yml on a server and an agent: it names what somebody has changed by hand, and changes nothing itself.
+
+The tests are one story, in the order of the file.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.cluster import Cluster, starts
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import lab
+from tests.lab.board import Board
+from tests.lab.engine import docker
+from tests.lab.vm.machine import Machine
+
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
+
+LAB = "drift"
+# What the roles write on a board.
+PLACES = "/etc/docker /etc/nvidia-container-runtime /etc/rancher /etc/systemd/system /usr/local/bin"
+FILES = f"find {PLACES} -type f | sort | xargs sha256sum; ls /run/jetson-k3s; true"
+CONFIG = "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml"
+TOKEN = "/etc/rancher/k3s/jetson-k3s.token"
+OTHER_RUNTIME = "sed -i /default-runtime/s/nvidia/runc/ /etc/docker/daemon.json"
+FEWER_PODS = json.dumps({"k3s_server_config": {"kubelet-arg": ["max-pods=30"]}})
+DAEMONSET = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
+SETTINGS = "k3s : Ensure K3s' configuration, unit and links"
+RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
+JOINING = "k3s : Ensure the agent has a token that the server accepts"
+LABELS = "k3s : Ensure the node is Ready and has its labels and taints"
+PLUGIN = "gpu_device_plugin : Ensure the DaemonSet of the device plugin"
+
+
+@pytest.fixture(scope="module")
+def boards() -> Iterator[list[Board]]:
+    """A server and an agent, both bare."""
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def cluster(boards: list[Board]) -> Cluster:
+    """Their cluster, as the inventory says."""
+    run = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
+    assert run.returncode == 0, run.why
+    return Cluster(boards)
+
+
+def drift(directory: Path, *arguments: str) -> tuple[PlaybookRun, dict[str, Any]]:
+    """Run drift.yml: the run, and what it has written."""
+    file = directory / "drift.json"
+    run = run_playbook(LAB, "drift.yml", f"--extra-vars=drift_file={file}", *arguments)
+    assert file.exists(), run.why
+    return run, json.loads(file.read_text())
+
+
+def state(cluster: Cluster) -> Any:
+    """What must not change: files, when services were started, and the cluster's objects."""
+    objects = cluster.kubectl("get", "nodes,daemonsets,pods", "--all-namespaces", "--output=json")
+    described = [
+        (item["metadata"]["name"], item["metadata"].get("labels"), item.get("spec"))
+        for item in json.loads(objects)["items"]
+    ]
+    return [files(board) for board in cluster.boards], starts(cluster.boards), described
+
+
+def files(board: Board | Machine) -> str:
+    """What the roles may have written on a board."""
+    return board.exec("sh", "-c", FILES)
+
+
+def gpu_label(cluster: Cluster, node: str) -> str:
+    """A label that the plugin has given a node."""
+    labels = json.loads(cluster.kubectl("get", "node", node, "--output=json"))["metadata"]["labels"]
+    found: str = next(label for label in sorted(labels) if label.startswith("nvidia.com/gpu."))
+    return found
+
+
+def test_bare_boards_lack_everything(boards: list[Board], tmp_path: Path) -> None:
+    before = [files(board) for board in boards]
+    run, found = drift(tmp_path)
+    assert run.returncode == 1, run.why
+    assert {(board.name, SETTINGS) for board in boards} <= {
+        (change["board"], change["task"]) for change in found["changes"]
+    }
+    assert [files(board) for board in boards] == before
+
+
+def test_boards_as_the_inventory_says(cluster: Cluster, tmp_path: Path) -> None:
+    before = state(cluster)
+    run, found = drift(tmp_path)
+    assert run.returncode == 0, run.why
+    assert {recap.changed for recap in run.recap.values()} == {0}, run.output
+    assert found == {"changes": [], "compared": ["jetson-1", "jetson-2"], "not_compared": {}}
+    assert "Nothing differs. Boards compared: 2." in run.output
+    assert state(cluster) == before
+
+
+def test_what_somebody_has_changed_is_named_and_stays(cluster: Cluster, tmp_path: Path) -> None:
+    server, agent = cluster.boards
+    label = gpu_label(cluster, agent.name)
+    server.exec("sh", "-c", OTHER_RUNTIME)
+    agent.exec("sh", "-c", f"echo 'debug: true' >> {CONFIG}; echo another > {TOKEN}")
+    cluster.kubectl("label", "node", agent.name, f"{label}-")
+    rolling = json.dumps({"spec": {"updateStrategy": {"type": "RollingUpdate"}}})
+    cluster.kubectl("patch", *DAEMONSET, f"--patch={rolling}")
+    before = state(cluster)
+
+    run, found = drift(tmp_path, f"--extra-vars={FEWER_PODS}")
+    assert run.returncode == 1, run.why
+    assert state(cluster) == before
+    diffs = {(change["board"], change["task"]): json.dumps(change["diff"]) for change in found["changes"]}
+    assert "/etc/docker/daemon.json" in diffs[server.name, RUNTIME]
+    assert "max-pods=30" in diffs[server.name, SETTINGS]
+    assert "debug: true" in diffs[agent.name, SETTINGS]
+    assert label in diffs[agent.name, LABELS]
+    assert "OnDelete" in diffs["(cluster)", PLUGIN]
+    assert (agent.name, JOINING) in diffs
+    assert (server.name, LABELS) not in diffs
+    _, _, told = run.output.partition("WHAT DIFFERS")
+    for board, task in diffs:
+        assert any(line.startswith(board) and task in line for line in told.splitlines()), told
+    password = server.exec("cat", "/var/lib/rancher/k3s/server/node-token").strip().rpartition(":")[2]
+    assert password not in run.output + json.dumps(found)
+
+
+def test_site_yml_changes_what_was_named(cluster: Cluster, tmp_path: Path) -> None:
+    mended = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
+    assert mended.returncode == 0, mended.why
+    run, found = drift(tmp_path)
+    assert (run.returncode, found["changes"]) == (0, []), run.why
+
+
+def test_registries_that_k3s_would_not_read_are_refused_first(cluster: Cluster, tmp_path: Path) -> None:
+    before = state(cluster)
+    registries = {"mirrors": {"docker.io": {"endpoint": ["registry.example:5000"]}}}
+    given = {"k3s_registries": registries}
+    for runtime, finding in (("docker", "registries-docker"), ("containerd", "registries")):
+        variables = json.dumps(given | {"k3s_container_runtime": runtime})
+        run, found = drift(tmp_path, f"--extra-vars={variables}")
+        assert run.returncode == 2, run.why
+        assert f"[error] {finding}\n" in run.output
+        assert found["changes"] == []
+    assert state(cluster) == before
+
+
+@pytest.mark.usefixtures("cluster")
+def test_board_that_is_off_is_named_as_not_compared(boards: list[Board], tmp_path: Path) -> None:
+    server, agent = boards
+    docker("kill", agent.container)
+    run, found = drift(tmp_path)
+    assert run.returncode == 4, run.why
+    assert list(found["not_compared"]) == [agent.name]
+    assert (found["compared"], found["changes"]) == ([server.name], [])
+    assert f"{agent.name}  not compared: " in run.output
+    assert "Nothing differs" not in run.output

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""drift.yml says what its roles would change, lets them change nothing, and ends with a status that says so.
+
+Its own plays and plugin run here, with stubs in place of the roles.
+"""
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs import CHECKOUT
+from tests.unit.roles.playing import play
+
+PLAYBOOKS = CHECKOUT / "playbooks"
+PLAYS = PLAYBOOKS / "comparison/plays.yml"
+CODE = runpy.run_path(str(PLAYBOOKS / "comparison/callback_plugins/drift.py"))
+# What site.yml does besides: it holds boards, restarts what runs on them in turn, and verifies them.
+ELSEWHERE = {"board_lease", "rolling_restart", "gpu_verify"}
+
+STUBS = {
+    "jetson_facts/tasks/main.yml": "- ansible.builtin.ping:\n",
+    "preflight/tasks/main.yml": """\
+- ansible.builtin.fail: {msg: "preflight found 1 problem\\nand more"}
+  when: inventory_hostname in broken
+""",
+    "nvidia_docker/tasks/runtime.yml": "- ansible.builtin.ping:\n",
+    "nvidia_docker/tasks/main.yml": """\
+- name: Ensure daemon.json
+  ansible.builtin.copy:
+    content: "{{ wanted }}\\n"
+    dest: "{{ there }}/{{ inventory_hostname }}.json"
+    mode: "0600"
+  notify: Restart Docker
+- name: Check what the role goes by
+  ansible.builtin.assert: {that: ansible_check_mode}
+""",
+    "nvidia_docker/handlers/main.yml": """\
+- name: Restart Docker
+  ansible.builtin.file: {path: "{{ there }}/restarted", state: touch, mode: "0600"}
+""",
+    "k3s/tasks/main.yml": """\
+- name: Ensure K3s' files
+  ansible.builtin.copy: {content: "{{ item }}\\n", dest: "{{ there }}/{{ item }}", mode: "0600"}
+  loop: [one, two]
+- name: Ensure the token
+  ansible.builtin.copy: {content: "{{ token }}\\n", dest: "{{ there }}/token", mode: "0600"}
+  no_log: true
+""",
+    "gpu_device_plugin/tasks/main.yml": """\
+- name: Ensure the DaemonSet
+  ansible.builtin.copy: {content: "{{ wanted }}\\n", dest: "{{ there }}/daemonset", mode: "0600"}
+  run_once: true
+""",
+}
+RIGHT = {
+    "a.json": "good",
+    "b.json": "good",
+    "one": "one",
+    "two": "two",
+    "token": "secret",
+    "daemonset": "good",
+}
+TASKS = {
+    "docker": "nvidia_docker : Ensure daemon.json",
+    "restart": "nvidia_docker : Restart Docker",
+    "files": "k3s : Ensure K3s' files",
+    "token": "k3s : Ensure the token",
+    "daemonset": "gpu_device_plugin : Ensure the DaemonSet",
+}
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """What the boards have: what the inventory says."""
+    directory = tmp_path / "there"
+    directory.mkdir()
+    for name, text in RIGHT.items():
+        (directory / name).write_text(f"{text}\n")
+        (directory / name).chmod(0o600)
+    return directory
+
+
+@pytest.fixture
+def drift(tmp_path: Path, there: Path) -> Run:
+    """Run drift.yml on two boards, which write into one directory."""
+    for path, text in STUBS.items():
+        file = tmp_path / "roles" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    shutil.copytree(PLAYBOOKS, tmp_path / "playbooks", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def run(*arguments: str, hosts: dict[str, Any] | None = None, **variables: Any) -> Any:
+        settings = {
+            "ansible_connection": "local",
+            "ansible_become": False,
+            "ansible_python_interpreter": sys.executable,
+            "broken": [],
+            "there": str(there),
+            "wanted": "good",
+            "token": "secret",
+            **variables,
+        }
+        inventory = {"k3s_cluster": {"hosts": hosts or {"a": None, "b": None}, "vars": settings}}
+        (tmp_path / "inventory.yml").write_text(yaml.safe_dump(inventory))
+        return play(
+            tmp_path / "inventory.yml",
+            tmp_path / "playbooks/drift.yml",
+            f"--extra-vars=drift_file={tmp_path}/drift.json",
+            *arguments,
+            ANSIBLE_ROLES_PATH=str(tmp_path / "roles"),
+        )
+
+    return run
+
+
+def found(directory: Path) -> dict[str, Any]:
+    """What the run has written."""
+    written: dict[str, Any] = json.loads((directory / "drift.json").read_text())
+    return written
+
+
+def contents(directory: Path) -> dict[str, str]:
+    """Every file's text."""
+    return {path.name: path.read_text().strip() for path in directory.iterdir()}
+
+
+def rows(told: str, board: str, text: str) -> list[str]:
+    """Lines of the table about a board that have this text."""
+    _, _, table = told.partition("WHAT DIFFERS")
+    return [line for line in table.splitlines() if line.startswith(f"{board} ") and text in line]
+
+
+def test_boards_that_are_as_the_inventory_says(drift: Run, there: Path, tmp_path: Path) -> None:
+    ran = drift()
+    assert ran.returncode == 0, ran.stdout
+    assert "Nothing differs. Boards compared: 2." in ran.stdout
+    assert found(tmp_path) == {"changes": [], "compared": ["a", "b"], "not_compared": {}}
+    assert contents(there) == RIGHT
+
+
+def test_what_differs_is_named_with_its_board_and_stays(drift: Run, there: Path, tmp_path: Path) -> None:
+    (there / "a.json").write_text("bad\n")
+    (there / "two").write_text("bad\n")
+    (there / "token").write_text("planted-old-token\n")
+    (there / "daemonset").write_text("bad\n")
+    before = contents(there)
+    ran = drift(token="planted-new-token")
+    assert ran.returncode == 1, ran.stdout
+    changes = [(change["board"], change["task"]) for change in found(tmp_path)["changes"]]
+    assert sorted(changes) == sorted(
+        [
+            ("a", TASKS["docker"]),
+            ("a", TASKS["restart"]),
+            ("(cluster)", TASKS["daemonset"]),
+            *((board, TASKS[task]) for board in "ab" for task in ("files", "token")),
+        ]
+    )
+    for board, task in changes:
+        assert rows(ran.stdout, board, task)
+    assert rows(ran.stdout, "a", f"{TASKS['docker']}: {there}/a.json")
+    assert "site.yml would change this" in ran.stdout
+    assert contents(there) == before
+    assert "planted" not in ran.stdout + json.dumps(found(tmp_path))
+
+
+def test_diff_of_a_changed_inventory_is_shown_and_written(drift: Run, tmp_path: Path) -> None:
+    ran = drift(wanted="better")
+    assert ran.returncode == 1, ran.stdout
+    assert "-good" in ran.stdout
+    assert "+better" in ran.stdout
+    (first, *_) = found(tmp_path)["changes"]
+    assert (first["diff"][0]["before"], first["diff"][0]["after"]) == ("good\n", "better\n")
+
+
+UNREACHED = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+
+
+@pytest.mark.parametrize(
+    ("board", "status", "reason"),
+    [
+        ({"broken": ["b"]}, 2, "preflight found 1 problem"),
+        ({"hosts": {"a": None, "b": UNREACHED}}, 4, "connect to host 127.0.0.1 port 1: Connection refused"),
+    ],
+)
+def test_board_that_cannot_be_compared_is_no_board_without_differences(
+    drift: Run, tmp_path: Path, board: dict[str, Any], status: int, reason: str
+) -> None:
+    ran = drift(wanted="better", **board)
+    assert ran.returncode == status, f"what is not known is worse than what differs\n{ran.stdout}"
+    (row,) = rows(ran.stdout, "b", "not compared: ")
+    assert reason in row
+    assert rows(ran.stdout, "a", TASKS["docker"])
+    assert found(tmp_path)["compared"] == ["a"]
+
+
+def test_without_its_plugin_nothing_is_compared(drift: Run, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "playbooks/comparison/callback_plugins")
+    ran = drift()
+    assert ran.returncode == 2, ran.stdout
+    assert "callback plugin of drift.yml was not loaded" in " ".join(ran.stdout.split())
+
+
+def test_file_that_cannot_be_written_is_an_error(drift: Run, tmp_path: Path) -> None:
+    ran = drift(f"--extra-vars=drift_file={tmp_path}/no/such/drift.json")
+    assert ran.returncode == 2, ran.stdout
+    assert "drift_file: " in ran.stdout
+
+
+def test_every_play_is_in_check_mode_and_shows_differences() -> None:
+    plays = yaml.safe_load(PLAYS.read_text())
+    assert {(one["check_mode"], one["diff"], tuple(one["tags"])) for one in plays} == {
+        (True, True, ("always",))
+    }
+
+
+def roles(value: Any) -> set[tuple[str, str]]:
+    """The roles that plays use, each with the file of its tasks."""
+    if isinstance(value, list):
+        return set().union(*map(roles, value))
+    if not isinstance(value, dict):
+        return set()
+    used = [
+        value[key] for key in ("ansible.builtin.import_role", "ansible.builtin.include_role") if key in value
+    ]
+    return {(one["name"], one.get("tasks_from", "main.yml")) for one in used} | roles([*value.values()])
+
+
+def test_what_is_compared_is_what_site_yml_changes() -> None:
+    site = roles(yaml.safe_load((PLAYBOOKS / "site.yml").read_text()))
+    assert {role for role in site if role[0] not in ELSEWHERE} == roles(yaml.safe_load(PLAYS.read_text()))
+
+
+def test_board_that_was_not_compared_is_not_said_to_be_right() -> None:
+    told = CODE["table"]([], {"b": "off"}, 1)
+    assert "b  not compared: off" in told
+    assert "Nothing differs" not in told
+
+
+@pytest.mark.parametrize(
+    ("result", "diffs"),
+    [
+        ({"changed": True}, []),
+        ({"changed": True, "diff": {"prepared": "x"}}, [{"prepared": "x"}]),
+        ({"changed": True, "diff": [{"before": "a"}, {"before": "b"}]}, [{"before": "a"}, {"before": "b"}]),
+        (
+            {
+                "changed": True,
+                "results": [
+                    {"changed": True, "diff": {"before": "a"}},
+                    {"changed": False, "diff": {"before": "b"}},
+                    "a package",
+                ],
+            },
+            [{"before": "a"}],
+        ),
+    ],
+)
+def test_diffs_of_a_result(result: dict[str, Any], diffs: list[dict[str, Any]]) -> None:
+    assert CODE["diffs"](result) == diffs
+
+
+@pytest.mark.parametrize(
+    ("diff", "place"),
+    [
+        ({"before_header": "/etc/a (mode 0o600)", "before": "x"}, "/etc/a (mode 0o600)"),
+        ({"before": {"path": "/etc/b"}, "after": {"path": "/etc/b"}}, "/etc/b"),
+        ({"before": "x"}, ""),
+        ({"prepared": "x"}, ""),
+    ],
+)
+def test_place_of_a_diff(diff: dict[str, Any], place: str) -> None:
+    assert CODE["place"](diff) == place
