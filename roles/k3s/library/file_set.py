@@ -28,6 +28,10 @@ options:
     type: list
     elements: dict
     required: true
+  due:
+    description: Is a restart due for another reason? Then the marker is made also where nothing differs.
+    type: bool
+    default: false
   hold:
     description: Leave them all alone. C(held) says whether one differs.
     type: bool
@@ -111,15 +115,18 @@ def main():
                 "mutually_exclusive": [("content", "link")],
                 "required_together": [("content", "mode")],
             },
+            "due": {"type": "bool", "default": False},
             "hold": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
     )
-    marker = module.params["marker"]
+    marker, due = module.params["marker"], module.params["due"]
     changes = [entry for entry in module.params["files"] if state(entry["path"]) != wanted_state(entry)]
     if module.params["hold"]:
-        module.exit_json(changed=False, held=bool(changes), paths=[], restart_due=os.path.exists(marker))
+        module.exit_json(
+            changed=False, held=bool(changes), paths=[], restart_due=due or os.path.exists(marker)
+        )
     diff = [
         {
             "before_header": "{} (mode {})".format(
@@ -131,7 +138,7 @@ def main():
         }
         for entry, before, after in ((entry, state(entry["path"]), wanted_state(entry)) for entry in changes)
     ]
-    if changes and not module.check_mode:
+    if (changes or due) and not module.check_mode:
         leave_marker(marker)
         for entry in changes:
             put(entry)
@@ -139,7 +146,7 @@ def main():
         changed=bool(changes),
         held=False,
         paths=[entry["path"] for entry in changes],
-        restart_due=bool(changes) or os.path.exists(marker),
+        restart_due=bool(changes) or due or os.path.exists(marker),
         diff=diff,
     )
 
