@@ -23,6 +23,7 @@ from ansible.module_utils.jetson_board import (
     read,
     swap,
 )
+from ansible.module_utils.jetson_certificates import certificate_facts
 from ansible.module_utils.jetson_kernel import cgroup_controllers, cgroup_version, kernel_features
 from ansible.module_utils.jetson_services import (
     arguments,
@@ -79,6 +80,7 @@ UNIT_PROPERTIES = (
     "ExecStart",
     "Environment",
     "EnvironmentFiles",
+    "ExecMainStartTimestampMonotonic",
 )
 
 
@@ -137,15 +139,18 @@ def docker_facts(commands, root, unit):
 
 
 def k3s_facts(commands, root, units):
-    """K3s: the version its link leads to, what it tells the kubelet, and the state of both units."""
+    """K3s: the version its link leads to, what it tells the kubelet, certificates, and both units."""
     server = unit_state(units.get("k3s.service", {}))
     agent = unit_state(units.get("k3s-agent.service", {}))
+    settings = k3s_settings(root, server["command"] or agent["command"])
+    unit = units.get("k3s.service" if server["installed"] else "k3s-agent.service", {})
     return {
         "version": parse_version(r"k3s version (v\S+)", commands.output("k3s", "--version")),
         "kubectl": commands.path("kubectl"),
         "kubelet_arguments": kubelet_arguments(root),
         "registries": registries(root),
-        "settings": k3s_settings(root, server["command"] or agent["command"]),
+        "settings": settings,
+        "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),
         "server": server,
         "agent": agent,
     }

@@ -47,7 +47,7 @@ PACKAGES = (
 # Where K3s reads its configuration, in this order, and those of the kubelet's arguments that matter here.
 K3S_CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.yaml")
 KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1")
-SETTINGS = ("flannel-backend", "node-ip")
+SETTINGS = ("data-dir", "flannel-backend", "node-ip")
 
 # How role k3s begins a registries.yaml (its __k3s_registries_header).
 REGISTRIES, OWN = "etc/rancher/k3s/registries.yaml", "# Written by Ansible (role k3s)"

@@ -33,6 +33,10 @@ options:
     description: Contents by path, in no message and no log. Ansible logs what stands inside of C(files).
     type: dict
     default: {}
+  due:
+    description: Is a restart due for another reason? Then the marker is made also where nothing differs.
+    type: bool
+    default: false
   hold:
     description: Leave them all alone. C(held) says whether one differs.
     type: bool
@@ -146,21 +150,24 @@ def main():
                 "required_by": {"content": ["mode"], "secret": ["mode"]},
             },
             "secrets": {"type": "dict", "default": {}, "no_log": True},
+            "due": {"type": "bool", "default": False},
             "hold": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
     )
-    marker, secrets = module.params["marker"], module.params["secrets"]
+    marker, due, secrets = module.params["marker"], module.params["due"], module.params["secrets"]
     files = [
         dict(entry, text=secrets[entry["path"]] if entry["secret"] else entry["content"])
         for entry in module.params["files"]
     ]
     changes = [entry for entry in files if state(entry["path"]) != wanted_state(entry)]
     if module.params["hold"]:
-        module.exit_json(changed=False, held=bool(changes), paths=[], restart_due=os.path.exists(marker))
+        module.exit_json(
+            changed=False, held=bool(changes), paths=[], restart_due=due or os.path.exists(marker)
+        )
     diff = [difference(entry) for entry in changes]
-    if changes and not module.check_mode:
+    if (changes or due) and not module.check_mode:
         leave_marker(marker)
         for entry in changes:
             put(entry)
@@ -168,7 +175,7 @@ def main():
         changed=bool(changes),
         held=False,
         paths=[entry["path"] for entry in changes],
-        restart_due=bool(changes) or os.path.exists(marker),
+        restart_due=bool(changes) or due or os.path.exists(marker),
         diff=diff,
     )
 

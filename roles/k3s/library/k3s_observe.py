@@ -1,10 +1,13 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes, the pods that ask for extended resources, and what one pod on each node says. Changes nothing.
+"""Nodes, the pods that ask for extended resources, what one pod on each node says, and tokens that end.
+
+Changes nothing.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+import base64
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +55,13 @@ pods:
   returned: success
   type: list
   elements: dict
+tokens:
+  description:
+    Of each token that K3s has made (C(k3s token create)) id and description, and C(ends) as RFC 3339 has it.
+    The latter is empty where it does not end.
+  returned: success
+  type: list
+  elements: dict
 answers:
   description: By node C(stdout), or C(problem) where there is none.
   returned: success
@@ -62,6 +72,8 @@ NAMESPACE = "kube-system"
 # apimachinery, pkg/api/resource: of an extended resource it is a whole number.
 QUANTITY = re.compile("([0-9]+)(?:([kKMGTPE])(i?)|e([0-9]+))?$")
 DEFAULT_SCHEDULER = "default-scheduler"
+# Kubernetes' cluster-bootstrap/token/api.
+TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type, no token
 # Answers awaited at the same time; each is a kubectl of about 40 MB on the server.
 AT_ONCE = 8
 
@@ -153,6 +165,16 @@ def pod_facts(pod):
     }
 
 
+def token_facts(secret):
+    """What is told about a token: not what lets anybody in."""
+    data = {key: base64.b64decode(text or "").decode() for key, text in (secret.get("data") or {}).items()}
+    return {
+        "id": data.get("token-id", ""),
+        "ends": data.get("expiration", ""),
+        "description": data.get("description", ""),
+    }
+
+
 def speakers(pods):
     """By node the name of a pod that runs and is not about to end."""
     return {
@@ -196,6 +218,7 @@ def main():
             speakers(listed("pods", "--namespace=" + NAMESPACE, "--selector=" + selector))
             for selector in module.params["selectors"]
         ]
+        tokens = listed("secrets", "--namespace=" + NAMESPACE, "--field-selector=type=" + TOKEN_TYPE)
     except (KubectlError, OSError) as error:
         module.fail_json(msg=str(error))
     nodes = [node_facts(item) for item in items if item["kind"] == "Node"]
@@ -213,7 +236,11 @@ def main():
         }
         answers = {name: future.result() for name, future in asking.items()}
     module.exit_json(
-        changed=False, nodes=nodes, pods=[pod for pod in pods if pod["requests"]], answers=answers
+        changed=False,
+        nodes=nodes,
+        pods=[pod for pod in pods if pod["requests"]],
+        tokens=[token_facts(secret) for secret in tokens],
+        answers=answers,
     )
 
 

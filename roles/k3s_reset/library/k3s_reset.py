@@ -61,6 +61,7 @@ FILES = (
     "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml",
     "/etc/rancher/k3s/jetson-k3s.token",
     "/etc/rancher/k3s/jetson-k3s.agent-token",
+    "/etc/rancher/k3s/jetson-k3s.old-token*",
     "/run/jetson-k3s/k3s*.restart",
     "/usr/local/bin/k3s",
     "/usr/local/bin/k3s-v*",

@@ -2,11 +2,13 @@
 """Certificate authorities and certificates, made with the openssl command: Python's library makes none.
 
 A certificate is stamped with what it was issued for. The stamp is written last, so a file that a kill left
-half made is made anew, and a certificate is kept over restarts for as long as it says what is wanted.
+half made is made anew, and a certificate is kept over restarts for as long as it says what is wanted and does
+not end soon.
 """
 
 import ipaddress
 import json
+import os
 import secrets
 import subprocess
 import tempfile
@@ -16,8 +18,12 @@ from pathlib import Path
 from . import files
 from .errors import StandinError
 
-# Virtual boards do not live for years: nothing has to be renewed.
-DAYS = "3650"
+# As in K3s: an authority is valid for ten years, what it signs for one, or for as many days as this says
+# (rancher/dynamiclistener, cert/cert.go).
+AUTHORITY_DAYS = "3650"
+DAYS, DAYS_VARIABLE = 365, "CATTLE_NEW_SIGNED_CERT_EXPIRATION_DAYS"
+# At its start K3s renews what ends within so many days (pkg/daemons/config/types.go, until May 2025).
+RENEWED_WITHIN_SECONDS = 90 * 86400
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
@@ -82,7 +88,7 @@ def authority(directory: Path, name: str) -> Pair:
         with tempfile.TemporaryDirectory() as scratch:
             key, cert = Path(scratch, "key"), Path(scratch, "crt")
             openssl(
-                "req", "-x509", *NEW_KEY, "-keyout", key, "-out", cert, "-days", DAYS,
+                "req", "-x509", *NEW_KEY, "-keyout", key, "-out", cert, "-days", AUTHORITY_DAYS,
                 "-subj", f"/CN=k3s-{name}",
                 "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
             )  # fmt: skip
@@ -92,6 +98,20 @@ def authority(directory: Path, name: str) -> Pair:
     return pair
 
 
+def valid_days() -> int:
+    """Return for how many days a new certificate is valid; a value that is no number is passed over."""
+    try:
+        return int(os.environ.get(DAYS_VARIABLE, ""))
+    except ValueError:
+        return DAYS
+
+
+def ends_soon(cert: Path) -> bool:
+    """Say whether K3s would renew a certificate at its start."""
+    ends = ("openssl", "x509", "-noout", "-checkend", str(RENEWED_WITHIN_SECONDS), "-in", str(cert))
+    return subprocess.run(ends, capture_output=True, check=False).returncode != 0
+
+
 def issue(ca: Pair, subject: Subject) -> tuple[bytes, bytes]:
     """Return a fresh certificate and its private key, both PEM."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -99,18 +119,18 @@ def issue(ca: Pair, subject: Subject) -> tuple[bytes, bytes]:
         extensions.write_text(subject.extensions)
         openssl("req", "-new", *NEW_KEY, "-keyout", key, "-out", request, "-subj", subject.text)
         cert = openssl(
-            "x509", "-req", "-in", request, "-CA", ca.cert, "-CAkey", ca.key, "-days", DAYS,
+            "x509", "-req", "-in", request, "-CA", ca.cert, "-CAkey", ca.key, "-days", str(valid_days()),
             "-set_serial", f"0x{secrets.token_hex(16)}", "-extfile", extensions,
         )  # fmt: skip
         return cert, key.read_bytes()
 
 
 def certificate(directory: Path, name: str, ca: Pair, subject: Subject) -> Pair:
-    """Return the certificate `name`, issued when absent or when it was issued for something else."""
+    """Return the certificate `name`, issued when absent, for something else before, or when it ends soon."""
     pair = Pair(directory / f"{name}.crt", directory / f"{name}.key")
     stamp = directory / f"{name}.json"
     wanted = json.dumps([subject.text, subject.extensions, ca.cert.read_text()])
-    if not (stamp.is_file() and stamp.read_text() == wanted):
+    if not (stamp.is_file() and stamp.read_text() == wanted) or ends_soon(pair.cert):
         stamp.unlink(missing_ok=True)
         cert, key = issue(ca, subject)
         files.write(pair.key, key)

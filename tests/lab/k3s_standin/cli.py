@@ -12,6 +12,7 @@ k3s (stand-in for tests, not K3s): a small Kubernetes
 
 usage: k3s server [flags]     run the control plane and a node
        k3s agent [flags]      join a node to a server
+       k3s token rotate ...   have the server take another token
        k3s kubectl ...        run kubectl
        k3s etcd-snapshot save write a snapshot of etcd (where etcd keeps the objects)
        k3s ctr ...            run containerd's client (where containerd runs the pods)
@@ -50,6 +51,10 @@ def run(arguments: Sequence[str]) -> int:
 
             sys.stdout.write(f"Snapshot {save_snapshot(flags)} saved.\n")
             return 0
+        case ["token", "rotate", *flags]:
+            from .rotation import rotate  # noqa: PLC0415
+
+            return rotate(flags)
         case ["--version" | "-v"]:
             from .payload import version_text  # noqa: PLC0415
 

@@ -97,7 +97,7 @@ def establish(config: Config, node_ip: str) -> Identity:
 def settle_passwords(config: Config, token_file: Path) -> dict[str, str]:
     """Return the passwords of the users `server` and `node`.
 
-    The server's is the configured token's, or a random one, and stays for the cluster's life: K3s encrypts
+    The server's is the configured token's, or a random one, and stays until `k3s token rotate`: K3s encrypts
     its data by it. The node's is the agent token's, the server's without one.
     """
     wanted = tokens.parse(config.token).password if config.token else ""
@@ -191,7 +191,8 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     api = Api(API_URL, identity.server_ca.cert, identity.admin)
     await until(api.ready)
     log.info("Kube API server is now running")
-    cluster = supervisor.Cluster(identity.server_ca, identity.client_ca, identity.passwords, api)
+    token_file = config.data_dir / "server" / "token"
+    cluster = supervisor.Cluster(identity.server_ca, identity.client_ca, identity.passwords, api, token_file)
     supervisor.serve(cluster, identity.serving)
     own_url = f"https://127.0.0.1:{SUPERVISOR_PORT}"
     own_token = tokens.parse((config.data_dir / "server" / "agent-token").read_text())

@@ -7,16 +7,18 @@ out with its certificate, over TLS, to a node that knew the token.
 
 import base64
 import binascii
+import json
 import logging
 import re
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
-from . import certs, tokens
+from . import certs, files, tokens
 from .api import Api, ApiError
 from .errors import StandinError
 from .network import SUPERVISOR_PORT
@@ -49,9 +51,10 @@ class Cluster:
     client_ca: certs.Pair
     passwords: Mapping[str, str]  # user (`server` or `node`) to password
     api: Api
+    token_file: Path
 
-    def authenticate(self, authorization: str) -> None:
-        """Refuse a request whose Authorization header has not a known user and the token's password."""
+    def authenticate(self, authorization: str) -> str:
+        """Return who asks: refused is whose Authorization header has not a known user and his password."""
         scheme, _, encoded = authorization.partition(" ")
         try:
             user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
@@ -60,6 +63,24 @@ class Cluster:
         wanted = self.passwords.get(user)
         if scheme != "Basic" or wanted is None or not tokens.same(password, wanted):
             raise Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
+        return user
+
+    def put(self, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        """Do what is asked at a path. Raises Refused.
+
+        The server's token can be changed (K3s pkg/server/handlers/token.go). Where no new one is given, it is
+        made here. The file has it at once, but who joins is asked for the old one until the next start.
+        """
+        if path != "/v1-k3s/token":
+            raise Refused(HTTPStatus.NOT_FOUND, "not found")
+        if self.authenticate(headers.get("authorization", "")) != "server":
+            raise Refused(HTTPStatus.FORBIDDEN, "Forbidden")
+        try:
+            password = str(json.loads(body)["newToken"]) or tokens.new_password()
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"not a token request: {error}") from error
+        files.write(self.token_file, tokens.full(self.server_ca.cert.read_bytes(), "server", password))
+        return b""
 
     def admit(self, node: str, password: str) -> None:
         """Refuse a node whose name belongs to another host, or that comes before the API server is ready.
@@ -129,11 +150,16 @@ def serve(cluster: Cluster, certificate: certs.Pair, address: str = "", port: in
         timeout = TIMEOUT_SECONDS
 
         def do_GET(self) -> None:
+            self.reply(lambda headers: cluster.answer(self.path, headers))
+
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.reply(lambda headers: cluster.put(self.path, headers, body))
+
+        def reply(self, answer: Callable[[Mapping[str, str]], bytes]) -> None:
             status = HTTPStatus.OK
             try:
-                content = cluster.answer(
-                    self.path, {name.lower(): value for name, value in self.headers.items()}
-                )
+                content = answer({name.lower(): value for name, value in self.headers.items()})
             except Refused as refusal:
                 status, content = refusal.status, f"{refusal}\n".encode()
             self.send_response(status)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.k3s_standin import certs, membership, supervisor, tokens
+from tests.lab.k3s_standin import certs, membership, rotation, supervisor, tokens
 from tests.lab.k3s_standin.api import Api, ApiError
 from tests.lab.k3s_standin.errors import StandinError
 
@@ -70,7 +70,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     client_ca = certs.authority(tmp_path, "client-ca")
     serving = certs.certificate(tmp_path, "serving", server_ca, certs.Subject("k3s", hosts=("127.0.0.1",)))
     api = FakeApi()
-    cluster = supervisor.Cluster(server_ca, client_ca, {"server": "admin", "node": "secret"}, api)
+    passwords = {"server": "admin", "node": "secret"}
+    cluster = supervisor.Cluster(server_ca, client_ca, passwords, api, tmp_path / "server" / "token")
     return Server(tmp_path, cluster, api, supervisor.serve(cluster, serving, "127.0.0.1", 0))
 
 
@@ -189,3 +190,46 @@ def test_certificates_are_kept_until_something_else_is_wanted(tmp_path: Path) ->
     assert certs.authority(tmp_path, "ca") == ca
     assert first == again
     assert first != other
+
+
+def test_certificate_that_ends_soon_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(days: str) -> bytes:
+        monkeypatch.setenv(certs.DAYS_VARIABLE, days)
+        return certs.certificate(
+            tmp_path, "leaf", certs.authority(tmp_path, "ca"), certs.Subject("a")
+        ).cert.read_bytes()
+
+    short = made("89")
+    assert certs.ends_soon(tmp_path / "leaf.crt")
+    long = made("")
+    assert long != short
+    assert made("30") == long, "one that is good for long is kept"
+
+
+def rotate(server: Server, *arguments: str) -> str:
+    """Change the token as on the server, and return the file's."""
+    data_dir = server.directory
+    rotation.rotate(["--server", server.url, "--data-dir", str(data_dir), *arguments])
+    return tokens.parse((data_dir / "server" / "token").read_text()).password
+
+
+def test_server_token_is_changed_for_the_next_start(server: Server) -> None:
+    old = tokens.full(server.ca_pem, "server", "admin")
+    server.cluster.token_file.parent.mkdir()
+    server.cluster.token_file.write_text(old)
+    assert rotate(server, "--new-token=fresh") == "fresh"
+    assert server.cluster.token_file.stat().st_mode & 0o777 == 0o600
+    # Until then the old one is the one that is taken.
+    with pytest.raises(StandinError, match="401"):
+        rotate(server)
+    made = rotate(server, "--token", old)
+    assert made not in ("admin", "fresh")
+    assert len(made) == 32
+
+
+def test_token_is_not_changed_by_who_may_only_join(server: Server) -> None:
+    headers = {"authorization": tokens.basic_auth("node", "secret")}
+    with pytest.raises(supervisor.Refused) as refused:
+        server.cluster.put("/v1-k3s/token", headers, b'{"newToken": "mine"}')
+    assert refused.value.status == 403
+    assert not server.cluster.token_file.exists()

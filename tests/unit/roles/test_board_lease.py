@@ -249,7 +249,15 @@ def test_failed_run_gives_its_boards_back(fleet: Fleet, fails: list[str]) -> Non
     assert fleet.held == []
 
 
-CHANGING = ("site.yml", "upgrade.yml", "reset.yml", "forget.yml", "jtop.yml", "power_mode.yml")
+CHANGING = (
+    "site.yml",
+    "upgrade.yml",
+    "reset.yml",
+    "forget.yml",
+    "jtop.yml",
+    "power_mode.yml",
+    "rotate_token.yml",
+)
 
 
 @pytest.mark.parametrize("playbook", CHANGING)

@@ -402,13 +402,19 @@ def test_what_the_owner_tells_the_kubelet_about_cgroups(
 
 
 def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(services: ModuleType, tmp_path: Path) -> None:
-    assert services.k3s_settings(str(tmp_path), None) == {"flannel-backend": None, "node-ip": None}
+    assert services.k3s_settings(str(tmp_path), None) == dict.fromkeys(
+        ("data-dir", "flannel-backend", "node-ip")
+    )
     (tmp_path / "etc/rancher/k3s/config.yaml.d").mkdir(parents=True)
     (tmp_path / "etc/rancher/k3s/config.yaml").write_text(
         "# node-ip: 1.1.1.1\nflannel-backend: vxlan\nnode-ip: '10.0.0.1'\n"
     )
     (tmp_path / "etc/rancher/k3s/config.yaml.d/60-site.yaml").write_text("flannel-backend: host-gw # LAN\n")
     settings = services.k3s_settings(str(tmp_path), "/usr/local/bin/k3s server")
-    assert settings == {"flannel-backend": "host-gw", "node-ip": "10.0.0.1"}
+    assert settings == {"data-dir": None, "flannel-backend": "host-gw", "node-ip": "10.0.0.1"}
     command = "/usr/local/bin/k3s server --node-ip 10.0.0.9 --flannel-backend=none"
-    assert services.k3s_settings(str(tmp_path), command) == {"flannel-backend": "none", "node-ip": "10.0.0.9"}
+    assert services.k3s_settings(str(tmp_path), command) == {
+        "data-dir": None,
+        "flannel-backend": "none",
+        "node-ip": "10.0.0.9",
+    }

@@ -52,11 +52,13 @@ def most_at_once(directory: Path, *, active: bool, patience_seconds: float) -> i
     systemctl.write_text(SYSTEMCTL.format(python=sys.executable, **settings))
     systemctl.chmod(0o755)
     unit = {"installed": True, "active": active, "enabled": True, "command": None}
+    certificates: dict[str, Any] = {"files": [], "started": None, "valid_days": 365}
     variables: dict[str, Any] = {
         "ansible_connection": "local",
         "ansible_python_interpreter": sys.executable,
-        "facts": {"k3s": {"server": unit, "agent": unit}},
+        "facts": {"k3s": {"server": unit, "agent": unit, "version": None, "certificates": certificates}},
         "__k3s_configured": {"restart_due": active},
+        "k3s_server_host": "jetson-0",
         "__k3s_marker": str(directory / "marker"),
     }
     boards = {f"jetson-{number}": None for number in range(BOARDS)}

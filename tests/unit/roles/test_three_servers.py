@@ -33,11 +33,19 @@ PLAYBOOK = """\
       vars: {paths: "{{ __k3s_configured.paths }}", changes: "{{ __k3s_configured.diff }}"}
       check_mode: false
 """
+CERTIFICATES: dict[str, Any] = {"files": [], "started": None, "valid_days": 365}
 UNIT = {"installed": False, "active": False, "enabled": False, "command": None}
 FACTS = {
     "hostname": "{{ inventory_hostname }}",
     "arch": "aarch64",
-    "k3s": {"server": UNIT, "agent": UNIT, "kubectl": None, "registries": None},
+    "k3s": {
+        "server": UNIT,
+        "agent": UNIT,
+        "kubectl": None,
+        "version": None,
+        "registries": None,
+        "certificates": CERTIFICATES,
+    },
 }
 BUNDLE = {"k3s_version": "v1.33.5+k3s1", "pause_image": "rancher/mirrored-pause:3.6"}
 

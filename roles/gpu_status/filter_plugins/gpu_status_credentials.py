@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When certificates of K3s and its tokens end: from boards' facts and what was observed to a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from itertools import groupby
+from typing import Any
+
+COLUMNS = ("BOARD", "ENDS", "DAYS", "CERTIFICATES OF K3S")
+DAY_SECONDS = 86400
+# Every K3s renews a certificate when it starts within so many days of its end.
+SOON_DAYS = 90
+NOT_KNOWN = "not known: the board did not answer, or was not asked"
+NO_K3S = "K3s has no certificates there"
+# What is to be done about one that ends soon, by its kind.
+REMEDIES = {
+    "leaf": "ends soon: K3s renews it when it starts. Run playbooks/site.yml, which sees to that in its turn",
+    "listener": "ends soon: K3s renews it while it runs. Its journal says why it has not",
+    "ca": "ends soon: K3s does not renew a CA by itself. See https://docs.k3s.io/cli/certificate",
+}
+
+
+def credentials(
+    observed: dict[str, Any], boards: list[str], facts: dict[str, dict[str, Any]], now: float
+) -> dict[str, Any]:
+    """When certificates and tokens end, the soonest first.
+
+    `boards` are the names of all, `facts` those of boards that have answered, `now` in seconds since 1970.
+    """
+    return {
+        "boards": _sorted(_board(board, facts.get(board), now) for board in boards),
+        "tokens": _sorted(_token(token, now) for token in observed["tokens"]),
+    }
+
+
+def _sorted(items: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(items, key=lambda one: (one["ends"] is None, one["ends"], one["name"]))
+
+
+def _board(name: str, facts: dict[str, Any] | None, now: float) -> dict[str, Any]:
+    certificates = [
+        {key: one[key] for key in ("name", "path", "kind")} | _end(one["ends"], now)
+        for one in (facts["k3s"]["certificates"]["files"] if facts else [])
+    ]
+    certificates.sort(key=lambda one: (one["ends"], one["path"]))
+    return {
+        "name": name,
+        "problem": None if certificates else NO_K3S if facts else NOT_KNOWN,
+        "ends": certificates[0]["ends"] if certificates else None,
+        "certificates": certificates,
+    }
+
+
+def _token(token: dict[str, Any], now: float) -> dict[str, Any]:
+    # Python before 3.11 does not read the Z of RFC 3339.
+    text = re.sub("Z$", "+00:00", token["ends"])
+    end = datetime.fromisoformat(text).timestamp() if text else None
+    return {"name": token["id"], "description": token["description"]} | _end(end, now)
+
+
+def _end(seconds: float | None, now: float) -> dict[str, Any]:
+    """When, as RFC 3339 has it, and the whole days until then: negative when it is over."""
+    if seconds is None:
+        return {"ends": None, "days": None}
+    when = datetime.fromtimestamp(seconds, timezone.utc)
+    return {"ends": when.strftime("%Y-%m-%dT%H:%M:%SZ"), "days": int((seconds - now) // DAY_SECONDS)}
+
+
+def table(found: dict[str, Any]) -> str:
+    """That for people: a line for the certificates of a board that end on the same day, and one per token."""
+    rows = [
+        (board["name"], day, list(certificates))
+        for board in found["boards"]
+        for day, certificates in groupby(board["certificates"], key=lambda one: str(one["ends"])[:10])
+    ]
+    rows.sort(key=lambda row: (row[1], row[0]))
+    head, *lines = _aligned([COLUMNS, *(_row(*row) for row in rows)])
+    text = [head]
+    for line, (_, _, certificates) in zip(lines, rows, strict=True):
+        text.append(line)
+        soon = {one["kind"] for one in certificates if one["days"] < SOON_DAYS}
+        text += [f"  {remedy}" for kind, remedy in REMEDIES.items() if kind in soon]
+    text += [f"{board['name']}  {board['problem']}" for board in found["boards"] if board["problem"]]
+    return "\n".join([*text, *map(_token_line, found["tokens"])])
+
+
+def _row(board: str, day: str, certificates: list[dict[str, Any]]) -> tuple[str, ...]:
+    # An agent has copies of the CAs that its server has, too.
+    names = sorted({one["name"] for one in certificates})
+    return (board, day, str(certificates[0]["days"]), ", ".join(names))
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _token_line(token: dict[str, Any]) -> str:
+    about = f" ({token['description']})" if token["description"] else ""
+    if token["ends"] is None:
+        return f"token {token['name']}{about} does not end"
+    return f"token {token['name']}{about} {'ended' if token['days'] < 0 else 'ends'} {token['ends']}"
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filters, prefixed by the role's name."""
+        return {"gpu_status_credentials": credentials, "gpu_status_credentials_table": table}

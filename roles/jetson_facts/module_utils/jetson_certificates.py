@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""K3s' certificates on a board: which there are, when they end, and since when K3s uses them.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import base64
+import glob
+import json
+import os
+import ssl
+import tempfile
+import time
+
+DATA_DIRECTORY = "/var/lib/rancher/k3s"
+# What K3s renews when it starts (its pkg/util/services). Other names may be left from older releases.
+RENEWED = {
+    "server/tls": (
+        "client-admin",
+        "client-auth-proxy",
+        "client-controller",
+        "client-k3s-cloud-controller",
+        "client-k3s-controller",
+        "client-kube-apiserver",
+        "client-kube-proxy",
+        "client-scheduler",
+        "client-supervisor",
+        "serving-kube-apiserver",
+    ),
+    "server/tls/etcd": ("client", "peer-server-client", "server-client"),
+    "agent": ("client-k3s-controller", "client-kube-proxy", "client-kubelet", "serving-kubelet"),
+}
+# What port 6443 shows. K3s keeps it as a Secret's JSON and renews it while it runs (dynamiclistener).
+LISTENER = "server/tls/dynamic-cert.json"
+# Days that a new one is valid for, and the variable that says otherwise (dynamiclistener, cert/cert.go).
+VALID_DAYS = 365
+VALID_DAYS_VARIABLE = "CATTLE_NEW_SIGNED_CERT_EXPIRATION_DAYS"
+
+
+def end(path):
+    """When the first certificate of a PEM file ends, in seconds since 1970; None if there is none."""
+    try:
+        found = ssl._ssl._test_decode_cert(path)  # Python has no other name for that
+    except (OSError, ValueError):  # ssl.SSLError is an OSError
+        return None
+    return ssl.cert_time_to_seconds(found["notAfter"])
+
+
+def listener_end(path):
+    """The same for the certificate of port 6443."""
+    try:
+        with open(path) as stream:
+            pem = base64.b64decode(json.load(stream)["data"]["tls.crt"])
+    except (IOError, ValueError, KeyError, TypeError):
+        return None
+    with tempfile.NamedTemporaryFile() as copy:
+        copy.write(pem)
+        copy.flush()
+        return end(copy.name)
+
+
+def entry(path, kind, ends):
+    """One certificate, as facts have it."""
+    name = os.path.basename(path).rsplit(".", 1)[0]
+    if os.path.basename(os.path.dirname(path)) == "etcd":
+        name = "etcd-" + name
+    return {"name": name, "path": path, "kind": kind, "ends": ends, "written": os.stat(path).st_mtime}
+
+
+def files(directory, is_server):
+    """All certificates below K3s' data directory, the soonest end first."""
+    found = []
+    for place, names in RENEWED.items():
+        if place.startswith("server") and not is_server:
+            continue
+        paths = [(os.path.join(directory, place, name + ".crt"), "leaf") for name in names]
+        paths += [(path, "ca") for path in glob.glob(os.path.join(directory, place, "*-ca.crt"))]
+        found += [(path, kind, end(path)) for path, kind in paths]
+    if is_server:
+        path = os.path.join(directory, LISTENER)
+        found.append((path, "listener", listener_end(path)))
+    known = [entry(path, kind, ends) for path, kind, ends in found if ends is not None]
+    return sorted(known, key=lambda one: (one["ends"], one["path"]))
+
+
+def valid_days(variables):
+    """For how many days K3s' next start makes a certificate, by the variables of its unit."""
+    try:
+        return int(variables.get(VALID_DAYS_VARIABLE, ""))
+    except ValueError:
+        return VALID_DAYS
+
+
+def started(properties):
+    """When a unit's process has started, in seconds since 1970; None if it does not run."""
+    microseconds = int(properties.get("ExecMainStartTimestampMonotonic") or 0)
+    if properties.get("ActiveState") != "active" or not microseconds:
+        return None
+    # The board's clock may have been set since; the monotonic one counts on.
+    return time.time() - (time.monotonic() - microseconds / 1e6)
+
+
+def certificate_facts(root, settings, unit, variables, is_server):
+    """What the roles ask about certificates: of K3s with these settings, unit and its variables."""
+    directory = settings.get("data-dir") or DATA_DIRECTORY
+    return {
+        "files": files(os.path.join(root, directory.lstrip("/")), is_server),
+        "started": started(unit),
+        "valid_days": valid_days(variables),
+    }

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of K3s' certificates a restart would renew: pure functions behind the k3s role."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import Any
+
+DAY_SECONDS = 86400
+# When it starts, K3s renews what ends within so many days (its pkg/daemons/config/types.go).
+WINDOW_DAYS = 90
+WIDER_WINDOW_DAYS = 120
+# The first patch of each minor version with the wider window (May 2025). Newer minor versions have it, too.
+WIDER_SINCE = {(1, 30): 13, (1, 31): 9, (1, 32): 5, (1, 33): 1}
+
+Certificate = dict[str, Any]
+
+
+def window_days(version: str | None) -> int:
+    """How many days before its end this K3s renews a certificate when it starts."""
+    match = re.match(r"v(\d+)\.(\d+)\.(\d+)", version or "")
+    if match is None:
+        return WINDOW_DAYS
+    major, minor, patch = map(int, match.groups())
+    wider = (major, minor) > max(WIDER_SINCE) or patch >= WIDER_SINCE.get((major, minor), patch + 1)
+    return WIDER_WINDOW_DAYS if wider else WINDOW_DAYS
+
+
+def expiring(k3s: dict[str, Any], valid_days: int, now: float) -> list[Certificate]:
+    """The certificates of a K3s that runs which it would renew if it started now.
+
+    `k3s` are the board's facts, `valid_days` for how long a new certificate is valid, `now` in seconds since
+    1970. Not among them is one for which a start would be in vain. It would not, if a new certificate had at
+    least twice as long to go, and if K3s had not left this one as it is when it started last.
+    """
+    certificates = k3s["certificates"]
+    started, window = certificates["started"], window_days(k3s["version"]) * DAY_SECONDS
+    return [
+        one
+        for one in certificates["files"]
+        if started is not None
+        and one["kind"] == "leaf"
+        and one["ends"] - now < min(window, valid_days * DAY_SECONDS / 2)
+        and not (one["written"] < started and started > one["ends"] - window)
+    ]
+
+
+def not_renewed(before: list[Certificate], after: list[Certificate]) -> list[Certificate]:
+    """Those of a list that are still there with the same end."""
+    there = {(one["path"], one["ends"]) for one in after}
+    return [one for one in before if (one["path"], one["ends"]) in there]
+
+
+def told(certificates: list[Certificate]) -> str:
+    """Certificates for people."""
+    days = [datetime.fromtimestamp(one["ends"], timezone.utc).strftime("%Y-%m-%d") for one in certificates]
+    return ", ".join(f"{one['name']} (ends {day})" for one, day in zip(certificates, days, strict=True))
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filters, all prefixed by the role's name."""
+        return {
+            "k3s_certificates_told": told,
+            "k3s_expiring": expiring,
+            "k3s_not_renewed": not_renewed,
+        }

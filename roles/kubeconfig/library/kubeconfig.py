@@ -1,0 +1,354 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""A kubeconfig with a client certificate: ask for one where it is needed, try it, and put it into its place.
+
+Runs on the controller.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.module_utils.atomic_files import replace_file
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: kubeconfig
+short_description: A kubeconfig with a client certificate whose key was made here
+description:
+  - With C(requested) it looks at the file and, where a new certificate is needed, makes a key and a request.
+  - With C(present) it asks the API server, by the certificate, what the user may do. Only then is the file
+    put into its place. An old one stays until then.
+  - A file that this module has not written is refused.
+author: The jetson-k3s authors
+options:
+  path:
+    description: The kubeconfig.
+    type: path
+    required: true
+  state:
+    description: See above.
+    type: str
+    choices: [requested, present]
+    required: true
+  user:
+    description: The user, who becomes the certificate's common name.
+    type: str
+    required: true
+  cluster:
+    description: What the kubeconfig calls the cluster and its context.
+    type: str
+    required: true
+  server:
+    description: URL of the API server.
+    type: str
+    required: true
+  ca:
+    description: Its CA (PEM).
+    type: str
+    required: true
+  rules:
+    description: What the user must be allowed.
+    type: list
+    elements: dict
+    required: true
+  scratch:
+    description: Directory that only its owner reads, for the key until it is in its place.
+    type: path
+  certificate:
+    description: The certificate for the request (PEM). Without it the file is only tried.
+    type: str
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+path:
+  description: The file with its whole path.
+  returned: success
+  type: str
+request:
+  description: Certificate request (PEM), empty where none is needed, and in check mode.
+  returned: with state requested
+  type: str
+why:
+  description: Why a new certificate is needed, empty where none is.
+  returned: with state requested
+  type: str
+ends:
+  description: When the certificate ends, in seconds since 1970.
+  returned: with state present
+  type: float
+"""
+
+HEADER = "# Written by Ansible (role kubeconfig). It is renewed as long as this line stands.\n"
+# An elliptic curve that every OpenSSL and Go have; the key takes no time to make.
+NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+KEY = "user.key"
+# A certificate that has lived for half of its time is renewed.
+RENEWED_AFTER = 0.5
+REQUEST_SECONDS = 10
+# The API server's own view of bindings follows their change within moments.
+BINDING_SECONDS = 15
+POLL_SECONDS = 0.5
+REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+UNAUTHORIZED = 401
+
+
+class KubeconfigError(Exception):
+    """No kubeconfig can be had so; the text says why and what to do."""
+
+
+def openssl(*arguments: str | Path, stdin: str = "") -> str:
+    """Output of openssl. KubeconfigError when it is not there or fails."""
+    try:
+        done = subprocess.run(
+            ["openssl", *map(str, arguments)], input=stdin, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise KubeconfigError("this computer has no openssl command: install its package") from error
+    if done.returncode != 0:
+        raise KubeconfigError(f"openssl {arguments[0]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def lifetime(certificate: str) -> tuple[float, float]:
+    """From when to when a certificate (PEM) is valid, in seconds since 1970."""
+    dates = dict(
+        line.split("=", 1)
+        for line in openssl("x509", "-noout", "-startdate", "-enddate", stdin=certificate).splitlines()
+    )
+    return ssl.cert_time_to_seconds(dates["notBefore"]), ssl.cert_time_to_seconds(dates["notAfter"])
+
+
+def make_request(user: str, scratch: Path) -> str:
+    """A certificate request for a fresh key, which stays in `scratch`."""
+    return openssl("req", "-new", *NEW_KEY, "-keyout", scratch / KEY, "-subj", f"/CN={user}")
+
+
+def embedded(pem: str) -> str:
+    """PEM as a kubeconfig embeds it."""
+    return base64.b64encode(pem.encode()).decode()
+
+
+def render(params: dict[str, Any], certificate: str, key: str) -> str:
+    """The file's text."""
+    cluster, user = params["cluster"], f"{params['user']}@{params['cluster']}"
+    server = {"server": params["server"], "certificate-authority-data": embedded(params["ca"])}
+    client = {"client-certificate-data": embedded(certificate), "client-key-data": embedded(key)}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": cluster, "cluster": server}],
+        "users": [{"name": user, "user": client}],
+        "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": user}}],
+        "current-context": cluster,
+    }
+    return HEADER + str(yaml.safe_dump(content, sort_keys=False))
+
+
+def read(path: Path) -> str:
+    """Our file's text, '' without a file. KubeconfigError when somebody else has written it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise KubeconfigError(f"{path} cannot be read: {error}") from error
+    if not text.startswith(HEADER):
+        raise KubeconfigError(
+            f"{path} is there, and this role has not written it. Name another file (kubeconfig_file), or "
+            "move that one away. Nothing was made."
+        )
+    return text
+
+
+def client_of(text: str) -> tuple[str, str]:
+    """Certificate and key (PEM) in our file's text."""
+    user = yaml.safe_load(text)["users"][0]["user"]
+    certificate, key = (
+        base64.b64decode(user[f"client-{part}-data"]).decode() for part in ("certificate", "key")
+    )
+    return certificate, key
+
+
+def outdated(text: str, params: dict[str, Any], now: float) -> str:
+    """Why a file of ours has to be made anew, '' if it need not."""
+    if not text:
+        return "there is none"
+    try:
+        certificate, key = client_of(text)
+        same = text == render(params, certificate, key)
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, IndexError):
+        return "it is damaged"
+    if not same:
+        return "user, server or CA is another one"
+    start, end = lifetime(certificate)
+    if now > start + (end - start) * RENEWED_AFTER:
+        return "half of its certificate's time is over"
+    return ""
+
+
+class Server:
+    """The API server as one user sees it."""
+
+    def __init__(self, url: str, ca: str, client: tuple[str, str] | None, scratch: Path | None) -> None:
+        self.url = url
+        context = ssl.create_default_context(cadata=ca)
+        # Python 3.13 insists on extensions that CAs of older releases of K3s do not have; kubectl does not.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if client is not None and scratch is not None:
+            # Python takes a key from a file only.
+            pair = scratch / "client.pem"
+            pair.touch(mode=0o600)
+            pair.write_text("\n".join(client), encoding="ascii")
+            try:
+                context.load_cert_chain(pair)
+            except ssl.SSLError as error:
+                raise KubeconfigError(f"certificate and key do not belong together: {error}") from error
+            finally:
+                pair.unlink()
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+
+    def ask(self, path: str, body: object = None) -> tuple[int, Any]:
+        """Status and parsed answer. KubeconfigError when nobody answers there who is known by the CA."""
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(  # noqa: S310 - the role gives an https URL
+            self.url + path, data, {"Content-Type": "application/json", "Accept": "application/json"}
+        )
+        try:
+            with self._opener.open(asked, timeout=REQUEST_SECONDS) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise KubeconfigError(
+                    f"the certificate of {self.url} does not fit ({error.reason.verify_message}). "
+                    "Another name of the server belongs into its tls-san (k3s_server_config)."
+                ) from error
+            raise KubeconfigError(self._unreachable(error.reason)) from error
+        except OSError as error:
+            raise KubeconfigError(self._unreachable(error)) from error
+
+    def _unreachable(self, reason: object) -> str:
+        return (
+            f"this computer does not reach the API server at {self.url}: {reason}. Say by kubeconfig_server "
+            "under which name or address it does."
+        )
+
+
+def permissions(rules: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+    """Rules of RBAC one by one, however they were put together."""
+    found: set[tuple[str, ...]] = set()
+    for rule in rules:
+        for verb in rule.get("verbs") or []:
+            found.update((verb, url) for url in rule.get("nonResourceURLs") or [])
+            found.update(
+                (verb, group, resource, name)
+                for group in rule.get("apiGroups") or []
+                for resource in rule.get("resources") or []
+                for name in rule.get("resourceNames") or [""]
+            )
+    return found
+
+
+def missing(server: Server, rules: list[dict[str, Any]]) -> int:
+    """How many permissions of a role the user does not have. KubeconfigError when he is not let in."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": "default"},
+    }
+    status, answer = server.ask(REVIEW, review)
+    if answer is None:
+        raise KubeconfigError(f"{server.url} does not let the user in: HTTP status {status}")
+    given = answer["status"]
+    has = permissions([*(given.get("resourceRules") or []), *(given.get("nonResourceRules") or [])])
+    return len(permissions(rules) - has)
+
+
+def try_out(server: Server, rules: list[dict[str, Any]]) -> None:
+    """Wait until the user may do what the role allows. KubeconfigError when that does not come."""
+    end = time.monotonic() + BINDING_SECONDS
+    while lacking := missing(server, rules):
+        if time.monotonic() > end:
+            raise KubeconfigError(
+                f"{server.url} lets the user in, but {lacking} permission(s) of the role are missing"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def requested(path: Path, params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
+    """Result of state `requested`: whether a certificate is needed, and the request for it."""
+    scratch = Path(params["scratch"]) if params["scratch"] else None
+    text = read(path)
+    why = outdated(text, params, time.time())
+    # Who asks without a certificate sees whether there is somebody to ask.
+    client = None if why else client_of(text)
+    status, _ = Server(params["server"], params["ca"], client, scratch).ask("/version")
+    if not why and status == UNAUTHORIZED:
+        why = "the server does not take its certificate any more"
+    request = make_request(params["user"], scratch) if why and scratch and not check_mode else ""
+    return {"changed": bool(why) and check_mode, "why": why, "request": request}
+
+
+def present(path: Path, params: dict[str, Any]) -> dict[str, Any]:
+    """Result of state `present`: a file that was tried, and when its certificate ends."""
+    scratch = Path(params["scratch"])
+    text = read(path)
+    if params["certificate"]:
+        key = (scratch / KEY).read_text(encoding="ascii")
+        text = render(params, params["certificate"], key)
+    client = client_of(text)
+    try_out(Server(params["server"], params["ca"], client, scratch), params["rules"])
+    if params["certificate"]:
+        replace_file(str(path), text, 0o600)
+    loose = bool(path.stat().st_mode & 0o077)
+    if loose:
+        path.chmod(0o600)
+    return {"changed": bool(params["certificate"]) or loose, "ends": lifetime(client[0])[1]}
+
+
+def main() -> None:
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "state": {"type": "str", "choices": ["requested", "present"], "required": True},
+            "user": {"type": "str", "required": True},
+            "cluster": {"type": "str", "required": True},
+            "server": {"type": "str", "required": True},
+            "ca": {"type": "str", "required": True},
+            "rules": {"type": "list", "elements": "dict", "required": True},
+            "scratch": {"type": "path"},
+            "certificate": {"type": "str"},
+        },
+        required_if=[("state", "present", ["scratch"])],
+        supports_check_mode=True,
+    )
+    path = Path(module.params["path"]).absolute()
+    try:
+        if module.params["state"] == "requested":
+            result = requested(path, module.params, module.check_mode)
+        else:
+            result = present(path, module.params)
+    except (KubeconfigError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(path=str(path), **result)
+
+
+if __name__ == "__main__":
+    main()

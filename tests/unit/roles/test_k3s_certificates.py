@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When K3s' certificates and tokens end: read on a board, judged, and shown."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.lab.k3s_standin import certs
+from tests.unit.roles.conftest import Load
+from tests.unit.roles.playing import play
+
+DAY = 86400
+NOW = 1_800_000_000.0
+NEW = "v1.33.5+k3s1"
+
+
+@pytest.fixture
+def board(load: Load) -> ModuleType:
+    return load("jetson_facts/module_utils/jetson_certificates.py")
+
+
+@pytest.fixture
+def filters(load: Load) -> ModuleType:
+    return load("k3s/filter_plugins/k3s_certificates.py")
+
+
+@pytest.fixture
+def status(load: Load) -> ModuleType:
+    return load("gpu_status/filter_plugins/gpu_status_credentials.py")
+
+
+def data_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A server's, as K3s leaves it; what is signed is valid for 30 days."""
+    monkeypatch.setenv(certs.DAYS_VARIABLE, "30")
+    home = root / "var/lib/rancher/k3s"
+    tls = home / "server/tls"
+    ca = certs.authority(tls, "server-ca")
+    certs.certificate(tls, "client-admin", ca, certs.Subject("system:admin"))
+    # Left by a release that called it so.
+    certs.certificate(tls, "client-cloud-controller", ca, certs.Subject("ccm"))
+    certs.certificate(tls / "etcd", "client", ca, certs.Subject("etcd-client"))
+    certs.certificate(home / "agent", "serving-kubelet", ca, certs.Subject("a", hosts=("a",)))
+    listener = certs.certificate(root, "listener", ca, certs.Subject("k3s", hosts=("a",)))
+    pem = base64.b64encode(listener.cert.read_bytes()).decode()
+    (tls / "dynamic-cert.json").write_text(json.dumps({"data": {"tls.crt": pem}}))
+    (home / "agent/client-kubelet.crt").write_text("damaged")
+    return home
+
+
+def test_certificates_of_a_server_are_read(
+    board: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = data_directory(tmp_path, monkeypatch)
+    found = board.files(str(home), is_server=True)
+    kinds = {one["name"]: one["kind"] for one in found}
+    assert kinds == {
+        "client-admin": "leaf",
+        "etcd-client": "leaf",
+        "serving-kubelet": "leaf",
+        "dynamic-cert": "listener",
+        "server-ca": "ca",
+    }
+    days = {one["name"]: round((one["ends"] - time.time()) / DAY) for one in found}
+    assert (days["client-admin"], days["dynamic-cert"], days["server-ca"]) == (30, 30, 3650)
+    assert found[-1]["name"] == "server-ca", "the soonest end first"
+
+
+def test_what_a_server_has_left_on_an_agent_is_not_looked_at(
+    board: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = data_directory(tmp_path, monkeypatch)
+    assert [one["name"] for one in board.files(str(home), is_server=False)] == ["serving-kubelet"]
+
+
+def test_data_directory_and_days_are_the_nodes_own(
+    board: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = data_directory(tmp_path, monkeypatch)
+    (tmp_path / "mnt").mkdir()
+    home.rename(tmp_path / "mnt/k3s")
+    unit = {"ActiveState": "active", "ExecMainStartTimestampMonotonic": "1"}
+    variables = {board.VALID_DAYS_VARIABLE: "30"}
+    assert board.certificate_facts(str(tmp_path), {}, unit, variables, True)["files"] == []
+    found = board.certificate_facts(str(tmp_path), {"data-dir": "/mnt/k3s"}, unit, variables, True)
+    assert len(found["files"]) == 5
+    assert found["valid_days"] == 30
+    assert found["started"] == pytest.approx(time.time() - time.monotonic(), abs=5)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [{}, {"ActiveState": "inactive", "ExecMainStartTimestampMonotonic": "7"}, {"ActiveState": "active"}],
+)
+def test_unit_that_does_not_run_has_no_start(board: ModuleType, unit: dict[str, str]) -> None:
+    facts = board.certificate_facts("/nonexistent", {}, unit, {board.VALID_DAYS_VARIABLE: "?"}, False)
+    assert facts == {"files": [], "started": None, "valid_days": 365}
+
+
+@pytest.mark.parametrize(
+    ("version", "days"),
+    [
+        ("v1.20.2+k3s.standin", 90),
+        ("v1.30.12+k3s1", 90),
+        ("v1.30.13+k3s1", 120),
+        ("v1.32.4+k3s1", 90),
+        ("v1.33.1+k3s1", 120),
+        ("v1.34.0+k3s1", 120),
+        ("v2.0.0", 120),
+        (None, 90),
+    ],
+)
+def test_window_is_that_of_the_release(filters: ModuleType, version: str | None, days: int) -> None:
+    assert filters.window_days(version) == days
+
+
+def certificate(left: float, written: float = 300, kind: str = "leaf") -> dict[str, Any]:
+    """One that has so many days left and was written so many days ago."""
+    return {
+        "name": "client-kubelet", "path": "/client-kubelet.crt", "kind": kind,
+        "ends": NOW + left * DAY, "written": NOW - written * DAY,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "started", "valid_days", "due"),
+    [
+        (certificate(89), 300, 365, True),
+        (certificate(-3), 300, 365, True),
+        (certificate(100), 300, 365, True),  # the window of this release is 120 days
+        (certificate(121), 300, 365, False),
+        (certificate(89, kind="ca"), 300, 365, False),
+        (certificate(89, kind="listener"), 300, 365, False),
+        # It has started within the window and has not renewed it.
+        (certificate(89), 5, 365, False),
+        # Its start has made it: the next one makes it longer if that is what K3s is told by then.
+        (certificate(29, written=1), 1.1, 365, True),
+        # But not each run is to restart where certificates are to be short.
+        (certificate(29, written=1), 1.1, 30, False),
+        (certificate(14, written=16), 16.1, 30, True),
+        # A K3s that does not run renews it when it is started.
+        (certificate(1), None, 365, False),
+    ],
+)
+def test_restart_is_due_where_it_renews(
+    filters: ModuleType, one: dict[str, Any], started: float | None, valid_days: int, due: bool
+) -> None:
+    since = None if started is None else NOW - started * DAY
+    k3s = {"version": NEW, "certificates": {"files": [one], "started": since}}
+    assert filters.expiring(k3s, valid_days, NOW) == ([one] if due else [])
+
+
+def test_what_was_not_renewed_is_told(filters: ModuleType) -> None:
+    before, after = certificate(3), certificate(365)
+    assert filters.not_renewed([before], [before | {"written": NOW}]) == [before]
+    assert filters.not_renewed([before], [after]) == []
+    assert filters.told([before]) == "client-kubelet (ends 2027-01-18)"
+
+
+def facts(*found: tuple[str, float, str]) -> dict[str, Any]:
+    """A board's facts."""
+    files = [
+        {"name": name, "path": f"/{kind}/{name}.crt", "kind": kind, "ends": NOW + left * DAY, "written": NOW}
+        for name, left, kind in found
+    ]
+    return {"k3s": {"certificates": {"files": files}}}
+
+
+BOARDS = {
+    "jetson-1": facts(
+        ("client-admin", 300, "leaf"), ("client-ca", 3000, "ca"), ("serving-kubelet", 300, "leaf")
+    ),
+    "jetson-2": facts(("serving-kubelet", 42, "leaf"), ("client-ca", 3000, "ca")),
+    "jetson-4": facts(),
+}
+TOKENS = [
+    {"id": "aaaaaa", "ends": "", "description": ""},
+    {"id": "q4bjus", "ends": "2027-01-15T09:00:00Z", "description": "new boards"},
+]
+
+
+def test_soonest_end_comes_first_and_what_to_do(status: ModuleType) -> None:
+    names = [f"jetson-{number}" for number in range(1, 5)]
+    found = status.credentials({"tokens": TOKENS}, names, BOARDS, NOW)
+    assert [board["name"] for board in found["boards"]] == ["jetson-2", "jetson-1", "jetson-3", "jetson-4"]
+    first = found["boards"][0]
+    assert (first["ends"], first["certificates"][0]["days"]) == ("2027-02-26T08:00:00Z", 42)
+    assert status.table(found).splitlines() == [
+        "BOARD     ENDS        DAYS  CERTIFICATES OF K3S",
+        "jetson-2  2027-02-26  42    serving-kubelet",
+        f"  {status.REMEDIES['leaf']}",
+        "jetson-1  2027-11-11  300   client-admin, serving-kubelet",
+        "jetson-1  2035-04-03  3000  client-ca",
+        "jetson-2  2035-04-03  3000  client-ca",
+        f"jetson-3  {status.NOT_KNOWN}",
+        f"jetson-4  {status.NO_K3S}",
+        "token q4bjus (new boards) ends 2027-01-15T09:00:00Z",
+        "token aaaaaa does not end",
+    ]
+
+
+@pytest.mark.parametrize(("left", "soon"), [(91, False), (89, True), (-1, True)])
+def test_end_within_90_days_is_warned_of(status: ModuleType, left: int, soon: bool) -> None:
+    found = status.credentials({"tokens": []}, ["a"], {"a": facts(("server-ca", left, "ca"))}, NOW)
+    assert ("K3s does not renew a CA by itself" in status.table(found)) is soon
+
+
+def test_token_is_told_without_its_secret(load: Load) -> None:
+    def encoded(**data: str) -> dict[str, str]:
+        return {key.replace("_", "-"): base64.b64encode(text.encode()).decode() for key, text in data.items()}
+
+    secret = {
+        "data": encoded(token_id="q4bjus", token_secret="7k1x6b1fz0d72prp", expiration="2027-01-15T09:00:00Z")
+    }
+    observe = load("k3s/library/k3s_observe.py")
+    assert observe.token_facts(secret) == {"id": "q4bjus", "ends": "2027-01-15T09:00:00Z", "description": ""}
+
+
+# What the playbook has at hand when it tells: facts of boards that have answered.
+TELLS = """\
+- hosts: jetson-1
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: "{{ facts }}", cacheable: true}
+    - ansible.builtin.import_role: {name: gpu_status, tasks_from: told.yml}
+"""
+
+
+def test_boards_without_facts_are_in_the_status(tmp_path: Path) -> None:
+    variables = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "facts": BOARDS["jetson-2"],
+        "k3s_observed": {"nodes": [], "pods": [], "answers": {}, "tokens": []},
+        "gpu_status_file": str(tmp_path / "status.json"),
+    }
+    boards = {"hosts": {"jetson-1": None, "jetson-2": None}, "vars": variables}
+    (tmp_path / "inventory.yml").write_text(json.dumps({"k3s_cluster": boards}))
+    (tmp_path / "play.yml").write_text(TELLS)
+    ran = play(tmp_path / "inventory.yml", tmp_path / "play.yml")
+    assert ran.returncode == 0, ran.stdout
+    found = json.loads((tmp_path / "status.json").read_text())
+    assert [(board["name"], board["problem"] is None) for board in found["boards"]] == [
+        ("jetson-1", True),
+        ("jetson-2", False),
+    ]

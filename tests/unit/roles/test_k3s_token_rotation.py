@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another server token: asked for by K3s' own request, and nothing is lost where a run is cut off.
+
+The server is the stand-in's endpoint, over TLS on loopback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.lab.k3s_standin import certs, supervisor, tokens
+from tests.unit.roles.conftest import Load
+
+OLD, NEW = "an-old-token-of-the-server", "a-new-token-of-the-server"
+Ensure = Callable[..., bool]
+
+
+@pytest.fixture
+def rotation(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module on a board whose server directory and configuration are below tmp_path."""
+    module = load("k3s/library/k3s_token_rotation.py")
+    monkeypatch.setattr(module, "SERVER_DIRECTORY", str(tmp_path / "server"))
+    monkeypatch.setattr(
+        module, "CONFIGURATION", (str(tmp_path / "config.yaml"), str(tmp_path / "config.yaml.d/*"))
+    )
+    return module
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> dict[str, Any]:
+    """The module's parameters for a server that runs with OLD."""
+    tls = tmp_path / "server/tls"
+    server_ca, client_ca = certs.authority(tls, "server-ca"), certs.authority(tls, "client-ca")
+    serving = certs.certificate(tls, "serving", server_ca, certs.Subject("k3s", hosts=("127.0.0.1",)))
+    token_file = tmp_path / "server/token"
+    token_file.write_text(tokens.full(server_ca.cert.read_bytes(), "server", OLD))
+    cluster = supervisor.Cluster(
+        server_ca, client_ca, {"server": OLD, "node": OLD}, None, token_file  # type: ignore[arg-type]
+    )  # fmt: skip
+    return {
+        "token": None,
+        "token_file": str(tmp_path / "jetson-k3s.token"),
+        "record": str(tmp_path / "old-token"),
+        "url": f"https://127.0.0.1:{supervisor.serve(cluster, serving, '127.0.0.1', 0)}",
+        "marker": str(tmp_path / "run/k3s.restart"),
+    }
+
+
+def current(board: dict[str, Any]) -> str:
+    """What the server has in its file."""
+    return (Path(board["record"]).parent / "server/token").read_text().strip()
+
+
+@pytest.fixture
+def ensure(rotation: ModuleType, board: dict[str, Any]) -> Ensure:
+    """Run the module's work, as Ansible would."""
+
+    def run(check_mode: bool = False, **changes: Any) -> bool:
+        return bool(rotation.ensure_rotated(board | changes, current(board), check_mode))
+
+    return run
+
+
+def test_server_makes_a_token_and_the_old_one_is_kept(
+    rotation: ModuleType, board: dict[str, Any], ensure: Ensure
+) -> None:
+    old = current(board)
+    assert ensure() is True
+    assert rotation.password(current(board)) != OLD
+    record = Path(board["record"])
+    assert (record.read_text().strip(), record.stat().st_mode & 0o777) == (old, 0o600)
+    assert Path(board["marker"]).exists()
+    # The same command again, with nothing left to change.
+    assert ensure() is False
+    kept = rotation.close(board["record"], current(board))
+    assert Path(kept).read_text().strip() == old
+    assert not record.exists()
+    assert rotation.close(board["record"], current(board)) == ""
+
+
+def test_given_token_is_changed_to_once(rotation: ModuleType, board: dict[str, Any], ensure: Ensure) -> None:
+    assert [ensure(token=NEW), ensure(token=NEW)] == [True, False]
+    assert rotation.password(current(board)) == NEW
+    assert ensure(token=current(board)) is False
+
+
+def test_run_that_was_cut_off_before_the_change_makes_it(board: dict[str, Any], ensure: Ensure) -> None:
+    Path(board["record"]).write_text(current(board) + "\n")
+    assert ensure() is True
+
+
+def test_check_mode_changes_nothing(board: dict[str, Any], ensure: Ensure) -> None:
+    old = current(board)
+    assert ensure(check_mode=True) is True
+    assert current(board) == old
+    assert not Path(board["record"]).exists()
+    assert not Path(board["marker"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"), [("https://127.0.0.1:1", "no K3s answers"), (None, "HTTP status 401")]
+)
+def test_server_that_does_not_change_it_is_left_as_it_was(
+    rotation: ModuleType, board: dict[str, Any], ensure: Ensure, url: str | None, words: str
+) -> None:
+    if url is None:  # K3s was not started since its token was changed by hand
+        token = Path(board["record"]).parent / "server/token"
+        token.write_text(token.read_text().replace(OLD, "changed-by-hand"))
+    with pytest.raises(rotation.RotationError, match=words):
+        ensure(**({"url": url} if url else {}))
+    assert not Path(board["record"]).exists()
+    assert not Path(board["marker"]).exists()
+
+
+def test_k3s_that_cannot_is_told(
+    rotation: ModuleType, ensure: Ensure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotation, "PATH", "/v1-k3s/nothing")
+    with pytest.raises(rotation.RotationError, match=r"cannot change its token\. 1\.26\.10"):
+        ensure()
+
+
+@pytest.mark.parametrize("text", ["", "two words", "K10short::server:x"])
+def test_malformed_token_is_refused_without_repeating_it(
+    rotation: ModuleType, ensure: Ensure, text: str
+) -> None:
+    with pytest.raises(rotation.RotationError, match="k3s_token is malformed") as refused:
+        ensure(token=text)
+    assert not text or text not in str(refused.value)
+
+
+def test_token_of_another_cluster_is_refused(rotation: ModuleType, ensure: Ensure) -> None:
+    with pytest.raises(rotation.RotationError, match="of another cluster"):
+        ensure(token=f"K10{'0' * 64}::server:{NEW}")
+
+
+def test_token_in_the_owners_configuration_stops_it(
+    rotation: ModuleType, board: dict[str, Any], ensure: Ensure, tmp_path: Path
+) -> None:
+    config, token_file = tmp_path / "config.yaml", Path(board["token_file"])
+    config.write_text(f"token: '{OLD}'\n")
+    with pytest.raises(rotation.RotationError, match=r"stands in .*/config\.yaml\. K3s would start with it"):
+        ensure()
+    config.write_text(f"token-file: {token_file}\n")
+    token_file.write_text(OLD + "\n")
+    with pytest.raises(rotation.RotationError, match=r"stands in .*/jetson-k3s\.token\."):
+        ensure()
+    # With a token of the inventory the role writes this file.
+    assert ensure(token=NEW) is True
