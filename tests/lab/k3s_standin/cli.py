@@ -37,37 +37,41 @@ def run(arguments: Sequence[str]) -> int:
     match list(arguments):
         case ["kubectl", *rest]:
             become_kubectl(rest)
-        case [("server" | "agent") as command, "--help" | "-h"]:
-            from .config import usage  # noqa: PLC0415
-
-            sys.stdout.write(usage("server" if command == "server" else "agent"))
-            return 0
-        case [("server" | "agent") as command, *flags]:
-            from .daemon import run_daemon  # noqa: PLC0415
-
-            return run_daemon("server" if command == "server" else "agent", flags)
-        case ["etcd-snapshot", "save", *flags]:
-            from .daemon import save_snapshot  # noqa: PLC0415
-
-            sys.stdout.write(f"Snapshot {save_snapshot(flags)} saved.\n")
-            return 0
-        case ["token", "rotate", *flags]:
-            from .rotation import rotate  # noqa: PLC0415
-
-            return rotate(flags)
-        case ["--version" | "-v"]:
-            from .payload import version_text  # noqa: PLC0415
-
-            sys.stdout.write(version_text() + "\n")
-            return 0
-        case ["help" | "--help" | "-h"]:
-            sys.stdout.write(USAGE)
-            return 0
         case ["ctr", *rest]:
             from .containerd import become_ctr  # noqa: PLC0415
 
             become_ctr(rest)
-        case [command, *_]:
-            raise StandinError(f"the stand-in has no command {command!r}\n{USAGE}")
-    sys.stderr.write(USAGE)
-    return 1
+        case [("server" | "agent") as command, *flags] if not {"--help", "-h"} & set(flags):
+            from .daemon import run_daemon  # noqa: PLC0415
+
+            return run_daemon("server" if command == "server" else "agent", flags)
+        case ["token", "rotate", *flags]:
+            from .rotation import rotate  # noqa: PLC0415
+
+            return rotate(flags)
+        case []:
+            sys.stderr.write(USAGE)
+            return 1
+        case words:
+            sys.stdout.write(answer(words))
+    return 0
+
+
+def answer(words: Sequence[str]) -> str:
+    """Return what a command says that has nothing else to do. Raises StandinError for one that is none."""
+    match list(words):
+        case [("server" | "agent") as command, *_]:
+            from .config import usage  # noqa: PLC0415
+
+            return usage("server" if command == "server" else "agent")
+        case ["etcd-snapshot", "save", *flags]:
+            from .daemon import save_snapshot  # noqa: PLC0415
+
+            return f"Snapshot {save_snapshot(flags)} saved.\n"
+        case ["--version" | "-v"]:
+            from .payload import version_text  # noqa: PLC0415
+
+            return version_text() + "\n"
+        case ["help" | "--help" | "-h"]:
+            return USAGE
+    raise StandinError(f"the stand-in has no command {words[0]!r}\n{USAGE}")
