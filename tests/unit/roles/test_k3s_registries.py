@@ -169,7 +169,14 @@ def configure(
         "facts": {
             "hostname": "a",
             "arch": "aarch64",
-            "k3s": {"server": unit, "agent": unit, "kubectl": "/usr/bin/kubectl", "registries": whose},
+            "k3s": {
+                "server": unit,
+                "agent": unit,
+                "kubectl": "/usr/bin/kubectl",
+                "version": None,
+                "registries": whose,
+                "certificates": {"files": [], "started": None, "valid_days": 365},
+            },
         },
         "there": str(there),
         "k3s_source": "download",
