@@ -121,6 +121,20 @@ def test_what_is_no_taint_is_named(node: ModuleType, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("labels", "taints", "old", "told"),
+    [
+        ([], [], [], ""),
+        (["a=2", "b-"], [], [], "kubectl label node jetson-2 a=2 b-\n"),
+        ([], ["gpu-"], ["p"], "kubectl taint node jetson-2 gpu-\nkubectl delete pods p\n"),
+    ],
+)
+def test_diff_is_what_kubectl_is_told(
+    node: ModuleType, labels: list[str], taints: list[str], old: list[str], told: str
+) -> None:
+    assert node.prepared("jetson-2", labels, taints, old) == told
+
+
+@pytest.mark.parametrize(
     ("status", "words"),
     [
         (None, "has not registered"),
@@ -166,16 +180,12 @@ def test_unchanged_objects_are_no_change(manifest: ModuleType) -> None:
     "path",
     sorted(
         {*ROLES.glob("*/library/*.py"), *ROLES.glob("*/module_utils/*.py")}
-        - {
-            ROLES / "preflight/library/bundle_facts.py",
-            ROLES / "kubeconfig/library/kubeconfig.py",
-            *ROLES.glob("gpu_report/*/*.py"),
-        }
+        - {ROLES / "preflight/library/bundle_facts.py", *ROLES.glob("gpu_report/*/*.py")}
     ),
     ids=lambda path: str(path.relative_to(ROLES)),
 )
 def test_code_for_boards_is_python_3_6(path: Path) -> None:
-    # Those run on the controller; all others on boards, the oldest have Python 3.6.
+    # bundle_facts and gpu_report run on the controller; all others on boards, the oldest have Python 3.6.
     tree = ast.parse(path.read_text(), feature_version=(3, 6))
     assert not [
         node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "__future__"
