@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lets people and boards into a cluster: kubeconfigs, certificates that end, and another server token.
+
+The tests are one story, in the order of the file, on a server and an agent.
+"""
+
+import base64
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.cluster import Cluster, starts
+from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
+from tests.lab import lab
+from tests.lab.board import Board
+from tests.lab.k3s_standin import membership, tokens
+from tests.lab.k3s_standin.certs import DAYS_VARIABLE
+from tests.lab.k3s_standin.errors import StandinError
+from tests.lab.paths import lab_dir
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "credentials"
+UNDISTURBED = {"gpu_verify_mode": "undisturbed"}
+# The unit reads it, so K3s' next start does.
+ENVIRONMENT = "/etc/default/k3s"
+# What the stand-in, a Kubernetes that does not look at expirationSeconds, signs for.
+SIGNED_DAYS = 365
+NOBODY = "10.207.255.254"  # an address of the labs' range that no lab has
+CHOSEN = "feedfacefeedfacefeedfacefeedface"
+BOOTSTRAP = {"token-id": "q4bjus", "token-secret": "7k1x6b1fz0d72prp", "expiration": "2040-01-15T09:00:00Z"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A cluster whose certificates are valid for 30 days."""
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
+        boards[0].exec("sh", "-c", f"echo {DAYS_VARIABLE}=30 > {ENVIRONMENT}")
+        run = play("site.yml")
+        assert run.returncode == 0, run.why
+        yield Cluster(boards)
+
+
+def play(playbook: str, *arguments: str, **variables: object) -> PlaybookRun:
+    """Run a playbook with these variables."""
+    return run_playbook(LAB, playbook, f"--extra-vars={json.dumps(UNDISTURBED | variables)}", *arguments)
+
+
+def changed(run: PlaybookRun) -> int:
+    """How much a run has changed that went well."""
+    assert run.returncode == 0, run.why
+    return sum(recap.changed for recap in run.recap.values())
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the operator's file goes."""
+    return tmp_path_factory.mktemp("operator") / "kubeconfig.yaml"
+
+
+def let_in(path: Path, **variables: object) -> PlaybookRun:
+    """Run kubeconfig.yml for the operator."""
+    return play("kubeconfig.yml", kubeconfig_file=str(path), kubeconfig_user="anna", **variables)
+
+
+def may(cluster: Cluster, path: Path, *what: str) -> bool:
+    """Whether the file's user may do something; kubectl is on the server."""
+    server = cluster.boards[0]
+    server.exec("sh", "-c", 'umask 077; echo "$1" > /root/anna', "sh", path.read_text())
+    # Its status is 1 where the answer is no.
+    said = server.exec("k3s", "kubectl", "--kubeconfig=/root/anna", "auth", "can-i", *what, check=False)
+    server.exec("rm", "/root/anna")
+    answer = said.split()[0]
+    assert answer in ("yes", "no")
+    return answer == "yes"
+
+
+def test_operator_may_look_and_no_more(cluster: Cluster, kubeconfig: Path) -> None:
+    run = let_in(kubeconfig, kubeconfig_days=30)
+    assert changed(run) > 0
+    said = " ".join(run.output.split())
+    assert "lets anna in as view, until " in said
+    # The certificate is read; what was asked for is only asked for.
+    assert f"({SIGNED_DAYS} days). Asked for were 30 days, but the server decides." in said
+    assert kubeconfig.stat().st_mode & 0o777 == 0o600
+    assert may(cluster, kubeconfig, "list", "pods", "--all-namespaces")
+    assert not may(cluster, kubeconfig, "get", "secrets")
+    assert not may(cluster, kubeconfig, "create", "deployments")
+    assert cluster.kubectl("get", "certificatesigningrequests", "--output=name") == ""
+    assert "PRIVATE KEY" not in run.output
+
+
+def test_second_run_for_the_operator_changes_nothing(cluster: Cluster, kubeconfig: Path) -> None:
+    before = kubeconfig.read_text()
+    assert changed(let_in(kubeconfig)) == 0
+    assert kubeconfig.read_text() == before
+
+
+def test_role_that_is_not_there_is_refused(cluster: Cluster, kubeconfig: Path) -> None:
+    other = kubeconfig.with_name("other.yaml")
+    run = let_in(other, kubeconfig_role="viewer")
+    assert run.returncode != 0
+    assert run.recap["jetson-1"].changed == 0
+    assert "no ClusterRole viewer. It has admin, cluster-admin, edit, view" in " ".join(run.output.split())
+    assert not other.exists()
+
+
+def test_role_is_changed_and_taken_away(cluster: Cluster, kubeconfig: Path) -> None:
+    assert changed(let_in(kubeconfig, kubeconfig_role="edit")) == 1
+    assert may(cluster, kubeconfig, "create", "deployments")
+    assert [changed(let_in(kubeconfig, kubeconfig_state="absent")) for _ in range(2)] == [1, 0]
+    assert not may(cluster, kubeconfig, "list", "pods")
+
+
+def days(status: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Days that each board's certificates have left, by name."""
+    return {
+        board["name"]: {one["name"]: one["days"] for one in board["certificates"]}
+        for board in status["boards"]
+    }
+
+
+def test_status_says_what_ends_when(cluster: Cluster, tmp_path: Path) -> None:
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "bootstrap.kubernetes.io/token",
+        "metadata": {"name": "bootstrap-token-q4bjus", "namespace": "kube-system"},
+        "stringData": BOOTSTRAP,
+    }
+    create = 'echo "$1" | k3s kubectl create --filename=-'
+    cluster.boards[0].exec("sh", "-c", create, "sh", json.dumps(secret))
+    status = cluster_status(LAB, tmp_path)
+    left = days(status)
+    assert left["jetson-1"] | left["jetson-2"] == left["jetson-1"], "a server has all that an agent has"
+    assert {left["jetson-1"]["serving-kube-apiserver"], left["jetson-2"]["serving-kubelet"]} == {29}
+    assert left["jetson-2"]["server-ca"] == 3649
+    assert status["tokens"] == [
+        {
+            "name": "q4bjus",
+            "description": "",
+            "ends": BOOTSTRAP["expiration"],
+            "days": status["tokens"][0]["days"],
+        }
+    ]
+    assert BOOTSTRAP["token-secret"] not in (tmp_path / "status.json").read_text()
+
+
+def test_status_names_boards_that_do_not_answer(cluster: Cluster, tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.ini"
+    text = (lab_dir(LAB) / "inventory.ini").read_text()
+    inventory.write_text(text.replace("[agent]\n", f"[agent]\njetson-9 ansible_host={NOBODY}\n"))
+    run = run_playbook(LAB, "status.yml", inventory=inventory)
+    assert run.returncode == 0, run.why
+    assert "jetson-9 not known: the board did not answer" in " ".join(run.output.split())
+    assert run.output.count("ends soon: K3s renews it when it starts") == 2
+    assert BOOTSTRAP["token-secret"] not in run.output
+
+
+def test_short_certificates_that_are_meant_to_be_short_restart_nothing(cluster: Cluster) -> None:
+    before = starts(cluster.boards)
+    assert changed(play("site.yml")) == 0
+    assert starts(cluster.boards) == before
+
+
+def test_check_mode_tells_of_the_restart(cluster: Cluster) -> None:
+    cluster.boards[0].exec("rm", ENVIRONMENT)
+    before = starts(cluster.boards)
+    run = play("site.yml", "--check")
+    assert run.returncode == 0, run.why
+    said = " ".join(run.output.split())
+    for board in cluster.boards:
+        assert f"{board.name}: K3s renews certificates that end soon when it starts" in said
+        assert run.recap[board.name].changed > 0
+    assert starts(cluster.boards) == before
+
+
+def test_certificates_that_end_soon_are_renewed_by_a_restart_in_turn(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    docker = ("systemctl", "show", "--property=MainPID", "docker")
+    before = [board.exec(*docker) for board in cluster.boards]
+    run = play("site.yml")
+    assert changed(run) > 0
+    assert "has not renewed" not in run.output
+    assert [board.exec(*docker) for board in cluster.boards] == before
+    left = days(cluster_status(LAB, tmp_path))
+    for board in left.values():
+        assert {count for name, count in board.items() if not name.endswith("-ca")} == {364}
+    assert changed(play("site.yml")) == 0
+
+
+def server_token(cluster: Cluster) -> str:
+    """The server token as K3s has it."""
+    return cluster.boards[0].exec("cat", "/var/lib/rancher/k3s/server/token").strip()
+
+
+def lets_join(cluster: Cluster, token: str) -> bool:
+    """Whether the server lets a board join by this token."""
+    server = cluster.boards[0]
+    assert isinstance(server, Board)
+    blind = ssl.create_default_context()
+    blind.check_hostname = False
+    blind.verify_mode = ssl.CERT_NONE
+    authorization = {"Authorization": tokens.basic_auth("node", tokens.parse(token).password)}
+    try:
+        membership.fetch(f"https://{server.address}:6443/v1-k3s/client-ca.crt", blind, authorization)
+    except StandinError as refusal:
+        assert "401" in str(refusal)
+        return False
+    return True
+
+
+def said_anywhere(cluster: Cluster, secret: str, *runs: PlaybookRun) -> list[str]:
+    """Where a secret was said: on the screen, or in a board's journal."""
+    journals = {board.name: board.exec("journalctl", "--no-pager") for board in cluster.boards}
+    encoded = base64.b64encode(secret.encode()).decode()
+    shown = journals | {f"run {number}": run.output for number, run in enumerate(runs)}
+    return [where for where, text in shown.items() if secret in text or encoded in text]
+
+
+def kept(cluster: Cluster) -> list[str]:
+    """The old tokens that are kept on the server."""
+    found = cluster.boards[0].exec("sh", "-c", "cat /etc/rancher/k3s/jetson-k3s.old-token*", check=False)
+    return found.split()
+
+
+def test_change_of_the_token_that_was_cut_off_is_ended_by_the_same_command(cluster: Cluster) -> None:
+    old = server_token(cluster)
+    arguments = (f"--extra-vars={json.dumps(UNDISTURBED)}", "--diff", "-vv")
+    # The server has changed it, and has not started again.
+    cut_off = run_playbook(
+        LAB, "rotate_token.yml", *arguments, kill_at="TASK [k3s : Ensure the given token is in"
+    )
+    assert cut_off.returncode != 0
+    new = server_token(cluster)
+    assert new != old
+    assert (lets_join(cluster, old), lets_join(cluster, new)) == (True, False)
+    run = run_playbook(LAB, "rotate_token.yml", *arguments)
+    assert run.returncode == 0, run.why
+    assert server_token(cluster) == new
+    assert (lets_join(cluster, old), lets_join(cluster, new)) == (False, True)
+    joined_by = cluster.boards[1].exec("cat", "/etc/rancher/k3s/jetson-k3s.token").strip()
+    assert joined_by == new
+    assert kept(cluster) == [old]
+    assert set(cluster.allocatable().values()) == {1}
+    assert said_anywhere(cluster, tokens.parse(new).password, cut_off, run) == []
+
+
+def test_board_is_not_left_out_of_a_change_of_the_token(cluster: Cluster) -> None:
+    before = server_token(cluster)
+    run = play("rotate_token.yml", "--limit=jetson-2")
+    assert run.returncode != 0
+    assert "Run it without --limit" in " ".join(run.output.split())
+    assert server_token(cluster) == before
+
+
+def test_token_of_the_inventory_becomes_the_servers_once(cluster: Cluster, tmp_path: Path) -> None:
+    variables = tmp_path / "token.yml"
+    variables.write_text(f"k3s_token: {CHOSEN}\n")
+    runs = [play("rotate_token.yml", f"--extra-vars=@{variables}", "--diff", "-vv") for _ in range(2)]
+    assert [changed(run) > 0 for run in runs] == [True, False], runs[1].output
+    for board in cluster.boards:
+        text = board.exec("cat", "/etc/rancher/k3s/jetson-k3s.token").strip()
+        assert tokens.parse(text).password == CHOSEN
+    assert lets_join(cluster, CHOSEN)
+    assert len(kept(cluster)) == 2
+    assert said_anywhere(cluster, CHOSEN, *runs) == []
