@@ -26,6 +26,9 @@ options:
   archive:
     description: The backup, decrypted. For C(unpacked).
     type: path
+  token:
+    description: The server token that K3s will be started with, if the inventory has one. For C(unpacked).
+    type: str
   kept:
     description: Where C(placed) has kept the old data. For C(taken_back).
     type: path
@@ -56,7 +59,12 @@ NODE_PASSWORD = "/etc/rancher/node/password"  # noqa: S105 - a path
 NEW, OLD = ".restoring", ".before-"
 
 
-def unpack(archive, data):
+def password(token):
+    """What tells one token from another: its end, in the forms with the CA's hash and a user as well."""
+    return token.strip().rpartition(":")[2]
+
+
+def unpack(archive, data, token):
     """Write the backup's files beside the data. ArchiveError, OSError."""
     new = data + NEW
     if os.path.isdir(new):
@@ -64,6 +72,14 @@ def unpack(archive, data):
     os.makedirs(new, 0o700)
     with open(archive, "rb") as stream:
         manifest = read(stream, new)
+    with open(os.path.join(new, "server", "token")) as stream:
+        # K3s does not start with another one: it has encrypted the keys of its CAs with it.
+        if token and password(token) != password(stream.read()):
+            raise ArchiveError(
+                "k3s_token is not the token that this cluster had on {}. Set k3s_token to the one of then "
+                "(playbooks/rotate_token.yml keeps old ones in /etc/rancher/k3s on the server), or take it "
+                "out of the inventory. Change it after the restore".format(manifest["created"])
+            )
     with open(os.path.join(new, MANIFEST), "w") as stream:
         json.dump(manifest, stream)
 
@@ -114,6 +130,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "archive": {"type": "path"},
+            "token": {"type": "str", "no_log": True},
             "kept": {"type": "path"},
             "state": {
                 "type": "str",
@@ -130,7 +147,7 @@ def main():
         module.exit_json(changed=True, snapshot=None, kept=None)
     try:
         if state == "unpacked":
-            unpack(module.params["archive"], DATA)
+            unpack(module.params["archive"], DATA, module.params["token"])
             module.exit_json(changed=True)
         if state == "placed":
             snapshot, old = place(DATA)

@@ -217,7 +217,7 @@ def unpacked(archive: ModuleType, restored: ModuleType, files: Path, tmp_path: P
         backup = tmp_path / "backup"
         backup.write_bytes(packed(archive, files, **facts))
         data = tmp_path / "k3s" / "server"
-        restored.unpack(str(backup), str(data))
+        restored.unpack(str(backup), str(data), None)
         return data
 
     return unpack
@@ -261,3 +261,17 @@ def test_etcds_snapshot_is_named(restored: ModuleType, unpacked: Callable[..., P
 def test_the_manifest_names_no_secret(archive: ModuleType, files: Path) -> None:
     manifest = archive.read(io.BytesIO(packed(archive, files)))
     assert "K10" not in json.dumps(manifest)
+
+
+def test_a_token_that_was_changed_since_is_found_before_anything_stops(
+    archive: ModuleType, restored: ModuleType, files: Path, tmp_path: Path
+) -> None:
+    full = f"K10{'0' * 64}::server:secret\n"
+    (files / "server" / "token").write_text(full)
+    backup = tmp_path / "backup"
+    backup.write_bytes(packed(archive, files))
+    data = str(tmp_path / "k3s" / "server")
+    for token in (None, full, "secret"):
+        restored.unpack(str(backup), data, token)
+    with pytest.raises(restored.ArchiveError, match="k3s_token is not the token that this cluster had"):
+        restored.unpack(str(backup), data, "newer")
