@@ -28,12 +28,13 @@ def write(
     version_suffix: str = "",
     archs: Collection[str] = (DEFAULT_ARCH,),
     kubernetes: str = standin.DOCKER,
+    minors: int = 0,
 ) -> None:
     """Write the bundle for boards of the given architectures, or bring the one that is there up to date.
 
-    The suffix is that of K3s' version, `kubernetes` the version inside.
+    The suffix is that of K3s' version, `minors` what is added to its minor one, `kubernetes` the version inside.
     """
-    k3s = {arch: standin.k3s_standin(version_suffix, arch, kubernetes) for arch in archs}
+    k3s = {arch: standin.k3s_standin(version_suffix, arch, kubernetes, minors) for arch in archs}
     directory.mkdir(parents=True, exist_ok=True)
     with step("writing the bundle"):
         for arch, executable in k3s.items():

@@ -33,12 +33,15 @@ MAIN = "from k3s_standin.cli import main\n\nmain()\n"
 INTERPRETER = "/usr/bin/python3 -IS"
 
 
-def k3s_standin(version_suffix: str = "", arch: str | None = None, kubernetes: str = DOCKER) -> Path:
+def k3s_standin(
+    version_suffix: str = "", arch: str | None = None, kubernetes: str = DOCKER, minors: int = 0
+) -> Path:
     """Return the executable `k3s` of the lab: `$LAB_K3S`, else the stand-in from the cache, built when
     absent.
 
-    `version_suffix` is appended to the version that the stand-in names, for tests of upgrades; `arch` is
-    Debian's name of the boards' architecture, this machine's unless given; `kubernetes` is a key of RUNTIMES.
+    `version_suffix` is appended to the version that the stand-in names, and `minors` added to its minor
+    version, for tests of upgrades; `arch` is Debian's name of the boards' architecture, this machine's unless
+    given; `kubernetes` is a key of RUNTIMES.
     `LAB_K3S` is for this machine's architecture and the first of them. Raises LabError when it cannot be
     built, or `LAB_K3S` is not an executable file.
     """
@@ -53,10 +56,18 @@ def k3s_standin(version_suffix: str = "", arch: str | None = None, kubernetes: s
     debian_version = json.loads((payload / "build.json").read_text()).get("debian")
     origin = f"Debian's kubernetes {debian_version}" if debian_version else "Go modules"
     sources = zip_sources(payload, RUNTIMES[kubernetes], origin)
-    recipe = (INTERPRETER, payload.name, sorted(sources.items()), version_suffix)
+    version = named_version(payload, version_suffix, minors)
+    recipe = (INTERPRETER, payload.name, sorted(sources.items()), version)
     digest = hashlib.sha256(repr(recipe).encode())
     entry = f"k3s-standin/{payload.name}-{digest.hexdigest()[:12]}"
-    return cached(entry, lambda out: pack(out, payload, sources, version_suffix)) / "k3s"
+    return cached(entry, lambda out: pack(out, payload, sources, version)) / "k3s"
+
+
+def named_version(payload: Path, suffix: str = "", minors: int = 0) -> str:
+    """Return the version that the stand-in names: SIMULATED as far as `suffix` and `minors` go."""
+    kubernetes = json.loads((payload / "build.json").read_text())["kubernetes"]
+    major, minor, patch = kubernetes.split(".")
+    return f"{major}.{int(minor) + minors}.{patch}+k3s.standin{suffix}"
 
 
 def from_modules(kubernetes: str, arch: str) -> Path:
@@ -99,8 +110,8 @@ def zip_sources(payload: Path, runtime: str, origin: str) -> dict[str, bytes]:
     return sources
 
 
-def pack(out: Path, payload: Path, sources: Mapping[str, bytes], version_suffix: str = "") -> None:
-    """Make `out`/k3s: a zip archive that Python runs, with the programs compressed inside."""
+def pack(out: Path, payload: Path, sources: Mapping[str, bytes], version: str) -> None:
+    """Make `out`/k3s, which names `version`: a zip archive that Python runs, the programs compressed inside."""
     out.mkdir()
     target = out / "k3s"
     with step("packing the K3s stand-in"):
@@ -109,7 +120,7 @@ def pack(out: Path, payload: Path, sources: Mapping[str, bytes], version_suffix:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 for name, content in sorted(sources.items()):
                     archive.writestr(stamped(name), content)
-                archive.writestr(stamped("payload/release"), f"k3s.standin{version_suffix}")
+                archive.writestr(stamped("payload/version"), version)
                 for name in ("build.json", *json.loads((payload / "build.json").read_text())["files"]):
                     entry = stamped(f"payload/{name}")
                     with (payload / name).open("rb") as source, archive.open(entry, "w") as sink:

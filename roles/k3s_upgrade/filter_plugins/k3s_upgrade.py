@@ -17,18 +17,23 @@ def parsed(version: str) -> tuple[int, int, int]:
     return int(match[1]), int(match[2]), int(match[3])
 
 
-def refusal(wanted: str, installed: str | None, server: str | None = None) -> str:
+def refusal(wanted: str, installed: str | None, role: str, server: str | None = None) -> str:
     """Why a node must not go from `installed` to `wanted`, '' when it may.
 
-    `server` is the version of the server that an agent talks to, None when that is upgraded before it.
-    https://kubernetes.io/releases/version-skew-policy/
+    `role` is 'server' or 'agent'. An agent may skip minor versions that its server has gone through: it was
+    off then. `server` is the version of that server, None when it is upgraded before this node, and '' when
+    it does not say. https://kubernetes.io/releases/version-skew-policy/
     """
     if installed is None:
         return "it has no K3s to upgrade; run site.yml for it"
+    if installed == wanted:
+        return ""
+    if server == "":
+        return "its server does not say which K3s it has, and an agent may not be newer; start the server first"
     old, new = parsed(installed), parsed(wanted)
     if new < old:
         return f"{installed} is newer than the bundle's {wanted}, and the cluster's data do not go back"
-    if new[0] != old[0] or new[1] > old[1] + 1:
+    if new[0] != old[0] or (role == "server" and new[1] > old[1] + 1):
         return (
             f"from {installed} to {wanted} minor versions would be skipped; "
             f"go through v{old[0]}.{old[1] + 1} first, with a bundle of it"

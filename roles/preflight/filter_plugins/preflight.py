@@ -55,6 +55,7 @@ CODED = {
     "k3s-foreign-unit": ("error", "K3s' unit carries flags"),
     "k3s-newer": ("error", "K3s is newer than the one that would be installed"),
     "k3s-other-role": ("error", "K3s runs in the other role"),
+    "k3s-upgrade": ("error", "K3s would get another minor version, and nobody has asked for an upgrade"),
     "machine-id-duplicate": ("warning", "two boards have one machine-id"),
     "registries": ("error", "k3s_registries is not what K3s reads"),
     "registries-docker": ("error", "K3s' registries are given, and Docker runs the pods"),
@@ -456,6 +457,34 @@ def findings_of_version(facts: Facts) -> list[Finding]:
     ]
 
 
+def findings_of_upgrade(facts: Facts, server: str | None, upgrades: bool = False) -> list[Finding]:
+    """Would a node get another minor version of K3s, without all that an upgrade does?
+
+    `server` is the version of the first server, None where it has none or does not say. An agent may follow
+    it: that one was off when the others were upgraded. A run that `upgrades` has rules of its own.
+    """
+    installed, wanted = lookup(facts, "k3s.version"), lookup(facts, "bundle.k3s_version")
+    if upgrades or wanted is None:
+        return []
+    here, there, then = (
+        None if version is None else version_key(version)[:2] for version in (installed, server, wanted)
+    )
+    follows = there is not None and facts["role"] == "agent" and there >= then
+    ahead = there is not None and there < then if here is None else here < then and not follows
+    if not ahead:
+        return []
+    where = f"{installed} on this board" if installed else f"{server} on its server"
+    return [
+        finding(
+            "k3s-upgrade",
+            f"K3s {where}, and {wanted} to be installed",
+            "the minor version that the cluster has: site.yml neither drains a node nor goes back",
+            "Run playbooks/upgrade.yml with this bundle first. Or let jetson_k3s_bundle in the inventory name the "
+            "bundle that the cluster has (k3s_version with k3s_source: download).",
+        )
+    ]
+
+
 def findings_of_update(update: Facts) -> list[Finding]:
     """Has the bundle what an update of NVIDIA's runtime asks for? `update` is role nvidia_docker's plan."""
     if not update["asked"] or update["version"]:
@@ -585,6 +614,7 @@ class FilterModule:
             "preflight_role": findings_of_role,
             "preflight_server": findings_of_server,
             "preflight_update": findings_of_update,
+            "preflight_upgrade": findings_of_upgrade,
             "preflight_version": findings_of_version,
             "preflight_token": findings_of_token,
             "preflight_report": report,

@@ -49,9 +49,9 @@ def version_text() -> str:
     """Return what `k3s --version` prints: K3s' form, and that this is none."""
     facts = build()
     with zipfile.ZipFile(ARCHIVE) as archive:
-        release = archive.read("payload/release").decode()
+        version = archive.read("payload/version").decode()
     return (
-        f"k3s version {facts.kubernetes}+{release} (stand-in for tests, not K3s: Kubernetes "
+        f"k3s version {version} (stand-in for tests, not K3s: Kubernetes "
         f"{facts.kubernetes} and {facts.datastore} from {ORIGIN})"
     )
 

@@ -20,6 +20,7 @@ FACTS = {
     "programs": ["kubelet", "kubectl"],
     "files": dict.fromkeys(["hyperkube", "etcd"], "sha256"),
 }
+VERSION = "v1.20.2+k3s.standin"
 PARSE = "from k3s_standin import config; print(config.parse_yaml(pathlib.Path(sys.argv[1])))"
 
 
@@ -31,7 +32,7 @@ def k3s(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (payload / name).write_text('#!/bin/sh\necho "$0" "$@" "KUBECONFIG=$KUBECONFIG"\n')
     (payload / "build.json").write_text(json.dumps(FACTS))
     out = tmp_path_factory.mktemp("packed") / "out"
-    kubernetes.pack(out, payload, kubernetes.zip_sources(payload, "docker", "here"))
+    kubernetes.pack(out, payload, kubernetes.zip_sources(payload, "docker", "here"), VERSION)
     return out / "k3s"
 
 
@@ -69,11 +70,10 @@ def test_another_version_shares_the_programs(k3s: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(k3s) as archive:
         for name in ("hyperkube", "etcd", "build.json"):
             (payload / name).write_bytes(archive.read(f"payload/{name}"))
-    kubernetes.pack(
-        tmp_path / "out", payload, kubernetes.zip_sources(payload, "docker", "here"), version_suffix="2"
-    )
+    version = kubernetes.named_version(payload, suffix="2", minors=1)
+    kubernetes.pack(tmp_path / "out", payload, kubernetes.zip_sources(payload, "docker", "here"), version)
     other = tmp_path / "out" / "k3s"
-    assert run(other, "--version").stdout.startswith("k3s version v1.20.2+k3s.standin2 (")
+    assert run(other, "--version").stdout.startswith("k3s version v1.21.2+k3s.standin2 (")
     assert unpack(other, tmp_path / "data") == unpack(k3s, tmp_path / "data")
 
 
@@ -117,7 +117,7 @@ def test_the_same_input_makes_the_same_file(k3s: Path, tmp_path: Path) -> None:
     for name in ("hyperkube", "etcd"):
         (payload / name).write_bytes((programs / name).read_bytes())
     (payload / "build.json").write_text(json.dumps(FACTS))
-    kubernetes.pack(tmp_path / "again", payload, kubernetes.zip_sources(payload, "docker", "here"))
+    kubernetes.pack(tmp_path / "again", payload, kubernetes.zip_sources(payload, "docker", "here"), VERSION)
     assert (tmp_path / "again" / "k3s").read_bytes() == k3s.read_bytes()
 
 

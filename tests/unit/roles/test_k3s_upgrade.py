@@ -9,35 +9,43 @@ FILTER = "k3s_upgrade/filter_plugins/k3s_upgrade.py"
 
 
 @pytest.mark.parametrize(
-    ("installed", "wanted", "server"),
+    ("role", "installed", "wanted", "server"),
     [
-        ("v1.33.5+k3s1", "v1.33.5+k3s1", None),
-        ("v1.33.5+k3s1", "v1.33.5+k3s2", None),
-        ("v1.33.5+k3s1", "v1.34.0+k3s1", None),
-        ("v1.33.5+k3s1", "v1.34.2+k3s1", "v1.34.0+k3s1"),
-        ("v1.20.2+k3s.standin", "v1.20.2+k3s.standin2", "v1.20.2+k3s.standin"),
+        ("server", "v1.33.5+k3s1", "v1.33.5+k3s1", None),
+        ("server", "v1.33.5+k3s1", "v1.33.5+k3s2", None),
+        ("server", "v1.33.5+k3s1", "v1.34.0+k3s1", None),
+        ("agent", "v1.33.5+k3s1", "v1.34.2+k3s1", "v1.34.0+k3s1"),
+        ("agent", "v1.20.2+k3s.standin", "v1.20.2+k3s.standin2", "v1.20.2+k3s.standin"),
+        # It was off when the server went through 1.33, and is upgraded with or after it.
+        ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", None),
+        ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", "v1.34.0+k3s1"),
+        # Nothing to do, so nobody was asked.
+        ("agent", "v1.33.5+k3s1", "v1.33.5+k3s1", ""),
     ],
 )
-def test_supported_step_is_not_refused(load: Load, installed: str, wanted: str, server: str | None) -> None:
-    assert load(FILTER).refusal(wanted, installed, server) == ""
+def test_supported_step_is_not_refused(
+    load: Load, role: str, installed: str, wanted: str, server: str | None
+) -> None:
+    assert load(FILTER).refusal(wanted, installed, role, server) == ""
 
 
 @pytest.mark.parametrize(
-    ("installed", "wanted", "server", "words"),
+    ("role", "installed", "wanted", "server", "words"),
     [
-        (None, "v1.33.5+k3s1", None, "site.yml"),
-        ("v1.32.9+k3s1", "v1.34.0+k3s1", None, "v1.33 first"),
-        ("v1.33.5+k3s1", "v2.0.0+k3s1", None, "skipped"),
-        ("v1.33.5+k3s1", "v1.33.4+k3s1", None, "newer than the bundle"),
-        ("v1.33.5+k3s1", "v1.34.0+k3s1", "v1.33.5+k3s1", "upgrade the server first"),
+        ("server", None, "v1.33.5+k3s1", None, "site.yml"),
+        ("server", "v1.32.9+k3s1", "v1.34.0+k3s1", None, "v1.33 first"),
+        ("agent", "v1.33.5+k3s1", "v2.0.0+k3s1", None, "skipped"),
+        ("server", "v1.33.5+k3s1", "v1.33.4+k3s1", None, "newer than the bundle"),
+        ("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", "v1.33.5+k3s1", "upgrade the server first"),
+        ("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", "", "start the server first"),
     ],
 )
 def test_unsupported_step_is_refused_with_the_way_out(
-    load: Load, installed: str | None, wanted: str, server: str | None, words: str
+    load: Load, role: str, installed: str | None, wanted: str, server: str | None, words: str
 ) -> None:
-    assert words in load(FILTER).refusal(wanted, installed, server)
+    assert words in load(FILTER).refusal(wanted, installed, role, server)
 
 
 def test_text_that_is_no_version_is_an_error(load: Load) -> None:
     with pytest.raises(ValueError, match="latest"):
-        load(FILTER).refusal("latest", "v1.33.5+k3s1")
+        load(FILTER).refusal("latest", "v1.33.5+k3s1", "server")

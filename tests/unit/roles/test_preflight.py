@@ -601,6 +601,31 @@ def test_k3s_does_not_go_back(
     assert [entry["id"] for entry in module.findings_of_version(facts)] == found
 
 
+@pytest.mark.parametrize(
+    ("role", "installed", "server", "found"),
+    [
+        ("server", "v1.33.5+k3s1", "v1.33.5+k3s1", True),
+        ("agent", "v1.33.5+k3s1", "v1.33.5+k3s1", True),
+        ("agent", "v1.33.5+k3s1", None, True),
+        # New to a cluster that is older.
+        ("agent", None, "v1.33.5+k3s1", True),
+        # It was off when the others were upgraded, or is new; then a server goes by itself.
+        ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", False),
+        ("agent", None, "v1.34.0+k3s1", False),
+        ("server", "v1.33.5+k3s1", "v1.34.0+k3s1", True),
+        ("server", "v1.34.0+k3s1", "v1.34.0+k3s1", False),
+        ("server", None, None, False),
+    ],
+)
+def test_another_minor_version_comes_with_an_upgrade(
+    module: ModuleType, role: str, installed: str | None, server: str | None, found: bool
+) -> None:
+    facts = with_facts(k3s__version=installed, bundle__k3s_version="v1.34.1+k3s1", role=role)
+    findings = module.findings_of_upgrade(facts, server)
+    assert [entry["id"] for entry in findings] == (["k3s-upgrade"] if found else [])
+    assert module.findings_of_upgrade(facts, server, upgrades=True) == []
+
+
 def test_report_names_host_cause_and_fix(module: ModuleType) -> None:
     entry = module.finding("group-none", "this", "that", "do so")
     text = module.report([entry], "jetson-7")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A board was off while its cluster had two upgrades, another token and other settings: one run brings it along.
+
+The tests are one story, in the order of the file, on a server and two agents. The last agent is off.
+The upgrades are to SIMULATED minor versions: the same Kubernetes under later names.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cluster import Cluster
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import board, bundle, inventory, lab
+from tests.lab.board import Board
+from tests.lab.engine import docker
+
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+
+LAB = "were-off"
+TYPES = ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")
+MISSED = ("v1.21.2+k3s.standin", "v1.22.2+k3s.standin")
+QUICK = {"gpu_verify_mode": "undisturbed"}
+SUMMER = QUICK | {
+    "k3s_agent_config": {"kubelet-arg": ["max-pods=40"]},
+    "k3s_node_taints": ["season=summer:PreferNoSchedule"],
+}
+WINTER = QUICK | {"k3s_agent_config": {"kubelet-arg": ["max-pods=30"]}, "k3s_node_labels": {"site": "north"}}
+TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
+
+
+@pytest.fixture(scope="module")
+def boards() -> Iterator[list[Board]]:
+    """A cluster whose last board then loses its power, and a bundle for each upgrade."""
+    with lab.fresh(LAB, TYPES) as up:
+        for minors in (1, 2):
+            bundle.write(newer(minors), minors=minors)
+        first = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(SUMMER)}")
+        assert first.returncode == 0, first.why
+        docker("kill", up[-1].container)
+        yield up
+
+
+def newer(minors: int) -> Path:
+    """Where the bundle of an upgrade is."""
+    return inventory.bundle_path(LAB).with_name(f"newer-{minors}")
+
+
+def run(playbook: str, minors: int, settings: Mapping[str, object], *arguments: str) -> PlaybookRun:
+    """Run a playbook with the bundle of an upgrade."""
+    given = json.dumps({"jetson_k3s_bundle": str(newer(minors)), **settings})
+    return run_playbook(LAB, playbook, f"--extra-vars={given}", *arguments)
+
+
+def version(one: Board) -> str:
+    """Which K3s a board has."""
+    return one.exec("k3s", "--version").split()[2]
+
+
+def test_site_yml_does_not_bring_another_minor_version_by_itself(boards: list[Board]) -> None:
+    before = boards[0].exec("systemctl", "show", "--property=MainPID", "k3s")
+    site = run("site.yml", 1, SUMMER)
+    assert "[error] k3s-upgrade" in site.output
+    assert all(recap.changed == 0 for recap in site.recap.values()), site.output
+    assert boards[0].exec("systemctl", "show", "--property=MainPID", "k3s") == before
+
+
+def test_fleet_goes_on_without_the_board(boards: list[Board]) -> None:
+    *there, off = boards
+    for minors, named in enumerate(MISSED, 1):
+        upgrade = run("upgrade.yml", minors, SUMMER)
+        assert upgrade.recap[off.name].unreachable == 1, upgrade.output
+        assert [upgrade.recap[one.name].failed for one in there] == [0, 0], upgrade.why
+        assert [version(one) for one in there] == [named, named]
+    rotated = run("rotate_token.yml", 2, SUMMER)
+    assert [rotated.recap[one.name].failed for one in there] == [0, 0], rotated.why
+    changed = run("site.yml", 2, WINTER)
+    assert [changed.recap[one.name].failed for one in there] == [0, 0], changed.why
+
+
+def test_one_run_brings_the_board_along(boards: list[Board]) -> None:
+    cluster = Cluster(boards)
+    *there, late = boards
+    board.start(late)
+    pids = [one.exec("systemctl", "show", "--property=MainPID", "k3s*") for one in there]
+    site = run("site.yml", 2, WINTER, f"--limit={late.name}")
+    assert site.returncode == 0, site.why
+    assert set(site.recap) == {late.name}
+    assert version(late) == MISSED[-1]
+    assert late.exec("cat", TOKEN_FILE) == there[1].exec("cat", TOKEN_FILE)
+    node = json.loads(cluster.kubectl("get", "node", late.name, "--output=json"))
+    assert node["status"]["capacity"]["pods"] == "30"
+    assert node["metadata"]["labels"]["site"] == "north"
+    assert {"taints", "unschedulable"} & set(node["spec"]) == set()
+    assert cluster.allocatable() == {one.name: 1 for one in boards}
+    assert [one.exec("systemctl", "show", "--property=MainPID", "k3s*") for one in there] == pids
+
+
+def test_then_nothing_is_left_to_do(boards: list[Board]) -> None:
+    site = run("site.yml", 2, WINTER)
+    assert site.returncode == 0, site.why
+    assert {name: recap.changed for name, recap in site.recap.items()} == {one.name: 0 for one in boards}
