@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A board was off while its cluster had two upgrades, another token and other settings: one run brings it along.
+"""A board was off while its cluster had two upgrades, another token and settings: one run brings it along.
 
 The tests are one story, in the order of the file, on a server and two agents. The last agent is off.
 The upgrades are to SIMULATED minor versions: the same Kubernetes under later names.

@@ -111,7 +111,7 @@ def zip_sources(payload: Path, runtime: str, origin: str) -> dict[str, bytes]:
 
 
 def pack(out: Path, payload: Path, sources: Mapping[str, bytes], version: str) -> None:
-    """Make `out`/k3s, which names `version`: a zip archive that Python runs, the programs compressed inside."""
+    """Make `out`/k3s, which names `version`: a zip archive that Python runs, with the programs inside."""
     out.mkdir()
     target = out / "k3s"
     with step("packing the K3s stand-in"):

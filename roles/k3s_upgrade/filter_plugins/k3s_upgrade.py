@@ -26,10 +26,6 @@ def refusal(wanted: str, installed: str | None, role: str, server: str | None = 
     """
     if installed is None:
         return "it has no K3s to upgrade; run site.yml for it"
-    if installed == wanted:
-        return ""
-    if server == "":
-        return "its server does not say which K3s it has, and an agent may not be newer; start the server first"
     old, new = parsed(installed), parsed(wanted)
     if new < old:
         return f"{installed} is newer than the bundle's {wanted}, and the cluster's data do not go back"
@@ -38,8 +34,9 @@ def refusal(wanted: str, installed: str | None, role: str, server: str | None = 
             f"from {installed} to {wanted} minor versions would be skipped; "
             f"go through v{old[0]}.{old[1] + 1} first, with a bundle of it"
         )
-    if server is not None and parsed(server)[:2] < new[:2]:
-        return f"its server has {server}, and an agent may not be newer; upgrade the server first"
+    if server is not None and (not server or parsed(server)[:2] < new[:2]):
+        has = f"has {server}" if server else "does not say which K3s it has"
+        return f"its server {has}, and an agent may not be newer; upgrade the server first"
     return ""
 
 

@@ -19,8 +19,6 @@ FILTER = "k3s_upgrade/filter_plugins/k3s_upgrade.py"
         # It was off when the server went through 1.33, and is upgraded with or after it.
         ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", None),
         ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", "v1.34.0+k3s1"),
-        # Nothing to do, so nobody was asked.
-        ("agent", "v1.33.5+k3s1", "v1.33.5+k3s1", ""),
     ],
 )
 def test_supported_step_is_not_refused(
@@ -30,19 +28,20 @@ def test_supported_step_is_not_refused(
 
 
 @pytest.mark.parametrize(
-    ("role", "installed", "wanted", "server", "words"),
+    ("step", "words"),
     [
-        ("server", None, "v1.33.5+k3s1", None, "site.yml"),
-        ("server", "v1.32.9+k3s1", "v1.34.0+k3s1", None, "v1.33 first"),
-        ("agent", "v1.33.5+k3s1", "v2.0.0+k3s1", None, "skipped"),
-        ("server", "v1.33.5+k3s1", "v1.33.4+k3s1", None, "newer than the bundle"),
-        ("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", "v1.33.5+k3s1", "upgrade the server first"),
-        ("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", "", "start the server first"),
+        (("server", None, "v1.33.5+k3s1", None), "site.yml"),
+        (("server", "v1.32.9+k3s1", "v1.34.0+k3s1", None), "v1.33 first"),
+        (("agent", "v1.33.5+k3s1", "v2.0.0+k3s1", None), "skipped"),
+        (("server", "v1.33.5+k3s1", "v1.33.4+k3s1", None), "newer than the bundle"),
+        (("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", "v1.33.5+k3s1"), "upgrade the server first"),
+        (("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", ""), "does not say which K3s"),
     ],
 )
 def test_unsupported_step_is_refused_with_the_way_out(
-    load: Load, role: str, installed: str | None, wanted: str, server: str | None, words: str
+    load: Load, step: tuple[str | None, ...], words: str
 ) -> None:
+    role, installed, wanted, server = step
     assert words in load(FILTER).refusal(wanted, installed, role, server)
 
 
