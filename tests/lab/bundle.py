@@ -32,7 +32,7 @@ def write(
 ) -> None:
     """Write the bundle for boards of the given architectures, or bring the one that is there up to date.
 
-    The suffix is that of K3s' version, `minors` is added to its minor one, `kubernetes` is the version inside.
+    The suffix is that of K3s' version, `minors` is added to its minor one; `kubernetes` is what is inside.
     """
     k3s = {arch: standin.k3s_standin(version_suffix, arch, kubernetes, minors) for arch in archs}
     directory.mkdir(parents=True, exist_ok=True)

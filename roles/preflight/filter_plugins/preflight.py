@@ -479,8 +479,8 @@ def findings_of_upgrade(facts: Facts, server: str | None, upgrades: bool = False
             "k3s-upgrade",
             f"K3s {where}, and {wanted} to be installed",
             "the minor version that the cluster has: site.yml neither drains a node nor goes back",
-            "Run playbooks/upgrade.yml with this bundle first. Or let jetson_k3s_bundle in the inventory name "
-            "the bundle that the cluster has (k3s_version with k3s_source: download).",
+            "Run playbooks/upgrade.yml with this bundle first. Or let jetson_k3s_bundle in the inventory "
+            "name the bundle that the cluster has (k3s_version with k3s_source: download).",
         )
     ]
 
