@@ -76,14 +76,13 @@ def run_playbook(
     playbook: str,
     *arguments: str,
     inventory: Path | None = None,
-    on_line: Callable[[str], None] | None = None,
-    kill_at: str | None = None,
+    on_line: Callable[[str], object] | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PlaybookRun:
     """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's.
 
-    `on_line` gets each line of output when it is written, so that something can happen in the middle.
-    At a line that begins with `kill_at` the run is killed.
+    `on_line` gets each line of output when it is written, so that something can happen in the middle. Where
+    it says True the run is killed.
     The boards' reports are compared with their published schema.
     """
     lines = []
@@ -108,9 +107,7 @@ def run_playbook(
         try:
             for line in process.stdout:
                 lines.append(line)
-                if on_line is not None:
-                    on_line(line)
-                if kill_at is not None and line.startswith(kill_at):
+                if on_line is not None and on_line(line) is True:
                     process.kill()
         finally:
             end.cancel()

@@ -233,9 +233,8 @@ def test_change_of_the_token_that_was_cut_off_is_ended_by_the_same_command(clust
     old = server_token(cluster)
     arguments = (f"--extra-vars={json.dumps(UNDISTURBED)}", "--diff", "-vv")
     # The server has changed it, and has not started again.
-    cut_off = run_playbook(
-        LAB, "rotate_token.yml", *arguments, kill_at="TASK [k3s : Ensure the given token is in"
-    )
+    moment = "TASK [k3s : Ensure the given token is in"
+    cut_off = run_playbook(LAB, "rotate_token.yml", *arguments, on_line=lambda line: line.startswith(moment))
     assert cut_off.returncode != 0
     new = server_token(cluster)
     assert new != old

@@ -35,7 +35,9 @@ def held(boards: list[Board]) -> list[str]:
 
 
 def test_killed_run_holds_up_nobody_and_a_second_one_beside_a_run_is_refused(boards: list[Board]) -> None:
-    killed = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify", kill_at=MOMENT)
+    killed = run_playbook(
+        LAB, "site.yml", "--skip-tags=gpu_verify", on_line=lambda line: line.startswith(MOMENT)
+    )
     assert killed.returncode < 0, killed.output
     assert held(boards) == [one.name for one in boards]
 

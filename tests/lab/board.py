@@ -5,6 +5,7 @@ A board is found by the labels of its container; nothing else records it.
 """
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from tests import boards
 from tests.lab import ssh, staging
+from tests.lab.debian import ensure_packages
 from tests.lab.engine import LABEL, docker
 from tests.lab.images import board_image
 from tests.lab.inventory import Host
@@ -149,6 +151,23 @@ def reboot(board: Board) -> None:
     """Restart a board as a power button would, and wait until it is up again."""
     docker("restart", board.container)
     wait_until_up(board)
+
+
+def cable(board: Board) -> str:
+    """Return the machine's end of a running board's network cable, the name of an interface here."""
+    ensure_packages("iproute2")
+    link = board.exec("ip", "--oneline", "link", "show", "dev", "eth0")
+    here = re.search(r"eth0@if(\d+):", link)
+    ends = Path("/sys/class/net").glob("*/ifindex")
+    for end in ends:
+        if here is not None and end.read_text().strip() == here[1]:
+            return end.parent.name
+    raise LabError(f"{board.name}: no interface here is the other end of its eth0: {link}")
+
+
+def plug(end: str, *, plugged: bool) -> None:
+    """Pull the cable of a board, or put it in again; its end is what `cable` returns."""
+    run(["ip", "link", "set", "dev", end, "up" if plugged else "down"])
 
 
 def set_state(board: Board, state: boards.State) -> None:

@@ -82,6 +82,7 @@ OURS = "50-jetson-k3s.yaml"
 ETCD_SECTOR = 512
 STAGE = ".unfinished-"
 FETCHED_FROM = "/var/tmp"  # noqa: S108 - what lies there is encrypted, in a directory of its own
+FETCHED = "jetson-k3s-backup-"
 
 
 class BackupError(Exception):
@@ -195,13 +196,19 @@ def copy_identity(data, files):
         place(NODE_PASSWORD, os.path.join(files, "node", "password"))
 
 
+def fetched():
+    """Directories in which a backup of root's waits to be fetched."""
+    found = glob.glob(os.path.join(FETCHED_FROM, FETCHED + "*"))
+    return [path for path in found if os.lstat(path).st_uid == os.geteuid()]
+
+
 @contextlib.contextmanager
 def staging(directory):
     """A directory of root's alone, gone at the end; what a backup left that was killed goes as well."""
     if not os.path.isdir(directory):
         os.makedirs(directory, 0o700)
     os.chmod(directory, 0o700)
-    for leftover in glob.glob(os.path.join(directory, STAGE + "*")):
+    for leftover in glob.glob(os.path.join(directory, STAGE + "*")) + fetched():
         shutil.rmtree(leftover)
     stage = tempfile.mkdtemp(prefix=STAGE, dir=directory)
     try:
@@ -263,7 +270,7 @@ def backup(module, kind, name):
         made = os.path.join(stage, name)
         if key:
             encrypted(gpg, key, stage, made, lambda stream: write(stream, files, manifest))
-            target = os.path.join(tempfile.mkdtemp(prefix="jetson-k3s-backup-", dir=FETCHED_FROM), name)
+            target = os.path.join(tempfile.mkdtemp(prefix=FETCHED, dir=FETCHED_FROM), name)
             os.chmod(os.path.dirname(target), 0o755)  # noqa: S103 - encrypted, and to be fetched
             os.chmod(made, 0o644)
             shutil.move(made, target)

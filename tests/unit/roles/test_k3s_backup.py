@@ -199,13 +199,19 @@ def test_data_elsewhere_are_not_backed_up(made: ModuleType, tmp_path: Path) -> N
     assert made.datastore(str(tmp_path)) == "etcd"
 
 
-def test_what_a_killed_backup_left_goes(made: ModuleType, tmp_path: Path) -> None:
+def test_what_a_killed_backup_left_goes(
+    made: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made, "FETCHED_FROM", str(tmp_path / "var-tmp"))
+    never_fetched = tmp_path / "var-tmp" / "jetson-k3s-backup-1"
+    never_fetched.mkdir(parents=True)
     directory = tmp_path / "backups"
     (directory / ".unfinished-1").mkdir(parents=True)
     (directory / "k3s-jetson-1.tar.gz").touch()
     with made.staging(str(directory)) as stage:
         assert {path.name for path in directory.iterdir()} == {"k3s-jetson-1.tar.gz", Path(stage).name}
         assert directory.stat().st_mode & 0o777 == 0o700
+        assert not never_fetched.exists()
     assert [path.name for path in directory.iterdir()] == ["k3s-jetson-1.tar.gz"]
 
 
