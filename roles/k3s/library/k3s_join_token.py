@@ -15,6 +15,7 @@ import urllib.request
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_ca import CaError, bundle_hash
+from ansible.module_utils.k3s_token import is_usable, parts
 
 DOCUMENTATION = r"""
 module: k3s_join_token
@@ -69,8 +70,6 @@ restart_due:
   type: bool
 """
 
-# K3s pkg/clientaccess/token.go: "K10", SHA-256 of the CA in hex, "::", and what the server knows the node by.
-SECURE_TOKEN = re.compile(r"^K10([0-9a-f]{64})::(?:[^:]+:(.+)|([^:]+))$")
 # A bootstrap token, which expires (Kubernetes' cluster-bootstrap/token/api).
 BOOTSTRAP_TOKEN = re.compile(r"^[a-z0-9]{6}\.[a-z0-9]{16}$")
 # Agents authenticate with a password as this user, whichever the token names (K3s pkg/agent/run.go).
@@ -94,18 +93,15 @@ def parse_token(token):
 
     Credentials are a bootstrap token or `node:<password>`.
     """
-    match = SECURE_TOKEN.match(token)
-    if match and match.group(2):
-        return match.group(1), "{}:{}".format(USER, match.group(2))
-    if match and is_bootstrap(match.group(3)):
-        return match.group(1), match.group(3)
-    if not token or token.startswith("K10") or re.search(r"\s", token):
+    ca_hash, user, secret = parts(token)
+    expires = user is None and is_bootstrap(secret)
+    if not is_usable(secret) or (ca_hash and not user and not expires):
         raise TokenError(
             "malformed",
             "the join token is malformed: expected is a password, K10<64 hex digits>::<user>:<password>, or "
             "what `k3s token create` has printed",
         )
-    return None, token if is_bootstrap(token) else "{}:{}".format(USER, token)
+    return ca_hash, secret if expires else "{}:{}".format(USER, secret)
 
 
 def is_bootstrap(credentials):

@@ -17,6 +17,7 @@ import urllib.request
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_token import is_usable, parts, secret
 
 DOCUMENTATION = r"""
 module: k3s_token_rotation
@@ -79,8 +80,6 @@ CONFIGURATION = (
     "/etc/systemd/system/k3s.service.env",
 )
 TOKEN_FILE = re.compile(r"""^(?:token-file:|K3S_TOKEN_FILE=)\s*["']?([^"'\s]+)""", re.MULTILINE)
-# K3s' pkg/clientaccess/token.go: the hash of the CA, and who the password is for.
-SECURE_TOKEN = re.compile(r"^K10([0-9a-f]{64})::(?:[^:]+:)?(.+)$")
 # K3s' pkg/server/handlers/token.go: the path, and the user who may.
 PATH, USER = "/v1-k3s/token", "server"
 NOT_FOUND = 404
@@ -101,21 +100,10 @@ def read(path):
         return ""
 
 
-def parts(token):
-    """The CA's hash and the password in a token; the short form has no hash."""
-    match = SECURE_TOKEN.match(token.strip())
-    return match.groups() if match else (None, token.strip())
-
-
-def password(token):
-    """The password in a token of either form."""
-    return parts(token)[1]
-
-
 def check(wanted, current):
     """RotationError for what cannot be this cluster's new token."""
-    ca_hash, secret = parts(wanted)
-    if not secret or secret.startswith("K10") or re.search(r"\s", secret):
+    ca_hash, _, new = parts(wanted)
+    if not is_usable(new):
         raise RotationError("k3s_token is malformed: the output of `openssl rand -hex 16` is a good one")
     if ca_hash not in (None, parts(current)[0]):
         raise RotationError("k3s_token is of another cluster: leave out what stands before its last colon")
@@ -124,7 +112,7 @@ def check(wanted, current):
 def is_needed(current, wanted, record):
     """Has the token still to be changed? `record` is the old one of a run that was cut off, or ''."""
     if wanted is not None:
-        return password(wanted) != password(current)
+        return secret(wanted) != secret(current)
     return record in ("", current)
 
 
@@ -132,7 +120,7 @@ def elsewhere(current, patterns, ours):
     """Files of K3s' configuration that have this token, but for ours."""
     paths = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
     named = [name for path in paths for name in TOKEN_FILE.findall(read(path))]
-    whole = re.compile(r"(?<!\w){}(?!\w)".format(re.escape(password(current))))
+    whole = re.compile(r"(?<!\w){}(?!\w)".format(re.escape(secret(current))))
     return [path for path in paths + named if path != ours and whole.search(read(path))]
 
 
@@ -141,9 +129,9 @@ def rotate(url, current, wanted, ca):
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = False  # the CA is this board's own K3s'
     request = urllib.request.Request(  # noqa: S310 - the role gives an https URL
-        url + PATH, json.dumps({"newToken": password(wanted or "")}).encode(), method="PUT"
+        url + PATH, json.dumps({"newToken": secret(wanted or "")}).encode(), method="PUT"
     )
-    credentials = base64.b64encode("{}:{}".format(USER, password(current)).encode()).decode()
+    credentials = base64.b64encode("{}:{}".format(USER, secret(current)).encode()).decode()
     request.add_header("Authorization", "Basic " + credentials)
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)

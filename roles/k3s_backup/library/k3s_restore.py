@@ -12,6 +12,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_archive import MANIFEST, ArchiveError, read
+from ansible.module_utils.k3s_token import secret
 
 DOCUMENTATION = r"""
 module: k3s_restore
@@ -59,11 +60,6 @@ NODE_PASSWORD = "/etc/rancher/node/password"  # noqa: S105 - a path
 NEW, OLD = ".restoring", ".before-"
 
 
-def password(token):
-    """What tells one token from another: its end, in the forms with the CA's hash and a user as well."""
-    return token.strip().rpartition(":")[2]
-
-
 def unpack(archive, data, token):
     """Write the backup's files beside the data. ArchiveError, OSError."""
     new = data + NEW
@@ -74,7 +70,7 @@ def unpack(archive, data, token):
         manifest = read(stream, new)
     with open(os.path.join(new, "server", "token")) as stream:
         # K3s does not start with another one: it has encrypted the keys of its CAs with it.
-        if token and password(token) != password(stream.read()):
+        if token and secret(token) != secret(stream.read()):
             raise ArchiveError(
                 "k3s_token is not the token that this cluster had on {}. Set k3s_token to the one of then "
                 "(playbooks/rotate_token.yml keeps old ones in /etc/rancher/k3s on the server), or take it "

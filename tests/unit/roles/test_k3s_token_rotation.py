@@ -71,7 +71,7 @@ def test_server_makes_a_token_and_the_old_one_is_kept(
 ) -> None:
     old = current(board)
     assert ensure() is True
-    assert rotation.password(current(board)) != OLD
+    assert rotation.secret(current(board)) != OLD
     record = Path(board["record"])
     assert (record.read_text().strip(), record.stat().st_mode & 0o777) == (old, 0o600)
     assert Path(board["marker"]).exists()
@@ -85,7 +85,7 @@ def test_server_makes_a_token_and_the_old_one_is_kept(
 
 def test_given_token_is_changed_to_once(rotation: ModuleType, board: dict[str, Any], ensure: Ensure) -> None:
     assert [ensure(token=NEW), ensure(token=NEW)] == [True, False]
-    assert rotation.password(current(board)) == NEW
+    assert rotation.secret(current(board)) == NEW
     assert ensure(token=current(board)) is False
 
 
