@@ -28,6 +28,7 @@ SUMMER = QUICK | {
     "k3s_node_taints": ["season=summer:PreferNoSchedule"],
 }
 WINTER = QUICK | {"k3s_agent_config": {"kubelet-arg": ["max-pods=30"]}, "k3s_node_labels": {"site": "north"}}
+STARTED = ("systemctl", "show", "--property=MainPID", "k3s*")
 TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 
 
@@ -60,42 +61,50 @@ def version(one: Board) -> str:
 
 
 def test_site_yml_does_not_bring_another_minor_version_by_itself(boards: list[Board]) -> None:
-    before = boards[0].exec("systemctl", "show", "--property=MainPID", "k3s")
+    before = boards[0].exec(*STARTED)
     site = run("site.yml", 1, SUMMER)
     assert "[error] k3s-upgrade" in site.output
     assert all(recap.changed == 0 for recap in site.recap.values()), site.output
-    assert boards[0].exec("systemctl", "show", "--property=MainPID", "k3s") == before
+    assert boards[0].exec(*STARTED) == before
 
 
-def test_fleet_goes_on_without_the_board(boards: list[Board]) -> None:
-    *there, off = boards
+def test_agent_that_missed_two_upgrades_goes_straight_to_its_servers_k3s(boards: list[Board]) -> None:
+    *there, late = boards
     for minors, named in enumerate(MISSED, 1):
         upgrade = run("upgrade.yml", minors, SUMMER)
-        assert upgrade.recap[off.name].unreachable == 1, upgrade.output
+        assert upgrade.recap[late.name].unreachable == 1, upgrade.output
         assert [upgrade.recap[one.name].failed for one in there] == [0, 0], upgrade.why
         assert [version(one) for one in there] == [named, named]
-    rotated = run("rotate_token.yml", 2, SUMMER)
-    assert [rotated.recap[one.name].failed for one in there] == [0, 0], rotated.why
-    changed = run("site.yml", 2, WINTER)
-    assert [changed.recap[one.name].failed for one in there] == [0, 0], changed.why
+    board.start(late)
+    assert version(late) != MISSED[0]
+    site = run("site.yml", 2, SUMMER, f"--limit={late.name}")
+    assert site.returncode == 0, site.why
+    assert version(late) == MISSED[-1]
+    of_node = f"involvedObject.name={late.name},reason=NodeNotSchedulable"
+    cordoned = Cluster(boards).kubectl("get", "events", f"--field-selector={of_node}", "--output=name")
+    assert cordoned, "Kubernetes wants a node drained for that"
 
 
-def test_one_run_brings_the_board_along(boards: list[Board]) -> None:
+def test_one_run_brings_the_board_along_that_missed_a_token_and_settings(boards: list[Board]) -> None:
     cluster = Cluster(boards)
     *there, late = boards
+    docker("kill", late.container)
+    for playbook, settings in (("rotate_token.yml", SUMMER), ("site.yml", WINTER)):
+        without = run(playbook, 2, settings)
+        assert without.recap[late.name].unreachable == 1, without.output
+        assert [without.recap[one.name].failed for one in there] == [0, 0], without.why
     board.start(late)
-    pids = [one.exec("systemctl", "show", "--property=MainPID", "k3s*") for one in there]
+    before = [one.exec(*STARTED) for one in there]
     site = run("site.yml", 2, WINTER, f"--limit={late.name}")
     assert site.returncode == 0, site.why
     assert set(site.recap) == {late.name}
-    assert version(late) == MISSED[-1]
     assert late.exec("cat", TOKEN_FILE) == there[1].exec("cat", TOKEN_FILE)
     node = json.loads(cluster.kubectl("get", "node", late.name, "--output=json"))
     assert node["status"]["capacity"]["pods"] == "30"
     assert node["metadata"]["labels"]["site"] == "north"
     assert {"taints", "unschedulable"} & set(node["spec"]) == set()
     assert cluster.allocatable() == {one.name: 1 for one in boards}
-    assert [one.exec("systemctl", "show", "--property=MainPID", "k3s*") for one in there] == pids
+    assert [one.exec(*STARTED) for one in there] == before
 
 
 def test_then_nothing_is_left_to_do(boards: list[Board]) -> None:
