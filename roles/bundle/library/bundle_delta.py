@@ -14,9 +14,9 @@ DOCUMENTATION = r"""
 module: bundle_delta
 short_description: The files by which a bundle differs from an earlier one
 description:
-  - Writes a directory with the files that differ, the whole C(SHA256SUMS) of the new bundle, its C(bundle.yml),
-    and C(delta.yml), which says of which bundle it is. Laid over a copy of that one it is the new bundle, as
-    C(SHA256SUMS) proves.
+  - Writes a directory with the files that differ, the whole C(SHA256SUMS) of the new bundle, its
+    C(bundle.yml), and C(delta.yml), which says against which bundle it was made. Laid over a copy of that one
+    it is the new bundle, as C(SHA256SUMS) proves.
 author: The jetson-k3s authors
 options:
   path:

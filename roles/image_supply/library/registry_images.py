@@ -19,8 +19,8 @@ DOCUMENTATION = r"""
 module: registry_images
 short_description: Which images a registry has that only reads
 description:
-  - Writes the files of Docker's registry program (distribution, C(registry/storage/paths.go)), which are the same
-    from its version 2.0 to 3.0. So the registry itself never has to take anything from anybody.
+  - Writes the files of Docker's registry program (distribution, C(registry/storage/paths.go)), which are the
+    same from its version 2.0 to 3.0. So the registry itself never has to take anything from anybody.
   - Each image is in the repository C(jetson-k3s), with the hexadecimal part of its id as tag.
   - Without O(archive) every other image goes.
 author: The jetson-k3s authors
@@ -118,7 +118,7 @@ class Store:
             "layers": [{"mediaType": LAYER, "digest": digest, "size": size} for digest, size in layers],
         }
         manifest, _ = self.put([json.dumps(described, sort_keys=True).encode("utf-8")])
-        for digest, _ in [config] + layers:
+        for digest, _ in [config, *layers]:
             self.link(os.path.join(self.layers, digest.partition(":")[2]), digest)
         revision = manifest.partition(":")[2]
         tag = os.path.join(self.tags, image.partition(":")[2])
@@ -127,18 +127,23 @@ class Store:
         self.link(os.path.join(tag, "current"), manifest)
 
     def parts(self, image):
-        """Digests of all blobs of an image, its manifest first; none where anything is missing or cut short."""
+        """Digests of all blobs of an image, its manifest first.
+
+        None where anything is missing or cut short, or the tag leads to another image.
+        """
         try:
             with open(os.path.join(self.tags, image.partition(":")[2], "current/link")) as stream:
                 manifest = stream.read()
             with open(self.blob(manifest)) as stream:
                 described = json.load(stream)
-            blobs = [described["config"]] + described["layers"]
-            if any(os.path.getsize(self.blob(blob["digest"])) != blob["size"] for blob in blobs):
+            blobs = [described["config"], *described["layers"]]
+            if blobs[0]["digest"] != image or any(
+                os.path.getsize(self.blob(blob["digest"])) != blob["size"] for blob in blobs
+            ):
                 return []
         except (OSError, ValueError, KeyError, TypeError):
             return []
-        return [manifest] + [blob["digest"] for blob in blobs]
+        return [manifest, *(blob["digest"] for blob in blobs)]
 
     def others(self, images):
         """Directories that no image of these needs."""
@@ -210,7 +215,7 @@ def fill(store, path, images):
                 blocks = packed(stream) if member.name in layers else [stream.read()]
                 found[member.name] = store.put(blocks)
     for entry in entries:
-        needed = [links.get(name, name) for name in [entry["Config"]] + entry["Layers"]]
+        needed = [links.get(name, name) for name in [entry["Config"], *entry["Layers"]]]
         absent = [name for name in needed if name not in found]
         if absent:
             raise ImageError("it lacks {}".format(", ".join(absent)))
@@ -242,9 +247,7 @@ def main():
             if archive and missing:
                 fill(store, archive, missing)
     except (ImageError, OSError, tarfile.TarError, zlib.error, KeyError, ValueError) as error:
-        module.fail_json(
-            msg="{}: {}".format(archive or module.params["path"], error or type(error).__name__)
-        )
+        module.fail_json(msg="{}: {}".format(archive or module.params["path"], error or type(error).__name__))
     left = [image for image in images if not store.parts(image)]
     filled = bool(archive and missing) if module.check_mode else left != missing
     module.exit_json(changed=bool(others) or filled, missing=left)

@@ -40,7 +40,8 @@ reason:
   returned: always
   type: str
 wrong:
-  description: The C(name) of an image whose id is another than C(expected), and the one C(found). Docker has it no more.
+  description: >-
+    The C(name) of an image whose id is another than C(expected), and the one C(found). Docker has it no more.
   returned: when there is one
   type: dict
 """

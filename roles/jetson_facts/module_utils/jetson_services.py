@@ -188,7 +188,7 @@ def registries(root):
 
 
 def image_supply_facts(root, unit, program):
-    """The registry that role image_supply runs on one board, and those of it that this board's Docker trusts."""
+    """The registry that role image_supply runs on one board, and those that this board's Docker trusts."""
     trust = glob.glob(os.path.join(root, SUPPLY_TRUST))
     state = unit_state(unit)
     state["program"] = program

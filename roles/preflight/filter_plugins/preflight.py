@@ -545,8 +545,8 @@ def findings_of_image_supply(facts: Facts, supply: str, boards: list[str]) -> li
             "image-supply-containerd",
             "image_supply_host, and containerd runs the pods (k3s_container_runtime)",
             "no image_supply_host: K3s imports the bundle's archives at each start, so each board needs them",
-            "Take image_supply_host out of the inventory, or run the pods by Docker. For other images than the "
-            "bundle's give k3s_registries a mirror.",
+            "Take image_supply_host out of the inventory, or run the pods by Docker. For other images than "
+            "the bundle's give k3s_registries a mirror.",
         )
     ]
 

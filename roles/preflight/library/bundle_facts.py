@@ -30,8 +30,9 @@ attributes:
 RETURN = r"""
 ansible_facts:
   description: >-
-    One key, C(jetson_bundle), with C(path), C(versions), C(files), C(errors) and C(delta). Of a file C(images)
-    by name, or C(packages) with their versions. C(delta) is null, or of which bundle this has only the changes.
+    One key, C(jetson_bundle), with C(path), C(versions), C(files), C(errors) and C(delta). Of a file
+    C(images) by name, or C(packages) with their versions. C(delta) is null for a whole bundle, else it says
+    what this was made against.
   returned: always
   type: dict
 """
