@@ -211,3 +211,13 @@ def test_playbook_writes_the_delta_of_another_plugin(tmp_path: Path) -> None:
     )
     ran = merged(tmp_path / "bundle", delta, tmp_path / "merged")
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+
+
+@pytest.mark.parametrize("since", ["bundle", "none"])
+def test_earlier_bundle_is_there_and_another_one(tmp_path: Path, since: str) -> None:
+    bundle(tmp_path / "bundle", OLD, "plugin:1")
+    before = contents(tmp_path / "bundle")
+    ran = made(tmp_path, "bundle", "plugin:2", f"--extra-vars=bundle_since={tmp_path}/{since}")
+    assert ran.returncode != 0
+    assert "Nothing was changed." in ran.stdout
+    assert contents(tmp_path / "bundle") == before
