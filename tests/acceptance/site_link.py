@@ -46,7 +46,7 @@ def reindex(lab: str) -> None:
 def bring_registry(lab: str, jetpack: int) -> None:
     """Put Debian's registry into the bundle, for boards of a JetPack."""
     with tarfile.open(inventory.bundle_path(lab) / f"debs-jetpack{jetpack}-{ARCH}.tar", "w") as tar:
-        for deb in sorted(debian.packages(*REGISTRY_PACKAGES).glob("*.deb")):
+        for deb in sorted(debian.package_files(*REGISTRY_PACKAGES).glob("*.deb")):
             tar.add(deb, deb.name)
     reindex(lab)
 

@@ -140,7 +140,7 @@ def ensure_packages(*names: str) -> None:
             run(install, env=environment)
 
 
-def packages(*names: str) -> Path:
+def package_files(*names: str) -> Path:
     """Return the cached directory of these packages' files, without what they depend on.
 
     apt compares each with the archive's signed checksums.
