@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -457,3 +458,75 @@ def test_facts_say_which_registry_is_there_and_trusted(load: Load, tmp_path: Pat
         "trusted": ["192.168.1.12:5443"],
     }
     assert services.image_supply_facts(str(tmp_path / "bare"), {}, None)["trusted"] == []
+
+
+ROLE = """\
+- hosts: k3s_cluster
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        cacheable: true
+        jetson:
+          arch: aarch64
+          image_supply: {installed: false, active: false, enabled: false, command: null, trusted: [],
+                         program: /usr/bin/docker-registry}
+        jetson_bundle: "{{ bundle }}"
+    - ansible.builtin.import_role: {name: image_supply}
+"""
+PULL = ROLE.replace("{name: image_supply}", "{name: image_supply, tasks_from: pull.yml}")
+# One that is off.
+OFF = "ansible_connection=ssh ansible_host=127.0.0.1 ansible_port=1"
+CHANGED = re.compile(r"^(\w+) +: ok=\d+ +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
+
+
+def played(tmp_path: Path, text: str, *arguments: str, a: str = "", **variables: Any) -> tuple[str, Any]:
+    """Run a play on the boards a and b, which are this machine; what it said, and {board: recap}."""
+    here = f"ansible_connection=local ansible_python_interpreter={sys.executable}"
+    (tmp_path / "inventory").write_text(f"[k3s_cluster]\na {a or here}\nb {here}\n")
+    (tmp_path / "play.yml").write_text(text)
+    given = json.dumps({"bundle": BUNDLE, **variables})
+    ran = play(tmp_path / "inventory", tmp_path / "play.yml", f"--extra-vars={given}", *arguments)
+    recap = {match[1]: tuple(map(int, match.groups()[1:])) for match in CHANGED.finditer(ran.stdout)}
+    return " ".join(ran.stdout.split()), recap
+
+
+def test_without_the_variable_nothing_happens(tmp_path: Path) -> None:
+    said, recap = played(tmp_path, ROLE)
+    assert recap == {"a": (0, 0, 0), "b": (0, 0, 0)}, said
+
+
+def test_check_mode_says_what_the_supplying_board_would_get(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for name in BUNDLE["files"]:
+        (bundle / name).touch()
+    said, recap = played(
+        tmp_path, ROLE, "--check", image_supply_host="a", bundle={**BUNDLE, "path": str(bundle)}
+    )
+    assert recap["a"][0] > 2, said
+    assert recap["a"][1:] == (0, 0), said
+    assert recap["b"] == (0, 0, 0), said
+
+
+def test_board_goes_on_if_the_one_that_supplies_is_off(tmp_path: Path) -> None:
+    said, recap = played(tmp_path, ROLE, "--limit=b", a=OFF, image_supply_host="a")
+    assert recap == {"b": (0, 0, 0)}, said
+
+
+def test_board_that_gets_no_image_there_says_why(tmp_path: Path, listening: socket.socket) -> None:
+    port = listening.getsockname()[1]
+    listening.close()
+    said, recap = played(
+        tmp_path,
+        PULL,
+        "--limit=b",
+        a="ansible_host=127.0.0.1",
+        image_supply_host="a",
+        image_supply_archive="k3s-airgap-images-arm64.tar.gz",
+        __image_supply_port=port,
+    )
+    assert recap == {"b": (0, 0, 0)}, said
+    assert (
+        "b: a did not supply k3s-airgap-images-arm64.tar.gz, which comes from this computer instead" in said
+    )
+    assert f"127.0.0.1:{port} does not answer: " in said
