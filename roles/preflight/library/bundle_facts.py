@@ -95,7 +95,7 @@ def inspect(path):
         }
         facts["versions"] = read_versions(os.path.join(path, "bundle.yml"))
         # Whole, it is a bundle like any other.
-        if any(state["error"] for state in facts["files"].values()):
+        if any(facts["files"][name]["sha256"] != digest for name, digest in sums.items()):
             facts["delta"] = read_delta(path)
     except (BundleError, OSError) as error:
         facts["errors"].append(str(error))
