@@ -393,13 +393,12 @@ def rendered(tmp_path: Path, address: str) -> Path:
     """What the role writes for a board at this address."""
     (tmp_path / "inventory").write_text(
         f"jetson-2 ansible_host={address} ansible_connection=local "
-        f"ansible_python_interpreter={sys.executable} image_supply_host=jetson-2\n"
+        f"ansible_python_interpreter={sys.executable}\n"
     )
     role = ROLES / "image_supply"
     (tmp_path / "play.yml").write_text(TEMPLATES.format(role=role, out=tmp_path))
-    ran = play(
-        tmp_path / "inventory", tmp_path / "play.yml", f"--extra-vars={json.dumps({'bundle': BUNDLE})}"
-    )
+    given = json.dumps({"bundle": BUNDLE, "image_supply_host": "jetson-2"})
+    ran = play(tmp_path / "inventory", tmp_path / "play.yml", f"--extra-vars={given}")
     assert ran.returncode == 0, ran.stdout
     return tmp_path
 
