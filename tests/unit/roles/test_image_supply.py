@@ -254,7 +254,7 @@ def tried(tmp_path: Path, *arguments: str, **parameters: Any) -> dict[str, Any]:
 def test_module_says_what_is_missing_fills_it_and_takes_the_rest_away(tmp_path: Path) -> None:
     archive = str(old_archive(tmp_path / "old.tar.gz"))
     both = [image("a"), image("b")]
-    steps = [
+    steps: list[tuple[bool, dict[str, Any], bool, list[str]]] = [
         # check mode, parameters, changed, missing
         (True, {"images": both}, False, both),
         (True, {"images": both, "archive": archive}, True, both),
@@ -429,12 +429,12 @@ def test_archives_are_those_of_the_boards_architecture(tmp_path: Path) -> None:
 )
 def test_certificate_is_for_the_address_and_signs_no_other(tmp_path: Path, address: str, name: str) -> None:
     request = rendered(tmp_path, address) / "openssl.cnf"
-    key, made = tmp_path / "key", tmp_path / "crt"
+    key, made = str(tmp_path / "key"), str(tmp_path / "crt")
     options = ["-newkey", "rsa:2048", "-nodes", "-config", "/dev/stdin", "-keyout", key, "-out", made]
     subprocess.run(
         ["openssl", "req", "-x509", *options], check=True, capture_output=True, input=request.read_bytes()
     )
-    assert key.stat().st_mode & 0o077 == 0
+    assert Path(key).stat().st_mode & 0o077 == 0
     show = ["openssl", "x509", "-in", made, "-noout", "-ext", "subjectAltName,basicConstraints"]
     told = subprocess.run(show, check=True, capture_output=True, text=True).stdout
     assert name in told
