@@ -140,6 +140,24 @@ def ensure_packages(*names: str) -> None:
             run(install, env=environment)
 
 
+def package_files(*names: str) -> Path:
+    """Return the cached directory of these packages' files, without what they depend on.
+
+    apt compares each with the archive's signed checksums.
+    """
+
+    def build(out: Path) -> None:
+        out.mkdir()
+        with step(f"fetching Debian packages: {' '.join(names)}"):
+            download = ["apt-get", "--quiet", "download", *names]
+            if run(download, cwd=out, check=False).returncode != 0:
+                run(["apt-get", "--quiet", "update"])
+                run(download, cwd=out)
+
+    recipe = hashlib.sha256(json.dumps([architecture(), *sorted(names)]).encode()).hexdigest()
+    return cached(f"packages/{SUITE}-{recipe[:12]}", build)
+
+
 def rootfs(name: str, packages: Sequence[str], *, customize: Sequence[str] = (), arch: str = "amd64") -> Path:
     """Return the cached tar of a Debian root file system with the given packages.
 

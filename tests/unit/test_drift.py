@@ -46,6 +46,7 @@ STUBS = {
 - name: Restart Docker
   ansible.builtin.file: {path: "{{ there }}/restarted", state: touch, mode: "0600"}
 """,
+    "image_supply/tasks/main.yml": "- ansible.builtin.ping:\n",
     "k3s/tasks/main.yml": """\
 - name: Ensure K3s' files
   ansible.builtin.copy: {content: "{{ item }}\\n", dest: "{{ there }}/{{ item }}", mode: "0600"}

@@ -30,6 +30,7 @@ from ansible.module_utils.jetson_services import (
     conflicting_flags,
     daemon_json,
     environment,
+    image_supply_facts,
     jtop_facts,
     k3s_settings,
     kubelet_arguments,
@@ -71,7 +72,8 @@ DATA_ROOT = "/var/lib/docker"
 # Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie.
 DISKS = {"k3s": "/var/lib/rancher", "kubelet": "/var/lib/kubelet", "uploads": "/var/tmp"}  # noqa: S108 - looked at only
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
-UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service")
+SUPPLY = "jetson-k3s-registry.service"
+UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service", SUPPLY)
 UNIT_PROPERTIES = (
     "Id",
     "LoadState",
@@ -213,6 +215,7 @@ def main():
             "iptables": iptables_facts(commands),
             "power_mode": power_mode(commands.output("nvpmodel", "-q")),
             "jtop": jtop_facts(root, units.get("jtop.service", {})),
+            "image_supply": image_supply_facts(root, units.get(SUPPLY, {}), commands.path("docker-registry")),
             "docker": docker,
             "nvidia_runtime": nvidia_runtime_facts(commands),
             "k3s": k3s_facts(commands, root, units),

@@ -52,6 +52,9 @@ SETTINGS = ("data-dir", "flannel-backend", "node-ip")
 # How role k3s begins a registries.yaml (its __k3s_registries_header).
 REGISTRIES, OWN = "etc/rancher/k3s/registries.yaml", "# Written by Ansible (role k3s)"
 
+# What makes Docker trust a registry of role image_supply; its directory has the registry's name.
+SUPPLY_TRUST = "etc/docker/certs.d/*/jetson-k3s.crt"
+
 # The key, the rest of its line and its list below: boards may have no parser for YAML.
 KUBELET_ARG = re.compile(r"^kubelet-arg\+?:.*(?:\n(?:[ \t-].*)?)*", re.MULTILINE)
 
@@ -182,6 +185,15 @@ def registries(root):
     if text is None:
         return None
     return "role" if text.startswith(OWN) else "owner"
+
+
+def image_supply_facts(root, unit, program):
+    """The registry that role image_supply runs on one board, and those that this board's Docker trusts."""
+    trust = glob.glob(os.path.join(root, SUPPLY_TRUST))
+    state = unit_state(unit)
+    state["program"] = program
+    state["trusted"] = sorted(os.path.basename(os.path.dirname(path)) for path in trust)
+    return state
 
 
 def jtop_facts(root, unit):

@@ -39,6 +39,7 @@ EVICTION = 0.05
 # What needs more than one board's facts, with its level: code below finds it, not the matrix.
 CODED = {
     "accepted-unknown": ("error", "a finding is accepted that does not exist"),
+    "bundle-delta": ("error", "the bundle is the difference from another one, and not yet laid over that"),
     "bundle-file": ("error", "a file of the bundle is missing or not what SHA256SUMS says"),
     "bundle-unusable": ("error", "the bundle as a whole is missing or damaged"),
     "clock": ("error", "a clock is more than a day away from that of the controller"),
@@ -50,6 +51,8 @@ CODED = {
     "group-none": ("error", "a board is neither server nor agent in the inventory"),
     "hostname-duplicate": ("error", "two boards have one hostname"),
     "hostname-invalid": ("error", "a hostname cannot be a node's name"),
+    "image-supply-containerd": ("error", "a board supplies images, and containerd runs the pods"),
+    "image-supply-host": ("error", "the board that supplies images is none of the cluster"),
     "join-token": ("error", "the running server does not take the token"),
     "join-token-weak": ("warning", "a given token is short"),
     "k3s-foreign-unit": ("error", "K3s' unit carries flags"),
@@ -181,6 +184,8 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list
     findings = [finding("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
     if findings:
         return findings
+    if bundle["delta"]:
+        return [finding_of_delta(bundle)]
     for name in bundle_files(arch, source):
         problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
         if problem is not None:
@@ -193,6 +198,21 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list
                 )
             )
     return findings
+
+
+def finding_of_delta(bundle: Facts) -> Finding:
+    """A directory that has only what another bundle lacks, or that was laid over a wrong one."""
+    path, delta = bundle["path"].rstrip("/"), bundle["delta"]
+    base = ", ".join(str(delta[key]) for key in ("k3s_version", "plugin_image") if key in delta)
+    wrong = sorted(name for name, state in bundle["files"].items() if state["error"])
+    return finding(
+        "bundle-delta",
+        f"{path} has only what differs from another bundle, or lies over a wrong one: not as SHA256SUMS says "
+        f"are {', '.join(wrong)}",
+        f"a whole bundle. The other one has {base}, and the SHA-256 of its SHA256SUMS is {delta['since']}",
+        f"Lay it over a copy of that bundle: cp -r BUNDLE NEW && cp {path}/* NEW && cd NEW && "
+        "sha256sum --check --quiet SHA256SUMS. Then let jetson_k3s_bundle name NEW.",
+    )
 
 
 def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
@@ -534,6 +554,32 @@ def findings_of_registries(facts: Facts, given: bool, problems: list[str]) -> li
     return findings
 
 
+def findings_of_image_supply(facts: Facts, supply: str, boards: list[str]) -> list[Finding]:
+    """Can a board supply images to the others? `boards` are those of the inventory's cluster."""
+    if not supply:
+        return []
+    if supply not in boards:
+        return [
+            finding(
+                "image-supply-host",
+                f"image_supply_host is {supply!r}, and no board in [k3s_cluster] has that name",
+                "the inventory's name of a board of this cluster",
+                f"Correct image_supply_host, or take it out. There are {', '.join(boards)}.",
+            )
+        ]
+    if facts["container_runtime"] == "docker":
+        return []
+    return [
+        finding(
+            "image-supply-containerd",
+            "image_supply_host, and containerd runs the pods (k3s_container_runtime)",
+            "no image_supply_host: K3s imports the bundle's archives at each start, so each board needs them",
+            "Take image_supply_host out of the inventory, or run the pods by Docker. For other images than "
+            "the bundle's give k3s_registries a mirror.",
+        )
+    ]
+
+
 def findings_of_token(answer: Facts) -> list[Finding]:
     """What the K3s server said about the join token; a server that does not run yet cannot say anything."""
     if answer.get("reason", "unreachable") == "unreachable":
@@ -610,6 +656,7 @@ class FilterModule:
             "preflight_accept": accept,
             "preflight_bundle": findings_of_bundle,
             "preflight_fleet": findings_of_fleet,
+            "preflight_image_supply": findings_of_image_supply,
             "preflight_registries": findings_of_registries,
             "preflight_role": findings_of_role,
             "preflight_server": findings_of_server,

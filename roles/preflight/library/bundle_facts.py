@@ -8,7 +8,7 @@ import tarfile
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.bundle_archive import BundleError, image_ids, sha256
+from ansible.module_utils.bundle_archive import BundleError, image_ids, parse_sums, read_delta, sha256
 
 DOCUMENTATION = r"""
 module: bundle_facts
@@ -30,28 +30,17 @@ attributes:
 RETURN = r"""
 ansible_facts:
   description: >-
-    One key, C(jetson_bundle), with C(path), C(versions), C(files) and C(errors). Of a file C(images) by name,
-    or C(packages) with their versions.
+    One key, C(jetson_bundle), with C(path), C(versions), C(files), C(errors) and C(delta). Of a file
+    C(images) by name, or C(packages) with their versions. C(delta) is null for a whole bundle, else it says
+    what this was made against.
   returned: always
   type: dict
 """
 
 KEYS = ("k3s_version", "plugin_image", "device_query_image", "pause_image")
 FORMAT = 1
-DIGEST = re.compile("^[0-9a-fA-F]{64}$")
 # NAME_VERSION_ARCHITECTURE.deb, as apt names what it downloads; an epoch's colon is %3a there.
 DEB = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9+.-]*)_([^_/]+)_[a-z0-9-]+\.deb$")
-
-
-def parse_sums(text):
-    """Lines of `sha256sum`, as {file name: hexadecimal digest}."""
-    sums = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        digest, _, name = line.partition("  ")
-        if not DIGEST.match(digest) or not name or "/" in name:
-            raise BundleError("SHA256SUMS line {}: not a line of sha256sum: {!r}".format(number, line))
-        sums[name] = digest.lower()
-    return sums
 
 
 def package_versions(archive):
@@ -97,7 +86,7 @@ def read_versions(path):
 
 def inspect(path):
     """All facts about the bundle at path."""
-    facts = {"path": path, "versions": {}, "files": {}, "errors": []}
+    facts = {"path": path, "versions": {}, "files": {}, "errors": [], "delta": None}
     try:
         with open(os.path.join(path, "SHA256SUMS")) as handle:
             sums = parse_sums(handle.read())
@@ -105,6 +94,9 @@ def inspect(path):
             name: check_file(os.path.join(path, name), digest) for name, digest in sorted(sums.items())
         }
         facts["versions"] = read_versions(os.path.join(path, "bundle.yml"))
+        # Whole, it is a bundle like any other.
+        if any(facts["files"][name]["sha256"] != digest for name, digest in sums.items()):
+            facts["delta"] = read_delta(path)
     except (BundleError, OSError) as error:
         facts["errors"].append(str(error))
     return facts

@@ -4,9 +4,15 @@
 import hashlib
 import json
 import os
+import re
 import tarfile
 
+import yaml
+
 BLOCK = 1 << 20
+DIGEST = re.compile("^[0-9a-fA-F]{64}$")
+# Of a directory that has only what another bundle lacks (role bundle): which one that is.
+DELTA = "delta.yml"
 
 
 class BundleError(Exception):
@@ -20,6 +26,31 @@ def sha256(path):
         for block in iter(lambda: handle.read(BLOCK), b""):
             digest.update(block)
     return digest.hexdigest()
+
+
+def parse_sums(text):
+    """Lines of `sha256sum`, as {file name: hexadecimal digest}."""
+    sums = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        digest, _, name = line.partition("  ")
+        if not DIGEST.match(digest) or not name or "/" in name:
+            raise BundleError("SHA256SUMS line {}: not a line of sha256sum: {!r}".format(number, line))
+        sums[name] = digest.lower()
+    return sums
+
+
+def read_delta(path):
+    """The content of a directory's delta.yml: the bundle that it was made against; None without that file."""
+    try:
+        with open(os.path.join(path, DELTA), encoding="utf-8") as handle:
+            content = yaml.safe_load(handle)
+    except FileNotFoundError:
+        return None
+    except yaml.YAMLError as error:
+        raise BundleError("{} is not YAML: {}".format(DELTA, error)) from error
+    if not isinstance(content, dict) or not DIGEST.match(str(content.get("since"))):
+        raise BundleError("{} does not say `since: <SHA-256>`".format(DELTA))
+    return content
 
 
 def image_ids(archive):

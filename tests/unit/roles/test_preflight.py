@@ -342,7 +342,7 @@ def bundle(**errors: str | None) -> dict[str, Any]:
     )
     files: dict[str, dict[str, str | None]] = {name: {"error": None} for name in names}
     files.update({name.replace("_", "-"): {"error": error} for name, error in errors.items()})
-    return {"path": "/bundle", "errors": [], "files": files}
+    return {"path": "/bundle", "errors": [], "files": files, "delta": None}
 
 
 def test_whole_bundle_has_no_findings(module: ModuleType) -> None:
@@ -365,6 +365,25 @@ def test_bundle_of_another_architecture_names_each_missing_file(module: ModuleTy
 def test_one_error_of_the_whole_bundle_is_enough(module: ModuleType) -> None:
     broken = bundle() | {"errors": ["no such directory"], "files": {}}
     assert [entry["id"] for entry in module.findings_of_bundle(broken, "aarch64")] == ["bundle-unusable"]
+
+
+@pytest.mark.parametrize(
+    ("supply", "runtime", "finding"),
+    [
+        ("", "containerd", None),
+        ("b", "docker", None),
+        ("c", "docker", "image-supply-host"),
+        ("c", "containerd", "image-supply-host"),
+        ("b", "containerd", "image-supply-containerd"),
+    ],
+)
+def test_board_that_supplies_images_is_one_of_the_cluster_and_has_docker(
+    module: ModuleType, supply: str, runtime: str, finding: str | None
+) -> None:
+    found = module.findings_of_image_supply(with_facts(container_runtime=runtime), supply, ["a", "b"])
+    assert [(entry["id"], entry["level"]) for entry in found] == ([(finding, "error")] if finding else [])
+    if finding == "image-supply-host":
+        assert ("'c'" in found[0]["found"], "a, b" in found[0]["fix"]) == (True, True)
 
 
 def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleType) -> None:

@@ -28,6 +28,8 @@ def test_every_step_has_the_name_of_its_role_as_tag() -> None:
     steps = {called(task["block"][0]): task["tags"] for task in blocks}
     # What two steps have left to it.
     assert set(steps.pop("rolling_restart")) == {"nvidia_docker", "k3s"}
+    # What the steps after it take their images from.
+    assert steps.pop("image_supply") == ["image_supply", "k3s", "gpu_device_plugin"]
     assert steps
     assert {role: tags for role, tags in steps.items() if tags != [role]} == {}
 
@@ -44,7 +46,8 @@ def called(task: dict[str, Any]) -> str:
         # preflight asks the K3s server about the token
         ("preflight", {"k3s", "nvidia_docker"}),
         ("nvidia_docker", {"k3s", "board_lease", "nvidia_docker", "rolling_restart"}),
-        ("gpu_verify", {"k3s", "nvidia_docker", "gpu_verify", "gpu_report"}),
+        ("image_supply", {"k3s", "board_lease", "image_supply", "nvidia_docker"}),
+        ("gpu_verify", {"k3s", "nvidia_docker", "image_supply", "gpu_verify", "gpu_report"}),
     ],
 )
 def test_tag_runs_its_step_after_the_look_at_the_boards(tmp_path: Path, tag: str, roles: set[str]) -> None:

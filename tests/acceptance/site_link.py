@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way from the controller to a lab's boards, and new files for its bundle that have to go along it."""
+
+import json
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from images.arm64 import pack
+from tests.lab import board, bundle, debian, inventory
+from tests.lab.engine import docker
+from tests.lab.workloads import DEFAULT_ARCH as ARCH
+
+# Debian's registry, and what a board of the lab may lack of what it depends on.
+REGISTRY_PACKAGES = ("docker-registry", "lsb-base")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plugin's image: its name, its id, and the bytes of its archive."""
+
+    name: str
+    image: str
+    size: int
+
+
+def crossed(lab: str) -> int:
+    """Bytes so far between this machine and the boards of a lab, both ways.
+
+    What boards send to each other crosses the bridge from port to port, and is no traffic of its interface.
+    """
+    network = docker("network", "inspect", "--format={{.Id}}", board.network_name(lab))
+    statistics = Path(f"/sys/class/net/br-{network[:12]}/statistics")
+    return sum(int((statistics / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
+
+
+def reindex(lab: str) -> None:
+    """Write the bundle's checksums again."""
+    directory = inventory.bundle_path(lab)
+    (directory / bundle.CHECKSUMS).write_text(bundle.checksums(directory))
+
+
+def bring_registry(lab: str, jetpack: int) -> None:
+    """Put Debian's registry into the bundle, for boards of a JetPack."""
+    with tarfile.open(inventory.bundle_path(lab) / f"debs-jetpack{jetpack}-{ARCH}.tar", "w") as tar:
+        for deb in sorted(debian.package_files(*REGISTRY_PACKAGES).glob("*.deb")):
+            tar.add(deb, deb.name)
+    reindex(lab)
+
+
+def bring_plugin(lab: str, tag: str) -> Plugin:
+    """Put a plugin of another version into the bundle: one file more in its layer, and another tag."""
+    directory = inventory.bundle_path(lab)
+    archive = directory / f"tegra-device-plugin-{ARCH}.tar.gz"
+    with tempfile.TemporaryDirectory() as scratch:
+        layer = Path(scratch, "layer.tar")
+        before = pack.read_docker_archive(archive, layer)
+        with tarfile.open(layer, "a") as tar:
+            tar.addfile(tarfile.TarInfo(f"etc/{tag}"))
+        settings = json.loads(before.config)["config"]
+        name = f"tegra-device-plugin:{tag}"
+        after = pack.image(ARCH, settings, layer, created=0, names=[name])
+        pack.write_docker_archive(archive, [after])
+    index = directory / "bundle.yml"
+    described = yaml.safe_load(index.read_text()) | {"plugin_image": name}
+    index.write_text(yaml.safe_dump(described, sort_keys=False))
+    reindex(lab)
+    return Plugin(name, after.digest, archive.stat().st_size)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One board supplies the bundle's images to the others. A new one crosses the way from the controller once.
+
+The tests are one story, in the order of the file, on a server and two agents, the first of which supplies.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.cluster import PLUGIN_PODS, RESOURCE, Cluster
+from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.acceptance.site_link import bring_plugin, bring_registry, crossed
+from tests.lab import lab
+from tests.lab.board import Board
+from tests.lab.process import LabError
+
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance, pytest.mark.fleet]
+
+LAB = "supply"
+SUPPLIED = "--extra-vars=image_supply_host=jetson-2"
+UNIT = "jetson-k3s-registry"
+DATA = "/var/lib/jetson-k3s-registry"
+TAGS = f"{DATA}/docker/registry/v2/repositories/jetson-k3s/_manifests/tags"
+INSTEAD = "did not supply"
+
+
+def site(*arguments: str) -> PlaybookRun:
+    """Run site.yml up to the plugin."""
+    return run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify", *arguments)
+
+
+def rollout(*arguments: str) -> PlaybookRun:
+    """Run what brings another plugin."""
+    return run_playbook(LAB, "site.yml", "--tags=gpu_device_plugin", *arguments)
+
+
+def registry(boards: list[Board]) -> str:
+    """Where it is."""
+    return f"{boards[1].address}:5443"
+
+
+def image_id(board: Board, name: str) -> str:
+    """The id of an image on a board; empty if there is none."""
+    return board.exec("docker", "image", "inspect", "--format={{.Id}}", name, check=False)
+
+
+def plugins(boards: list[Board]) -> set[str]:
+    """The images of the plugin's pods."""
+    said = Cluster(boards).kubectl(
+        "--namespace=kube-system",
+        "get",
+        "pods",
+        f"--selector={PLUGIN_PODS}",
+        "--output=jsonpath={.items[*].spec.containers[0].image}",
+    )
+    return set(said.split())
+
+
+def left(board: Board) -> str:
+    """What the role has on a board."""
+    units = "/etc/systemd/system/{jetson-k3s,docker}-registry.service"
+    places = f"{DATA} /etc/jetson-k3s-registry {units} /etc/docker/certs.d/* /usr/bin/docker-registry"
+    return board.exec("bash", "-c", f"ls -d {places} 2> /dev/null || true")
+
+
+@pytest.fixture(scope="module")
+def boards() -> Iterator[list[Board]]:
+    """Three boards that no playbook has touched, and a bundle with Debian's registry for the second one."""
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")) as up:
+        bring_registry(LAB, jetpack=6)
+        yield up
+
+
+@pytest.fixture(scope="module")
+def first(boards: list[Board]) -> PlaybookRun:
+    """The first run, with a board that supplies."""
+    assert len(boards) == 3
+    return site(SUPPLIED)
+
+
+def test_first_run_brings_images_to_one_board_and_from_there_to_all(
+    boards: list[Board], first: PlaybookRun
+) -> None:
+    assert first.returncode == 0, first.why
+    assert INSTEAD not in first.output, first.output
+    (name,) = plugins(boards)
+    assert all(image_id(board, name) for board in boards)
+    assert Cluster(boards).allocatable(RESOURCE) == {board.name: 1 for board in boards}
+    # The names in the registry are nobody's business afterwards.
+    for board in boards:
+        assert "jetson-k3s" not in board.exec("docker", "image", "ls", "--format={{.Repository}}")
+    assert [bool(DATA in left(board)) for board in boards] == [False, True, False]
+    again = site(SUPPLIED)
+    assert again.returncode == 0, again.why
+    assert {recap.changed for recap in again.recap.values()} == {0}, again.output
+
+
+def test_nobody_can_push_to_the_registry(boards: list[Board], first: PlaybookRun) -> None:
+    (name,) = plugins(boards)
+    for board in boards:
+        stranger = f"{registry(boards)}/jetson-k3s:stranger"
+        board.exec("docker", "tag", name, stranger)
+        with pytest.raises(LabError, match=r"unsupported|405|not allowed"):
+            board.exec("docker", "push", stranger)
+        board.exec("docker", "image", "rm", stranger)
+    supply = boards[1]
+    assert "stranger" not in supply.exec("ls", TAGS)
+    shown = supply.exec("systemctl", "show", "--property=User,MainPID", UNIT)
+    settings = dict(line.split("=", 1) for line in shown.splitlines())
+    assert settings["User"] == "jetson-k3s-registry"
+    # Not even root could, where the service sees the file system.
+    inside = ("nsenter", f"--target={settings['MainPID']}", "--mount")
+    with pytest.raises(LabError, match="Read-only file system"):
+        supply.exec(*inside, "touch", f"{DATA}/mine")
+    assert "docker-registry.service" not in supply.exec(
+        "systemctl", "list-units", "--no-legend", "docker-reg*"
+    )
+
+
+def test_another_plugin_crosses_the_way_once(boards: list[Board], first: PlaybookRun) -> None:
+    plugin = bring_plugin(LAB, "supplied")
+    before = crossed(LAB)
+    supplied = rollout(SUPPLIED)
+    with_supply = crossed(LAB) - before
+    assert supplied.returncode == 0, supplied.why
+    assert INSTEAD not in supplied.output
+    assert plugins(boards) == {plugin.name}
+    assert {image_id(board, plugin.name) for board in boards} == {plugin.image}
+    # Of pause, deviceQuery and the plugin; the plugin before it went from the registry.
+    kept = boards[1].exec("ls", TAGS).split()
+    assert (len(kept), plugin.image.partition(":")[2] in kept) == (3, True)
+
+    check = site("--check", "--extra-vars=image_supply_host=")
+    assert check.returncode == 0, check.why
+    assert DATA in left(boards[1])
+    other = bring_plugin(LAB, "everywhere")
+    before = crossed(LAB)
+    everywhere = rollout("--extra-vars=image_supply_host=")
+    without = crossed(LAB) - before
+    assert everywhere.returncode == 0, everywhere.why
+    assert plugins(boards) == {other.name}
+    assert with_supply > plugin.size
+    # Two boards' archives less; a run's own traffic, with modules and facts, is some megabytes.
+    assert without - with_supply > 1.5 * plugin.size, (with_supply, without, plugin.size)
+
+
+def test_without_the_variable_nothing_of_it_is_left(boards: list[Board], first: PlaybookRun) -> None:
+    # The last test's second run was without it.
+    assert [left(board) for board in boards] == [""] * 3
+    assert "jetson-k3s-registry" not in boards[1].exec("cat", "/etc/passwd")
+    again = site()
+    assert {recap.changed for recap in again.recap.values()} == {0}, again.output
+
+
+def test_registry_that_gives_another_image_is_found(boards: list[Board], first: PlaybookRun) -> None:
+    supply, victim = boards[1], boards[2]
+    plugin = bring_plugin(LAB, "wrong")
+    wanted = plugin.image.partition(":")[2]
+    filled = site(SUPPLIED, "--tags=image_supply")
+    assert filled.returncode == 0, filled.why
+    other = next(tag for tag in supply.exec("ls", TAGS).split() if tag != wanted)
+    supply.exec("cp", f"{TAGS}/{other}/current/link", f"{TAGS}/{wanted}/current/link")
+    run = rollout(SUPPLIED, f"--limit={victim.name}")
+    assert run.recap[victim.name].failed == 1, run.output
+    said = " ".join(run.output.split())
+    assert f"{victim.name}: {supply.name} gave another image for {plugin.name}" in said
+    assert f"the bundle has {plugin.image}, and {registry(boards)} gave sha256:{other}" in said
+    assert image_id(victim, plugin.name) == ""
+    # Its own board finds that as well, and puts the right one there.
+    mended = rollout(SUPPLIED)
+    assert mended.returncode == 0, mended.why
+    assert plugins(boards) == {plugin.name}
+
+
+def test_board_goes_on_without_a_registry_that_does_not_answer(
+    boards: list[Board], first: PlaybookRun
+) -> None:
+    supply, alone = boards[1], boards[2]
+    plugin = bring_plugin(LAB, "alone")
+    supply.exec("systemctl", "stop", UNIT)
+    run = rollout(SUPPLIED, f"--limit={alone.name}")
+    assert run.returncode == 0, run.why
+    said = " ".join(run.output.split())
+    assert f"{alone.name}: {supply.name} {INSTEAD} tegra-device-plugin-amd64.tar.gz" in said
+    assert f"{registry(boards)} does not answer" in said
+    assert image_id(alone, plugin.name) == plugin.image
+    whole = rollout(SUPPLIED)
+    assert whole.returncode == 0, whole.why
+    assert INSTEAD not in whole.output
+    assert supply.exec("systemctl", "is-active", UNIT) == "active"
+    assert plugins(boards) == {plugin.name}
+
+
+# Last, for the cluster goes with it.
+def test_reset_takes_it_away(boards: list[Board], first: PlaybookRun) -> None:
+    run = run_playbook(LAB, "reset.yml", SUPPLIED)
+    assert run.returncode == 0, run.why
+    assert [left(board) for board in boards] == [""] * 3

@@ -1,0 +1,531 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a registry is filled with, what a board takes from it, and what runs there."""
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.roles.conftest import ROLES, Load
+from tests.unit.roles.playing import play
+
+Archive = Sequence[tuple[str, bytes | str]]
+LAYER, OTHER, THIRD = b"one" * 50_000, b"another" * 50_000, b"third" * 50_000
+
+
+@pytest.fixture
+def module(load: Load) -> ModuleType:
+    return load("image_supply/library/registry_images.py")
+
+
+@pytest.fixture
+def pulling(load: Load) -> ModuleType:
+    return load("image_supply/library/supplied_images.py")
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def config(name: str) -> bytes:
+    """An image's configuration; its digest is the image's id."""
+    return json.dumps({"name": name}).encode()
+
+
+def write(path: Path, members: Archive) -> Path:
+    """Write a gzipped tar; a text is where a symbolic link leads to."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def manifest(*entries: tuple[str, Sequence[str]]) -> tuple[str, bytes]:
+    """The member that says which images there are: (file of the configuration, files of the layers)."""
+    listed = [
+        {"Config": name, "RepoTags": [f"{number}:1"], "Layers": list(layers)}
+        for number, (name, layers) in enumerate(entries)
+    ]
+    return "manifest.json", json.dumps(listed).encode()
+
+
+def named(name: str) -> str:
+    """The file of a configuration up to Docker 24."""
+    return f"{digest(config(name)).partition(':')[2]}.json"
+
+
+def blob(content: bytes) -> str:
+    """A file of an archive since Docker 25."""
+    return f"blobs/sha256/{digest(content).partition(':')[2]}"
+
+
+def old_archive(path: Path) -> Path:
+    """Two images with a layer of both, as Docker 24 writes them: the second has a link to it."""
+    return write(
+        path,
+        [
+            ("a/layer.tar", LAYER),
+            ("b/layer.tar", "../a/layer.tar"),
+            ("c/layer.tar", OTHER),
+            (named("a"), config("a")),
+            (named("b"), config("b")),
+            manifest((named("a"), ["a/layer.tar"]), (named("b"), ["b/layer.tar", "c/layer.tar"])),
+        ],
+    )
+
+
+def new_archive(path: Path) -> Path:
+    """An image as Docker 25 writes it, with its layer gzipped already."""
+    packed = gzip.compress(THIRD, mtime=0)
+    return write(
+        path,
+        [
+            (blob(packed), packed),
+            (blob(config("c")), config("c")),
+            manifest((blob(config("c")), [blob(packed)])),
+        ],
+    )
+
+
+def image(name: str) -> str:
+    return digest(config(name))
+
+
+def layers(store: Any, name: str) -> list[bytes]:
+    """What an image of the store is unpacked from, every file as its digest says."""
+    revision, kept, *packed = store.parts(image(name))
+    contents = [Path(store.blob(part)).read_bytes() for part in (revision, kept, *packed)]
+    assert [digest(content) for content in contents] == [revision, kept, *packed]
+    assert contents[1] == config(name)
+    return [gzip.decompress(content) for content in contents[2:]]
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+@pytest.fixture
+def store(module: ModuleType, tmp_path: Path) -> Any:
+    """A store with three images of two archives."""
+    made = module.Store(str(tmp_path / "store"))
+    module.fill(made, str(old_archive(tmp_path / "old.tar.gz")), [image("a"), image("b")])
+    module.fill(made, str(new_archive(tmp_path / "new.tar.gz")), [image("c")])
+    return made
+
+
+def test_images_of_archives_of_every_docker_are_there(store: Any) -> None:
+    assert layers(store, "a") == [LAYER]
+    assert layers(store, "b") == [LAYER, OTHER]
+    assert layers(store, "c") == [THIRD]
+
+
+def test_image_is_described_as_docker_asks_for_it(store: Any) -> None:
+    tag = Path(store.tags) / image("b").partition(":")[2] / "current/link"
+    described = json.loads(Path(store.blob(tag.read_text())).read_text())
+    assert (described["schemaVersion"], described["config"]["digest"]) == (2, image("b"))
+    assert described["mediaType"] == "application/vnd.docker.distribution.manifest.v2+json"
+    assert {layer["mediaType"] for layer in described["layers"]} == {
+        "application/vnd.docker.image.rootfs.diff.tar.gzip"
+    }
+    for part in (described["config"], *described["layers"]):
+        link = Path(store.layers) / part["digest"].partition(":")[2] / "link"
+        assert link.read_text() == part["digest"]
+        assert Path(store.blob(part["digest"])).stat().st_size == part["size"]
+
+
+def test_the_same_archive_gives_the_same_files(module: ModuleType, store: Any, tmp_path: Path) -> None:
+    before = files(tmp_path / "store")
+    module.fill(store, str(tmp_path / "old.tar.gz"), [image("a"), image("b")])
+    assert files(tmp_path / "store") == before
+
+
+def test_only_images_that_are_asked_for_are_taken(module: ModuleType, tmp_path: Path) -> None:
+    made = module.Store(str(tmp_path / "store"))
+    module.fill(made, str(old_archive(tmp_path / "old.tar.gz")), [image("a")])
+    assert (bool(made.parts(image("a"))), made.parts(image("b"))) == (True, [])
+    assert made.others([image("a")]) == []
+
+
+def test_what_no_image_needs_goes_and_a_layer_of_two_stays(store: Any) -> None:
+    gone = store.others([image("b")])
+    assert {Path(path).name for path in gone} == {
+        part.partition(":")[2] for name in "ac" for part in store.parts(image(name))
+    } - {part.partition(":")[2] for part in store.parts(image("b"))} | {
+        image(name).partition(":")[2] for name in "ac"
+    }
+
+
+@pytest.mark.parametrize("damage", ["cut short", "gone", "another image", "no JSON"])
+def test_image_that_is_not_whole_is_missing_and_is_filled_again(
+    module: ModuleType, store: Any, tmp_path: Path, damage: str
+) -> None:
+    revision, _, layer = store.parts(image("a"))
+    tag = Path(store.tags) / image("a").partition(":")[2] / "current/link"
+    if damage == "cut short":
+        Path(store.blob(layer)).write_bytes(b"")
+    elif damage == "gone":
+        Path(store.blob(layer)).unlink()
+    elif damage == "another image":
+        tag.write_text(store.parts(image("c"))[0])
+    else:
+        Path(store.blob(revision)).write_bytes(b"")
+    assert store.parts(image("a")) == []
+    assert image("a").partition(":")[2] in {
+        Path(path).name for path in store.others([image("a"), image("c")])
+    }
+    module.fill(store, str(tmp_path / "old.tar.gz"), [image("a")])
+    assert layers(store, "a") == [LAYER]
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ([("a", b"")], "no manifest.json"),
+        ([(named("a"), config("a")), manifest((named("a"), ["gone"]))], "it lacks gone"),
+        ([("l", LAYER), (named("a"), config("b")), manifest((named("a"), ["l"]))], "has the SHA-256"),
+    ],
+)
+def test_archive_that_is_not_what_it_says_is_refused(
+    module: ModuleType, tmp_path: Path, members: Archive, words: str
+) -> None:
+    made = module.Store(str(tmp_path / "store"))
+    with pytest.raises(module.ImageError, match=words):
+        module.fill(made, str(write(tmp_path / "a.tar.gz", members)), [image("a")])
+    assert made.parts(image("a")) == []
+
+
+def tried(tmp_path: Path, *arguments: str, **parameters: Any) -> dict[str, Any]:
+    """Run the module as Ansible does; what it said."""
+    settings = {"path": str(tmp_path / "store"), **parameters}
+    (tmp_path / "inventory").write_text(
+        f"localhost ansible_connection=local ansible_python_interpreter={sys.executable}\n"
+    )
+    (tmp_path / "play.yml").write_text(
+        yaml.safe_dump(
+            [
+                {
+                    "hosts": "all",
+                    "gather_facts": False,
+                    "tasks": [
+                        {"registry_images": settings, "register": "said"},
+                        {
+                            "ansible.builtin.copy": {
+                                "content": "{{ said | to_json }}",
+                                "dest": str(tmp_path / "said"),
+                            },
+                            "check_mode": False,
+                        },
+                    ],
+                }
+            ]
+        )
+    )
+    ran = play(
+        tmp_path / "inventory",
+        tmp_path / "play.yml",
+        *arguments,
+        ANSIBLE_LIBRARY=str(ROLES / "image_supply/library"),
+    )
+    assert ran.returncode == 0, ran.stdout
+    said: dict[str, Any] = json.loads((tmp_path / "said").read_text())
+    return said
+
+
+def test_module_says_what_is_missing_fills_it_and_takes_the_rest_away(tmp_path: Path) -> None:
+    archive = str(old_archive(tmp_path / "old.tar.gz"))
+    both = [image("a"), image("b")]
+    steps: list[tuple[bool, dict[str, Any], bool, list[str]]] = [
+        # check mode, parameters, changed, missing
+        (True, {"images": both}, False, both),
+        (True, {"images": both, "archive": archive}, True, both),
+        (False, {"images": both}, False, both),
+        (False, {"images": both, "archive": archive}, True, []),
+        (False, {"images": both, "archive": archive}, False, []),
+        (True, {"images": both[:1]}, True, []),
+        (False, {"images": both[:1]}, True, []),
+        (False, {"images": both}, False, both[1:]),
+    ]
+    for check, parameters, changed, missing in steps:
+        said = tried(tmp_path, *(["--check"] if check else []), **parameters)
+        assert (said["changed"], said["missing"]) == (changed, missing), (check, parameters)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "store").rglob("data")} == {0o644}
+
+
+class Engine:
+    """SIMULATED: the answers of the docker command. `registry` is what a pull of each name would bring."""
+
+    def __init__(self, there: Mapping[str, str], registry: Mapping[str, str]) -> None:
+        self.there, self.registry = dict(there), registry
+        self.ran: list[str] = []
+
+    def run(self, argv: list[str], check_rc: bool = False) -> tuple[int, str, str]:
+        command = argv[2:] if argv[0] == "timeout" else argv
+        self.ran.append(" ".join(command[1:]))
+        match command[1:]:
+            case ["image", "inspect", _, name]:
+                known = self.there.get(name, name if name in self.there.values() else None)
+                return (0, f"{known}\n", "") if known else (1, "", "No such image")
+            case ["pull", name]:
+                if name not in self.registry:
+                    return 1, "", "manifest unknown\n"
+                self.there[name] = self.registry[name]
+            case ["tag", found, name]:
+                self.there[name] = found
+            case ["image", "rm", name]:
+                del self.there[name]
+        return 0, "", ""
+
+
+REGISTRY = "192.168.1.12:5443"
+FROM_A, FROM_B = (f"{REGISTRY}/jetson-k3s:{letter * 64}" for letter in "ab")
+ID_A, ID_B = (f"sha256:{letter * 64}" for letter in "ab")
+
+
+@pytest.mark.parametrize(
+    ("there", "registry", "outcome", "afterwards"),
+    [
+        ({}, {FROM_A: ID_A, FROM_B: ID_B}, (True, "", None), {"x:1": ID_A, "y:1": ID_B}),
+        ({"x:1": ID_A, "y:1": ID_B}, {}, (False, "", None), {"x:1": ID_A, "y:1": ID_B}),
+        ({"x:1": ID_B}, {FROM_A: ID_A, FROM_B: ID_B}, (True, "", None), {"x:1": ID_A, "y:1": ID_B}),
+        ({"x:1": ID_A}, {}, (False, "manifest unknown", None), {"x:1": ID_A}),
+        (
+            {"y:1": ID_B},
+            {FROM_A: ID_B},
+            (False, "", {"name": "x:1", "expected": ID_A, "found": ID_B}),
+            {"y:1": ID_B},
+        ),
+    ],
+    ids=["none", "all", "older", "not in the registry", "wrong"],
+)
+def test_board_takes_what_it_lacks_and_nothing_else(
+    pulling: ModuleType,
+    there: dict[str, str],
+    registry: dict[str, str],
+    outcome: tuple[bool, str, dict[str, str] | None],
+    afterwards: dict[str, str],
+) -> None:
+    engine = Engine(there, registry)
+    said = pulling.supply(pulling.Docker(engine.run), REGISTRY, {"x:1": ID_A, "y:1": ID_B})
+    assert said == outcome
+    assert engine.there == afterwards
+    if there == afterwards and not outcome[1] and not outcome[2]:
+        assert not any(command.startswith("pull") for command in engine.ran)
+
+
+def test_image_that_is_there_under_another_name_is_not_pulled(pulling: ModuleType) -> None:
+    engine = Engine({"x:0": ID_A}, {})
+    assert pulling.supply(pulling.Docker(engine.run), REGISTRY, {"x:1": ID_A}) == (True, "", None)
+    assert engine.there == {"x:0": ID_A, "x:1": ID_A}
+
+
+def test_pull_has_a_limit(pulling: ModuleType) -> None:
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        assert argv[:2] == ["timeout", "900"]
+        return 124, "", ""
+
+    assert pulling.Docker(run).pull("x") == "not within 900 s"
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_registry_that_does_not_answer_is_named(pulling: ModuleType, listening: socket.socket) -> None:
+    registry = f"127.0.0.1:{listening.getsockname()[1]}"
+    assert pulling.unreachable(registry) == ""
+    listening.close()
+    assert pulling.unreachable(registry).startswith(f"{registry} does not answer: ")
+    assert "does not answer" in pulling.unreachable("no-port")
+
+
+TEMPLATES = """\
+- hosts: all
+  gather_facts: false
+  vars_files: ["{role}/defaults/main.yml", "{role}/vars/main.yml"]
+  tasks:
+    - ansible.builtin.set_fact:
+        cacheable: true
+        jetson: {{arch: aarch64, image_supply: {{program: null, trusted: []}}}}
+        jetson_bundle: "{{{{ bundle }}}}"
+    - ansible.builtin.template: {{src: "{role}/templates/{{{{ item }}}}.j2", dest: "{out}/{{{{ item }}}}"}}
+      loop: [registry.yml, jetson-k3s-registry.service, openssl.cnf]
+    - ansible.builtin.copy:
+        dest: "{out}/said"
+        content: "{{{{ [registry, archives | list, images] | to_json }}}}"
+      vars:
+        registry: "{{{{ __image_supply_registry }}}}"
+        archives: "{{{{ __image_supply_archives }}}}"
+        images: "{{{{ __image_supply_images }}}}"
+"""
+BUNDLE = {
+    "files": {
+        "k3s-arm64": {"images": {}},
+        "k3s-airgap-images-arm64.tar.gz": {"images": {"pause:1": ID_B, "dns:1": ID_A}},
+        "device-query-l4t35-arm64.tar.gz": {"images": {"query:35": ID_A}},
+        "device-query-amd64.tar.gz": {"images": {"query:1": f"sha256:{'c' * 64}"}},
+    }
+}
+
+
+def rendered(tmp_path: Path, address: str) -> Path:
+    """What the role writes for a board at this address."""
+    (tmp_path / "inventory").write_text(
+        f"jetson-2 ansible_host={address} ansible_connection=local "
+        f"ansible_python_interpreter={sys.executable}\n"
+    )
+    role = ROLES / "image_supply"
+    (tmp_path / "play.yml").write_text(TEMPLATES.format(role=role, out=tmp_path))
+    given = json.dumps({"bundle": BUNDLE, "image_supply_host": "jetson-2"})
+    ran = play(tmp_path / "inventory", tmp_path / "play.yml", f"--extra-vars={given}")
+    assert ran.returncode == 0, ran.stdout
+    return tmp_path
+
+
+def test_registry_only_reads_and_is_at_its_address_alone(tmp_path: Path) -> None:
+    there = rendered(tmp_path, "192.168.1.12")
+    settings = yaml.safe_load((there / "registry.yml").read_text())
+    assert settings["storage"]["maintenance"]["readonly"] == {"enabled": True}
+    assert settings["http"]["addr"] == "192.168.1.12:5443"
+    assert settings["http"]["tls"]["certificate"].endswith("/192.168.1.12.crt")
+    unit = (there / "jetson-k3s-registry.service").read_text()
+    assert "/usr/bin/docker-registry serve /etc/jetson-k3s-registry/192.168.1.12.yml\n" in unit
+    for line in ("User=jetson-k3s-registry", "ProtectSystem=strict", "MemoryMax=256M"):
+        assert f"\n{line}\n" in unit
+
+
+def test_archives_are_those_of_the_boards_architecture(tmp_path: Path) -> None:
+    said = json.loads((rendered(tmp_path, "192.168.1.12") / "said").read_text())
+    assert said == [
+        "192.168.1.12:5443",
+        ["k3s-airgap-images-arm64.tar.gz", "device-query-l4t35-arm64.tar.gz"],
+        [ID_A, ID_B],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "name"), [("192.168.1.12", "IP Address:192.168.1.12"), ("jetson-2.lan", "DNS:jetson-2.lan")]
+)
+def test_certificate_is_for_the_address_and_signs_no_other(tmp_path: Path, address: str, name: str) -> None:
+    request = rendered(tmp_path, address) / "openssl.cnf"
+    key, made = str(tmp_path / "key"), str(tmp_path / "crt")
+    options = ["-newkey", "rsa:2048", "-nodes", "-config", "/dev/stdin", "-keyout", key, "-out", made]
+    subprocess.run(
+        ["openssl", "req", "-x509", *options], check=True, capture_output=True, input=request.read_bytes()
+    )
+    assert Path(key).stat().st_mode & 0o077 == 0
+    show = ["openssl", "x509", "-in", made, "-noout", "-ext", "subjectAltName,basicConstraints"]
+    told = subprocess.run(show, check=True, capture_output=True, text=True).stdout
+    assert name in told
+    assert "CA:FALSE" in told
+
+
+def test_facts_say_which_registry_is_there_and_trusted(load: Load, tmp_path: Path) -> None:
+    services = load("jetson_facts/module_utils/jetson_services.py")
+    for path in ("192.168.1.12:5443/jetson-k3s.crt", "mine:5000/ca.crt"):
+        file = tmp_path / "etc/docker/certs.d" / path
+        file.parent.mkdir(parents=True)
+        file.touch()
+    unit = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled"}
+    assert services.image_supply_facts(str(tmp_path), unit, "/usr/bin/docker-registry") == {
+        "installed": True,
+        "active": True,
+        "enabled": True,
+        "command": None,
+        "program": "/usr/bin/docker-registry",
+        "trusted": ["192.168.1.12:5443"],
+    }
+    assert services.image_supply_facts(str(tmp_path / "bare"), {}, None)["trusted"] == []
+
+
+ROLE = """\
+- hosts: k3s_cluster
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        cacheable: true
+        jetson:
+          arch: aarch64
+          image_supply: {installed: false, active: false, enabled: false, command: null, trusted: [],
+                         program: /usr/bin/docker-registry}
+        jetson_bundle: "{{ bundle }}"
+    - ansible.builtin.import_role: {name: image_supply}
+"""
+PULL = ROLE.replace("{name: image_supply}", "{name: image_supply, tasks_from: pull.yml}")
+# One that is off.
+OFF = "ansible_connection=ssh ansible_host=127.0.0.1 ansible_port=1"
+CHANGED = re.compile(r"^(\w+) +: ok=\d+ +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
+
+
+def played(tmp_path: Path, text: str, *arguments: str, a: str = "", **variables: Any) -> tuple[str, Any]:
+    """Run a play on the boards a and b, which are this machine; what it said, and {board: recap}."""
+    here = f"ansible_connection=local ansible_python_interpreter={sys.executable}"
+    (tmp_path / "inventory").write_text(f"[k3s_cluster]\na {a or here}\nb {here}\n")
+    (tmp_path / "play.yml").write_text(text)
+    given = json.dumps({"bundle": BUNDLE, **variables})
+    ran = play(tmp_path / "inventory", tmp_path / "play.yml", f"--extra-vars={given}", *arguments)
+    recap = {match[1]: tuple(map(int, match.groups()[1:])) for match in CHANGED.finditer(ran.stdout)}
+    return " ".join(ran.stdout.split()), recap
+
+
+def test_without_the_variable_nothing_happens(tmp_path: Path) -> None:
+    said, recap = played(tmp_path, ROLE)
+    assert recap == {"a": (0, 0, 0), "b": (0, 0, 0)}, said
+
+
+def test_check_mode_says_what_the_supplying_board_would_get(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for name in BUNDLE["files"]:
+        (bundle / name).touch()
+    said, recap = played(
+        tmp_path, ROLE, "--check", image_supply_host="a", bundle={**BUNDLE, "path": str(bundle)}
+    )
+    assert recap["a"][0] > 2, said
+    assert recap["a"][1:] == (0, 0), said
+    assert recap["b"] == (0, 0, 0), said
+
+
+def test_board_goes_on_if_the_one_that_supplies_is_off(tmp_path: Path) -> None:
+    said, recap = played(tmp_path, ROLE, "--limit=b", a=OFF, image_supply_host="a")
+    assert recap == {"b": (0, 0, 0)}, said
+
+
+def test_board_that_gets_no_image_there_says_why(tmp_path: Path, listening: socket.socket) -> None:
+    port = listening.getsockname()[1]
+    listening.close()
+    said, recap = played(
+        tmp_path,
+        PULL,
+        "--limit=b",
+        a="ansible_host=127.0.0.1",
+        image_supply_host="a",
+        image_supply_archive="k3s-airgap-images-arm64.tar.gz",
+        __image_supply_port=port,
+    )
+    assert recap == {"b": (0, 0, 0)}, said
+    assert (
+        "b: a did not supply k3s-airgap-images-arm64.tar.gz, which comes from this computer instead" in said
+    )
+    assert f"127.0.0.1:{port} does not answer: " in said
