@@ -90,11 +90,11 @@ def nodes(cluster: Cluster) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def packages(server: Board, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prometheus and what the board lacks for it, fetched as the offline guide does, and in the bundle."""
+def packages(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prometheus and what a board lacks for it, fetched as the offline guide does, and in the bundle."""
     ensure_packages("apt")
     directory = tmp_path_factory.mktemp("packages")
-    (directory / "status").write_text(server.exec("cat", "/var/lib/dpkg/status"))
+    (directory / "status").write_text(cluster.boards[2].exec("cat", "/var/lib/dpkg/status"))
     (directory / "debs/partial").mkdir(parents=True)
     options = {
         "Dir::State::status": directory / "status",
@@ -140,7 +140,7 @@ def refused(run: PlaybookRun, host: str, *words: str) -> None:
 
 def ask(one: Board, path: str, **parameters: str) -> Any:
     """What the API of a board's Prometheus answers."""
-    given = [f"--data-urlencode={name}={value}" for name, value in parameters.items()]
+    given = [word for name, value in parameters.items() for word in ("--data-urlencode", f"{name}={value}")]
     url = f"http://127.0.0.1:9090/api/v1/{path}"
     return json.loads(one.exec("curl", "--silent", "--show-error", "--get", *given, url))["data"]
 
@@ -370,7 +370,7 @@ def test_absent_takes_away_what_the_role_has_put_on_the_board(server: Board) -> 
     assert [changed(play("monitoring.yml", **absent)) > 0 for _ in range(2)] == [True, False]
     paths = [line.split()[0] for line in state(server)]
     assert not [path for path in paths if "prometheus" in path and "jetson-k3s" in path]
-    assert server.exec("ls", "/var/lib/prometheus") == ""
+    assert server.exec("ls", "/var/lib/prometheus").split() == ["metrics2"], "what the package has made"
     unit = server.exec(
         "systemctl", "show", "--property=ActiveState", "--property=UnitFileState", "prometheus"
     )
