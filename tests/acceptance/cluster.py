@@ -116,7 +116,9 @@ def starts(boards: Sequence[Board | Machine]) -> set[str]:
     }
 
 
-def wait_until(true: Callable[[], bool], what: str, seconds: float) -> float:
+def wait_until(
+    true: Callable[[], bool], what: str, seconds: float, poll_seconds: float = POLL_SECONDS
+) -> float:
     """Wait for something to become true; return the seconds it took. The API server may be restarting."""
     start = time.monotonic()
     answer: object = None
@@ -126,5 +128,5 @@ def wait_until(true: Callable[[], bool], what: str, seconds: float) -> float:
                 return time.monotonic() - start
         except LabError as error:
             answer = error
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)
     raise AssertionError(f"not within {seconds:g} s: {what}" + (f" (last error: {answer})" if answer else ""))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expressions of docs/observability, and what they ask for by name."""
+"""The expressions of alerts and dashboard, and what they ask for by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,19 @@ import yaml
 
 from tests.lab.paths import CHECKOUT
 
-DIRECTORY = CHECKOUT / "docs/observability"
+FILES = CHECKOUT / "roles/monitoring/files"
 # What Prometheus and the scrape job add to every sample.
 ADDED = frozenset({"job", "instance", "node"})
+# What the pages say only while jtop's service runs.
+OF_JTOP = frozenset({"tegra_gpu_memory_bytes", "tegra_memory_used_bytes", "tegra_power_mode"})
+# And only where the GPU is sold in units.
+OF_UNITS = frozenset(
+    {
+        *("tegra_device_plugin_held_devices", "tegra_device_plugin_free_devices"),
+        *("tegra_device_plugin_weight_percent", "vGPU_device_memory_limit_in_bytes"),
+        "vGPU_device_memory_usage_in_bytes",
+    }
+)
 
 _SELECTOR = re.compile(r"\b(?P<metric>(?:tegra|vGPU)_\w+)(?:\{(?P<matchers>[^}]*)\})?")
 _MATCHER = re.compile(r'(?P<label>\w+)(?P<operator>=~|!~|!=|=)"(?P<value>[^"]*)"')
@@ -49,7 +59,7 @@ class Query:
 
 def alerts() -> Iterator[Query]:
     """What the alerts ask for."""
-    for group in yaml.safe_load((DIRECTORY / "alerts.yml").read_text())["groups"]:
+    for group in yaml.safe_load((FILES / "alerts.yml").read_text())["groups"]:
         for rule in group["rules"]:
             shown = frozenset(_SHOWN.findall(" ".join(rule["annotations"].values())))
             yield Query(rule["alert"], rule["expr"], shown)
@@ -57,7 +67,7 @@ def alerts() -> Iterator[Query]:
 
 def dashboard() -> Iterator[Query]:
     """What the dashboard's panels and variables ask for."""
-    found = json.loads((DIRECTORY / "dashboard.json").read_text())
+    found = json.loads((FILES / "dashboard.json").read_text())
     for panel in found["panels"]:
         columns = frozenset(_columns(panel))
         for target in panel["targets"]:

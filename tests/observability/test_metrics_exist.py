@@ -35,20 +35,12 @@ from tests.conformance.node import Node
 from tests.conformance.plugin import DEFAULT_COMMAND, running
 from tests.conformance.pod_resources import pod_resources
 from tests.observability import promql
-from tests.observability.promql import ADDED, Query
+from tests.observability.promql import ADDED, OF_JTOP, OF_UNITS, Query
 from tests.unit.plugin.agent.node import CORE, MEMORY, Pod
 from tests.unit.plugin.agent.node import Node as AgentNode
 from tests.unit.plugin.podresources import running_kubelet
 
 BOARD = "orinnano-jp6"
-# What the pages say only while jtop's service runs.
-OF_JTOP = {"tegra_gpu_memory_bytes", "tegra_memory_used_bytes", "tegra_power_mode"}
-# And only where the GPU is sold in units.
-OF_UNITS = {
-    *("tegra_device_plugin_held_devices", "tegra_device_plugin_free_devices"),
-    *("tegra_device_plugin_weight_percent", "vGPU_device_memory_limit_in_bytes"),
-    "vGPU_device_memory_usage_in_bytes",
-}
 
 Said = Mapping[str, Mapping[str, set[str]]]
 """By metric the values of its labels."""
@@ -207,7 +199,7 @@ def test_the_dashboard_shows_every_metric_of_the_plugin(said: Said, said_by_agen
 
 
 def test_the_dashboards_panels_lie_side_by_side_and_ask_the_chosen_prometheus() -> None:
-    panels = json.loads((promql.DIRECTORY / "dashboard.json").read_text())["panels"]
+    panels = json.loads((promql.FILES / "dashboard.json").read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [
         (x, y)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tarfile
 from pathlib import Path
 
+import jinja2
 import pytest
 import yaml
 
@@ -19,6 +21,7 @@ from tests.observability import promql
 pytestmark = pytest.mark.lab
 
 HERE = Path(__file__).parent
+IN_THE_CLUSTER = paths.CHECKOUT / "docs/observability/prometheus.yml"
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +43,7 @@ def promtool() -> Path:
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """A copy of what is checked."""
-    for path in (*promql.DIRECTORY.glob("*.yml"), HERE / "alerts.test.yml"):
+    for path in (IN_THE_CLUSTER, promql.FILES / "alerts.yml", HERE / "alerts.test.yml"):
         shutil.copy(path, tmp_path)
     return tmp_path
 
@@ -79,6 +82,21 @@ def test_the_configuration_is_good(promtool: Path, files: Path) -> None:
         job["static_configs"] = [{"targets": ["localhost:9400"]}]
     path.write_text(yaml.safe_dump(configuration))
     checked = ask(promtool, "check", "config", "prometheus.yml", files=files)
+    assert checked.returncode == 0, checked.stderr
+    assert "rules found" in checked.stdout
+
+
+@pytest.mark.parametrize("alertmanagers", [[], ["192.168.1.5:9093", "[fd00::5]:9093"]])
+def test_the_configuration_of_the_server_board_is_good(
+    promtool: Path, files: Path, alertmanagers: list[str]
+) -> None:
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined, autoescape=False)  # noqa: S701
+    environment.filters["to_json"] = json.dumps
+    template = paths.CHECKOUT / "roles/monitoring/templates/prometheus.yml.j2"
+    variables = {"__monitoring_configuration": files, "monitoring_alertmanagers": alertmanagers}
+    (files / "own.yml").write_text(environment.from_string(template.read_text()).render(variables))
+    (files / "targets.json").write_text("[]")
+    checked = ask(promtool, "check", "config", "own.yml", files=files)
     assert checked.returncode == 0, checked.stderr
     assert "rules found" in checked.stdout
 

@@ -130,6 +130,14 @@ def with_jtop(spec: dict[str, Any]) -> None:
         container.setdefault("volumeMounts", []).append(mount)
 
 
+def with_host_ports(spec: dict[str, Any]) -> None:
+    """Serve the metrics of a specification's pods at the same port of the board."""
+    for container in spec["containers"]:
+        for port in container["ports"]:
+            if port["name"] == "metrics":
+                port["hostPort"] = port["containerPort"]
+
+
 def chosen_agent(manifest: str, mode: str, qos_policy: str) -> dict[str, Any]:
     """The node agent's DaemonSet with the rights that its mode and policy need, and no more."""
     document: dict[str, Any] = yaml.safe_load(manifest)
@@ -153,6 +161,7 @@ def rendered(
     *,
     config: dict[str, Any] | None = None,
     agent: dict[str, str] | None = None,
+    metrics_on_host: bool = False,
 ) -> str:
     """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.
 
@@ -160,7 +169,7 @@ def rendered(
     as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; where
     they sell the GPU in units, the pods get the directory of the memory limit as well.
     An image with jetson-stats gets the directory of jtop's socket. `agent` has the node agent's manifest,
-    mode and policy, if it is wanted.
+    mode and policy, if it is wanted. With `metrics_on_host` the metrics are at the board's own ports as well.
     """
     plugin: dict[str, Any] = yaml.safe_load(manifest)
     spec = plugin["spec"]["template"]["spec"]
@@ -179,6 +188,8 @@ def rendered(
         for container in template["spec"]["containers"]:
             container["image"] = image
             container["imagePullPolicy"] = "Never"
+        if metrics_on_host:
+            with_host_ports(template["spec"])
         if config:
             with_settings(template, json.dumps(config, indent=2))
             if units := config.get("sharing", {}).get("units"):

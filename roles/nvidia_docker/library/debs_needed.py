@@ -134,8 +134,7 @@ def main():
         paths = needed(packages, debs, installed_packages(run("dpkg-query", "--show", SHOW)), compare)
     except ValueError as error:
         module.fail_json(
-            msg="none of the archive's packages is {}; it has {}. Put it in, or name what it has in "
-            "nvidia_docker_engine_packages or nvidia_docker_runtime_packages.".format(
+            msg="none of the archive's packages is {}; it has {}. Put it in.".format(
                 error, ", ".join(sorted(fields["Package"] for fields in debs.values())) or "none"
             )
         )

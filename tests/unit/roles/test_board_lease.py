@@ -255,6 +255,7 @@ CHANGING = (
     "reset.yml",
     "forget.yml",
     "jtop.yml",
+    "monitoring.yml",
     "power_mode.yml",
     "rotate_token.yml",
 )

@@ -99,6 +99,17 @@ def test_image_with_jetson_stats_sees_the_socket_of_jtop_and_nothing_else_of_run
     assert host_paths("plugin:9-jtop") - host_paths("plugin:9") == {"/run/jtop"}
 
 
+@pytest.mark.parametrize("on_host", [False, True])
+def test_metrics_are_at_ports_of_the_board_only_when_asked(load: Load, on_host: bool) -> None:
+    render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered
+    plain = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
+    chosen = {"manifest": AGENT, "mode": "report", "qos_policy": "best-effort"}
+    texts = render(plain, "plugin:9", "sha256:ab", "docker", False, agent=chosen, metrics_on_host=on_host)
+    specs = [json.loads(text)["spec"]["template"]["spec"] for text in texts.split("---\n")[1:]]
+    ports = [port for spec in specs for container in spec["containers"] for port in container["ports"]]
+    assert [port.get("hostPort") for port in ports] == ([9400, 9401] if on_host else [None, None])
+
+
 UNITS = {"memoryTotal": "4Gi"}
 
 

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Prometheus is told of the boards, and the files on the hosts of an owner who has his own."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.observability import promql
+from tests.unit.roles.conftest import ROLES, Load
+from tests.unit.roles.playing import play
+
+PLAYBOOK = """\
+- hosts: monitoring
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: monitoring}
+"""
+
+
+def plugin_of(node: str, address: str) -> dict[str, Any]:
+    """The target of a board's plugin."""
+    labels = {"job": "tegra-device-plugin", "node": node, "instance": node}
+    return {"targets": [f"{address}:9400"], "labels": labels}
+
+
+@pytest.mark.parametrize(
+    ("variables", "address"),
+    [
+        ({}, "Jetson-1"),
+        ({"ansible_host": "10.0.0.1"}, "10.0.0.1"),
+        ({"ansible_host": "10.0.0.1", "monitoring_address": "192.168.1.11"}, "192.168.1.11"),
+        ({"ansible_host": "fd00::1"}, "[fd00::1]"),
+    ],
+)
+def test_board_is_asked_at_its_address_and_named_as_its_node(
+    load: Load, variables: dict[str, str], address: str
+) -> None:
+    targets = load("monitoring/filter_plugins/monitoring.py").targets
+    board = {"inventory_hostname": "Jetson-1", **variables}
+    assert targets([board]) == [plugin_of("jetson-1", address)]
+
+
+@pytest.mark.parametrize(("agent", "ports"), [(True, [9400, 9401]), ("false", [9400])])
+def test_node_agent_is_a_target_where_there_is_one(load: Load, agent: object, ports: list[int]) -> None:
+    found = load("monitoring/filter_plugins/monitoring.py").targets(
+        [{"inventory_hostname": "b", "gpu_device_plugin_agent": agent}]
+    )
+    assert [target for entry in found for target in entry["targets"]] == [f"b:{port}" for port in ports]
+
+
+def test_targets_are_what_the_manifests_serve_and_the_alerts_ask_for(load: Load) -> None:
+    served = {}
+    for part in ("base", "agent"):
+        path = ROLES.parent / f"plugin/deploy/{part}/daemonset.yaml"
+        daemonset = yaml.safe_load(path.read_text())
+        (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+        (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "metrics")
+        served[daemonset["metadata"]["name"]] = port
+    module = load("monitoring/filter_plugins/monitoring.py")
+    assert dict([module.PLUGIN, module.AGENT]) == served
+    queries = [*promql.alerts(), *promql.dashboard()]
+    asked = re.findall(r'\bjob="([^"]+)"', " ".join(query.expression for query in queries))
+    assert set(asked) <= served.keys()
+
+
+@dataclass
+class Site:
+    """An owner's host, which is this machine, and an inventory with two boards."""
+
+    root: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("rules", "targets", "dashboards"):
+            (self.root / name).mkdir()
+            (self.root / name / "owners.yml").touch()
+            self.settings[f"monitoring_{name}_directory"] = str(self.root / name)
+        program = self.root / "reload"
+        program.write_text(f"#!/bin/sh\necho reloaded >> {self.root}/log\n")
+        program.chmod(0o755)
+        self.settings["monitoring_reload"] = [str(program)]
+        self.settings["gpu_device_plugin_metrics_on_host"] = True
+        host = f"localhost ansible_connection=local ansible_python_interpreter={sys.executable}"
+        (self.root / "inventory").write_text(
+            "[server]\na ansible_host=10.0.0.1\n[agent]\nb ansible_host=10.0.0.2\n"
+            f"[k3s_cluster:children]\nserver\nagent\n[monitoring]\n{host}\n"
+        )
+        (self.root / "play.yml").write_text(PLAYBOOK)
+
+    def play(self, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+        """Run the role with these settings."""
+        variables = f"--extra-vars={json.dumps(self.settings | settings)}"
+        return play(self.root / "inventory", self.root / "play.yml", variables, *arguments)
+
+    def changed(self, *arguments: str, **settings: Any) -> int:
+        """How much a run changes."""
+        run = self.play(*arguments, **settings)
+        assert run.returncode == 0, run.stdout
+        match = re.search(r"changed=(\d+)", run.stdout)
+        assert match is not None
+        return int(match[1])
+
+    @property
+    def files(self) -> set[str]:
+        """What is in the owner's directories."""
+        return {
+            str(path.relative_to(self.root))
+            for name in ("rules", "targets", "dashboards")
+            for path in (self.root / name).iterdir()
+        }
+
+    @property
+    def reloads(self) -> int:
+        """How often Prometheus was told to read its rules."""
+        log = self.root / "log"
+        return len(log.read_text().split()) if log.exists() else 0
+
+
+OWNERS = {f"{name}/owners.yml" for name in ("rules", "targets", "dashboards")}
+OURS = {"rules/jetson-k3s.yml", "targets/jetson-k3s.json", "dashboards/jetson-k3s.json"}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_owners_prometheus_and_grafana_get_their_files_once(site: Site) -> None:
+    assert site.changed("--check") == 3
+    assert (site.files, site.reloads) == (OWNERS, 0)
+    assert site.changed() == 4, "three files, and Prometheus is told"
+    assert site.files == OWNERS | OURS
+    targets = json.loads((site.root / "targets/jetson-k3s.json").read_text())
+    assert targets == [plugin_of("a", "10.0.0.1"), plugin_of("b", "10.0.0.2")]
+    for name in ("rules/jetson-k3s.yml", "dashboards/jetson-k3s.json"):
+        source = "alerts.yml" if name.startswith("rules") else "dashboard.json"
+        assert (site.root / name).read_bytes() == (promql.FILES / source).read_bytes()
+    assert site.changed() == 0
+    assert site.reloads == 2, "a run that was cut off before it may have told nobody"
+    assert site.changed(monitoring_state="absent") > 0
+    assert (site.files, site.reloads) == (OWNERS, 3)
+    assert site.changed(monitoring_state="absent") == 0
+    assert site.reloads == 3
+
+
+def test_only_what_has_a_directory_is_written(site: Site) -> None:
+    empty = {"monitoring_rules_directory": "", "monitoring_targets_directory": ""}
+    # Without targets nobody has to reach a board.
+    assert site.changed(**empty, gpu_device_plugin_metrics_on_host=False) == 1
+    assert (site.files, site.reloads) == (OWNERS | {"dashboards/jetson-k3s.json"}, 0)
+
+
+NO_DIRECTORY = {f"monitoring_{name}_directory": "" for name in ("rules", "targets", "dashboards")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"monitoring_targets_directory": "/nonexistent/targets"},
+            "there is no directory /nonexistent/targets. Make it",
+        ),
+        ({"gpu_device_plugin_metrics_on_host": False}, "Prometheus would reach no device plugin"),
+        (NO_DIRECTORY, "it is in the group [monitoring], and no directory is given for it."),
+        ({"monitoring_listen": "127.0.0.1"}, "monitoring_listen is 127.0.0.1: an address with a port"),
+    ],
+)
+def test_what_cannot_work_is_told_and_nothing_is_written(
+    site: Site, settings: dict[str, Any], words: str
+) -> None:
+    run = site.play(**settings)
+    said = " ".join(run.stdout.split())
+    assert run.returncode != 0
+    assert words in said
+    assert "Nothing was changed." in said
+    assert (site.files, site.reloads) == (OWNERS, 0)
+
+
+def test_prometheus_that_is_not_told_is_an_error_and_the_next_run_tells_it(site: Site) -> None:
+    run = site.play(monitoring_reload=["false"])
+    assert run.returncode != 0
+    assert "`false` failed" in " ".join(run.stdout.split())
+    assert site.changed() == 0
+    assert site.reloads == 1
