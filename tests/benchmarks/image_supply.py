@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure what one plugin update sends over the controller's link: `python -m tests.benchmarks.image_supply`.
 
-Once with a board that supplies images to the others, and once with each board's from the controller. In one lab,
-one after the other. Every run has its own traffic besides: modules, facts, answers.
+Once with a board that supplies images to the others, and once with each board's from the controller. In one
+lab, one after the other. Every run has its own traffic besides: modules, facts, answers.
 """
 
 import argparse
