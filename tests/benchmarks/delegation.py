@@ -19,16 +19,15 @@ BOUNDS = {"the roles' bound": "", "no bound": "--extra-vars=k3s_server_tasks_at_
 
 
 def row(fleet: Fleet, count: int, bound: str) -> str:
-    """One run, as a line; SystemExit when it fails."""
+    """One run, as a line. Boards may fail: that is what too much at once comes to."""
     with rounds_counted() as report:
         run, peak = fleet.run(count, *filter(None, [BOUNDS[bound]]))
-        if run.returncode != 0:
-            raise SystemExit(f"{count} boards, {bound}: {run.why}")
         counts = json.loads(report.read_text())
     rounds = max(int(host["provisioning_rounds"]) for host in counts["hosts"].values())
+    failed = sum(recap.failed + recap.unreachable > 0 for recap in run.recap.values())
     return (
         f"{count:>6}  {bound:<16} {rounds:>6} {counts['provisioning_seconds']:>8.1f}"
-        f" {peak.tasks:>13} {peak.mebibytes:>10}"
+        f" {peak.tasks:>13} {peak.mebibytes:>10} {failed:>7}"
     )
 
 
@@ -37,7 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.delegation", description=__doc__)
     parser.add_argument("--boards", default="10,25,50", help="counts, 50 at most (default: 10,25,50)")
     options = parser.parse_args()
-    lines = ["boards  bound            rounds  seconds  tasks at once  peak MiB"]
+    lines = ["boards  bound            rounds  seconds  tasks at once  peak MiB  failed"]
     with light_boards.fleet("delegation") as fleet:
         for count in map(int, options.boards.split(",")):
             for bound in BOUNDS:
