@@ -141,6 +141,12 @@ def create(
     return get(lab, name)
 
 
+def lose_disks(one: Board) -> None:
+    """Take a board away with all that is on it: the next `up` of its lab makes a new one in its place."""
+    docker("rm", "--force", "--volumes", one.container)
+    docker("volume", "rm", *(f"{one.container}{place.replace('/', '-')}" for place in VOLUMES))
+
+
 def start(board: Board, *, deadline_seconds: float = READY_SECONDS) -> None:
     """Start a board and wait until it is up and takes SSH connections; raises LabError with a diagnosis."""
     docker("start", board.container)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,6 +175,21 @@ def rootfs(name: str, packages: Sequence[str], *, customize: Sequence[str] = (),
             mmdebstrap(out, "minbase", arch, packages, excluded=EXCLUDED, hooks=hooks)
 
     return cached(f"rootfs/{name}-{arch}-{digest}.tar", build)
+
+
+def program(package: str, path: str, arch: str) -> Path:
+    """Return the cached program `path` of a package, unpacked and not installed: no service of its starts."""
+
+    def unpack(out: Path) -> None:
+        tree = out.with_suffix(".tar")
+        mmdebstrap(tree, "extract", arch, [package], excluded=EXCLUDED)
+        with tarfile.open(tree) as tar:
+            file = tar.extractfile(f".{path}")
+            assert file is not None
+            out.write_bytes(file.read())
+        out.chmod(0o755)
+
+    return cached(f"programs/{SUITE}-{arch}/{Path(path).name}", unpack)
 
 
 def mmdebstrap(

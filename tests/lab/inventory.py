@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory of a lab, for `ansible-playbook -i`: the first board is the server, the others are agents."""
+"""The inventory of a lab, for `ansible-playbook -i`: the first board is the server, the others are agents.
+
+Tests of several servers render one of their own.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,8 +42,8 @@ def control_directory(lab: str) -> Path:
     return lab_dir(lab) / "cp"
 
 
-def render(lab: str, boards: Sequence[Host]) -> str:
-    """Return the text of the inventory."""
+def render(lab: str, boards: Sequence[Host], servers: int = 1) -> str:
+    """Return the text of the inventory; the first boards are servers."""
     hosts = [
         " ".join([board.name, *_assignments({"ansible_host": board.address, **board.variables})])
         for board in boards
@@ -56,10 +59,10 @@ def render(lab: str, boards: Sequence[Host]) -> str:
     lines = [
         f"# Virtual boards of the lab {lab!r}, written by `python -m tests.lab up`.",
         "[server]",
-        *hosts[:1],
+        *hosts[:servers],
         "",
         "[agent]",
-        *hosts[1:],
+        *hosts[servers:],
         "",
         "[k3s_cluster:children]",
         "server",

@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 VIRTUAL_BOARD = "/usr/local/lib/jetson-k3s-lab/virtual-board"
 # The part of the NVIDIA runtime's stand-in that knows who gets the GPU.
 RUNTIME_EDITOR = "/usr/local/lib/jetson-k3s-lab/edit-container"
+# The part of the stand-in that CDI's hooks call.
+CONTAINER_HOOK = "/usr/local/lib/jetson-k3s-lab/container-hook"
 # The release of NVIDIA's toolkit that it behaves as: one line, also the text of `--version`.
 TOOLKIT_VERSION = "/usr/local/lib/jetson-k3s-lab/toolkit-version"
 # What a board gets besides the image: (file of the checkout, path on the board, mode).
@@ -25,6 +27,7 @@ OWN_FILES = (
     (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
     (HERE / "nvidia_runtime/nvidia-container-runtime", "usr/bin/nvidia-container-runtime", 0o755),
     (HERE / "nvidia_runtime/runtime.py", RUNTIME_EDITOR.lstrip("/"), 0o755),
+    (HERE / "nvidia_runtime/container_hook.py", CONTAINER_HOOK.lstrip("/"), 0o755),
 )
 TREE = "var/lib/simulated-tegra"
 

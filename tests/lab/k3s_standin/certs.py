@@ -9,6 +9,7 @@ not end soon.
 import ipaddress
 import json
 import os
+import re
 import secrets
 import subprocess
 import tempfile
@@ -24,6 +25,7 @@ AUTHORITY_DAYS = "3650"
 DAYS, DAYS_VARIABLE = 365, "CATTLE_NEW_SIGNED_CERT_EXPIRATION_DAYS"
 # At its start K3s renews what ends within so many days (pkg/daemons/config/types.go, until May 2025).
 RENEWED_WITHIN_SECONDS = 90 * 86400
+PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n", re.DOTALL)
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
@@ -37,11 +39,15 @@ class Pair:
 
 @dataclass(frozen=True)
 class Subject:
-    """Whom a certificate is for: common name, group, names it serves under (none: a client's)."""
+    """Whom a certificate is for: common name, group, names it serves under (none: a client's).
+
+    `peer`: it serves and is a client, too.
+    """
 
     name: str
     group: str = ""
     hosts: tuple[str, ...] = ()
+    peer: bool = False
 
     @property
     def text(self) -> str:
@@ -51,7 +57,7 @@ class Subject:
     @property
     def extensions(self) -> str:
         """The X.509 v3 extensions in openssl's notation."""
-        usage = "serverAuth" if self.hosts else "clientAuth"
+        usage = "serverAuth,clientAuth" if self.peer else "serverAuth" if self.hosts else "clientAuth"
         lines = [
             "basicConstraints=critical,CA:FALSE",
             "keyUsage=critical,digitalSignature,keyEncipherment",
@@ -112,8 +118,23 @@ def ends_soon(cert: Path) -> bool:
     return subprocess.run(ends, capture_output=True, check=False).returncode != 0
 
 
+def split(bundle: bytes) -> list[bytes]:
+    """Return the certificates of a bundle, each as PEM."""
+    return PEM.findall(bundle)
+
+
+def leads_to(certificate: bytes, roots: bytes, between: bytes) -> bool:
+    """Say whether a certificate leads to one of the roots, by others that are between."""
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = [Path(scratch, name) for name in ("roots", "between", "certificate")]
+        for path, pem in zip(paths, (roots, between, certificate), strict=True):
+            path.write_bytes(pem)
+        argv = ["openssl", "verify", "-CAfile", str(paths[0]), "-untrusted", str(paths[1]), str(paths[2])]
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
 def issue(ca: Pair, subject: Subject) -> tuple[bytes, bytes]:
-    """Return a fresh certificate and its private key, both PEM."""
+    """Return a fresh certificate with those of its authority behind it, and its private key, all PEM."""
     with tempfile.TemporaryDirectory() as scratch:
         key, request, extensions = (Path(scratch, name) for name in ("key", "csr", "ext"))
         extensions.write_text(subject.extensions)
@@ -122,7 +143,7 @@ def issue(ca: Pair, subject: Subject) -> tuple[bytes, bytes]:
             "x509", "-req", "-in", request, "-CA", ca.cert, "-CAkey", ca.key, "-days", str(valid_days()),
             "-set_serial", f"0x{secrets.token_hex(16)}", "-extfile", extensions,
         )  # fmt: skip
-        return cert, key.read_bytes()
+        return cert + ca.cert.read_bytes(), key.read_bytes()
 
 
 def certificate(directory: Path, name: str, ca: Pair, subject: Subject) -> Pair:

@@ -13,6 +13,7 @@ k3s (stand-in for tests, not K3s): a small Kubernetes
 usage: k3s server [flags]     run the control plane and a node
        k3s agent [flags]      join a node to a server
        k3s token rotate ...   have the server take another token
+       k3s certificate rotate-ca ...  have the server take other CAs
        k3s kubectl ...        run kubectl
        k3s etcd-snapshot save write a snapshot of etcd (where etcd keeps the objects)
        k3s ctr ...            run containerd's client (where containerd runs the pods)
@@ -49,6 +50,10 @@ def run(arguments: Sequence[str]) -> int:
             from .rotation import rotate  # noqa: PLC0415
 
             return rotate(flags)
+        case ["certificate", "rotate-ca", *flags]:
+            from .rotation import rotate_ca  # noqa: PLC0415
+
+            return rotate_ca(flags)
         case []:
             sys.stderr.write(USAGE)
             return 1

@@ -36,7 +36,7 @@ class Option:
 
 
 # Names, commands and variables are K3s' own (pkg/cli/cmds/server.go and agent.go). K3s servers run a kubelet
-# as well, so every agent option but `server` is an option of both.
+# as well, so every agent option is an option of both.
 OPTIONS = {
     option.name: option
     for option in (
@@ -50,10 +50,12 @@ OPTIONS = {
         Option("node-taint", "list"),
         Option("kubelet-arg", "list"),
         Option("pause-image", "text"),
-        Option("server", "text", AGENT, environment="K3S_URL", short="s"),
+        Option("server", "text", environment="K3S_URL", short="s"),
+        Option("cluster-init", "switch", SERVER),
         Option("agent-token", "text", SERVER),
         Option("agent-token-file", "text", SERVER),
         Option("kube-apiserver-arg", "list", SERVER),
+        Option("kube-scheduler-arg", "list", SERVER),
         Option("disable", "list", SERVER),
         Option("tls-san", "list", SERVER),
         Option("write-kubeconfig-mode", "text", SERVER),
@@ -79,8 +81,10 @@ class Config:
     pause_image: str
     token: str
     server: str
+    clustered: bool  # one of several servers
     agent_token: str
     apiserver_args: tuple[str, ...]
+    scheduler_args: tuple[str, ...]
     tls_sans: tuple[str, ...]
     kubeconfig_mode: int
     cluster_reset: bool
@@ -242,9 +246,9 @@ def check(command: Command, values: Values, runtime: str) -> Config:
         raise StandinError(f"this K3s stand-in drives {runtime} only: {way_out} --docker")
     server = text("server").rstrip("/")
     token = text("token") or read_secret(text("token-file"))
-    if command == "agent":
+    if command == "agent" or server:
         check_join(server, token)
-    for name in ("kubelet-arg", "kube-apiserver-arg"):
+    for name in ("kubelet-arg", "kube-apiserver-arg", "kube-scheduler-arg"):
         for argument in texts(name):
             if "=" not in argument:
                 raise StandinError(f"{name} is written name=value, not {argument!r}")
@@ -265,8 +269,10 @@ def check(command: Command, values: Values, runtime: str) -> Config:
         pause_image=text("pause-image", "k8s.gcr.io/pause:3.2"),
         token=token,
         server=server,
+        clustered=command == "server" and (bool(server) or values.get("cluster-init") is True),
         agent_token=text("agent-token") or read_secret(text("agent-token-file")),
         apiserver_args=texts("kube-apiserver-arg"),
+        scheduler_args=texts("kube-scheduler-arg"),
         tls_sans=tuple(san for item in texts("tls-san") for san in item.split(",") if san),
         kubeconfig_mode=kubeconfig_mode,
         cluster_reset=values.get("cluster-reset") is True,
@@ -275,7 +281,7 @@ def check(command: Command, values: Values, runtime: str) -> Config:
 
 
 def check_join(server: str, token: str) -> None:
-    """Raise StandinError when an agent does not know where to join, or with what."""
+    """Raise StandinError when a node does not know where to join, or with what."""
     if not server:
         raise StandinError("--server is required: the URL of the server to join, https://<address>:6443")
     if not server.startswith("https://"):

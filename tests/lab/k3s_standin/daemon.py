@@ -37,4 +37,4 @@ def run_daemon(command: config.Command, flags: Sequence[str]) -> int:
 def save_snapshot(flags: Sequence[str]) -> Path:
     """Save a snapshot of the data of this host's server, and return it. Raises StandinError."""
     asked = config.load("server", [], os.environ)
-    return datastore.save(flags, asked.node_name, asked.data_dir, payload.unpacked(asked.data_dir))
+    return datastore.save(flags, asked, payload.unpacked(asked.data_dir))

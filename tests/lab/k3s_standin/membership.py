@@ -4,15 +4,15 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib import error, parse, request
+from urllib import error, request
 
 from . import files, kubeconfig, tokens
 from .certs import Pair
 from .errors import StandinError
-from .network import API_PORT, opener
+from .network import API_URL, opener
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,6 @@ class Membership:
     kubeconfig: Path
     proxy: Pair
     proxy_kubeconfig: Path
-    api_url: str
 
 
 class NotReady(Exception):  # noqa: N818  (a state to wait out, not an error)
@@ -101,18 +100,21 @@ def node_password() -> str:
     return NODE_PASSWORD_FILE.read_text().strip()
 
 
-async def join(url: str, token: tokens.Token, node: str, node_ip: str, directory: Path) -> Membership:
-    """Return this node's credentials, asked for anew, in `directory`.
+async def join(
+    urls: Sequence[str], token: tokens.Token, node: str, node_ip: str, directory: Path
+) -> Membership:
+    """Return this node's credentials, asked for anew of the first server that has them, in `directory`.
 
-    Waits for a server that cannot be reached or is not ready. Raises StandinError when it refuses, at once:
-    K3s goes on asking in some of these cases.
+    Waits while no server can be reached or is ready. Raises StandinError when one refuses, at once: K3s goes
+    on asking in some of these cases.
     """
     while True:
-        try:
-            return await asyncio.to_thread(join_once, url, token, node, node_ip, directory)
-        except NotReady as state:
-            log.info("Waiting to retrieve agent configuration; server is not ready: %s: %s", url, state)
-            await asyncio.sleep(RETRY_SECONDS)
+        for url in urls:
+            try:
+                return await asyncio.to_thread(join_once, url, token, node, node_ip, directory)
+            except NotReady as state:
+                log.info("Waiting to retrieve agent configuration; server is not ready: %s: %s", url, state)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 def join_once(url: str, token: tokens.Token, node: str, node_ip: str, directory: Path) -> Membership:
@@ -134,19 +136,17 @@ def join_once(url: str, token: tokens.Token, node: str, node_ip: str, directory:
     files.write(client_ca, get("client-ca.crt"), 0o644)
     client = write_pair(directory, "client-kubelet", get("client-kubelet.crt"))
     serving = write_pair(directory, "serving-kubelet", get("serving-kubelet.crt"))
-    host = parse.urlsplit(url).hostname or ""
-    api_url = f"https://{f'[{host}]' if ':' in host else host}:{API_PORT}"
-    config = kubeconfig.write(directory / "kubelet.kubeconfig", api_url, server_ca, client)
+    config = kubeconfig.write(directory / "kubelet.kubeconfig", API_URL, server_ca, client)
     proxy = write_pair(directory, "client-kube-proxy", get("client-kube-proxy.crt"))
-    proxy_config = kubeconfig.write(directory / "kubeproxy.kubeconfig", api_url, server_ca, proxy)
-    return Membership(server_ca, client_ca, client, serving, config, proxy, proxy_config, api_url)
+    proxy_config = kubeconfig.write(directory / "kubeproxy.kubeconfig", API_URL, server_ca, proxy)
+    return Membership(server_ca, client_ca, client, serving, config, proxy, proxy_config)
 
 
 def write_pair(directory: Path, name: str, pem: bytes) -> Pair:
-    """Write a certificate and the private key that follows it into two files."""
+    """Write certificates and the private key that follows them into two files."""
     pair = Pair(directory / f"{name}.crt", directory / f"{name}.key")
     end = b"-----END CERTIFICATE-----\n"
-    cert, found, key = pem.partition(end)
+    cert, found, key = pem.rpartition(end)
     if not found or b"PRIVATE KEY" not in key:
         raise StandinError(f"the server's answer for {name} is not a certificate and a key")
     files.write(pair.key, key)

@@ -8,6 +8,8 @@ from urllib import request
 SUPERVISOR_PORT = 6443  # K3s' own
 # K3s answers Kubernetes requests on 6443 too; here the API server has a port of its own.
 API_PORT = 6444
+# Of every node: on an agent a balancer listens there.
+API_URL = f"https://127.0.0.1:{API_PORT}"
 KUBELET_HEALTH_PORT = 10248
 POD_CIDR = "10.42.0.0/16"  # K3s' default
 SERVICE_CIDR = "10.43.0.0/16"  # K3s' default

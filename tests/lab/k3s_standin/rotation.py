@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`k3s token rotate`: have the server take another token from its next start on (K3s pkg/cli/token)."""
+"""`k3s token rotate` and `k3s certificate rotate-ca`: what the server takes from its next start on.
+
+Names, variables and texts are K3s' (pkg/cli/cmds/token.go, certs.go, pkg/cli/cert).
+"""
 
 import argparse
+import base64
 import json
 import os
 import ssl
@@ -10,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib import error, request
 
-from . import membership, tokens
+from . import common, membership, tokens
 from .config import read_secret
 from .errors import StandinError
 from .kubectl import DATA_DIR
@@ -19,28 +23,59 @@ from .network import SUPERVISOR_PORT, opener
 TIMEOUT_SECONDS = 30.0
 
 
-def rotate(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit status. Raises StandinError when the server refuses."""
-    # Names, variables and texts are K3s' (pkg/cli/cmds/token.go).
-    parser = argparse.ArgumentParser(prog="k3s token rotate", allow_abbrev=False)
+def arguments_of(command: str) -> argparse.ArgumentParser:
+    """Return the options that both commands have."""
+    parser = argparse.ArgumentParser(prog=f"k3s {command}", allow_abbrev=False)
+    parser.set_defaults(token=os.environ.get("K3S_TOKEN", ""))
     parser.add_argument("--data-dir", "-d", type=Path, default=Path(DATA_DIR))
-    parser.add_argument("--token", "-t", default=os.environ.get("K3S_TOKEN", ""))
     url = os.environ.get("K3S_URL") or f"https://127.0.0.1:{SUPERVISOR_PORT}"
     parser.add_argument("--server", "-s", default=url)
+    return parser
+
+
+def rotate(arguments: Sequence[str]) -> int:
+    """Run `k3s token rotate` and return its exit status. Raises StandinError when the server refuses."""
+    parser = arguments_of("token rotate")
+    parser.add_argument("--token", "-t")
     parser.add_argument("--new-token", default="")
     asked = parser.parse_args(arguments)
     sys.stdout.write(
         "WARNING: Recommended to keep a record of the old token. If restoring from a snapshot, you must use "
         "the token associated with that snapshot.\n"
     )
+    send(asked, "token", {"newToken": asked.new_token})
+    sys.stdout.write("Token rotated, restart k3s nodes with new token\n")
+    return 0
+
+
+def rotate_ca(arguments: Sequence[str]) -> int:
+    """Run `k3s certificate rotate-ca` and return its exit status. Raises StandinError like `rotate`."""
+    parser = arguments_of("certificate rotate-ca")
+    parser.add_argument("--path", type=Path, required=True)
+    parser.add_argument("--force", action="store_true")
+    asked = parser.parse_args(arguments)
+    found = {}
+    for field, name in common.FILES.items():
+        path = asked.path / "tls" / name
+        if path.exists():
+            found[field] = {"Content": base64.b64encode(path.read_bytes()).decode()}
+        else:
+            sys.stderr.write(f"level=WARNING failed to read {path}\n")
+    send(asked, f"cert/cacerts?force={str(asked.force).lower()}", found)
+    sys.stdout.write("certificates saved to datastore\n")
+    return 0
+
+
+def send(asked: argparse.Namespace, path: str, body: object) -> None:
+    """Have the server do what is asked. Raises StandinError when it refuses."""
     token = tokens.parse(asked.token or read_secret(str(asked.data_dir / "server" / "token")))
     try:
         context = ssl.create_default_context(cadata=membership.trusted_ca(asked.server, token).decode())
     except membership.NotReady as state:
         raise StandinError(f"{asked.server}: {state}") from state
     put = request.Request(  # noqa: S310  (what is no https URL does not show that CA)
-        f"{asked.server}/v1-k3s/token",
-        json.dumps({"newToken": asked.new_token}).encode(),
+        f"{asked.server}/v1-k3s/{path}",
+        json.dumps(body).encode(),
         {"Authorization": tokens.basic_auth("server", token.password)},
         method="PUT",
     )
@@ -52,5 +87,3 @@ def rotate(arguments: Sequence[str]) -> int:
         raise StandinError(f"{put.full_url}: {refusal.code}: {said}") from refusal
     except OSError as failure:
         raise StandinError(f"{put.full_url}: {failure}") from failure
-    sys.stdout.write("Token rotated, restart k3s nodes with new token\n")
-    return 0

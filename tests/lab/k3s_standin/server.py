@@ -3,16 +3,18 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import certs, datastore, files, kubeconfig, manifests, supervisor, tokens
+from . import bootstrap, certs, common, datastore, etcd, files, kubeconfig, manifests, supervisor, tokens
 from .api import Api, until
 from .config import Config
 from .errors import StandinError
 from .kubectl import ADMIN_KUBECONFIG
 from .network import (
     API_PORT,
+    API_URL,
     FIRST_SERVICE_ADDRESS,
     POD_CIDR,
     SERVICE_CIDR,
@@ -25,7 +27,6 @@ from .processes import Children
 
 log = logging.getLogger(__name__)
 
-API_URL = f"https://127.0.0.1:{API_PORT}"
 ROLE_LABELS = {
     "node-role.kubernetes.io/control-plane": "true",
     "node-role.kubernetes.io/master": "true",
@@ -52,8 +53,11 @@ def establish(config: Config, node_ip: str) -> Identity:
     home = config.data_dir / "server"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     tls = home / "tls"
+    bootstrap.load(tls)
     server_ca = certs.authority(tls, "server-ca")
     client_ca = certs.authority(tls, "client-ca")
+    # The controller manager takes one that stands alone.
+    files.write(signing_ca(client_ca), certs.split(client_ca.cert.read_bytes())[0], 0o644)
     hosts = certs.distinct(
         "kubernetes",
         "kubernetes.default",
@@ -94,6 +98,11 @@ def establish(config: Config, node_ip: str) -> Identity:
     )
 
 
+def signing_ca(client_ca: certs.Pair) -> Path:
+    """Return where the CA of clients lies without what is behind it."""
+    return client_ca.cert.with_name("client-ca.nochain.crt")
+
+
 def settle_passwords(config: Config, token_file: Path) -> dict[str, str]:
     """Return the passwords of the users `server` and `node`.
 
@@ -114,12 +123,12 @@ def settle_passwords(config: Config, token_file: Path) -> dict[str, str]:
     return {"server": password, "node": agent_token}
 
 
-def apiserver_flags(config: Config, identity: Identity, node_ip: str) -> list[str]:
-    """Return the API server's flags; the user's kube-apiserver-arg entries replace ours."""
+def apiserver_flags(config: Config, identity: Identity, node_ip: str, store: Mapping[str, str]) -> list[str]:
+    """Return the API server's flags, `store` those of the datastore; the user's entries replace ours."""
     issuer = "https://kubernetes.default.svc.cluster.local"
     return merge_flags(
         {
-            "etcd-servers": datastore.URL,
+            **store,
             "secure-port": str(API_PORT),
             "bind-address": "0.0.0.0",  # noqa: S104  (agents come from other hosts)
             "advertise-address": node_ip,
@@ -152,41 +161,51 @@ def controller_flags(config: Config, identity: Identity) -> list[str]:
     """Return the controller manager's flags."""
     pods = ["--allocate-node-cidrs=true", f"--cluster-cidr={POD_CIDR}"]
     return [
-        *component_flags(config, identity.controller),
+        *merge_flags(component_flags(config, identity.controller), ()),
         # With Docker's shim the pods are on Docker's own network.
         *(pods if config.runtime == "containerd" else []),
         f"--service-account-private-key-file={identity.signing_key}",
         f"--root-ca-file={identity.server_ca.cert}",
-        f"--cluster-signing-cert-file={identity.client_ca.cert}",
+        f"--cluster-signing-cert-file={signing_ca(identity.client_ca)}",
         f"--cluster-signing-key-file={identity.client_ca.key}",
         "--use-service-account-credentials=true",
     ]
 
 
-def component_flags(config: Config, kubeconfig: Path) -> list[str]:
-    """Return the flags that scheduler and controller manager share: one instance, loopback, no plain HTTP."""
-    return [
-        f"--kubeconfig={kubeconfig}",
-        f"--authentication-kubeconfig={kubeconfig}",
-        f"--authorization-kubeconfig={kubeconfig}",
-        "--bind-address=127.0.0.1",
+def scheduler_flags(config: Config, identity: Identity) -> list[str]:
+    """Return the scheduler's flags; the user's kube-scheduler-arg entries replace ours."""
+    return merge_flags(component_flags(config, identity.scheduler), config.scheduler_args)
+
+
+def component_flags(config: Config, kubeconfig: Path) -> dict[str, str]:
+    """Return the flags that scheduler and controller manager share: loopback, no plain HTTP."""
+    return {
+        "kubeconfig": str(kubeconfig),
+        "authentication-kubeconfig": str(kubeconfig),
+        "authorization-kubeconfig": str(kubeconfig),
+        "bind-address": "127.0.0.1",
         # The one with Docker's shim still has a port without TLS.
-        *(["--port=0"] if config.runtime == "docker" else []),
-        "--leader-elect=false",
-        "--profiling=false",
-    ]
+        **({"port": "0"} if config.runtime == "docker" else {}),
+        # One instance alone need not wait for a lease.
+        "leader-elect": str(config.clustered).lower(),
+        "profiling": "false",
+    }
 
 
 async def run_server(children: Children, config: Config, programs: Path) -> None:
     """Run the control plane and this host's node, and apply manifests for ever."""
     node_ip = config.node_ip or address_towards()
+    if config.server and not datastore.exists(config):
+        notify(f"STATUS=joining {config.server}")
+        tls = config.data_dir / "server" / "tls"
+        await common.fetch(config.server, tokens.parse(config.token), tls)
     identity = await asyncio.to_thread(establish, config, node_ip)
     admin = Path(ADMIN_KUBECONFIG)
     admin.parent.mkdir(parents=True, exist_ok=True)
     kubeconfig.write(admin, API_URL, identity.server_ca.cert, identity.admin, config.kubeconfig_mode)
     notify("STATUS=starting the API server")
-    await children.start(*datastore.command(config, programs))
-    api_flags = apiserver_flags(config, identity, node_ip)
+    store = await datastore.start(children, config, programs, node_ip)
+    api_flags = apiserver_flags(config, identity, node_ip, store.flags)
     await children.start("kube-apiserver", [programs / "kube-apiserver", *api_flags])
     api = Api(API_URL, identity.server_ca.cert, identity.admin)
     await until(api.ready)
@@ -196,16 +215,18 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     supervisor.serve(cluster, identity.serving)
     own_url = f"https://127.0.0.1:{SUPERVISOR_PORT}"
     own_token = tokens.parse((config.data_dir / "server" / "agent-token").read_text())
-    await run_node(children, config, own_url, own_token, programs)
+    await run_node(children, config, [own_url], own_token, programs)
     await label(api, config.node_name, ROLE_LABELS)
+    if config.clustered and store.member:
+        await label(api, config.node_name, {etcd.LABEL: "true"})
+        await asyncio.to_thread(etcd.hold, api, config.node_name, [etcd.FINALIZER])
+        children.keep("the members of etcd", etcd.follow(api, store.member))
     # After the node, which does not need them and should not have to share the processor with their start.
     await children.start(
         "kube-controller-manager",
         [programs / "kube-controller-manager", *controller_flags(config, identity)],
     )
-    await children.start(
-        "kube-scheduler", [programs / "kube-scheduler", *component_flags(config, identity.scheduler)]
-    )
+    await children.start("kube-scheduler", [programs / "kube-scheduler", *scheduler_flags(config, identity)])
     log.info("k3s is up and running")
     notify("READY=1\nSTATUS=running")
     directory = config.data_dir / "server" / "manifests"

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from . import certs, files, tokens
+from . import bootstrap, certs, common, files, tokens
 from .api import Api, ApiError
 from .errors import StandinError
 from .network import SUPERVISOR_PORT
@@ -70,11 +71,21 @@ class Cluster:
 
         The server's token can be changed (K3s pkg/server/handlers/token.go). Where no new one is given, it is
         made here. The file has it at once, but who joins is asked for the old one until the next start.
+
+        Its CAs can be changed (pkg/server/handlers/cert.go). It uses those from the next start on.
         """
-        if path != "/v1-k3s/token":
+        asked = urlsplit(path)
+        if asked.path not in ("/v1-k3s/token", "/v1-k3s/cert/cacerts"):
             raise Refused(HTTPStatus.NOT_FOUND, "not found")
         if self.authenticate(headers.get("authorization", "")) != "server":
             raise Refused(HTTPStatus.FORBIDDEN, "Forbidden")
+        if asked.path == "/v1-k3s/cert/cacerts":
+            try:
+                bootstrap.save(self.server_ca.cert.parent, body, "force=true" in asked.query)
+            except StandinError as error:
+                log.warning("certificate error: %s", error)
+                raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "certificate error") from error
+            return b""
         try:
             password = str(json.loads(body)["newToken"]) or tokens.new_password()
         except (ValueError, KeyError, TypeError) as error:
@@ -112,7 +123,11 @@ class Cluster:
             return self.server_ca.cert.read_bytes()
         if not path.startswith("/v1-k3s/"):
             raise Refused(HTTPStatus.NOT_FOUND, "not found; this stand-in has the Kubernetes API on 6444")
-        self.authenticate(headers.get("authorization", ""))
+        user = self.authenticate(headers.get("authorization", ""))
+        if path == common.PATH:
+            if user != "server":
+                raise Refused(HTTPStatus.FORBIDDEN, "Forbidden")
+            return common.content(self.server_ca.cert.parent)
         if path == "/v1-k3s/client-ca.crt":
             return self.client_ca.cert.read_bytes()
         node = headers.get("k3s-node-name", "")

@@ -10,8 +10,10 @@ import hashlib
 import hmac
 import re
 import secrets
+import ssl
 from dataclasses import dataclass
 
+from . import certs
 from .errors import StandinError
 
 FULL = re.compile(r"K10([0-9a-f]{64})::(.+)")
@@ -48,7 +50,14 @@ def parse(text: str) -> Token:
 
 
 def ca_hash(ca_pem: bytes) -> str:
-    """Return the hash of the server's CA bundle as a token carries it: sha256 in hex."""
+    """Return the hash of the server's CA bundle as a token carries it: sha256 in hex.
+
+    Of several certificates it is that of the root to which the first one leads, as DER.
+    """
+    first, *others = certs.split(ca_pem) or [ca_pem]
+    for root in others:
+        if certs.leads_to(first, root, ca_pem):
+            return hashlib.sha256(ssl.PEM_cert_to_DER_cert(root.decode())).hexdigest()
     return hashlib.sha256(ca_pem).hexdigest()
 
 

@@ -38,6 +38,14 @@ def test_kubernetes_knows_its_version() -> None:
     assert f"-X k8s.io/component-base/version.gitVersion={version}" in flags
 
 
+@pytest.mark.parametrize("name", ["helm-3", "helm-4"])
+def test_helm_knows_its_version(name: str) -> None:
+    ((package, version),) = (
+        (module, found) for module, found in gomodules.versions(name).items() if module.startswith("helm.sh/")
+    )
+    assert f"-X {package}/internal/version.version={version}" in gomodules.version_flags(name)
+
+
 def test_no_go_is_one_line_that_says_what_to_install(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(source))
     with pytest.raises(NoGoError, match=r"^there is no Go here: install Go 9\.9\.9 or newer"):
