@@ -6,6 +6,7 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import base64
 import glob
+import hashlib
 import json
 import os
 import ssl
@@ -59,12 +60,25 @@ def listener_end(path):
         return end(copy.name)
 
 
+def digest(path):
+    """What tells one bundle of CAs from another, however its lines are ended."""
+    with open(path, "rb") as stream:
+        return hashlib.sha256(b"".join(stream.read().split())).hexdigest()
+
+
 def entry(path, kind, ends):
-    """One certificate, as facts have it."""
+    """One certificate, as facts have it. `digest` is null for what is no CA."""
     name = os.path.basename(path).rsplit(".", 1)[0]
     if os.path.basename(os.path.dirname(path)) == "etcd":
         name = "etcd-" + name
-    return {"name": name, "path": path, "kind": kind, "ends": ends, "written": os.stat(path).st_mtime}
+    return {
+        "name": name,
+        "path": path,
+        "kind": kind,
+        "ends": ends,
+        "written": os.stat(path).st_mtime,
+        "digest": digest(path) if kind == "ca" else None,
+    }
 
 
 def files(directory, is_server):

@@ -47,6 +47,7 @@ PACKAGES = (
 # Where K3s reads its configuration, in this order, and those of the kubelet's arguments that matter here.
 K3S_CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.yaml")
 KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1")
+FEATURE_GATES = ("kube-apiserver", "kube-scheduler", "kubelet")
 SETTINGS = ("data-dir", "flannel-backend", "node-ip")
 
 # How role k3s begins a registries.yaml (its __k3s_registries_header).
@@ -56,7 +57,7 @@ REGISTRIES, OWN = "etc/rancher/k3s/registries.yaml", "# Written by Ansible (role
 SUPPLY_TRUST = "etc/docker/certs.d/*/jetson-k3s.crt"
 
 # The key, the rest of its line and its list below: boards may have no parser for YAML.
-KUBELET_ARG = re.compile(r"^kubelet-arg\+?:.*(?:\n(?:[ \t-].*)?)*", re.MULTILINE)
+ARGUMENTS = r"^{}-arg\+?:.*(?:\n(?:[ \t-].*)?)*"
 
 
 def parse_units(text):
@@ -170,10 +171,31 @@ def kubelet_arguments(root):
     """The judged ones of the arguments that K3s' configuration gives the kubelet, null where it does not."""
     found = dict.fromkeys(KUBELET_ARGUMENTS)
     for text in k3s_configuration(root):
-        for name, value in re.findall(r"([\w-]+)=([^\s\"',\]]*)", " ".join(KUBELET_ARG.findall(text))):
+        for name, value in re.findall(r"([\w-]+)=([^\s\"',\]]*)", component_arguments(text, "kubelet")):
             if name in found:
                 found[name] = value
     return found
+
+
+def component_arguments(text, component):
+    """What a file of K3s' configuration says of a component's arguments, as it stands there."""
+    return " ".join(re.findall(ARGUMENTS.format(component), text, re.MULTILINE))
+
+
+def feature_gates(root):
+    """By component the features that K3s' configuration switches on there."""
+    texts = k3s_configuration(root)
+    return {
+        component: sorted(
+            {
+                name
+                for text in texts
+                for gates in re.findall(r"feature-gates=([^\s\"'\]]*)", component_arguments(text, component))
+                for name in re.findall(r"(\w+)=true", gates)
+            }
+        )
+        for component in FEATURE_GATES
+    }
 
 
 def registries(root):

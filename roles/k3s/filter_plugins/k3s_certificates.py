@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of K3s' certificates a restart would renew: pure functions behind the k3s role."""
+"""What a restart of K3s would renew, certificates and CAs: pure functions behind the k3s role."""
 
 from __future__ import annotations
 
@@ -52,6 +52,22 @@ def not_renewed(before: list[Certificate], after: list[Certificate]) -> list[Cer
     return [one for one in before if (one["path"], one["ends"]) in there]
 
 
+def other_ca(k3s: dict[str, Any], server: dict[str, Any] | None) -> bool:
+    """Does a K3s that runs go by other CAs than its cluster's first server has? Its next start gets them.
+
+    `k3s` and `server` are the boards' facts; there are none of a server that is not in the run.
+    """
+    mine = _server_ca(k3s, "agent/server-ca.crt")
+    theirs = _server_ca(server, "server/tls/server-ca.crt") if server else None
+    return k3s["certificates"]["started"] is not None and None not in (mine, theirs) and mine != theirs
+
+
+def _server_ca(k3s: dict[str, Any], path: str) -> str | None:
+    """The digest of one file's CAs."""
+    files = k3s["certificates"]["files"]
+    return next((one["digest"] for one in files if one["path"].endswith("/" + path)), None)
+
+
 def told(certificates: list[Certificate]) -> str:
     """Certificates for people."""
     days = [datetime.fromtimestamp(one["ends"], timezone.utc).strftime("%Y-%m-%d") for one in certificates]
@@ -66,5 +82,6 @@ class FilterModule:
         return {
             "k3s_certificates_told": told,
             "k3s_expiring": expiring,
+            "k3s_other_ca": other_ca,
             "k3s_not_renewed": not_renewed,
         }

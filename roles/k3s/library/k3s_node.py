@@ -67,6 +67,10 @@ options:
   resource:
     description: An extended resource of which it must offer at least one, such as nvidia.com/gpu.
     type: str
+  driver:
+    description:
+      - A DRA driver whose ResourceSlice of the node must have a device that is not tainted.
+    type: str
   provider:
     description: Label selector of the pods in kube-system that serve it; quoted when it does not come.
     type: str
@@ -74,6 +78,7 @@ options:
     description:
       - Have the provider's DaemonSets, which have the same labels, run their present template on the node.
       - A pod of an older template is deleted. The new one must be Ready before the resource is waited for.
+      - Where labels are about to change, pods whose DaemonSet is gone have to be so first.
     type: bool
     default: false
   timeout:
@@ -149,6 +154,14 @@ def allocatable(node, resource):
     return int((node.get("status", {}).get("allocatable") or {}).get(resource, "0"))
 
 
+def offers(resource_slice):
+    """Does a ResourceSlice have a device that pods can be given?"""
+    devices = resource_slice["spec"].get("devices") or []
+    return any(
+        not any(taint["effect"] != "None" for taint in device.get("taints") or []) for device in devices
+    )
+
+
 class NotRenewedError(Exception):
     """A DaemonSet does not run its present template on the node; the text says what is there instead."""
 
@@ -169,6 +182,20 @@ def outdated(items, node):
             if not is_of(pod, revision) and not is_ended(pod)
         ]
     return names
+
+
+def remove_orphans(selector, node, timeout):
+    """Have pods on the node end whose DaemonSet is gone, and wait until they are."""
+    items = provider(selector)
+    daemonsets = {one["metadata"]["uid"] for one in of_kind("DaemonSet", items)}
+    orphans = [
+        pod["metadata"]["name"]
+        for pod in on_node(of_kind("Pod", items), node)
+        if not any(owner["uid"] in daemonsets for owner in pod["metadata"].get("ownerReferences", []))
+    ]
+    if orphans:
+        limit = "--timeout={}s".format(timeout)
+        run("delete", "pods", NAMESPACE, "--ignore-not-found", limit, *orphans)
 
 
 def renew(selector, node, deadline):
@@ -249,6 +276,7 @@ def main():
             "labels": {"type": "dict", "default": {}},
             "taints": {"type": "list", "elements": "str", "default": []},
             "resource": {"type": "str"},
+            "driver": {"type": "str"},
             "provider": {"type": "str"},
             "renew": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 180},
@@ -257,7 +285,7 @@ def main():
         supports_check_mode=True,
     )
     name, wanted, resource = module.params["name"], module.params["labels"], module.params["resource"]
-    selector = module.params["provider"]
+    driver, selector = module.params["driver"], module.params["provider"]
 
     try:
         if module.check_mode:
@@ -273,6 +301,9 @@ def main():
             lambda node: is_true(node, "Ready"), "Ready", module.params["timeout"], "node", name
         )
         missing = label_arguments(node["metadata"].get("labels", {}), wanted)
+        if missing and module.params["renew"]:
+            # By its labels the node may get pods that cannot be beside those.
+            remove_orphans(selector, name, _left(deadline))
         if missing:
             run("label", "--overwrite", "node", name, *missing)
         taints, record = taint_arguments(node, module.params["taints"])
@@ -283,6 +314,9 @@ def main():
             run("taint", "--overwrite", "node", name, *taints)
         # After the labels: what serves the resource may be scheduled by them.
         renewed = renew(selector, name, deadline) if module.params["renew"] else False
+        if driver is not None:
+            of_it = "--field-selector=spec.driver={},spec.nodeName={}".format(driver, name)
+            wait_until(offers, driver, _left(deadline), "resourceslices", of_it)
         if resource is not None:
             left = _left(deadline)
             node = wait_until(lambda node: allocatable(node, resource) >= 1, resource, left, "node", name)
@@ -290,10 +324,11 @@ def main():
         text = "node {}: {} (waited {} s)".format(name, error, module.params["timeout"])
         module.fail_json(msg=text + "\n" + explained(selector, name))
     except WatchTimeoutError as timeout:
+        last = timeout.last if driver is None else get("node", name)
         text = "node {}: {} (waited {} s)".format(
-            name, complaint(timeout.last, resource), module.params["timeout"]
+            name, complaint(last, resource or "device of " + str(driver)), module.params["timeout"]
         )
-        if selector and timeout.last is not None:
+        if selector and last is not None:
             text += "\n" + explained(selector, name)
         module.fail_json(msg=text)
     except (KubectlError, OSError, ValueError) as error:

@@ -55,6 +55,20 @@ pods:
   returned: success
   type: list
   elements: dict
+devices:
+  description:
+    Of each device of Dynamic Resource Allocation node, driver, pool, name, attributes, capacity and taints.
+    There are none where the server does not know such.
+  returned: success
+  type: list
+  elements: dict
+claims:
+  description:
+    Of each claim that was given a device namespace, name, pods (names), and devices. A device has driver,
+    pool, name and consumed (quantities by name, none if it is not divided).
+  returned: success
+  type: list
+  elements: dict
 tokens:
   description:
     Of each token that K3s has made (C(k3s token create)) id and description, and C(ends) as RFC 3339 has it.
@@ -69,6 +83,7 @@ answers:
 """
 
 NAMESPACE = "kube-system"
+DRA = "resource.k8s.io/v1"
 # apimachinery, pkg/api/resource: of an extended resource it is a whole number.
 QUANTITY = re.compile("([0-9]+)(?:([kKMGTPE])(i?)|e([0-9]+))?$")
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -165,6 +180,63 @@ def pod_facts(pod):
     }
 
 
+def attribute(value):
+    """The one value that an attribute of a device has."""
+    return next(iter(value.values()), None)
+
+
+def device_facts(resource_slice):
+    """What is told about the devices of a slice."""
+    spec = resource_slice["spec"]
+    return [
+        {
+            "node": spec.get("nodeName", ""),
+            "driver": spec["driver"],
+            "pool": spec["pool"]["name"],
+            "name": device["name"],
+            "attributes": {name: attribute(one) for name, one in (device.get("attributes") or {}).items()},
+            "capacity": {name: one["value"] for name, one in (device.get("capacity") or {}).items()},
+            "taints": [
+                "{}={}:{}".format(taint["key"], taint.get("value", ""), taint["effect"])
+                for taint in device.get("taints") or []
+            ],
+        }
+        for device in spec.get("devices") or []
+    ]
+
+
+def claim_facts(claim):
+    """What is told about a claim; None of one that was given nothing."""
+    status = claim.get("status") or {}
+    given = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
+    if not given:
+        return None
+    return {
+        "namespace": claim["metadata"]["namespace"],
+        "name": claim["metadata"]["name"],
+        "pods": [user["name"] for user in status.get("reservedFor") or []],
+        "devices": [
+            {
+                "driver": one["driver"],
+                "pool": one["pool"],
+                "name": one["device"],
+                "consumed": one.get("consumedCapacity") or {},
+            }
+            for one in given
+        ],
+    }
+
+
+def allocation():
+    """Devices of slices, and claims, where the server knows them."""
+    if DRA not in run("api-versions").split():
+        return [], []
+    items = listed("resourceslices,resourceclaims", "--all-namespaces")
+    devices = [one for item in items if item["kind"] == "ResourceSlice" for one in device_facts(item)]
+    claims = [claim_facts(item) for item in items if item["kind"] == "ResourceClaim"]
+    return devices, [claim for claim in claims if claim]
+
+
 def token_facts(secret):
     """What is told about a token: not what lets anybody in."""
     data = {key: base64.b64decode(text or "").decode() for key, text in (secret.get("data") or {}).items()}
@@ -218,6 +290,7 @@ def main():
             speakers(listed("pods", "--namespace=" + NAMESPACE, "--selector=" + selector))
             for selector in module.params["selectors"]
         ]
+        devices, claims = allocation()
         tokens = listed("secrets", "--namespace=" + NAMESPACE, "--field-selector=type=" + TOKEN_TYPE)
     except (KubectlError, OSError) as error:
         module.fail_json(msg=str(error))
@@ -239,6 +312,8 @@ def main():
         changed=False,
         nodes=nodes,
         pods=[pod for pod in pods if pod["requests"]],
+        devices=devices,
+        claims=claims,
         tokens=[token_facts(secret) for secret in tokens],
         answers=answers,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hash by which a join token names a cluster's CA. Pure.
+"""A cluster's CA: the hash by which a join token names it, and who has made it. Pure.
 
 Runs on the board, which has no library for certificates: Python 3.6 compatible, and with as much of DER
 (X.690) and X.509 (RFC 5280) as the hash takes.
@@ -12,6 +12,8 @@ import hashlib
 import re
 
 CERTIFICATE = re.compile(b"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+# The end of a subject: K3s' own CA of servers, and the root that its script for rotation makes, as we do.
+NAME = re.compile(rb"k3s-server-(ca|root)(?:@(\d+))?\Z")
 # Tags of DER: the version and the extensions of a certificate, the key's id in its authority key identifier.
 VERSION, EXTENSIONS, KEY_ID = 0xA0, 0xA3, 0x80
 # 2.5.29.14 and 2.5.29.35
@@ -33,9 +35,43 @@ def bundle_hash(pem):
     it leads to none, it is the file again. K3s checks signatures on the way. Here names and key ids say what
     leads to what: a server whose signatures are wrong fails when a connection is made.
     """
-    certificates = [parsed(der) for der in _ders(pem)]
-    root = root_of(certificates[0], certificates[1:])
+    root = _root(pem)
     return hashlib.sha256(pem if root is None else root.der).hexdigest()
+
+
+def blocks(text):
+    """The certificates of a bundle, each as PEM that ends with a new line."""
+    return [match.group() + "\n" for match in re.finditer(CERTIFICATE.pattern.decode(), text, re.DOTALL)]
+
+
+def alone(text):
+    """A bundle without the CAs of before: its first one, and the root to which that leads."""
+    first, *others = blocks(text)
+    root = _root(text.encode("ascii"))
+    return first + "".join(block for block in others if parsed(_ders(block.encode("ascii"))[0]) == root)
+
+
+def made_by_k3s(text):
+    """Is a server's CA one that K3s has begun with, or one of a rotation?"""
+    return _made(text) is not None
+
+
+def rotated(text):
+    """When a server's CA was made by a rotation, in seconds since 1970; None if it was not."""
+    made = _made(text)
+    return int(made.group(2)) if made is not None and made.group(1) == b"root" else None
+
+
+def _made(text):
+    pem = text.encode("ascii")
+    root = _root(pem) or parsed(_ders(pem)[0])
+    return NAME.search(root.subject)
+
+
+def _root(pem):
+    """The root to which the first of a bundle leads, None if it leads to none or stands alone."""
+    certificates = [parsed(der) for der in _ders(pem)]
+    return root_of(certificates[0], certificates[1:])
 
 
 def root_of(first, others):

@@ -63,6 +63,9 @@ FILES = (
     "/etc/rancher/k3s/jetson-k3s.agent-token",
     "/etc/rancher/k3s/jetson-k3s.old-token*",
     "/run/jetson-k3s/k3s*.restart",
+    # What the DRA driver has containers given.
+    "/run/cdi/gpu.jetson-k3s.github.io-claim-*.json",
+    "/run/cdi/tegra-device-plugin.json",
     "/usr/local/bin/k3s",
     "/usr/local/bin/k3s-v*",
     "/usr/local/bin/k3s.previous",

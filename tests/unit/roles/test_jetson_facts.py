@@ -401,6 +401,25 @@ def test_what_the_owner_tells_the_kubelet_about_cgroups(
     assert services.kubelet_arguments(str(tmp_path)) == {"cgroup-driver": driver, "fail-cgroupv1": fail}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kube-apiserver-arg: [feature-gates=DRAConsumableCapacity=true]\nkubelet-arg: [feature-gates=A=no]",
+        "kube-apiserver-arg:\n  - v=2\n  - feature-gates=B=false,DRAConsumableCapacity=true\n",
+        'kube-apiserver-arg+: "feature-gates=DRAConsumableCapacity=true"  # feature-gates=A=true',
+    ],
+)
+def test_which_features_the_owner_switches_on(services: ModuleType, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "etc/rancher/k3s/config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert services.feature_gates(str(tmp_path)) == {
+        "kube-apiserver": ["DRAConsumableCapacity"],
+        "kube-scheduler": [],
+        "kubelet": [],
+    }
+
+
 def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(services: ModuleType, tmp_path: Path) -> None:
     assert services.k3s_settings(str(tmp_path), None) == dict.fromkeys(
         ("data-dir", "flannel-backend", "node-ip")

@@ -238,7 +238,7 @@ def test_boards_without_facts_are_in_the_status(tmp_path: Path) -> None:
         "ansible_connection": "local",
         "ansible_python_interpreter": sys.executable,
         "facts": BOARDS["jetson-2"],
-        "k3s_observed": {"nodes": [], "pods": [], "answers": {}, "tokens": []},
+        "k3s_observed": {"nodes": [], "pods": [], "answers": {}, "tokens": [], "devices": [], "claims": []},
         "gpu_status_file": str(tmp_path / "status.json"),
     }
     boards = {"hosts": {"jetson-1": None, "jetson-2": None}, "vars": variables}
@@ -251,3 +251,34 @@ def test_boards_without_facts_are_in_the_status(tmp_path: Path) -> None:
         ("jetson-1", True),
         ("jetson-2", False),
     ]
+
+
+def ca(path: str, digest: str, started: float | None = NOW) -> dict[str, Any]:
+    """The facts of a board with these CAs."""
+    file = {"path": f"/var/lib/rancher/k3s/{path}/server-ca.crt", "digest": digest}
+    return {"certificates": {"files": [file], "started": started}}
+
+
+@pytest.mark.parametrize(
+    ("mine", "server", "other"),
+    [
+        (ca("agent", "new"), ca("server/tls", "new"), False),
+        (ca("agent", "old"), ca("server/tls", "new"), True),
+        (ca("agent", "old", started=None), ca("server/tls", "new"), False),
+        (ca("agent", "old"), None, False),
+        (ca("agent", "old"), ca("agent", "new"), False),
+        (ca("server/tls", "old"), ca("server/tls", "new"), False),
+    ],
+)
+def test_restart_is_due_where_the_server_has_other_cas(
+    filters: ModuleType, mine: dict[str, Any], server: dict[str, Any] | None, other: bool
+) -> None:
+    assert filters.other_ca(mine, server) is other
+
+
+def test_bundles_are_told_apart_by_their_certificates(board: ModuleType, tmp_path: Path) -> None:
+    one, same, other = (tmp_path / name for name in ("one", "same", "other"))
+    one.write_text("-----BEGIN CERTIFICATE-----\nAAAA\nBBBB\n-----END CERTIFICATE-----\n")
+    same.write_text(one.read_text().replace("\n", "\r\n"))
+    other.write_text(one.read_text() * 2)
+    assert board.digest(str(one)) == board.digest(str(same)) != board.digest(str(other))

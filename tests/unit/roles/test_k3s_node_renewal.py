@@ -198,11 +198,12 @@ def outcome(
 ) -> dict[str, Any]:
     """What the module says of the first node."""
     server.install(module, monkeypatch)
-    params = {
+    params: dict[str, Any] = {
         "name": NODE,
         "labels": {},
         "taints": [],
         "resource": "nvidia.com/gpu",
+        "driver": None,
         "provider": SELECTOR,
         "renew": renew,
         "timeout": 5,
@@ -316,3 +317,34 @@ def test_a_board_whose_plugin_is_not_renewed_is_told_what_runs_and_what_to_do(
     ]:
         assert word in result["msg"]
     assert OTHER not in result["msg"]
+
+
+def test_pods_whose_daemonset_is_gone_are_ended_before_the_labels_change(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer(names=(PLUGIN, AGENT), renewed=(NODE, OTHER))
+    server.install(module, monkeypatch)
+    server.names = (AGENT,)
+    called: list[tuple[str, ...]] = []
+    monkeypatch.setattr(module, "run", lambda *argv: called.append(argv))
+    module.remove_orphans(SELECTOR, NODE, 5)
+    waits = ("delete", "pods", "--namespace=kube-system", "--ignore-not-found", "--timeout=5s")
+    assert called == [(*waits, f"{PLUGIN}-{NODE}-new")]
+    server.names = (PLUGIN, AGENT)
+    module.remove_orphans(SELECTOR, NODE, 5)
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "offered"),
+    [
+        ([], False),
+        ([{"name": "igpu-0"}], True),
+        ([{"name": "igpu-0", "taints": [{"key": "a/b", "effect": "NoSchedule"}]}], False),
+        ([{"name": "igpu-0", "taints": [{"key": "a/b", "effect": "None"}]}], True),
+    ],
+)
+def test_a_slice_offers_the_devices_that_pods_can_be_given(
+    module: ModuleType, devices: list[dict[str, Any]], offered: bool
+) -> None:
+    assert module.offers({"spec": {"devices": devices}}) is offered

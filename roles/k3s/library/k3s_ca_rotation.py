@@ -1,0 +1,358 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Give a K3s cluster other CAs, which those before have signed, on its first server.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import socket
+import ssl
+import time
+from urllib.parse import urlsplit
+
+from ansible.module_utils.atomic_files import leave_marker, replace_file
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_ca import CaError, alone, blocks, made_by_k3s, rotated
+
+DOCUMENTATION = r"""
+module: k3s_ca_rotation
+short_description: Other CAs for a K3s cluster
+description:
+  - Makes a new root and below it a new issuing CA, for each CA of K3s that is there. Who trusts the CA of
+    before trusts the new one, because that one has signed the new root as well.
+  - Then C(k3s certificate rotate-ca) has K3s use them from its next start on.
+  - They stay in a directory until that is closed, so a run that was cut off goes on where it was.
+  - Nobody keeps the new root's key. The next rotation needs that of the issuing CA.
+author: The jetson-k3s authors
+options:
+  state:
+    description: C(closed) says that all boards were gone through.
+    type: str
+    choices: [rotated, closed]
+    required: true
+  wanted:
+    description:
+      - C(changed) is for CAs that were not changed before. C(again) changes them once more.
+      - C(alone) is for CAs that were changed. K3s then trusts them alone, and no longer those of before.
+    type: str
+    choices: [changed, again, alone]
+    default: changed
+  url:
+    description: Address of K3s on this board.
+    type: str
+    required: true
+  marker:
+    description: File that says that a restart is due, made before K3s gets the CAs.
+    type: path
+    required: true
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+begins:
+  description: Whether K3s is about to get other CAs for the first time, or would be outside check mode.
+  returned: with state rotated
+  type: bool
+restart_due:
+  description: Whether the marker stands, or would stand outside check mode.
+  returned: with state rotated
+  type: bool
+closed:
+  description: Whether there was something to close.
+  returned: with state closed
+  type: bool
+since:
+  description: When the CAs in use were made, in seconds since 1970. Null for those that K3s has begun with.
+  returned: with state closed
+  type: int
+"""
+
+K3S = "/usr/local/bin/k3s"
+SERVER_DIRECTORY = "/var/lib/rancher/k3s/server"
+# What K3s' own script changes (contrib/util/rotate-default-ca-certs.sh).
+CAS = ("server", "client", "request-header", "etcd/server", "etcd/peer")
+# New CAs until the rotation is closed, and what was not ended before it was complete.
+STAGED, UNFINISHED = "jetson-k3s-rotate-ca", ".jetson-k3s-rotate-ca"
+# They do not start with other CAs (K3s issue 11014).
+BROKEN = ("v1.28.14", "v1.29.9", "v1.30.5", "v1.31.1")
+TIMEOUT_SECONDS = 30
+# As long as K3s' own.
+DAYS = "3650"
+# What K3s' script asks for. The subject's section has to be there.
+CONFIGURATION = """
+[req]
+distinguished_name = subject
+[subject]
+[ca]
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid:always
+basicConstraints = critical, CA:true
+keyUsage = critical, digitalSignature, keyEncipherment, keyCertSign
+"""
+
+
+class RotationError(Exception):
+    """The CAs cannot be changed; the text says why and what to do."""
+
+
+def read(*path):
+    """A file's text."""
+    with open(os.path.join(*path), encoding="ascii") as stream:
+        return stream.read()
+
+
+def tls(directory, name, kind):
+    """Where K3s looks for a CA's file below a directory."""
+    return os.path.join(directory, "tls", "{}-ca.{}".format(name, kind))
+
+
+def bundle(issuing, crossed, root, old):
+    """What K3s gets as one CA: each certificate is there once.
+
+    OpenSSL takes the first issuer that fits. Who has only the old CA must find the root that this one has
+    signed before the root that it does not know. The old issuing CA stays for what it has signed.
+    """
+    ordered = []
+    for block in blocks(issuing + crossed + root + old):
+        if block not in ordered:
+            ordered.append(block)
+    return "".join(ordered)
+
+
+def check(version, server_ca):
+    """RotationError for a K3s or a CA that cannot be changed so."""
+    if version.partition("+")[0] in BROKEN:
+        raise RotationError(
+            "K3s {} does not start with other CAs (https://github.com/k3s-io/k3s/issues/11014). Upgrade it "
+            "first: playbooks/upgrade.yml. Nothing was changed.".format(version)
+        )
+    if not made_by_k3s(server_ca):
+        raise RotationError(
+            "the cluster's CA is of your own organisation, not of K3s. Make the next one there, and "
+            "see https://docs.k3s.io/cli/certificate for how K3s takes it. Nothing was changed."
+        )
+
+
+def check_shown(url, cas):
+    """RotationError where what K3s shows at its port is not of these CAs.
+
+    K3s renews that certificate by itself, but before October 2025 not when it starts (K3s issue 13006).
+    """
+    context = ssl.create_default_context(cadata=cas)
+    context.check_hostname = False  # the CA is this board's own K3s'
+    address = urlsplit(url)
+    try:
+        with socket.create_connection((address.hostname, address.port), TIMEOUT_SECONDS) as plain:
+            context.wrap_socket(plain).close()
+    except ssl.SSLError as error:
+        raise RotationError(
+            "K3s still shows a certificate of the old CA at {} ({}). Make it renew that one: sudo k3s "
+            "certificate rotate --service k3s-server, then sudo systemctl restart k3s. Nothing was "
+            "changed.".format(url, error)
+        ) from error
+
+
+class Openssl:
+    """openssl in a directory of its own, by argument lists."""
+
+    def __init__(self, run, directory):
+        self._run, self._directory = run, directory
+        replace_file(self.path("openssl.cnf"), CONFIGURATION, 0o600)
+
+    def path(self, name):
+        """Where a file is."""
+        return os.path.join(self._directory, name)
+
+    def __call__(self, *arguments):
+        code, _, err = self._run(["openssl", *arguments], cwd=self._directory)
+        if code:
+            raise RotationError(
+                "openssl {}: {}. Nothing was changed.".format(arguments[0], err.strip() or "no reason given")
+            )
+
+    def new(self, name, subject):
+        """Make a key, and a request with it."""
+        key, request = name + ".key", name + ".csr"
+        self("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key)
+        self("req", "-new", "-config", "openssl.cnf", "-subj", subject, "-key", key, "-out", request)
+
+    def sign(self, request, name, *by):
+        """Make a certificate for a request; `by` names the signing key."""
+        serial = "0x" + secrets.token_hex(16)
+        self(
+            "x509", "-req", "-in", request + ".csr", "-out", name + ".crt", "-sha256", "-days", DAYS,
+            "-set_serial", serial, "-extfile", "openssl.cnf", "-extensions", "ca", *by
+        )  # fmt: skip
+
+
+def make(openssl, name, directory, stage, made):
+    """Make one CA below the stage, signed by the one that is below the directory."""
+    short = name.replace("/", "-")
+    openssl.new("root", "/CN=k3s-{}-root@{}".format(short, made))
+    openssl.new("issuing", "/CN=k3s-{}-ca@{}".format(short, made))
+    openssl.sign("root", "root", "-signkey", "root.key")
+    openssl.sign("root", "crossed", "-CA", tls(directory, name, "crt"), "-CAkey", tls(directory, name, "key"))
+    openssl.sign("issuing", "issuing", "-CA", "root.crt", "-CAkey", "root.key")
+    parts = [read(openssl.path(part + ".crt")) for part in ("issuing", "crossed", "root")]
+    replace_file(tls(stage, name, "key"), read(openssl.path("issuing.key")), 0o600)
+    replace_file(tls(stage, name, "crt"), bundle(*[*parts, read(tls(directory, name, "crt"))]), 0o600)
+
+
+class Rotation:
+    """The change of the CAs of the server whose data are in a directory."""
+
+    def __init__(self, directory, run):
+        self._directory, self._run = directory, run
+        self._staged = os.path.join(directory, STAGED)
+        self._unfinished = os.path.join(directory, UNFINISHED)
+
+    @property
+    def begun(self):
+        """Were new CAs made and not all boards gone through?"""
+        return os.path.isdir(self._staged)
+
+    @property
+    def in_use(self):
+        """Are those that were made the ones that K3s has?"""
+        return all(
+            read(tls(self._staged, name, "crt")) == read(tls(self._directory, name, "crt"))
+            for name in self._names(self._staged)
+        )
+
+    @property
+    def since(self):
+        """When the CAs in use were made; None for those that K3s has begun with."""
+        return rotated(self.server_ca)
+
+    @property
+    def server_ca(self):
+        """The bundle that K3s shows to others."""
+        try:
+            return read(tls(self._directory, "server", "crt"))
+        except IOError as error:
+            raise RotationError(
+                "K3s has no CA yet ({}): playbooks/site.yml starts it.".format(error)
+            ) from error
+
+    @staticmethod
+    def _names(directory):
+        return [name for name in CAS if os.path.exists(tls(directory, name, "crt"))]
+
+    def is_needed(self, wanted):
+        """Are the CAs in use others than those that are wanted? RotationError."""
+        if wanted == "alone" and self.since is None:
+            raise RotationError(
+                "the CAs were never changed, so there are none of before. Run playbooks/rotate_ca.yml "
+                "without k3s_ca first. Nothing was changed."
+            )
+        if wanted == "alone":
+            return len(blocks(alone(self.server_ca))) != len(blocks(self.server_ca))
+        return wanted == "again" or self.since is None
+
+    def stage(self, wanted):
+        """Put the CAs that K3s is to get into their place, all or none of them."""
+        self._clean()
+        os.mkdir(self._unfinished, 0o700)
+        work = os.path.join(self._unfinished, "work")
+        os.mkdir(work, 0o700)
+        openssl, made = Openssl(self._run, work), int(time.time())
+        for name in self._names(self._directory):
+            if wanted == "alone":
+                crt, key = (tls(self._unfinished, name, kind) for kind in ("crt", "key"))
+                replace_file(key, read(tls(self._directory, name, "key")), 0o600)
+                replace_file(crt, alone(read(tls(self._directory, name, "crt"))), 0o600)
+            else:
+                make(openssl, name, self._directory, self._unfinished, made)
+        # It stays as it is. Older releases want it with the rest (K3s issue 10689).
+        key = os.path.join("tls", "service.key")
+        replace_file(os.path.join(self._unfinished, key), read(self._directory, key), 0o600)
+        shutil.rmtree(work)
+        os.sync()
+        os.rename(self._unfinished, self._staged)
+
+    def load(self, url):
+        """Have K3s use the new CAs from its next start on."""
+        argv = [K3S, "certificate", "rotate-ca", "--path=" + self._staged, "--server=" + url]
+        code, out, err = self._run(argv)
+        if code:
+            raise RotationError(
+                "K3s does not take the new CAs. Its journal says why. 1.26.3, 1.25.8 and 1.24.12 are the "
+                "first releases that do. It said: {}".format((err or out).strip())
+            )
+
+    def close(self):
+        """Remove the keys that lie here a second time. Whether there was something to close."""
+        begun = self.begun
+        if begun:
+            if not self.in_use:
+                raise RotationError("K3s does not use the new CAs yet: run playbooks/rotate_ca.yml again.")
+            os.rename(self._staged, self._unfinished)
+        self._clean()
+        return begun
+
+    def _clean(self):
+        if os.path.isdir(self._unfinished):
+            shutil.rmtree(self._unfinished)
+
+
+def ensure_rotated(rotation, params, version, check_mode):
+    """(does a rotation begin, does K3s get other CAs)."""
+    begins = not rotation.begun and rotation.is_needed(params["wanted"])
+    changes = begins or (rotation.begun and not rotation.in_use)
+    if changes:
+        check(version, rotation.server_ca)
+    if begins and params["wanted"] == "alone":
+        check_shown(params["url"], alone(rotation.server_ca))
+    if changes and not check_mode:
+        if begins:
+            rotation.stage(params["wanted"])
+        leave_marker(params["marker"])
+        rotation.load(params["url"])
+    return begins, changes
+
+
+def installed(run):
+    """K3s' version, such as v1.33.5+k3s1. RotationError."""
+    found = re.search(r"k3s version (v\S+)", run([K3S, "--version"])[1])
+    if found is None:
+        raise RotationError("`k3s --version` does not say which K3s runs here.")
+    return found.group(1)
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["rotated", "closed"], "required": True},
+            "wanted": {"type": "str", "choices": ["changed", "again", "alone"], "default": "changed"},
+            "url": {"type": "str", "required": True},
+            "marker": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    os.umask(0o077)
+    rotation = Rotation(SERVER_DIRECTORY, module.run_command)
+    try:
+        if params["state"] == "closed":
+            since = rotation.since
+            closed = rotation.begun if module.check_mode else rotation.close()
+            module.exit_json(changed=closed, closed=closed, since=since)
+        begins, changes = ensure_rotated(rotation, params, installed(module.run_command), module.check_mode)
+    except (RotationError, CaError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(
+        changed=changes,
+        begins=begins,
+        restart_due=changes or os.path.exists(params["marker"]),
+    )
+
+
+if __name__ == "__main__":
+    main()
