@@ -11,7 +11,7 @@ from pathlib import Path
 from grpc_tools import protoc  # type: ignore[import-untyped] # ships no types
 
 PLUGIN = Path(__file__).resolve().parent
-PROTOS = sorted(map(str, PLUGIN.glob("tegra_device_plugin/kubelet/*.proto")))
+PROTOS = sorted(map(str, PLUGIN.glob("tegra_device_plugin/*/*.proto")))
 
 
 def main() -> int:

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
-from tegra_device_plugin.board import cdi, health
+from tegra_device_plugin.board import cdi, health, power
 from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.health import Hysteresis, Sample, Verdict
 from tegra_device_plugin.config.settings import Settings
-from tegra_device_plugin.sharing.advertised import Advertised
-from tegra_device_plugin.sharing.offer import make_offers
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.sensor import Sensor
 
@@ -40,6 +38,18 @@ class Look:
     limit_flaw: Verdict | None = None
 
 
+class Taker(Protocol):
+    """Who makes something of the GPU, at each look at it."""
+
+    def take(
+        self, settings: Settings, found: Detection, verdict: Verdict, limit_flaw: Verdict | None
+    ) -> None:
+        """Offer the GPU; `limit_flaw` is why its memory cannot be limited here."""
+
+    def take_nothing(self) -> None:
+        """There is no GPU, and never was."""
+
+
 class BoardWatch:
     """The board as it is now: `detection`, the last `sample` of its GPU and the `verdict` on it.
 
@@ -47,13 +57,13 @@ class BoardWatch:
     when it is gone: the node keeps its capacity, so everybody can see that a GPU is missing.
     """
 
-    def __init__(self, settings: Settings, advertised: Advertised) -> None:
+    def __init__(self, settings: Settings, taker: Taker) -> None:
         self.detection: Detection | None = None
         self.sample: Sample | None = None
         self.verdict: Verdict | None = None
         self.looked_at = 0.0
         self._settings = settings
-        self._advertised = advertised
+        self._taker = taker
         self._hysteresis = Hysteresis()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._looks = 0
@@ -101,10 +111,11 @@ class BoardWatch:
             verdict = self._judge(seen.flaw if seen else None)
             if seen:
                 self._note_limit(seen.limit_flaw)
-            nodes = self.detection.gpu.device_nodes
-            self._advertised.publish(make_offers(settings, nodes, verdict, self._limit_flaw))
+            self._taker.take(settings, self.detection, verdict, self._limit_flaw)
             if settings.units and settings.units.preset == "koordinator":
                 await self._tell_koordlet(settings.host_root, settings.units, self.detection, verdict)
+        elif self.detection:
+            self._taker.take_nothing()
 
     async def _tell_koordlet(self, root: Path, units: Units, found: Detection, verdict: Verdict) -> None:
         """Report the GPU as Koordinator wants it: its names are used."""
@@ -140,11 +151,13 @@ def _look(settings: Settings, known: Detection | None, search: bool) -> Look:
         found = known
     if found.gpu.state == "absent":
         return Look(found)
+    if settings.dra:
+        found = replace(found, power=power.read(root, found.gpu))
     return Look(
         found,
         health.sample(root, found.gpu),
         _provide_cdi(settings, found),
-        _provide_limit(settings, settings.units, found) if settings.units else None,
+        _provide_limit(settings, settings.memory_sold, found) if settings.memory_sold else None,
     )
 
 
@@ -162,17 +175,17 @@ def _provide_cdi(settings: Settings, found: Detection) -> Verdict | None:
     return None
 
 
-def _provide_limit(settings: Settings, units: Units, found: Detection) -> Verdict | None:
+def _provide_limit(settings: Settings, total: int, found: Detection) -> Verdict | None:
     """Put the files of the memory limit in their place before the offer that mounts them.
 
     Gives why no container's memory can be limited here, None if all is well.
     """
-    from tegra_device_plugin.sharing import limitfiles  # noqa: PLC0415 - only with units
+    from tegra_device_plugin.sharing import limitfiles  # noqa: PLC0415 - only where memory is sold
     from tegra_device_plugin.system.quantity import MIB, render  # noqa: PLC0415 - the same
 
     there = found.gpu.memory_bytes
-    if there is not None and units.memory_total > there:
-        sold, has = render(units.memory_total), render(there // MIB * MIB)
+    if there is not None and total > there:
+        sold, has = render(total), render(there // MIB * MIB)
         return Verdict(False, "memory-total", f"memoryTotal is {sold}, but the board has {has}: sell less")
     try:
         limitfiles.provide(settings.gpu_limit_dir, settings.gpu_limit_library)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,20 +15,24 @@ from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.signals import Signals
 
 # They have a life of their own, which signals end.
-_STAYING = ("tegra_device_plugin.commands.run", "tegra_device_plugin.commands.agent")
+_STAYING = tuple(f"tegra_device_plugin.commands.{name}" for name in ("run", "agent", "dra"))
 # Of the options of `run`, those that `agent` has, too.
 _AGENT_OPTIONS = ("host_root", "metrics_address", "log_format", "log_level")
+# And those that `dra` has, besides its own.
+_DRA_OPTIONS = (*_AGENT_OPTIONS, "gpu_limit_dir", "gpu_limit_library")
 
 
 def main(arguments: Sequence[str] | None = None, signals: Signals | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings.
 
-    `signals` are taken since the start of the process; only `run` and `agent` keep them.
+    `signals` are taken since the start of the process; only those that stay keep them.
     """
     options = _parser().parse_args(arguments)
     stays = options.command in _STAYING
     if signals and not stays:
         signals.release()
+    if not options.command.endswith(".dra"):
+        _without_tls()
     try:
         main_of = import_module(options.command).main
         code: int = main_of(options, signals or Signals()) if stays else main_of(options)
@@ -46,6 +51,11 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
             complain(str(failure))
         return EXIT_FAILED
     return code
+
+
+def _without_tls() -> None:
+    """Keep asyncio from loading OpenSSL: 3 MB, which only the API server's client has a use for."""
+    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None: an import of it fails
 
 
 def _leaves(error: Exception) -> Iterator[Exception]:
@@ -77,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command="tegra_device_plugin.commands.run")
 
     _add_agent(commands)
+    _add_dra(commands)
 
     detect = commands.add_parser("detect", help="say which board and GPU this is, and how that is known")
     _add_host_root(detect)
@@ -203,6 +214,21 @@ def _add_agent(commands: Any) -> None:
     )
     _add_pod_resources(agent)
     agent.set_defaults(command="tegra_device_plugin.commands.agent")
+
+
+def _add_dra(commands: Any) -> None:
+    dra = commands.add_parser(
+        "dra",
+        help="serve the GPU by Dynamic Resource Allocation, instead of `run`",
+        epilog="Every option is also an environment variable, and but for the last two a key of the file's "
+        "flags.plugin; the flag wins over the variable, and the variable over the file. It needs Kubernetes "
+        "1.34, and the API server: by the pod's service account, or a kubeconfig.",
+    )
+    _add_config(dra, "settings in NVIDIA's `version: v1` format, with sharing.dra; CONFIG_FILE")
+    own = [option for option in config.OPTIONS if option.field in _DRA_OPTIONS]
+    for option in (*own, *config.DRA_OPTIONS):
+        dra.add_argument(option.flag, metavar=option.metavar, help=f"{option.help}; {option.variable}")
+    dra.set_defaults(command="tegra_device_plugin.commands.dra")
 
 
 def _add_pod_resources(parser: argparse.ArgumentParser) -> None:

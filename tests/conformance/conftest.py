@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests import boards
+from tests.conformance.dra_node import DraNode
+from tests.conformance.fake_api import FakeApi
+from tests.conformance.fake_dra_kubelet import GENERATIONS as DRA_GENERATIONS
+from tests.conformance.fake_dra_kubelet import FakeDraKubelet
+from tests.conformance.fake_dra_kubelet import Generation as DraGeneration
 from tests.conformance.fake_kubelet import GENERATIONS, FakeKubelet, Generation
 from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
 
@@ -64,3 +69,25 @@ def start(request: pytest.FixtureRequest, board: Path, directory: Path) -> Start
     """Start the plugin, with more arguments if wanted."""
     command: str = request.config.getoption("--plugin-command")
     return lambda *more: running(command, board, directory, *more)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    """An API server that is running, with all gates on."""
+    async with FakeApi() as fake:
+        yield fake
+
+
+@pytest.fixture(params=DRA_GENERATIONS)
+def dra_generation(request: pytest.FixtureRequest) -> DraGeneration:
+    """Each version of the API between kubelet and driver."""
+    found: DraGeneration = request.param
+    return found
+
+
+@pytest.fixture
+async def node(api: FakeApi, dra_generation: DraGeneration) -> AsyncIterator[DraNode]:
+    """A node with a kubelet that is running."""
+    with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as place:
+        async with FakeDraKubelet(Path(place, "kubelet"), dra_generation) as kubelet:
+            yield DraNode(Path(place), api, kubelet)

@@ -80,7 +80,7 @@ print(json.dumps([name for name in json.load(open("/names.json")) if not there(n
 
 # Modules that cannot be imported first, wherever they are.
 NOT_ALONE = {"grpc._simple_stubs": "part of grpc.experimental, which it imports"}
-# What gRPC and protobuf import somewhere and the image does not have, with the reason.
+# What the libraries import somewhere and the image does not have, with the reason.
 ABSENT = {
     "grpc.beta": "removed; imported by itself and grpc.framework alone",
     "grpc.framework": "removed; imported by itself and grpc.beta alone",
@@ -90,8 +90,33 @@ ABSENT = {
     "google.protobuf.json": "only in the sources of protobuf's own tests",
     "google_benchmark": "for protobuf's benchmarks, which are removed",
     "numpy": "for protobuf's support of its types, if they are there",
-    "unittest": "for protobuf's tests, which are removed",
+    "unittest": "for protobuf's tests, which are removed, and for lightkube's documentation",
+    "h2": "HTTP/2, which is not asked for",
+    "wsproto": "WebSockets, which are not asked for",
+    "socksio": "SOCKS proxies, if it is there",
+    "jinja2": "for lightkube's templates, if it is there",
+    "brotli": "a compression, if it is there",
+    "brotlicffi": "the same",
+    "backports.zstd": "the same",
+    "compression.zstd": "the same, of Python 3.14",
+    "httpx2_jsfetch": "for browsers",
+    **dict.fromkeys(
+        ("trio", "outcome", "sniffio", "uvloop", "winloop"), "other event loops, if they are there"
+    ),
+    **dict.fromkeys(("pytest", "_pytest"), "for anyio's help with tests, which is removed"),
+    **dict.fromkeys(("click", "rich", "pygments"), "for httpx2's command line, which is removed"),
+    **dict.fromkeys(("_interpreters", "_interpqueues", "concurrent.interpreters"), "of Python 3.13 and 3.14"),
+    **dict.fromkeys(("annotationlib", "pathlib.types"), "of Python 3.14"),
+    **dict.fromkeys(("tomli", "tomli_w", "exceptiongroup"), "of older Pythons, or if it is there"),
+    "_typeshed": "only for type checkers",
+    "ctypes.wintypes": "of Windows, for truststore",
 }
+
+
+LIBRARIES = (
+    *("grpc", "google.protobuf", "yaml"),
+    *("lightkube", "httpx2", "httpcore2", "anyio", "h11", "msgspec", "idna", "truststore"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +157,7 @@ def test_whatever_its_libraries_import_anywhere_is_there_or_known_to_be_absent(
     image: Loaded, tmp_path: Path
 ) -> None:
     wanted: set[str] = set()
-    for name in ("grpc", "google.protobuf", "yaml"):
+    for name in LIBRARIES:
         module = sys.modules.get(name) or __import__(name, fromlist=["__file__"])
         wanted |= set(imports(Path(str(module.__file__)).parent))
     names = tmp_path / "names.json"
@@ -167,7 +192,7 @@ print(json.dumps([programs, privileged]))
 def test_no_build_tool_and_no_trace_of_the_build_machine_is_left(image: Loaded) -> None:
     program = """
 import importlib.util, json, pathlib
-tools = ("pip", "setuptools", "ensurepip", "ssl", "unittest")
+tools = ("pip", "setuptools", "ensurepip", "unittest")
 gone = [name for name in tools if importlib.util.find_spec(name)]
 leaks = [str(path) for path in pathlib.Path("/opt").rglob("*.pyc") if b"/tree/" in path.read_bytes()]
 sources = [str(path) for path in pathlib.Path("/usr/lib").rglob("*.py")]

@@ -18,8 +18,8 @@ from tegra_device_plugin.agent.shares import Units
 from tegra_device_plugin.agent.weights import Weights
 from tegra_device_plugin.config.settings import ConfigError, Settings
 from tegra_device_plugin.config.watch import ConfigWatch
+from tegra_device_plugin.lives import Lives
 from tegra_device_plugin.signals import Signals
-from tegra_device_plugin.system import log
 from tegra_device_plugin.system.hosttree import HostTree
 
 # MetaX's words. fixed-share is known, so that whoever asks for it hears why it is not to be had.
@@ -45,8 +45,11 @@ def sold(settings: Settings) -> Units:
     return Units(units.core.name if units.core else "", units.memory.name, units.memory_bytes)
 
 
-class Agent:
-    """The agent over all its lives: one ends and the next begins when the settings change."""
+class Agent(Lives):
+    """The agent.
+
+    It fails with OSError where the metrics address is taken or this kernel cannot do what the mode needs.
+    """
 
     def __init__(self, configuration: ConfigWatch, choice: Choice, signals: Signals, kernel: Kernel) -> None:
         """Read the settings; raises ConfigError."""
@@ -57,11 +60,9 @@ class Agent:
                     "their time goes to whoever is busy. Use burst-share, which holds under contention"
                 ]
             )
-        self._configuration = configuration
+        super().__init__(configuration, signals)
         self._choice = choice
-        self._signals = signals
         self._kernel = kernel
-        self._settings = configuration.read()
         if choice.policy == "burst-share" and not sold(self._settings).core:
             raise ConfigError(
                 [
@@ -69,19 +70,6 @@ class Agent:
                     "so there are no weights: it needs sharing.units with a preset that has them"
                 ]
             )
-        self._life_over = asyncio.Event()
-        log.configure(self._settings.log_format, self._settings.log_level)
-
-    async def run(self) -> None:
-        """Watch until SIGTERM or SIGINT.
-
-        Raises OSError if the metrics address is taken or this kernel cannot do what the mode needs, and in a
-        group what a part fails with.
-        """
-        self._signals.listen(self._heard)
-        while not self._signals.ended:
-            self._life_over.clear()
-            await self._live()
 
     async def _live(self) -> None:
         """Start all parts, wait for the end of this life, end all parts."""
@@ -106,25 +94,3 @@ class Agent:
             await self._life_over.wait()
             for task in running:
                 task.cancel()
-
-    async def _follow_configuration(self) -> None:
-        while True:
-            await self._configuration.changed()
-            before = self._settings
-            try:
-                self._settings = self._configuration.read()
-            except ConfigError as error:
-                for problem in error.problems:
-                    logger.warning("configuration refused, the old one stays in force: %s", problem)
-                continue
-            if self._settings != before:
-                log.configure(self._settings.log_format, self._settings.log_level)
-                logger.info("configuration changed: starting anew")
-                self._life_over.set()
-
-    def _heard(self) -> None:
-        if self._signals.reload:
-            self._signals.reload = False
-            self._configuration.ask()
-        if self._signals.ended:
-            self._life_over.set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from http import HTTPStatus
 from typing import Literal
 
 from tegra_device_plugin.agent.guard import Guard
@@ -17,7 +16,7 @@ from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.shares import PodName
 from tegra_device_plugin.agent.weights import State, Weights
 from tegra_device_plugin.sharing.offer import GPU_ID
-from tegra_device_plugin.telemetry import httpd
+from tegra_device_plugin.telemetry import httpd, liveness
 from tegra_device_plugin.telemetry.exposition import CONTENT_TYPE, Metric, exposition, gauge
 from tegra_device_plugin.telemetry.httpd import Page
 from tegra_device_plugin.version import package_version
@@ -51,15 +50,10 @@ class Pages:
 
     async def healthz(self) -> Page:
         """Fail when a loop has stopped turning."""
-        now = asyncio.get_running_loop().time()
         turned = {"guard": self._guard.looked_at}
         if self._weights:
             turned["weights"] = self._weights.looked_at
-        ages = {name: now - max(self._since, at) for name, at in turned.items()}
-        stuck = [f"{name} for {age:.0f} s" for name, age in ages.items() if age > STUCK_SECONDS]
-        if stuck:
-            return Page(f"stuck: {', '.join(stuck)}\n", HTTPStatus.SERVICE_UNAVAILABLE)
-        return Page("ok\n")
+        return liveness.page(self._since, turned, STUCK_SECONDS)
 
     def _metrics(self) -> Iterable[Metric]:
         yield gauge(

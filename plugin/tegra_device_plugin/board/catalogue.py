@@ -32,6 +32,7 @@ class Chip:
     family: str
     compatible: str | None = None
     node: str | None = None
+    tpcs: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.board.gpu import Gpu, find_gpu
 from tegra_device_plugin.board.identity import Board, Evidence, identify
+from tegra_device_plugin.board.power import Power
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Detection:
 
     board: Board
     gpu: Gpu
+    power: Power = field(default_factory=Power)
+    """Nothing known, unless it was asked for."""
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:

@@ -37,13 +37,15 @@ def config_file(options: argparse.Namespace) -> Path | None:
     return named or (Path(variable) if variable else None)
 
 
-def configuration(options: argparse.Namespace) -> ConfigWatch:
-    """The settings of a command that stays: flag over environment over file."""
+def configuration(
+    options: argparse.Namespace, known: tuple[config.Option, ...] = config.OPTIONS
+) -> ConfigWatch:
+    """The settings of a command that stays and has these options: flag over environment over file."""
     from tegra_device_plugin.config.watch import ConfigWatch  # noqa: PLC0415 - the others do not watch
 
     file = config_file(options)
-    flags = {option.field: getattr(options, option.field, None) for option in config.OPTIONS}
-    return ConfigWatch(file, lambda: config.load(file, os.environ, flags)[0])
+    flags = {option.field: getattr(options, option.field, None) for option in known}
+    return ConfigWatch(file, lambda: config.load(file, os.environ, flags, known)[0])
 
 
 def counted(counts: Mapping[str, int]) -> str:

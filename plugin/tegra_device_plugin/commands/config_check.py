@@ -7,14 +7,18 @@ import argparse
 
 from tegra_device_plugin.commands.common import EXIT_OK, counted, say
 from tegra_device_plugin.config import settings as config
-from tegra_device_plugin.sharing import units
+from tegra_device_plugin.sharing import dra, units
 
 
 def main(options: argparse.Namespace) -> int:
     """Say what it means. Raises ConfigError."""
     settings, notes = config.load(options.file, {}, {})
     sharing = settings.sharing
-    say(f"{options.file}: good: {counted(settings.counts)}")
+    if settings.dra:
+        say(f"{options.file}: good, for the command `dra`: {', '.join(settings.dra.devices)}")
+        say("\n".join(dra.promises(settings.dra)))
+    else:
+        say(f"{options.file}: good: {counted(settings.counts)}")
     if settings.units:
         say("\n".join(units.promises(settings.units)))
     if sharing.replicas > 1:

@@ -18,6 +18,10 @@ def main(options: argparse.Namespace) -> int:
         say(f"{options.node}: taken back: {', '.join(names) or 'nothing, as nothing is simulated there'}")
         return EXIT_OK
     settings, _ = config.load(config_file(options), os.environ, {})
+    if settings.dra:
+        raise config.ConfigError(
+            ["sharing.dra: a ResourceSlice cannot be simulated, only extended resources"]
+        )
     simulation.advertise(options.node, settings.counts)
     say(f"{options.node}: simulated: {counted(settings.counts)}; no container gets a GPU for them")
     return EXIT_OK

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
+    from tegra_device_plugin.sharing.dra import Dra
     from tegra_device_plugin.sharing.units import Units
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
@@ -29,6 +30,9 @@ MAX_REPLICAS = 1024
 # otherwise. 244 characters: a quota's name for it, with `requests.` before it, is of 253 at most.
 _PREFIX = re.compile(r"(?=.{1,244}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+# A DNS subdomain, as Kubernetes wants a node's name.
+_NODE = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 _PORT = re.compile("[0-9]{1,5}")
 _LAST_PORT = 65535
@@ -68,8 +72,12 @@ class Settings:
     sharing: Sharing = field(default_factory=Sharing)
     units: Units | None = None
     """Instead of time-slicing, and of `resource`: they have names of their own."""
+    dra: Dra | None = None
+    """Instead of both, for the command `dra`."""
     gpu_limit_dir: Path = Path("/var/lib/tegra-gpu-limit")
     gpu_limit_library: Path = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    node_name: str = ""
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -80,6 +88,13 @@ class Settings:
     def counts(self) -> dict[str, int]:
         """How many devices of each resource a node advertises."""
         return self.units.counts if self.units else {self.resource: self.sharing.replicas}
+
+    @property
+    def memory_sold(self) -> int | None:
+        """Bytes of the GPU's memory that are given out in pieces, None if they are not."""
+        if self.dra:
+            return self.dra.memory_sold
+        return self.units.memory_total if self.units else None
 
     def same_places(self, other: Settings) -> bool:
         """Tell whether `other` can take over without giving up a socket or looking at another host."""
@@ -120,6 +135,12 @@ def _strategies(text: str) -> tuple[DeviceListStrategy, ...]:
         if part not in DEVICE_LIST_STRATEGIES:
             raise ValueError(f"{part!r} cannot work here; allowed: {', '.join(DEVICE_LIST_STRATEGIES)}")
     return tuple(known for known in DEVICE_LIST_STRATEGIES if known in chosen)
+
+
+def _node_name(text: str) -> str:
+    if not _NODE.fullmatch(text):
+        raise ValueError("a node's name is needed: lower case letters, digits, - and .")
+    return text
 
 
 def _boolean(text: str) -> bool:
@@ -210,8 +231,18 @@ OPTIONS = (
 )
 
 
+# What only `dra` has; never in the file, which many nodes have in common.
+DRA_OPTIONS = (
+    Option("kubelet_dir", "", "DIR", _absolute, "the kubelet's directory, with the sockets of its plugins"),
+    Option("node_name", "", "NAME", _node_name, "this node's name, as the cluster has it"),
+)
+
+
 def load(
-    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str | None]
+    file: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, str | None],
+    options: tuple[Option, ...] = OPTIONS,
 ) -> tuple[Settings, list[str]]:
     """Give the settings in force, and notes on keys of the file that have no effect.
 
@@ -219,7 +250,7 @@ def load(
     """
     settings, notes = _from_file(file) if file else (Settings(), [])
     problems = []
-    for option in OPTIONS:
+    for option in options:
         for name, text in (
             (option.variable, environment.get(option.variable)),
             (option.flag, flags.get(option.field)),
@@ -311,8 +342,12 @@ def _sharing(sharing: Section, settings: Settings) -> Settings:
         settings = _units(units, settings)
         if slicing:
             units.problem("beside timeSlicing: a GPU is shared in one way, leave one of the two out")
+    if dra := sharing.section("dra"):
+        settings = _dra(dra, settings)
+        if slicing or units:
+            dra.problem("beside timeSlicing or units: a GPU is shared in one way, leave all but one out")
     if mps := sharing.section("mps"):
-        mps.problem("MPS needs a GPU compute mode that Tegra does not have; allowed: timeSlicing, units")
+        mps.problem("MPS needs a GPU compute mode that Tegra does not have; allowed: timeSlicing, units, dra")
     sharing.finish()
     return settings
 
@@ -323,6 +358,16 @@ def _units(section: Section, settings: Settings) -> Settings:
     if settings.resource != DEFAULT_RESOURCE:
         section.problem("units have names of their own (coreResource, memoryResource): leave resources out")
     return replace(settings, units=read_units(section))
+
+
+def _dra(section: Section, settings: Settings) -> Settings:
+    from tegra_device_plugin.config.dra import read_dra  # noqa: PLC0415 - only with dra
+
+    if settings.resource != DEFAULT_RESOURCE:
+        section.problem(
+            "a DeviceClass names an extended resource (extendedResourceName): leave resources out"
+        )
+    return replace(settings, dra=read_dra(section))
 
 
 def _time_slicing(slicing: Section, settings: Settings) -> Settings:

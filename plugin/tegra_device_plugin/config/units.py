@@ -24,7 +24,7 @@ def read_units(section: Section) -> Units | None:
     unit = section.option("memoryUnit", _unit(name, preset.memory))
     unit = unit or next(iter(preset.memory.units), None)
     total = section.option("memoryTotal", _total(preset.memory, unit), required=True)
-    overhead = section.option("contextOverhead", _overhead(total))
+    overhead = section.option("contextOverhead", read_overhead(total))
     section.finish()
     core = replace(preset.core, name=core_name) if preset.core and core_name else preset.core
     memory = replace(preset.memory, name=memory_name) if memory_name else preset.memory
@@ -98,7 +98,9 @@ def _total(memory: Memory, unit: int | None) -> Callable[[str], int]:
     return parse
 
 
-def _overhead(total: int | None) -> Callable[[str], int]:
+def read_overhead(total: int | None) -> Callable[[str], int]:
+    """Give the parser of a contextOverhead beside a memoryTotal."""
+
     def parse(text: str) -> int:
         size = quantity.parse(text)
         if size < 0 or (total is not None and size >= total):

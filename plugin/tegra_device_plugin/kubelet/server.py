@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,11 @@ from grpc import aio
 
 from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet import sockets
+from tegra_device_plugin.kubelet.socketserver import SocketServer
 from tegra_device_plugin.sharing.advertised import Advertised
 from tegra_device_plugin.sharing.offer import Grant, Ids, Offer, RefusedRequestError, Served, brief
-from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.system.directorywatch import Identity
-
-# A start takes milliseconds. An end: so long for the running calls, and so long for all of it.
-_START_SECONDS = 5.0
-_GRACE_SECONDS = 1.0
-_STOP_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +71,6 @@ class Endpoint:
         self.resource = served.resource
         self.name = sockets.new_name()
         self.path = directory / self.name
-        self.identity: Identity | None = None
         self.streams = 0
         self.dialled = False
         self._directory = directory
@@ -93,39 +85,22 @@ class Endpoint:
             pre_start_required="PreStartContainer" in handlers,
             get_preferred_allocation_available="GetPreferredAllocation" in handlers,
         )
-        self._started: asyncio.Future[None] | None = None
-        self._server = aio.server()
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers),)
-        )
+        self._server = SocketServer(self.path, {"v1beta1.DevicePlugin": handlers})
+
+    @property
+    def identity(self) -> Identity | None:
+        """Of the socket that was made."""
+        return self._server.identity
 
     async def start(self) -> None:
         """Serve the socket; raises OSError if it cannot be made."""
-        try:
-            self._server.add_insecure_port(f"unix:{self.path}")
-        except RuntimeError as error:  # grpcio says no more than that
-            raise OSError(f"cannot listen on {self.path}: is the directory there and writable?") from error
-        self._started = asyncio.ensure_future(self._server.start())
-        if not await waiting.ends(self._started, _START_SECONDS):
-            raise OSError(f"cannot listen on {self.path}: gRPC does not start")
-        self.identity = Identity.of(self.path)
+        await self._server.start()
 
     async def stop(self) -> None:
         """End the streams, let running calls finish, remove the socket: in two seconds at most."""
         self._stopping = True
         self._advertised.wake()
-        try:
-            await waiting.ends(self._stop(), _STOP_SECONDS)
-        finally:
-            with suppress(OSError):  # gone with its directory, or removed by gRPC
-                self.path.unlink()
-
-    async def _stop(self) -> None:
-        # A cancellation is kept away from both: a server that was cancelled while it started cannot be
-        # stopped, and gRPC's own waiting for running calls can drop one.
-        if self._started:
-            await self._started
-        await self._server.stop(_GRACE_SECONDS)
+        await self._server.stop()
 
     def _handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {

@@ -75,9 +75,14 @@ def accepts(path: Path) -> bool:
 
 def check_length(directory: Path) -> None:
     """Raise OSError if the sockets in `directory` would have longer paths than a socket's address takes."""
-    spare = MAX_SOCKET_PATH - len(os.fsencode(directory / _LONGEST_NAME))
+    check_path(directory / _LONGEST_NAME)
+
+
+def check_path(path: Path) -> None:
+    """Raise OSError if a socket's address does not take this path."""
+    spare = MAX_SOCKET_PATH - len(os.fsencode(path))
     if spare < 0:
-        raise OSError(f"{directory}: too long for the sockets in it, by {-spare} bytes")
+        raise OSError(f"{path.parent}: too long for the sockets in it, by {-spare} bytes")
 
 
 def check_mount(directory: Path) -> None:

@@ -4,7 +4,10 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from tegra_device_plugin.sharing.offer import Offer
+from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.config.settings import Settings
+from tegra_device_plugin.sharing.offer import Offer, make_offers
 
 
 class Advertised:
@@ -14,6 +17,15 @@ class Advertised:
         self.offers: Mapping[str, Offer] = {}
         self.next_look = asyncio.Event()
         self.on_publish: Callable[[], None] = lambda: None
+
+    def take(
+        self, settings: Settings, found: Detection, verdict: Verdict, limit_flaw: Verdict | None
+    ) -> None:
+        """Publish what a GPU has to offer."""
+        self.publish(make_offers(settings, found.gpu.device_nodes, verdict, limit_flaw))
+
+    def take_nothing(self) -> None:
+        """Publish nothing: a node without a GPU has no such resource."""
 
     def publish(self, offers: Iterable[Offer]) -> None:
         """Make `offers` the current ones."""

@@ -18,39 +18,70 @@ LIMIT_VARIABLE = "NVIDIA_GPU_MEMORY_LIMIT"
 LEDGER_VARIABLE = "TEGRA_GPU_LIMIT_LEDGER"
 
 
-def ledger_path(directory: Path, ids: Sequence[str]) -> Path:
-    """Where the ledger of a container with these devices is: no two live containers share a device."""
-    return directory / limitfiles.LEDGERS / lowest(ids)
+def ledger_path(directory: Path, name: str) -> Path:
+    """Where the ledger of this name is."""
+    return directory / limitfiles.LEDGERS / name
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of `size` bytes; `directory` is the same on the host and here, `name` the ledger's there."""
+
+    directory: Path
+    name: str
+    size: int
+    overhead: int = 0
+    """Bytes that each process is charged for its CUDA context."""
+
+    @property
+    def ledger(self) -> Path:
+        """Where the ledger is."""
+        return ledger_path(self.directory, self.name)
+
+    @property
+    def envs(self) -> tuple[tuple[str, str], ...]:
+        """What a container is told."""
+        return (
+            (LIMIT_VARIABLE, str(self.size // MIB)),
+            (LEDGER_VARIABLE, limitfiles.CONTAINER_LEDGER),
+        )
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """What a container mounts."""
+        return (
+            Mount(str(self.directory / limitfiles.LIBRARY), limitfiles.CONTAINER_LIBRARY),
+            Mount(str(self.directory / limitfiles.PRELOAD), limitfiles.CONTAINER_PRELOAD),
+            Mount(str(self.ledger), limitfiles.CONTAINER_LEDGER, read_only=False),
+        )
+
+    def prepare(self) -> None:
+        """Make the ledger anew, and see that all that is mounted is there. Raises OSError."""
+        limitfiles.check(self.directory)
+        ledger.reset(self.ledger, self.size // MIB * MIB, self.overhead)  # as the container is told
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """How containers are limited; `directory` is the same on the host and here."""
+    """How containers that ask for units are limited."""
 
     directory: Path
     units: Units
 
     def extend(self, grant: Grant, ids: Sequence[str]) -> Grant:
         """Give the grant with what limits a container with these devices."""
-        directory = self.directory
+        limit = self._limit(ids)
         return replace(
             grant,
-            envs=(
-                *grant.envs,
-                (LIMIT_VARIABLE, str(self.units.memory_bytes(len(ids)) // MIB)),
-                (LEDGER_VARIABLE, limitfiles.CONTAINER_LEDGER),
-                *self.units.memory_env(len(ids)),
-            ),
-            mounts=(
-                *grant.mounts,
-                Mount(str(directory / limitfiles.LIBRARY), limitfiles.CONTAINER_LIBRARY),
-                Mount(str(directory / limitfiles.PRELOAD), limitfiles.CONTAINER_PRELOAD),
-                Mount(str(ledger_path(directory, ids)), limitfiles.CONTAINER_LEDGER, read_only=False),
-            ),
+            envs=(*grant.envs, *limit.envs, *self.units.memory_env(len(ids))),
+            mounts=(*grant.mounts, *limit.mounts),
         )
 
     def prepare(self, ids: Sequence[str]) -> None:
         """Make the ledger anew, and see that all that is mounted is there. Raises OSError."""
-        limitfiles.check(self.directory)
-        limit = self.units.memory_bytes(len(ids)) // MIB * MIB  # as the container is told
-        ledger.reset(ledger_path(self.directory, ids), limit, self.units.context_overhead)
+        self._limit(ids).prepare()
+
+    def _limit(self, ids: Sequence[str]) -> Limit:
+        # No two live containers share a device, so none share a ledger.
+        size = self.units.memory_bytes(len(ids))
+        return Limit(self.directory, lowest(ids), size, self.units.context_overhead)

@@ -43,28 +43,29 @@ def gauge(name: str, text: str, value: float | None, **labels: str) -> Metric:
     return Metric(name, "gauge", text, () if value is None else ((labels, value),))
 
 
+def total(name: str, text: str, **values: int) -> Metric:
+    """Give a counter with a sample for each result."""
+    return Metric(
+        name, "counter", text, tuple(({"result": result}, value) for result, value in values.items())
+    )
+
+
 def counters(counted: Counters) -> Iterable[Metric]:
     """Give the totals as metrics."""
-    prefix = "tegra_device_plugin"
-
-    def total(name: str, text: str, **values: int) -> Metric:
-        samples = tuple(({"result": result}, value) for result, value in values.items())
-        return Metric(f"{prefix}_{name}_total", "counter", text, samples)
-
     yield total(
-        "allocations",
+        "tegra_device_plugin_allocations_total",
         "Containers that asked for devices.",
         granted=counted.allocations,
         refused=counted.refused_allocations,
     )
     yield total(
-        "registrations",
+        "tegra_device_plugin_registrations_total",
         "Registrations with a kubelet.",
         accepted=counted.registrations,
         failed=counted.failed_registrations,
     )
     yield total(
-        "config_reloads",
+        "tegra_device_plugin_config_reloads_total",
         "Times the configuration was read again.",
         accepted=counted.config_reloads,
         refused=counted.refused_config_reloads,

@@ -13,7 +13,7 @@ from tegra_device_plugin.kubelet.registrars import Registrars
 from tegra_device_plugin.sharing.advertised import Advertised
 from tegra_device_plugin.sharing.offer import Offer
 from tegra_device_plugin.system.counters import Counters
-from tegra_device_plugin.telemetry import httpd
+from tegra_device_plugin.telemetry import httpd, liveness
 from tegra_device_plugin.telemetry.exposition import (
     CONTENT_TYPE,
     Metric,
@@ -27,9 +27,6 @@ from tegra_device_plugin.version import package_version
 
 if TYPE_CHECKING:
     from tegra_device_plugin.telemetry.shares import Shares
-
-# Three times the longest pause of either loop (health.POLL_SECONDS, Pace.look, Pace.register).
-STUCK_SECONDS = 40.0
 
 
 class Pages:
@@ -64,17 +61,9 @@ class Pages:
         return Page(exposition(metrics), content_type=CONTENT_TYPE)
 
     async def healthz(self) -> Page:
-        """Fail when a loop has stopped turning: only a new start helps then.
-
-        Before a loop's first turn, its time counts from the start of these pages.
-        """
-        now = asyncio.get_running_loop().time()
+        """Fail when a loop has stopped turning: only a new start helps then."""
         turned = {"board": self._board.looked_at, "registration": self._registrars.looked_at}
-        ages = {name: now - max(self._since, at) for name, at in turned.items()}
-        stuck = [f"{name} for {age:.0f} s" for name, age in ages.items() if age > STUCK_SECONDS]
-        if stuck:
-            return Page(f"stuck: {', '.join(stuck)}\n", HTTPStatus.SERVICE_UNAVAILABLE)
-        return Page("ok\n")
+        return liveness.page(self._since, turned)
 
     async def readyz(self) -> Page:
         """Fail while the node could not get its GPU from here: no GPU on a Tegra, or no kubelet listening."""

@@ -107,7 +107,7 @@ def _row(name: tuple[str, str, str], held: tuple[Holder, ...], units: Units | No
 
 def _ledger(directory: Path, device: str) -> ledger.Ledger | None:
     try:
-        return ledger.read(memorylimit.ledger_path(directory, [device]))
+        return ledger.read(memorylimit.ledger_path(directory, device))
     except (OSError, ValueError):  # held, but never started
         return None
 

@@ -131,7 +131,8 @@ def test_a_spec_that_says_the_same_is_left_alone(root: Path) -> None:
     cdi.write(root, ())
     before = spec_file(root).stat()
     cdi.write(root, ())
-    assert spec_file(root).stat() == before
+    after = spec_file(root).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     cdi.write(root, ("/dev/more",))
     assert "/dev/more" in json.dumps(json.loads(spec_file(root).read_text()))
     assert [path.name for path in spec_file(root).parent.iterdir()] == [spec_file(root).name]

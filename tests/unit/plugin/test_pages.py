@@ -20,7 +20,7 @@ from tegra_device_plugin.board.health import Sample, Verdict, judge, sample
 from tegra_device_plugin.config.settings import Settings, Sharing
 from tegra_device_plugin.sharing.offer import Offer, make_offers
 from tegra_device_plugin.system.counters import Counters
-from tegra_device_plugin.telemetry import httpd, pages
+from tegra_device_plugin.telemetry import httpd, liveness, pages
 from tegra_device_plugin.telemetry.exposition import Metric, exposition, gauge
 from tegra_device_plugin.telemetry.jtop import Telemetry
 from tegra_device_plugin.version import package_version
@@ -168,7 +168,7 @@ async def test_healthz_is_content_before_the_first_look_however_long_the_compute
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     shown = Plugin().pages()
     assert await shown.healthz() == httpd.Page("ok\n")
-    now += pages.STUCK_SECONDS + 1
+    now += liveness.STUCK_SECONDS + 1
     assert (await shown.healthz()).text == "stuck: board for 41 s, registration for 41 s\n"
 
 
@@ -179,11 +179,11 @@ async def test_healthz_fails_when_a_loop_has_stopped(part: str, monkeypatch: pyt
     plugin = Plugin()
     shown = plugin.pages()
     loops = {"board": plugin.board, "registration": plugin.registrars}
-    now += pages.STUCK_SECONDS + 1
+    now += liveness.STUCK_SECONDS + 1
     for loop in loops.values():
         loop.looked_at = now
     assert (await shown.healthz()).status == HTTPStatus.OK
-    loops[part].looked_at -= pages.STUCK_SECONDS
+    loops[part].looked_at -= liveness.STUCK_SECONDS
     assert (await shown.healthz()).status == HTTPStatus.OK
     loops[part].looked_at -= 1
     assert await shown.healthz() == httpd.Page(f"stuck: {part} for 41 s\n", HTTPStatus.SERVICE_UNAVAILABLE)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tegra_device_plugin.agent.nvmap import parse
 
@@ -61,6 +61,7 @@ NAMES = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=15) 
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
 @given(st.lists(st.tuples(NAMES, st.integers(1, 4194304), st.integers(0, 99_999_999)), max_size=6))
 def test_no_name_makes_up_or_hides_a_row(processes: list[tuple[str, int, int]]) -> None:
     rows = (f"{'user':<18} {name:>18} {pid:>8} {kib:>10}K\n" for name, pid, kib in processes)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API server as the driver needs it: its node, its claims, its slices. lightkube does the work.
+
+lightkube reads the service account's token again when the server refuses it, which kubelets renew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
+from typing import Any
+
+import httpx2
+import msgspec
+from lightkube import AsyncClient, KubeConfig
+from lightkube.config.client_adapter import verify_cluster
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+
+from tegra_device_plugin.sharing.dra import DRIVER
+
+Object = Mapping[str, Any]
+
+FIELD_MANAGER = "tegra-dra-driver"
+REQUEST_SECONDS = 10.0
+# The server ends a watch after so long.
+WATCH_SECONDS = 300
+_WATCH_PAUSE_SECONDS = 1.0
+
+# It tells of every request otherwise.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+# Without the typed models of every API group, which take memory.
+_Node = create_global_resource("", "v1", "Node", "nodes")
+_Slice = create_global_resource("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
+_Claim = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
+
+
+class ServerError(OSError):
+    """The API server did not do what was asked; `code` is HTTP's, None without an answer."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def gone(self) -> bool:
+        """What was asked for is not there."""
+        return self.code == HTTPStatus.NOT_FOUND
+
+    @property
+    def outdated(self) -> bool:
+        """Somebody else was faster (409), or what was known is too old (410)."""
+        return self.code in (HTTPStatus.CONFLICT, HTTPStatus.GONE)
+
+
+class _Transport(httpx2.AsyncHTTPTransport):
+    """Begins no more than a watch a second: lightkube begins the next one as soon as the server ends one."""
+
+    _not_before = 0.0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request."""
+        if "watch" in request.url.params:
+            now = asyncio.get_running_loop().time()
+            begins = max(now, self._not_before)
+            self._not_before = begins + _WATCH_PAUSE_SECONDS
+            await asyncio.sleep(begins - now)
+        return await super().handle_async_request(request)
+
+
+class Server:
+    """One connection pool to the API server."""
+
+    def __init__(self, node: str) -> None:
+        """Raise ServerError if there are no credentials."""
+        self.node = node
+        with _told():
+            config = KubeConfig.from_env().get()
+            if config is None or config.user is None:
+                raise ConfigError("the kubeconfig's current context names no user")
+            verify = verify_cluster(config.cluster, config.user, config.abs_file)
+            self._client = AsyncClient(
+                config,
+                timeout=httpx2.Timeout(REQUEST_SECONDS),
+                field_manager=FIELD_MANAGER,
+                transport=_Transport(verify=verify),
+            )
+        self._selector: dict[str, Any] = {"spec.nodeName": node, "spec.driver": DRIVER}
+
+    async def node_uid(self) -> str:
+        """Give the uid of this node's Node. Raises ServerError."""
+        with _told():
+            found = await self._client.get(_Node, self.node)
+        return str(found["metadata"]["uid"])
+
+    async def claim(self, namespace: str, name: str) -> Object:
+        """Give a claim. Raises ServerError."""
+        with _told():
+            found: Object = await self._client.get(_Claim, name, namespace=namespace)
+        return found
+
+    async def slices(self) -> tuple[list[Object], str]:
+        """Give this driver's slices of the node, and the version of the list. Raises ServerError."""
+        try:
+            with _told():
+                listed = self._client.list(_Slice, fields=self._selector)
+                found: list[Object] = [one async for one in listed]
+                return found, listed.resourceVersion
+        except ServerError as error:
+            if error.gone:
+                raise ServerError(
+                    "the API server has no resource.k8s.io/v1: Kubernetes 1.34 or later is needed", error.code
+                ) from error
+            raise
+
+    async def changes(self, version: str) -> AsyncIterator[tuple[str, Object]]:
+        """Give what happens to these slices after `version`; ends now and then. Raises ServerError."""
+        watch = self._client.watch(
+            _Slice, fields=self._selector, resource_version=version, server_timeout=WATCH_SECONDS
+        )
+        with _told():
+            async for event, found in watch:
+                yield event, found
+
+    async def create(self, slice_: Object, *, dry_run: bool = False) -> Object:
+        """Make a slice; give it as the server has it. Raises ServerError."""
+        with _told():
+            made: Object = await self._client.create(_sent(slice_), dry_run=dry_run)
+        return made
+
+    async def replace(self, slice_: Object) -> Object:
+        """Replace a slice of the same version; give it as the server has it. Raises ServerError."""
+        name = slice_["metadata"]["name"]
+        with _told():
+            made: Object = await self._client.replace(_sent(slice_), name=name)
+        return made
+
+    async def delete(self, slice_: Object) -> None:
+        """Remove a slice, if it is still there. Raises ServerError."""
+        try:
+            with _told():
+                await self._client.delete(_Slice, slice_["metadata"]["name"])
+        except ServerError as error:
+            if not error.gone:
+                raise
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._client.aclose()
+
+
+@asynccontextmanager
+async def connected(node: str) -> AsyncIterator[Server]:
+    """Give the server, and end the connections."""
+    server = Server(node)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def _sent(slice_: Object) -> Any:
+    return _Slice(dict(slice_))  # type: ignore[call-overload]  # it is a dict, and made of one
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn what the client raises into ServerError."""
+    try:
+        yield
+    except ApiError as error:
+        raise ServerError(f"the API server: {error}", error.status.code) from error
+    except httpx2.HTTPStatusError as error:
+        code = error.response.status_code
+        raise ServerError(f"the API server: HTTP status {code}", code) from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        raise ServerError(f"no API server: {error or type(error).__name__}") from error
+    except ConfigError as error:
+        raise ServerError(f"no credentials for the API server: {error}") from error
+    # What is no answer of an API server: a proxy's page, half a line.
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
+        raise ServerError(f"the API server: an answer that makes no sense: {error!r}") from error

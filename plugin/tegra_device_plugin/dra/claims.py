@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a ResourceClaim (resource.k8s.io/v1, as a mapping) says of this driver's devices. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tegra_device_plugin.sharing.dra import DEVICE, DRIVER, Mode
+from tegra_device_plugin.system import quantity
+
+UNHEALTHY = f"{DRIVER}/unhealthy"
+"""Key of the taint of a device whose GPU is not healthy."""
+
+
+class ClaimError(Exception):
+    """Why a claim cannot be prepared now; the text goes into the events of its pod."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A claim as the kubelet names it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that a claim has been given, or a share of one."""
+
+    request: str
+    """The claim's request that it is for."""
+    name: str
+    share: str | None = None
+    """Tells the shares of one device from each other; None: all of it."""
+    memory: int | None = None
+    """Bytes of a share."""
+    admin: bool = False
+    """For somebody who looks after the device: whoever has it keeps it."""
+    tolerates_unhealthy: bool = False
+
+    @property
+    def key(self) -> str:
+        """Name of it that no other device of the claim has."""
+        return f"{self.name}-{self.share}" if self.share else self.name
+
+    @property
+    def mode(self) -> Mode:
+        """The driver's mode when this was given."""
+        if self.share is not None:
+            return "capacity"
+        return "exclusive" if self.name == DEVICE else "shares"
+
+
+def devices(claim: Mapping[str, Any], asked: Asked, pool: str) -> tuple[Device, ...]:
+    """Give the devices of `pool` that the claim has been given, one at least. Raises ClaimError."""
+    uid = claim.get("metadata", {}).get("uid")
+    if uid != asked.uid:
+        raise ClaimError(
+            f"claim {asked.namespace}/{asked.name} got replaced: its uid is {uid}, not {asked.uid}"
+        )
+    allocation = claim.get("status", {}).get("allocation")
+    if not allocation:
+        raise ClaimError(f"claim {asked.namespace}/{asked.name} is not allocated")
+    allocated = allocation.get("devices", {})
+    for entry in allocated.get("config", ()):
+        if entry.get("opaque", {}).get("driver") == DRIVER:
+            raise ClaimError(
+                f"claim {asked.namespace}/{asked.name} has parameters for {DRIVER}, which takes none: "
+                "leave `config` out of the claim and of the DeviceClass"
+            )
+    found = tuple(_ours(allocated.get("results", ()), pool))
+    if not found:
+        raise ClaimError(
+            f"claim {asked.namespace}/{asked.name} has no device of {DRIVER} in the pool {pool} of this node"
+        )
+    return found
+
+
+def conflict(wanted: tuple[Device, ...], held: tuple[Device, ...]) -> Device | None:
+    """Give a device of `held` that another claim cannot get `wanted` beside, None if it can.
+
+    There is one GPU: while a claim has it in one mode, it is not given in another.
+    """
+    for one in held:
+        for other in wanted:
+            if one.admin or other.admin:
+                continue
+            if one.mode != other.mode or one.key == other.key:
+                return one
+    return None
+
+
+def _ours(results: list[Mapping[str, Any]], pool: str) -> Iterator[Device]:
+    for result in results:
+        if result.get("driver") != DRIVER or result.get("pool") != pool:
+            continue
+        memory = result.get("consumedCapacity", {}).get("memory")
+        yield Device(
+            request=str(result.get("request", "")).partition("/")[0],  # the rest is a subrequest's name
+            name=str(result.get("device", "")),
+            share=result.get("shareID"),
+            memory=None if memory is None else _bytes(str(memory)),
+            admin=bool(result.get("adminAccess")),
+            tolerates_unhealthy=any(map(_tolerates, result.get("tolerations", ()))),
+        )
+
+
+def _bytes(text: str) -> int:
+    try:
+        return quantity.parse(text)
+    except ValueError as error:
+        raise ClaimError(f"consumedCapacity memory {text!r}: {error}") from error
+
+
+def _tolerates(toleration: Mapping[str, Any]) -> bool:
+    return toleration.get("key") == UNHEALTHY or (
+        not toleration.get("key") and toleration.get("operator") == "Exists"
+    )

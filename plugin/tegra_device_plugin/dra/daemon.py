@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dra`: wires board, kubelet, API server and pages together, and ends all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from tegra_device_plugin.board import cdi
+from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config.settings import ConfigError, Settings, Sharing
+from tegra_device_plugin.config.watch import ConfigWatch
+from tegra_device_plugin.dra import api, checkpoint, server
+from tegra_device_plugin.dra.devices import Gpu
+from tegra_device_plugin.dra.preparing import Calls, Place, Preparer
+from tegra_device_plugin.dra.presence import Presence
+from tegra_device_plugin.dra.publisher import Publisher, Written
+from tegra_device_plugin.kubelet import onlyone
+from tegra_device_plugin.lives import Lives
+from tegra_device_plugin.sharing.dra import Dra, promises
+from tegra_device_plugin.signals import Signals
+from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.directorywatch import DirectoryWatch
+from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.saying import Saying
+
+# Between looks at the CDI files; changes there are heard by events.
+_FILES_SECONDS = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+class Devices:
+    """What the board's looks mean for the slice, the health streams and the claims."""
+
+    def __init__(self, publisher: Publisher, board: server.HealthBoard, place: Place) -> None:
+        self.seen = asyncio.Event()
+        self._publisher = publisher
+        self._board = board
+        self._place = place
+
+    def take(
+        self, settings: Settings, found: Detection, verdict: Verdict, limit_flaw: Verdict | None
+    ) -> None:
+        """Tell of a GPU."""
+        if verdict.healthy and limit_flaw:
+            verdict = limit_flaw
+        self._place.device_nodes, self._place.verdict = found.gpu.device_nodes, verdict
+        self._publisher.offer(Gpu(found, verdict))
+        self._board.show(verdict)
+        self.seen.set()
+
+    def take_nothing(self) -> None:
+        """Tell that there is none."""
+        self._publisher.offer(None)
+
+
+class Driver(Lives):
+    """The driver.
+
+    It fails with OSError where the metrics address is taken, the device plugin serves this board or the
+    checkpoint cannot be used.
+    """
+
+    def __init__(self, configuration: ConfigWatch, signals: Signals) -> None:
+        """Read the settings; raises ConfigError."""
+        super().__init__(configuration, signals, _for_dra)
+        self._calls = Calls()
+        self._written = Written()
+
+    async def _live(self) -> None:
+        """Start all parts, wait for the end of this life, end all parts."""
+        settings, dra = self._settings, self._settings.dra or Dra()
+        onlyone.refuse_beside_device_plugin(settings.kubelet_dir)
+        logger.info("mode %s: %s", dra.mode, "; ".join(promises(dra)))
+        async with AsyncExitStack() as stack:
+            api_server = await stack.enter_async_context(api.connected(settings.node_name))
+            place = Place(
+                root=settings.host_root,
+                pool=settings.node_name,
+                checkpoint=onlyone.dra_directory(settings.kubelet_dir) / checkpoint.NAME,
+                limit_dir=settings.gpu_limit_dir,
+                limit_library=settings.gpu_limit_library,
+                overhead=dra.context_overhead,
+            )
+            preparer = Preparer(place, api_server.claim, self._calls)
+            health = server.HealthBoard(settings.node_name, dra.devices)
+            publisher = Publisher(api_server, dra, self._written)
+            devices = Devices(publisher, health, place)
+            board = BoardWatch(settings, devices)
+            presence = Presence(
+                settings.kubelet_dir, server.dra_services(preparer, health, settings.node_name)
+            )
+            if settings.metrics_address:
+                from tegra_device_plugin.dra.pages import Pages  # noqa: PLC0415 - most of a start is imports
+                from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415 - the same
+
+                pages = Pages(board, presence, publisher, preparer, calls=self._calls, written=self._written)
+                await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            parts = (
+                board.run(),
+                presence.run(),
+                publisher.run(),
+                _keep_files(settings.host_root, preparer, devices.seen),
+                self._follow_configuration(),
+            )
+            running = [tasks.create_task(part) for part in parts]
+            await self._life_over.wait()
+            for task in running:
+                task.cancel()
+
+
+async def _keep_files(root: Path, preparer: Preparer, seen: asyncio.Event) -> None:
+    """Keep what prepared claims need there: a reboot empties the CDI directory, and so may a person."""
+    saying, wake = Saying(), asyncio.Event()
+    await seen.wait()  # the board's own spec is there from then on
+    with DirectoryWatch(Path(HostTree(root).real(cdi.DIRECTORY)), wake.set) as watch:
+        while True:
+            wake.clear()
+            watch.rearm()
+            try:
+                await preparer.restore()
+            except (OSError, TimeoutError) as error:
+                saying.warn(f"cannot look after the files of prepared claims: {error or 'a write hangs'}")
+            else:
+                saying.well("the files of prepared claims are looked after again")
+            await waiting.happens(wake, _FILES_SECONDS)
+
+
+def _for_dra(settings: Settings) -> Settings:
+    """Give the settings as the driver needs them. Raises ConfigError."""
+    problems = []
+    if not settings.node_name:
+        problems.append("--node-name (NODE_NAME): missing: this node's name, as the cluster has it")
+    if settings.units or settings.sharing != Sharing():
+        kind = "units" if settings.units else "timeSlicing"
+        problems.append(
+            f"sharing.{kind} is served by the command `run`, not by `dra`: write sharing.dra instead, "
+            "or run the device plugin"
+        )
+    if problems:
+        raise ConfigError(problems)
+    return replace(settings, device_list_strategy=("cdi-cri",), dra=settings.dra or Dra())

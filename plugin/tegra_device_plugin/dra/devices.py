@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU as devices of a ResourceSlice (resource.k8s.io/v1). Pure functions.
+
+Limits of the API (kubernetes, pkg/apis/resource/types.go, validation): an attribute's name is a C identifier
+of 32 characters at most, a text has 64, a version is semver 2.0.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tegra_device_plugin.board import catalogue
+from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.labels import label_value
+from tegra_device_plugin.dra.claims import UNHEALTHY
+from tegra_device_plugin.sharing.dra import Dra
+from tegra_device_plugin.system.quantity import render
+
+_MAX_TEXT = 64
+_NUMBERS = re.compile(r"\d+(?:\.\d+){0,2}")
+_PRERELEASE = re.compile(r"[^0-9A-Za-z]+")
+CORES = 100
+_CORES_STEP = 5
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What is known of the GPU at a look at it."""
+
+    found: Detection
+    verdict: Verdict
+
+
+def published(gpu: Gpu, dra: Dra, *, taints: bool) -> list[dict[str, Any]]:
+    """Give the devices. An unhealthy GPU's are tainted, or with `taints` False left out."""
+    if not gpu.verdict.healthy and not taints:
+        return []
+    device: dict[str, Any] = {"attributes": attributes(gpu, dra)}
+    if capacity := capacities(gpu, dra):
+        device["capacity"] = capacity
+    if dra.mode == "capacity":
+        device["allowMultipleAllocations"] = True
+    if not gpu.verdict.healthy:
+        device["taints"] = [
+            {"key": UNHEALTHY, "value": label_value(gpu.verdict.reason), "effect": "NoSchedule"}
+        ]
+    return [{"name": name} | device for name in dra.devices]
+
+
+def attributes(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
+    """Give what users select by; what is not known is left out."""
+    board, found = gpu.found.board, gpu.found.gpu
+    chip = catalogue.load().chips.get(found.chip or "")
+    texts = {
+        "type": "gpu",
+        "sharing": dra.mode,
+        "soc": board.soc,
+        "chip": found.chip,
+        "module": board.module,
+        "productName": chip.product if chip else None,
+        "architecture": chip.family if chip else None,
+        "powerMode": gpu.found.power.mode,
+    }
+    versions = {
+        "cudaComputeCapability": found.compute_capability,
+        "l4t": board.l4t,
+        "jetpack": board.jetpack,
+    }
+    result: dict[str, dict[str, Any]] = {
+        name: {"string": value[:_MAX_TEXT]} for name, value in texts.items() if value
+    }
+    for name, text in versions.items():
+        if text and (version := semver(text)):
+            result[name] = {"version": version}
+    if (count := gpu.found.power.multiprocessors) is not None:
+        result["multiprocessors"] = {"int": count}
+    return result
+
+
+def capacities(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
+    """Give the memory, and what may be asked for of it."""
+    total = dra.memory_total or gpu.found.gpu.memory_bytes
+    if total is None:
+        return {}
+    memory: dict[str, Any] = {"value": render(total)}
+    if dra.mode != "capacity":
+        return {"memory": memory}
+    step = render(dra.memory_step)
+    # Whoever names no size has all: a plain claim is alone on the GPU, as in the mode exclusive.
+    memory["requestPolicy"] = {
+        "default": render(total),
+        "validRange": {"min": step, "max": render(total), "step": step},
+    }
+    # And no cores, or a claim for memory would take the whole GPU.
+    cores = {
+        "value": str(CORES),
+        "requestPolicy": {
+            "default": "0",
+            "validRange": {"min": "0", "max": str(CORES), "step": str(_CORES_STEP)},
+        },
+    }
+    return {"memory": memory, "cores": cores}
+
+
+def semver(text: str) -> str | None:
+    """Give `36.4.3`, `8.7` or `5.0 DP` as a semantic version; None if it is none. Missing parts are 0."""
+    found = _NUMBERS.match(text)
+    if not found:
+        return None
+    numbers = [str(int(part)) for part in found[0].split(".")]
+    version = ".".join((*numbers, "0", "0")[:3])
+    more = _PRERELEASE.sub("-", text[found.end() :]).strip("-").lower()
+    # A fourth number is no part of a semantic version.
+    return f"{version}-{more}" if more and not more[0].isdigit() else version
+
+
+def brief(devices: Sequence[Mapping[str, Any]]) -> str:
+    """Name them, and what is wrong with them, for the log."""
+    if not devices:
+        return "no device"
+    first, count = devices[0], len(devices)
+    names = first["name"] if count == 1 else f"{first['name']} to {devices[-1]['name']}"
+    taints = first.get("taints", ())
+    return f"{names}, unhealthy: {taints[0]['value']}" if taints else str(names)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages /metrics, /healthz and /readyz of the DRA driver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from http import HTTPStatus
+
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.dra.preparing import Calls, Preparer
+from tegra_device_plugin.dra.presence import Presence
+from tegra_device_plugin.dra.publisher import Publisher, Written
+from tegra_device_plugin.telemetry import httpd, liveness
+from tegra_device_plugin.telemetry.exposition import CONTENT_TYPE, Metric, exposition, gauge, total
+from tegra_device_plugin.telemetry.httpd import Page
+from tegra_device_plugin.version import package_version
+
+_PREFIX = "tegra_dra_driver"
+
+
+class Pages:
+    """What is said about the driver. Every answer is made from what the parts know at that moment."""
+
+    def __init__(
+        self,
+        board: BoardWatch,
+        presence: Presence,
+        publisher: Publisher,
+        preparer: Preparer,
+        *,
+        calls: Calls,
+        written: Written,
+    ) -> None:
+        self._board = board
+        self._presence = presence
+        self._publisher = publisher
+        self._preparer = preparer
+        self._calls = calls
+        self._written = written
+        self._since = asyncio.get_running_loop().time()
+
+    def by_path(self) -> httpd.Pages:
+        """Give the pages for httpd.serving."""
+        return {"/metrics": self.metrics, "/healthz": self.healthz, "/readyz": self.readyz}
+
+    async def metrics(self) -> Page:
+        """Everything, for Prometheus."""
+        return Page(exposition(self._metrics()), content_type=CONTENT_TYPE)
+
+    async def healthz(self) -> Page:
+        """Fail when a loop has stopped turning: only a new start helps then."""
+        turned = {"board": self._board.looked_at, "sockets": self._presence.looked_at}
+        return liveness.page(self._since, turned)
+
+    async def readyz(self) -> Page:
+        """Fail while no claim could get the GPU from here."""
+        detection = self._board.detection
+        if detection and detection.board.platform == "none":
+            return Page("not a Tegra: nothing to publish\n")
+        missing = []
+        if not self._presence.registered:
+            missing.append(f"not registered: {self._presence.why_not}")
+        if not self._publisher.published:
+            missing.append(f"no ResourceSlice: {self._publisher.why_not}")
+        if missing:
+            return Page("\n".join(missing) + "\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Page("ok\n")
+
+    def _metrics(self) -> Iterator[Metric]:
+        calls, written = self._calls, self._written
+        yield gauge(
+            f"{_PREFIX}_resource_claims_in_use",
+            "Claims that are prepared on this node.",
+            self._preparer.in_use,
+        )
+        yield total(
+            f"{_PREFIX}_prepares_total",
+            "Claims that the kubelet has asked to prepare.",
+            prepared=calls.prepared,
+            failed=calls.prepare_failed,
+        )
+        yield total(
+            f"{_PREFIX}_unprepares_total",
+            "Claims that the kubelet has asked to unprepare.",
+            unprepared=calls.unprepared,
+            failed=calls.unprepare_failed,
+        )
+        yield Metric(
+            f"{_PREFIX}_call_seconds_total",
+            "counter",
+            "Time spent in the kubelet's calls.",
+            (({"call": "prepare"}, calls.prepare_seconds), ({"call": "unprepare"}, calls.unprepare_seconds)),
+        )
+        yield total(
+            f"{_PREFIX}_registrations_total",
+            "Registrations with a kubelet.",
+            accepted=self._presence.registrations,
+            failed=self._presence.failed_registrations,
+        )
+        yield total(
+            f"{_PREFIX}_slice_writes_total",
+            "Writes of the ResourceSlice.",
+            created=written.created,
+            updated=written.updated,
+            deleted=written.deleted,
+            failed=written.failures,
+        )
+        yield gauge(
+            f"{_PREFIX}_published", "Whether the ResourceSlice is published.", self._publisher.published
+        )
+        yield gauge(f"{_PREFIX}_registered", "Whether the kubelet has the driver.", self._presence.registered)
+        if verdict := self._board.verdict:
+            yield gauge(
+                f"{_PREFIX}_gpu_healthy",
+                "Whether the GPU is healthy.",
+                verdict.healthy,
+                reason=verdict.reason,
+            )
+        yield gauge(f"{_PREFIX}_info", "The driver's version, always 1.", 1, version=package_version())

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kubelet calls: DRAPlugin and DRAResourceHealth, and Registration on a socket of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tegra_device_plugin.board import health as board_health
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.dra import dra_pb2 as dra
+from tegra_device_plugin.dra import health_pb2 as health
+from tegra_device_plugin.dra import pluginregistration_pb2 as registration
+from tegra_device_plugin.dra import specs
+from tegra_device_plugin.dra.checkpoint import Prepared
+from tegra_device_plugin.dra.claims import Asked
+from tegra_device_plugin.dra.preparing import Preparer
+from tegra_device_plugin.kubelet.socketserver import Services
+from tegra_device_plugin.sharing.dra import DRIVER
+
+# What GetInfo says, and the service's full name, which is another one (kubelet, pkg/apis/*/types.go). A
+# kubelet takes the first of DRAPlugin that it knows.
+_DRA_SERVICES = {
+    "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+}
+_HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+SUPPORTED = (*_DRA_SERVICES, *_HEALTH_SERVICES)
+
+# Older word on a device than that is none. The board is looked at every 5 s, and a look may take 3 s.
+_HEALTH_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Health:
+    """The last verdict on the GPU, None before the first, and when the board was looked at (Unix seconds)."""
+
+    verdict: Verdict | None = None
+    at: int = 0
+
+
+class HealthBoard:
+    """The health of all devices, and how streams hear of it."""
+
+    def __init__(self, pool: str, devices: Sequence[str]) -> None:
+        self.current = Health()
+        self.next_look = asyncio.Event()
+        self._pool = pool
+        self._devices = devices
+
+    def show(self, verdict: Verdict) -> None:
+        """Make this the verdict of now."""
+        self.current = Health(verdict, int(time.time()))
+        self.next_look.set()
+        # A fresh event each time: no follower has to clear it for the others.
+        self.next_look = asyncio.Event()
+
+    def message(self) -> health.NodeWatchResourcesResponse:
+        """Give all devices."""
+        verdict = self.current.verdict
+        status, text = health.UNKNOWN, "not looked at yet"
+        if verdict and verdict.reason != board_health.UNKNOWN.reason:
+            status = health.HEALTHY if verdict.healthy else health.UNHEALTHY
+        if verdict:
+            text = "" if verdict.healthy else f"{verdict.reason}: {verdict.detail}"
+        return health.NodeWatchResourcesResponse(
+            devices=[
+                health.DeviceHealth(
+                    device=health.DeviceIdentifier(pool_name=self._pool, device_name=name),
+                    health=status,
+                    last_updated_time=self.current.at,
+                    health_check_timeout_seconds=_HEALTH_SECONDS,
+                    message=text,
+                )
+                for name in self._devices
+            ]
+        )
+
+
+def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
+    """Give the services of dra.sock."""
+
+    async def prepare(
+        request: dra.NodePrepareResourcesRequest, _: object
+    ) -> dra.NodePrepareResourcesResponse:
+        found = await preparer.prepare(_asked(request.claims))
+        return dra.NodePrepareResourcesResponse(
+            claims={uid: _prepared(one, pool) for uid, one in found.items()}
+        )
+
+    async def unprepare(
+        request: dra.NodeUnprepareResourcesRequest, _: object
+    ) -> dra.NodeUnprepareResourcesResponse:
+        found = await preparer.unprepare(_asked(request.claims))
+        return dra.NodeUnprepareResourcesResponse(
+            claims={uid: dra.NodeUnprepareResourceResponse(error=why) for uid, why in found.items()}
+        )
+
+    async def watch(_request: object, _: object) -> AsyncIterator[health.NodeWatchResourcesResponse]:
+        while True:
+            following = board.next_look
+            yield board.message()
+            await following.wait()
+
+    plugin: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+            prepare,
+            dra.NodePrepareResourcesRequest.FromString,
+            dra.NodePrepareResourcesResponse.SerializeToString,
+        ),
+        "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+            unprepare,
+            dra.NodeUnprepareResourcesRequest.FromString,
+            dra.NodeUnprepareResourcesResponse.SerializeToString,
+        ),
+    }
+    streams: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+            watch,
+            health.NodeWatchResourcesRequest.FromString,
+            health.NodeWatchResourcesResponse.SerializeToString,
+        )
+    }
+    return dict.fromkeys(_DRA_SERVICES.values(), plugin) | dict.fromkeys(_HEALTH_SERVICES, streams)
+
+
+def registration_services(endpoint: Path, on_status: Callable[[bool, str], None]) -> Services:
+    """Give the service of the registration socket; `on_status` hears what the kubelet says of the driver."""
+
+    async def get_info(_request: object, _: object) -> registration.PluginInfo:
+        return registration.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=SUPPORTED
+        )
+
+    async def notify(
+        status: registration.RegistrationStatus, _: object
+    ) -> registration.RegistrationStatusResponse:
+        on_status(status.plugin_registered, status.error)
+        return registration.RegistrationStatusResponse()
+
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "GetInfo": grpc.unary_unary_rpc_method_handler(
+            get_info, registration.InfoRequest.FromString, registration.PluginInfo.SerializeToString
+        ),
+        "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+            notify,
+            registration.RegistrationStatus.FromString,
+            registration.RegistrationStatusResponse.SerializeToString,
+        ),
+    }
+    return {"pluginregistration.Registration": methods}
+
+
+def _asked(claims: Sequence[dra.Claim]) -> list[Asked]:
+    return [Asked(one.namespace, one.name, one.uid) for one in claims]
+
+
+def _prepared(found: Prepared | str, pool: str) -> dra.NodePrepareResourceResponse:
+    if isinstance(found, str):
+        return dra.NodePrepareResourceResponse(error=found)
+    return dra.NodePrepareResourceResponse(
+        devices=[
+            dra.Device(
+                request_names=[one.request],
+                pool_name=pool,
+                device_name=one.name,
+                cdi_device_ids=specs.names(found.claim.uid, one),
+                share_id=one.share,
+            )
+            for one in found.devices
+        ]
+    )

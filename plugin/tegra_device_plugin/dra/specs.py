@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CDI specs of prepared claims: one file a claim, beside the board's own spec (board/cdi.py).
+
+The board's says how a container gets the GPU. A claim's has what differs, under a name that no other claim
+ever has: a runtime may keep what it has read under a name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tegra_device_plugin.board import cdi
+from tegra_device_plugin.dra.checkpoint import Prepared
+from tegra_device_plugin.dra.claims import Device
+from tegra_device_plugin.sharing.dra import DRIVER
+from tegra_device_plugin.sharing.memorylimit import Limit
+from tegra_device_plugin.sharing.offer import VISIBLE_DEVICES
+from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.hosttree import HostTree
+
+KIND = f"{DRIVER}/claim"
+_PREFIX, _SUFFIX = f"{DRIVER}-claim-", ".json"
+_VERSION = "0.5.0"  # as of the board's
+_BIND = ["nosuid", "nodev", "rbind", "rprivate"]
+
+
+def names(uid: str, device: Device) -> tuple[str, str]:
+    """Give the full names of the CDI devices that a container with this device of a claim gets."""
+    return cdi.device("all"), f"{KIND}={_name(uid, device)}"
+
+
+def spec(prepared: Prepared, limits: dict[str, Limit]) -> dict[str, Any]:
+    """Give a claim's spec; `limits` are those of its devices' memory, by key."""
+    uid = prepared.claim.uid
+    by_name = {_name(uid, one): _edits(limits.get(one.key)) for one in prepared.devices}
+    return {
+        "cdiVersion": _VERSION,
+        "kind": KIND,
+        "devices": [{"name": name, "containerEdits": edits} for name, edits in by_name.items()],
+    }
+
+
+def write(root: Path, prepared: Prepared, limits: dict[str, Limit]) -> None:
+    """Make or renew a claim's file on the host seen at `root`; the same again stays. Raises OSError."""
+    directory = _directory(root)
+    directory.mkdir(exist_ok=True)
+    file = directory / _file(prepared.claim.uid)
+    text = json.dumps(spec(prepared, limits), indent=2) + "\n"
+    with suppress(OSError):
+        if file.read_bytes() == text.encode():
+            return
+    replace_file(file, text)
+
+
+def remove(root: Path, uid: str) -> None:
+    """Remove a claim's file, if it is there. Raises OSError."""
+    with suppress(FileNotFoundError):
+        (_directory(root) / _file(uid)).unlink()
+
+
+def sweep(root: Path, uids: Collection[str]) -> None:
+    """Remove the files of all claims but these. Raises OSError."""
+    kept = {_file(uid) for uid in uids}
+    for file in _files(root):
+        if file.name not in kept:
+            file.unlink(missing_ok=True)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    with suppress(FileNotFoundError):
+        for file in _directory(root).iterdir():
+            # Also what a killed process left half written (system/atomicfile.py).
+            if file.name.lstrip(".").startswith(_PREFIX):
+                yield file
+
+
+def _directory(root: Path) -> Path:
+    return Path(HostTree(root).real(cdi.DIRECTORY))
+
+
+def _file(uid: str) -> str:
+    return f"{_PREFIX}{uid}{_SUFFIX}"
+
+
+def _name(uid: str, device: Device) -> str:
+    return f"{uid}-{device.key}"
+
+
+def _edits(limit: Limit | None) -> dict[str, Any]:
+    # The whole access comes by CDI: NVIDIA's own runtime, where it is the default, adds nothing of its own.
+    env = [f"{VISIBLE_DEVICES}=void"]
+    if limit is None:
+        return {"env": env}
+    return {
+        "env": env + [f"{name}={value}" for name, value in limit.envs],
+        "mounts": [
+            {
+                "hostPath": mount.host,
+                "containerPath": mount.container,
+                "options": [*(("ro",) if mount.read_only else ("rw",)), *_BIND],
+            }
+            for mount in limit.mounts
+        ],
+    }

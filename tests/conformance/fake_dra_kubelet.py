@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SIMULATED kubelet's side of DRA: finds the registration socket, registers, prepares, follows the health.
+
+What it does is read from kubernetes 1.36.4 (pkg/kubelet/pluginmanager, pkg/kubelet/cm/dra). It polls where a
+kubelet has inotify.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from grpc import aio
+from tegra_device_plugin.dra import dra_pb2 as dra
+from tegra_device_plugin.dra import health_pb2 as health
+from tegra_device_plugin.dra import pluginregistration_pb2 as registration
+
+from tests.conformance.fake_kubelet import SECONDS, dial
+
+Generation = Literal["v1beta1", "v1"]
+GENERATIONS: tuple[Generation, ...] = ("v1beta1", "v1")
+
+Object = dict[str, Any]
+
+_SERVICE = {
+    "v1": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "v1beta1": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+}
+_LOOK_SECONDS = 0.02
+
+
+class FakeDraKubelet:
+    """Serves nothing: it looks into `directory`, as kubelets do. Use as a context manager."""
+
+    def __init__(self, directory: Path, generation: Generation = "v1") -> None:
+        self.directory = directory
+        self.generation = generation
+        self.refusal = ""
+        """Why it refuses drivers; empty: it does not."""
+        self.info: registration.PluginInfo | None = None
+        """Of the driver that is registered."""
+        self.registrations = 0
+        self.health: list[dict[str, tuple[int, str]]] = []
+        """Every message of the health stream: status and text by device."""
+        self._service = ""
+        self._channel: aio.Channel | None = None
+        self._seen: tuple[int, int] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Begin to look."""
+        (self.directory / "plugins_registry").mkdir(parents=True, exist_ok=True)
+        self._tasks = [asyncio.create_task(self._look())]
+
+    async def stop(self) -> None:
+        """End as a process does; nothing of it stays on disk."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._forget()
+
+    def forget_everything(self) -> None:
+        """Begin as a kubelet that has just started."""
+        self._seen = None
+
+    async def until(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+        """Wait until `condition` holds; fails the test, saying `what` was awaited, after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            files = sorted(str(path.relative_to(self.directory)) for path in self.directory.rglob("*"))
+            raise AssertionError(f"within {seconds:g} s there was no {what}; files {files}") from None
+
+    async def until_registered(self, count: int = 1) -> None:
+        """Wait for that many registrations."""
+        await self.until(lambda: self.registrations >= count and self.info is not None, "registration")
+
+    async def prepare(self, *claims: Object) -> dict[str, dra.NodePrepareResourceResponse]:
+        """Ask for claims; the answers by uid."""
+        request = dra.NodePrepareResourcesRequest(claims=_named(claims))
+        answer = await self._call("NodePrepareResources", request, dra.NodePrepareResourcesResponse)
+        return dict(answer.claims)
+
+    async def unprepare(self, *claims: Object) -> dict[str, str]:
+        """Give claims back; the errors by uid."""
+        request = dra.NodeUnprepareResourcesRequest(claims=_named(claims))
+        answer = await self._call("NodeUnprepareResources", request, dra.NodeUnprepareResourcesResponse)
+        return {uid: one.error for uid, one in answer.claims.items()}
+
+    async def _call(self, method: str, request: Any, response: Any) -> Any:
+        assert self._channel
+        rpc = self._channel.unary_unary(
+            f"/{self._service}/{method}", type(request).SerializeToString, response.FromString
+        )
+        return await rpc(request, timeout=SECONDS)
+
+    async def _look(self) -> None:
+        socket = self.directory / "plugins_registry" / "gpu.jetson-k3s.github.io-reg.sock"
+        while True:
+            try:
+                status = socket.stat()
+                now = (status.st_ino, status.st_ctime_ns)
+            except FileNotFoundError:
+                now = None
+            if now != self._seen:
+                await self._forget()
+                if now and not await self._register(socket):
+                    now = None
+                self._seen = now
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _register(self, socket: Path) -> bool:
+        """Ask what is there, and tell it what becomes of it; False: nobody answers."""
+        async with dial(socket) as channel:
+            get_info = channel.unary_unary(
+                "/pluginregistration.Registration/GetInfo",
+                registration.InfoRequest.SerializeToString,
+                registration.PluginInfo.FromString,
+            )
+            notify = channel.unary_unary(
+                "/pluginregistration.Registration/NotifyRegistrationStatus",
+                registration.RegistrationStatus.SerializeToString,
+                registration.RegistrationStatusResponse.FromString,
+            )
+            try:
+                info = await get_info(registration.InfoRequest(), timeout=1)
+                name = f"{self.generation}.DRAPlugin"
+                why = self.refusal or ("" if name in info.supported_versions else f"no {name}")
+                await notify(registration.RegistrationStatus(plugin_registered=not why, error=why), timeout=5)
+            except aio.AioRpcError:
+                return False
+        self.registrations += 1
+        if not why:
+            assert info.type == "DRAPlugin" and Path(info.endpoint).is_absolute()
+            self.info = info
+            self._service = _SERVICE[self.generation]
+            self._channel = dial(Path(info.endpoint))
+            self._tasks.append(asyncio.create_task(self._follow_health(self._channel)))
+        self._changed.set()
+        return True
+
+    async def _follow_health(self, channel: aio.Channel) -> None:
+        rpc = channel.unary_stream(
+            "/v1alpha1.DRAResourceHealth/NodeWatchResources",
+            health.NodeWatchResourcesRequest.SerializeToString,
+            health.NodeWatchResourcesResponse.FromString,
+        )
+        with suppress(aio.AioRpcError, aio.UsageError):
+            async for message in rpc(health.NodeWatchResourcesRequest()):
+                self.health.append(
+                    {one.device.device_name: (one.health, one.message) for one in message.devices}
+                )
+                self._changed.set()
+
+    async def _forget(self) -> None:
+        self.info = None
+        if self._channel:
+            await self._channel.close()
+            self._channel = None
+
+
+def _named(claims: Sequence[Object]) -> list[dra.Claim]:
+    return [
+        dra.Claim(
+            namespace=one["metadata"]["namespace"], name=one["metadata"]["name"], uid=one["metadata"]["uid"]
+        )
+        for one in claims
+    ]

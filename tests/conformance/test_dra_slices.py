@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's ResourceSlice stays as it should be, whatever the API server, kubelets and people do."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+import pytest
+
+from tests.conformance.dra_node import DraNode
+from tests.conformance.fake_api import CAPACITY, TAINTS, FakeApi, Fault, Request
+
+pytestmark = pytest.mark.parametrize("dra_generation", ["v1"])
+
+CAPACITY_MODE = "dra: {mode: capacity, memoryTotal: 6Gi}"
+
+
+def creates(request: Request) -> bool:
+    """It would make a slice in earnest."""
+    return request.method == "POST" and request.is_write
+
+
+def watches_of(api: FakeApi) -> int:
+    """How many watches were asked for."""
+    return len([one for one in api.requests if one.is_watch])
+
+
+async def until_watched_again(api: FakeApi, before: int) -> None:
+    """Wait for another watch than those `before`."""
+    await api.until(lambda: watches_of(api) > before, "watch again")
+
+
+async def test_a_slice_takes_one_write_and_then_none(node: DraNode, api: FakeApi) -> None:
+    async with node.start():
+        await node.ready()
+        await api.until(lambda: bool(api.watches), "watch")
+        owner = api.slice["metadata"]["ownerReferences"][0]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == ("Node", api.node_uid, True)
+        assert api.slice["spec"]["pool"] == {"name": "jetson-1", "generation": 1, "resourceSliceCount": 1}
+        await node.kubelet.until(lambda: len(node.kubelet.health) > 1, "second look at the board")
+        assert len(api.writes) == 1
+
+
+async def test_what_a_kubelet_deletes_comes_back(node: DraNode, api: FakeApi) -> None:
+    async with node.start():
+        await node.ready()
+        for generation in (2, 3):
+            api.delete_slices()
+            await api.until(lambda: bool(api.devices), "slice again")
+            assert api.slice["spec"]["pool"]["generation"] == generation
+
+
+async def test_what_a_person_alters_is_set_right(node: DraNode, api: FakeApi) -> None:
+    def alter(one: dict[str, Any]) -> None:
+        one["spec"]["devices"][0]["attributes"]["soc"] = {"string": "toaster"}
+
+    async with node.start():
+        await node.ready()
+        api.alter_slice(alter)
+        await api.until(lambda: api.slice["spec"]["pool"]["generation"] == 2, "next generation")
+        assert api.devices[0]["attributes"]["soc"] == {"string": "tegra234"}
+
+
+async def test_a_second_slice_is_removed(node: DraNode, api: FakeApi) -> None:
+    async with node.start():
+        await node.ready()
+        api.add_slice(api.slice["spec"])
+        await api.until(lambda: len(api.slices) == 1, "single slice")
+
+
+async def test_a_slice_from_before_is_taken_over_without_a_write(node: DraNode, api: FakeApi) -> None:
+    async with node.start() as driver:
+        await node.ready()
+        await api.until(lambda: bool(api.watches), "watch")
+        driver.signal(signal.SIGKILL)
+        await driver.process.wait()
+    api.requests = [one for one in api.requests if one.is_write]
+    async with node.start():
+        await node.kubelet.until_registered(2)
+        await api.until(lambda: any(one.is_watch for one in api.requests), "watch of the second driver")
+        assert len(api.writes) == 1
+
+
+@pytest.mark.parametrize("forget", [False, True])
+async def test_a_watch_that_ends_is_begun_again(node: DraNode, api: FakeApi, forget: bool) -> None:
+    async with node.start():
+        await node.ready()
+        for _ in range(2):
+            await api.until(lambda: bool(api.watches) and len(api.slices) == 1, "watch")
+            begun = watches_of(api)
+            if forget:  # 410 to whoever goes on from what it knows
+                api.add_slice(api.slice["spec"])
+                api.forget_history()
+            api.end_watches()
+            await until_watched_again(api, begun)
+        api.delete_slices()
+        await api.until(lambda: len(api.slices) == 1 and bool(api.devices), "slice again")
+
+
+async def test_watches_that_end_at_once_are_not_begun_in_a_storm(node: DraNode, api: FakeApi) -> None:
+    api.ends_watches_at_once = True
+    async with node.start():
+        await node.ready()
+        begun = watches_of(api)
+        await asyncio.sleep(3)
+        assert watches_of(api) - begun <= 4
+
+
+@pytest.mark.parametrize("status", [403, 409, 429, 500, 503])
+async def test_a_write_that_is_refused_is_tried_again(node: DraNode, api: FakeApi, status: int) -> None:
+    api.faults.append(Fault(creates, status=status, count=2))
+    async with node.start():
+        await node.ready()
+        assert len([one for one in api.requests if creates(one)]) == 3
+
+
+async def test_answers_that_make_no_sense_are_survived(node: DraNode, api: FakeApi) -> None:
+    def lists(request: Request) -> bool:
+        return request.method == "GET" and request.path.endswith("resourceslices") and not request.is_watch
+
+    api.faults += [
+        Fault(lists, status=200, body=b"<html>a proxy</html>"),
+        Fault(lists, status=502, body=b"<html>a proxy</html>"),
+        Fault(lists, status=200, body=b'{"items": 1}'),
+    ]
+    async with node.start():
+        await node.ready()
+
+
+async def test_a_server_without_this_api_is_told_and_waited_for(node: DraNode, api: FakeApi) -> None:
+    api.serves_dra = False
+    async with node.start() as driver:
+        await driver.says("Kubernetes 1.34")
+        api.serves_dra = True
+        await node.ready()
+
+
+async def test_a_server_that_is_away_is_waited_for(node: DraNode, api: FakeApi) -> None:
+    await api.stop()
+    async with node.start() as driver:
+        await node.kubelet.until_registered()
+        await driver.says("the ResourceSlice is not published: no API server")
+        await api.start()
+        await node.ready()
+        await driver.says("the ResourceSlice is published again")
+        await api.stop()
+        api.slices.clear()
+        await api.start()
+        await node.ready()
+
+
+async def test_slow_answers_are_waited_for(node: DraNode, api: FakeApi) -> None:
+    api.faults.append(Fault(lambda _: True, count=3, seconds=1, then_go_on=True))
+    async with node.start():
+        await node.ready()
+
+
+async def test_a_renewed_token_is_read_again(node: DraNode, api: FakeApi) -> None:
+    async with node.start():
+        await node.ready()
+        api.token = "token-of-the-next-hour"
+        node.token.write_text(api.token)
+        api.delete_slices()
+        await api.until(lambda: bool(api.devices), "slice, by the new token")
+
+
+async def test_a_gpu_that_fails_is_tainted_until_it_is_well(node: DraNode, api: FakeApi) -> None:
+    async with node.start():
+        await node.ready()
+        hidden = node.hide("/dev/nvmap")
+        await api.until(lambda: "taints" in api.devices[0], "taint")
+        assert api.devices[0]["taints"][0]["value"] == "nodes-missing"
+        await node.kubelet.until(lambda: node.kubelet.health[-1]["igpu-0"][0] == 2, "word of it")
+        assert node.kubelet.health[-1]["igpu-0"][1].startswith("nodes-missing: no /dev/nvmap")
+        hidden.rename(hidden.with_name("nvmap"))
+        await api.until(lambda: "taints" not in api.devices[0], "device without a taint")
+        await node.kubelet.until(lambda: node.kubelet.health[-1]["igpu-0"] == (1, ""), "word of it")
+
+
+async def test_where_taints_are_dropped_a_failed_gpu_leaves(node: DraNode, api: FakeApi) -> None:
+    api.gates -= {TAINTS}
+    async with node.start():
+        await node.ready()
+        hidden = node.hide("/dev/nvmap")
+        await api.until(lambda: len(api.slices) == 1 and not api.devices, "slice without a device")
+        hidden.rename(hidden.with_name("nvmap"))
+        await api.until(lambda: bool(api.devices), "device again")
+        # Nobody has ever seen the sick device as a good one.
+        sent = [one.body["spec"]["devices"] for one in api.writes if one.body]
+        assert [len(one) for one in sent] == [1, 0, 1]
+
+
+async def test_capacity_without_its_gate_is_refused_until_the_gate_is_on(node: DraNode, api: FakeApi) -> None:
+    api.gates -= {CAPACITY}
+    async with node.start(sharing=CAPACITY_MODE) as driver:
+        await driver.says("needs the feature gate DRAConsumableCapacity")
+        await node.kubelet.until_registered()
+        assert api.writes == []  # asked without writing: no claim can meet the device as a whole one
+        api.gates |= {CAPACITY}
+        await node.ready()
+        assert api.devices[0]["allowMultipleAllocations"] is True
+
+
+async def test_a_new_mode_replaces_the_devices(node: DraNode, api: FakeApi) -> None:
+    async with node.start(sharing="dra: {mode: exclusive}") as driver:
+        await node.ready()
+        node.files.share("dra: {mode: shares, shares: 3}")
+        await api.until(lambda: len(api.devices) == 3, "three shares")
+        await node.kubelet.until_registered(2)
+        node.files.share("units: {memoryTotal: 6Gi}")
+        await driver.says("configuration refused, the old one stays in force")
+        assert len(api.devices) == 3
+
+
+async def test_a_fight_costs_few_writes(node: DraNode, api: FakeApi) -> None:
+    """Somebody sets a slice back at each write, as fast as the driver."""
+
+    async def fight() -> None:
+        while True:
+            await api.until(lambda: bool(api.devices), "slice")
+            api.delete_slices()
+
+    async with node.start():
+        await node.ready()
+        fighting = asyncio.ensure_future(fight())
+        await node.kubelet.until(lambda: len(node.kubelet.health) > 2, "two looks at the board")
+        fighting.cancel()
+        await asyncio.wait((fighting,))
+        assert len(api.writes) < 12

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the DRA driver begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tegra_device_plugin.board import power
+from tegra_device_plugin.board.detection import Detection, detect
+from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.dra.claims import Asked
+from tegra_device_plugin.dra.devices import Gpu
+from tegra_device_plugin.sharing.dra import DRIVER
+
+from tests import boards
+
+NODE = "jetson-1"
+HEALTHY = Verdict(True, "ok", "runtime_status active")
+SICK = Verdict(False, "nodes-missing", "no /dev/nvmap")
+ASKED = Asked("default", "a", "1111-a")
+
+
+def result(device: str = "igpu-0", **more: Any) -> dict[str, Any]:
+    """Give an entry of a claim's allocation."""
+    return {"driver": DRIVER, "pool": NODE, "device": device, "request": "gpu"} | more
+
+
+def claim(*results: dict[str, Any], uid: str = ASKED.uid, **devices: Any) -> dict[str, Any]:
+    """Give a claim that has been given these devices."""
+    return {
+        "metadata": {"name": ASKED.name, "namespace": ASKED.namespace, "uid": uid},
+        "status": {"allocation": {"devices": {"results": list(results)} | devices}},
+    }
+
+
+def gpu(root: Path, board: str = "orinnano-jp6", verdict: Verdict = HEALTHY) -> Gpu:
+    """Give the GPU of a simulated board, built below `root`."""
+    boards.build(boards.load()[board], root)
+    found = detect(root)
+    return Gpu(Detection(found.board, found.gpu, power.read(root, found.gpu)), verdict)

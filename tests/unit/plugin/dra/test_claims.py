@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a claim means, and who can have the GPU beside whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tegra_device_plugin.dra.claims import ClaimError, Device, conflict, devices
+from tegra_device_plugin.system.quantity import GIB
+
+from tests.unit.plugin.dra.objects import ASKED, NODE, claim, result
+
+
+def test_only_devices_of_this_driver_and_this_node_count() -> None:
+    found = devices(
+        claim(result(), result(driver="gpu.example.com"), result(pool="jetson-2"), result("other")),
+        ASKED,
+        NODE,
+    )
+    assert [one.name for one in found] == ["igpu-0", "other"]
+
+
+def test_a_subrequest_counts_as_its_request() -> None:
+    (found,) = devices(claim(result(request="gpu/small")), ASKED, NODE)
+    assert found.request == "gpu"
+
+
+def test_a_share_has_its_memory() -> None:
+    entry = result(shareID="s1", consumedCapacity={"memory": "3Gi", "cores": "0"})
+    assert devices(claim(entry), ASKED, NODE) == (Device("gpu", "igpu-0", "s1", 3 * GIB),)
+
+
+def test_whoever_tolerates_the_taint_or_every_taint_is_known() -> None:
+    tolerations = [
+        [{"key": "gpu.jetson-k3s.github.io/unhealthy", "operator": "Exists"}],
+        [{"operator": "Exists"}],
+        [{"key": "example.com/other", "operator": "Exists"}],
+        [],
+    ]
+    found = devices(claim(*(result(tolerations=one) for one in tolerations)), ASKED, NODE)
+    assert [one.tolerates_unhealthy for one in found] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (claim(result(), uid="2222-b"), "default/a got replaced: its uid is 2222-b, not 1111-a"),
+        ({"metadata": {"uid": ASKED.uid}, "status": {}}, "default/a is not allocated"),
+        (claim(result(pool="jetson-2")), "no device of gpu.jetson-k3s.github.io in the pool jetson-1"),
+        (
+            claim(result(), config=[{"opaque": {"driver": "gpu.jetson-k3s.github.io", "parameters": {}}}]),
+            "takes none: leave `config` out",
+        ),
+        (claim(result(shareID="s", consumedCapacity={"memory": "much"})), "memory 'much': a quantity"),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused_with_the_reason(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ClaimError, match=says.replace("[", r"\[")):
+        devices(given, ASKED, NODE)
+
+
+def test_parameters_for_another_driver_are_none_of_ours() -> None:
+    config = [{"opaque": {"driver": "gpu.example.com", "parameters": {}}}]
+    assert devices(claim(result(), config=config), ASKED, NODE)
+
+
+WHOLE = Device("gpu", "igpu-0")
+LOOKING_AFTER = Device("gpu", "igpu-0", admin=True)
+FIRST, SECOND = Device("gpu", "igpu-0-share-0"), Device("gpu", "igpu-0-share-1")
+THIS, THAT = Device("gpu", "igpu-0", "s1", GIB), Device("gpu", "igpu-0", "s2", GIB)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "together"),
+    [
+        (WHOLE, WHOLE, False),
+        (FIRST, FIRST, False),
+        (FIRST, SECOND, True),
+        (THIS, THIS, False),
+        (THIS, THAT, True),
+        (WHOLE, FIRST, False),
+        (THIS, WHOLE, False),
+        (FIRST, THIS, False),
+        (LOOKING_AFTER, WHOLE, True),
+        (WHOLE, LOOKING_AFTER, True),
+    ],
+)
+def test_two_claims_have_the_gpu_together_only_in_one_mode(
+    wanted: Device, held: Device, together: bool
+) -> None:
+    assert conflict((wanted,), (held,)) == (None if together else held)

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepare and unprepare: what is on disk then, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tegra_device_plugin.dra import checkpoint, preparing
+from tegra_device_plugin.dra.checkpoint import CheckpointError, Prepared
+from tegra_device_plugin.dra.claims import Asked
+from tegra_device_plugin.dra.preparing import Calls, Place, Preparer
+from tegra_device_plugin.sharing import ledger
+from tegra_device_plugin.system.quantity import GIB, MIB
+
+from tests import boards
+from tests.conformance.node import Node as Limits
+from tests.unit.plugin.dra.objects import ASKED, HEALTHY, NODE, SICK, claim, result
+
+OTHER = Asked("default", "b", "2222-b")
+
+
+class Claims:
+    """The node's claims, some files, and an API server that can be away."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.root = tmp_path / "host"
+        boards.build(boards.load()["orinnano-jp6"], self.root)
+        boards.write_run(self.root)
+        self.cdi = self.root / "run/cdi"
+        limits = Limits(tmp_path)
+        self.ledgers = limits.limit / "ledgers"
+        self.place = Place(
+            root=self.root,
+            pool=NODE,
+            checkpoint=tmp_path / checkpoint.NAME,
+            limit_dir=limits.limit,
+            limit_library=limits.library,
+            overhead=MIB,
+            device_nodes=("/dev/nvmap",),
+            verdict=HEALTHY,
+        )
+        self.known: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self.away = False
+        self.asked = 0
+        self.calls = Calls()
+        self.preparer = self.restarted()
+
+    def restarted(self) -> Preparer:
+        """Give a driver that has just started."""
+        self.preparer = Preparer(self.place, self._get, self.calls)
+        return self.preparer
+
+    def allocate(self, asked: Asked, *results: dict[str, Any]) -> None:
+        """Let the API server have a claim."""
+        self.known[asked.namespace, asked.name] = claim(*results, uid=asked.uid)
+
+    async def _get(self, namespace: str, name: str) -> Mapping[str, Any]:
+        self.asked += 1
+        if self.away:
+            raise OSError("no API server: connection refused")
+        return self.known[namespace, name]
+
+    async def prepare(self, asked: Asked) -> Prepared | str:
+        """Prepare one claim."""
+        return (await self.preparer.prepare([asked]))[asked.uid]
+
+    @property
+    def files(self) -> list[str]:
+        """The CDI specs of claims."""
+        return sorted(path.name for path in self.cdi.glob("*claim*"))
+
+    def edits(self, asked: Asked) -> dict[str, Any]:
+        """What the only device of a claim's spec does to a container."""
+        spec = json.loads((self.cdi / f"gpu.jetson-k3s.github.io-claim-{asked.uid}.json").read_text())
+        (device,) = spec["devices"]
+        assert device["name"].startswith(asked.uid)
+        edits: dict[str, Any] = device["containerEdits"]
+        return edits
+
+
+@pytest.fixture
+def claims(tmp_path: Path) -> Claims:
+    """A node."""
+    return Claims(tmp_path)
+
+
+async def test_a_prepared_claim_has_its_spec_and_its_line_in_the_checkpoint(claims: Claims) -> None:
+    claims.allocate(ASKED, result())
+    found = await claims.prepare(ASKED)
+    assert isinstance(found, Prepared) and found.claim == ASKED
+    assert claims.edits(ASKED) == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+    assert (claims.cdi / "tegra-device-plugin.json").exists()
+    assert list(checkpoint.load(claims.place.checkpoint)) == [ASKED.uid]
+    assert claims.preparer.in_use == 1
+    assert await claims.preparer.unprepare([ASKED]) == {ASKED.uid: ""}
+    assert claims.files == [] and checkpoint.load(claims.place.checkpoint) == {}
+
+
+async def test_a_share_is_limited_and_its_ledger_lives_as_long_as_the_claim(claims: Claims) -> None:
+    claims.allocate(ASKED, result(shareID="s1", consumedCapacity={"memory": "3Gi", "cores": "0"}))
+    assert isinstance(await claims.prepare(ASKED), Prepared)
+    edits = claims.edits(ASKED)
+    assert "NVIDIA_GPU_MEMORY_LIMIT=3072" in edits["env"]
+    file = claims.ledgers / f"claim-{ASKED.uid}-igpu-0-s1"
+    assert [one["options"][0] for one in edits["mounts"]] == ["ro", "ro", "rw"]
+    assert edits["mounts"][2]["hostPath"] == str(file)
+    assert ledger.read(file) == ledger.Ledger(3 * GIB, MIB)
+    file.write_bytes(file.read_bytes()[:64] + b"\1" * 2048)  # a running container has written it
+    used = file.read_bytes()
+    assert isinstance(await claims.prepare(ASKED), Prepared)
+    assert file.read_bytes() == used
+    await claims.preparer.unprepare([ASKED])
+    assert not file.exists()
+
+
+async def test_prepare_again_gives_the_same_also_without_the_api_server(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims.allocate(ASKED, result())
+    first = await claims.prepare(ASKED)
+    assert await claims.prepare(ASKED) == first
+    claims.restarted()
+    claims.away = True
+    assert await claims.prepare(ASKED) == first
+
+    async def hang(_namespace: str, _name: str) -> Mapping[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(preparing, "_KNOWN_SECONDS", 0.01)
+    monkeypatch.setattr(claims.preparer, "_get_claim", hang)
+    assert await claims.prepare(ASKED) == first
+
+
+async def test_a_new_claim_needs_the_api_server(claims: Claims) -> None:
+    claims.away = True
+    assert await claims.prepare(ASKED) == "no API server: connection refused"
+    assert claims.preparer.in_use == 0 and claims.files == []
+
+
+async def test_a_claim_that_was_given_something_else_is_prepared_anew(claims: Claims) -> None:
+    claims.allocate(ASKED, result("igpu-0-share-0"))
+    await claims.prepare(ASKED)
+    claims.allocate(ASKED, result("igpu-0-share-1"))
+    found = await claims.prepare(ASKED)
+    assert isinstance(found, Prepared) and found.devices[0].name == "igpu-0-share-1"
+
+
+async def test_a_device_that_another_claim_has_is_refused_until_that_is_unprepared(claims: Claims) -> None:
+    claims.allocate(ASKED, result())
+    claims.allocate(OTHER, result())
+    await claims.prepare(ASKED)
+    claims.restarted()
+    refused = await claims.prepare(OTHER)
+    assert isinstance(refused, str) and "still prepared for the claim default/a, mode exclusive" in refused
+    assert claims.files == [f"gpu.jetson-k3s.github.io-claim-{ASKED.uid}.json"]
+    await claims.preparer.unprepare([ASKED])
+    assert isinstance(await claims.prepare(OTHER), Prepared)
+
+
+async def test_one_claim_s_trouble_is_not_the_others(claims: Claims) -> None:
+    claims.allocate(OTHER, result())
+    answer = await claims.preparer.prepare([ASKED, OTHER, Asked("x", "y", "../../etc/passwd")])
+    assert "KeyError" in str(answer[ASKED.uid])
+    assert isinstance(answer[OTHER.uid], Prepared)
+    assert "no uid" in str(answer["../../etc/passwd"])
+    assert (claims.calls.prepared, claims.calls.prepare_failed) == (1, 2)
+
+
+async def test_a_sick_gpu_is_given_to_those_who_tolerate_it_and_to_those_who_have_it(claims: Claims) -> None:
+    claims.allocate(ASKED, result())
+    claims.place.verdict = None
+    assert await claims.prepare(ASKED) == "the board was not looked at yet"
+    claims.place.verdict = SICK
+    assert await claims.prepare(ASKED) == "the GPU is unhealthy: nodes-missing: no /dev/nvmap"
+    claims.allocate(ASKED, result(tolerations=[{"operator": "Exists"}]))
+    assert isinstance(await claims.prepare(ASKED), Prepared)
+    assert isinstance(await claims.prepare(ASKED), Prepared)
+
+
+async def test_after_a_reboot_everything_is_made_again_and_leftovers_go(claims: Claims) -> None:
+    claims.allocate(ASKED, result(shareID="s1", consumedCapacity={"memory": "1Gi"}))
+    await claims.prepare(ASKED)
+    for path in claims.cdi.iterdir():
+        path.unlink()
+    claims.cdi.rmdir()
+    left_over = claims.ledgers / "claim-of-a-claim-that-is-gone"
+    left_over.write_bytes(b"")
+    units = claims.ledgers / "m17"
+    units.write_bytes(b"")
+    (claims.ledgers / f"claim-{ASKED.uid}-igpu-0-s1").unlink()
+    claims.restarted()
+    claims.cdi.mkdir()
+    (claims.cdi / "gpu.jetson-k3s.github.io-claim-gone.json").write_text("{}")
+    (claims.cdi / "nvidia.json").write_text("{}")
+    await claims.preparer.restore()
+    assert claims.files == [f"gpu.jetson-k3s.github.io-claim-{ASKED.uid}.json"]
+    assert (claims.cdi / "nvidia.json").exists()
+    assert sorted(path.name for path in claims.ledgers.iterdir()) == [
+        f"claim-{ASKED.uid}-igpu-0-s1",
+        "m17",
+    ]
+
+
+async def test_prepare_alone_makes_everything_again_when_the_cdi_directory_was_wiped(claims: Claims) -> None:
+    claims.allocate(ASKED, result())
+    await claims.prepare(ASKED)
+    for path in claims.cdi.iterdir():
+        path.unlink()
+    await claims.prepare(ASKED)
+    assert claims.files and (claims.cdi / "tegra-device-plugin.json").exists()
+
+
+async def test_a_disk_that_is_full_is_told_and_nothing_is_half_done(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims.allocate(ASKED, result())
+    save = checkpoint.save
+
+    def full(_path: Path, _claims: Mapping[str, Prepared]) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    assert "No space left" in str(await claims.prepare(ASKED))
+    assert claims.files == [] and claims.preparer.in_use == 0
+    monkeypatch.setattr(checkpoint, "save", save)
+    assert isinstance(await claims.prepare(ASKED), Prepared)
+    monkeypatch.setattr(checkpoint, "save", full)
+    assert "No space left" in (await claims.preparer.unprepare([ASKED]))[ASKED.uid]
+    assert claims.preparer.in_use == 1
+    monkeypatch.setattr(checkpoint, "save", save)
+    assert await claims.preparer.unprepare([ASKED]) == {ASKED.uid: ""}
+
+
+async def test_an_unknown_claim_is_unprepared_already(claims: Claims) -> None:
+    assert await claims.preparer.unprepare([ASKED, OTHER]) == {ASKED.uid: "", OTHER.uid: ""}
+    assert claims.asked == 0
+
+
+async def test_a_checkpoint_that_cannot_be_read_stops_the_driver(claims: Claims) -> None:
+    claims.place.checkpoint.write_text('{"version": 9}')
+    with pytest.raises(CheckpointError, match="version 9"):
+        claims.restarted()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sharing.dra` of the file, the options of `dra`, and which command serves what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.config.settings import DRA_OPTIONS, OPTIONS, ConfigError, Settings, load
+from tegra_device_plugin.config.watch import ConfigWatch
+from tegra_device_plugin.daemon import Daemon
+from tegra_device_plugin.dra.daemon import Driver
+from tegra_device_plugin.sharing.dra import Dra, promises
+from tegra_device_plugin.signals import Signals
+from tegra_device_plugin.system.quantity import GIB, MIB
+
+UNITS = "units: {memoryTotal: 6Gi}"
+REPLICAS = "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}"
+
+
+def read(tmp_path: Path, sharing: str, more: str = "") -> Settings:
+    """Give the settings of a file with this sharing."""
+    file = tmp_path / "config.yaml"
+    file.write_text(f"version: v1\nsharing: {{{sharing}}}\n{more}")
+    return load(file, {"NODE_NAME": "jetson-1"}, {}, (*OPTIONS, *DRA_OPTIONS))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "dra"),
+    [
+        ("mode: exclusive", Dra()),
+        ("mode: exclusive, memoryTotal: 6Gi", Dra(memory_total=6 * GIB)),
+        ("mode: shares, shares: 4", Dra("shares", 4)),
+        ("mode: capacity, memoryTotal: 6Gi", Dra("capacity", 1, 6 * GIB, 64 * MIB)),
+        (
+            "mode: capacity, memoryTotal: 6Gi, memoryStep: 256Mi, contextOverhead: 10Mi",
+            Dra("capacity", 1, 6 * GIB, 256 * MIB, 10 * MIB),
+        ),
+    ],
+)
+def test_a_good_file_is_taken(tmp_path: Path, text: str, dra: Dra) -> None:
+    assert read(tmp_path, f"dra: {{{text}}}").dra == dra
+    assert list(promises(dra))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("dra: {}", "sharing.dra.mode is missing"),
+        ("dra: {mode: half}", "allowed: exclusive, shares, capacity"),
+        ("dra: {mode: shares}", "sharing.dra.shares is missing"),
+        ("dra: {mode: shares, shares: 65}", "allowed: 2 to 64"),
+        ("dra: {mode: exclusive, shares: 2}", "sharing.dra.shares is not known"),
+        ("dra: {mode: capacity}", "sharing.dra.memoryTotal is missing"),
+        ("dra: {mode: capacity, memoryTotal: 100Mi}", "take 128Mi or 192Mi"),
+        ("dra: {mode: capacity, memoryTotal: 6Gi, memoryStep: 1Ki}", "a multiple of 1Mi above 0"),
+        ("dra: {mode: capacity, memoryTotal: 6Gi, contextOverhead: 6Gi}", "less than memoryTotal"),
+        ("dra: {mode: shares, shares: 2, memoryStep: 64Mi}", "sharing.dra.memoryStep is not known"),
+        ("dra: {mode: exclusive, memoryTotal: 0}", "more than 0 is needed"),
+        (f"dra: {{mode: exclusive}}, {UNITS}", "leave all but one out"),
+        (f"dra: {{mode: exclusive}}, {REPLICAS}", "leave all but one out"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"config.yaml:2: .*{says}"):
+        read(tmp_path, text)
+
+
+def test_another_resource_name_is_not_for_claims(tmp_path: Path) -> None:
+    renamed = 'resources: {gpus: [{pattern: "*", name: example.com/gpu}]}\n'
+    with pytest.raises(ConfigError, match="extendedResourceName"):
+        read(tmp_path, "dra: {mode: exclusive}", renamed)
+
+
+@pytest.fixture
+def signals() -> Signals:
+    """Signals that nobody sends."""
+    taken = Signals()
+    taken.release()
+    return taken
+
+
+def test_run_refuses_what_dra_serves(tmp_path: Path, signals: Signals) -> None:
+    settings = read(tmp_path, "dra: {mode: exclusive}")
+    with pytest.raises(ConfigError, match="served by the command `dra`, not by `run`"):
+        Daemon(ConfigWatch(None, lambda: settings), signals)
+
+
+@pytest.mark.parametrize(("text", "kind"), [(UNITS, "units"), (REPLICAS, "timeSlicing")])
+def test_dra_refuses_what_run_serves(tmp_path: Path, signals: Signals, text: str, kind: str) -> None:
+    settings = read(tmp_path, text)
+    with pytest.raises(ConfigError, match=rf"sharing.{kind} is served by the command `run`, not by `dra`"):
+        Driver(ConfigWatch(None, lambda: settings), signals)
+
+
+def test_dra_needs_the_node_s_name(signals: Signals) -> None:
+    with pytest.raises(ConfigError, match="NODE_NAME"):
+        Driver(ConfigWatch(None, Settings), signals)
+
+
+@pytest.mark.parametrize("name", ["", "Jetson", "a_b", "-a", "a" * 254])
+def test_a_name_that_no_node_has_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="NODE_NAME"):
+        load(None, {"NODE_NAME": name}, {}, DRA_OPTIONS)

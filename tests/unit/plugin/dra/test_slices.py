@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what the server has to the one next write."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tegra_device_plugin.dra import slices
+from tegra_device_plugin.dra.slices import Create, Delete, Update
+
+from tests.unit.plugin.dra.objects import NODE
+
+Object = dict[str, Any]
+
+DEVICE: Object = {
+    "name": "igpu-0",
+    "attributes": {"type": {"string": "gpu"}},
+    "capacity": {"memory": {"value": "6Gi"}},
+}
+TAINTED = DEVICE | {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}
+
+
+def there(devices: list[Object], generation: int = 1, name: str = "s") -> Object:
+    """Give a slice as the server has it."""
+    made = copy.deepcopy(slices.content(NODE, "node-uid", devices, generation))
+    made["metadata"] |= {"name": name, "resourceVersion": "7"}
+    for device in made["spec"]["devices"]:
+        for taint in device.get("taints", ()):
+            taint["timeAdded"] = "2026-11-23T05:00:00Z"
+    if not made["spec"]["devices"]:
+        del made["spec"]["devices"]
+    return made
+
+
+@pytest.mark.parametrize("devices", [[DEVICE], [TAINTED], []])
+def test_nothing_is_written_when_it_is_there(devices: list[Object]) -> None:
+    assert slices.step([there(devices)], devices, NODE, 0) is None
+
+
+def test_the_first_slice_and_one_that_was_deleted() -> None:
+    assert slices.step([], [DEVICE], NODE, 0) == Create(1, "there was none")
+    assert slices.step([], [DEVICE], NODE, 4) == Create(5, "it was deleted")
+
+
+def change(slice_: Any, path: str, value: Any) -> None:
+    *way, last = path.split("/")
+    for key in way:
+        slice_ = slice_[int(key) if key.isdecimal() else key]
+    slice_[last] = value
+
+
+@pytest.mark.parametrize(
+    ("alter", "reason"),
+    [
+        (
+            lambda one: change(one, "spec/devices/0/attributes/type", {"string": "toaster"}),
+            "another attributes",
+        ),
+        (lambda one: change(one, "spec/devices/0/attributes/more", {"int": 1}), "another attributes"),
+        (lambda one: change(one, "spec/devices/0/capacity/memory/value", "7Gi"), "another capacity"),
+        (lambda one: change(one, "spec/devices/0/taints", [{"key": "x"}]), "another taints"),
+        (lambda one: change(one, "spec/devices", []), "igpu-0 comes"),
+        (lambda one: one["spec"]["devices"].append({"name": "igpu-1"}), "igpu-1 goes"),
+        (lambda one: change(one, "spec/pool/resourceSliceCount", 2), "its pool"),
+    ],
+)
+def test_whatever_somebody_altered_is_set_right(alter: Callable[[Object], None], reason: str) -> None:
+    found = there([DEVICE], generation=3)
+    alter(found)
+    step = slices.step([found], [DEVICE], NODE, 0)
+    assert isinstance(step, Update) and step.generation == 4 and reason in step.reason
+    mended = slices.replaced(step.old, NODE, [DEVICE], step.generation)
+    assert slices.step([mended], [DEVICE], NODE, 4) is None
+    assert mended["metadata"] == found["metadata"]
+
+
+def test_of_several_slices_the_right_one_is_kept() -> None:
+    wrong, right = there([TAINTED], name="wrong"), there([DEVICE], name="right")
+    step = slices.step([wrong, right], [DEVICE], NODE, 0)
+    assert isinstance(step, Delete) and step.old is wrong
+
+
+def test_a_slice_of_another_pool_goes_first() -> None:
+    other = there([DEVICE])
+    other["spec"]["pool"]["name"] = "old-name"
+    assert isinstance(slices.step([other], [DEVICE], NODE, 0), Delete)
+
+
+def test_without_a_gpu_nothing_stays() -> None:
+    assert isinstance(slices.step([there([DEVICE])], None, NODE, 0), Delete)
+    assert slices.step([], None, NODE, 0) is None
+
+
+def test_dropped_fields_are_named() -> None:
+    policy = {"value": "6Gi", "requestPolicy": {"default": "6Gi"}}
+    sent = [TAINTED | {"capacity": {"memory": policy}, "allowMultipleAllocations": True}]
+    assert slices.dropped(sent, there(sent)) == []
+    kept = there([DEVICE])
+    assert slices.dropped(sent, kept) == [
+        "capacity.memory.requestPolicy",
+        "taints",
+        "allowMultipleAllocations",
+    ]
+
+
+def test_the_slice_belongs_to_the_node() -> None:
+    made = slices.content(NODE, "node-uid", [DEVICE], 2)
+    assert made["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node-uid", "controller": True}
+    ]
+    assert made["spec"]["pool"] == {"name": NODE, "generation": 2, "resourceSliceCount": 1}
+    assert (made["spec"]["driver"], made["spec"]["nodeName"]) == ("gpu.jetson-k3s.github.io", NODE)
