@@ -34,6 +34,6 @@ def test_the_test_that_runs_a_command_exists(case: Case) -> None:
     functions = [
         node.name
         for node in ast.parse((CHECKOUT / file).read_text()).body
-        if isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert name in functions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device plugin's plain manifest, made fit for one bundle."""
+"""The plain manifests of the device plugin and of the DRA driver, made fit for one bundle."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ IMAGE_ID_ANNOTATION = "jetson-k3s.github.io/image-id"
 # Makes them new when their settings have changed.
 CONFIG_ANNOTATION = "jetson-k3s.github.io/config-sha256"
 
-# The settings' places, as in plugin/deploy/time-slicing.
-CONFIG_MAP, CONFIG_DIRECTORY, CONFIG_NAME = "tegra-device-plugin", "/etc/tegra-device-plugin", "config.yaml"
+# The settings' place, as in plugin/deploy/time-slicing. Their ConfigMap has the name of its DaemonSet.
+CONFIG_DIRECTORY, CONFIG_NAME = "/etc/tegra-device-plugin", "config.yaml"
+PLUGIN = "tegra-device-plugin"
 
 RESOURCE = "nvidia.com/gpu"  # what an exclusive GPU is called
 # What its memory is called where it is sold in units, by preset (sharing/presets.py of the plugin).
@@ -28,6 +29,8 @@ MEMORY_RESOURCES = {
     "gpushare": "aliyun.com/gpu-mem",
     "koordinator": "koordinator.sh/gpu-memory-ratio",
 }
+# The DRA driver, also the name of its class of whole GPUs.
+DRIVER = "gpu.jetson-k3s.github.io"
 # What containers mount whose memory is limited; the kubelet is told its paths, so they are the host's.
 LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
 
@@ -51,12 +54,12 @@ RUNTIME_CLASS = {
 }
 
 
-def config_map(namespace: str, text: str) -> dict[str, Any]:
-    """The plugin's settings in the cluster."""
+def config_map(name: str, namespace: str, text: str) -> dict[str, Any]:
+    """The plugin's settings, or the driver's, in the cluster."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": CONFIG_MAP, "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace},
         "data": {CONFIG_NAME: text},
     }
 
@@ -91,10 +94,10 @@ def _full_name(name: str) -> str:
     return name if "/" in name else f"nvidia.com/{name}"
 
 
-def with_settings(template: dict[str, Any], text: str) -> None:
-    """Have the pods of a template read their settings from the ConfigMap."""
+def with_settings(template: dict[str, Any], name: str, text: str) -> None:
+    """Have the pods of a template read their settings from the ConfigMap of that name."""
     template["metadata"]["annotations"][CONFIG_ANNOTATION] = hashlib.sha256(text.encode()).hexdigest()
-    template["spec"].setdefault("volumes", []).append({"name": "config", "configMap": {"name": CONFIG_MAP}})
+    template["spec"].setdefault("volumes", []).append({"name": "config", "configMap": {"name": name}})
     for container in template["spec"]["containers"]:
         file = {"name": "CONFIG_FILE", "value": f"{CONFIG_DIRECTORY}/{CONFIG_NAME}"}
         container.setdefault("env", []).append(file)
@@ -110,6 +113,16 @@ def with_limit(spec: dict[str, Any], config: dict[str, Any], *, read_only: bool)
     for container in spec["containers"]:
         mount = {"name": "gpu-limit", "mountPath": path} | ({"readOnly": True} if read_only else {})
         container.setdefault("volumeMounts", []).append(mount)
+
+
+def with_image(daemonset: dict[str, Any], image: str, image_id: str) -> None:
+    """Run this image, never from a registry; only the run of a board renews its pod."""
+    daemonset["spec"]["updateStrategy"] = UPDATE_STRATEGY
+    template = daemonset["spec"]["template"]
+    template.setdefault("metadata", {}).setdefault("annotations", {})[IMAGE_ID_ANNOTATION] = image_id
+    for container in template["spec"]["containers"]:
+        container["image"] = image
+        container["imagePullPolicy"] = "Never"
 
 
 def with_koordlet(spec: dict[str, Any]) -> None:
@@ -182,24 +195,64 @@ def rendered(
     if agent:
         documents.append(chosen_agent(**agent))
     for document in documents:
-        document["spec"]["updateStrategy"] = UPDATE_STRATEGY
+        with_image(document, image, image_id)
         template = document["spec"]["template"]
-        template.setdefault("metadata", {}).setdefault("annotations", {})[IMAGE_ID_ANNOTATION] = image_id
-        for container in template["spec"]["containers"]:
-            container["image"] = image
-            container["imagePullPolicy"] = "Never"
         if metrics_on_host:
             with_host_ports(template["spec"])
         if config:
-            with_settings(template, json.dumps(config, indent=2))
+            with_settings(template, PLUGIN, json.dumps(config, indent=2))
             if units := config.get("sharing", {}).get("units"):
                 with_limit(template["spec"], config, read_only=document is not plugin)
                 if document is plugin and _preset(units) == "koordinator":
                     with_koordlet(spec)
     if config:
-        documents.append(config_map(plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
+        documents.append(config_map(PLUGIN, plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
     if container_runtime == "containerd":
         documents.append(RUNTIME_CLASS)
+    return _joined(documents)
+
+
+def rendered_driver(
+    manifests: list[str],
+    image: str,
+    image_id: str,
+    *,
+    extended_resource: bool,
+    config: dict[str, Any] | None = None,
+    metrics_on_host: bool = False,
+) -> str:
+    """The manifests of the DRA driver as JSON documents, with this image and never from a registry.
+
+    With `extended_resource` pods that ask for nvidia.com/gpu are served as well, which Kubernetes before 1.36
+    cannot. `config` are the driver's settings, as a ConfigMap.
+    """
+    documents = [document for text in manifests for document in yaml.safe_load_all(text) if document]
+    (driver,) = (document for document in documents if document["kind"] == "DaemonSet")
+    with_image(driver, image, image_id)
+    template = driver["spec"]["template"]
+    if metrics_on_host:
+        with_host_ports(template["spec"])
+    if config:
+        if directory := config.get("flags", {}).get("plugin", {}).get("gpuLimitDir"):
+            _move_limit(template["spec"], directory)
+        name, text = driver["metadata"]["name"], json.dumps(config, indent=2)
+        with_settings(template, name, text)
+        documents.append(config_map(name, driver["metadata"]["namespace"], text))
+    if extended_resource:
+        (whole,) = (document for document in documents if document["metadata"]["name"] == DRIVER)
+        whole["spec"]["extendedResourceName"] = RESOURCE
+    return _joined(documents)
+
+
+def _move_limit(spec: dict[str, Any], directory: str) -> None:
+    (volume,) = (one for one in spec["volumes"] if one["name"] == "gpu-limit")
+    volume["hostPath"]["path"] = directory
+    for container in spec["containers"]:
+        (mount,) = (one for one in container["volumeMounts"] if one["name"] == "gpu-limit")
+        mount["mountPath"] = directory
+
+
+def _joined(documents: list[dict[str, Any]]) -> str:
     # It begins with "---": ansible-core 2.16 makes an object of a text that begins with "{".
     return "".join(f"---\n{json.dumps(document, indent=2)}\n" for document in documents)
 
@@ -209,4 +262,8 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name."""
-        return {"gpu_device_plugin_rendered": rendered, "gpu_device_plugin_resource": resource}
+        return {
+            "gpu_device_plugin_rendered": rendered,
+            "gpu_device_plugin_resource": resource,
+            "gpu_device_plugin_driver_rendered": rendered_driver,
+        }

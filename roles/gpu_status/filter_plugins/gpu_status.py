@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 OURS = "jetson-k3s.github.io"
+DRIVER = f"gpu.{OURS}"
 ENDED = ("Succeeded", "Failed")
 COLUMNS = ("NODE", "STATE", "MODULE", "L4T", "JETPACK", "DEVICES")
 # Its resources' names begin so, unless the device plugin was told another one.
@@ -39,7 +40,10 @@ def _unseen(observed: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _node(node: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
     labels = node["labels"]
-    holders, problem = _holders(observed["answers"][node["name"]], observed["pods"])
+    # Where the DRA driver serves the GPU, its holders are those who have a claim.
+    by_claims = labels.get(f"{OURS}/dra") == "true"
+    answer = observed["answers"][node["name"]]
+    holders, problem = ([], None) if by_claims else _holders(answer, observed["pods"])
     return {
         "name": node["name"],
         "ready": node["ready"],
@@ -49,9 +53,31 @@ def _node(node: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
             for name, count in sorted(node["capacity"].items())
             if count
         ],
+        "devices": [
+            _device(one, observed["claims"])
+            for one in observed["devices"]
+            if (one["node"], one["driver"]) == (node["name"], DRIVER)
+        ],
         "holders": holders,
         "problem": problem,
         "differences": list(_differences(node, holders, observed["pods"])) if holders is not None else [],
+    }
+
+
+def _device(device: dict[str, Any], claims: list[dict[str, Any]]) -> dict[str, Any]:
+    """A device of the DRA driver, and the claims that were given it: several, of one that is divided."""
+    this = (device["driver"], device["pool"], device["name"])
+    return {
+        "name": device["name"],
+        "sharing": device["attributes"].get("sharing"),
+        "capacity": device["capacity"],
+        "taints": device["taints"],
+        "claims": [
+            {key: claim[key] for key in ("namespace", "name", "pods")} | {"consumed": given["consumed"]}
+            for claim in claims
+            for given in claim["devices"]
+            if (given["driver"], given["pool"], given["name"]) == this
+        ],
     }
 
 
@@ -117,6 +143,7 @@ def table(found: dict[str, Any]) -> str:
     for node, line in zip(found["nodes"], text[1:], strict=True):
         lines.append(line)
         lines += [f"  {_held(holder)}" for holder in node["holders"] or ()]
+        lines += [f"  {text}" for device in node["devices"] for text in _device_lines(device)]
         if node["problem"]:
             lines.append(f"  who holds what is not known: {node['problem']}")
         lines += [f"  {text}: look again, a pod may just begin or end" for text in node["differences"]]
@@ -125,7 +152,11 @@ def table(found: dict[str, Any]) -> str:
 
 
 def _row(node: dict[str, Any]) -> tuple[str, ...]:
-    devices = ", ".join(_devices(resource) for resource in node["resources"]) or "none"
+    words = [_devices(resource) for resource in node["resources"]]
+    if node["devices"]:
+        claimed = sum(bool(device["claims"]) for device in node["devices"])
+        words.append(f"{DRIVER}: {claimed} of {len(node['devices'])} claimed")
+    devices = ", ".join(words) or "none"
     state = "Ready" if node["ready"] else "NotReady"
     return (node["name"], state, *(node[key] or "-" for key in ("module", "l4t", "jetpack")), devices)
 
@@ -137,6 +168,15 @@ def _devices(resource: dict[str, Any]) -> str:
     if resource["allocatable"] < resource["capacity"]:
         text += f", only {resource['allocatable']} allocatable"
     return text
+
+
+def _device_lines(device: dict[str, Any]) -> Iterator[str]:
+    for taint in device["taints"]:
+        yield f"{device['name']} is given to nobody: {taint}"
+    for claim in device["claims"]:
+        consumed = "".join(f", {name} {size}" for name, size in sorted(claim["consumed"].items()))
+        pods = ", ".join(claim["pods"]) or "no pod"
+        yield f"{claim['namespace']}/{claim['name']} claims {device['name']}{consumed}: {pods}"
 
 
 def _held(holder: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ NO_K3S = "K3s has no certificates there"
 REMEDIES = {
     "leaf": "ends soon: K3s renews it when it starts. Run playbooks/site.yml, which sees to that in its turn",
     "listener": "ends soon: K3s renews it while it runs. Its journal says why it has not",
-    "ca": "ends soon: K3s does not renew a CA by itself. See https://docs.k3s.io/cli/certificate",
+    "ca": "ends soon: K3s does not renew a CA by itself. Run playbooks/rotate_ca.yml, which sees to that",
 }
 
 

@@ -18,20 +18,26 @@ Check = dict[str, Any]
 Result = dict[str, Any]
 
 
-def applicable(catalogue: list[Check], gpu: dict[str, Any]) -> list[Check]:
-    """The checks for a GPU that is shared or not, and limited or not; one that is not known is neither."""
+def applicable(catalogue: list[Check], state: dict[str, Any]) -> list[Check]:
+    """The checks for how pods ask, and for a GPU that is shared or not, and limited or not.
+
+    One that is not known is neither.
+    """
+    api, gpu = state["api"], state["gpu"]
     sharing = "shared" if gpu.get("replicas", 1) > 1 else "exclusive"
     limited = gpu.get("limited", False)
     return [
         check
         for check in catalogue
-        if check.get("sharing", sharing) == sharing and check.get("limited", limited) == limited
+        if check.get("sharing", sharing) == sharing
+        and check.get("limited", limited) == limited
+        and check.get("api", api) == api
     ]
 
 
 def of_stage(catalogue: list[Check], stage: str, state: dict[str, Any]) -> list[Check]:
     """The checks of one stage."""
-    return [check for check in applicable(catalogue, state["gpu"]) if stage in check["stages"]]
+    return [check for check in applicable(catalogue, state) if stage in check["stages"]]
 
 
 def complaint(result: Result) -> str:
@@ -57,12 +63,15 @@ def unanswered(check: Check, status: str, reason: str) -> Check:
     }
 
 
-def state_after(results: dict[str, Result], catalogue: list[Check], busy: str) -> dict[str, Any]:
+def state_after(
+    results: dict[str, Result], catalogue: list[Check], busy: str, api: str = "device-plugin"
+) -> dict[str, Any]:
     """What is known after these stages (stage: registered result, in order; one that did not run is empty).
 
-    `busy` says why no pod may be started, whatever the node is doing; empty if pods may.
+    `api` is how pods ask for the GPU. `busy` says why no pod may be started, whatever the node is doing;
+    empty if pods may.
     """
-    state: dict[str, Any] = {"checks": {}, "gpu": {}, "software": {}, "busy": busy, "held": None}
+    state: dict[str, Any] = {"checks": {}, "gpu": {}, "software": {}, "busy": busy, "held": None, "api": api}
     state.update(times=[], broken={})
     for stage, result in results.items():
         if not result or result.get("skipped"):
@@ -115,7 +124,7 @@ def report(
     """
     checks = [
         state["checks"].get(check["id"]) or unanswered(check, "skipped", check.get("otherwise", "not tried"))
-        for check in applicable(catalogue, state["gpu"])
+        for check in applicable(catalogue, state)
     ]
     failures = [
         f"{check['id']}: {check['reason']}" for check in checks if check["status"] in ("failed", "error")

@@ -5,6 +5,7 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+from ansible.module_utils import gpu_verify_claims as claims
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpu_verify_access import (
     cuda_kernel,
@@ -18,6 +19,8 @@ from ansible.module_utils.gpu_verify_limits import limits
 from ansible.module_utils.gpu_verify_node import (
     allocatable,
     default_runtime,
+    devices_offered,
+    driver_registered,
     plugin_registered,
     software,
 )
@@ -79,6 +82,11 @@ options:
         type: list
         elements: str
         required: true
+      api:
+        description: How pods ask for the GPU.
+        type: str
+        choices: [device-plugin, dra]
+        required: true
       runtime_class:
         description: RuntimeClass of the pods; none where nvidia is the engine's default runtime.
         type: str
@@ -118,20 +126,22 @@ part:
 def node_stage(bench, part):
     """Look at the node; remove what a cut-off run left; see who uses the GPU."""
     params, gpu = bench.params, part["gpu"]
+    dra = params["api"] == claims.DRA
+    registered, offered = (driver_registered, devices_offered) if dra else (plugin_registered, allocatable)
     functions = {
         "default-runtime": lambda record: default_runtime(params, record),
-        "plugin-registered": lambda record: plugin_registered(params, gpu, record),
-        "allocatable": lambda record: allocatable(params, gpu, record),
+        "plugin-registered": lambda record: registered(params, gpu, record),
+        "allocatable": lambda record: offered(params, gpu, record),
     }
     bench.close()  # first: what a cut-off run left here holds no GPU afterwards
     part["software"] = software(params["node"])
     part["checks"] = run_checks(params["checks"], functions, {}, lambda: diagnose(bench))
     if not params["busy"]:
-        users = holders(params["node"], gpu["resource"])
+        users = holders(dict(params, resource=gpu["resource"]))
         if users:
             part["busy"] = "the GPU is in use by {}".format(", ".join(users))
         else:
-            bench.open()
+            bench.open(claims.templates(gpu) if dra else ())
 
 
 def pods_stage(bench, part):
@@ -229,6 +239,7 @@ def main():
                     "node": {"type": "str", "required": True},
                     "image": {"type": "str", "required": True},
                     "command": {"type": "list", "elements": "str", "required": True},
+                    "api": {"type": "str", "required": True, "choices": ["device-plugin", claims.DRA]},
                     "runtime_class": {"type": "str"},
                     "timeout": {"type": "int", "required": True},
                 },

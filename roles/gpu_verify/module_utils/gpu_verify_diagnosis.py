@@ -4,10 +4,12 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+from ansible.module_utils import gpu_verify_claims as claims
 from ansible.module_utils.gpu_verify_pods import holders, why
 from ansible.module_utils.k3s_kubectl import KubectlError, get, run
 
-PLUGIN = "app.kubernetes.io/name=tegra-device-plugin"
+# One of them is on a node.
+PLUGIN = "app.kubernetes.io/name in (tegra-device-plugin, tegra-dra-driver)"
 PLUGIN_NAMESPACE = "kube-system"
 LINES = 20
 
@@ -30,18 +32,25 @@ def plugin_log(item):
     return run("logs", "--namespace=" + PLUGIN_NAMESPACE, "--tail={}".format(LINES), name)
 
 
-def about_node(name, resource):
+def about_node(params):
     """What a node says about itself."""
+    name, resource = params["node"], params["resource"]
     node = get("node", name)
     if node is None:
         return ["the cluster has no such node"]
     status = node["status"]
     lines = ["{type}={status}: {message}".format(**entry) for entry in status.get("conditions", [])]
-    lines.extend(
-        "{} {}: {}".format(kind, resource, (status.get(kind) or {}).get(resource, "none"))
-        for kind in ("capacity", "allocatable")
-    )
-    lines.extend("{} is held by {}".format(resource, holder) for holder in holders(name, resource))
+    if params["api"] == claims.DRA:
+        lines.extend(
+            "device {}: {}".format(device["name"], ", ".join(claims.taints(device)) or "not tainted")
+            for device in claims.devices(name)
+        )
+    else:
+        lines.extend(
+            "{} {}: {}".format(kind, resource, (status.get(kind) or {}).get(resource, "none"))
+            for kind in ("capacity", "allocatable")
+        )
+    lines.extend("{} is held by {}".format(resource, holder) for holder in holders(params))
     return lines
 
 
@@ -86,9 +95,9 @@ def about_output(bench):
 
 def diagnose(bench):
     """All of it; a source that cannot be asked says why, one that has nothing to say is left out."""
-    node, resource = bench.params["node"], bench.params["resource"]
+    node = bench.params["node"]
     sources = (
-        ("node {}".format(node), lambda: about_node(node, resource)),
+        ("node {}".format(node), lambda: about_node(bench.params)),
         ("pods of {}".format(bench.namespace), lambda: about_pods(bench)),
         ("events of {}".format(bench.namespace), lambda: about_events(bench)),
         ("output of the pods", lambda: about_output(bench)),

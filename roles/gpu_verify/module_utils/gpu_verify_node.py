@@ -6,13 +6,15 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import re
 
+from ansible.module_utils import gpu_verify_claims as claims
 from ansible.module_utils.gpu_verify_diagnosis import PLUGIN_NAMESPACE, plugin_log, plugin_pod
 from ansible.module_utils.gpu_verify_pods import why
 from ansible.module_utils.gpu_verify_runner import CheckFailed
 from ansible.module_utils.k3s_kubectl import WatchTimeoutError, get, is_true, run, wait_until
 
 RUNTIME = "nvidia"
-LABEL = "jetson-k3s.github.io/device-plugin"
+WORDS = {"device-plugin": "the device plugin", claims.DRA: "the DRA driver"}
+LABELS = {"device-plugin": "jetson-k3s.github.io/device-plugin", claims.DRA: "jetson-k3s.github.io/dra"}
 # The plugin's readiness is looked at every 5 s (plugin/deploy/base), and a new one has to start first.
 READY_SECONDS = 30
 # How the plugin says why it has taken the GPU off the node.
@@ -52,14 +54,9 @@ def default_runtime(params, record):
     record.prove("docker info: default runtime {} ({}), Docker {ServerVersion}".format(found, path, **docker))
 
 
-def plugin_registered(params, gpu, record):
-    """The plugin's pod is Ready and the kubelet counts its resource.
-
-    Writes what the plugin is configured to offer into `gpu`: `resource`, its `devices`, `replicas` (how many
-    pods they are for), and whether memory is `limited` to what a pod asks for. Where it is, `memory_bytes` is
-    how much there is for all, and `context_bytes` what each process is charged for its context.
-    """
-    name = params["node"]
+def plugin_ready(params, record):
+    """The pod of the plugin, or of the DRA driver, that is Ready on the node."""
+    name, words = params["node"], WORDS[params["api"]]
     node = get("node", name)
     if node is None:
         raise CheckFailed("the cluster has no node {}".format(name))
@@ -67,11 +64,10 @@ def plugin_registered(params, gpu, record):
         raise CheckFailed("node {} is not Ready".format(name))
     item = plugin_pod(name)
     if item is None:
-        label = (node["metadata"].get("labels") or {}).get(LABEL)
+        label = LABELS[params["api"]]
+        value = (node["metadata"].get("labels") or {}).get(label)
         raise CheckFailed(
-            "no pod of the device plugin is on {} (its label {} is {})".format(
-                name, LABEL, label or "not set"
-            )
+            "no pod of {} is on {} (its label {} is {})".format(words, name, label, value or "not set")
         )
     pod = item["metadata"]["name"]
     try:
@@ -85,10 +81,20 @@ def plugin_registered(params, gpu, record):
             pod,
         )
     except WatchTimeoutError as timeout:
-        raise CheckFailed(
-            "pod {} of the device plugin is not Ready: {}".format(pod, why(timeout.last))
-        ) from timeout
+        raise CheckFailed("pod {} of {} is not Ready: {}".format(pod, words, why(timeout.last))) from timeout
     record.prove("pod {} is Ready, image {}".format(pod, item["spec"]["containers"][0]["image"]))
+    return item
+
+
+def plugin_registered(params, gpu, record):
+    """The plugin's pod is Ready and the kubelet counts its resource.
+
+    Writes what the plugin is configured to offer into `gpu`: `resource`, its `devices`, `replicas` (how many
+    pods they are for), and whether memory is `limited` to what a pod asks for. Where it is, `memory_bytes` is
+    how much there is for all, and `context_bytes` what each process is charged for its context.
+    """
+    name = params["node"]
+    item = plugin_ready(params, record)
     told = configured(item)
     if told:
         gpu.update(told)
@@ -98,6 +104,16 @@ def plugin_registered(params, gpu, record):
     if capacity == 0:
         raise CheckFailed("the kubelet of {} knows no {}".format(name, resource))
     record.prove("capacity {}: {}".format(resource, capacity))
+
+
+def driver_registered(params, gpu, record):
+    """The same for the DRA driver: its pod is Ready, and the node has devices. Each pod takes one."""
+    plugin_ready(params, record)
+    found = claims.devices(params["node"])
+    if not found:
+        raise CheckFailed("{} has no ResourceSlice of {}".format(params["node"], claims.DRIVER))
+    gpu.update(resource=claims.name_of_class(found), devices=len(found), replicas=len(found), limited=False)
+    record.prove("ResourceSlice of {}: {}".format(claims.DRIVER, ", ".join(one["name"] for one in found)))
 
 
 def software(name):
@@ -172,3 +188,15 @@ def allocatable(params, gpu, record):
             "the node offers {} {} to pods, not {}".format(found or "no", resource, devices)
             + (", the plugin says: {}".format(cause[-1]) if cause else "")
         )
+
+
+def devices_offered(params, gpu, record):
+    """The same for the DRA driver: no device is kept from pods."""
+    found = claims.devices(params["node"])
+    tainted = [
+        "{}: {}".format(one["name"], ", ".join(claims.taints(one))) for one in found if claims.taints(one)
+    ]
+    gpu["allocatable"] = len(found) - len(tainted)
+    record.prove("devices {}, expected {}".format(gpu["allocatable"], gpu["devices"]))
+    if tainted:
+        raise CheckFailed("the node gives these devices to no pod: {}".format("; ".join(tainted)))

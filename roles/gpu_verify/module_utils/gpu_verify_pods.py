@@ -8,6 +8,7 @@ import json
 import re
 import time
 
+from ansible.module_utils import gpu_verify_claims as claims
 from ansible.module_utils.gpu_verify_runner import CheckFailed
 from ansible.module_utils.k3s_kubectl import (
     WatchTimeoutError,
@@ -49,7 +50,6 @@ def pod(name, params, command, limit=None, security=None):
         "image": params["image"],
         "imagePullPolicy": "Never",
         "command": list(command),
-        "resources": {"limits": {params["resource"]: limit or params["share"]}},
     }
     spec = {
         # By label, not by nodeName: the scheduler is part of what is proven.
@@ -61,6 +61,10 @@ def pod(name, params, command, limit=None, security=None):
         "automountServiceAccountToken": False,
         "containers": [container],
     }
+    if params["api"] == claims.DRA:
+        claims.ask(spec, limit or params["share"])
+    else:
+        container["resources"] = {"limits": {params["resource"]: limit or params["share"]}}
     if params["runtime_class"]:
         spec["runtimeClassName"] = params["runtime_class"]
     if security:
@@ -81,6 +85,7 @@ def holder(name, params, limit=None):
 def uninvited_pod(name, params, command):
     """The same for a pod that does not ask but says that it sees all devices, as many images do."""
     manifest = pod(name, params, command)
+    manifest["spec"].pop("resourceClaims", None)
     container = manifest["spec"]["containers"][0]
     del container["resources"]
     container["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
@@ -126,14 +131,17 @@ def running(item):
     return settled(item) or is_true(item, "Ready")
 
 
-def refused(resource):
-    """A test whether the scheduler has said that the node has none of the resource left."""
+def none_left(params):
+    """The scheduler's words where the node has nothing left of what the pods ask for."""
+    return claims.NONE_LEFT if params["api"] == claims.DRA else "Insufficient " + params["resource"]
+
+
+def refused(words):
+    """A test whether the scheduler has refused a pod in these words."""
 
     def check(item):
         scheduled = condition(item, "PodScheduled")
-        return scheduled.get("status") == "False" and "Insufficient " + resource in scheduled.get(
-            "message", ""
-        )
+        return scheduled.get("status") == "False" and words in scheduled.get("message", "")
 
     return check
 
@@ -177,12 +185,14 @@ class Bench:
         self.params = params
         self.namespace = "gpu-verify-" + params["node"].replace(".", "-")
 
-    def open(self):
-        """Make the namespace, after removing what a cut-off run left."""
+    def open(self, manifests=()):
+        """Make the namespace with these objects in it, after removing what a cut-off run left."""
         self.close()
         run("create", "namespace", self.namespace)
         # Pods are refused until the namespace has its service account.
         self._wait(lambda item: True, "the service account", "serviceaccount", "default")
+        for manifest in manifests:
+            self._create(manifest)
 
     def close(self):
         """Remove the namespace and wait until it is gone, and with it every hold on the GPU."""
@@ -197,7 +207,7 @@ class Bench:
 
     def start(self, record, manifest):
         """Create a pod."""
-        run("create", "--namespace=" + self.namespace, "--filename=-", stdin=json.dumps(manifest))
+        self._create(manifest)
         record.note("{} created".format(manifest["metadata"]["name"]))
 
     def wait(self, name, satisfied, what):
@@ -214,7 +224,7 @@ class Bench:
 
     def wait_refused(self, record, name, holders):
         """Wait until the scheduler refuses a pod because the holders have every GPU."""
-        no_more = refused(self.params["resource"])
+        no_more = refused(none_left(self.params))
         item = self.wait(name, lambda item: no_more(item) or running(item), "{} Pending".format(name))
         if not no_more(item):
             raise CheckFailed("{} did not have to wait although {} held every GPU".format(name, holders))
@@ -279,6 +289,9 @@ class Bench:
             detail = self.story(argv[1], timeout.last) if argv[0] == "pod" else "it never appeared"
             raise CheckFailed("{} ({})".format(timeout, detail)) from timeout
 
+    def _create(self, manifest):
+        run("create", "--namespace=" + self.namespace, "--filename=-", stdin=json.dumps(manifest))
+
     def _timeout(self):
         return "--timeout={}s".format(self.params["timeout"])
 
@@ -293,8 +306,11 @@ def requested(item, resource):
     )
 
 
-def holders(node, resource):
-    """Pods (namespace/name) that hold the resource on a node."""
+def holders(params):
+    """Pods (namespace/name) that hold what the node offers."""
+    node, resource = params["node"], params["resource"]
+    if params["api"] == claims.DRA:
+        return claims.claimants(node)
     pods = get("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + node) or {"items": []}
     return [
         "{namespace}/{name}".format(**item["metadata"])

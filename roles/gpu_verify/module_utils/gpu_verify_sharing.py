@@ -6,7 +6,9 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import time
 
+from ansible.module_utils import gpu_verify_claims as claims
 from ansible.module_utils.gpu_verify_diagnosis import PLUGIN_NAMESPACE, plugin_pod
+from ansible.module_utils.gpu_verify_node import WORDS
 from ansible.module_utils.gpu_verify_pods import (
     COMPUTE,
     COMPUTED,
@@ -14,6 +16,7 @@ from ansible.module_utils.gpu_verify_pods import (
     holder,
     holders,
     last_words,
+    none_left,
     running,
     why,
 )
@@ -22,12 +25,12 @@ from ansible.module_utils.k3s_kubectl import KubectlError, WatchTimeoutError, is
 
 POLL_SECONDS = 1.0
 # What `sharing` has proven of an exclusive GPU, and of a shared one.
-CONCURRENCY = "{waiter} was Pending (Insufficient {resource}) while {holders} ran"
-TIME_SLICING = "{holders} ran at the same instant, {waiter} was Pending (Insufficient {resource})"
+CONCURRENCY = "{waiter} was Pending ({none_left}) while {holders} ran"
+TIME_SLICING = "{holders} ran at the same instant, {waiter} was Pending ({none_left})"
 # kubectl's word for a program that it could start, and that failed.
 EXITED = "command terminated with exit code"
-# The plugin's word for a registration that a kubelet took.
-REGISTERED = "registered {}"
+# The plugin's word for a registration that a kubelet took, and the DRA driver's.
+REGISTERED = {"device-plugin": "registered {}", claims.DRA: "registered with the kubelet"}
 
 
 def see_nodes(text, gpu, record, name):
@@ -71,7 +74,8 @@ def hand_over(bench, record, names, waiter):
 def sharing(bench, gpu, record, proof):
     """As many pods as there are GPUs run at once, one more waits until one of them ends; `proof` says so."""
     names, waiter = hold_all(bench, gpu, record)
-    record.prove(proof.format(holders=", ".join(names), waiter=waiter, **bench.params))
+    words = none_left(bench.params)
+    record.prove(proof.format(holders=", ".join(names), waiter=waiter, none_left=words))
     hand_over(bench, record, names, waiter)
 
 
@@ -85,9 +89,10 @@ def registrations(params):
     """The plugin's container on the node, and how often it says that a kubelet took its registration."""
     item = plugin_pod(params["node"])
     if item is None:
-        raise CheckFailed("no pod of the device plugin is on {}".format(params["node"]))
+        raise CheckFailed("no pod that serves the GPU is on {}".format(params["node"]))
     log = run("logs", "--namespace=" + PLUGIN_NAMESPACE, item["metadata"]["name"])
-    return dict(identity(item), count=log.count(REGISTERED.format(params["resource"])))
+    said = REGISTERED[params["api"]].format(params["resource"])
+    return dict(identity(item), count=log.count(said))
 
 
 def hold(bench, record):
@@ -125,14 +130,14 @@ def wait_registered(bench, before, record):
             # The log of another container begins anew.
             same = now["container"] == before["container"]
             if now["count"] > (before["count"] if same else 0):
-                record.note("the device plugin has registered again")
+                record.note("{} has registered again".format(WORDS[params["api"]]))
                 return
             said = "no new registration in its log"
         except (CheckFailed, KubectlError) as error:  # an API server that restarts as well, or its kubelet
             said = str(error)
         time.sleep(POLL_SECONDS)
     raise CheckFailed(
-        "the device plugin did not register again within {} s: {}".format(params["timeout"], said)
+        "{} did not register again within {} s: {}".format(WORDS[params["api"]], params["timeout"], said)
     )
 
 
@@ -141,8 +146,11 @@ def wait_offered(bench, count, record):
     params = bench.params
 
     def offers(node):
-        found = (node["status"].get("allocatable") or {}).get(params["resource"], 0)
-        return is_true(node, "Ready") and int(found) == count
+        if not is_true(node, "Ready"):
+            return False
+        if params["api"] == claims.DRA:
+            return len(claims.devices(params["node"])) == count
+        return int((node["status"].get("allocatable") or {}).get(params["resource"], 0)) == count
 
     try:
         wait_until(
@@ -167,7 +175,7 @@ def restarted(bench, gpu, held, record):
         raise CheckFailed("the pod that held the GPU was started again")
     record.prove("the pod that holds the GPU is the same container, {}".format(held["container"]))
     compute_again(bench, record, name)
-    found = holders(params["node"], params["resource"])
+    found = holders(params)
     if len(found) != 1:
         raise CheckFailed("one pod should hold the GPU, but these do: {}".format(", ".join(found)))
     record.prove("allocatable is {} again, held by {}".format(gpu["allocatable"], found[0]))

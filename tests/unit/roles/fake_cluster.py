@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 RESOURCE = "nvidia.com/gpu"
 ALLOCATING = ("greedy", "neighbour")
 COMPUTED = "computed 65536 numbers on Orin in 1.5 ms, all are right\n"
-UTILS = ("pods", "node", "sharing", "diagnosis", "access", "limits")
+UTILS = ("claims", "pods", "node", "sharing", "diagnosis", "access", "limits")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
 PASSED = """\
@@ -35,6 +36,8 @@ class FakeCluster:
     """The fields are faults that a test orders."""
 
     resource: str = RESOURCE
+    api: str = "device-plugin"
+    taint: str = ""  # of the GPU's device
     meaning: str = ""  # of the plugin's configuration, in its own words
     replicas: int = 1
     allocatable: int = 1
@@ -73,6 +76,7 @@ class FakeCluster:
     namespaces: set[str] = field(default_factory=set)
     forsaken: list[str] = field(default_factory=list)  # pods that went while their containers ran on
     logs_of_plugin: int = 0
+    templates: dict[str, Any] = field(default_factory=dict)  # of claims
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take kubectl's place in all modules that call it."""
@@ -114,10 +118,7 @@ class FakeCluster:
             case ("delete", "pods", *_):
                 self.pods.clear()
             case ("create", *_):
-                assert self.namespaces, "a pod without its namespace"
-                manifest = json.loads(stdin)
-                self.manifests[manifest["metadata"]["name"]] = manifest
-                self.pods[manifest["metadata"]["name"]] = "new"
+                self.create(json.loads(stdin))
             case ("exec", _, _, *command) if "check" in command:
                 return self.meaning or f"/etc/config.yaml: good: {self.replicas} x {RESOURCE}\n"
             case ("exec", name, _, "--", *command) if "compute" in command:
@@ -128,13 +129,22 @@ class FakeCluster:
                     raise self.error("kubectl exec: command terminated with exit code 137")
             case ("logs", "--namespace=kube-system", *_):
                 self.logs_of_plugin += 1
-                registered = f"registered {self.resource}\n" * (
-                    self.logs_of_plugin if self.registers_again else 1
-                )
+                said = "with the kubelet" if self.api == "dra" else self.resource
+                registered = f"registered {said}\n" * (self.logs_of_plugin if self.registers_again else 1)
                 return f"{registered}WARNING the GPU is unhealthy: hung\n"
             case ("logs", name, *_):
                 return self.log(name)
         return ""
+
+    def create(self, manifest: Mapping[str, Any]) -> None:
+        """Take a pod, or a template of claims."""
+        assert self.namespaces, "an object without its namespace"
+        name = manifest["metadata"]["name"]
+        if manifest["kind"] == "ResourceClaimTemplate":
+            self.templates[name] = manifest["spec"]["spec"]
+        else:
+            self.manifests[name] = manifest
+            self.pods[name] = "new"
 
     def log(self, name: str) -> str:
         """The output of a pod."""
@@ -184,13 +194,17 @@ class FakeCluster:
         match kind:
             case "node":
                 return self.node()
-            case "pods" if any(word.startswith("--selector") for word in argv):
-                return {"items": [self.plugin_pod()] if self.plugin else []}
             case "pods" if "--all-namespaces" in argv:
-                return {"items": [*map(self.user, self.users), *self.holding()]}
+                items = [*map(self.user, self.users), *self.holding()]
+            case "pods" if any(word.startswith("--selector") for word in argv):
+                items = [self.plugin_pod()] if self.plugin else []
+            case "resourceslices" | "resourceclaims":
+                items = self.slices() if kind == "resourceslices" else self.claims()
             case "pods" | "events":
-                return {"items": self.warnings() if kind == "events" else []}
-        return self.pod(argv[0])
+                items = self.warnings() if kind == "events" else []
+            case _:
+                return self.pod(argv[0])
+        return {"items": items}
 
     def wait_until(self, satisfied: Any, what: str, _timeout: int, *argv: str) -> dict[str, Any]:
         """A watch: what does not satisfy at once never will."""
@@ -212,6 +226,36 @@ class FakeCluster:
                     {"type": "Ready", "status": "True" if self.ready else "False", "message": "kubelet"}
                 ],
             },
+        }
+
+    def slices(self) -> list[dict[str, Any]]:
+        """What the DRA driver has published."""
+        return [{"spec": {"devices": self.devices()}}] if self.capacity else []
+
+    def claims(self) -> list[dict[str, Any]]:
+        """Claims that pods hold."""
+        running = (pod for pod, state in self.pods.items() if state == "running")
+        return [self.claim(pod) for pod in (*self.users, *running)]
+
+    def devices(self) -> list[dict[str, Any]]:
+        """The driver's devices."""
+        taints = [{"key": "example.com/unhealthy", "value": self.taint, "effect": "NoSchedule"}]
+        sharing = "shares" if self.allocatable > 1 else "exclusive"
+        return [
+            {
+                "name": f"igpu-0-{number}",
+                "attributes": {"sharing": {"string": sharing}},
+                **({"taints": taints} if self.taint else {}),
+            }
+            for number in range(self.allocatable)
+        ]
+
+    def claim(self, pod: str) -> dict[str, Any]:
+        """A claim that a pod holds."""
+        given = {"driver": "gpu.jetson-k3s.github.io", "pool": "jetson-1", "device": "igpu-0"}
+        return {
+            "metadata": {"namespace": "default", "name": f"{pod}-gpu"},
+            "status": {"allocation": {"devices": {"results": [given]}}, "reservedFor": [{"name": pod}]},
         }
 
     def plugin_pod(self) -> dict[str, Any]:
@@ -277,7 +321,9 @@ class FakeCluster:
         elif self.exclusive and self.full(name):
             if self.holders_end:
                 self.pods.update({other: "ended" for other in self.pods if other != name})
-            refused = f"0/1 nodes are available: 1 Insufficient {self.resource}."
+            claims = "cannot allocate all claims"
+            words = claims if self.api == "dra" else f"Insufficient {self.resource}"
+            refused = f"0/1 nodes are available: 1 {words}."
             status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": refused}]
         elif name == "holder" and self.holder_phase != "Running":
             status["phase"] = self.holder_phase
@@ -300,5 +346,14 @@ class FakeCluster:
 
     def asks(self, name: str) -> int:
         """How many devices a pod asks for."""
-        container = self.manifests[name]["spec"]["containers"][0]
+        spec = self.manifests[name]["spec"]
+        container = spec["containers"][0]
+        if self.api == "dra":
+            assert "limits" not in container.get("resources", {})
+            (request,) = (
+                request
+                for one in spec.get("resourceClaims", [])
+                for request in self.templates[one["resourceClaimTemplateName"]]["devices"]["requests"]
+            )
+            return int(request["exactly"]["count"])
         return int(container.get("resources", {}).get("limits", {}).get(self.resource, 0))

@@ -2,6 +2,8 @@
 """The manifest of the device plugin as the role renders it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +257,76 @@ def test_the_role_waits_for_the_resource_that_the_plugin_offers(
     waited_for = offered.units.memory.name if offered.units else offered.resource
     assert role.resource({"version": "v1", **settings}) == waited_for
     assert role.resource({}) == "nvidia.com/gpu"
+
+
+DRA = ROLES.parent / "plugin/deploy/dra"
+DRIVER_MANIFESTS = [
+    (DRA / name).read_text()
+    for name in ("rbac.yaml", "admission.yaml", "deviceclasses.yaml", "daemonset.yaml")
+]
+
+
+def driver(load: Load, **settings: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """The DRA driver's objects as the role renders them, by kind and name."""
+    render = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").rendered_driver
+    text = render(DRIVER_MANIFESTS, "plugin:9", "sha256:ab", **{"extended_resource": False, **settings})
+    assert text.startswith("---")
+    found = [json.loads(part) for part in text.split("---\n")[1:]]
+    return {(document["kind"], document["metadata"]["name"]): document for document in found}
+
+
+def test_the_driver_is_deployed_as_its_plain_manifests_say(load: Load) -> None:
+    plain = {
+        (document["kind"], document["metadata"]["name"]): document
+        for text in DRIVER_MANIFESTS
+        for document in yaml.safe_load_all(text)
+        if document
+    }
+    ours = driver(load)
+    daemonset = ours.pop(("DaemonSet", "tegra-dra-driver"))
+    plain.pop(("DaemonSet", "tegra-dra-driver"))
+    assert ours == plain
+    assert daemonset["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    template = daemonset["spec"]["template"]
+    assert template["metadata"]["annotations"]["jetson-k3s.github.io/image-id"] == "sha256:ab"
+    (container,) = template["spec"]["containers"]
+    assert (container["image"], container["imagePullPolicy"]) == ("plugin:9", "Never")
+
+
+def test_the_extended_resource_is_named_where_the_server_has_the_field(load: Load) -> None:
+    def name(extended_resource: bool) -> str | None:
+        classes = driver(load, extended_resource=extended_resource)
+        spec = classes["DeviceClass", "gpu.jetson-k3s.github.io"]["spec"]
+        assert "extendedResourceName" not in classes["DeviceClass", "shared.gpu.jetson-k3s.github.io"]["spec"]
+        found: str | None = spec.get("extendedResourceName")
+        return found
+
+    assert (name(True), name(False)) == ("nvidia.com/gpu", None)
+
+
+def test_the_drivers_settings_are_a_config_map_of_its_own(load: Load) -> None:
+    flags = {"plugin": {"gpuLimitDir": "/srv/limit"}}
+    config = {"version": "v1", "flags": flags, "sharing": {"dra": {"mode": "shares", "shares": 2}}}
+    objects = driver(load, config=config)
+    assert json.loads(objects["ConfigMap", "tegra-dra-driver"]["data"]["config.yaml"]) == config
+    spec = objects["DaemonSet", "tegra-dra-driver"]["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == "tegra-dra-driver"
+    mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert (mounts["gpu-limit"], volumes["gpu-limit"]["hostPath"]["path"]) == ("/srv/limit", "/srv/limit")
+
+
+def test_the_drivers_metrics_are_at_a_port_of_the_board_only_when_asked(load: Load) -> None:
+    for asked in (False, True):
+        template = driver(load, metrics_on_host=asked)["DaemonSet", "tegra-dra-driver"]["spec"]["template"]
+        (port,) = template["spec"]["containers"][0]["ports"]
+        assert port.get("hostPort") == (9400 if asked else None)
+
+
+def test_settings_reach_a_program_whose_standard_input_is_nobodys() -> None:
+    variables = yaml.safe_load((ROLES / "gpu_device_plugin/vars/main.yml").read_text())
+    settings = json.dumps({"version": "v1", "sharing": {"timeSlicing": {"resources": [SHARED]}}})
+    program = variables["__gpu_device_plugin_with_settings"]
+    asked = [sys.executable, "-c", program, settings, "config", "check", "/dev/stdin"]
+    said = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    assert "good: 2 x nvidia.com/gpu" in said.stdout

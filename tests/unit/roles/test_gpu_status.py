@@ -16,6 +16,9 @@ from tegra_device_plugin.telemetry.view import Row, as_dict, rows
 from tests.unit.roles.conftest import Load
 
 GPU = "nvidia.com/gpu"
+# What is observed on a server without Dynamic Resource Allocation.
+NO_DRA: dict[str, Any] = {"devices": [], "claims": []}
+DRIVER = "gpu.jetson-k3s.github.io"
 LABELS = {f"jetson-k3s.github.io/{key}": key.upper() for key in ("module", "l4t", "jetpack", "chip")}
 
 
@@ -55,7 +58,7 @@ def says(*held: tuple[str, str]) -> dict[str, str]:
 
 
 def test_one_holder_of_one_gpu(filters: ModuleType) -> None:
-    observed = {"nodes": [node()], "pods": [pod("p")], "answers": {"a": says(("p", "igpu0"))}}
+    observed = {"nodes": [node()], "pods": [pod("p")], **NO_DRA, "answers": {"a": says(("p", "igpu0"))}}
     (one,) = filters.status(observed)["nodes"]
     assert one["resources"] == [
         {"name": GPU, "capacity": 1, "allocatable": 1, "used": 1, "free": 0, "sharing": "exclusive"}
@@ -77,7 +80,7 @@ def test_shares_are_shown_with_limit_use_and_weight(filters: ModuleType) -> None
         Row("n", "p", "d", (core,), percent=30),
     ]
     answers = {"a": {"stdout": json.dumps(as_dict(shares, {}))}}
-    found = filters.status({"nodes": [node()], "pods": [pod("p", count=0)], "answers": answers})
+    found = filters.status({"nodes": [node()], "pods": [pod("p", count=0)], **NO_DRA, "answers": answers})
     assert filters.table(found).splitlines()[2:] == [
         "  n/p container c: 30 a.b/gpu-core, 12 a.b/gpu-memory, weight 30 %, limit 3072 MiB, used 0 MiB, "
         "resident 200 MiB",
@@ -88,7 +91,9 @@ def test_shares_are_shown_with_limit_use_and_weight(filters: ModuleType) -> None
 def test_rows_that_do_not_add_up_to_what_is_in_use_are_told(filters: ModuleType) -> None:
     def table(*held: tuple[str, str]) -> list[str]:
         pods = [pod("p"), pod("q"), pod("ended", "Failed"), pod("elsewhere", on="b")]
-        found = filters.status({"nodes": [node(capacity=4)], "pods": pods, "answers": {"a": says(*held)}})
+        found = filters.status(
+            {"nodes": [node(capacity=4)], "pods": pods, **NO_DRA, "answers": {"a": says(*held)}}
+        )
         (resource,) = found["nodes"][0]["resources"]
         assert (resource["allocatable"], resource["free"]) == (4, 2)
         return [line for line in filters.table(found).splitlines() if "given out" in line]
@@ -102,10 +107,76 @@ def test_rows_that_do_not_add_up_to_what_is_in_use_are_told(filters: ModuleType)
         ]
 
 
+def resource_slice(**device: Any) -> dict[str, Any]:
+    """What the DRA driver publishes."""
+    attributes = {"sharing": {"string": "capacity"}, "multiprocessors": {"int": 16}}
+    capacity = {"memory": {"value": "6Gi", "requestPolicy": {}}}
+    devices = [{"name": "igpu-0", "attributes": attributes, "capacity": capacity, **device}]
+    return {"spec": {"nodeName": "a", "driver": DRIVER, "pool": {"name": "a"}, "devices": devices}}
+
+
+def resource_claim(name: str, **result: Any) -> dict[str, Any]:
+    """A claim that was given a part of it."""
+    given = {"driver": DRIVER, "pool": "a", "device": "igpu-0", "request": "gpu", **result}
+    return {
+        "metadata": {"namespace": "n", "name": name},
+        "status": {"allocation": {"devices": {"results": [given]}}, "reservedFor": [{"name": f"{name}-pod"}]},
+    }
+
+
+def test_claims_are_shown_at_the_device_that_they_have(filters: ModuleType, observe: ModuleType) -> None:
+    taint = {"key": f"{DRIVER}/unhealthy", "value": "hung", "effect": "NoSchedule"}
+    given = [
+        resource_claim("left", consumedCapacity={"memory": "3Gi", "cores": "0"}),
+        resource_claim("elsewhere", pool="b"),
+        resource_claim("of-another", driver="gpu.example.com"),
+    ]
+    observed = {
+        "nodes": [node(capacity=0) | {"labels": {**LABELS, "jetson-k3s.github.io/dra": "true"}}],
+        "pods": [],
+        "devices": observe.device_facts(resource_slice(taints=[taint])),
+        "claims": [observe.claim_facts(claim) for claim in given],
+        # The driver's pod is not asked.
+        "answers": {"a": {"problem": "no pod of the device plugin runs there"}},
+    }
+    found = filters.status(observed)
+    (device,) = found["nodes"][0]["devices"]
+    assert (device["name"], device["sharing"], device["capacity"]) == (
+        "igpu-0",
+        "capacity",
+        {"memory": "6Gi"},
+    )
+    assert [(claim["name"], claim["pods"]) for claim in device["claims"]] == [("left", ["left-pod"])]
+    _, line, *below = filters.table(found).splitlines()
+    assert line.endswith(f"{DRIVER}: 1 of 1 claimed")
+    assert below == [
+        f"  igpu-0 is given to nobody: {DRIVER}/unhealthy=hung:NoSchedule",
+        "  n/left claims igpu-0, cores 0, memory 3Gi: left-pod",
+    ]
+
+
+def test_a_claim_that_was_given_nothing_holds_nothing(observe: ModuleType) -> None:
+    assert observe.claim_facts({"metadata": {"namespace": "n", "name": "new"}}) is None
+
+
+@pytest.mark.parametrize(("versions", "asked"), [("v1\nresource.k8s.io/v1\n", True), ("v1\n", False)])
+def test_a_server_that_does_not_know_of_claims_is_not_asked_for_them(
+    observe: ModuleType, monkeypatch: pytest.MonkeyPatch, versions: str, asked: bool
+) -> None:
+    items = [
+        {"kind": "ResourceSlice", **resource_slice()},
+        {"kind": "ResourceClaim", **resource_claim("one")},
+    ]
+    monkeypatch.setattr(observe, "run", lambda *_argv: versions)
+    monkeypatch.setattr(observe, "listed", lambda *_argv: items)
+    devices, claims = observe.allocation()
+    assert (len(devices), len(claims)) == ((1, 1) if asked else (0, 0))
+
+
 def test_a_pod_for_a_scheduler_that_is_not_there_is_told_with_what_to_do(filters: ModuleType) -> None:
     other = pod("other", "Pending", on="", unseen_by="volcano") | {"requests": {"example.com/fpga": 1}}
     pods = [pod("p", "Pending", on="", unseen_by="hami-scheduler"), pod("waits", "Pending", on=""), other]
-    found = filters.status({"nodes": [node()], "pods": pods, "answers": {"a": says()}})
+    found = filters.status({"nodes": [node()], "pods": pods, **NO_DRA, "answers": {"a": says()}})
     assert found["unseen"] == [
         {"namespace": "n", "pod": "p", "scheduler": "hami-scheduler", "resources": [GPU]}
     ]
@@ -142,6 +213,7 @@ def test_a_shared_gpu_and_pods_that_wait_or_have_ended(filters: ModuleType) -> N
     observed = {
         "nodes": [node(capacity=4)],
         "pods": pods,
+        **NO_DRA,
         "answers": {
             "a": says(("p", "igpu0::0"), ("q", "igpu0::1"), ("ended", "igpu0::2"), ("other", "igpu0::3"))
         },
@@ -166,6 +238,7 @@ def test_a_node_that_is_down_is_shown_with_the_reason_and_hides_no_other(filters
     observed = {
         "nodes": [node("b", ready=False, allocatable=0), node("a")],
         "pods": [],
+        **NO_DRA,
         "answers": {"a": says(), "b": {"problem": "the node is not Ready: no power"}},
     }
     found = filters.status(observed)
@@ -178,7 +251,7 @@ def test_a_node_that_is_down_is_shown_with_the_reason_and_hides_no_other(filters
 
 @pytest.mark.parametrize("text", ["", "usage: ...", "[]", "{}"])
 def test_a_plugin_that_does_not_know_the_question(filters: ModuleType, text: str) -> None:
-    observed = {"nodes": [node()], "pods": [], "answers": {"a": {"stdout": text}}}
+    observed = {"nodes": [node()], "pods": [], **NO_DRA, "answers": {"a": {"stdout": text}}}
     (one,) = filters.status(observed)["nodes"]
     assert one["holders"] is None
     assert "said something else" in one["problem"]
@@ -186,7 +259,7 @@ def test_a_plugin_that_does_not_know_the_question(filters: ModuleType, text: str
 
 def test_a_node_without_gpu_and_labels(filters: ModuleType) -> None:
     bare = {"name": "x", "ready": True, "message": "", "labels": {}, "capacity": {GPU: 0}, "allocatable": {}}
-    observed = {"nodes": [bare], "pods": [], "answers": {"x": {"problem": "no pod"}}}
+    observed = {"nodes": [bare], "pods": [], **NO_DRA, "answers": {"x": {"problem": "no pod"}}}
     assert filters.table(filters.status(observed)).splitlines()[1].split() == [
         "x",
         "Ready",

@@ -44,6 +44,7 @@ class Verification:
         self.module = load("gpu_verify/library/gpu_checks.py")
         self.filters = load("gpu_verify/filter_plugins/gpu_verify.py")
         self.busy = ""
+        self.api = cluster.api
         self.mode = "standard"
         self.lab = False
         self.given: dict[str, Any] = {
@@ -57,7 +58,7 @@ class Verification:
         cluster.install(monkeypatch)
 
     def state(self) -> Any:
-        return self.filters.state_after(self.results, CATALOGUE, self.busy)
+        return self.filters.state_after(self.results, CATALOGUE, self.busy, self.api)
 
     def stage(self, name: str) -> None:
         """One call of the module; an error of kubectl is the module's failure."""
@@ -66,6 +67,7 @@ class Verification:
             "node": "jetson-1",
             "image": "dq:1",
             "command": ["deviceQuery"],
+            "api": self.api,
             "runtime_class": None,
             "timeout": 5,
         }
@@ -616,6 +618,7 @@ def pods(load: Load) -> ModuleType:
 
 def test_pods_name_the_runtime_in_containerd_mode_only(pods: ModuleType) -> None:
     params = {"node": "a", "image": "b", "resource": "nvidia.com/gpu", "share": 1, "runtime_class": None}
+    params["api"] = "device-plugin"
     assert "runtimeClassName" not in pods.pod("p", params, ["x"])["spec"]
     named = pods.pod("p", {**params, "runtime_class": "nvidia"}, ["x"])["spec"]
     assert named["runtimeClassName"] == "nvidia"
@@ -639,7 +642,7 @@ def test_only_the_schedulers_word_about_this_resource_is_a_refusal(
 ) -> None:
     scheduled = {"type": "PodScheduled", "status": "False", "message": message}
     item = {"status": {"phase": "Pending", "conditions": [scheduled]}}
-    assert pods.refused("nvidia.com/gpu")(item) is expected
+    assert pods.refused("Insufficient nvidia.com/gpu")(item) is expected
 
 
 @pytest.mark.parametrize(

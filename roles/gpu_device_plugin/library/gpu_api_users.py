@@ -1,0 +1,135 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Which pods hold a GPU by the other of the two ways to give it out.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import json
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_kubectl import K3S, KubectlError, get, listed
+
+DOCUMENTATION = r"""
+module: gpu_api_users
+short_description: Pods that hold a GPU which the other API has given out
+description:
+  - The device plugin and the DRA driver do not know of each other's pods. Each would give the GPU out again.
+  - A pod whose claim is prepared cannot end without the driver that has prepared it.
+author: The jetson-k3s authors
+options:
+  api:
+    description: What is to give the GPU out.
+    type: str
+    choices: [device-plugin, dra]
+    required: true
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+users:
+  description: Such pods, as NAMESPACE/NAME; none where the other is not deployed.
+  returned: success
+  type: list
+  elements: str
+"""
+
+NAMESPACE = "--namespace=kube-system"
+DRIVER = "gpu.jetson-k3s.github.io"
+OTHER = {"dra": "tegra-device-plugin", "device-plugin": "tegra-dra-driver"}
+# How the names begin of what the plugin offers (its sharing/presets.py), unless its settings say others.
+OFFERED = (
+    "nvidia.com/gpu",
+    "jetson-k3s.github.io/gpu-",
+    "elasticgpu.io/gpu-",
+    "tke.cloud.tencent.com/qgpu-",
+    "tencent.com/vcuda-",
+    "aliyun.com/gpu-",
+    "koordinator.sh/gpu",
+)
+# Keys of the settings that name a resource.
+NAMING = ("name", "rename", "coreResource", "memoryResource")
+ENDED = ("Succeeded", "Failed")
+
+
+def claimants(claims):
+    """Pods for which a claim of our driver is reserved."""
+    return sorted(
+        "{}/{}".format(claim["metadata"]["namespace"], user["name"])
+        for claim in claims
+        if any(given["driver"] == DRIVER for given in results(claim))
+        for user in claim["status"].get("reservedFor") or []
+    )
+
+
+def results(claim):
+    """What a claim was given."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return (allocation.get("devices") or {}).get("results") or []
+
+
+def named(settings):
+    """Names of resources anywhere in the plugin's settings."""
+    if isinstance(settings, list):
+        return {name for one in settings for name in named(one)}
+    if not isinstance(settings, dict):
+        return set()
+    own = {settings[key] for key in NAMING if isinstance(settings.get(key), str)}
+    return own.union(*map(named, settings.values()))
+
+
+def settings_of(config_map):
+    """The plugin's settings, which the role writes as JSON."""
+    try:
+        return json.loads(config_map["data"]["config.yaml"])
+    except (TypeError, KeyError, ValueError):
+        return {}
+
+
+def limits(pod):
+    """Names of what a pod's containers ask for."""
+    containers = pod["spec"]["containers"] + (pod["spec"].get("initContainers") or [])
+    return {name for one in containers for name in (one.get("resources") or {}).get("limits") or {}}
+
+
+def holders(pods, names):
+    """Pods that hold one of these resources, or one of the plugin's own."""
+    return sorted(
+        "{namespace}/{name}".format(**pod["metadata"])
+        for pod in pods
+        if pod["status"].get("phase") not in ENDED
+        and pod["spec"].get("nodeName")
+        and any(name in names or name.startswith(OFFERED) for name in limits(pod))
+    )
+
+
+def users(api):
+    """Pods that hold a GPU by the other API."""
+    other = OTHER[api]
+    if get("daemonset", NAMESPACE, other) is None:
+        return []
+    if api == "device-plugin":
+        return claimants(listed("resourceclaims", "--all-namespaces"))
+    names = named(settings_of(get("configmap", NAMESPACE, other)))
+    return holders(listed("pods", "--all-namespaces"), names)
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={"api": {"type": "str", "required": True, "choices": sorted(OTHER)}},
+        supports_check_mode=True,
+    )
+    if module.check_mode and not os.path.exists(K3S):
+        module.exit_json(changed=False, users=[])
+    try:
+        module.exit_json(changed=False, users=users(module.params["api"]))
+    except (KubectlError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU as Dynamic Resource Allocation has it: slices of a node, claims of the proof's pods, who holds it.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+from ansible.module_utils.gpu_verify_runner import CheckFailed
+from ansible.module_utils.k3s_kubectl import get
+
+DRA = "dra"
+API_VERSION = "resource.k8s.io/v1"
+DRIVER = "gpu.jetson-k3s.github.io"
+# By the devices' attribute `sharing`. Of a GPU in capacity mode a claim that names none takes all.
+CLASSES = {"exclusive": DRIVER, "capacity": DRIVER, "shares": "shared." + DRIVER}
+# The scheduler's words for claims that nothing is left for (its plugin dynamicresources).
+NONE_LEFT = "cannot allocate all claims"
+
+
+def devices(node):
+    """The devices that the driver has published for a node."""
+    of_it = "--field-selector=spec.driver={},spec.nodeName={}".format(DRIVER, node)
+    slices = get("resourceslices", of_it) or {"items": []}
+    return [device for item in slices["items"] for device in item["spec"].get("devices") or []]
+
+
+def name_of_class(found):
+    """The class by which the proof asks for one of these devices."""
+    sharing = found[0]["attributes"]["sharing"]["string"]
+    if sharing not in CLASSES:
+        raise CheckFailed("the driver shares the GPU in a way that is not known here: {}".format(sharing))
+    return CLASSES[sharing]
+
+
+def taints(device):
+    """Why a device is given to no pod: its taints as people read them."""
+    return [
+        "{}={} ({})".format(taint["key"], taint.get("value", ""), taint["effect"])
+        for taint in device.get("taints") or []
+        if taint["effect"] != "None"
+    ]
+
+
+def template_name(count):
+    """The name of the template of claims for so many devices."""
+    return "gpu-{}".format(count)
+
+
+def templates(gpu):
+    """The templates of the proof's claims: for one device, and for all of them."""
+    return [
+        {
+            "apiVersion": API_VERSION,
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": template_name(count)},
+            "spec": {
+                "spec": {
+                    "devices": {
+                        "requests": [
+                            {
+                                "name": "gpu",
+                                "exactly": {"deviceClassName": gpu["resource"], "count": count},
+                            }
+                        ]
+                    }
+                }
+            },
+        }
+        for count in sorted({1, gpu["devices"]})
+    ]
+
+
+def ask(spec, count):
+    """Have a pod's only container ask for so many devices by a claim of the pod's own."""
+    spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template_name(count)}]
+    spec["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+
+
+def claimants(node):
+    """Pods (namespace/name) that hold a claim for a device of the node."""
+    claims = get("resourceclaims", "--all-namespaces") or {"items": []}
+    return sorted(
+        "{}/{}".format(claim["metadata"]["namespace"], user["name"])
+        for claim in claims["items"]
+        if any(one["driver"] == DRIVER and one["pool"] == node for one in results(claim))
+        for user in claim["status"].get("reservedFor") or []
+    )
+
+
+def results(claim):
+    """What a claim was given."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return (allocation.get("devices") or {}).get("results") or []

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/elastic-gpu.md: manifests that Kubernetes takes, with the names that the driver has."""
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
+import pytest
+import yaml
+from tegra_device_plugin.dra import slices
+from tegra_device_plugin.dra.devices import published
+from tegra_device_plugin.sharing.dra import DRIVER, Dra
+from tegra_device_plugin.system import quantity
+
+from tests.docs import CHECKOUT, markdown
+from tests.lab import api_server
+from tests.lab.gomodules import NoGoError
+from tests.unit.plugin.dra.objects import gpu
+
+Object = dict[str, Any]
+
+PAGE = markdown.read(CHECKOUT / "docs/elastic-gpu.md")
+MANIFESTS: list[Object] = [yaml.safe_load(block.text) for block in PAGE.blocks if block.language == "yaml"]
+# The first with resource.k8s.io/v1, and the newest whose schemas are at hand.
+KUBERNETES = ("1.34", "1.37")
+# What elasticgpu.io/v1alpha1 has: apis/elasticgpu/v1alpha1/types.go of elastic-ai/elastic-gpu, no metadata.
+ELASTIC: Mapping[str, Mapping[str, set[str]]] = {
+    "ElasticGPU": {
+        "spec": {"capacity", "qGPU", "physicalGPU", "gpuShare", "claimRef", "nodeAffinity"},
+        "status": {"phase", "message", "reason"},
+    },
+    "ElasticGPUClaim": {
+        "spec": {"resources", "elasticGPUName", "elasticGPUClassName"},
+        "status": {"phase"},
+    },
+    "ElasticGPUClass": {"provisioner": set(), "parameters": set()},
+}
+
+
+def is_elastic(manifest: Object) -> bool:
+    """Tell whether a manifest is one of Elastic GPU."""
+    return str(manifest["apiVersion"]) == "elasticgpu.io/v1alpha1"
+
+
+def ours(kind: str) -> list[Object]:
+    """The manifests of a kind that Kubernetes takes."""
+    return [one for one in MANIFESTS if one["kind"] == kind and not is_elastic(one)]
+
+
+@pytest.mark.parametrize("release", KUBERNETES)
+@pytest.mark.parametrize(
+    "manifest", [one for one in MANIFESTS if not is_elastic(one)], ids=lambda one: str(one["kind"])
+)
+def test_kubernetes_takes_the_manifest(manifest: Object, release: str) -> None:
+    kubernetes_validate.validate(copy.deepcopy(manifest), release, strict=True)
+
+
+@pytest.mark.lab
+@pytest.mark.acceptance
+def test_an_api_server_takes_the_manifests(tmp_path: Path) -> None:
+    manifests = [one for one in MANIFESTS if not is_elastic(one)]
+    # The page has the pod of both sides under one name.
+    manifests = [one for one in manifests if "annotations" not in one["metadata"]]
+    try:
+        with api_server.started(tmp_path) as server:
+            account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+            text = yaml.safe_dump_all([account, *manifests])
+            server.kubectl("apply", "--namespace=default", "--filename=-", stdin=text)
+            # What a gate keeps out would be gone without a word.
+            (slice_,) = json.loads(server.kubectl("get", "resourceslices", "--output=json"))["items"]
+            (wanted,) = ours("ResourceSlice")
+            assert slice_["spec"] == wanted["spec"]
+    except NoGoError as error:
+        # Debian 12 has none that is new enough. CI has.
+        if "CI" in os.environ:
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    "manifest", [one for one in MANIFESTS if is_elastic(one)], ids=lambda one: str(one["kind"])
+)
+def test_elastic_gpu_has_such_fields(manifest: Object) -> None:
+    known = ELASTIC[manifest["kind"]]
+    parts = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
+    assert parts.keys() <= known.keys()
+    for name, part in parts.items():
+        assert not known[name] or part.keys() <= known[name]
+
+
+def test_each_object_has_both_sides() -> None:
+    kinds = {one["kind"] for one in MANIFESTS}
+    assert {*ELASTIC, "DeviceClass", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate"} <= kinds
+
+
+def test_class_is_the_one_that_comes_with_the_driver() -> None:
+    (described,) = ours("DeviceClass")
+    text = (CHECKOUT / "plugin/deploy/dra/deviceclasses.yaml").read_text()
+    deployed = {one["metadata"]["name"]: one for one in yaml.safe_load_all(text)}
+    assert described == deployed[described["metadata"]["name"]]
+    named = {code for code in PAGE.code if code in deployed}
+    assert named | {described["metadata"]["name"]} == deployed.keys()
+
+
+def test_slice_is_what_the_driver_publishes(tmp_path: Path) -> None:
+    (described,) = ours("ResourceSlice")
+    dra = Dra("capacity", memory_total=quantity.parse("4Gi"))
+    devices = published(gpu(tmp_path, "orinnano-jp6"), dra, taints=True)
+    assert described["spec"] == slices.spec("jetson-1", devices, 1)
+    assert described["metadata"]["name"].startswith(f"jetson-1-{DRIVER}-")
+
+
+def test_claims_ask_for_what_the_slice_has() -> None:
+    (slice_,), (claim,), (template,) = (
+        ours(kind) for kind in ("ResourceSlice", "ResourceClaim", "ResourceClaimTemplate")
+    )
+    assert template["spec"]["spec"] == claim["spec"]
+    (request,) = claim["spec"]["devices"]["requests"]
+    (device,) = slice_["spec"]["devices"]
+    for name, asked in request["exactly"]["capacity"]["requests"].items():
+        allowed = device["capacity"][name]["requestPolicy"]["validRange"]
+        least, most, step, size = (
+            quantity.parse(text) for text in (allowed["min"], allowed["max"], allowed["step"], asked)
+        )
+        assert least <= size <= most
+        assert (size - least) % step == 0
+
+
+def test_pod_names_a_claim_of_the_page() -> None:
+    pods = {"annotations" in pod["metadata"]: pod for pod in ours("Pod")}
+    (claim,) = ours("ResourceClaim")
+    (elastic,) = (one for one in MANIFESTS if one["kind"] == "ElasticGPUClaim")
+    assert elastic["metadata"]["name"] in pods[True]["metadata"]["annotations"].values()
+    spec = pods[False]["spec"]
+    assert [one["resourceClaimName"] for one in spec["resourceClaims"]] == [claim["metadata"]["name"]]
+    used = spec["containers"][0]["resources"]["claims"]
+    assert [one["name"] for one in used] == [one["name"] for one in spec["resourceClaims"]]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pods keep the role from giving the GPU out in the other way."""
+
+from __future__ import annotations
+
+import json
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tegra_device_plugin.sharing.presets import PRESETS
+
+from tests.unit.roles.conftest import Load
+
+DRIVER = "gpu.jetson-k3s.github.io"
+
+
+@pytest.fixture
+def module(load: Load) -> ModuleType:
+    return load("gpu_device_plugin/library/gpu_api_users.py")
+
+
+def pod(name: str, resource: str = "nvidia.com/gpu", phase: str = "Running", **spec: Any) -> dict[str, Any]:
+    container = {"resources": {"limits": {resource: "1", "memory": "1Gi"}}}
+    return {
+        "metadata": {"namespace": "n", "name": name},
+        "status": {"phase": phase},
+        "spec": {"containers": [container], "nodeName": "a", **spec},
+    }
+
+
+def claim(name: str, *pods: str, driver: str = DRIVER) -> dict[str, Any]:
+    results = [{"driver": driver, "pool": "a", "device": "igpu-0"}]
+    return {
+        "metadata": {"namespace": "n", "name": name},
+        "status": {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"name": one} for one in pods],
+        },
+    }
+
+
+def cluster(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, deployed: str, settings: dict[str, Any] | None = None
+) -> None:
+    """A SIMULATED kubectl of a cluster with one of the DaemonSets."""
+    config_map = {"data": {"config.yaml": json.dumps(settings)}} if settings else None
+    objects: dict[tuple[str, str], Any] = {("daemonset", deployed): {}, ("configmap", deployed): config_map}
+    lists = {
+        "pods": [
+            pod("train"),
+            pod("ended", phase="Succeeded"),
+            pod("waits", nodeName=""),
+            pod("other", "example.com/fpga"),
+            pod("named", "example.com/share"),
+        ],
+        "resourceclaims": [
+            claim("held", "user"),
+            claim("free"),
+            claim("foreign", "user2", driver="gpu.example.com"),
+            {"metadata": {"namespace": "n", "name": "new"}},
+        ],
+    }
+    monkeypatch.setattr(module, "get", lambda kind, _namespace, name: objects.get((kind, name)))
+    monkeypatch.setattr(module, "listed", lambda kind, _all: lists[kind])
+
+
+def test_pods_with_a_claim_keep_the_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster(module, monkeypatch, "tegra-dra-driver")
+    assert module.users("device-plugin") == ["n/user"]
+
+
+def test_pods_with_a_gpu_keep_the_device_plugin(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster(module, monkeypatch, "tegra-device-plugin")
+    assert module.users("dra") == ["n/train"]
+
+
+@pytest.mark.parametrize(
+    "sharing",
+    [
+        {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "rename": "example.com/share"}]}},
+        {"units": {"memoryResource": "example.com/share"}},
+    ],
+)
+def test_the_settings_may_name_the_resource(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, sharing: dict[str, Any]
+) -> None:
+    cluster(module, monkeypatch, "tegra-device-plugin", {"version": "v1", "sharing": sharing})
+    assert module.users("dra") == ["n/named", "n/train"]
+
+
+@pytest.mark.parametrize(
+    ("api", "own"), [("dra", "tegra-dra-driver"), ("device-plugin", "tegra-device-plugin")]
+)
+def test_where_the_other_is_not_deployed_nobody_is_looked_for(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, api: str, own: str
+) -> None:
+    cluster(module, monkeypatch, own)
+    monkeypatch.setattr(module, "listed", None)  # would raise
+    assert module.users(api) == []
+
+
+@pytest.mark.parametrize("name", [name for preset in PRESETS.values() for name in preset.names])
+def test_every_resource_of_the_plugin_is_known(module: ModuleType, name: str) -> None:
+    assert module.holders([pod("p", name)], set()) == ["n/p"]
