@@ -14,6 +14,7 @@ from pathlib import Path
 
 import collection.build
 from images.arm64 import build, context
+from release import chart
 from release.version import CHECKOUT
 from tests.lab.process import LabError, run, step
 
@@ -22,7 +23,7 @@ ARCH = "arm64"
 
 
 def build_all(output: Path) -> None:
-    """Build images, collection, wheel and the index of them into `output`, a directory without files.
+    """Build images, collection, wheel, chart and the index of them into `output`, a directory without files.
 
     Raises LabError when there are some, or a step fails.
     """
@@ -34,6 +35,7 @@ def build_all(output: Path) -> None:
         collection.build.build(output)
     with step("building the wheel"):
         wheel(output)
+    chart.package(output)
     index(output)
 
 

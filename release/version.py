@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of everything in the checkout. pyproject.toml has it; the image's tag elsewhere follows it."""
+"""The version of everything in the checkout. pyproject.toml has it; chart and image's tag follow it."""
 
 import re
 import tomllib
@@ -7,11 +7,13 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PROJECT = "pyproject.toml"
+CHART = "plugin/deploy/chart/Chart.yaml"
 # What names the image with its tag: manifests for people who use kubectl alone, and documents.
 FOLLOWERS = ("plugin/deploy/**/*.yaml", "docs/**/*.md")
 # Three numbers are a release for SemVer and for PEP 440; the two write pre-releases differently.
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 _IN_PROJECT = re.compile(r'^(version = ")[^"]*(")$', re.MULTILINE)
+_IN_CHART = re.compile(r"^((?:v|appV)ersion: ).*$", re.MULTILINE)
 TAGGED_IMAGE = re.compile(r"\b(tegra-device-plugin:)([0-9]+\.[0-9]+\.[0-9]+)\b")
 
 
@@ -33,4 +35,5 @@ def set_to(version: str, tree: Path) -> dict[Path, str]:
     for pattern in FOLLOWERS:
         for path in sorted(tree.glob(pattern)):
             texts[path] = TAGGED_IMAGE.sub(rf"\g<1>{version}", path.read_text())
+    texts[tree / CHART] = _IN_CHART.sub(rf"\g<1>{version}", (tree / CHART).read_text())
     return {path: text for path, text in texts.items() if text != path.read_text()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs compiled from Go modules: Kubernetes of this year, containerd, the CNI plugins.
+"""Programs compiled from Go modules: Kubernetes of this year, containerd, the CNI plugins, Helm.
 
 Each directory below `go/` is a Go module of ours that names them, with versions and checksums (go.mod,
 go.sum). The Go command fetches and compiles them; the result is kept in the cache by recipe and architecture.
@@ -84,6 +84,16 @@ def version_flags(name: str) -> str:
             flags += [f"-X {package}.{key}={value}" for key, value in facts.items()]
     if containerd := known.get("github.com/containerd/containerd/v2"):
         flags.append(f"-X github.com/containerd/containerd/v2/version.Version={containerd}")
+    for helm in ("helm.sh/helm/v3", "helm.sh/helm/v4"):
+        if helm in known:
+            flags.append(f"-X {helm}/internal/version.version={known[helm]}")
+    if "helm.sh/helm/v3" in known:  # it does not ask its own build information, as the other one does
+        minor = known["k8s.io/client-go"].split(".")[1]
+        for package in ("lint/rules", "chartutil"):
+            flags += [
+                f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{key}={value}"
+                for key, value in {"Major": 1, "Minor": minor}.items()
+            ]
     return " ".join(flags)
 
 

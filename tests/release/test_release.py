@@ -35,6 +35,7 @@ FILES = {
     "SHA256SUMS",
     "bundle.yml",
     "jetson_k3s-cluster-0.2.0.tar.gz",
+    "tegra-device-plugin-0.2.0.tgz",
     "tegra-device-plugin-amd64.spdx.json",
     "tegra-device-plugin-amd64.tar.gz",
     "tegra-device-plugin-arm64.spdx.json",
@@ -70,6 +71,8 @@ def test_every_artifact_is_of_the_version(dist: Path) -> None:
     with zipfile.ZipFile(dist / "tegra_device_plugin-0.2.0-py3-none-any.whl") as wheel:
         assert "Version: 0.2.0\n" in wheel.read("tegra_device_plugin-0.2.0.dist-info/METADATA").decode()
         assert "tegra_device_plugin/board/catalogue.yaml" in wheel.namelist()
+    chart = yaml.safe_load(content(dist / "tegra-device-plugin-0.2.0.tgz", "tegra-device-plugin/Chart.yaml"))
+    assert (chart["version"], chart["appVersion"]) == ("0.2.0", "0.2.0")
     for arch in ("arm64", "amd64"):
         (image,) = json.loads(content(dist / f"tegra-device-plugin-{arch}.tar.gz", "manifest.json"))
         assert image["RepoTags"] == ["tegra-device-plugin:0.2.0"]
@@ -92,6 +95,8 @@ def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) 
         "docs/bundle.md",
         "plugin/deploy/agent/daemonset.yaml",
         "plugin/deploy/base/daemonset.yaml",
+        "plugin/deploy/chart/Chart.yaml",
+        "plugin/deploy/dra/daemonset.yaml",
         "plugin/deploy/verify/job.yaml",
         "pyproject.toml",
     ]
@@ -275,6 +280,11 @@ def test_make_release_is_the_front_door(checkout: Checkout) -> None:
     nameless = run(make, cwd=checkout.path, env=ENVIRONMENT, check=False)
     assert nameless.returncode != 0
     assert "VERSION= is not a release: write three numbers" in nameless.stderr
+
+
+def test_chart_is_of_the_version() -> None:
+    chart = yaml.safe_load((CHECKOUT / version.CHART).read_text())
+    assert (chart["version"], chart["appVersion"]) == (version.current(), version.current())
 
 
 def test_image_is_named_with_the_version_wherever_it_has_a_tag() -> None:

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both versions of Helm that people have."""
+
+import os
+
+import pytest
+
+from tests.chart.helm import Helm
+from tests.lab import debian, gomodules
+
+
+@pytest.fixture(scope="session", params=["helm-3", "helm-4"])
+def helm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Helm, compiled when it is not in the cache."""
+    try:
+        programs = gomodules.programs(request.param, debian.architecture())
+    except gomodules.NoGoError as error:
+        # Debian 12 has none that is new enough. CI has.
+        if "CI" in os.environ:
+            raise
+        pytest.skip(str(error))
+    return Helm(programs / "helm", tmp_path_factory.mktemp(request.param))

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever values the chart is given, it renders what the plain manifests or the playbooks apply."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+import runpy
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
+import pytest
+import yaml
+from tegra_device_plugin import cli
+
+from release import chart as packing
+from release import version
+from tests.chart.helm import CHART, Helm, Object, Values
+from tests.lab.kubernetes import k3s_standin
+from tests.lab.paths import CHECKOUT
+from tests.lab.process import run
+
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
+
+DEPLOY = CHART.parent
+ROLE = CHECKOUT / "roles/gpu_device_plugin/filter_plugins/gpu_device_plugin.py"
+# The oldest and the newest whose schemas are at hand, and the first with resource.k8s.io/v1.
+KUBERNETES = ("1.25", "1.37")
+KUBERNETES_WITH_DRA = ("1.34", "1.37")
+CONFIG_HASH = "jetson-k3s.github.io/config-sha256"
+KUSTOMIZE_HASH = re.compile("-[a-z0-9]{10}$")
+IMAGE_ID = "jetson-k3s.github.io/image-id"
+
+TIME_SLICING = yaml.safe_load((DEPLOY / "time-slicing/config.yaml").read_text())
+UNITS = yaml.safe_load((DEPLOY / "units/config.yaml").read_text())
+CONTAINERD = {"containerRuntime": "containerd"}
+DRA = {**CONTAINERD, "api": "dra"}
+# What the chart is told, by the directory that has the same as a manifest.
+OVERLAYS: dict[str, Values] = {
+    "docker": {},
+    "containerd": CONTAINERD,
+    "time-slicing": {"config": TIME_SLICING},
+    "units": {"config": UNITS},
+    "surge": {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}},
+    "agent": {**CONTAINERD, "agent": {"enabled": True}},
+    "dra": DRA,
+    "dra-extended-resource": {**DRA, "dra": {"extendedResourceName": "nvidia.com/gpu"}},
+}
+# What the others build on, and a Job that is applied node by node.
+NO_CHOICES = {"base", "verify"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What can be chosen in the playbooks' variables as well."""
+
+    config: Values | None = None
+    strict: bool = False
+    agent: tuple[str, str] | None = None
+    """Its mode and policy."""
+    metrics_on_host: bool = False
+    container_runtime: str = "docker"
+    api: str = "device-plugin"
+    extended_resource: bool = False
+    """With DRA: pods may ask for it as well."""
+
+    @property
+    def values(self) -> Values:
+        """The chart's values for it."""
+        mode, policy = self.agent or ("report", "best-effort")
+        return {
+            "api": self.api,
+            "containerRuntime": self.container_runtime,
+            "config": self.config or {},
+            "deviceListStrategy": "volume-mounts" if self.strict else None,
+            "agent": {"enabled": self.agent is not None, "mode": mode, "qosPolicy": policy},
+            "metricsOnHost": self.metrics_on_host,
+            "dra": {"extendedResourceName": "nvidia.com/gpu" if self.extended_resource else None},
+        }
+
+
+def units(**more: Any) -> Values:
+    """Settings that sell the GPU in units."""
+    return {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", **more}}}
+
+
+OTHER_PLACE = {"flags": {"plugin": {"gpuLimitDir": "/srv/limit"}}}
+CLAIMS = {"version": "v1", "sharing": {"dra": {"mode": "shares", "shares": 2}}}
+with_dra = partial(Choice, container_runtime="containerd", api="dra")
+CHOICES = {
+    "docker": Choice(),
+    "containerd": Choice(container_runtime="containerd"),
+    "strict": Choice(strict=True),
+    "metrics": Choice(metrics_on_host=True, agent=("report", "best-effort")),
+    "time-slicing": Choice(TIME_SLICING, agent=("evict", "best-effort")),
+    "units": Choice(units(), strict=True, agent=("evict", "burst-share")),
+    "elsewhere": Choice(units() | OTHER_PLACE, agent=("report", "burst-share")),
+    "koordinator": Choice(units(preset="koordinator")),
+    "list": Choice(units(preset=["koordinator"]), agent=("report", "best-effort")),
+    "dra": with_dra(),
+    "dra-shares": with_dra(CLAIMS, extended_resource=True),
+    "dra-elsewhere": with_dra(CLAIMS | OTHER_PLACE, metrics_on_host=True),
+}
+
+
+def key(document: Object) -> tuple[str, str]:
+    """What a manifest is known by in its namespace."""
+    return document["kind"], document["metadata"]["name"]
+
+
+def checked(helm: Helm, values: Values) -> list[Object]:
+    """Return what Helm renders, after it was compared with Kubernetes' schemas."""
+    found = helm.template(values)
+    for document in found:
+        for release in KUBERNETES_WITH_DRA if values.get("api") == "dra" else KUBERNETES:
+            kubernetes_validate.validate(copy.deepcopy(document), release, strict=True)
+    return found
+
+
+def pod(document: Object) -> Object:
+    """Return the pod specification of a DaemonSet."""
+    spec: Object = document["spec"]["template"]["spec"]
+    return spec
+
+
+def normal(documents: list[Object]) -> dict[tuple[str, str], Object]:
+    """Return manifests without the settings' form and hash, and without the order of mounts.
+
+    The hash is in the map's name with kubectl, and an annotation with Helm and the playbooks.
+    """
+    found = {}
+    for document in copy.deepcopy(documents):
+        if document["kind"] == "ConfigMap":
+            document["metadata"]["name"] = KUSTOMIZE_HASH.sub("", document["metadata"]["name"])
+            document["data"] = {name: yaml.safe_load(text) for name, text in document["data"].items()}
+        if document["kind"] == "DaemonSet":
+            document["spec"]["template"]["metadata"]["annotations"].pop(CONFIG_HASH, None)
+            for container in pod(document)["containers"]:
+                container["volumeMounts"].sort(key=lambda mount: mount["name"])
+            pod(document)["volumes"].sort(key=lambda volume: volume["name"])
+            for volume in pod(document)["volumes"]:
+                if "configMap" in volume:
+                    volume["configMap"]["name"] = KUSTOMIZE_HASH.sub("", volume["configMap"]["name"])
+        found[key(document)] = document
+    assert len(found) == len(documents)
+    return found
+
+
+@cache
+def overlay(name: str) -> str:
+    """What `kubectl apply -k` would apply, with the oldest kustomize that the overlays are for."""
+    return run([k3s_standin(), "kubectl", "kustomize", DEPLOY / name]).stdout
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_chart_renders_what_an_overlay_applies(helm: Helm, name: str) -> None:
+    found = normal(checked(helm, OVERLAYS[name]))
+    applied = normal([document for document in yaml.safe_load_all(overlay(name)) if document])
+    if name == "agent":  # which is applied beside an overlay of the plugin
+        applied |= normal(list(yaml.safe_load_all(overlay("containerd"))))
+    assert found == applied
+
+
+def test_every_overlay_is_a_choice_of_the_chart() -> None:
+    assert {path.parent.name for path in DEPLOY.glob("*/kustomization.yaml")} == {*OVERLAYS, *NO_CHOICES}
+
+
+def deployed(choice: Choice) -> list[Object]:
+    """What the playbooks deploy."""
+    role = runpy.run_path(str(ROLE))
+    image = f"tegra-device-plugin:{version.current()}"
+    if choice.api == "dra":
+        files = yaml.safe_load((DEPLOY / "dra/kustomization.yaml").read_text())["resources"]
+        text = role["rendered_driver"](
+            [(DEPLOY / "dra" / name).read_text() for name in files],
+            image,
+            "sha256:ab",
+            extended_resource=choice.extended_resource,
+            config=choice.config,
+            metrics_on_host=choice.metrics_on_host,
+        )
+        return list(yaml.safe_load_all(text))
+    agent = None
+    if choice.agent:
+        manifest = (DEPLOY / "agent/daemonset.yaml").read_text()
+        agent = {"manifest": manifest, "mode": choice.agent[0], "qos_policy": choice.agent[1]}
+    text = role["rendered"](
+        (DEPLOY / "base/daemonset.yaml").read_text(),
+        image,
+        "sha256:ab",
+        choice.container_runtime,
+        choice.strict,
+        config=choice.config,
+        agent=agent,
+        metrics_on_host=choice.metrics_on_host,
+    )
+    return list(yaml.safe_load_all(text))
+
+
+def without_ways(documents: dict[tuple[str, str], Object]) -> dict[tuple[str, str], Object]:
+    """Return manifests without what the playbooks do on purpose: they load images, and renew pods themselves.
+
+    The agent's options count by what they mean, as the playbooks write out the defaults, too.
+    """
+    for document in documents.values():
+        if document["kind"] == "DaemonSet":
+            del document["spec"]["updateStrategy"]
+            document["spec"]["template"]["metadata"]["annotations"].pop(IMAGE_ID, None)
+            for container in pod(document)["containers"]:
+                del container["imagePullPolicy"]
+                container["args"] = vars(cli._parser().parse_args(container["args"]))
+    return documents
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_chart_renders_what_the_playbooks_deploy(helm: Helm, name: str) -> None:
+    found = normal(checked(helm, CHOICES[name].values))
+    assert without_ways(found) == without_ways(normal(deployed(CHOICES[name])))
+
+
+def test_lint_has_no_complaint(helm: Helm) -> None:
+    for values in (*OVERLAYS.values(), *(choice.values for choice in CHOICES.values())):
+        done = helm("lint", "--strict", CHART, values=values)
+        assert done.returncode == 0, done.stdout
+
+
+def test_other_settings_make_the_pods_new(helm: Helm) -> None:
+    hashes = set()
+    for total in ("4Gi", "5Gi"):
+        values = {"config": units(memoryTotal=total), "agent": {"enabled": True}}
+        found = {key(document): document for document in helm.template(values)}
+        text = found["ConfigMap", "tegra-device-plugin"]["data"]["config.yaml"]
+        expected = hashlib.sha256(text.encode()).hexdigest()
+        for name in ("tegra-device-plugin", "tegra-gpu-agent"):
+            template = found["DaemonSet", name]["spec"]["template"]
+            assert template["metadata"]["annotations"][CONFIG_HASH] == expected
+        hashes.add(text)
+    assert len(hashes) == 2
+
+
+def test_numbers_of_the_settings_stay_as_they_were_written(helm: Helm) -> None:
+    values = {"config": units(memoryTotal=4294967296)}
+    (found,) = (document for document in helm.template(values) if document["kind"] == "ConfigMap")
+    assert "memoryTotal: 4294967296\n" in found["data"]["config.yaml"]
+
+
+def test_image_and_placement_are_the_users(helm: Helm) -> None:
+    values = {
+        "image": {"repository": "registry.example/gpu", "tag": "9.9.9-jtop", "pullPolicy": "Always"},
+        "nodeSelector": {"rack": "2", "jetson-k3s.github.io/device-plugin": "no"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "priorityClassName": "edge",
+        "resources": {"limits": {"memory": "200Mi"}},
+        "agent": {"enabled": True},
+    }
+    for document in checked(helm, values):
+        spec = pod(document)
+        (container,) = spec["containers"]
+        assert container["image"] == "registry.example/gpu:9.9.9-jtop"
+        assert container["imagePullPolicy"] == "Always"
+        assert container["resources"] == values["resources"]
+        # Two programs must not serve one board: the label is not for choice.
+        assert spec["nodeSelector"] == {"rack": "2", "jetson-k3s.github.io/device-plugin": "true"}
+        assert spec["tolerations"] == values["tolerations"]
+        assert spec["priorityClassName"] == "edge"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"api": "gpu"}, "api"),
+        ({"containerRuntime": "crio"}, "containerRuntime"),
+        ({"container_runtime": "docker"}, "container_runtime"),
+        ({"image": {"tag": 1.0}}, "tag"),
+        ({"image": {"name": "x"}}, "name"),
+        ({"config": {"map": {"default": "version: v1"}}}, "map"),
+        ({"config": {"version": "v2"}}, "version"),
+        ({"config": {"sharing": {"mps": {}}}}, "mps"),
+        ({"dra": {"extendedResourceName": "gpu"}}, "extendedResourceName"),
+        ({"deviceListStrategy": "cdi-cri"}, "deviceListStrategy"),
+        ({"agent": {"enabled": True, "mode": "kill"}}, "mode"),
+        ({"agent": {"enabled": True, "qosPolicy": "fixed-share"}}, "qosPolicy"),
+        ({"metricsOnHost": "yes"}, "metricsOnHost"),
+        ({"nodeSelector": {"gpu": True}}, "nodeSelector"),
+        ({"updateStrategy": {"maxSurge": 1}}, "maxSurge"),
+        ({"resources": {"memory": "1Gi"}}, "memory"),
+    ],
+    ids=str,
+)
+def test_wrong_value_is_refused_by_name(helm: Helm, values: Values, message: str) -> None:
+    refusal = helm.refusal(values)
+    assert "values don't meet the specifications of the schema" in refusal
+    assert message in refusal
+
+
+BOTH = {"version": "v1", "sharing": {**TIME_SLICING["sharing"], **UNITS["sharing"]}}
+WEIGHTS = {"enabled": True, "qosPolicy": "burst-share"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"config": BOTH}, "config.sharing has timeSlicing and units: "),
+        ({"config": CLAIMS}, "config.sharing.dra is the DRA driver's: set api: dra"),
+        ({"agent": WEIGHTS, "config": TIME_SLICING}, "give config sharing.units, or use best-effort"),
+        ({"dra": {"extendedResourceName": "nvidia.com/gpu"}}, "dra.extendedResourceName is the DRA driver's"),
+        ({**DRA, "containerRuntime": "docker"}, "api: dra needs containerd"),
+        ({**DRA, "config": UNITS}, "config.sharing.units is the device plugin's"),
+        ({**DRA, "deviceListStrategy": "envvar"}, "deviceListStrategy is the device plugin's"),
+        ({**DRA, "agent": {"enabled": True}}, "agent.enabled: "),
+        ({**DRA, **OVERLAYS["surge"]}, "maxSurge is the device plugin's"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_values_that_do_not_go_together_are_refused_with_the_way_out(
+    helm: Helm, values: Values, message: str
+) -> None:
+    assert message in helm.refusal(values)
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "overlay", "message"),
+    [
+        ("1.19.16", "docker", "1.20"),
+        ("1.24.17", "surge", "maxSurge needs Kubernetes 1.25, and this is v1.24.17"),
+        ("1.33.9", "dra", "api: dra needs Kubernetes 1.34, and this is v1.33.9"),
+        (
+            "1.35.2",
+            "dra-extended-resource",
+            "extendedResourceName needs Kubernetes 1.36, and this is v1.35.2",
+        ),
+    ],
+)
+def test_kubernetes_that_is_too_old_is_refused(
+    helm: Helm, kubernetes: str, overlay: str, message: str
+) -> None:
+    assert message in replace(helm, kubernetes=kubernetes).refusal(OVERLAYS[overlay])
+
+
+def test_surge_that_is_none_needs_no_newer_kubernetes(helm: Helm) -> None:
+    assert replace(helm, kubernetes="1.24.17").template(
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": 0}}}
+    )
+
+
+def test_policy_and_rights_are_those_of_the_driver_in_another_namespace(helm: Helm) -> None:
+    found = {key(document): document for document in helm.template(DRA, namespace="gpus")}
+    account = "system:serviceaccount:gpus:tegra-dra-driver"
+    policy = found["ValidatingAdmissionPolicy", "tegra-dra-driver"]["spec"]
+    assert account in policy["matchConditions"][0]["expression"]
+    (subject,) = found["ClusterRoleBinding", "tegra-dra-driver"]["subjects"]
+    assert subject["namespace"] == "gpus"
+    assert found["ServiceAccount", "tegra-dra-driver"]["metadata"]["namespace"] == "gpus"
+
+
+def test_packed_chart_is_the_same(helm: Helm, tmp_path: Any) -> None:
+    packed = packing.package(tmp_path)
+    assert packed.name == f"tegra-device-plugin-{version.current()}.tgz"
+    values = OVERLAYS["units"]
+    assert replace(helm, chart=packed).template(values) == helm.template(values)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real API server takes the chart: Helm installs it, changes it and removes it.
+
+The server is alone, without nodes. Whether the pods then serve a GPU is for tests on boards, which have the
+same manifests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from tests.chart.helm import CHART, Helm, Object, Values
+from tests.chart.test_chart import CHOICES, CONTAINERD, DRA, OVERLAYS
+from tests.docs import commands, markdown
+from tests.lab import api_server
+from tests.lab.api_server import ApiServer
+from tests.lab.paths import CHECKOUT
+from tests.lab.process import run
+
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
+
+RELEASE = "tegra-device-plugin"
+# As K3s 1.29 and newer make it, with their own labels.
+K3S_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia", "labels": {"objectset.rio.cattle.io/hash": "ab"}},
+    "handler": "nvidia",
+}
+
+
+@pytest.fixture(scope="module")
+def server(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server; where there is no Go, `helm` has skipped the tests."""
+    assert helm
+    with api_server.started(tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+@pytest.fixture
+def installed(helm: Helm, server: ApiServer) -> Iterator[Helm]:
+    """Helm with that server; the release is gone afterwards."""
+    there = replace(helm, kubeconfig=server.kubeconfig)
+    yield there
+    there("uninstall", RELEASE, "--namespace=kube-system", "--ignore-not-found")
+    server.kubectl("delete", "runtimeclass", "nvidia", "--ignore-not-found")
+
+
+def apply(helm: Helm, values: Values) -> str:
+    """Install or upgrade; return the notes."""
+    options = ("--install", "--namespace=kube-system")
+    done = helm("upgrade", RELEASE, CHART, *options, values=values)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("NOTES:")[2]
+
+
+def found(server: ApiServer, kind: str) -> dict[str, Object]:
+    """Objects of a kind in kube-system, or of the cluster, by name."""
+    listed = json.loads(server.kubectl("get", kind, "--namespace=kube-system", "--output=json"))
+    return {one["metadata"]["name"]: one for one in listed["items"]}
+
+
+def test_command_and_values_of_the_handbook_install_it(installed: Helm, server: ApiServer) -> None:
+    page = markdown.read(CHECKOUT / "docs/device-plugin.md")
+    (command,) = (text for text in commands.of(page) if text.startswith("helm "))
+    (values,) = (block.text for block in page.blocks if block.text.startswith("containerRuntime:"))
+    places = {
+        "PATH": f"{installed.program.parent}:{os.environ['PATH']}",
+        "KUBECONFIG": str(server.kubeconfig),
+    }
+    environment = {**os.environ, "HOME": str(installed.home), **places}
+    for options in ("", " --values -"):
+        run(["bash", "-c", command + options], stdin=values, env=environment, cwd=CHECKOUT)
+    assert found(server, "daemonsets").keys() == {"tegra-device-plugin"}
+    text = found(server, "configmaps")["tegra-device-plugin"]["data"]["config.yaml"]
+    assert yaml.safe_load(text) == yaml.safe_load(values)["config"]
+
+
+def test_every_choice_is_taken_and_leaves_nothing_of_the_one_before(
+    installed: Helm, server: ApiServer
+) -> None:
+    for values in (*OVERLAYS.values(), *(choice.values for choice in CHOICES.values())):
+        apply(installed, values)
+        wanted = {"tegra-dra-driver" if values.get("api") == "dra" else "tegra-device-plugin"}
+        if values.get("agent", {}).get("enabled"):
+            wanted.add("tegra-gpu-agent")
+        assert found(server, "daemonsets").keys() == wanted
+        maps = {"tegra-device-plugin", "tegra-dra-driver"} & wanted if values.get("config") else set()
+        assert {name for name in found(server, "configmaps") if name.startswith("tegra-")} == maps
+        assert bool(found(server, "deviceclasses")) == (values.get("api") == "dra")
+
+
+def test_class_of_k3s_stays_as_it_is(installed: Helm, server: ApiServer) -> None:
+    server.kubectl("create", "--filename=-", stdin=json.dumps(K3S_CLASS))
+    before = found(server, "runtimeclasses")["nvidia"]
+    for values in (CONTAINERD, {**CONTAINERD, "metricsOnHost": True}):
+        apply(installed, values)
+        assert found(server, "runtimeclasses")["nvidia"] == before
+    installed("uninstall", RELEASE, "--namespace=kube-system")
+    assert found(server, "runtimeclasses")["nvidia"] == before
+
+
+def test_own_class_stays_as_long_as_the_release(installed: Helm, server: ApiServer) -> None:
+    for values in (CONTAINERD, {**CONTAINERD, "metricsOnHost": True}):
+        apply(installed, values)
+        assert found(server, "runtimeclasses")["nvidia"]["handler"] == "nvidia"
+    installed("uninstall", RELEASE, "--namespace=kube-system")
+    assert "nvidia" not in found(server, "runtimeclasses")
+
+
+@pytest.mark.parametrize(
+    ("values", "label", "how"),
+    [
+        ({}, "device-plugin", "Docker's default runtime has to be nvidia"),
+        (CONTAINERD, "device-plugin", "runtimeClassName: nvidia"),
+        (DRA, "dra", "shared.gpu.jetson-k3s.github.io"),
+    ],
+)
+def test_notes_say_which_nodes_get_it_and_how_pods_ask(
+    installed: Helm, values: Values, label: str, how: str
+) -> None:
+    notes = apply(installed, values)
+    assert f"kubectl label node NAME jetson-k3s.github.io/{label}=true" in notes
+    assert how in notes
