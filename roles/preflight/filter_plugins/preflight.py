@@ -64,6 +64,7 @@ CODED = {
     "registries-docker": ("error", "K3s' registries are given, and Docker runs the pods"),
     "registries-foreign": ("error", "K3s' registries are given, and the board has a file of its own"),
     "runtime-update": ("error", "NVIDIA's runtime is to be updated, and the bundle does not have it"),
+    "server-down": ("error", "a board without K3s would join a server that does not answer"),
     "server-new": ("error", "the server has no K3s, and other boards are in a cluster already"),
 }
 
@@ -290,6 +291,32 @@ def findings_of_server(
             f"{host} would begin a cluster and has no K3s, while {', '.join(there)} run it already",
             "a first server that is in their cluster, or no K3s on the others",
             fix,
+        )
+    ]
+
+
+def asked(joined: str, fleet: dict[str, Facts], servers: list[str], hosts: list[str]) -> str:
+    """Which server is asked in this run: the one that boards join, or one that runs while that is not there.
+
+    `fleet` is {inventory name: facts} of the boards that answer, `hosts` names all that the run is for.
+    """
+    if joined in fleet or joined not in hosts:
+        return joined
+    return next(
+        (name for name in servers if name in fleet and lookup(fleet[name], "k3s.server.active")), joined
+    )
+
+
+def findings_of_joining(facts: Facts, joined: str, server: str) -> list[Finding]:
+    """Would this board join a server that is down? `server` is the one that is asked instead."""
+    if joined == server or any(lookup(facts, f"k3s.{role}.installed") for role in ("server", "agent")):
+        return []
+    return [
+        finding(
+            "server-down",
+            f"the board has no K3s yet and would join {joined}, which does not answer",
+            "a server to join",
+            f"Bring {joined} back, or put {server} first in the inventory's [server] if it is gone for good.",
         )
     ]
 
@@ -660,6 +687,8 @@ class FilterModule:
             "preflight_registries": findings_of_registries,
             "preflight_role": findings_of_role,
             "preflight_server": findings_of_server,
+            "preflight_asked": asked,
+            "preflight_joining": findings_of_joining,
             "preflight_update": findings_of_update,
             "preflight_upgrade": findings_of_upgrade,
             "preflight_version": findings_of_version,

@@ -258,6 +258,7 @@ CHANGING = (
     "monitoring.yml",
     "power_mode.yml",
     "rotate_token.yml",
+    "rotate_ca.yml",
 )
 
 

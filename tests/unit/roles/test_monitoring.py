@@ -57,6 +57,15 @@ def test_node_agent_is_a_target_where_there_is_one(load: Load, agent: object, po
     assert [target for entry in found for target in entry["targets"]] == [f"b:{port}" for port in ports]
 
 
+def test_where_gpus_are_given_out_by_claims_the_driver_is_the_target(load: Load) -> None:
+    module = load("monitoring/filter_plugins/monitoring.py")
+    (entry,) = module.targets([{"inventory_hostname": "b", "gpu_device_plugin_api": "dra"}])
+    assert (entry["labels"]["job"], entry["targets"]) == ("tegra-dra-driver", ["b:9400"])
+    manifest = yaml.safe_load((ROLES.parent / "plugin/deploy/dra/daemonset.yaml").read_text())
+    (port,) = manifest["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert (manifest["metadata"]["name"], port["containerPort"]) == module.DRIVER
+
+
 def test_targets_are_what_the_manifests_serve_and_the_alerts_ask_for(load: Load) -> None:
     served = {}
     for part in ("base", "agent"):

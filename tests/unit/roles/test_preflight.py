@@ -43,6 +43,7 @@ GOOD: dict[str, Any] = {
     "container_runtime": "docker",
     "flannel_backend": "vxlan",
     "strict": False,
+    "gpu_device_plugin_api": "device-plugin",
     "gpu_device_plugin_config": {},
     "docker": {
         "installed": True,
@@ -62,9 +63,20 @@ GOOD: dict[str, Any] = {
         "agent": {"installed": False, "command": None},
         "settings": {"flannel-backend": None, "node-ip": None},
         "kubelet_arguments": {"cgroup-driver": None, "fail-cgroupv1": None},
+        "feature_gates": {"kube-apiserver": [], "kube-scheduler": [], "kubelet": []},
         "registries": None,
     },
     "bundle": {"k3s_version": "v1.33.5+k3s1"},
+}
+DRA = {
+    "gpu_device_plugin_api": "dra",
+    "container_runtime": "containerd",
+    "bundle__k3s_version": "v1.36.2+k3s1",
+}
+CAPACITY = {"version": "v1", "sharing": {"dra": {"mode": "capacity", "memoryTotal": "6Gi"}}}
+GATES = {
+    "k3s__feature_gates__kube-apiserver": ["DRAConsumableCapacity"],
+    "k3s__feature_gates__kube-scheduler": ["DRAConsumableCapacity"],
 }
 UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}
 
@@ -109,6 +121,38 @@ def test_a_server_without_k3s_does_not_begin_a_second_cluster(
     assert fix in found["fix"]
     # The others are stopped with their server, and have no problem of their own.
     assert module.findings_of_server("c", fleet, "a") == []
+
+
+def running(role: str, active: bool = True) -> dict[str, Any]:
+    """Facts of a board that has K3s in a role."""
+    return {"k3s": {"server": NO_K3S, "agent": NO_K3S} | {role: {"installed": True, "active": active}}}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "asked"),
+    [
+        ({"a": running("server"), "b": running("server")}, "a"),
+        ({"b": running("server"), "d": running("agent")}, "b"),
+        ({"b": running("server", active=False), "c": running("server")}, "c"),
+        ({"b": IS_BARE, "d": running("agent")}, "a"),
+        ({"d": running("agent")}, "a"),
+    ],
+    ids=["all answer", "the first is down", "another has stopped", "no other runs", "no server answers"],
+)
+def test_another_server_is_asked_while_the_first_is_down(
+    module: ModuleType, fleet: dict[str, Any], asked: str
+) -> None:
+    everyone = ["a", "b", "c", "d"]
+    assert module.asked("a", fleet, ["a", "b", "c"], everyone) == asked
+    assert module.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it was not looked at"
+
+
+def test_a_new_board_waits_for_the_server_that_it_joins(module: ModuleType) -> None:
+    (found,) = module.findings_of_joining(IS_BARE, "a", "b")
+    assert (found["id"], found["level"]) == ("server-down", "error")
+    assert "put b first in the inventory" in found["fix"]
+    assert module.findings_of_joining(IS_BARE, "a", "a") == []
+    assert module.findings_of_joining(running("agent"), "a", "b") == []
 
 
 @pytest.mark.parametrize(
@@ -223,6 +267,60 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
             "k3s-containerd-without-nvidia",
             "error",
         ),
+        ({**DRA, "container_runtime": "docker"}, "dra-docker", "error"),
+        ({**DRA, "bundle__k3s_version": "v1.33.5+k3s1"}, "dra-k3s", "error"),
+        ({**DRA, "nvidia_runtime__version": "1.7.0", "jetpack": "4.6.1"}, "dra-toolkit", "error"),
+        (
+            {
+                **DRA,
+                "gpu_device_plugin_config": UNITS,
+                "strict": True,
+                "nvidia_runtime__version": "1.18.0",
+            },
+            "dra-units",
+            "error",
+        ),
+        (
+            {**DRA, "gpu_device_plugin_config": {"sharing": {"timeSlicing": {"replicas": 4}}}},
+            "dra-time-slicing",
+            "error",
+        ),
+        ({"gpu_device_plugin_config": CAPACITY}, "dra-settings", "error"),
+        (
+            {
+                **DRA,
+                **GATES,
+                "bundle__k3s_version": "v1.34.1+k3s1",
+                "gpu_device_plugin_config": CAPACITY,
+            },
+            "dra-capacity-kubelet",
+            "error",
+        ),
+        (
+            {
+                **DRA,
+                **GATES,
+                "bundle__k3s_version": "v1.34.1+k3s1",
+                "gpu_device_plugin_config": CAPACITY,
+                "k3s__feature_gates__kubelet": ["DRAConsumableCapacity"],
+                "k3s__feature_gates__kube-apiserver": [],
+            },
+            "dra-capacity-apiserver",
+            "error",
+        ),
+        (
+            {
+                **DRA,
+                **GATES,
+                "bundle__k3s_version": "v1.35.0+k3s1",
+                "gpu_device_plugin_config": CAPACITY,
+                "k3s__feature_gates__kubelet": ["DRAConsumableCapacity"],
+                "k3s__feature_gates__kube-scheduler": [],
+            },
+            "dra-capacity-scheduler",
+            "error",
+        ),
+        ({**DRA, "cgroup_version": 1}, "k3s-cgroup-v1", "error"),
     ],
 )
 def test_each_incompatibility_is_found_alone(
@@ -258,6 +356,25 @@ def test_each_incompatibility_is_found_alone(
         {"nvidia_runtime__version": None, "strict": True},
         {"nvidia_runtime__version": "1.18.0", "strict": True, "gpu_device_plugin_config": UNITS},
         {"gpu_device_plugin_config": {"version": "v1", "sharing": {"timeSlicing": {"replicas": 4}}}},
+        DRA,
+        {**DRA, "bundle__k3s_version": "v1.34.1+k3s1", "cgroup_version": 1},
+        {**DRA, "gpu_device_plugin_config": CAPACITY},
+        {
+            **DRA,
+            **GATES,
+            "bundle__k3s_version": "v1.34.1+k3s1",
+            "gpu_device_plugin_config": CAPACITY,
+            "k3s__feature_gates__kubelet": ["A", "DRAConsumableCapacity"],
+        },
+        # The server has these components, and an agent knows nothing of them.
+        {
+            **DRA,
+            "role": "agent",
+            "bundle__k3s_version": "v1.34.1+k3s1",
+            "gpu_device_plugin_config": CAPACITY,
+            "k3s__feature_gates__kubelet": ["DRAConsumableCapacity"],
+        },
+        {**DRA, "gpu_device_plugin_config": {"sharing": {"dra": {"mode": "shares", "shares": 4}}}},
         {"gpu_device_plugin_config": {"version": "v1", "sharing": None}},
         {"gpu_device_plugin_config": None},
         {"jetpack": "7.1", "nvidia_runtime__version": "1.18.0"},

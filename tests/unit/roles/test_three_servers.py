@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers with an embedded etcd: what the playbooks write on each of them.
-
-Rendered only, for the lab's stand-in for K3s knows one server.
-"""
+"""Servers with an embedded etcd: what the playbooks write on each of them."""
 
 import json
 import subprocess
