@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.lab import workloads
 from tests.lab.board import Board
 from tests.lab.process import LabError
 from tests.lab.vm.machine import Machine
@@ -64,7 +65,31 @@ class Cluster:
                 **pod_settings,
             },
         }
-        self.boards[0].exec("sh", "-c", f"echo {shlex.quote(json.dumps(pod))} | k3s kubectl create -f -")
+        self._create(pod)
+
+    def create_jobs(self) -> None:
+        """Create the Deployment `jobs`: one pod, made anew wherever there is room, and wait until it runs."""
+        container = {
+            "name": "main",
+            "image": workloads.device_query_image(),
+            "imagePullPolicy": "Never",
+            "command": ["sleep", "infinity"],
+        }
+        deployment = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "jobs"},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": {"app": "jobs"}},
+                "template": {
+                    "metadata": {"labels": {"app": "jobs"}},
+                    "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+                },
+            },
+        }
+        self._create(deployment)
+        self.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
 
     def phase(self, pod: str) -> str:
         """Phase of a pod of the default namespace."""
@@ -97,6 +122,10 @@ class Cluster:
         return next(
             (pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]), None
         )
+
+    def _create(self, manifest: Mapping[str, Any]) -> None:
+        text = shlex.quote(json.dumps(manifest))
+        self.boards[0].exec("sh", "-c", f"echo {text} | k3s kubectl create --filename=-")
 
     def _json(self, *arguments: str) -> Any:
         return json.loads(self.kubectl(*arguments, "--output=json"))

@@ -15,9 +15,8 @@ import pytest
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import inventory, lab, ssh, workloads
-from tests.lab.board import VOLUMES, Board
-from tests.lab.engine import docker
+from tests.lab import board, inventory, lab, ssh, workloads
+from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
@@ -140,8 +139,7 @@ def test_server_whose_disk_is_lost_comes_back_and_the_job_has_gone_on(boards: li
     server = boards[0]
     job = Cluster(boards).started(JOB)
     before = starts(boards[1:])
-    docker("rm", "--force", "--volumes", server.container)
-    docker("volume", "rm", *(f"{server.container}{place.replace('/', '-')}" for place in VOLUMES))
+    board.lose_disks(server)
     ssh.close_connections(inventory.control_directory(LAB))
     lab.up(LAB, TYPES)
 

@@ -20,8 +20,8 @@ import pytest
 
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
-from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, bundle, inventory, lab, workloads
+from tests.acceptance.playbook import DAEMON_CONFIG, PlaybookRun, run_playbook
+from tests.lab import board, bundle, inventory, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 from tests.lab.paths import lab_dir
@@ -42,10 +42,6 @@ CONTROLLER, POWER, NETWORK = (
 # The longest pause after a task has begun, in seconds: most take less.
 PAUSE_SECONDS = 3.0
 TASK = ("TASK [", "RUNNING HANDLER [")
-RUNTIME = {
-    "default-runtime": "nvidia",
-    "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []}},
-}
 # What only a run that is under way may leave on a board.
 UNFINISHED = (
     "/usr/local/bin/k3s.previous",
@@ -118,7 +114,7 @@ class Fleet:
             "k3s_server_config": kubelet,
             "k3s_agent_config": kubelet,
             # Restarts Docker with every other change.
-            "nvidia_docker_daemon_config": RUNTIME | {"icc": self.icc},
+            "nvidia_docker_daemon_config": DAEMON_CONFIG | {"icc": self.icc},
         }
         self.begun, self.struck = 0, False
 
@@ -184,8 +180,7 @@ def fleet() -> Iterator[Fleet]:
             run = made.run(playbook)
             assert run.returncode == 0, run.why
             made.tasks[playbook] = made.begun
-        image = workloads.device_query_image()
-        made.cluster.kubectl("create", "deployment", "jobs", f"--image={image}", "--", "sleep", "infinity")
+        made.cluster.create_jobs()
         yield made
 
 

@@ -15,12 +15,13 @@ import pytest
 
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, bundle, inventory, lab
+from tests.lab import board, bundle, debian, inventory, lab
 from tests.lab.board import Board
 from tests.lab.debian import ensure_packages
 from tests.lab.engine import docker
 from tests.lab.process import run as run_command
 from tests.lab.process import say
+from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tests.observability import promql
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
@@ -47,6 +48,14 @@ OWNERS: dict[str, Any] = {
     "monitoring_targets_directory": "/etc/prometheus/targets",
     "monitoring_dashboards_directory": "/srv/dashboards",
 }
+ALERTMANAGER = "route: {receiver: nobody}\nreceivers: [{name: nobody}]"
+# Alone: it looks for no others.
+ALERTMANAGER_COMMAND = (
+    "/usr/local/bin/alertmanager",
+    "--config.file=/etc/alertmanager.yml",
+    "--storage.path=/var/lib/alertmanager",
+    "--cluster.listen-address=",
+)
 MEMORY_BYTES = 150 * 1024 * 1024
 # Limit, the most that was used, and how often the kernel has killed something for it; cgroup version 1 or 2.
 MEMORY = """
@@ -244,18 +253,43 @@ def test_prometheus_that_was_not_restarted_is_by_the_next_run(server: Board) -> 
     assert main_pid(server) != process
 
 
-def test_alert_fires_for_the_board_whose_gpu_is_gone_and_for_no_other(
-    cluster: Cluster, server: Board
+@pytest.fixture(scope="module")
+def alertmanager(cluster: Cluster) -> str:
+    """Where an owner's Alertmanager, Debian's, hears of alerts: on a host that is no Prometheus' own."""
+    one = cluster.boards[2]
+    assert isinstance(one, Board)
+    given = debian.program("prometheus-alertmanager", "/usr/bin/prometheus-alertmanager", ARCH)
+    docker("cp", str(given), f"{one.container}:/usr/local/bin/alertmanager")
+    one.exec("sh", "-c", 'echo "$1" > /etc/alertmanager.yml', "sh", ALERTMANAGER)
+    one.exec(
+        "systemd-run", "--unit=alertmanager", "--property=StateDirectory=alertmanager", *ALERTMANAGER_COMMAND
+    )
+    wait_until(lambda: "LISTEN" in one.exec("ss", "-Hltn", "sport = :9093"), "Alertmanager", 60)
+    return f"{one.address}:9093"
+
+
+def heard(one: Board, alertmanager: str) -> set[tuple[str, str]]:
+    """Alerts that an Alertmanager knows of and that go on, with their nodes."""
+    alerts = json.loads(one.exec("curl", "--silent", "--show-error", f"http://{alertmanager}/api/v2/alerts"))
+    return {(alert["labels"]["alertname"], alert["labels"].get("node", "")) for alert in alerts}
+
+
+def test_alert_fires_for_the_board_whose_gpu_is_gone_and_alertmanager_hears_of_it(
+    cluster: Cluster, server: Board, alertmanager: str
 ) -> None:
     ill = cluster.boards[1]
     assert isinstance(ill, Board)
+    assert changed(play("monitoring.yml", monitoring_alertmanagers=[alertmanager])) > 0
     board.set_state(ill, "dead")
     try:
         expected = {("TegraGpuUnhealthy", ill.name)}
         wait_until(lambda: firing(server) == expected, "the alert", 240, POLL_SECONDS)
+        wait_until(lambda: heard(server, alertmanager) == expected, "the alert at Alertmanager", 60)
     finally:
         board.set_state(ill, "ready")
     wait_until(lambda: firing(server) == set(), "the end of the alert", 180, POLL_SECONDS)
+    wait_until(lambda: heard(server, alertmanager) == set(), "its end at Alertmanager", 60)
+    assert changed(play("monitoring.yml")) > 0, "without an Alertmanager again"
 
 
 # What no board of this lab says, and panels that are empty when all is well.

@@ -10,43 +10,15 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.acceptance.cluster import Cluster, wait_until
-from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import lab, workloads
+from tests.acceptance.playbook import DAEMON_CONFIG, PlaybookRun, run_playbook
+from tests.lab import lab
 from tests.lab.board import Board
 from tests.lab.vm.machine import Machine
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "rolling-restart"
-RUNTIME = {
-    "default-runtime": "nvidia",
-    "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []}},
-}
 STARTED = ("systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "--value")
-# Of pods that a Deployment makes anew where there is room.
-JOBS = {
-    "apiVersion": "apps/v1",
-    "kind": "Deployment",
-    "metadata": {"name": "jobs"},
-    "spec": {
-        "replicas": 1,
-        "selector": {"matchLabels": {"app": "jobs"}},
-        "template": {
-            "metadata": {"labels": {"app": "jobs"}},
-            "spec": {
-                "terminationGracePeriodSeconds": 1,
-                "containers": [
-                    {
-                        "name": "main",
-                        "image": workloads.device_query_image(),
-                        "imagePullPolicy": "Never",
-                        "command": ["sleep", "infinity"],
-                    }
-                ],
-            },
-        },
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +28,12 @@ def cluster() -> Iterator[Cluster]:
         run = run_playbook(LAB, "site.yml")
         assert run.returncode == 0, run.why
         made = Cluster(boards)
-        text = json.dumps(JOBS)
-        boards[0].exec("sh", "-c", 'echo "$1" | k3s kubectl apply --filename=-', "sh", text)
-        made.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
+        made.create_jobs()
         yield made
 
 
 FEWER_PODS = {
-    "nvidia_docker_daemon_config": RUNTIME | {"icc": True},
+    "nvidia_docker_daemon_config": DAEMON_CONFIG | {"icc": True},
     "k3s_server_config": {"kubelet-arg": ["max-pods=40"]},
     "k3s_agent_config": {"kubelet-arg": ["max-pods=30"]},
     "k3s_node_taints": ["edge=far:PreferNoSchedule"],
@@ -91,7 +61,7 @@ def site(**variables: object) -> PlaybookRun:
 
 def with_docker(**settings: object) -> PlaybookRun:
     """Run site.yml with more keys for daemon.json."""
-    return site(nvidia_docker_daemon_config=RUNTIME | settings)
+    return site(nvidia_docker_daemon_config=DAEMON_CONFIG | settings)
 
 
 def started(boards: Sequence[Board | Machine], unit: str = "docker") -> list[int]:

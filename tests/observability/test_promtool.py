@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
 import jinja2
@@ -26,18 +25,8 @@ IN_THE_CLUSTER = paths.CHECKOUT / "docs/observability/prometheus.yml"
 
 @pytest.fixture(scope="session")
 def promtool() -> Path:
-    """Debian's promtool, unpacked and not installed: the package would start a Prometheus."""
-
-    def unpack(out: Path) -> None:
-        tree = out.with_suffix(".tar")
-        debian.mmdebstrap(tree, "extract", ARCH, ["prometheus"], excluded=debian.EXCLUDED)
-        with tarfile.open(tree) as tar:
-            program = tar.extractfile("./usr/bin/promtool")
-            assert program is not None
-            out.write_bytes(program.read())
-        out.chmod(0o755)
-
-    return paths.cached(f"promtool-{debian.SUITE}", unpack)
+    """Debian's promtool."""
+    return debian.program("prometheus", "/usr/bin/promtool", ARCH)
 
 
 @pytest.fixture

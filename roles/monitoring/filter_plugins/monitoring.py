@@ -10,6 +10,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 # Job and port, as in plugin/deploy.
 PLUGIN, AGENT = ("tegra-device-plugin", 9400), ("tegra-gpu-agent", 9401)
+DRIVER = ("tegra-dra-driver", 9400)
 
 
 def targets(boards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -30,7 +31,7 @@ def targets(boards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _served(board: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    yield PLUGIN
+    yield DRIVER if board.get("gpu_device_plugin_api") == "dra" else PLUGIN
     if boolean(board.get("gpu_device_plugin_agent", False)):
         yield AGENT
 
