@@ -27,12 +27,14 @@ OF_UNITS = frozenset(
         "vGPU_device_memory_usage_in_bytes",
     }
 )
+# The DRA driver's, which is never beside the device plugin.
+OF_DRIVER = "tegra_dra_driver_"
 
 _SELECTOR = re.compile(r"\b(?P<metric>(?:tegra|vGPU)_\w+)(?:\{(?P<matchers>[^}]*)\})?")
 _MATCHER = re.compile(r'(?P<label>\w+)(?P<operator>=~|!~|!=|=)"(?P<value>[^"]*)"')
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring) *\(([^)]*)\)")
 _REPLACED = re.compile(r'"(?P<made>\w+)", *"\$1", *"(?P<source>\w+)"')
-_LABEL_VALUES = re.compile(r"label_values\((?P<metric>\w+), *(?P<label>\w+)\)")
+_LABEL_VALUES = re.compile(r"""label_values\(\{__name__=~"(?P<metrics>[\w|]+)"\}, *(?P<label>\w+)\)""")
 _SHOWN = re.compile(r"\{\{ *(?:\$labels\.)?(\w+) *\}\}")
 
 
@@ -77,7 +79,8 @@ def dashboard() -> Iterator[Query]:
         if match := _LABEL_VALUES.fullmatch(
             str(variable["query"].get("query")) if variable["type"] == "query" else ""
         ):
-            yield Query(f"variable {variable['name']}", match["metric"], frozenset({match["label"]}))
+            for metric in match["metrics"].split("|"):
+                yield Query(f"variable {variable['name']}", metric, frozenset({match["label"]}))
 
 
 def _columns(panel: Mapping[str, Any]) -> Iterator[str]:

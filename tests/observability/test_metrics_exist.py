@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every metric, label and label's value that dashboard and alerts ask for is what a running plugin says."""
+"""Every metric, label and label's value that dashboard and alerts ask for is what a running process says."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
 from tegra_device_plugin.telemetry.pages import Pages
 
 from tests import boards
+from tests.conformance.dra_node import DraNode
+from tests.conformance.fake_api import FakeApi
+from tests.conformance.fake_dra_kubelet import GENERATIONS, FakeDraKubelet
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.node import Node
 from tests.conformance.plugin import DEFAULT_COMMAND, running
@@ -55,20 +58,26 @@ def read(said: dict[str, dict[str, set[str]]], page: str) -> None:
                 labels[name].add(value)
 
 
+def free_address() -> str:
+    """Where a process can serve its metrics."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def fetched(address: str) -> str:
+    """Give a process's metrics."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
 @asynccontextmanager
 async def a_process(kubelet: FakeKubelet, root: Path, *more: str) -> AsyncIterator[Callable[[], str]]:
     """Run a plugin process on a board; gives what fetches its metrics."""
     boards.build(boards.load()[BOARD], root)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-
-    def page() -> str:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-            return str(answer.read().decode())
-
+    address = free_address()
     async with running(DEFAULT_COMMAND, root, kubelet.directory, f"--metrics-address={address}", *more):
-        yield page
+        yield lambda: fetched(address)
 
 
 @asynccontextmanager
@@ -148,6 +157,28 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
     return asyncio.run(collect())
 
 
+async def of_driver(said: dict[str, dict[str, set[str]]]) -> None:
+    """Add what the DRA driver says."""
+    with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as place:
+        async with (
+            FakeApi() as api,
+            FakeDraKubelet(Path(place, "kubelet"), GENERATIONS[-1]) as kubelet,
+        ):
+            node = DraNode(Path(place), api, kubelet)
+            address = free_address()
+            async with node.start(f"--metrics-address={address}"):
+                await node.ready()
+                read(said, await asyncio.to_thread(fetched, address))
+
+
+@pytest.fixture(scope="module")
+def said_by_driver() -> Said:
+    """What the DRA driver's metrics say."""
+    found: dict[str, dict[str, set[str]]] = {}
+    asyncio.run(of_driver(found))
+    return found
+
+
 @pytest.fixture(scope="module")
 def said_by_agent(tmp_path_factory: pytest.TempPathFactory) -> Said:
     """What the node agent's metrics say."""
@@ -175,8 +206,10 @@ def missing(query: Query, said: Said) -> Iterator[str]:
 @pytest.mark.parametrize(
     "query", [*promql.alerts(), *promql.dashboard()], ids=lambda query: f"{query.place}: {query.expression}"
 )
-def test_plugin_and_agent_say_what_is_asked_for(query: Query, said: Said, said_by_agent: Said) -> None:
-    assert list(missing(query, {**said, **said_by_agent})) == []
+def test_plugin_agent_and_driver_say_what_is_asked_for(
+    query: Query, said: Said, said_by_agent: Said, said_by_driver: Said
+) -> None:
+    assert list(missing(query, {**said, **said_by_agent, **said_by_driver})) == []
 
 
 @pytest.mark.parametrize(
@@ -193,9 +226,11 @@ def test_what_nobody_says_is_noticed(expression: str, said: Said) -> None:
     assert len(list(missing(Query("here", expression), said))) == 1
 
 
-def test_the_dashboard_shows_every_metric_of_the_plugin(said: Said, said_by_agent: Said) -> None:
+def test_the_dashboard_shows_every_metric_of_plugin_and_driver(
+    said: Said, said_by_agent: Said, said_by_driver: Said
+) -> None:
     shown = {metric for query in promql.dashboard() for metric, _ in query.selectors()}
-    assert shown - set(said_by_agent) == set(said)
+    assert shown - set(said_by_agent) == {*said, *said_by_driver}
 
 
 def test_the_dashboards_panels_lie_side_by_side_and_ask_the_chosen_prometheus() -> None:

@@ -117,4 +117,12 @@ class Pages:
                 verdict.healthy,
                 reason=verdict.reason,
             )
-        yield gauge(f"{_PREFIX}_info", "The driver's version, always 1.", 1, version=package_version())
+        if found := self._board.detection:
+            soc = {"soc": found.board.soc} if found.board.soc else {}
+            yield gauge(
+                f"{_PREFIX}_info",
+                "The driver's version and the board's chip, always 1.",
+                1,
+                version=package_version(),
+                **soc,
+            )

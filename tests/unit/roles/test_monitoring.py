@@ -68,14 +68,14 @@ def test_where_gpus_are_given_out_by_claims_the_driver_is_the_target(load: Load)
 
 def test_targets_are_what_the_manifests_serve_and_the_alerts_ask_for(load: Load) -> None:
     served = {}
-    for part in ("base", "agent"):
+    for part in ("base", "agent", "dra"):
         path = ROLES.parent / f"plugin/deploy/{part}/daemonset.yaml"
         daemonset = yaml.safe_load(path.read_text())
         (container,) = daemonset["spec"]["template"]["spec"]["containers"]
         (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "metrics")
         served[daemonset["metadata"]["name"]] = port
     module = load("monitoring/filter_plugins/monitoring.py")
-    assert dict([module.PLUGIN, module.AGENT]) == served
+    assert dict([module.PLUGIN, module.AGENT, module.DRIVER]) == served
     queries = [*promql.alerts(), *promql.dashboard()]
     asked = re.findall(r'\bjob="([^"]+)"', " ".join(query.expression for query in queries))
     assert set(asked) <= served.keys()
