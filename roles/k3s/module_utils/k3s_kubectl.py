@@ -12,6 +12,10 @@ import time
 
 K3S = "/usr/local/bin/k3s"
 CHUNK = 65536
+# What kubectl says when no API server listens (k8s.io/kubectl, pkg/cmd/util/helpers.go): it did nothing.
+NOBODY_LISTENS = "was refused - did you specify the right host or port?"
+# Within these an API server listens again whose K3s restarts, as it does when another server is lost.
+RESTART_SECONDS = 20
 # Annotation of a node that we have cordoned; it outlives a run that was cut off.
 CORDONED = "jetson-k3s.github.io/cordoned"
 
@@ -52,8 +56,20 @@ class JsonStream:
 def run(*argv, **options):
     """Output of `k3s kubectl ARGV`; `stdin` is text for it, `accept` the exit codes that are no error (0).
 
-    It is ended after `timeout` seconds, if that is given.
+    It is ended after `timeout` seconds, if that is given. It is called again while the API server restarts.
     """
+    deadline = time.monotonic() + RESTART_SECONDS
+    while True:
+        code, out, problem = _called(argv, options)
+        if code in options.get("accept", (0,)):
+            return out
+        if NOBODY_LISTENS not in problem or time.monotonic() > deadline:
+            raise KubectlError("kubectl {}: {}".format(" ".join(argv), problem))
+        time.sleep(1)
+
+
+def _called(argv, options):
+    """Exit code, output and complaint of one call."""
     process = subprocess.Popen(
         [K3S, "kubectl", *argv],
         stdin=subprocess.PIPE,
@@ -69,9 +85,7 @@ def run(*argv, **options):
         raise KubectlError(
             "kubectl {}: no answer within {} s".format(" ".join(argv), options["timeout"])
         ) from None
-    if process.returncode not in options.get("accept", (0,)):
-        raise KubectlError("kubectl {}: {}".format(" ".join(argv), err.strip() or out.strip()))
-    return out
+    return process.returncode, out, err.strip() or out.strip()
 
 
 def get(*argv):

@@ -2,6 +2,7 @@
 """Pure parts of the modules that install K3s and talk to its server."""
 
 import ast
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,6 +72,40 @@ def test_json_stream_is_cut_into_objects_wherever_the_pieces_end(kubectl: Module
     for cut in range(len(text)):
         stream = kubectl.JsonStream()
         assert [*stream.feed(text[:cut]), *stream.feed(text[cut:])] == [{"a": 1}, {"b": "}{"}]
+
+
+REFUSED = "The connection to the server 127.0.0.1:6443 was refused - did you specify the right host or port?"
+
+
+def scripted(kubectl: ModuleType, patch: pytest.MonkeyPatch, directory: Path, script: str) -> None:
+    """Have a script in the place of K3s, which counts its calls, and no pause between them."""
+    program = directory / "k3s"
+    program.write_text(f'#!/bin/sh\necho call >> "$0.calls"\n{script}\n')
+    program.chmod(0o755)
+    patch.setattr(kubectl, "K3S", str(program))
+    patch.setattr(kubectl.time, "sleep", lambda _: None)
+
+
+def test_api_server_that_restarts_is_asked_again(
+    kubectl: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = f'[ "$(wc -l < "$0.calls")" -gt 2 ] && exec cat\necho "{REFUSED}" >&2\nexit 1'
+    scripted(kubectl, monkeypatch, tmp_path, script)
+    assert kubectl.run("apply", "--filename=-", stdin="manifest") == "manifest"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, REFUSED), (60, "error dialing backend: connection refused"), (60, "Forbidden")],
+)
+def test_what_another_call_would_not_mend_is_told_at_once(
+    kubectl: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: int, said: str
+) -> None:
+    scripted(kubectl, monkeypatch, tmp_path, f'echo "{said}" >&2\nexit 1')
+    monkeypatch.setattr(kubectl, "RESTART_SECONDS", seconds)
+    with pytest.raises(kubectl.KubectlError, match=f"kubectl get nodes: {re.escape(said)}"):
+        kubectl.run("get", "nodes")
+    assert (tmp_path / "k3s.calls").read_text().count("call") == 1
 
 
 @pytest.mark.parametrize(
