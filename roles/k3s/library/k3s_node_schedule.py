@@ -10,10 +10,12 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_kubectl import (
     CORDONED,
+    DRA,
     KubectlError,
     WatchTimeoutError,
     get,
     is_true,
+    knows,
     listed,
     run,
     wait_until,
@@ -43,7 +45,9 @@ options:
     elements: str
     default: []
   offers:
-    description: Extended resources that it has to offer first, having just started again, with their numbers.
+    description:
+      - What it has to offer first, having just started again, with numbers. These are extended resources, and
+        devices that claims can have, by the name of their driver.
     type: dict
     default: {}
   timeout:
@@ -61,7 +65,7 @@ known:
   returned: success
   type: bool
 offers:
-  description: The extended resources that the node offers, before anything is done.
+  description: What the node offers before anything is done, as C(offers) above.
   returned: success
   type: dict
 nodes:
@@ -74,6 +78,8 @@ nodes:
 
 # Seconds until the kubelet has told what a restart has changed (its nodeStatusUpdateFrequency is 10).
 SETTLE_SECONDS = 12
+# Between two looks at the devices that claims can have.
+LOOK_SECONDS = 2
 
 
 def is_drained(pods):
@@ -106,11 +112,18 @@ def extended(node):
     return {name: int(number) for name, number in allocatable.items() if "/" in name and int(number) > 0}
 
 
-def lacking(node, offers):
-    """What a node does not offer of what it has to, in words; '' if it is Ready and lacks nothing."""
-    if not is_true(node, "Ready"):
-        return "it is not Ready"
-    found = extended(node)
+def devices(name):
+    """The devices of a node that claims can have, {driver: number}; those with a taint no claim can."""
+    free = {}
+    if knows(DRA):
+        for item in listed("resourceslices", "--field-selector=spec.nodeName=" + name):
+            untainted = [one for one in item["spec"].get("devices") or [] if not one.get("taints")]
+            free[item["spec"]["driver"]] = free.get(item["spec"]["driver"], 0) + len(untainted)
+    return {driver: number for driver, number in free.items() if number}
+
+
+def short(found, offers):
+    """What is missing of what there has to be, in words; '' if nothing is."""
     return ", ".join(
         "{} {} instead of {}".format(found.get(name, 0), name, number)
         for name, number in sorted(offers.items())
@@ -118,14 +131,29 @@ def lacking(node, offers):
     )
 
 
+def lacking(node, offers):
+    """What a node does not offer of what it has to, in words; '' if it is Ready and lacks nothing."""
+    return short(extended(node), offers) if is_true(node, "Ready") else "it is not Ready"
+
+
 def wait_offered(name, offers, timeout):
     """Wait until the node is Ready and offers as much; KubectlError says what it lacks."""
+    deadline = time.monotonic() + timeout
     time.sleep(SETTLE_SECONDS)  # until then it looks as before the restart
+    resources = {key: number for key, number in offers.items() if "/" in key}
     try:
-        wait_until(lambda node: not lacking(node, offers), name, timeout, "node", name)
+        wait_until(lambda node: not lacking(node, resources), name, timeout, "node", name)
     except WatchTimeoutError as error:
-        missing = lacking(error.last, offers) if error.last else "it is not there"
+        missing = lacking(error.last, resources) if error.last else "it is not there"
         raise KubectlError("after {} s {}".format(timeout, missing)) from error
+    of_drivers = {key: number for key, number in offers.items() if "/" not in key}
+    while of_drivers:
+        missing = short(devices(name), of_drivers)
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise KubectlError("after {} s {}".format(timeout, missing))
+        time.sleep(LOOK_SECONDS)
 
 
 def uncordon(name, node, check_mode):
@@ -174,6 +202,7 @@ def main():
             wait_offered(name, wanted, module.params["timeout"])
         node = get("node", name)
         known, nodes = node is not None, []
+        offered = dict(extended(node), **devices(name)) if node else {}
         if state == "forgotten":
             changed = known = forget(name, node, module.check_mode)
             if not known:
@@ -186,7 +215,7 @@ def main():
             changed = uncordon(name, node, module.check_mode)
     except (KubectlError, OSError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
-    module.exit_json(changed=changed, known=known, nodes=nodes, offers=extended(node) if node else {})
+    module.exit_json(changed=changed, known=known, nodes=nodes, offers=offered)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import K3S, KubectlError, condition, listed, run
+from ansible.module_utils.k3s_kubectl import DRA, K3S, KubectlError, condition, knows, listed, run
 
 DOCUMENTATION = r"""
 module: k3s_observe
@@ -83,7 +83,6 @@ answers:
 """
 
 NAMESPACE = "kube-system"
-DRA = "resource.k8s.io/v1"
 # apimachinery, pkg/api/resource: of an extended resource it is a whole number.
 QUANTITY = re.compile("([0-9]+)(?:([kKMGTPE])(i?)|e([0-9]+))?$")
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -229,7 +228,7 @@ def claim_facts(claim):
 
 def allocation():
     """Devices of slices, and claims, where the server knows them."""
-    if DRA not in run("api-versions").split():
+    if not knows(DRA):
         return [], []
     items = listed("resourceslices,resourceclaims", "--all-namespaces")
     devices = [one for item in items if item["kind"] == "ResourceSlice" for one in device_facts(item)]

@@ -16,6 +16,8 @@ CHUNK = 65536
 NOBODY_LISTENS = "was refused - did you specify the right host or port?"
 # Within these an API server listens again whose K3s restarts, as it does when another server is lost.
 RESTART_SECONDS = 20
+# Dynamic Resource Allocation.
+DRA = "resource.k8s.io/v1"
 # Annotation of a node that we have cordoned; it outlives a run that was cut off.
 CORDONED = "jetson-k3s.github.io/cordoned"
 
@@ -98,6 +100,11 @@ def listed(*argv):
     """The items of `kubectl get ARGV`, of which there may be none; old versions then print nothing."""
     found = get(*argv)
     return found["items"] if found else []
+
+
+def knows(api):
+    """Does the server serve this group and version?"""
+    return api in run("api-versions").split()
 
 
 def wait_until(satisfied, what, timeout, *argv):

@@ -159,18 +159,18 @@ def test_a_claim_that_was_given_nothing_holds_nothing(observe: ModuleType) -> No
     assert observe.claim_facts({"metadata": {"namespace": "n", "name": "new"}}) is None
 
 
-@pytest.mark.parametrize(("versions", "asked"), [("v1\nresource.k8s.io/v1\n", True), ("v1\n", False)])
+@pytest.mark.parametrize("known", [True, False])
 def test_a_server_that_does_not_know_of_claims_is_not_asked_for_them(
-    observe: ModuleType, monkeypatch: pytest.MonkeyPatch, versions: str, asked: bool
+    observe: ModuleType, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     items = [
         {"kind": "ResourceSlice", **resource_slice()},
         {"kind": "ResourceClaim", **resource_claim("one")},
     ]
-    monkeypatch.setattr(observe, "run", lambda *_argv: versions)
+    monkeypatch.setattr(observe, "knows", lambda _: known)
     monkeypatch.setattr(observe, "listed", lambda *_argv: items)
     devices, claims = observe.allocation()
-    assert (len(devices), len(claims)) == ((1, 1) if asked else (0, 0))
+    assert (len(devices), len(claims)) == ((1, 1) if known else (0, 0))
 
 
 def test_a_pod_for_a_scheduler_that_is_not_there_is_told_with_what_to_do(filters: ModuleType) -> None:

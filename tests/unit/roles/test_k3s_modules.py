@@ -94,6 +94,17 @@ def test_api_server_that_restarts_is_asked_again(
     assert kubectl.run("apply", "--filename=-", stdin="manifest") == "manifest"
 
 
+def test_server_says_which_apis_it_knows(
+    kubectl: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scripted(kubectl, monkeypatch, tmp_path, "echo v1; echo resource.k8s.io/v1beta1")
+    assert [kubectl.knows(api) for api in ("v1", "resource.k8s.io/v1beta1", kubectl.DRA)] == [
+        True,
+        True,
+        False,
+    ]
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0, REFUSED), (60, "error dialing backend: connection refused"), (60, "Forbidden")],

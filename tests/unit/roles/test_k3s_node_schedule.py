@@ -59,3 +59,53 @@ def test_node_that_does_not_come_back_is_told_with_what_it_lacks(
     monkeypatch.setattr(schedule, "SETTLE_SECONDS", 0)
     with pytest.raises(schedule.KubectlError, match=r"after 120 s 0 nvidia\.com/gpu instead of 1"):
         schedule.wait_offered("jetson-1", {"nvidia.com/gpu": 1}, 120)
+
+
+def a_slice(*devices: dict[str, Any]) -> dict[str, Any]:
+    """A ResourceSlice of the DRA driver."""
+    return {"kind": "ResourceSlice", "spec": {"driver": "gpu.example.org", "devices": list(devices)}}
+
+
+TAINTED = {"name": "igpu-1", "taints": [{"key": "unhealthy", "effect": "NoSchedule"}]}
+
+
+@pytest.fixture
+def server(schedule: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
+    """A server that knows claims: what each look at the slices finds, of which the last stays."""
+    looks: list[list[dict[str, Any]]] = [[]]
+    monkeypatch.setattr(schedule, "knows", lambda api: api == "resource.k8s.io/v1")
+    monkeypatch.setattr(schedule, "listed", lambda *_: looks.pop(0) if looks[1:] else looks[0])
+    monkeypatch.setattr(schedule, "wait_until", lambda *_: None)
+    monkeypatch.setattr(schedule.time, "sleep", lambda _: None)
+    return looks
+
+
+def test_devices_that_a_claim_can_have_are_counted(
+    schedule: ModuleType, server: list[list[dict[str, Any]]]
+) -> None:
+    server[:] = [[a_slice({"name": "igpu-0"}, TAINTED), a_slice({"name": "igpu-2"})]]
+    assert schedule.devices("jetson-1") == {"gpu.example.org": 2}
+    server[:] = [[a_slice(TAINTED), a_slice()]]
+    assert schedule.devices("jetson-1") == {}
+
+
+def test_server_without_claims_is_not_asked_for_slices(
+    schedule: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "knows", lambda _: False)
+    assert schedule.devices("jetson-1") == {}
+
+
+def test_devices_of_claims_are_waited_for(schedule: ModuleType, server: list[list[dict[str, Any]]]) -> None:
+    well = [a_slice({"name": "igpu-0"})]
+    server[:] = [[], [a_slice(TAINTED)], well]
+    schedule.wait_offered("jetson-1", {"gpu.example.org": 1}, 120)
+    assert server == [well]
+
+
+def test_devices_that_do_not_come_back_are_told(
+    schedule: ModuleType, server: list[list[dict[str, Any]]]
+) -> None:
+    server[:] = [[a_slice(TAINTED)]]
+    with pytest.raises(schedule.KubectlError, match=r"after 0 s 0 gpu\.example\.org instead of 1"):
+        schedule.wait_offered("jetson-1", {"gpu.example.org": 1}, 0)

@@ -143,6 +143,7 @@ def test_forgetting_a_node_that_there_is_not_tells_those_that_there_are(
     monkeypatch.setattr(schedule, "AnsibleModule", lambda **_: fake)
     monkeypatch.setattr(schedule, "get", get)
     monkeypatch.setattr(schedule, "listed", lambda *argv: get(*argv)["items"])
+    monkeypatch.setattr(schedule, "knows", lambda _: False)
     monkeypatch.setattr(schedule, "run", lambda *argv: gone.append(" ".join(argv[-2:])))
     with pytest.raises(Ended) as caught:
         schedule.main()
