@@ -6,6 +6,7 @@ The tests are one story, in the order of the file, on a server and an agent with
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,8 @@ PLUGIN = "--extra-vars={k3s_container_runtime: containerd, gpu_device_plugin_api
 # Kubernetes 1.35 and newer refuse cgroup v1 unless they are told; machines that run the lab may have either.
 OWNERS = "mkdir -p /etc/rancher/k3s; echo 'kubelet-arg: [fail-cgroupv1=false]' > /etc/rancher/k3s/config.yaml"
 CAPACITY = {"version": "v1", "sharing": {"dra": {"mode": "capacity", "memoryTotal": "6Gi"}}}
+ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
+ALLOCATED = re.compile(r"allocated (\d+) of 4096 MiB, then CUDA was out of memory; .* of (\d+) MiB are free")
 SHARES = {"version": "v1", "sharing": {"dra": {"mode": "shares", "shares": 3}}}
 KINDS = (
     "clusterrole,clusterrolebinding,deviceclass,validatingadmissionpolicy,validatingadmissionpolicybinding"
@@ -88,8 +91,8 @@ def site(*arguments: str) -> PlaybookRun:
 
 def start(cluster: Cluster, name: str, on: Board, **settings: Any) -> None:
     """Make a claim, and a pod of the same name that holds it."""
-    again = settings.pop("again", False)
-    apply(cluster, claim(name, **settings), claims.pod(name, image(), claim=name, node=on.name, again=again))
+    of_pod = {key: settings.pop(key) for key in ("again", "command") if key in settings}
+    apply(cluster, claim(name, **settings), claims.pod(name, image(), claim=name, node=on.name, **of_pod))
 
 
 def end(cluster: Cluster, *names: str) -> None:
@@ -389,6 +392,24 @@ def test_two_claims_share_the_memory_and_the_third_waits(cluster: Cluster, orin:
     end(cluster, "left")
     runs(cluster, "third")
     end(cluster, "right", "third")
+    assert left_on(orin) == []
+
+
+def test_a_program_is_out_of_memory_where_its_claim_ends(cluster: Cluster, orin: Board) -> None:
+    start(
+        cluster, "neighbour", orin, device_class=SHARED, memory="2Gi", command=(*ALLOCATE, "1536", "--hold")
+    )
+    wait_until(lambda: cluster.phase("neighbour") == "Running", "the neighbour runs", claims.POD_SECONDS)
+    start(cluster, "greedy", orin, device_class=SHARED, memory="3Gi", command=(*ALLOCATE, "4096"))
+    wait_until(lambda: cluster.phase("greedy") == "Failed", "the greedy one ends", claims.POD_SECONDS)
+    said = ALLOCATED.search(cluster.kubectl("logs", "greedy"))
+    assert said
+    got, total = map(int, said.groups())
+    assert 0.75 * 3072 < got <= 3072
+    assert total == 3072
+    assert "allocated 1536 of 1536 MiB" in cluster.kubectl("logs", "neighbour")
+    assert cluster.phase("neighbour") == "Running"
+    end(cluster, "neighbour", "greedy")
     assert left_on(orin) == []
 
 
