@@ -5,42 +5,31 @@ The tests are one story, in the order of the file, on a server and an agent.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 import yaml
 
+from tests.acceptance import containerd
 from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
+from tests.acceptance.containerd import CONTAINERD
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, bundle, gomodules, inventory, kubernetes, lab
+from tests.lab import board, kubernetes
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "containerd"
-CONTAINERD = "--extra-vars=k3s_container_runtime=containerd"
-# Kubernetes 1.35 and newer refuse cgroup v1 unless they are told; machines that run the lab may have either.
-OWNERS = "mkdir -p /etc/rancher/k3s; echo 'kubelet-arg: [fail-cgroupv1=false]' > /etc/rancher/k3s/config.yaml"
 
 
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Two boards, and a bundle with the Kubernetes that drives containerd."""
-    try:
-        kubernetes.k3s_standin(kubernetes=kubernetes.CONTAINERD)
-    except gomodules.NoGoError as error:
-        # Debian 12 has none that is new enough. CI has.
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(error))
-    with lab.fresh(LAB, ["agxorin-jp6", "orinnano-jp6"]) as up:
-        bundle.write(inventory.bundle_path(LAB).with_name("containerd"), kubernetes=kubernetes.CONTAINERD)
-        for each in up:
-            each.exec("sh", "-c", OWNERS)
+    containerd.skip_without_go()
+    with containerd.fresh(LAB, ["agxorin-jp6", "orinnano-jp6"]) as up:
         yield up
 
 
@@ -52,14 +41,13 @@ def one(boards: list[Board]) -> Board:
 
 def bundled(key: str) -> str:
     """Return what the bundle says of itself."""
-    described = inventory.bundle_path(LAB).with_name("containerd") / "bundle.yml"
+    described = containerd.bundle_path(LAB) / "bundle.yml"
     return str(yaml.safe_load(described.read_text())[key])
 
 
 def site(*arguments: str) -> PlaybookRun:
     """Run site.yml with containerd's bundle."""
-    where = inventory.bundle_path(LAB).with_name("containerd")
-    return run_playbook(LAB, "site.yml", CONTAINERD, f"--extra-vars=jetson_k3s_bundle={where}", *arguments)
+    return run_playbook(LAB, "site.yml", CONTAINERD, containerd.bundle_argument(LAB), *arguments)
 
 
 def test_one_run_serves_and_proves_the_gpus(boards: list[Board]) -> None:
@@ -164,10 +152,9 @@ def test_a_backup_of_sqlite_brings_the_cluster_back(one: Board, boards: list[Boa
         assert "(sqlite, " in run.output
         cluster.kubectl("delete", "configmap", "before")
         (file,) = (lab_dir(LAB) / "backups").iterdir()
-        where = inventory.bundle_path(LAB).with_name("containerd")
         chosen = (
             CONTAINERD,
-            f"--extra-vars=jetson_k3s_bundle={where}",
+            containerd.bundle_argument(LAB),
             "--extra-vars=nvidia_docker_strict=true",
         )
         run = run_playbook(LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}", *chosen)

@@ -5,7 +5,6 @@ The tests are one story, in the order of the file, on a server and an agent with
 """
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -15,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.acceptance import claims
+from tests.acceptance import claims, containerd
 from tests.acceptance.claims import DRIVER, SHARED, SYSTEM, apply, claim, devices, ends, left_on, runs, waits
 from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
-from tests.lab import board, bundle, gomodules, inventory, kubernetes, lab
+from tests.lab import board
 from tests.lab.board import Board
 from tests.lab.paths import CHECKOUT
 
@@ -28,8 +27,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 LAB = "dra"
 DRA = "--extra-vars={k3s_container_runtime: containerd, gpu_device_plugin_api: dra}"
 PLUGIN = "--extra-vars={k3s_container_runtime: containerd, gpu_device_plugin_api: device-plugin}"
-# Kubernetes 1.35 and newer refuse cgroup v1 unless they are told; machines that run the lab may have either.
-OWNERS = "mkdir -p /etc/rancher/k3s; echo 'kubelet-arg: [fail-cgroupv1=false]' > /etc/rancher/k3s/config.yaml"
 CAPACITY = {"version": "v1", "sharing": {"dra": {"mode": "capacity", "memoryTotal": "6Gi"}}}
 ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
 ALLOCATED = re.compile(r"allocated (\d+) of 4096 MiB, then CUDA was out of memory; .* of (\d+) MiB are free")
@@ -42,17 +39,8 @@ KINDS = (
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """An AGX Orin with JetPack 6 and a Xavier NX with JetPack 5, and a bundle with this Kubernetes."""
-    try:
-        kubernetes.k3s_standin(kubernetes=kubernetes.CONTAINERD)
-    except gomodules.NoGoError as error:
-        # Debian 12 has none that is new enough. CI has.
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(error))
-    with lab.fresh(LAB, ["agxorin-jp6", "xaviernx-jp5"]) as up:
-        bundle.write(bundle_path(), kubernetes=kubernetes.CONTAINERD)
-        for each in up:
-            each.exec("sh", "-c", OWNERS)
+    containerd.skip_without_go()
+    with containerd.fresh(LAB, ["agxorin-jp6", "xaviernx-jp5"]) as up:
         yield up
 
 
@@ -74,19 +62,14 @@ def xavier(boards: list[Board]) -> Board:
     return boards[1]
 
 
-def bundle_path() -> Path:
-    """Return where the bundle with this Kubernetes is."""
-    return inventory.bundle_path(LAB).with_name("containerd")
-
-
 def image(key: str = "plugin_image") -> str:
     """Return an image of the bundle."""
-    return str(yaml.safe_load((bundle_path() / "bundle.yml").read_text())[key])
+    return str(yaml.safe_load((containerd.bundle_path(LAB) / "bundle.yml").read_text())[key])
 
 
 def site(*arguments: str) -> PlaybookRun:
     """Run site.yml with containerd's bundle."""
-    return run_playbook(LAB, "site.yml", f"--extra-vars=jetson_k3s_bundle={bundle_path()}", *arguments)
+    return run_playbook(LAB, "site.yml", containerd.bundle_argument(LAB), *arguments)
 
 
 def start(cluster: Cluster, name: str, on: Board, **settings: Any) -> None:
@@ -372,7 +355,7 @@ def test_a_nodes_driver_writes_no_slice_of_another_node(cluster: Cluster, orin: 
 
 def test_docker_is_refused_with_the_reason(boards: list[Board]) -> None:
     docker = "--extra-vars={k3s_container_runtime: docker, gpu_device_plugin_api: dra}"
-    run = run_playbook(LAB, "preflight.yml", f"--extra-vars=jetson_k3s_bundle={bundle_path()}", docker)
+    run = run_playbook(LAB, "preflight.yml", containerd.bundle_argument(LAB), docker)
     assert run.returncode != 0
     assert "dra-docker" in run.output
     assert "cri-dockerd passes no CDI devices" in run.output

@@ -16,10 +16,10 @@ from tegra_device_plugin.config.settings import load
 from tegra_device_plugin.sharing import koordinator
 
 from tests import boards
+from tests.acceptance import containerd
+from tests.acceptance.containerd import CONTAINERD
 from tests.acceptance.playbook import run_playbook
-from tests.acceptance.test_containerd import CONTAINERD, OWNERS
-from tests.lab import bundle, inventory, kubernetes, lab
-from tests.lab.paths import CHECKOUT
+from tests.lab.paths import CHECKOUT, lab_dir
 from tests.unit.roles.playing import play
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
@@ -56,18 +56,15 @@ def device(place: Path) -> dict[str, Any]:
 def test_device_is_written_once_and_left_to_koordlet(tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(PLAYBOOK)
     wanted = device(tmp_path)
-    kubernetes.k3s_standin(kubernetes=kubernetes.CONTAINERD)
-    with lab.fresh(LAB, ["agxorin-jp6"]) as (one,):
-        where = inventory.bundle_path(LAB).with_name("containerd")
-        bundle.write(where, kubernetes=kubernetes.CONTAINERD)
-        one.exec("sh", "-c", OWNERS)
+    containerd.skip_without_go()
+    with containerd.fresh(LAB, ["agxorin-jp6"]) as (one,):
         tags = "--tags=nvidia_docker,k3s"
-        run = run_playbook(LAB, "site.yml", CONTAINERD, f"--extra-vars=jetson_k3s_bundle={where}", tags)
+        run = run_playbook(LAB, "site.yml", CONTAINERD, containerd.bundle_argument(LAB), tags)
         assert run.returncode == 0, run.why
 
         def said() -> str:
             given = f"--extra-vars={json.dumps({'device': wanted})}"
-            return play(where.with_name("inventory.ini"), tmp_path / "play.yml", given).stdout
+            return play(lab_dir(LAB) / "inventory.ini", tmp_path / "play.yml", given).stdout
 
         assert "changed=False found=the cluster does not have the CRD" in said()
         crd = (CHECKOUT / "tests/unit/plugin/koordinator_crd.yaml").read_text()

@@ -18,16 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from images.arm64 import build
-from tests.acceptance import claims
+from tests.acceptance import claims, containerd
 from tests.acceptance.cluster import RESOURCE, Cluster
 from tests.acceptance.playbook import run_playbook
-from tests.lab import bundle, inventory, kubernetes, lab
+from tests.lab import lab
 from tests.lab.board import Board
 from tests.lab.process import say
 
 LAB = "benchmark-dra"
-# Kubernetes 1.35 and newer refuse cgroup v1 unless they are told; machines that run the lab may have either.
-OWNERS = "mkdir -p /etc/rancher/k3s; echo 'kubelet-arg: [fail-cgroupv1=false]' > /etc/rancher/k3s/config.yaml"
 SLEEP = ("python3.11", "-c", "import signal; signal.pause()")
 TICKS_PER_SECOND = 100  # USER_HZ, of all architectures here
 BEGIN, END = "begin ", "end "
@@ -45,9 +43,8 @@ class Process:
 def deploy(api: str) -> None:
     """Bring the board to one of the two; SystemExit when that fails."""
     say(f"benchmark: {api}")
-    where = inventory.bundle_path(LAB).with_name("containerd")
     chosen = {
-        "jetson_k3s_bundle": str(where),
+        "jetson_k3s_bundle": str(containerd.bundle_path(LAB)),
         "k3s_container_runtime": "containerd",
         "gpu_device_plugin_api": api,
     }
@@ -142,9 +139,7 @@ def table(taken: Mapping[str, list[float]], daemons: Mapping[str, Process], prep
 
 def measured(pods: int, rest_seconds: float) -> str:
     """Bring the lab up, measure, take it down."""
-    with lab.fresh(LAB, [lab.DEFAULT_TYPE]) as (board,):
-        bundle.write(inventory.bundle_path(LAB).with_name("containerd"), kubernetes=kubernetes.CONTAINERD)
-        board.exec("sh", "-c", OWNERS)
+    with containerd.fresh(LAB, [lab.DEFAULT_TYPE]) as (board,):
         cluster = Cluster([board])
         taken: dict[str, list[float]] = {}
         daemons = {}
