@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from tests.conformance.fake_kubelet import SECONDS
+from tests.conformance.awaited import Awaited
 
 NODE = "jetson-1"
 TOKEN = "token-of-the-first-hour"
@@ -81,12 +81,13 @@ class Watch:
     events: asyncio.Queue[Object | None] = field(default_factory=asyncio.Queue)
 
 
-class FakeApi:
+class FakeApi(Awaited):
     """Serves at `url`. Every change notifies `until`. Use as a context manager."""
 
     def __init__(
         self, gates: frozenset[str] = frozenset({CAPACITY, TAINTS}), tls: ssl.SSLContext | None = None
     ) -> None:
+        super().__init__()
         self.gates = gates
         self._tls = tls
         self.requests: list[Request] = []
@@ -102,7 +103,6 @@ class FakeApi:
         self._versions = itertools.count(1000)
         self._version = next(self._versions)
         self._history: list[tuple[int, Object]] = []
-        self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
         self._port = 0
@@ -152,16 +152,6 @@ class FakeApi:
                 "current-context": "x",
             }
         )
-
-    async def until(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-        """Wait until `condition` holds; fails the test, saying `what` was awaited, after `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            raise AssertionError(f"within {seconds:g} s there was no {what}; {self.describe()}") from None
 
     def describe(self) -> str:
         """Give the state, for a failed assertion."""

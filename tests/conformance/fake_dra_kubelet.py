@@ -8,7 +8,7 @@ kubelet has inotify.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,7 +18,8 @@ from tegra_device_plugin.dra import dra_pb2 as dra
 from tegra_device_plugin.dra import health_pb2 as health
 from tegra_device_plugin.dra import pluginregistration_pb2 as registration
 
-from tests.conformance.fake_kubelet import SECONDS, dial
+from tests.conformance.awaited import SECONDS, Awaited
+from tests.conformance.fake_kubelet import dial
 
 Generation = Literal["v1beta1", "v1"]
 GENERATIONS: tuple[Generation, ...] = ("v1beta1", "v1")
@@ -32,10 +33,11 @@ _SERVICE = {
 _LOOK_SECONDS = 0.02
 
 
-class FakeDraKubelet:
+class FakeDraKubelet(Awaited):
     """Serves nothing: it looks into `directory`, as kubelets do. Use as a context manager."""
 
     def __init__(self, directory: Path, generation: Generation = "v1") -> None:
+        super().__init__()
         self.directory = directory
         self.generation = generation
         self.refusal = ""
@@ -49,7 +51,6 @@ class FakeDraKubelet:
         self._channel: aio.Channel | None = None
         self._seen: tuple[int, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -75,16 +76,9 @@ class FakeDraKubelet:
         """Begin as a kubelet that has just started."""
         self._seen = None
 
-    async def until(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-        """Wait until `condition` holds; fails the test, saying `what` was awaited, after `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            files = sorted(str(path.relative_to(self.directory)) for path in self.directory.rglob("*"))
-            raise AssertionError(f"within {seconds:g} s there was no {what}; files {files}") from None
+    def describe(self) -> str:
+        """Give the state, for a failed assertion."""
+        return f"files {sorted(str(path.relative_to(self.directory)) for path in self.directory.rglob('*'))}"
 
     async def until_registered(self, count: int = 1) -> None:
         """Wait for that many registrations."""

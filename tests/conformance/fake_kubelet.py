@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -20,6 +20,8 @@ from typing import Any, Literal, Self, TypeVar
 import grpc
 from grpc import aio
 from tegra_device_plugin.kubelet import api_pb2 as api
+
+from tests.conformance.awaited import SECONDS, Awaited
 
 Generation = Literal["1.20", "1.26", "1.37"]
 """1.20 answers Register before it dials. 1.26 dials inside Register, and when an older stream of a resource
@@ -29,7 +31,6 @@ GENERATIONS: tuple[Generation, ...] = ("1.20", "1.26", "1.37")
 
 Fault = Literal["none", "refuse", "hang", "never dial"]
 
-SECONDS = 60.0  # a plugin that has ended is not waited for; an emulated one starts in 20 s beside other work
 # What an event tells: shorter than the looks without one (registrar.py: LOOK_SECONDS).
 EVENT_SECONDS = 4.5
 
@@ -52,13 +53,14 @@ class Client:
     task: asyncio.Task[None] | None = None
 
 
-class FakeKubelet:
+class FakeKubelet(Awaited):
     """Serves kubelet.sock in `directory`. Every change notifies `until`.
 
     Use as a context manager: pytest cannot end while one serves (gRPC's poller waits for it).
     """
 
     def __init__(self, directory: Path, generation: Generation = "1.20") -> None:
+        super().__init__()
         self.directory = directory
         self.generation = generation
         self.fault: Fault = "none"
@@ -72,7 +74,6 @@ class FakeKubelet:
         self._endpoints: dict[str, dict[Path, Client]] = {}
         """Of 1.37, per resource."""
         self._server: aio.Server | None = None
-        self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -128,16 +129,6 @@ class FakeKubelet:
         """Stop and start, as `systemctl restart` does."""
         await self.stop()
         await self.start()
-
-    async def until(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-        """Wait until `condition` holds; fails the test, saying `what` was awaited, after `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            raise AssertionError(f"within {seconds:g} s there was no {what}; {self.describe()}") from None
 
     def allocatable(self, resource: str | None = None) -> int:
         """Healthy devices, as in the node's status; of all resources unless one is named."""

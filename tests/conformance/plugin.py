@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.conformance.fake_kubelet import SECONDS
+from tests.conformance.awaited import SECONDS
 
 DEFAULT_COMMAND = (
     f"{shlex.quote(sys.executable)} -m tegra_device_plugin run "

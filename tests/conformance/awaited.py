@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting until a simulated server has seen something."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+
+SECONDS = 60.0  # a plugin that has ended is not waited for; an emulated one starts in 20 s beside other work
+
+
+class Awaited:
+    """Something that changes, and says so by setting `_changed`."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Give the state, for a failed assertion."""
+
+    async def until(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+        """Wait until `condition` holds; fails the test, saying `what` was awaited, after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"within {seconds:g} s there was no {what}; {self.describe()}") from None
