@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ class PlaybookRun:
 
     returncode: int
     output: str
+    failed_checks: str = ""
+    """Of the verification, from the reports: boards are gone when a failed test is read."""
 
     @property
     def recap(self) -> dict[str, Recap]:
@@ -58,7 +61,7 @@ class PlaybookRun:
             failed = line.startswith(("fatal: ", "failed: ", "[ERROR]")) or (failed and line.startswith(" "))
             if failed:
                 found.append(line if line.startswith(" ") else f"{task}\n{line}")
-        return "\n".join([f"status {self.returncode}", *found, self.output])
+        return "\n".join([f"status {self.returncode}", *found, self.failed_checks, self.output])
 
 
 def cluster_status(lab: str, directory: Path) -> dict[str, Any]:
@@ -92,6 +95,7 @@ def run_playbook(
     The boards' reports are compared with their published schema.
     """
     lines = []
+    begun = time.time()
     with subprocess.Popen(
         [
             Path(sys.executable).with_name("ansible-playbook"),
@@ -117,6 +121,14 @@ def run_playbook(
                     process.kill()
         finally:
             end.cancel()
+    failed = []
     for report in set(reports_dir(lab).glob("*.json")) - {reports_dir(lab) / "index.json"}:
-        validate(json.loads(report.read_text()))
-    return PlaybookRun(process.returncode, "".join(lines))
+        found = json.loads(report.read_text())
+        validate(found)
+        if report.stat().st_mtime >= begun:
+            failed += [check for check in found["checks"] if check["status"] in ("failed", "error")]
+    return PlaybookRun(process.returncode, "".join(lines), "\n".join(map(_shown, failed)))
+
+
+def _shown(check: dict[str, Any]) -> str:
+    return f"{check['id']}: {json.dumps(check, indent=1)}"
