@@ -110,6 +110,8 @@ ABSENT = {
     **dict.fromkeys(("tomli", "tomli_w", "exceptiongroup"), "of older Pythons, or if it is there"),
     "_typeshed": "only for type checkers",
     "ctypes.wintypes": "of Windows, for truststore",
+    "attrs": "for msgspec's support of its classes, if they are there",
+    **dict.fromkeys(("requests", "urllib3"), "for who has truststore patch them"),
 }
 
 
