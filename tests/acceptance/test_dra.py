@@ -122,6 +122,16 @@ def test_a_slice_that_somebody_deletes_is_back_within_seconds(boards: list[Board
     wait_until(lambda: devices(cluster).keys() == {each.name for each in boards}, "both slices again", 10)
 
 
+def test_another_power_mode_is_published(cluster: Cluster, orin: Board) -> None:
+    orin.exec("sh", "-c", "echo pmode:0002 > /var/lib/nvpmodel/status")
+
+    def mode() -> Any:
+        (device,) = devices(cluster)[orin.name]
+        return device["attributes"].get("powerMode")
+
+    wait_until(lambda: mode() == {"int": 2}, "the power mode in the slice", 60)
+
+
 def test_a_claim_brings_the_gpu_into_its_pod_and_the_next_one_waits(cluster: Cluster, orin: Board) -> None:
     start(cluster, "one", orin)
     runs(cluster, "one")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the board's power mode makes of it: the mode's name, and how many multiprocessors have power."""
+"""The board's power mode by its number, and how many multiprocessors have power in it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.board.gpu import Gpu
 from tegra_device_plugin.system.hosttree import HostTree
 
-# nvpmodel writes the number of the mode down, and its configuration names the modes.
+# Where nvpmodel writes the number down. The name is in /etc/nvpmodel.conf, a file that some boards lack, and
+# that no pod can mount without failing or leaving one there.
 _STATUS = "/var/lib/nvpmodel/status"
-_MODES = "/etc/nvpmodel.conf"
-_MODES_BYTES = 1 << 16
 _MULTIPROCESSORS_PER_TPC = 2  # of Volta and Ampere
 _NUMBER = re.compile(r"pmode:(\d{1,8})")
-_MODE = re.compile(r"<\s*POWER_MODEL\s+ID=(\d{1,8})\s+NAME=(\S+)\s*>")
 
 
 @dataclass(frozen=True)
 class Power:
     """What is known of it; None is "not known"."""
 
-    mode: str | None = None
+    mode: int | None = None
     multiprocessors: int | None = None
 
 
@@ -33,17 +31,10 @@ def read(root: Path, gpu: Gpu) -> Power:
     return Power(_mode(root), _multiprocessors(root, gpu))
 
 
-def _mode(root: Path) -> str | None:
-    """Give the name of nvpmodel's mode, None if that is not known."""
-    host = HostTree(root)
-    number = _NUMBER.match(host.text(_STATUS) or "")
-    if not number:
-        return None
-    try:
-        modes = host.read(_MODES, _MODES_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return None
-    return next((name for mode, name in _MODE.findall(modes) if int(mode) == int(number[1])), None)
+def _mode(root: Path) -> int | None:
+    """Give nvpmodel's number of the mode, None if that is not known."""
+    number = _NUMBER.match(HostTree(root).text(_STATUS) or "")
+    return int(number[1]) if number else None
 
 
 def _multiprocessors(root: Path, gpu: Gpu) -> int | None:

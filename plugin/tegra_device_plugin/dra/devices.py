@@ -63,7 +63,6 @@ def attributes(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
         "module": board.module,
         "productName": chip.product if chip else None,
         "architecture": chip.family if chip else None,
-        "powerMode": gpu.found.power.mode,
     }
     versions = {
         "cudaComputeCapability": found.compute_capability,
@@ -76,9 +75,9 @@ def attributes(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
     for name, text in versions.items():
         if text and (version := semver(text)):
             result[name] = {"version": version}
-    if (count := gpu.found.power.multiprocessors) is not None:
-        result["multiprocessors"] = {"int": count}
-    return result
+    power = gpu.found.power
+    numbers = {"powerMode": power.mode, "multiprocessors": power.multiprocessors}
+    return result | {name: {"int": number} for name, number in numbers.items() if number is not None}
 
 
 def capacities(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:

@@ -153,13 +153,12 @@ def test_multiprocessors_are_those_that_have_power(tmp_path: Path, board: str) -
     assert power.read(tmp_path, found).multiprocessors is None
 
 
-def test_the_power_mode_has_a_name(tmp_path: Path) -> None:
+def test_the_power_mode_is_nvpmodels_number(tmp_path: Path) -> None:
     boards.build(BOARDS["orinnano-jp6"], tmp_path)
     found = detect(tmp_path).gpu
     assert power.read(tmp_path, found).mode is None
     (tmp_path / "var/lib/nvpmodel").mkdir(parents=True)
-    (tmp_path / "var/lib/nvpmodel/status").write_text("pmode:0001 fmode:quiet\n")
-    (tmp_path / "etc/nvpmodel.conf").write_text(
-        "< POWER_MODEL ID=0 NAME=15W >\n< POWER_MODEL ID=1 NAME=25W >\n"
-    )
-    assert power.read(tmp_path, found).mode == "25W"
+    (tmp_path / "var/lib/nvpmodel/status").write_text("pmode:0000 fmode:quiet\n")
+    assert power.read(tmp_path, found).mode == 0
+    (tmp_path / "var/lib/nvpmodel/status").write_text("pmode:0010\n")
+    assert power.read(tmp_path, found).mode == 10
