@@ -129,7 +129,7 @@ def test_another_power_mode_is_published(cluster: Cluster, orin: Board) -> None:
         (device,) = devices(cluster)[orin.name]
         return device["attributes"].get("powerMode")
 
-    wait_until(lambda: mode() == {"int": 2}, "the power mode in the slice", 60)
+    wait_until(lambda: mode() == {"int": 2}, "the power mode in the slice", 120)
 
 
 def test_a_claim_brings_the_gpu_into_its_pod_and_the_next_one_waits(cluster: Cluster, orin: Board) -> None:
