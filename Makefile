@@ -49,11 +49,11 @@ test: check ## check, then the main path on virtual boards under a real Kubernet
 	$(call say,"tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not acceptance and not fleet and not arm64" tests
 
-acceptance: venv ## the other paths: containerd; a shared GPU; broken boards; refusals; Molecule; the image for both architectures; the Helm chart
+acceptance: venv ## the other paths: containerd; a shared GPU; broken boards; refusals; Molecule; the image for both architectures
 	$(call say,"acceptance tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "acceptance and not fleet" tests
 
-scenarios: venv ## a fleet's life on virtual boards: upgrades; resets; power cuts; several servers; GPUs by claims; pods of other sharing systems (long)
+scenarios: venv ## a fleet's life on virtual boards: upgrades; resets; power cuts; several servers; GPUs by claims; the Helm chart; pods of other sharing systems (long)
 	$(call say,"scenarios of a fleet's life")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m fleet tests
 

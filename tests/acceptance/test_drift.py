@@ -33,7 +33,7 @@ SETTINGS = "k3s : Ensure K3s' configuration, unit and links"
 RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
 JOINING = "k3s : Ensure the agent has a token that the server accepts"
 LABELS = "k3s : Ensure the node is Ready and has its labels and taints"
-PLUGIN = "gpu_device_plugin : Ensure the DaemonSet of the device plugin"
+PLUGIN = "gpu_device_plugin : Ensure the DaemonSet of the device plugin, or of the DRA driver"
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from tests.lab.kubernetes import k3s_standin
 from tests.lab.paths import CHECKOUT
 from tests.lab.process import run
 
-pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
+pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 DEPLOY = CHART.parent
 ROLE = CHECKOUT / "roles/gpu_device_plugin/filter_plugins/gpu_device_plugin.py"
