@@ -110,14 +110,14 @@ def knows(api):
 def wait_until(satisfied, what, timeout, *argv):
     """Watch one object with `kubectl get ARGV --watch` until satisfied(object); returns that object.
 
-    The watch is started again when it ends early (the object does not exist yet, the API server restarts).
+    The watch is started again when it ends early (the API server restarts).
     Raises WatchTimeoutError after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     last = None
     while time.monotonic() < deadline:
         process = subprocess.Popen(
-            [K3S, "kubectl", "get", "--watch", "--output=json", *argv],
+            [K3S, "kubectl", "get", "--watch", "--output=json", *_as_list(argv)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -134,6 +134,20 @@ def wait_until(satisfied, what, timeout, *argv):
             min(1.0, max(0.0, deadline - time.monotonic()))
         )  # the watch broke: do not hammer the server
     raise WatchTimeoutError("{} did not happen within {} s".format(what, timeout), last)
+
+
+def _as_list(argv):
+    """The same object as a list of one.
+
+    Of an object by its name kubectl does not tell the first event of the watch, which is meant to be what it
+    has just printed: what happens in between is never told (k8s.io/kubectl, pkg/cmd/get/get.go). Of a list it
+    watches from where that ends.
+    """
+    words = [place for place, word in enumerate(argv) if not word.startswith("-")]
+    if len(words) == 1:
+        return argv
+    name = words[1]
+    return (*argv[:name], "--field-selector=metadata.name=" + argv[name], *argv[name + 1 :])
 
 
 def _objects(pipe, deadline):

@@ -94,6 +94,28 @@ def test_api_server_that_restarts_is_asked_again(
     assert kubectl.run("apply", "--filename=-", stdin="manifest") == "manifest"
 
 
+@pytest.mark.parametrize(
+    ("argv", "asked"),
+    [
+        (("node", "node"), "node --field-selector=metadata.name=node"),
+        (("--namespace=n", "pod", "p"), "--namespace=n pod --field-selector=metadata.name=p"),
+        (("daemonset", "d", "--namespace=n"), "daemonset --field-selector=metadata.name=d --namespace=n"),
+        (("pods", "--selector=a=b"), "pods --selector=a=b"),
+    ],
+)
+def test_an_object_is_watched_as_a_list_from_which_no_event_is_missing(
+    kubectl: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    argv: tuple[str, ...],
+    asked: str,
+) -> None:
+    script = """echo "$*" > "$0.asked"; echo '{"n": 1}'; echo '{"n": 2}'; exec sleep 60"""
+    scripted(kubectl, monkeypatch, tmp_path, script)
+    assert kubectl.wait_until(lambda item: item["n"] == 2, "two", 30, *argv) == {"n": 2}
+    assert (tmp_path / "k3s.asked").read_text() == f"kubectl get --watch --output=json {asked}\n"
+
+
 def test_server_says_which_apis_it_knows(
     kubectl: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
