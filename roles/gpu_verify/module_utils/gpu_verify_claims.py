@@ -5,10 +5,10 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 from ansible.module_utils.gpu_verify_runner import CheckFailed
+from ansible.module_utils.k3s_kubectl import DRA as API_VERSION
 from ansible.module_utils.k3s_kubectl import get
 
 DRA = "dra"
-API_VERSION = "resource.k8s.io/v1"
 DRIVER = "gpu.jetson-k3s.github.io"
 # By the devices' attribute `sharing`. Of a GPU in capacity mode a claim that names none takes all.
 CLASSES = {"exclusive": DRIVER, "capacity": DRIVER, "shares": "shared." + DRIVER}

@@ -29,6 +29,7 @@ from ansible.module_utils.k3s_kubectl import (
     KubectlError,
     WatchTimeoutError,
     condition,
+    free_devices,
     get,
     is_true,
     listed,
@@ -152,14 +153,6 @@ def prepared(name, labels, taints, old):
 def allocatable(node, resource):
     """How many of an extended resource the node offers to pods."""
     return int((node.get("status", {}).get("allocatable") or {}).get(resource, "0"))
-
-
-def offers(resource_slice):
-    """Does a ResourceSlice have a device that pods can be given?"""
-    devices = resource_slice["spec"].get("devices") or []
-    return any(
-        not any(taint["effect"] != "None" for taint in device.get("taints") or []) for device in devices
-    )
 
 
 class NotRenewedError(Exception):
@@ -316,7 +309,7 @@ def main():
         renewed = renew(selector, name, deadline) if module.params["renew"] else False
         if driver is not None:
             of_it = "--field-selector=spec.driver={},spec.nodeName={}".format(driver, name)
-            wait_until(offers, driver, _left(deadline), "resourceslices", of_it)
+            wait_until(free_devices, driver, _left(deadline), "resourceslices", of_it)
         if resource is not None:
             left = _left(deadline)
             node = wait_until(lambda node: allocatable(node, resource) >= 1, resource, left, "node", name)

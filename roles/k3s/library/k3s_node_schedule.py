@@ -13,6 +13,7 @@ from ansible.module_utils.k3s_kubectl import (
     DRA,
     KubectlError,
     WatchTimeoutError,
+    free_devices,
     get,
     is_true,
     knows,
@@ -113,12 +114,12 @@ def extended(node):
 
 
 def devices(name):
-    """The devices of a node that claims can have, {driver: number}; those with a taint no claim can."""
+    """The devices of a node that claims can have, {driver: number}."""
     free = {}
     if knows(DRA):
         for item in listed("resourceslices", "--field-selector=spec.nodeName=" + name):
-            untainted = [one for one in item["spec"].get("devices") or [] if not one.get("taints")]
-            free[item["spec"]["driver"]] = free.get(item["spec"]["driver"], 0) + len(untainted)
+            driver = item["spec"]["driver"]
+            free[driver] = free.get(driver, 0) + len(free_devices(item))
     return {driver: number for driver, number in free.items() if number}
 
 

@@ -107,6 +107,15 @@ def knows(api):
     return api in run("api-versions").split()
 
 
+def free_devices(resource_slice):
+    """The devices of a ResourceSlice that claims can have; a taint without effect keeps none away."""
+    return [
+        device
+        for device in resource_slice["spec"].get("devices") or []
+        if not any(taint["effect"] != "None" for taint in device.get("taints") or [])
+    ]
+
+
 def wait_until(satisfied, what, timeout, *argv):
     """Watch one object with `kubectl get ARGV --watch` until satisfied(object); returns that object.
 

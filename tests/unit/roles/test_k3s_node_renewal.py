@@ -347,4 +347,4 @@ def test_pods_whose_daemonset_is_gone_are_ended_before_the_labels_change(
 def test_a_slice_offers_the_devices_that_pods_can_be_given(
     module: ModuleType, devices: list[dict[str, Any]], offered: bool
 ) -> None:
-    assert module.offers({"spec": {"devices": devices}}) is offered
+    assert bool(module.free_devices({"spec": {"devices": devices}})) is offered

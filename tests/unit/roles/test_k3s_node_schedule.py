@@ -85,6 +85,8 @@ def test_devices_that_a_claim_can_have_are_counted(
 ) -> None:
     server[:] = [[a_slice({"name": "igpu-0"}, TAINTED), a_slice({"name": "igpu-2"})]]
     assert schedule.devices("jetson-1") == {"gpu.example.org": 2}
+    server[:] = [[a_slice({"name": "igpu-0", "taints": [{"key": "hot", "effect": "None"}]})]]
+    assert schedule.devices("jetson-1") == {"gpu.example.org": 1}
     server[:] = [[a_slice(TAINTED), a_slice()]]
     assert schedule.devices("jetson-1") == {}
 
