@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
 import pytest
 import yaml
 from tegra_device_plugin import cli
@@ -19,6 +18,7 @@ from tegra_device_plugin import cli
 from release import chart as packing
 from release import version
 from tests.chart.helm import CHART, Helm, Object, Values
+from tests.image.schemas import check
 from tests.lab.kubernetes import k3s_standin
 from tests.lab.paths import CHECKOUT
 from tests.lab.process import run
@@ -114,9 +114,7 @@ def key(document: Object) -> tuple[str, str]:
 def checked(helm: Helm, values: Values) -> list[Object]:
     """Return what Helm renders, after it was compared with Kubernetes' schemas."""
     found = helm.template(values)
-    for document in found:
-        for release in KUBERNETES_WITH_DRA if values.get("api") == "dra" else KUBERNETES:
-            kubernetes_validate.validate(copy.deepcopy(document), release, strict=True)
+    check(found, KUBERNETES_WITH_DRA if values.get("api") == "dra" else KUBERNETES)
     return found
 
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/elastic-gpu.md: manifests that Kubernetes takes, with the names that the driver has."""
 
-import copy
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
 import pytest
 import yaml
 from tegra_device_plugin.dra import slices
@@ -17,6 +15,7 @@ from tegra_device_plugin.sharing.dra import DRIVER, Dra
 from tegra_device_plugin.system import quantity
 
 from tests.docs import CHECKOUT, markdown
+from tests.image.schemas import check
 from tests.lab import api_server
 from tests.lab.gomodules import NoGoError
 from tests.unit.plugin.dra.objects import gpu
@@ -56,7 +55,7 @@ def ours(kind: str) -> list[Object]:
     "manifest", [one for one in MANIFESTS if not is_elastic(one)], ids=lambda one: str(one["kind"])
 )
 def test_kubernetes_takes_the_manifest(manifest: Object, release: str) -> None:
-    kubernetes_validate.validate(copy.deepcopy(manifest), release, strict=True)
+    check([manifest], [release])
 
 
 @pytest.mark.lab
