@@ -129,7 +129,7 @@ class Publisher:
 
     async def _settle(self) -> bool:
         """Do what is to be done until nothing is; tell whether that was anything. Raises OSError."""
-        wrote = written = False
+        last: Step | None = None
         for _ in range(_MAX_STEPS):
             known = list(self._known.values())
             self._generation = max((self._generation, *map(slices.generation_of, known)))
@@ -137,13 +137,13 @@ class Publisher:
             step = slices.step(known, devices, self._server.node, self._generation)
             if step is None:
                 self.published, self.why_not = devices is not None, "there is no GPU"
-                return wrote
-            if written and not isinstance(step, Delete):
+                return last is not None
+            if last is not None and not isinstance(last, Delete) and not isinstance(step, Delete):
                 # Undone already, before the answer was here: a fight, so not at once.
                 self._wake.set()
                 return True
             await self._do(step, devices or [])
-            wrote, written = True, not isinstance(step, Delete)
+            last = step
         raise NotPublishableError("the server has it otherwise each time that it is written")
 
     def _devices(self) -> list[dict[str, Any]] | None:
