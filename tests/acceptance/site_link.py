@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from images.arm64 import pack
-from tests.lab import board, bundle, debian, inventory
+from tests.lab import board, bundle, debian, inventory, workloads
 from tests.lab.engine import docker
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 
@@ -19,8 +19,8 @@ REGISTRY_PACKAGES = ("docker-registry", "lsb-base")
 
 
 @dataclass(frozen=True)
-class Plugin:
-    """A plugin's image: its name, its id, and the bytes of its archive."""
+class Brought:
+    """An image in a bundle: its name, its id, and the bytes of its archive."""
 
     name: str
     image: str
@@ -37,35 +37,47 @@ def crossed(lab: str) -> int:
     return sum(int((statistics / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
 
 
-def reindex(lab: str) -> None:
-    """Write the bundle's checksums again."""
-    directory = inventory.bundle_path(lab)
+def reindex(directory: Path) -> None:
+    """Write a bundle's checksums again."""
     (directory / bundle.CHECKSUMS).write_text(bundle.checksums(directory))
 
 
 def bring_registry(lab: str, jetpack: int) -> None:
     """Put Debian's registry into the bundle, for boards of a JetPack."""
-    with tarfile.open(inventory.bundle_path(lab) / f"debs-jetpack{jetpack}-{ARCH}.tar", "w") as tar:
+    directory = inventory.bundle_path(lab)
+    with tarfile.open(directory / f"debs-jetpack{jetpack}-{ARCH}.tar", "w") as tar:
         for deb in sorted(debian.package_files(*REGISTRY_PACKAGES).glob("*.deb")):
             tar.add(deb, deb.name)
-    reindex(lab)
+    reindex(directory)
 
 
-def bring_plugin(lab: str, tag: str) -> Plugin:
-    """Put a plugin of another version into the bundle: one file more in its layer, and another tag."""
+def bring_plugin(lab: str, tag: str) -> Brought:
+    """Put a plugin of another version into the lab's bundle."""
     directory = inventory.bundle_path(lab)
-    archive = directory / f"tegra-device-plugin-{ARCH}.tar.gz"
+    return _bring(
+        directory, "plugin_image", f"tegra-device-plugin-{ARCH}.tar.gz", f"tegra-device-plugin:{tag}"
+    )
+
+
+def bring_pause(directory: Path, tag: str) -> Brought:
+    """Put another pause image into a bundle, as the one of another K3s has it."""
+    repository = workloads.PAUSE_IMAGE.rpartition(":")[0]
+    return _bring(directory, "pause_image", f"k3s-airgap-images-{ARCH}.tar.gz", f"{repository}:{tag}")
+
+
+def _bring(directory: Path, key: str, file: str, name: str) -> Brought:
+    """Give an image of the bundle one file more in its layer, and another name."""
+    archive = directory / file
     with tempfile.TemporaryDirectory() as scratch:
         layer = Path(scratch, "layer.tar")
         before = pack.read_docker_archive(archive, layer)
         with tarfile.open(layer, "a") as tar:
-            tar.addfile(tarfile.TarInfo(f"etc/{tag}"))
+            tar.addfile(tarfile.TarInfo(f"etc/{name.rpartition(':')[2]}"))
         settings = json.loads(before.config)["config"]
-        name = f"tegra-device-plugin:{tag}"
         after = pack.image(ARCH, settings, layer, created=0, names=[name])
         pack.write_docker_archive(archive, [after])
     index = directory / "bundle.yml"
-    described = yaml.safe_load(index.read_text()) | {"plugin_image": name}
+    described = yaml.safe_load(index.read_text()) | {key: name}
     index.write_text(yaml.safe_dump(described, sort_keys=False))
-    reindex(lab)
-    return Plugin(name, after.digest, archive.stat().st_size)
+    reindex(directory)
+    return Brought(name, after.digest, archive.stat().st_size)

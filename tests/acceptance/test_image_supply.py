@@ -10,8 +10,8 @@ import pytest
 
 from tests.acceptance.cluster import PLUGIN_PODS, RESOURCE, Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.acceptance.site_link import bring_plugin, bring_registry, crossed
-from tests.lab import lab
+from tests.acceptance.site_link import bring_pause, bring_plugin, bring_registry, crossed
+from tests.lab import bundle, inventory, lab
 from tests.lab.board import Board
 from tests.lab.process import LabError
 
@@ -190,6 +190,19 @@ def test_board_goes_on_without_a_registry_that_does_not_answer(
     assert INSTEAD not in whole.output
     assert supply.exec("systemctl", "is-active", UNIT) == "active"
     assert plugins(boards) == {plugin.name}
+
+
+def test_upgrade_has_the_new_images_from_there(boards: list[Board], first: PlaybookRun) -> None:
+    newer = inventory.bundle_path(LAB).with_name("newer")
+    bundle.write(newer, version_suffix="2")
+    pause = bring_pause(newer, "upgraded")
+    upgraded = run_playbook(LAB, "upgrade.yml", SUPPLIED, f"--extra-vars=jetson_k3s_bundle={newer}")
+    assert upgraded.returncode == 0, upgraded.why
+    assert INSTEAD not in upgraded.output
+    assert pause.image.partition(":")[2] in boards[1].exec("ls", TAGS).split()
+    assert {image_id(board, pause.name) for board in boards} == {pause.image}
+    assert {board.exec("k3s", "--version").split()[2] for board in boards} == {"v1.20.2+k3s.standin2"}
+    assert Cluster(boards).allocatable(RESOURCE) == {board.name: 1 for board in boards}
 
 
 # Last, for the cluster goes with it.

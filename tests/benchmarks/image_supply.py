@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.acceptance.playbook import run_playbook
-from tests.acceptance.site_link import Plugin, bring_plugin, bring_registry, crossed
+from tests.acceptance.site_link import Brought, bring_plugin, bring_registry, crossed
 from tests.lab import lab
 from tests.lab.process import say
 
@@ -42,7 +42,7 @@ def measured(what: str, *arguments: str) -> Result:
     return Result(what, crossed(LAB) - before, time.monotonic() - start)
 
 
-def table(boards: int, plugin: Plugin, results: Sequence[Result]) -> str:
+def table(boards: int, plugin: Brought, results: Sequence[Result]) -> str:
     """Give one line per run."""
     width = max(len(one.what) for one in results)
     lines = [f"{boards} boards, the plugin's archive has {plugin.size / 1e6:.1f} MB"]
