@@ -123,6 +123,14 @@ class Cluster:
             (pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]), None
         )
 
+    def working_set(self, node: str, pod: str) -> int:
+        """Bytes that the kubelet counts for the node's pod whose name begins so."""
+        summary = json.loads(self.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/stats/summary"))
+        (containers,) = (
+            one["containers"] for one in summary["pods"] if one["podRef"]["name"].startswith(pod)
+        )
+        return sum(int(one["memory"]["workingSetBytes"]) for one in containers)
+
     def _create(self, manifest: Mapping[str, Any]) -> None:
         text = shlex.quote(json.dumps(manifest))
         self.boards[0].exec("sh", "-c", f"echo {text} | k3s kubectl create --filename=-")

@@ -33,10 +33,14 @@ BEGIN, END = "begin ", "end "
 
 @dataclass(frozen=True)
 class Process:
-    """A daemon at rest: its memory in MiB, resident and its own, and its share of a processor in percent."""
+    """A daemon at rest: its memory in MiB, and its share of a processor in percent.
 
+    The working set is what the kubelet counts and `kubectl top pod` shows. What is resident has programs and
+    libraries as well, which the kernel reads again from the disk when it has needed the room.
+    """
+
+    working_set: float
     resident: float
-    own: float
     cpu: float
 
 
@@ -87,8 +91,9 @@ def seconds_to_run(board: Board, objects: list[dict[str, Any]]) -> float:
     return float(stamps[END.strip()]) - float(stamps[BEGIN.strip()])
 
 
-def at_rest(board: Board, command: str, seconds: float) -> Process:
-    """Watch a daemon that has nothing to do."""
+def at_rest(cluster: Cluster, pod: str, command: str, seconds: float) -> Process:
+    """Watch a daemon on the first board that has nothing to do; `pod` is how its pod's name begins."""
+    board = cluster.boards[0]
     pid = board.exec("pgrep", "--oldest", "--full", f"tegra_device_plugin {command}").strip()
 
     def ticks() -> int:
@@ -97,11 +102,10 @@ def at_rest(board: Board, command: str, seconds: float) -> Process:
     before, begin = ticks(), time.monotonic()
     time.sleep(seconds)
     used = (ticks() - before) / TICKS_PER_SECOND / (time.monotonic() - begin)
-    memory = dict(
-        re.findall(r"^(\w+):\s+(\d+) kB$", board.exec("cat", f"/proc/{pid}/smaps_rollup"), re.MULTILINE)
+    (resident,) = re.findall(
+        r"^Rss:\s+(\d+) kB$", board.exec("cat", f"/proc/{pid}/smaps_rollup"), re.MULTILINE
     )
-    own = int(memory["Private_Clean"]) + int(memory["Private_Dirty"])
-    return Process(int(memory["Rss"]) / 1024, own / 1024, used * 100)
+    return Process(cluster.working_set(board.name, pod) / 2**20, int(resident) / 1024, used * 100)
 
 
 def prepared_ms(cluster: Cluster) -> float:
@@ -129,9 +133,9 @@ def table(taken: Mapping[str, list[float]], daemons: Mapping[str, Process], prep
         for name, median in medians.items()
     ]
     lines += ["", f"one call to prepare: {prepare_ms:.1f} ms", ""]
-    lines += [f"{'at rest':<34}{'resident':>12}{'its own':>12}{'processor':>12}"]
+    lines += [f"{'at rest':<34}{'working set':>15}{'resident':>12}{'processor':>12}"]
     lines += [
-        f"{name:<34}{one.resident:>8.1f} MiB{one.own:>8.1f} MiB{one.cpu:>10.2f} %"
+        f"{name:<34}{one.working_set:>11.1f} MiB{one.resident:>8.1f} MiB{one.cpu:>10.2f} %"
         for name, one in daemons.items()
     ]
     return "\n".join(lines)
@@ -149,11 +153,11 @@ def measured(pods: int, rest_seconds: float) -> str:
 
         deploy("device-plugin")
         take("limits, by the device plugin", by_limit("plugin", board.name, "nvidia"))
-        daemons["device plugin"] = at_rest(board, "run", rest_seconds)
+        daemons["device plugin"] = at_rest(cluster, "tegra-device-plugin-", "run", rest_seconds)
         deploy("dra")
         take("claim", by_claim("claim", board.name))
         take("limits, by the DRA driver", by_limit("bridge", board.name, None))
-        daemons["DRA driver"] = at_rest(board, "dra", rest_seconds)
+        daemons["DRA driver"] = at_rest(cluster, "tegra-dra-driver-", "dra", rest_seconds)
         return table(taken, daemons, prepared_ms(cluster))
 
 
