@@ -57,9 +57,7 @@ ALERTMANAGER_COMMAND = (
     "--cluster.listen-address=",
 )
 # It does not start without Debian's templates. Nothing is written by them for nobody.
-TEMPLATES = "mkdir -p {0} && touch {0}/default.tmpl {0}/email.tmpl".format(
-    "/usr/share/prometheus/alertmanager"
-)
+TEMPLATES = "/usr/share/prometheus/alertmanager"
 MEMORY_BYTES = 150 * 1024 * 1024
 # Limit, the most that was used, and how often the kernel has killed something for it; cgroup version 1 or 2.
 MEMORY = """
