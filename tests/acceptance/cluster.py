@@ -123,12 +123,10 @@ class Cluster:
             (pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]), None
         )
 
-    def working_set(self, node: str, pod: str) -> int:
-        """Bytes that the kubelet counts for the node's pod whose name begins so."""
+    def working_set(self, node: str, pod: str | None) -> int:
+        """Bytes that the kubelet counts for a pod of the node; fails for one that it does not have."""
         summary = json.loads(self.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/stats/summary"))
-        (containers,) = (
-            one["containers"] for one in summary["pods"] if one["podRef"]["name"].startswith(pod)
-        )
+        (containers,) = (one["containers"] for one in summary["pods"] if one["podRef"]["name"] == pod)
         return sum(int(one["memory"]["workingSetBytes"]) for one in containers)
 
     def _create(self, manifest: Mapping[str, Any]) -> None:

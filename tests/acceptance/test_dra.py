@@ -289,7 +289,7 @@ def test_twenty_claims_in_a_row_leave_nothing(cluster: Cluster, orin: Board) -> 
         end(cluster, f"row-{number}")
     assert left_on(orin) == []
     assert orin.exec("ls", "/var/run/cdi").split() == ["tegra-device-plugin.json"]
-    assert cluster.working_set(orin.name, "tegra-dra-driver-") <= 45_000_000
+    assert cluster.working_set(orin.name, claims.driver_pod(cluster, orin.name)) <= 45_000_000
 
 
 def health(cluster: Cluster, pod: str) -> list[str]:

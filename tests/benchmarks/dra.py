@@ -91,8 +91,8 @@ def seconds_to_run(board: Board, objects: list[dict[str, Any]]) -> float:
     return float(stamps[END.strip()]) - float(stamps[BEGIN.strip()])
 
 
-def at_rest(cluster: Cluster, pod: str, command: str, seconds: float) -> Process:
-    """Watch a daemon on the first board that has nothing to do; `pod` is how its pod's name begins."""
+def at_rest(cluster: Cluster, pod: str | None, command: str, seconds: float) -> Process:
+    """Watch a daemon on the first board that has nothing to do, the one of this pod."""
     board = cluster.boards[0]
     pid = board.exec("pgrep", "--oldest", "--full", f"tegra_device_plugin {command}").strip()
 
@@ -153,11 +153,11 @@ def measured(pods: int, rest_seconds: float) -> str:
 
         deploy("device-plugin")
         take("limits, by the device plugin", by_limit("plugin", board.name, "nvidia"))
-        daemons["device plugin"] = at_rest(cluster, "tegra-device-plugin-", "run", rest_seconds)
+        daemons["device plugin"] = at_rest(cluster, cluster.plugin_pod(board.name), "run", rest_seconds)
         deploy("dra")
         take("claim", by_claim("claim", board.name))
         take("limits, by the DRA driver", by_limit("bridge", board.name, None))
-        daemons["DRA driver"] = at_rest(cluster, "tegra-dra-driver-", "dra", rest_seconds)
+        daemons["DRA driver"] = at_rest(cluster, claims.driver_pod(cluster, board.name), "dra", rest_seconds)
         return table(taken, daemons, prepared_ms(cluster))
 
 
