@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from images.arm64 import build as plugin
+from tests.lab import k3s as real
 from tests.lab import kubernetes as standin
 from tests.lab import workloads
 from tests.lab.process import LabError, run, say, step
@@ -32,9 +33,15 @@ def write(
 ) -> None:
     """Write the bundle for boards of the given architectures, or bring the one that is there up to date.
 
-    The suffix is that of K3s' version, `minors` is added to its minor one; `kubernetes` is what is inside.
+    `kubernetes` is what is inside the stand-in, or the version of a real K3s. Of a stand-in, the suffix is
+    that of its version, and `minors` is added to its minor one.
     """
-    k3s = {arch: standin.k3s_standin(version_suffix, arch, kubernetes, minors) for arch in archs}
+    k3s = {
+        arch: real.k3s(kubernetes, arch)
+        if kubernetes in real.RELEASES
+        else standin.k3s_standin(version_suffix, arch, kubernetes, minors)
+        for arch in archs
+    }
     directory.mkdir(parents=True, exist_ok=True)
     with step("writing the bundle"):
         for arch, executable in k3s.items():
@@ -86,7 +93,10 @@ def main() -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--version-suffix", default="", help="appended to the version of the K3s stand-in")
     parser.add_argument(
-        "--kubernetes", choices=standin.RUNTIMES, default=standin.DOCKER, help="version inside the stand-in"
+        "--kubernetes",
+        choices=(*standin.RUNTIMES, *real.RELEASES),
+        default=standin.DOCKER,
+        help="version inside the stand-in, or a version of K3s itself",
     )
     arguments = parser.parse_args()
     try:

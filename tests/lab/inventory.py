@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tests.lab import ssh
+from tests.lab import k3s, ssh
 from tests.lab.images import USER
 from tests.lab.paths import lab_dir
 
@@ -71,6 +71,8 @@ def render(lab: str, boards: Sequence[Host], servers: int = 1) -> str:
         "[k3s_cluster:vars]",
         *_assignments(variables),
     ]
+    if k3s.is_chosen():
+        lines += ["", "[server:vars]", *_assignments({"k3s_server_config": k3s.SERVER_SETTINGS})]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -4,14 +4,13 @@
 There are two. 1.20 drives Docker by itself; a newer one needs cri-dockerd for that. 1.36 drives containerd,
 as K3s does without `--docker`. `python -m tests.lab.kubernetes` builds the first and prints where it is, with
 `--kubernetes` another one, with `--version-suffix` the same under another version, with `--arch` for another
-architecture (compiled here, not emulated). `LAB_K3S=/path/to/k3s` uses that file instead.
+architecture (compiled here, not emulated). `LAB_K3S` uses a real K3s instead (tests/lab/k3s.py).
 """
 
 import argparse
 import hashlib
 import io
 import json
-import os
 import shutil
 import signal
 import sys
@@ -20,7 +19,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.lab import debian, debian_kubernetes, gomodules
+from tests.lab import debian, debian_kubernetes, gomodules, k3s
 from tests.lab.paths import cached
 from tests.lab.process import LabError, say, step
 
@@ -43,15 +42,12 @@ def k3s_standin(
     version, for tests of upgrades; `arch` is Debian's name of the boards' architecture, this machine's unless
     given; `kubernetes` is a key of RUNTIMES.
     `LAB_K3S` is for this machine's architecture and the first of them. Raises LabError when it cannot be
-    built, or `LAB_K3S` is not an executable file.
+    built, or `LAB_K3S` names nothing.
     """
     arch = arch or debian.architecture()
-    own = os.environ.get("LAB_K3S") if (arch, kubernetes) == (debian.architecture(), DOCKER) else None
+    own = k3s.chosen() if (arch, kubernetes) == (debian.architecture(), DOCKER) else None
     if own:
-        path = Path(own).expanduser()
-        if not (path.is_file() and os.access(path, os.X_OK)):
-            raise LabError(f"LAB_K3S={own} is not an executable file; unset it to use the stand-in")
-        return path.resolve()
+        return own
     payload = debian_kubernetes.binaries(arch) if kubernetes == DOCKER else from_modules(kubernetes, arch)
     debian_version = json.loads((payload / "build.json").read_text()).get("debian")
     origin = f"Debian's kubernetes {debian_version}" if debian_version else "Go modules"

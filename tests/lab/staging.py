@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests import boards
-from tests.lab import ssh, workloads
+from tests.lab import k3s, ssh, workloads
 from tests.lab.images import USER
 
 HERE = Path(__file__).parent
@@ -56,6 +56,10 @@ def own_files(stage: Path, lab: str, name: str) -> str:
     wanted = stage / "etc/systemd/system/sysinit.target.wants/virtual-board.service"
     wanted.parent.mkdir()
     wanted.symlink_to("../virtual-board.service")
+    if k3s.is_chosen():
+        settings = stage / "etc/rancher/k3s/config.yaml.d/60-virtual-board.yaml"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(k3s.BOARD_SETTINGS)
     authorized = stage / "etc/ssh/authorized_keys" / USER
     authorized.parent.mkdir(parents=True)
     authorized.write_text(ssh.make_key(ssh.key_path(lab), f"jetson-k3s lab {lab}"))
