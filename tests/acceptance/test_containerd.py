@@ -6,12 +6,11 @@ The tests are one story, in the order of the file, on a server and an agent.
 
 import json
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 import yaml
 
-from tests.acceptance import containerd
+from tests.acceptance import containerd, network
 from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.containerd import CONTAINERD
 from tests.acceptance.openpgp import keyring
@@ -65,32 +64,8 @@ def test_the_pods_are_containerds_and_the_gpu_is_by_the_runtime_class(one: Board
     assert "nvidia" in cluster.kubectl("get", "runtimeclass", "--output=name")
 
 
-def answers(cluster: Cluster, address: str, port: int) -> bool:
-    """Say whether the pod `asker` gets what the pod `server` gives to those who connect."""
-    ask = f"import socket; print(socket.create_connection(('{address}', {port}), 5).recv(9).decode())"
-    return cluster.kubectl("exec", "asker", "--", "python3.11", "-c", ask).strip() == "hello"
-
-
 def test_pods_of_two_boards_talk_to_each_other_and_by_a_service(boards: list[Board]) -> None:
-    cluster = Cluster(boards)
-    image = bundled("plugin_image")  # it has a Python
-    serve = "import socket\ns = socket.create_server(('', 8080))\nwhile True: s.accept()[0].sendall(b'hello')"
-    wait = "import signal; signal.pause()"
-    for (pod, program), each in zip((("asker", wait), ("server", serve)), boards, strict=True):
-        spec = {"nodeName": each.name, "terminationGracePeriodSeconds": 0}
-        run = ("run", pod, f"--image={image}", "--image-pull-policy=Never", "--restart=Never", "--command")
-        cluster.kubectl(*run, f"--overrides={json.dumps({'spec': spec})}", "--", "python3.11", "-c", program)
-    cluster.kubectl("expose", "pod", "server", "--port=80", "--target-port=8080")
-    try:
-        wait_until(
-            lambda: all(cluster.phase(pod) == "Running" for pod in ("server", "asker")), "both run", 60
-        )
-        pod_ip = cluster.kubectl("get", "pod", "server", "--output=jsonpath={.status.podIP}")
-        service = cluster.kubectl("get", "service", "server", "--output=jsonpath={.spec.clusterIP}")
-        for address, port in ((pod_ip, 8080), (service, 80)):
-            wait_until(partial(answers, cluster, address, port), f"an answer of {address}", 30)
-    finally:
-        cluster.kubectl("delete", "pod/server", "pod/asker", "service/server")
+    network.check(Cluster(boards), bundled("plugin_image"))
 
 
 def test_a_pods_status_says_that_its_gpu_has_died(one: Board) -> None:
