@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster loses the disk of its only server and comes back, while a job goes on on another board.
 
-The tests are one story, in the order of the file, on a server and two agents. The data are etcd's.
+The tests are one story, in the order of the file, on a server and two agents. The data are etcd's, or SQLite's
+with K3s itself.
 """
 
 import io
@@ -15,7 +16,7 @@ import pytest
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, inventory, lab, ssh, workloads
+from tests.lab import board, inventory, k3s, lab, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 
@@ -93,7 +94,8 @@ def test_server_writes_a_backup_that_only_the_owner_can_read(boards: list[Board]
         found = archive.extractfile("server/token")
         assert found is not None
         assert found.read().decode().strip() == token
-    assert {"manifest.json", "server/db/snapshot", "server/tls/server-ca.key", "node/password"} <= set(names)
+    data = "server/db/state.db" if k3s.is_chosen() else "server/db/snapshot"
+    assert {"manifest.json", data, "server/tls/server-ca.key", "node/password"} <= set(names)
     left = server.exec("sh", "-c", "ls -A /var/backups/jetson-k3s; ls -d /var/tmp/jetson-k3s-*", check=False)
     assert left == ""
 

@@ -12,21 +12,22 @@ import pytest
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, inventory, lab, ssh
+from tests.lab import board, debian, inventory, lab, ssh
 from tests.lab.board import Board
 from tests.lab.engine import docker
 from tests.lab.paths import lab_dir
+from tests.lab.workloads import DEFAULT_ARCH as ARCH
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "servers"
 TYPES = ("agxorin-jp6", "orinnano-jp6", "orinnano-jp6", "orinnano-jp6")
 SERVERS = 3
-# `etcdctl member list`, with the programs that the K3s stand-in has unpacked.
-MEMBERS = """
+ETCDCTL = "/usr/local/bin/etcdctl"
+MEMBERS = f"""
 cd /var/lib/rancher/k3s/server/tls/etcd
 export ETCDCTL_API=3
-/var/lib/rancher/k3s/data/*/bin/etcdctl --endpoints=https://127.0.0.1:2379 \
+{ETCDCTL} --endpoints=https://127.0.0.1:2379 \
     --cacert=server-ca.crt --cert=client.crt --key=client.key member list
 """
 
@@ -56,6 +57,7 @@ def changed(run: PlaybookRun) -> dict[str, int]:
 
 def members(one: Board) -> set[str]:
     """Nodes whose servers are voting members of etcd, by one of them."""
+    docker("cp", str(debian.program("etcd-client", "/usr/bin/etcdctl", ARCH)), f"{one.container}:{ETCDCTL}")
     found = [line.split(", ") for line in one.exec("sh", "-c", MEMBERS).splitlines()]
     assert {(status, learner) for _, status, *_, learner in found} == {("started", "false")}
     return {name.rpartition("-")[0] for _, _, name, *_ in found}
