@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster loses the disk of its only server and comes back, while a job goes on on another board.
 
-The tests are one story, in the order of the file, on a server and two agents. The data are etcd's, or SQLite's
-with K3s itself.
+The tests are one story, in the order of the file, on a server and two agents. The data are etcd's, with K3s
+itself SQLite's.
 """
 
 import io
