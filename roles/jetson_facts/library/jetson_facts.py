@@ -124,7 +124,6 @@ def docker_facts(commands, root, unit):
             # Of the program: what runs now may be older, and starts no more.
             "version": program or info.get("ServerVersion") or None,
             "containers": info.get("Containers"),
-            "api_version": server.get("ApiVersion"),
             "min_api_version": server.get("MinAPIVersion"),
             "default_runtime": info.get("DefaultRuntime"),
             "runtimes": sorted(info.get("Runtimes") or {}),

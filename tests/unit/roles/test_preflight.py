@@ -49,7 +49,6 @@ GOOD: dict[str, Any] = {
         "installed": True,
         "running": True,
         "version": "27.5.1",
-        "api_version": "1.47",
         "min_api_version": "1.24",
         "containerd_store": False,
         "cgroup_driver": "systemd",
@@ -222,10 +221,8 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
         ({"docker__daemon_json__error": "line 3"}, "docker-daemon-json", "error"),
         ({"docker__conflicting_flags": ["--add-runtime"]}, "docker-flags", "error"),
         ({"docker__version": "18.06.3-ce"}, "docker-too-old", "error"),
-        ({"docker__version": "20.10.24", "docker__api_version": "1.41"}, "k3s-docker-api", "error"),
-        ({"docker__api_version": "1.43", "bundle__k3s_version": "v1.30.0+k3s1"}, "k3s-docker-api", "error"),
         (
-            {"docker__min_api_version": "1.44", "bundle__k3s_version": "v1.29.15+k3s1"},
+            {"docker__min_api_version": "1.44", "bundle__k3s_version": "v1.27.16+k3s1"},
             "k3s-docker-api-dropped",
             "error",
         ),
@@ -333,11 +330,10 @@ def test_each_incompatibility_is_found_alone(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"docker__version": "20.10.24+dfsg1", "docker__api_version": None, "docker__min_api_version": None},
-        {"docker__version": "29.1.0", "docker__api_version": "1.52", "docker__min_api_version": "1.44"},
-        {"docker__api_version": "1.41", "bundle__k3s_version": "v1.27.16+k3s1"},
-        {"docker__api_version": "1.44"},
-        {"docker__api_version": "1.41", "container_runtime": "containerd"},
+        # K3s goes down to the API of an engine as flashed.
+        {"docker__version": "20.10.24+dfsg1", "docker__min_api_version": "1.12"},
+        {"docker__version": "20.10.24+dfsg1", "docker__min_api_version": None},
+        {"docker__version": "29.1.0", "docker__min_api_version": "1.44"},
         {"docker__version": "24.0.7", "bundle__k3s_version": "v1.28.6+k3s1"},
         {"bundle__k3s_version": "v1.28.7+k3s1"},
         {"cgroup_version": 1},

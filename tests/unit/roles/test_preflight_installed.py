@@ -25,10 +25,10 @@ PLAYBOOK = """\
 @pytest.mark.parametrize(
     ("version", "told"),
     [
-        ("1.47", []),
+        ("1.24", []),
         (
-            "1.41",
-            ["it was just installed, and nothing else was changed", "k3s-docker-api", "Docker 25 or newer"],
+            "1.44",
+            ["it was just installed, and nothing else was changed", "k3s-docker-api-dropped", "below 29"],
         ),
     ],
 )
@@ -39,7 +39,7 @@ def test_engine_that_does_not_fit_is_refused_once_it_is_there(
     (tmp_path / "inventory").write_text(
         f"[server]\nlocalhost ansible_connection=local ansible_python_interpreter={sys.executable}\n"
     )
-    given = with_facts(docker__api_version=version)
+    given = with_facts(docker__min_api_version=version, bundle__k3s_version="v1.27.16+k3s1")
     variables = json.dumps({"given": given, "bundled": given["bundle"]})
     run = play(tmp_path / "inventory", tmp_path / "play.yml", f"--extra-vars={variables}")
     assert (run.returncode == 0) is not bool(told), run.stdout
