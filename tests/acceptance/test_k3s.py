@@ -11,16 +11,15 @@ import pytest
 
 from images.arm64 import build as plugin
 from tests.acceptance import network
-from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import reports_dir, run_playbook
-from tests.lab import bundle, inventory, lab, workloads
+from tests.lab import bundle, inventory, lab
 from tests.lab.board import Board
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "k3s"
 OLDER, NEWER = "v1.25.2+k3s-934d0136", "v1.25.4+k3s1"
-JOB = "train"
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +67,13 @@ def test_a_second_run_changes_nothing(boards: list[Board]) -> None:
     assert {name: recap.changed for name, recap in again.recap.items()} == {each.name: 0 for each in boards}
 
 
-def test_an_upgrade_leaves_a_pod_its_gpu(boards: list[Board]) -> None:
+def test_an_upgrade_brings_the_newer_one_and_the_jobs_go_on(boards: list[Board]) -> None:
     cluster = Cluster(boards)
-    cluster.hold_gpu(JOB, boards[1].name, workloads.device_query_image())
-    wait_until(lambda: cluster.phase(JOB) == "Running", "the job", 60)
-    job = cluster.started(JOB)
+    cluster.create_jobs()
     newer = inventory.bundle_path(LAB).with_name("newer")
     bundle.write(newer, kubernetes=NEWER)
     run = run_playbook(LAB, "upgrade.yml", f"--extra-vars=jetson_k3s_bundle={newer}")
     assert run.returncode == 0, run.why
     assert {version for version, _ in nodes(cluster).values()} == {NEWER}
     assert cluster.allocatable() == {each.name: 1 for each in boards}
-    assert cluster.started(JOB) == job
+    cluster.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
