@@ -97,6 +97,8 @@ CNI = ("cni", "cni-flannel")
 # Where a virtual board differs from a real one: with cgroup v1 all of them share a tree, where each kubelet
 # would remove the others' pods.
 BOARD_SETTINGS = "kubelet-arg+: [cgroups-per-qos=false, enforce-node-allocatable=]\n"
+# By this variable K3s has its containerd ask systemd for cgroups, which needs those of QoS classes.
+UNIT_SETTINGS = "[Service]\nUnsetEnvironment=INVOCATION_ID\n"
 # What K3s runs from images that the lab does not have; network policies need ipset.
 SERVER_SETTINGS = {
     "disable": ["coredns", "local-storage", "metrics-server", "servicelb", "traefik"],

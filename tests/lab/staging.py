@@ -57,13 +57,27 @@ def own_files(stage: Path, lab: str, name: str) -> str:
     wanted.parent.mkdir()
     wanted.symlink_to("../virtual-board.service")
     if k3s.is_chosen():
-        settings = stage / "etc/rancher/k3s/config.yaml.d/60-virtual-board.yaml"
-        settings.parent.mkdir(parents=True)
-        settings.write_text(k3s.BOARD_SETTINGS)
+        for_k3s(stage)
     authorized = stage / "etc/ssh/authorized_keys" / USER
     authorized.parent.mkdir(parents=True)
     authorized.write_text(ssh.make_key(ssh.key_path(lab), f"jetson-k3s lab {lab}"))
     return ssh.make_key(stage / "etc/ssh/ssh_host_ed25519_key", name)
+
+
+def for_k3s(stage: Path) -> None:
+    """Stage what a virtual board needs for K3s itself."""
+    files = {
+        "etc/rancher/k3s/config.yaml.d/60-virtual-board.yaml": k3s.BOARD_SETTINGS,
+        "etc/systemd/system/k3s.service.d/virtual-board.conf": k3s.UNIT_SETTINGS,
+        "etc/systemd/system/k3s-agent.service.d/virtual-board.conf": k3s.UNIT_SETTINGS,
+    }
+    for name, text in files.items():
+        path = stage / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    before_runc = stage / "usr/local/sbin/runc"
+    before_runc.parent.mkdir(parents=True)
+    before_runc.symlink_to("/usr/bin/nvidia-container-runtime")
 
 
 def tegra(

@@ -9,7 +9,8 @@ Differences: libraries and links are bind mounted (the real one makes links and 
 CDI names are not known.
 
 What is the lab's own doing: on a machine that lacks the right to it (CAP_SYS_RESOURCE above all), it clamps
-what runc would fail on, such as the kubelet's negative OOM score, and says so in its log.
+what runc would fail on, such as the kubelet's negative OOM score, and says so in its log. With CLAMP_ONLY it
+does that alone: then it stands before runc itself.
 """
 
 import json
@@ -271,7 +272,7 @@ def edit_container(bundle: Path) -> str:
     release = toolkit(VERSION.read_text())
     request = requested(spec, Settings.read(CONFIG) if release.honours_keys else Settings())
     said = [f"name={environment(spec).get('HOSTNAME') or spec.get('hostname', '')}", f"request={request}"]
-    if wants_gpu(request, release):
+    if wants_gpu(request, release) and "CLAMP_ONLY" not in os.environ:
         what = injection()
         said.append(f"injected={','.join(inject(spec, what)) or 'nothing new'}")
         if what.absent:
