@@ -83,13 +83,11 @@ def serve(board: Board) -> None:
     for deb in sorted(debian.package_files(*REGISTRY_PACKAGES).glob("*.deb")):
         docker("cp", str(deb), f"{board.container}:/var/tmp/")
     board.exec("sh", "-c", "dpkg --install /var/tmp/*.deb; systemctl stop docker-registry")
-    board.exec("sh", "-c", f"printf %s {SETTINGS!r} > /etc/docker/registry/config.yml")
-    board.exec(
-        "sh",
-        "-c",
-        "chown docker-registry /var/lib/site -R 2> /dev/null; install -d -o docker-registry /var/lib/site",
-    )
+    board.exec("install", "--directory", "--owner=docker-registry", "/var/lib/site")
+    board.exec("sh", "-c", f"printf %b {SETTINGS!r} > /etc/docker/registry/config.yml")
     board.exec("systemctl", "start", "docker-registry")
+    listening = ("curl", "--silent", "--fail", "http://localhost:5000/v2/")
+    wait_until(lambda: board.exec(*listening, check=False) != "", "the registry", 30)
     docker("cp", str(workloads.device_query_archive()), f"{board.container}:/var/tmp/tools.tar.gz")
     there = "localhost:5000/tools:1"
     board.exec("docker", "load", "--quiet", "--input=/var/tmp/tools.tar.gz")
