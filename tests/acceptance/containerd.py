@@ -2,8 +2,9 @@
 """Labs whose K3s has containerd and the Kubernetes of this year."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ CONTAINERD = "--extra-vars=k3s_container_runtime=containerd"
 _OWNERS = (
     "mkdir -p /etc/rancher/k3s; echo 'kubelet-arg: [fail-cgroupv1=false]' > /etc/rancher/k3s/config.yaml"
 )
+_BUILD = partial(kubernetes.k3s_standin, kubernetes=kubernetes.CONTAINERD)
 
 
-def skip_without_go() -> None:
-    """Skip the test where no Go builds this Kubernetes: Debian 12 has none that is new enough. CI has."""
+def skip_without_go(build: Callable[[], object] = _BUILD) -> None:
+    """Skip the test where no Go builds this Kubernetes, or another one: Debian 12 has none that is new enough. CI has."""
     try:
-        kubernetes.k3s_standin(kubernetes=kubernetes.CONTAINERD)
+        build()
     except gomodules.NoGoError as error:
         if "CI" in os.environ:
             raise
