@@ -21,7 +21,7 @@ _BUILD = partial(kubernetes.k3s_standin, kubernetes=kubernetes.CONTAINERD)
 
 
 def skip_without_go(build: Callable[[], object] = _BUILD) -> None:
-    """Skip the test where no Go builds this Kubernetes, or another one: Debian 12 has none that is new enough. CI has."""
+    """Skip the test where no Go builds this Kubernetes, or another: Debian 12 has none so new. CI has."""
     try:
         build()
     except gomodules.NoGoError as error:
