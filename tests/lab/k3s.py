@@ -162,7 +162,6 @@ def build(release: Release, arch: str, out: Path) -> None:
     work = out.parent
     gomodules.check_go(gomodules.MODULES / release.source)
     gomodules.check_room(work)
-    debian.ensure_packages("zstd")
     plugins = [path for name in CNI for path in sorted(gomodules.programs(name, arch).iterdir())]
     tree = work / "source"
     environment = {
@@ -264,6 +263,7 @@ def embed(root: Path, package: Path) -> None:
     links = [f"{path.name} {path.readlink()}\n" for path in entries if path.is_symlink()]
     (bin_directory / ".sha256sums").write_text("".join(sums))
     (bin_directory / ".links").write_text("".join(links))
+    debian.ensure_packages("zstd")
     packed = root.with_name("data.tar")
     with tarfile.open(packed, "w") as archive:
         for name in ("bin", "etc"):
