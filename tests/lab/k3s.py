@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import sys
 import tarfile
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from pathlib import Path
 from images.arm64 import compiler
 from tests.lab import debian, gomodules
 from tests.lab.paths import cached
-from tests.lab.process import LabError, compile_packages, run, say, step
+from tests.lab.process import LabError, compile_packages, print_path, run, say, step
 
 
 @dataclass(frozen=True)
@@ -295,17 +294,7 @@ def main() -> int:
         "--arch", choices=("amd64", "arm64"), help="architecture of the boards (default: this machine's)"
     )
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        path = k3s(arguments.version, arguments.arch)
-    except LabError as error:
-        say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted")
-        return 130
-    sys.stdout.write(f"{path}\n")
-    return 0
+    return print_path(lambda: k3s(arguments.version, arguments.arch))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import shutil
-import signal
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from tests.lab import debian, debian_kubernetes, gomodules, k3s
 from tests.lab.paths import cached
-from tests.lab.process import LabError, say, step
+from tests.lab.process import LabError, print_path, say, step
 
 DOCKER, CONTAINERD = "1.20", "1.36"
 RUNTIMES = {DOCKER: "docker", CONTAINERD: "containerd"}
@@ -147,17 +146,7 @@ def main() -> int:
         "--kubernetes", choices=RUNTIMES, default=DOCKER, help=f"version inside (default: {DOCKER})"
     )
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        path = k3s_standin(arguments.version_suffix, arguments.arch, arguments.kubernetes)
-    except LabError as error:
-        say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted")
-        return 130
-    sys.stdout.write(f"{path}\n")
-    return 0
+    return print_path(lambda: k3s_standin(arguments.version_suffix, arguments.arch, arguments.kubernetes))
 
 
 if __name__ == "__main__":

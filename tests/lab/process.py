@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -153,6 +153,21 @@ def compile_packages(
         said = "".join(line for line in lines if " " in line)
         raise LabError(f"{title} failed with status {build.returncode}\n{tail(said, lines=40)}")
     say(f"{title}: done in {time.monotonic() - start:.0f} s")
+
+
+def print_path(make: Callable[[], Path]) -> int:
+    """Print the path that a command was asked to make; return its exit status, as that of tests.lab."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        path = make()
+    except LabError as error:
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    sys.stdout.write(f"{path}\n")
+    return 0
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
