@@ -6,15 +6,14 @@ The tests are one story, in the order of the file, on a server and an agent.
 
 import json
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
 from images.arm64 import build as plugin
-from tests.acceptance import containerd, network
+from tests.acceptance import network, real_k3s
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import reports_dir, run_playbook
-from tests.lab import bundle, inventory, k3s, lab
+from tests.lab import bundle, inventory
 from tests.lab.board import Board
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
@@ -26,11 +25,8 @@ OLDER, NEWER = "v1.25.2+k3s-934d0136", "v1.25.4+k3s1"
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Bare boards, and a bundle with the older K3s."""
-    containerd.skip_without_go(partial(k3s.k3s, OLDER))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAB_K3S", OLDER)
-        with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
-            yield up
+    with real_k3s.fresh(LAB, OLDER) as up:
+        yield up
 
 
 def nodes(cluster: Cluster) -> dict[str, tuple[str, str]]:

@@ -6,17 +6,16 @@ The tests are one story, in the order of the file, on a server and an agent.
 
 import json
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
 from images.arm64 import build as plugin
-from tests.acceptance import containerd, network
+from tests.acceptance import network, real_k3s
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.containerd import CONTAINERD
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.acceptance.site_link import REGISTRY_PACKAGES
-from tests.lab import debian, k3s, lab, workloads
+from tests.lab import debian, workloads
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
@@ -34,11 +33,8 @@ MIRROR = {"mirrors": {SITE: {"endpoint": ["http://jetson-2:5000"]}}}
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Bare boards, and a bundle with that K3s."""
-    containerd.skip_without_go(partial(k3s.k3s, VERSION))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAB_K3S", VERSION)
-        with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
-            yield up
+    with real_k3s.fresh(LAB, VERSION) as up:
+        yield up
 
 
 def site(*arguments: str) -> PlaybookRun:
