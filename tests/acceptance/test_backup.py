@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster loses the disk of its only server and comes back, while a job goes on on another board.
 
-The tests are one story, in the order of the file, on a server and two agents. The data are etcd's, with K3s
-itself SQLite's.
+The tests are one story, in the order of the file, on a server and two agents. The data are SQLite's;
+test_several_servers.py has etcd's.
 """
 
 import io
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, inventory, k3s, lab, ssh, workloads
+from tests.lab import board, inventory, lab, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 
@@ -38,7 +39,7 @@ def key() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def boards(key: Path) -> Iterator[list[Board]]:
     """A cluster of three boards, and a job that holds the GPU of the last one."""
-    with lab.fresh(LAB, TYPES) as up:
+    with real_k3s.fresh(LAB, TYPES) as up:
         first = run_playbook(LAB, "site.yml")
         assert first.returncode == 0, first.why
         cluster = Cluster(up)
@@ -94,8 +95,7 @@ def test_server_writes_a_backup_that_only_the_owner_can_read(boards: list[Board]
         found = archive.extractfile("server/token")
         assert found is not None
         assert found.read().decode().strip() == token
-    data = "server/db/state.db" if k3s.is_chosen() else "server/db/snapshot"
-    assert {"manifest.json", data, "server/tls/server-ca.key", "node/password"} <= set(names)
+    assert {"manifest.json", "server/db/state.db", "server/tls/server-ca.key", "node/password"} <= set(names)
     left = server.exec("sh", "-c", "ls -A /var/backups/jetson-k3s; ls -d /var/tmp/jetson-k3s-*", check=False)
     assert left == ""
 

@@ -2,7 +2,7 @@
 """A board was off while its cluster had two upgrades, another token and settings: one run brings it along.
 
 The tests are one story, in the order of the file, on a server and two agents. The last agent is off.
-The upgrades are to SIMULATED minor versions: the same Kubernetes under later names.
+The upgrades are to SIMULATED minor versions: the same K3s under later names.
 """
 
 import json
@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, bundle, inventory, lab
+from tests.lab import board, bundle, inventory
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "were-off"
 TYPES = ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")
-MISSED = ("v1.21.2+k3s.standin", "v1.22.2+k3s.standin")
+MISSED = tuple(real_k3s.named(minors=minors) for minors in (1, 2))
 QUICK = {"gpu_verify_mode": "undisturbed"}
 SUMMER = QUICK | {
     "k3s_agent_config": {"kubelet-arg": ["max-pods=40"]},
@@ -35,7 +36,7 @@ TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """A cluster whose last board then loses its power, and a bundle for each upgrade."""
-    with lab.fresh(LAB, TYPES) as up:
+    with real_k3s.fresh(LAB, TYPES) as up:
         for minors in (1, 2):
             bundle.write(newer(minors), minors=minors)
         first = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(SUMMER)}")

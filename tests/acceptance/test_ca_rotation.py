@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import lab, workloads
+from tests.lab import workloads
 from tests.lab.board import Board
 from tests.lab.k3s_standin import certs, tokens
 from tests.lab.paths import lab_dir
@@ -64,7 +65,7 @@ class Before:
 def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Before]:
     """A cluster whose agent runs a pod with a GPU, and a kubeconfig of its operator."""
     kubeconfig = tmp_path_factory.mktemp("operator") / "kubeconfig.yaml"
-    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
+    with real_k3s.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
         # Its tests with pods bring the image of the pods below.
         for run in (run_playbook(LAB, "site.yml"), play("kubeconfig.yml", **operator(kubeconfig))):
             assert run.returncode == 0, run.why

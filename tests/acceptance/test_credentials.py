@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
-from tests.lab import lab
 from tests.lab.board import Board
 from tests.lab.k3s_standin import membership, tokens
 from tests.lab.k3s_standin.certs import DAYS_VARIABLE
@@ -38,7 +38,7 @@ BOOTSTRAP = {"token-id": "q4bjus", "token-secret": "7k1x6b1fz0d72prp", "expirati
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A cluster whose certificates are valid for 30 days."""
-    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
+    with real_k3s.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
         boards[0].exec("sh", "-c", f"echo {DAYS_VARIABLE}=30 > {ENVIRONMENT}")
         run = play("site.yml")
         assert run.returncode == 0, run.why

@@ -25,7 +25,7 @@ OLDER, NEWER = "v1.25.2+k3s-934d0136", "v1.25.4+k3s1"
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Bare boards, and a bundle with the older K3s."""
-    with real_k3s.fresh(LAB, OLDER) as up:
+    with real_k3s.fresh(LAB, ("agxorin-jp6", "orinnano-jp6"), OLDER) as up:
         yield up
 
 

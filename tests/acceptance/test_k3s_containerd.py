@@ -22,7 +22,6 @@ from tests.lab.engine import docker
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "k3s-containerd"
-VERSION = "v1.28.2+k3s1"
 # A name that nothing resolves: only K3s' registries.yaml says where its images are.
 SITE = "registry.site.example"
 IMAGE = f"{SITE}/tools:1"
@@ -33,7 +32,7 @@ MIRROR = {"mirrors": {SITE: {"endpoint": ["http://jetson-2:5000"]}}}
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Bare boards, and a bundle with that K3s."""
-    with real_k3s.fresh(LAB, VERSION) as up:
+    with real_k3s.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
         yield up
 
 
@@ -49,7 +48,7 @@ def test_one_run_serves_and_proves_the_gpus(boards: list[Board]) -> None:
     assert cluster.allocatable() == {each.name: 1 for each in boards}
     for node in json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]:
         info = node["status"]["nodeInfo"]
-        assert info["kubeletVersion"] == VERSION
+        assert info["kubeletVersion"] == real_k3s.VERSION
         assert info["containerRuntimeVersion"].startswith("containerd://1.7.")
     assert "nvidia" in boards[0].exec("cat", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml")
 

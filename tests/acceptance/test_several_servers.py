@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
@@ -35,7 +36,7 @@ export ETCDCTL_API=3
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Bare boards."""
-    with lab.fresh(LAB, TYPES) as up:
+    with real_k3s.fresh(LAB, TYPES) as up:
         yield up
 
 

@@ -33,11 +33,11 @@ def write(
 ) -> None:
     """Write the bundle for boards of the given architectures, or bring the one that is there up to date.
 
-    `kubernetes` is what is inside the stand-in, or the version of a real K3s. Of a stand-in, the suffix is
-    that of its version, and `minors` is added to its minor one.
+    `kubernetes` is what is inside the stand-in, or the version of a real K3s. The suffix is that of the
+    version that it names, and `minors` is added to its minor one.
     """
     k3s = {
-        arch: real.k3s(kubernetes, arch)
+        arch: real.k3s(kubernetes, arch, version_suffix, minors)
         if kubernetes in real.RELEASES
         else standin.k3s_standin(version_suffix, arch, kubernetes, minors)
         for arch in archs
@@ -91,7 +91,7 @@ def main() -> int:
         prog="python -m tests.lab.bundle", description="Write a bundle of the lab."
     )
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--version-suffix", default="", help="appended to the version of the K3s stand-in")
+    parser.add_argument("--version-suffix", default="", help="appended to the version that K3s names")
     parser.add_argument(
         "--kubernetes",
         choices=(*standin.RUNTIMES, *real.RELEASES),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from images.arm64 import compiler
 from tests.lab import debian, gomodules
-from tests.lab.paths import cached
+from tests.lab.paths import cache, cached
 from tests.lab.process import LabError, compile_packages, print_path, run, say, step
 
 
@@ -118,21 +118,27 @@ func AssetNames() []string {{ return []string{{"{name}"}} }}
 """
 
 
-def chosen() -> Path | None:
+def chosen(suffix: str = "", minors: int = 0) -> Path | None:
     """Return the real K3s that `LAB_K3S` names, by a version of RELEASES or by a file; None without one.
 
-    Raises LabError when it is neither, or cannot be built.
+    The suffix and `minors` are those of k3s(). Raises LabError when it is neither, cannot be built, or is a
+    file and another version is wanted.
     """
     given = os.environ.get("LAB_K3S", "")
     if not given:
         return None
     if given in RELEASES:
-        return k3s(given)
+        return k3s(given, suffix=suffix, minors=minors)
     path = Path(given).expanduser()
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise LabError(
             f"LAB_K3S={given} is neither an executable file nor one of {', '.join(RELEASES)}; "
             "unset it to use the stand-in"
+        )
+    if suffix or minors:
+        raise LabError(
+            f"LAB_K3S={given} is one file, and a second version is wanted here; "
+            f"name one of {', '.join(RELEASES)}"
         )
     return path.resolve()
 
@@ -142,18 +148,27 @@ def is_chosen() -> bool:
     return bool(os.environ.get("LAB_K3S"))
 
 
-def k3s(version: str = NEWEST, arch: str | None = None) -> Path:
+def k3s(version: str = NEWEST, arch: str | None = None, suffix: str = "", minors: int = 0) -> Path:
     """Return the executable from the cache, built when it is absent; `arch` is as Debian names it.
 
+    For tests of upgrades the same program calls itself by a SIMULATED version: `suffix` is appended to its
+    own, and `minors` added to the minor one.
     Raises LabError when it cannot be built, NoGoError without Go.
     """
     release = RELEASES[version]
+    release = replace(release, version=named_version(release, suffix, minors))
     arch = arch or debian.architecture()
     parts = (release, INSIDE, SHIM, OUTSIDE, COMMANDS, EMBED, version_flags(release))
     modules = [gomodules.recipe(name) for name in (release.source, *CNI)]
     recipe = hashlib.sha256(repr((parts, modules)).encode()).hexdigest()[:12]
-    name = f"k3s/{version.replace('+', '-')}-{arch}-{recipe}"
+    name = f"k3s/{release.version.replace('+', '-')}-{arch}-{recipe}"
     return cached(name, lambda out: build(release, arch, out)) / "k3s"
+
+
+def named_version(release: Release, suffix: str = "", minors: int = 0) -> str:
+    """Return the version that the program names: SIMULATED as far as `suffix` and `minors` go."""
+    major, minor, patch = release.version.split(".", 2)
+    return f"{major}.{int(minor) + minors}.{patch}{suffix}"
 
 
 def build(release: Release, arch: str, out: Path) -> None:
@@ -166,7 +181,8 @@ def build(release: Release, arch: str, out: Path) -> None:
     environment = {
         **{key: value for key, value in os.environ.items() if key not in ("GOFLAGS", "GOOS")},
         "GOARCH": arch,
-        "GOCACHE": str(work / "objects"),
+        # Kept: another version, or the same under another name, compiles only what differs.
+        "GOCACHE": str(cache() / "go-build"),
         "GOTMPDIR": str(work),
         "CC": compiler.tool("gcc", arch),
     }

@@ -44,9 +44,10 @@ def k3s_standin(
     built, or `LAB_K3S` names nothing.
     """
     arch = arch or debian.architecture()
-    own = k3s.chosen() if (arch, kubernetes) == (debian.architecture(), DOCKER) else None
-    if own:
-        return own
+    if (arch, kubernetes) == (debian.architecture(), DOCKER):
+        own = k3s.chosen(version_suffix, minors)
+        if own:
+            return own
     payload = debian_kubernetes.binaries(arch) if kubernetes == DOCKER else from_modules(kubernetes, arch)
     debian_version = json.loads((payload / "build.json").read_text()).get("debian")
     origin = f"Debian's kubernetes {debian_version}" if debian_version else "Go modules"

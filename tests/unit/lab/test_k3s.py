@@ -58,3 +58,13 @@ def test_a_file_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     own.touch(mode=0o755)
     monkeypatch.setenv("LAB_K3S", os.fspath(own))
     assert k3s.chosen() == own
+    with pytest.raises(LabError, match="is one file, and a second version is wanted"):
+        k3s.chosen(suffix="2")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "minors", "expected"),
+    [("", 0, "v1.25.4+k3s1"), ("2", 0, "v1.25.4+k3s12"), ("", 2, "v1.27.4+k3s1")],
+)
+def test_another_version_is_named_for_upgrades(suffix: str, minors: int, expected: str) -> None:
+    assert k3s.named_version(k3s.RELEASES["v1.25.4+k3s1"], suffix, minors) == expected
