@@ -73,7 +73,11 @@ class Plugin:
 
     def open_files(self) -> list[str]:
         """What its descriptors lead to, as the kernel names it."""
-        return [str(entry.readlink()) for entry in self._proc.joinpath("fd").iterdir()]
+        files = []
+        for entry in self._proc.joinpath("fd").iterdir():
+            with suppress(FileNotFoundError):  # it has just been closed
+                files.append(str(entry.readlink()))
+        return files
 
     def private_kib(self) -> int:
         """Memory that is its own."""
