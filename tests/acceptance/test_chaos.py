@@ -22,7 +22,7 @@ from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import DAEMON_CONFIG, PlaybookRun, run_playbook
-from tests.lab import board, bundle, inventory
+from tests.lab import board, bundle, inventory, k3s
 from tests.lab.board import Board
 from tests.lab.engine import docker
 from tests.lab.paths import lab_dir
@@ -112,7 +112,7 @@ class Fleet:
             "jetson_k3s_bundle": str(self.bundle),
             "k3s_backup_recipient": str(self.key),
             "k3s_backup_keep": 3,
-            "k3s_server_config": kubelet,
+            "k3s_server_config": k3s.SERVER_SETTINGS | kubelet,
             "k3s_agent_config": kubelet,
             # Restarts Docker with every other change.
             "nvidia_docker_daemon_config": DAEMON_CONFIG | {"icc": self.icc},

@@ -16,6 +16,7 @@ from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab.board import Board
 from tests.lab.engine import docker
+from tests.lab.k3s import SERVER_SETTINGS
 from tests.lab.vm.machine import Machine
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -27,7 +28,7 @@ FILES = f"find {PLACES} -type f | sort | xargs sha256sum; ls /run/jetson-k3s; tr
 CONFIG = "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml"
 TOKEN = "/etc/rancher/k3s/jetson-k3s.token"
 OTHER_RUNTIME = "sed -i /default-runtime/s/nvidia/runc/ /etc/docker/daemon.json"
-FEWER_PODS = json.dumps({"k3s_server_config": {"kubelet-arg": ["max-pods=30"]}})
+FEWER_PODS = json.dumps({"k3s_server_config": SERVER_SETTINGS | {"kubelet-arg": ["max-pods=30"]}})
 DAEMONSET = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
 SETTINGS = "k3s : Ensure K3s' configuration, unit and links"
 RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
