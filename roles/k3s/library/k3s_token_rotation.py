@@ -28,6 +28,7 @@ description:
   - Before that the old token is kept in a record. The record stands until it is closed, so a run that was
     cut off goes on where it was.
   - Refused where the old token stands in K3s' own configuration. K3s would start with it, and fail.
+  - Refused where K3s does not have that request yet.
 author: The jetson-k3s authors
 options:
   state:
@@ -50,6 +51,9 @@ options:
     description: Address of K3s on this board.
     type: str
     required: true
+  version:
+    description: The version of K3s, such as C(v1.33.5+k3s1). Needed with C(rotated).
+    type: str
   marker:
     description: File that says that a restart is due, made before the token is changed.
     type: path
@@ -82,7 +86,9 @@ CONFIGURATION = (
 TOKEN_FILE = re.compile(r"""^(?:token-file:|K3S_TOKEN_FILE=)\s*["']?([^"'\s]+)""", re.MULTILINE)
 # K3s' pkg/server/handlers/token.go: the path, and the user who may.
 PATH, USER = "/v1-k3s/token", "server"
-NOT_FOUND = 404
+# The first patch release of a minor one of Kubernetes 1 that has it: https://github.com/k3s-io/k3s/pull/8265.
+# Those before answer as to a wrong token.
+FIRST_PATCH = {25: 15, 26: 10, 27: 7, 28: 3}
 TIMEOUT_SECONDS = 60
 PRIVATE = 0o600
 
@@ -107,6 +113,18 @@ def check(wanted, current):
         raise RotationError("k3s_token is malformed: the output of `openssl rand -hex 16` is a good one")
     if ca_hash not in (None, parts(current)[0]):
         raise RotationError("k3s_token is of another cluster: leave out what stands before its last colon")
+
+
+def check_version(version):
+    """RotationError for a K3s that does not have the request."""
+    found = re.match(r"v1\.(\d+)\.(\d+)", version)
+    minor, patch = [int(number) for number in found.groups()] if found else (0, 0)
+    if minor < min(FIRST_PATCH) or patch < FIRST_PATCH.get(minor, 0):
+        first = ", ".join("1.{}.{}".format(*one) for one in sorted(FIRST_PATCH.items()))
+        raise RotationError(
+            "K3s {} cannot change its token. {} and newer ones can: playbooks/upgrade.yml. Nothing was "
+            "changed.".format(version, first)
+        )
 
 
 def is_needed(current, wanted, record):
@@ -140,8 +158,6 @@ def rotate(url, current, wanted, ca):
         with opener.open(request, timeout=TIMEOUT_SECONDS):
             return
     except urllib.error.HTTPError as error:
-        if error.code == NOT_FOUND:
-            raise RotationError("this K3s cannot change its token. 1.26.10, 1.27.7, 1.28.3 can.") from error
         raise RotationError(
             "K3s does not change its token: HTTP status {}. Its journal says why.".format(error.code)
         ) from error
@@ -158,6 +174,7 @@ def ensure_rotated(params, current, check_mode):
         check(wanted, current)
     if not is_needed(current, wanted, record):
         return False
+    check_version(params["version"])
     others = elsewhere(current, CONFIGURATION, params["token_file"] if wanted else None)
     if others:
         raise RotationError(
@@ -205,8 +222,10 @@ def main():
             "token_file": {"type": "path", "required": True, "no_log": False},
             "record": {"type": "path", "required": True},
             "url": {"type": "str", "required": True},
+            "version": {"type": "str"},
             "marker": {"type": "path", "required": True},
         },
+        required_if=[("state", "rotated", ["version"])],
         supports_check_mode=True,
     )
     params = module.params

@@ -47,6 +47,7 @@ def board(tmp_path: Path) -> dict[str, Any]:
         "token_file": str(tmp_path / "jetson-k3s.token"),
         "record": str(tmp_path / "old-token"),
         "url": f"https://127.0.0.1:{supervisor.serve(cluster, serving, '127.0.0.1', 0)}",
+        "version": "v1.33.5+k3s1",
         "marker": str(tmp_path / "run/k3s.restart"),
     }
 
@@ -117,12 +118,20 @@ def test_server_that_does_not_change_it_is_left_as_it_was(
     assert not Path(board["marker"]).exists()
 
 
+@pytest.mark.parametrize(
+    "version", ["v1.24.17+k3s1", "v1.25.4+k3s1", "v1.26.9+k3s1", "v1.28.2+k3s1", "unknown"]
+)
 def test_k3s_that_cannot_is_told(
-    rotation: ModuleType, ensure: Ensure, monkeypatch: pytest.MonkeyPatch
+    rotation: ModuleType, board: dict[str, Any], ensure: Ensure, version: str
 ) -> None:
-    monkeypatch.setattr(rotation, "PATH", "/v1-k3s/nothing")
-    with pytest.raises(rotation.RotationError, match=r"cannot change its token\. 1\.26\.10"):
-        ensure()
+    with pytest.raises(rotation.RotationError, match=r"cannot change its token\. 1\.25\.15, 1\.26\.10, "):
+        ensure(version=version, check_mode=True)
+    assert not Path(board["marker"]).exists()
+
+
+@pytest.mark.parametrize("version", ["v1.25.15+k3s1", "v1.28.15+k3s1", "v1.29.0+k3s1"])
+def test_k3s_that_can_changes_it(ensure: Ensure, version: str) -> None:
+    assert ensure(version=version) is True
 
 
 @pytest.mark.parametrize("text", ["", "two words", "K10short::server:x"])
