@@ -76,7 +76,7 @@ class Cluster:
         """
         asked = urlsplit(path)
         if asked.path not in ("/v1-k3s/token", "/v1-k3s/cert/cacerts"):
-            raise Refused(HTTPStatus.NOT_FOUND, "not found")
+            raise unknown()
         if self.authenticate(headers.get("authorization", "")) != "server":
             raise Refused(HTTPStatus.FORBIDDEN, "Forbidden")
         if asked.path == "/v1-k3s/cert/cacerts":
@@ -141,9 +141,14 @@ class Cluster:
             "/v1-k3s/client-kube-proxy.crt": (self.client_ca, certs.Subject("system:kube-proxy")),
         }
         if path not in issued:
-            raise Refused(HTTPStatus.NOT_FOUND, "not found")
+            raise unknown()
         self.admit(node, headers.get("k3s-node-password", ""))
         return b"".join(certs.issue(*issued[path]))
+
+
+def unknown() -> Refused:
+    """Return the answer at a path that K3s does not know: Kubernetes' API server gets it, and no such user."""
+    return Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
 
 
 def password_secret(name: str, password: str) -> dict[str, object]:

@@ -189,7 +189,7 @@ def test_a_name_that_is_no_node_name_is_refused(server: Server, node: str) -> No
         ("/v1-k3s/server-bootstrap", tokens.basic_auth("server", "admin"), 200),
         ("/v1-k3s/server-bootstrap", tokens.basic_auth("node", "secret"), 403),
         ("/v1-k3s/server-bootstrap", "", 401),
-        ("/v1-k3s/server-ca.key", tokens.basic_auth("server", "admin"), 404),
+        ("/v1-k3s/server-ca.key", tokens.basic_auth("server", "admin"), 401),
         ("/api/v1/nodes", "", 404),
     ],
 )
