@@ -147,7 +147,7 @@ class Cluster:
 
 
 def unknown() -> Refused:
-    """Return the answer at a path that K3s does not know: Kubernetes' API server gets it, and no such user."""
+    """Return the answer at a path that K3s hands on to Kubernetes' API server, which has no such user."""
     return Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
 
 
