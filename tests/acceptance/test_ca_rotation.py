@@ -47,6 +47,7 @@ class Before:
 
     cluster: Cluster
     ca: str
+    issuers: list[str]
     kubeconfig: Path
     pod: tuple[str, int] | None
 
@@ -71,7 +72,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Before]:
             assert run.returncode == 0, run.why
         cluster = Cluster(boards)
         hold(cluster, POD, "jetson-2")
-        yield Before(cluster, read(boards[0], SERVER_CA), kubeconfig, cluster.started(POD))
+        yield Before(
+            cluster, read(boards[0], SERVER_CA), issuers(boards[0]), kubeconfig, cluster.started(POD)
+        )
 
 
 def operator(path: Path) -> dict[str, str]:
@@ -129,11 +132,10 @@ def is_trusted_by_openssl(before: Before, ca: str) -> bool:
         return False
 
 
-def has_new(board: Board | Machine) -> set[bool]:
-    """Whether the certificates by which a board's kubelet is known are of the new CAs, which have a date."""
+def issuers(board: Board | Machine) -> list[str]:
+    """Who has signed the certificates by which a board's kubelet is known: K3s names each CA by its date."""
     show = ("openssl", "x509", "-noout", "-issuer", "-in")
-    files = [f"{DATA}/agent/{name}-kubelet.crt" for name in ("client", "serving")]
-    return {"-ca@" in board.exec(*show, file) for file in files}
+    return [board.exec(*show, f"{DATA}/agent/{name}-kubelet.crt") for name in ("client", "serving")]
 
 
 def test_check_mode_tells_of_it_and_changes_nothing(before: Before) -> None:
@@ -188,7 +190,9 @@ def test_run_that_was_cut_off_twice_is_ended_by_the_same_command(before: Before)
     runs.append(cut_off("TASK [k3s : Ensure the agent has a token"))
     assert before.server_ca() == staged
     assert certs.split(staged.encode())[-1] == before.ca.encode()
-    assert [has_new(board) for board in before.cluster.boards] == [{True}, {False}]
+    server, agent = [issuers(board) for board in before.cluster.boards]
+    assert not set(server) & set(before.issuers)
+    assert agent == before.issuers
     assert ready(before.cluster) == ["jetson-1", "jetson-2"], "the agent goes on with the old CA"
     runs.append(play("rotate_ca.yml", "--diff", "-vv"))
     assert changed(runs[-1]) > 0
@@ -215,7 +219,9 @@ def test_every_board_has_certificates_of_the_new_ca(before: Before) -> None:
     assert texts == {before.server_ca()}
     text = before.cluster.boards[1].exec("cat", "/etc/rancher/k3s/jetson-k3s.token")
     assert tokens.parse(text).ca_hash == tokens.ca_hash(before.server_ca().encode())
-    assert [has_new(board) for board in before.cluster.boards] == [{True}, {True}]
+    server, agent = [issuers(board) for board in before.cluster.boards]
+    assert agent == server
+    assert not set(agent) & set(before.issuers)
 
 
 def test_clients_of_before_are_let_in(before: Before) -> None:
