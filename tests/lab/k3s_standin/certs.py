@@ -13,6 +13,7 @@ import re
 import secrets
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def authority(directory: Path, name: str) -> Pair:
             key, cert = Path(scratch, "key"), Path(scratch, "crt")
             openssl(
                 "req", "-x509", *NEW_KEY, "-keyout", key, "-out", cert, "-days", AUTHORITY_DAYS,
-                "-subj", f"/CN=k3s-{name}",
+                "-subj", f"/CN=k3s-{name}@{int(time.time())}",
                 "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
             )  # fmt: skip
             # The key first: a certificate that exists has its key beside it.
