@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A board was off while its cluster had two upgrades, another token and settings: one run brings it along.
+"""A board was off while its cluster had two upgrades and other settings: one run brings it along.
 
 The tests are one story, in the order of the file, on a server and two agents. The last agent is off.
 The upgrades are to SIMULATED minor versions: the same K3s under later names.
@@ -30,7 +30,6 @@ SUMMER = QUICK | {
 }
 WINTER = QUICK | {"k3s_agent_config": {"kubelet-arg": ["max-pods=30"]}, "k3s_node_labels": {"site": "north"}}
 STARTED = ("systemctl", "show", "--property=MainPID", "k3s*")
-TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 
 
 @pytest.fixture(scope="module")
@@ -86,20 +85,18 @@ def test_agent_that_missed_two_upgrades_goes_straight_to_its_servers_k3s(boards:
     assert cordoned, "Kubernetes wants a node drained for that"
 
 
-def test_one_run_brings_the_board_along_that_missed_a_token_and_settings(boards: list[Board]) -> None:
+def test_one_run_brings_the_board_along_that_missed_settings(boards: list[Board]) -> None:
     cluster = Cluster(boards)
     *there, late = boards
     docker("kill", late.container)
-    for playbook, settings in (("rotate_token.yml", SUMMER), ("site.yml", WINTER)):
-        without = run(playbook, 2, settings)
-        assert without.recap[late.name].unreachable == 1, without.output
-        assert [without.recap[one.name].failed for one in there] == [0, 0], without.why
+    without = run("site.yml", 2, WINTER)
+    assert without.recap[late.name].unreachable == 1, without.output
+    assert [without.recap[one.name].failed for one in there] == [0, 0], without.why
     board.start(late)
     before = [one.exec(*STARTED) for one in there]
     site = run("site.yml", 2, WINTER, f"--limit={late.name}")
     assert site.returncode == 0, site.why
     assert set(site.recap) == {late.name}
-    assert late.exec("cat", TOKEN_FILE) == there[1].exec("cat", TOKEN_FILE)
     node = json.loads(cluster.kubectl("get", "node", late.name, "--output=json"))
     assert node["status"]["capacity"]["pods"] == "30"
     assert node["metadata"]["labels"]["site"] == "north"

@@ -15,8 +15,9 @@ import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import lab
+from tests.lab import board, lab
 from tests.lab.board import Board
+from tests.lab.engine import docker
 from tests.lab.k3s_standin import membership, tokens
 from tests.lab.k3s_standin.errors import StandinError
 
@@ -59,7 +60,7 @@ def lets_join(cluster: Cluster, token: str) -> bool:
 
 def said_anywhere(cluster: Cluster, secret: str, *runs: PlaybookRun) -> list[str]:
     """Where a secret was said: on the screen, or in a board's journal."""
-    journals = {board.name: board.exec("journalctl", "--no-pager") for board in cluster.boards}
+    journals = {one.name: one.exec("journalctl", "--no-pager") for one in cluster.boards}
     encoded = base64.b64encode(secret.encode()).decode()
     shown = journals | {f"run {number}": run.output for number, run in enumerate(runs)}
     return [where for where, text in shown.items() if secret in text or encoded in text]
@@ -108,9 +109,23 @@ def test_token_of_the_inventory_becomes_the_servers_once(cluster: Cluster, tmp_p
     assert [run.returncode for run in runs] == [0, 0], runs[-1].why
     changes = [sum(recap.changed for recap in run.recap.values()) for run in runs]
     assert (changes[0] > 0, changes[1]) == (True, 0), runs[1].output
-    for board in cluster.boards:
-        text = board.exec("cat", "/etc/rancher/k3s/jetson-k3s.token").strip()
+    for one in cluster.boards:
+        text = one.exec("cat", "/etc/rancher/k3s/jetson-k3s.token").strip()
         assert tokens.parse(text).password == CHOSEN
     assert lets_join(cluster, CHOSEN)
     assert len(kept(cluster)) == 2
     assert said_anywhere(cluster, CHOSEN, *runs) == []
+
+
+def test_board_that_was_off_joins_by_the_new_token(cluster: Cluster) -> None:
+    late = cluster.boards[1]
+    assert isinstance(late, Board)
+    docker("kill", late.container)
+    without = run_playbook(LAB, "rotate_token.yml", UNDISTURBED)
+    assert without.recap[late.name].unreachable == 1, without.output
+    assert without.recap["jetson-1"].failed == 0, without.why
+    board.start(late)
+    site = run_playbook(LAB, "site.yml", UNDISTURBED, f"--limit={late.name}")
+    assert site.returncode == 0, site.why
+    assert late.exec("cat", "/etc/rancher/k3s/jetson-k3s.token").strip() == server_token(cluster)
+    assert set(cluster.allocatable().values()) == {1}
