@@ -59,6 +59,10 @@ begins:
   description: Whether K3s is about to get other CAs for the first time, or would be outside check mode.
   returned: with state rotated
   type: bool
+open:
+  description: Whether there is something to close.
+  returned: with state rotated
+  type: bool
 restart_due:
   description: Whether the marker stands, or would stand outside check mode.
   returned: with state rotated
@@ -142,7 +146,7 @@ def check(version, server_ca):
 def check_shown(url, cas):
     """RotationError where what K3s shows at its port is not of these CAs.
 
-    K3s renews that certificate by itself, but before October 2025 not when it starts (K3s issue 13006).
+    K3s before October 2025 does not renew that certificate when it starts (K3s issue 13006), unless told to.
     """
     context = ssl.create_default_context(cadata=cas)
     context.check_hostname = False  # the CA is this board's own K3s'
@@ -350,6 +354,7 @@ def main():
     module.exit_json(
         changed=changes,
         begins=begins,
+        open=begins or rotation.begun,
         restart_due=changes or os.path.exists(params["marker"]),
     )
 
