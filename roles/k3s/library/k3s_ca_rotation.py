@@ -157,8 +157,8 @@ def check_shown(url, cas):
     except ssl.SSLError as error:
         raise RotationError(
             "K3s still shows a certificate of the old CA at {} ({}). Make it renew that one: sudo k3s "
-            "certificate rotate --service k3s-server, then sudo systemctl restart k3s. Nothing was "
-            "changed.".format(url, error)
+            "certificate rotate --service k3s-server; sudo k3s kubectl --namespace=kube-system delete secret "
+            "k3s-serving; sudo systemctl restart k3s. Nothing was changed.".format(url, error)
         ) from error
 
 
