@@ -10,9 +10,20 @@ import tempfile
 from pathlib import Path
 
 from . import certs, files
-from .common import FILES
 from .errors import StandinError
 
+# K3s' keys (pkg/daemons/config/types.go, ControlRuntimeBootstrap), and the files below server/tls.
+FILES = {
+    "ServerCA": "server-ca.crt",
+    "ServerCAKey": "server-ca.key",
+    "ClientCA": "client-ca.crt",
+    "ClientCAKey": "client-ca.key",
+    "ETCDServerCA": "etcd/server-ca.crt",
+    "ETCDServerCAKey": "etcd/server-ca.key",
+    "ETCDPeerCA": "etcd/peer-ca.crt",
+    "ETCDPeerCAKey": "etcd/peer-ca.key",
+    "ServiceKey": "service.key",
+}
 # Files of authorities, without their ending; a server without etcd has two.
 AUTHORITIES = ("server-ca", "client-ca", "etcd/server-ca", "etcd/peer-ca")
 

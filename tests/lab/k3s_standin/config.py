@@ -51,7 +51,6 @@ OPTIONS = {
         Option("kubelet-arg", "list"),
         Option("pause-image", "text"),
         Option("server", "text", environment="K3S_URL", short="s"),
-        Option("cluster-init", "switch", SERVER),
         Option("agent-token", "text", SERVER),
         Option("agent-token-file", "text", SERVER),
         Option("kube-apiserver-arg", "list", SERVER),
@@ -59,8 +58,6 @@ OPTIONS = {
         Option("disable", "list", SERVER),
         Option("tls-san", "list", SERVER),
         Option("write-kubeconfig-mode", "text", SERVER),
-        Option("cluster-reset", "switch", SERVER),
-        Option("cluster-reset-restore-path", "text", SERVER),
     )
 }
 SHORT = {f"-{option.short}": option for option in OPTIONS.values() if option.short}
@@ -81,14 +78,11 @@ class Config:
     pause_image: str
     token: str
     server: str
-    clustered: bool  # one of several servers
     agent_token: str
     apiserver_args: tuple[str, ...]
     scheduler_args: tuple[str, ...]
     tls_sans: tuple[str, ...]
     kubeconfig_mode: int
-    cluster_reset: bool
-    restore_path: str
 
 
 Values = dict[str, str | bool | list[str]]
@@ -246,8 +240,12 @@ def check(command: Command, values: Values, runtime: str) -> Config:
         raise StandinError(f"this K3s stand-in drives {runtime} only: {way_out} --docker")
     server = text("server").rstrip("/")
     token = text("token") or read_secret(text("token-file"))
-    if command == "agent" or server:
+    if command == "agent":
         check_join(server, token)
+    elif server:
+        raise StandinError(
+            "this K3s stand-in knows one server only; LAB_K3S names K3s itself, which has several"
+        )
     for name in ("kubelet-arg", "kube-apiserver-arg", "kube-scheduler-arg"):
         for argument in texts(name):
             if "=" not in argument:
@@ -269,14 +267,11 @@ def check(command: Command, values: Values, runtime: str) -> Config:
         pause_image=text("pause-image", "k8s.gcr.io/pause:3.2"),
         token=token,
         server=server,
-        clustered=command == "server" and (bool(server) or values.get("cluster-init") is True),
         agent_token=text("agent-token") or read_secret(text("agent-token-file")),
         apiserver_args=texts("kube-apiserver-arg"),
         scheduler_args=texts("kube-scheduler-arg"),
         tls_sans=tuple(san for item in texts("tls-san") for san in item.split(",") if san),
         kubeconfig_mode=kubeconfig_mode,
-        cluster_reset=values.get("cluster-reset") is True,
-        restore_path=text("cluster-reset-restore-path"),
     )
 
 

@@ -24,8 +24,6 @@ def run_daemon(command: config.Command, flags: Sequence[str]) -> int:
     asked = config.load(command, flags, os.environ)
     log.info("Starting %s", payload.version_text())
     programs = payload.unpacked(asked.data_dir)
-    if asked.cluster_reset:
-        return datastore.reset(asked, programs)
 
     async def body(children: Children) -> None:
         runner = run_server if command == "server" else run_agent

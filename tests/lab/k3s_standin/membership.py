@@ -4,7 +4,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib import error, request
@@ -12,7 +12,7 @@ from urllib import error, request
 from . import files, kubeconfig, tokens
 from .certs import Pair
 from .errors import StandinError
-from .network import API_URL, opener
+from .network import api_url, opener
 
 log = logging.getLogger(__name__)
 
@@ -100,20 +100,17 @@ def node_password() -> str:
     return NODE_PASSWORD_FILE.read_text().strip()
 
 
-async def join(
-    urls: Sequence[str], token: tokens.Token, node: str, node_ip: str, directory: Path
-) -> Membership:
-    """Return this node's credentials, asked for anew of the first server that has them, in `directory`.
+async def join(url: str, token: tokens.Token, node: str, node_ip: str, directory: Path) -> Membership:
+    """Return this node's credentials, asked for anew of the server, in `directory`.
 
-    Waits while no server can be reached or is ready. Raises StandinError when one refuses, at once: K3s goes
+    Waits while it cannot be reached or is not ready. Raises StandinError when it refuses, at once: K3s goes
     on asking in some of these cases.
     """
     while True:
-        for url in urls:
-            try:
-                return await asyncio.to_thread(join_once, url, token, node, node_ip, directory)
-            except NotReady as state:
-                log.info("Waiting to retrieve agent configuration; server is not ready: %s: %s", url, state)
+        try:
+            return await asyncio.to_thread(join_once, url, token, node, node_ip, directory)
+        except NotReady as state:
+            log.info("Waiting to retrieve agent configuration; server is not ready: %s: %s", url, state)
         await asyncio.sleep(RETRY_SECONDS)
 
 
@@ -136,9 +133,9 @@ def join_once(url: str, token: tokens.Token, node: str, node_ip: str, directory:
     files.write(client_ca, get("client-ca.crt"), 0o644)
     client = write_pair(directory, "client-kubelet", get("client-kubelet.crt"))
     serving = write_pair(directory, "serving-kubelet", get("serving-kubelet.crt"))
-    config = kubeconfig.write(directory / "kubelet.kubeconfig", API_URL, server_ca, client)
+    config = kubeconfig.write(directory / "kubelet.kubeconfig", api_url(url), server_ca, client)
     proxy = write_pair(directory, "client-kube-proxy", get("client-kube-proxy.crt"))
-    proxy_config = kubeconfig.write(directory / "kubeproxy.kubeconfig", API_URL, server_ca, proxy)
+    proxy_config = kubeconfig.write(directory / "kubeproxy.kubeconfig", api_url(url), server_ca, proxy)
     return Membership(server_ca, client_ca, client, serving, config, proxy, proxy_config)
 
 

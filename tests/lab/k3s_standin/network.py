@@ -3,13 +3,12 @@
 
 import socket
 import ssl
-from urllib import request
+from urllib import parse, request
 
 SUPERVISOR_PORT = 6443  # K3s' own
 # K3s answers Kubernetes requests on 6443 too; here the API server has a port of its own.
 API_PORT = 6444
-# Of every node: on an agent a balancer listens there.
-API_URL = f"https://127.0.0.1:{API_PORT}"
+API_URL = f"https://127.0.0.1:{API_PORT}"  # on the server
 KUBELET_HEALTH_PORT = 10248
 POD_CIDR = "10.42.0.0/16"  # K3s' default
 SERVICE_CIDR = "10.43.0.0/16"  # K3s' default
@@ -27,6 +26,12 @@ def address_towards(host: str = ELSEWHERE) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"
+
+
+def api_url(server: str) -> str:
+    """Return where the API server is whose K3s is at the URL `server`."""
+    host = parse.urlsplit(server).hostname or ""
+    return f"https://{f'[{host}]' if ':' in host else host}:{API_PORT}"
 
 
 def opener(context: ssl.SSLContext) -> request.OpenerDirector:

@@ -5,7 +5,7 @@ import asyncio
 import json
 import logging
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from . import cni, containerd
@@ -13,7 +13,7 @@ from .api import POLL_SECONDS, Api, ApiError, local_health, until
 from .config import Config
 from .errors import StandinError
 from .membership import Membership, join
-from .network import API_URL, KUBELET_HEALTH_PORT, POD_CIDR, address_towards
+from .network import KUBELET_HEALTH_PORT, POD_CIDR, address_towards, api_url
 from .notify import notify
 from .processes import Children
 from .tokens import Token
@@ -115,9 +115,7 @@ def warn_about_images(data_dir: Path) -> None:
         log.warning("With docker, agent/images is ignored: %s; use `docker load` instead", names)
 
 
-async def run_node(
-    children: Children, config: Config, urls: Sequence[str], token: Token, programs: Path
-) -> Membership:
+async def run_node(children: Children, config: Config, url: str, token: Token, programs: Path) -> Membership:
     """Join the cluster and start the kubelet; return the node's credentials once it is registered."""
     if config.runtime == "docker":
         runtime_flags = docker_flags(config, await asyncio.to_thread(docker_cgroup_driver))
@@ -126,19 +124,19 @@ async def run_node(
         notify("STATUS=starting containerd")
         await containerd.start(children, config, programs)
         runtime_flags = containerd.kubelet_flags()
-    notify(f"STATUS=joining {urls[0]}")
+    notify(f"STATUS=joining {url}")
     node_ip = config.node_ip or address_towards()
-    member = await join(urls, token, config.node_name, node_ip, config.data_dir / "agent")
+    member = await join(url, token, config.node_name, node_ip, config.data_dir / "agent")
     notify("STATUS=starting the kubelet")
     flags = kubelet_flags(config, member, node_ip, runtime_flags)
     await children.start("kubelet", [programs / "kubelet", *flags])
     await until(lambda: local_health(KUBELET_HEALTH_PORT))
     notify("STATUS=waiting for the node to be registered")
-    api = Api(API_URL, member.server_ca, member.client)
+    api = Api(api_url(url), member.server_ca, member.client)
     await label(api, config.node_name, dict(config.node_labels))
     if config.runtime == "containerd":
         # A kubelet may look at its own node only, kube-proxy at all.
-        nodes = Api(API_URL, member.server_ca, member.proxy)
+        nodes = Api(api_url(url), member.server_ca, member.proxy)
         await children.start("kube-proxy", [programs / "kube-proxy", *proxy_flags(config, member)])
         children.keep(
             "the pods' network", cni.follow(nodes, config.node_name, containerd.cni_directory(config))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib import error, request
 
-from . import common, membership, tokens
+from . import bootstrap, membership, tokens
 from .config import read_secret
 from .errors import StandinError
 from .kubectl import DATA_DIR
@@ -55,7 +55,7 @@ def rotate_ca(arguments: Sequence[str]) -> int:
     parser.add_argument("--force", action="store_true")
     asked = parser.parse_args(arguments)
     found = {}
-    for field, name in common.FILES.items():
+    for field, name in bootstrap.FILES.items():
         path = asked.path / "tls" / name
         if path.exists():
             found[field] = {"Content": base64.b64encode(path.read_bytes()).decode()}

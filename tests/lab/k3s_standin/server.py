@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import bootstrap, certs, common, datastore, etcd, files, kubeconfig, manifests, supervisor, tokens
+from . import bootstrap, certs, datastore, files, kubeconfig, manifests, supervisor, tokens
 from .api import Api, until
 from .config import Config
 from .errors import StandinError
@@ -187,7 +187,7 @@ def component_flags(config: Config, kubeconfig: Path) -> dict[str, str]:
         # The one with Docker's shim still has a port without TLS.
         **({"port": "0"} if config.runtime == "docker" else {}),
         # One instance alone need not wait for a lease.
-        "leader-elect": str(config.clustered).lower(),
+        "leader-elect": "false",
         "profiling": "false",
     }
 
@@ -195,17 +195,13 @@ def component_flags(config: Config, kubeconfig: Path) -> dict[str, str]:
 async def run_server(children: Children, config: Config, programs: Path) -> None:
     """Run the control plane and this host's node, and apply manifests for ever."""
     node_ip = config.node_ip or address_towards()
-    if config.server and not datastore.exists(config):
-        notify(f"STATUS=joining {config.server}")
-        tls = config.data_dir / "server" / "tls"
-        await common.fetch(config.server, tokens.parse(config.token), tls)
     identity = await asyncio.to_thread(establish, config, node_ip)
     admin = Path(ADMIN_KUBECONFIG)
     admin.parent.mkdir(parents=True, exist_ok=True)
     kubeconfig.write(admin, API_URL, identity.server_ca.cert, identity.admin, config.kubeconfig_mode)
     notify("STATUS=starting the API server")
     store = await datastore.start(children, config, programs, node_ip)
-    api_flags = apiserver_flags(config, identity, node_ip, store.flags)
+    api_flags = apiserver_flags(config, identity, node_ip, store)
     await children.start("kube-apiserver", [programs / "kube-apiserver", *api_flags])
     api = Api(API_URL, identity.server_ca.cert, identity.admin)
     await until(api.ready)
@@ -215,12 +211,8 @@ async def run_server(children: Children, config: Config, programs: Path) -> None
     supervisor.serve(cluster, identity.serving)
     own_url = f"https://127.0.0.1:{SUPERVISOR_PORT}"
     own_token = tokens.parse((config.data_dir / "server" / "agent-token").read_text())
-    await run_node(children, config, [own_url], own_token, programs)
+    await run_node(children, config, own_url, own_token, programs)
     await label(api, config.node_name, ROLE_LABELS)
-    if config.clustered and store.member:
-        await label(api, config.node_name, {etcd.LABEL: "true"})
-        await asyncio.to_thread(etcd.hold, api, config.node_name, [etcd.FINALIZER])
-        children.keep("the members of etcd", etcd.follow(api, store.member))
     # After the node, which does not need them and should not have to share the processor with their start.
     await children.start(
         "kube-controller-manager",

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from . import bootstrap, certs, common, files, tokens
+from . import bootstrap, certs, files, tokens
 from .api import Api, ApiError
 from .errors import StandinError
 from .network import SUPERVISOR_PORT
@@ -123,11 +123,7 @@ class Cluster:
             return self.server_ca.cert.read_bytes()
         if not path.startswith("/v1-k3s/"):
             raise Refused(HTTPStatus.NOT_FOUND, "not found; this stand-in has the Kubernetes API on 6444")
-        user = self.authenticate(headers.get("authorization", ""))
-        if path == common.PATH:
-            if user != "server":
-                raise Refused(HTTPStatus.FORBIDDEN, "Forbidden")
-            return common.content(self.server_ca.cert.parent)
+        self.authenticate(headers.get("authorization", ""))
         if path == "/v1-k3s/client-ca.crt":
             return self.client_ca.cert.read_bytes()
         node = headers.get("k3s-node-name", "")

@@ -100,6 +100,7 @@ def test_an_option_of_the_other_command_is_skipped_with_a_warning(
         ("docker: true\nkubelet-arg: [v]", r"kubelet-arg is written name=value, not 'v'"),
         ("docker: true\nwrite-kubeconfig-mode: rw", r"octal file mode as 0644, not 'rw'"),
         ("docker: true\ntoken-file: /nonexistent", r"cannot read the token file /nonexistent"),
+        ("docker: true\nserver: https://10.0.0.1:6443", r"knows one server only; LAB_K3S"),
         ("docker: maybe", r"--docker is true or false"),
         ("node-name: a", r"drives docker only: put `docker: true`"),
         ("docker: false", r"drives docker only: put `docker: true`"),

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joining: the stand-in's endpoint and its client against each other, over TLS on loopback."""
 
-import asyncio
 import json
 import ssl
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.k3s_standin import certs, common, membership, rotation, supervisor, tokens
+from tests.lab.k3s_standin import certs, membership, rotation, supervisor, tokens
 from tests.lab.k3s_standin.api import Api, ApiError
 from tests.lab.k3s_standin.errors import StandinError
 
@@ -152,23 +151,6 @@ def test_an_address_that_the_certificate_lacks_is_named(server: Server) -> None:
         )
 
 
-def test_a_further_server_gets_the_authorities_for_the_server_token(server: Server, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    token = tokens.parse(tokens.full(server.ca_pem, "server", "admin"))
-    asyncio.run(common.fetch(server.url, token, other))
-    for name in ("server-ca", "client-ca"):
-        assert certs.authority(other, name).cert.read_bytes() == (tmp_path / f"{name}.crt").read_bytes()
-        assert (other / f"{name}.key").read_bytes() == (tmp_path / f"{name}.key").read_bytes()
-        assert (other / f"{name}.key").stat().st_mode & 0o777 == 0o600
-
-
-def test_an_agent_joins_by_another_server_when_the_first_is_down(server: Server) -> None:
-    urls = ["https://127.0.0.1:1", server.url]
-    where = server.directory / "agent"
-    joined = asyncio.run(membership.join(urls, tokens.Token("secret"), "board", "10.0.0.7", where))
-    assert joined.client.cert.exists()
-
-
 @pytest.mark.parametrize("node", ["", "a/CN=root", "UPPER", "-a", "a" * 300])
 def test_a_name_that_is_no_node_name_is_refused(server: Server, node: str) -> None:
     with pytest.raises(StandinError, match="400"):
@@ -186,9 +168,6 @@ def test_a_name_that_is_no_node_name_is_refused(server: Server, node: str) -> No
         ("/v1-k3s/client-ca.crt", tokens.basic_auth("root", "\0"), 401),
         ("/v1-k3s/client-ca.crt", "Basic ?", 401),
         ("/v1-k3s/client-ca.crt", "", 401),
-        ("/v1-k3s/server-bootstrap", tokens.basic_auth("server", "admin"), 200),
-        ("/v1-k3s/server-bootstrap", tokens.basic_auth("node", "secret"), 403),
-        ("/v1-k3s/server-bootstrap", "", 401),
         ("/v1-k3s/server-ca.key", tokens.basic_auth("server", "admin"), 401),
         ("/api/v1/nodes", "", 404),
     ],

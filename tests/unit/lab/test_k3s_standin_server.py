@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the K3s stand-in keeps on disk and how it starts the Kubernetes programs."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.lab.k3s_standin import config, datastore, files, node, processes, server, tokens
+from tests.lab.k3s_standin import config, files, node, server, tokens
 from tests.lab.k3s_standin.certs import Pair
 from tests.lab.k3s_standin.errors import StandinError
 from tests.lab.k3s_standin.membership import Membership
@@ -83,21 +82,6 @@ def test_the_api_server_checks_who_asks(tmp_path: Path) -> None:
     flags = server.apiserver_flags(asked, identity, "10.0.0.1", {"etcd-servers": "https://127.0.0.1:2379"})
     assert {"--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--v=2"} <= set(flags)
     assert not any("token-auth-file" in flag or "insecure" in flag for flag in flags)
-
-
-def test_several_instances_agree_on_a_leader_and_one_need_not(tmp_path: Path) -> None:
-    asked = configured(tmp_path, "--cluster-init")
-    assert server.component_flags(asked, tmp_path)["leader-elect"] == "true"
-    assert server.component_flags(configured(tmp_path), tmp_path)["leader-elect"] == "false"
-
-
-def test_a_server_without_etcd_knows_no_others(tmp_path: Path) -> None:
-    with pytest.raises(StandinError, match="it knows one server only"):
-        asyncio.run(
-            datastore.start(
-                processes.Children(), configured(tmp_path, "--cluster-init"), tmp_path, "10.0.0.1"
-            )
-        )
 
 
 def test_a_file_that_is_as_wanted_is_not_written_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.k3s_standin import bootstrap, certs, common, supervisor, tokens
+from tests.lab.k3s_standin import bootstrap, certs, supervisor, tokens
 from tests.lab.k3s_standin import rotation as command
 from tests.lab.k3s_standin.errors import StandinError
 from tests.unit.roles.conftest import Load
@@ -111,7 +111,7 @@ def test_keys_are_roots_alone_and_that_of_the_root_is_nowhere(server: Server) ->
     staged = server.directory / "server/jetson-k3s-rotate-ca"
     assert staged.stat().st_mode & 0o777 == 0o700
     found = {path.relative_to(staged).as_posix(): path for path in staged.rglob("*") if path.is_file()}
-    assert set(found) == {f"tls/{name}" for name in common.FILES.values() if (server.tls / name).exists()}
+    assert set(found) == {f"tls/{name}" for name in bootstrap.FILES.values() if (server.tls / name).exists()}
     assert {path.stat().st_mode & 0o777 for path in found.values()} == {0o600}
     assert found["tls/server-ca.key"].read_text().count("BEGIN EC PRIVATE KEY") == 1
     assert found["tls/service.key"].read_bytes() == (server.tls / "service.key").read_bytes()
