@@ -2,7 +2,7 @@
 """Another server token: all boards get it, and a run that was cut off is ended by the same command.
 
 The tests are one story, in the order of the file, on a server and an agent with the K3s stand-in: no K3s that
-can change its token can be compiled here (it came with 1.28.3).
+can change its token can be compiled here (it came with 1.28.3). The stand-in names a SIMULATED version that can.
 """
 
 import base64
@@ -15,7 +15,7 @@ import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, lab
+from tests.lab import board, bundle, inventory, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 from tests.lab.k3s_standin import membership, tokens
@@ -32,6 +32,7 @@ CHOSEN = "feedfacefeedfacefeedfacefeedface"
 def cluster() -> Iterator[Cluster]:
     """A cluster with a token that K3s has made."""
     with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
+        bundle.write(inventory.bundle_path(LAB), minors=9)
         run = run_playbook(LAB, "site.yml", UNDISTURBED)
         assert run.returncode == 0, run.why
         yield Cluster(boards)
