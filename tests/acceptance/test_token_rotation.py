@@ -2,7 +2,7 @@
 """Another server token: all boards get it, and a run that was cut off is ended by the same command.
 
 The tests are one story, in the order of the file, on a server and an agent with the K3s stand-in: no K3s that
-can change its token can be compiled here (it came with 1.28.3). The stand-in names a SIMULATED version that can.
+can change its token can be compiled here. It came with 1.28.3, and the stand-in names a SIMULATED version.
 """
 
 import base64
