@@ -10,7 +10,7 @@ from ansible.module_utils import gpu_verify_claims as claims
 from ansible.module_utils.gpu_verify_diagnosis import PLUGIN_NAMESPACE, plugin_log, plugin_pod
 from ansible.module_utils.gpu_verify_pods import why
 from ansible.module_utils.gpu_verify_runner import CheckFailed
-from ansible.module_utils.k3s_kubectl import WatchTimeoutError, get, is_true, run, wait_until
+from ansible.module_utils.k3s_kubectl import WatchTimeoutError, condition, get, is_true, run, wait_until
 
 RUNTIME = "nvidia"
 WORDS = {"device-plugin": "the device plugin", claims.DRA: "the DRA driver"}
@@ -61,7 +61,12 @@ def plugin_ready(params, record):
     if node is None:
         raise CheckFailed("the cluster has no node {}".format(name))
     if not is_true(node, "Ready"):
-        raise CheckFailed("node {} is not Ready".format(name))
+        # A kubelet that has just started says so for some seconds, after the Ready of before.
+        try:
+            node = wait_until(lambda item: is_true(item, "Ready"), "Ready", READY_SECONDS, "node", name)
+        except WatchTimeoutError as timeout:
+            said = condition(timeout.last or node, "Ready").get("message", "its kubelet has not reported")
+            raise CheckFailed("node {} is not Ready: {}".format(name, said)) from timeout
     item = plugin_pod(name)
     if item is None:
         label = LABELS[params["api"]]

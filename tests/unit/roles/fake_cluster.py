@@ -42,7 +42,7 @@ class FakeCluster:
     replicas: int = 1
     allocatable: int = 1
     capacity: int = 1
-    ready: bool = True
+    ready: bool | None = True  # None: at the second look
     plugin: str | None = "ready"
     plugin_container: str = "docker://plugin"
     holder_phase: str = "Running"
@@ -216,6 +216,7 @@ class FakeCluster:
 
     def node(self) -> dict[str, Any]:
         """The node."""
+        ready, self.ready = self.ready, self.ready is not False
         return {
             "metadata": {"labels": {}},
             "status": {
@@ -223,7 +224,7 @@ class FakeCluster:
                 "capacity": {self.resource: str(self.capacity)},
                 "allocatable": {self.resource: str(self.allocatable)},
                 "conditions": [
-                    {"type": "Ready", "status": "True" if self.ready else "False", "message": "kubelet"}
+                    {"type": "Ready", "status": "True" if ready else "False", "message": "kubelet"}
                 ],
             },
         }

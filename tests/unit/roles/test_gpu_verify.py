@@ -343,7 +343,7 @@ BROKEN = [
     ({"engine_error": "permission denied"}, "default-runtime", "permission denied"),
     ({"plugin": None}, "plugin-registered", "no pod of the device plugin"),
     ({"plugin": "broken"}, "plugin-registered", "is not Ready"),
-    ({"ready": False}, "plugin-registered", "is not Ready"),
+    ({"ready": False}, "plugin-registered", "node jetson-1 is not Ready: kubelet"),
     ({"capacity": 0, "allocatable": 0}, "plugin-registered", "knows no nvidia.com/gpu"),
     ({"allocatable": 0}, "allocatable", "offers no nvidia.com/gpu to pods, not 1, the plugin says: hung"),
     ({"allocatable": 2}, "allocatable", "offers 2 nvidia.com/gpu to pods, not 1"),
@@ -387,6 +387,13 @@ def test_broken_board_fails_the_right_check(
     assert (report["ok"], report["exit_code"]) == (False, 1)
     assert report["failures"] == [f"{failing}: {check['reason']}"]
     assert cluster.namespaces == set()
+
+
+def test_node_whose_kubelet_has_just_started_is_waited_for(
+    verification: Verification, cluster: FakeCluster
+) -> None:
+    cluster.ready = None
+    assert statuses(verification.report())["plugin-registered"] == "passed"
 
 
 def test_what_needs_a_failed_check_is_skipped_and_says_so(
