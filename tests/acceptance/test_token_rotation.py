@@ -102,22 +102,6 @@ def test_board_is_not_left_out_of_a_change_of_the_token(cluster: Cluster) -> Non
     assert server_token(cluster) == before
 
 
-def test_token_of_the_inventory_becomes_the_servers_once(cluster: Cluster, tmp_path: Path) -> None:
-    variables = tmp_path / "token.yml"
-    variables.write_text(f"k3s_token: {CHOSEN}\n")
-    arguments = (UNDISTURBED, f"--extra-vars=@{variables}", "--diff", "-vv")
-    runs = [run_playbook(LAB, "rotate_token.yml", *arguments) for _ in range(2)]
-    assert [run.returncode for run in runs] == [0, 0], runs[-1].why
-    changes = [sum(recap.changed for recap in run.recap.values()) for run in runs]
-    assert (changes[0] > 0, changes[1]) == (True, 0), runs[1].output
-    for one in cluster.boards:
-        text = one.exec("cat", "/etc/rancher/k3s/jetson-k3s.token").strip()
-        assert tokens.parse(text).password == CHOSEN
-    assert lets_join(cluster, CHOSEN)
-    assert len(kept(cluster)) == 2
-    assert said_anywhere(cluster, CHOSEN, *runs) == []
-
-
 def test_board_that_was_off_joins_by_the_new_token(cluster: Cluster) -> None:
     late = cluster.boards[1]
     assert isinstance(late, Board)
@@ -130,3 +114,19 @@ def test_board_that_was_off_joins_by_the_new_token(cluster: Cluster) -> None:
     assert site.returncode == 0, site.why
     assert late.exec("cat", "/etc/rancher/k3s/jetson-k3s.token").strip() == server_token(cluster)
     assert set(cluster.allocatable().values()) == {1}
+
+
+def test_token_of_the_inventory_becomes_the_servers_once(cluster: Cluster, tmp_path: Path) -> None:
+    variables = tmp_path / "token.yml"
+    variables.write_text(f"k3s_token: {CHOSEN}\n")
+    arguments = (UNDISTURBED, f"--extra-vars=@{variables}", "--diff", "-vv")
+    runs = [run_playbook(LAB, "rotate_token.yml", *arguments) for _ in range(2)]
+    assert [run.returncode for run in runs] == [0, 0], runs[-1].why
+    changes = [sum(recap.changed for recap in run.recap.values()) for run in runs]
+    assert (changes[0] > 0, changes[1]) == (True, 0), runs[1].output
+    for one in cluster.boards:
+        text = one.exec("cat", "/etc/rancher/k3s/jetson-k3s.token").strip()
+        assert tokens.parse(text).password == CHOSEN
+    assert lets_join(cluster, CHOSEN)
+    assert len(kept(cluster)) == 3
+    assert said_anywhere(cluster, CHOSEN, *runs) == []
