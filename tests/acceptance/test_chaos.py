@@ -43,6 +43,8 @@ CONTROLLER, POWER, NETWORK = (
 # The longest pause after a task has begun, in seconds: most take less.
 PAUSE_SECONDS = 3.0
 TASK = ("TASK [", "RUNNING HANDLER [")
+# What Kubernetes does by itself takes up to this long after a board is back: a taint, a namespace that ends.
+SETTLE_SECONDS = 120
 # What only a run that is under way may leave on a board.
 UNFINISHED = (
     "/usr/local/bin/k3s.previous",
@@ -142,6 +144,15 @@ class Fleet:
             ends.callback(board.plug, end, plugged=True)
         return hit.fault == CONTROLLER
 
+    def is_settled(self) -> bool:
+        """Kubernetes knows of every board that it is back, and has ended what was to end."""
+        nodes = json.loads(self.cluster.kubectl("get", "nodes", "--output=json"))["items"]
+        return (
+            not any(node["spec"].get("taints") for node in nodes)
+            and self.cluster.allocatable() == {one.name: 1 for one in self.boards}
+            and "gpu-verify" not in self.cluster.kubectl("get", "namespaces", "--output=name")
+        )
+
     def is_right(self) -> None:
         """The boards are as the inventory says, take pods, and nothing is left of a run."""
         nodes = json.loads(self.cluster.kubectl("get", "nodes", "--output=json"))["items"]
@@ -149,9 +160,7 @@ class Fleet:
         for node in nodes:
             assert {"taints", "unschedulable"} & set(node["spec"]) == set(), node["spec"]
             assert "jetson-k3s.github.io/cordoned" not in node["metadata"].get("annotations", {})
-        assert self.cluster.allocatable() == {one.name: 1 for one in self.boards}
         self.cluster.kubectl("rollout", "status", "deployment/jobs", "--timeout=90s")
-        assert "gpu-verify" not in self.cluster.kubectl("get", "namespaces", "--output=name")
         version = bundle.k3s_version(self.boards[0].exec("k3s", "--version"))
         assert version == real_k3s.named("2" if self.bundle.name == "newer" else "")
         for one in self.boards:
@@ -197,6 +206,7 @@ def test_the_same_command_again_makes_it_right(fleet: Fleet, number: int) -> Non
         board.wait_until_up(one)
     again = fleet.run(hit.playbook)
     assert again.returncode == 0, f"{again.why}\n\nand before:\n{cut_off.output}"
+    wait_until(fleet.is_settled, "Kubernetes knows that all boards are back", SETTLE_SECONDS)
     fleet.is_right()
     fleet.has_all_backups()
     kept = fleet.cluster.kubectl("get", "configmaps", "--output=name").split()
