@@ -32,7 +32,7 @@ async def start(children: Children, config: Config, programs: Path, node_ip: str
     member = etcd.member(config, programs, node_ip)
     await etcd.start(children, member)
     return {
-        "etcd-servers": etcd.url(etcd.LOOPBACK),
+        "etcd-servers": etcd.client_url(etcd.LOOPBACK),
         "etcd-cafile": str(member.server_ca.cert),
         "etcd-certfile": str(member.client.cert),
         "etcd-keyfile": str(member.client.key),

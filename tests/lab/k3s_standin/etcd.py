@@ -12,6 +12,7 @@ from . import certs, files
 from .api import until
 from .config import Config
 from .errors import StandinError
+from .network import url
 from .processes import Children
 
 log = logging.getLogger(__name__)
@@ -21,9 +22,9 @@ PEER_PORT = 2380
 LOOPBACK = "127.0.0.1"
 
 
-def url(address: str, port: int = CLIENT_PORT) -> str:
-    """Return where a member listens."""
-    return f"https://{f'[{address}]' if ':' in address else address}:{port}"
+def client_url(address: str) -> str:
+    """Return where a member listens for clients."""
+    return url(address, CLIENT_PORT)
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Member:
             f"--data-dir={self.directory}",
             f"--initial-advertise-peer-urls={self.peer_url}",
             f"--initial-cluster={self.name}={self.peer_url}",
-            f"--listen-client-urls={','.join(map(url, certs.distinct(LOOPBACK, self.address)))}",
-            f"--advertise-client-urls={url(self.address)}",
+            f"--listen-client-urls={','.join(map(client_url, certs.distinct(LOOPBACK, self.address)))}",
+            f"--advertise-client-urls={client_url(self.address)}",
             f"--listen-peer-urls={self.peer_url}",
             *_tls("", self.server, self.server_ca),
             *_tls("peer-", self.peer, self.peer_ca),
@@ -66,7 +67,7 @@ class Member:
         """Run etcd's client and return what it prints. Raises StandinError with what it complains of."""
         argv: list[str | Path] = [
             self.programs / "etcdctl",
-            f"--endpoints={url(LOOPBACK)}",
+            f"--endpoints={client_url(LOOPBACK)}",
             f"--cacert={self.server_ca.cert}",
             f"--cert={self.client.cert}",
             f"--key={self.client.key}",

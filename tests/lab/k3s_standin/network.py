@@ -28,10 +28,14 @@ def address_towards(host: str = ELSEWHERE) -> str:
         return "127.0.0.1"
 
 
+def url(address: str, port: int) -> str:
+    """Return the URL of what listens at an address, which may be one of IPv6."""
+    return f"https://{f'[{address}]' if ':' in address else address}:{port}"
+
+
 def api_url(server: str) -> str:
     """Return where the API server is whose K3s is at the URL `server`."""
-    host = parse.urlsplit(server).hostname or ""
-    return f"https://{f'[{host}]' if ':' in host else host}:{API_PORT}"
+    return url(parse.urlsplit(server).hostname or "", API_PORT)
 
 
 def opener(context: ssl.SSLContext) -> request.OpenerDirector:
