@@ -13,6 +13,8 @@ from tests.lab import engine, lab
 
 pytest_plugins = ("tests.limits",)
 
+SEVERAL_LABS = ("test_chaos.py", "test_molecule.py")
+
 
 def pytest_configure() -> None:
     """Take Ctrl-C as at a terminal: what a shell starts in the background ignores it, and passes that on."""
@@ -23,14 +25,14 @@ def pytest_configure() -> None:
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
     """Keeps in one process what shares a lab, images or a service.
 
-    That is a file of acceptance/, and any other folder. The long Molecule scenarios stand alone, each a
-    parameter of one test; the short ones share a board.
+    That is a file of acceptance/, and any other folder. In some files the first parameter has a lab of its
+    own: a long Molecule scenario, a fleet.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
-        if file.name == "test_molecule.py" and nodeid.endswith("]"):
-            return nodeid
+        if file.name in SEVERAL_LABS:
+            return f"{file}[{nodeid.partition('[')[2].rstrip(']').partition('-')[0]}]"
         return str(file if file.parent.name == "acceptance" else file.parent)
 
 

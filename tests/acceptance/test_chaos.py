@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever ends a run at whatever moment: the same command again makes the fleet right, and nothing is lost.
 
-Each draw chooses by chance a playbook, a moment in it, and what ends it there. `CHAOS_SEED=… pytest -k '[7]'`
-draws the same again; `CHAOS_DRAWS` says how many there are. The fleet is a server and an agent, and lives on.
+Each draw chooses by chance a playbook, a moment in it, and what ends it there. The same `CHAOS_SEED` draws
+the same again, and `CHAOS_DRAWS` says how many each fleet has. A fleet is a server and an agent, and lives
+on. There are two: boards mostly wait, and workers of pytest's take one each.
 """
 
 import itertools
@@ -30,10 +31,14 @@ from tests.lab.process import say
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
-LAB = "chaos"
-SEED = os.environ.get("CHAOS_SEED") or str(random.SystemRandom().randrange(10**6))
-DRAWS = int(os.environ.get("CHAOS_DRAWS") or 30)
-BACKUPS = lab_dir(LAB) / "backups"
+FLEETS = (1, 2)
+# All workers of a run have the same id of pytest-xdist's.
+SEED = (
+    os.environ.get("CHAOS_SEED")
+    or os.environ.get("PYTEST_XDIST_TESTRUNUID", "")[:6]
+    or str(random.SystemRandom().randrange(10**6))
+)
+DRAWS = int(os.environ.get("CHAOS_DRAWS") or 15)
 PLAYBOOKS = ("site.yml", "site.yml", "upgrade.yml", "upgrade.yml", "backup.yml")
 CONTROLLER, POWER, NETWORK = (
     "the controller is killed",
@@ -83,14 +88,14 @@ def draw(number: int) -> Draw:
 class Fleet:
     """Two boards, what their inventory says at present, and how long each playbook is."""
 
-    def __init__(self, boards: list[Board], key: Path) -> None:
+    def __init__(self, lab: str, number: int, boards: list[Board], key: Path) -> None:
+        self.lab = lab
+        self.number = number
         self.boards = boards
         self.cluster = Cluster(boards)
         self.key = key
-        self.bundles = itertools.cycle(
-            [inventory.bundle_path(LAB).with_name("newer"), inventory.bundle_path(LAB)]
-        )
-        self.bundle = inventory.bundle_path(LAB)
+        self.bundle = inventory.bundle_path(lab)
+        self.bundles = itertools.cycle([self.bundle.with_name("newer"), self.bundle])
         self.pods = 60
         self.begun, self.struck = 0, False
         self.tasks: dict[str, int] = {}
@@ -128,7 +133,7 @@ class Fleet:
             self.struck = self.begun > int(hit.at * self.tasks[playbook])
             return self.struck and self.strike(hit, ends, line.strip(" *\n"))
 
-        return run_playbook(LAB, playbook, f"--extra-vars={json.dumps(given)}", on_line=on_line)
+        return run_playbook(self.lab, playbook, f"--extra-vars={json.dumps(given)}", on_line=on_line)
 
     def strike(self, hit: Draw, ends: ExitStack, task: str) -> bool:
         """Let it happen; True kills the controller's run."""
@@ -170,19 +175,20 @@ class Fleet:
 
     def has_all_backups(self) -> None:
         """Every file with a backup's name is a whole one."""
-        for file in BACKUPS.glob("*.gpg"):
+        for file in (lab_dir(self.lab) / "backups").glob("*.gpg"):
             done = subprocess.run(
                 ["gpg", "--batch", "--quiet", "--decrypt", file], stdout=subprocess.DEVNULL, check=False
             )
             assert done.returncode == 0, file.name
 
 
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
+@pytest.fixture(scope="module", params=FLEETS)
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """A fleet on which each playbook has run to its end once: so many tasks it has."""
-    with keyring() as key, real_k3s.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
-        bundle.write(inventory.bundle_path(LAB).with_name("newer"), version_suffix="2")
-        made = Fleet(boards, key)
+    lab = f"chaos-{request.param}"
+    with keyring() as key, real_k3s.fresh(lab, ("agxorin-jp6", "orinnano-jp6")) as boards:
+        made = Fleet(lab, request.param, boards, key)
+        bundle.write(made.bundle.with_name("newer"), version_suffix="2")
         first = made.run("site.yml")
         assert first.returncode == 0, first.why
         for playbook in sorted(set(PLAYBOOKS)):
@@ -194,10 +200,11 @@ def fleet() -> Iterator[Fleet]:
         yield made
 
 
-@pytest.mark.parametrize("number", range(DRAWS))
-def test_the_same_command_again_makes_it_right(fleet: Fleet, number: int) -> None:
-    hit = draw(number)
-    fleet.cluster.kubectl("create", "configmap", f"draw-{number}")
+@pytest.mark.parametrize("turn", range(DRAWS))
+def test_the_same_command_again_makes_it_right(fleet: Fleet, turn: int) -> None:
+    hit = draw(turn * len(FLEETS) + fleet.number - 1)
+    kept = f"configmap/draw-{hit.number}"
+    fleet.cluster.kubectl("create", *kept.split("/"))
     fleet.change(hit.playbook)
     with ExitStack() as ends:
         cut_off = fleet.run(hit.playbook, hit, ends)
@@ -209,8 +216,7 @@ def test_the_same_command_again_makes_it_right(fleet: Fleet, number: int) -> Non
     wait_until(fleet.is_settled, "Kubernetes knows that all boards are back", SETTLE_SECONDS)
     fleet.is_right()
     fleet.has_all_backups()
-    kept = fleet.cluster.kubectl("get", "configmaps", "--output=name").split()
-    assert f"configmap/draw-{number}" in kept
+    assert kept in fleet.cluster.kubectl("get", "configmaps", "--output=name").split()
 
 
 def test_then_nothing_is_left_to_do(fleet: Fleet) -> None:
