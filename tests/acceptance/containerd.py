@@ -42,9 +42,11 @@ def bundle_argument(name: str) -> str:
 
 @contextmanager
 def fresh(name: str, types: Sequence[str]) -> Iterator[list[Board]]:
-    """Boards that take this Kubernetes, and the bundle; both go at the end."""
-    with lab.fresh(name, types) as up:
-        bundle.write(bundle_path(name), kubernetes=kubernetes.CONTAINERD)
-        for each in up:
-            each.exec("sh", "-c", _OWNERS)
-        yield up
+    """Boards that take this Kubernetes whatever `LAB_K3S` says, and the bundle; both go at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("LAB_K3S", raising=False)
+        with lab.fresh(name, types) as up:
+            bundle.write(bundle_path(name), kubernetes=kubernetes.CONTAINERD)
+            for each in up:
+                each.exec("sh", "-c", _OWNERS)
+            yield up
