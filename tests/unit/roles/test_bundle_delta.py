@@ -142,8 +142,8 @@ def test_delta_that_is_no_bundle_yet_is_told_with_its_base_and_the_command(
         assert merged(other, path, tmp_path / "merged").returncode != 0
         path = tmp_path / "merged"
     facts = load("preflight/library/bundle_facts.py").inspect(str(path))
-    (found,) = load("preflight/filter_plugins/preflight.py").findings_of_bundle(facts, "aarch64")
-    assert (found["id"], found["level"]) == ("bundle-delta", "error")
+    (found,) = load("preflight/filter_plugins/preflight_bundle.py").findings_of_bundle(facts, "aarch64")
+    assert found["id"] == "bundle-delta"
     assert "k3s-arm64" in found["found"]
     assert digest(old / "SHA256SUMS") in found["expected"]
     assert "v1, plugin:1" in found["expected"]

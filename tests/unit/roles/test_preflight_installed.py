@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.roles.playing import play
-from tests.unit.roles.test_preflight import with_facts
+from tests.unit.roles.preflight_facts import with_facts
 
 PLAYBOOK = """\
 - hosts: server

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.roles.conftest import ROLES
 from tests.unit.roles.playing import play
-from tests.unit.roles.test_preflight import with_facts
+from tests.unit.roles.preflight_facts import with_facts
 
 PLAYBOOK = """\
 - hosts: server

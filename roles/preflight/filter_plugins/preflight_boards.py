@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the boards show beside each other: names, clocks, memory and room on their disks.
+
+Pure functions behind the preflight role. A finding has id, found, expected and fix.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+Finding = dict[str, str]
+Facts = dict[str, Any]
+
+# What a Kubernetes node name may look like (RFC 1123 subdomain, K3s lower-cases it first).
+NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+# Seconds. Certificates that K3s makes while a clock is wrong are as wrong for a year: a day is no mere drift.
+# A node behind its server takes no certificate of a new cluster before its own clock has reached it, and the
+# roles wait 300 s (k3s_timeout). Tokens of pods are taken up to 60 s before they begin (go-jose's leeway).
+CLOCK_WRONG, CLOCK_TOO_FAR, CLOCK_DRIFT = 86400, 300, 60
+# Bytes that an installation takes: images, the unpacked K3s with its data, the largest archive on its way.
+INSTALLED = {
+    "docker": {"docker": 800_000_000, "k3s": 400_000_000, "uploads": 300_000_000},
+    "containerd": {"k3s": 1_200_000_000, "uploads": 300_000_000},
+}
+# Where the engine keeps its images (imagefs) and the kubelet its pods (nodefs). K3s has the kubelet evict
+# pods where less than 5 % of either are free (pkg/daemons/agent: eviction-hard).
+WATCHED = {"docker": ("docker", "kubelet"), "containerd": ("k3s", "kubelet")}
+EVICTION = 0.05
+
+
+def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
+    """A finding; its level stands in CODED of preflight.py."""
+    return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
+
+
+def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
+    """What only a look at all boards shows; `fleet` is {inventory name: facts}."""
+    mine = fleet[host]
+    findings = []
+    same_name = [
+        name for name, facts in fleet.items() if name != host and facts["hostname"] == mine["hostname"]
+    ]
+    if same_name:
+        findings.append(
+            finding(
+                "hostname-duplicate",
+                f"{host} and {', '.join(same_name)} all call themselves {mine['hostname']!r}",
+                "one hostname per board: it becomes the node's name",
+                f"sudo hostnamectl set-hostname {host}   (on each board its own)",
+            )
+        )
+    if not NODE_NAME.match(mine["hostname"].lower()):
+        findings.append(
+            finding(
+                "hostname-invalid",
+                f"hostname {mine['hostname']!r}",
+                "letters, digits, '-' and '.' only: it becomes the node's name",
+                "sudo hostnamectl set-hostname NAME",
+            )
+        )
+    same_id = [
+        name for name, facts in fleet.items() if name != host and facts["machine_id"] == mine["machine_id"]
+    ]
+    if same_id and mine["machine_id"]:
+        findings.append(
+            finding(
+                "machine-id-duplicate",
+                f"{host} and {', '.join(same_id)} share the machine-id {mine['machine_id']}",
+                "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
+                "sudo rm /etc/machine-id && sudo systemd-machine-id-setup && sudo reboot",
+            )
+        )
+    return findings
+
+
+def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]:
+    """Is the board in one of the groups server and agent? `groups` is the inventory's {group: hosts}."""
+    member = [group for group in ("server", "agent") if host in groups.get(group, [])]
+    if len(member) == 1:
+        return []
+    where = "[server] and [agent]" if member else "neither [server] nor [agent]"
+    return [
+        finding(
+            "group-both" if member else "group-none",
+            f"{host} is in {where}",
+            "each board in one of the groups [server] and [agent]",
+            "Mend the inventory (see inventory.example).",
+        )
+    ]
+
+
+def findings_of_disks(facts: Facts) -> list[Finding]:
+    """Is there room for what will be installed, and beyond that enough for the kubelet to evict nobody?"""
+    runtime = facts["container_runtime"]
+    there = facts["k3s"]["version"] == facts["bundle"].get("k3s_version")
+    needs = {} if there else INSTALLED.get(runtime, {})
+    places: dict[int, list[str]] = {}
+    for name, disk in facts["disks"].items():
+        places.setdefault(disk["filesystem"], []).append(name)
+    findings = []
+    for names in places.values():
+        total, free = (facts["disks"][names[0]][key] for key in ("total_bytes", "free_bytes"))
+        need = sum(needs.get(name, 0) for name in names)
+        kept = EVICTION * total if set(names) & set(WATCHED.get(runtime, ())) else 0
+        if free >= need + kept:
+            continue
+        where = ", ".join(facts["disks"][name]["path"] for name in names)
+        full = free < need
+        findings.append(
+            finding(
+                "disk-full" if full else "disk-eviction",
+                f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free on the disk with {where}",
+                f"{need / 1e9:.1f} GB for K3s, its images and their archives"
+                if full
+                else f"{(need + kept) / 1e9:.1f} GB: where less than 5 % are free, the kubelet evicts pods",
+                "Make room (`docker system df` shows what Docker keeps), or move Docker's data-root to a "
+                "larger disk.",
+            )
+        )
+    return findings
+
+
+def offset(clock: Facts, now: float) -> tuple[float, float]:
+    """Least and greatest seconds that a board's clock is ahead of the controller's.
+
+    The board looked at its clock somewhen between the controller's question and `now`.
+    """
+    return clock["board"] - now, clock["board"] - clock["asked"]
+
+
+def apart(one: tuple[float, float], other: tuple[float, float] = (0, 0)) -> float:
+    """Seconds that two offsets are apart at least."""
+    return max(one[0] - other[1], other[0] - one[1], 0)
+
+
+def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: float) -> list[Finding]:
+    """Is the board's clock that of the controller, and that of its server?
+
+    `fleet` is {inventory name: facts}, `now` the controller's clock in seconds since 1970. A server that is
+    not among the boards cannot be compared.
+    """
+    mine = offset(fleet[host]["clock"], now)
+    theirs = offset(fleet[server]["clock"], now) if server in fleet else mine
+
+    def told(ahead: tuple[float, float]) -> str:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now + ahead[0]))
+
+    def fix(wrong: str) -> str:
+        return (
+            f"On {wrong}: sudo timedatectl set-ntp true. Without a time server: "
+            f"sudo date --utc --set '{told((0, 0))}', and put a battery on its RTC connector."
+        )
+
+    here = f"this computer has {told((0, 0))} (all UTC)"
+    if apart(mine) > CLOCK_WRONG:
+        return [
+            finding(
+                "clock",
+                f"the board's clock says {told(mine)}, and {here}",
+                "the same time, within a day: each board judges the server's certificates by its own clock",
+                fix(host),
+            )
+        ]
+    distance = apart(mine, theirs)
+    if distance <= CLOCK_DRIFT:
+        return []
+    return [
+        finding(
+            "clock-server" if distance > CLOCK_TOO_FAR else "clock-server-drift",
+            f"the board's clock says {told(mine)}, that of its server {server} {told(theirs)}, and {here}",
+            "the server's time, within a minute: certificates and tokens of the future are refused",
+            fix(max((mine, host), (theirs, server), key=lambda known: apart(known[0]))[1]),
+        )
+    ]
+
+
+QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([mkKMGTPE]?)(i?)")
+POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+
+
+def quantity(text: str) -> float | None:
+    """Bytes of a Kubernetes quantity (apimachinery, pkg/api/resource/quantity.go), None for another text."""
+    match = QUANTITY.fullmatch(text)
+    if match is None:
+        return None
+    number, suffix, binary = match.groups()
+    if suffix == "m":
+        return None if binary else float(number) / 1000
+    return float(number) * (1024 if binary else 1000) ** POWERS[suffix]
+
+
+def memory_left(total: int, sold: str, requests: str) -> int | None:
+    """Bytes of `total` that are neither `sold` (a quantity) nor in the pods' `requests` (quantities).
+
+    None where nothing is sold. What is no quantity is refused by others, and counts as nothing here.
+    """
+    if not sold:
+        return None
+    return round(total - sum(quantity(text) or 0 for text in [sold, *requests.split()]))
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filters, prefixed by the role's name."""
+        return {
+            "preflight_clock": findings_of_clock,
+            "preflight_disks": findings_of_disks,
+            "preflight_fleet": findings_of_fleet,
+            "preflight_groups": findings_of_groups,
+            "preflight_memory_left": memory_left,
+        }

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bundle has, and which board supplies its images.
+
+Pure functions behind the preflight role. A finding has id, found, expected and fix.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Finding = dict[str, str]
+Facts = dict[str, Any]
+
+ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+
+
+def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
+    """A finding; its level stands in CODED of preflight.py."""
+    return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
+
+
+def bundle_files(arch: str, source: str) -> list[str]:
+    """Names of the files that a board of this architecture (`uname -m`) takes from the bundle.
+
+    `source` is where K3s comes from: with 'download' it is not in the bundle.
+    """
+    suffix = ARCHITECTURES.get(arch, arch)
+    k3s = [f"k3s-{suffix}", f"k3s-airgap-images-{suffix}.tar.gz"] if source == "bundle" else []
+    return [
+        "bundle.yml",
+        *k3s,
+        f"tegra-device-plugin-{suffix}.tar.gz",
+        f"device-query-{suffix}.tar.gz",
+    ]
+
+
+def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list[Finding]:
+    """What is wrong with the files that this board would get."""
+    fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
+    findings = [finding("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
+    if findings:
+        return findings
+    if bundle["delta"]:
+        return [finding_of_delta(bundle)]
+    for name in bundle_files(arch, source):
+        problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
+        if problem is not None:
+            findings.append(
+                finding(
+                    "bundle-file",
+                    f"{name}: {problem}",
+                    "every file as SHA256SUMS says",
+                    fix,
+                )
+            )
+    return findings
+
+
+def finding_of_delta(bundle: Facts) -> Finding:
+    """A directory that has only what another bundle lacks, or that was laid over a wrong one."""
+    path, delta = bundle["path"].rstrip("/"), bundle["delta"]
+    base = ", ".join(str(delta[key]) for key in ("k3s_version", "plugin_image") if key in delta)
+    wrong = sorted(name for name, state in bundle["files"].items() if state["error"])
+    return finding(
+        "bundle-delta",
+        f"{path} has only what differs from another bundle, or lies over a wrong one: not as SHA256SUMS says "
+        f"are {', '.join(wrong)}",
+        f"a whole bundle. The other one has {base}, and the SHA-256 of its SHA256SUMS is {delta['since']}",
+        f"Lay it over a copy of that bundle: cp -r BUNDLE NEW && cp {path}/* NEW && cd NEW && "
+        "sha256sum --check --quiet SHA256SUMS. Then let jetson_k3s_bundle name NEW.",
+    )
+
+
+def findings_of_update(update: Facts) -> list[Finding]:
+    """Has the bundle what an update of NVIDIA's runtime asks for? `update` is role nvidia_docker's plan."""
+    if not update["asked"] or update["version"]:
+        return []
+    return [
+        finding(
+            "runtime-update",
+            f"nvidia_docker_update_runtime, and no {update['package']} in the bundle's {update['archive']}",
+            "the package, with what it depends on",
+            "Put it there (docs/offline.md), or take nvidia_docker_update_runtime out of the inventory.",
+        )
+    ]
+
+
+def findings_of_image_supply(facts: Facts, supply: str, boards: list[str]) -> list[Finding]:
+    """Can a board supply images to the others? `boards` are those of the inventory's cluster."""
+    if not supply:
+        return []
+    if supply not in boards:
+        return [
+            finding(
+                "image-supply-host",
+                f"image_supply_host is {supply!r}, and no board in [k3s_cluster] has that name",
+                "the inventory's name of a board of this cluster",
+                f"Correct image_supply_host, or take it out. There are {', '.join(boards)}.",
+            )
+        ]
+    if facts["container_runtime"] == "docker":
+        return []
+    return [
+        finding(
+            "image-supply-containerd",
+            "image_supply_host, and containerd runs the pods (k3s_container_runtime)",
+            "no image_supply_host: K3s imports the bundle's archives at each start, so each board needs them",
+            "Take image_supply_host out of the inventory, or run the pods by Docker. For other images than "
+            "the bundle's give k3s_registries a mirror.",
+        )
+    ]
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filters, prefixed by the role's name."""
+        return {
+            "preflight_bundle": findings_of_bundle,
+            "preflight_image_supply": findings_of_image_supply,
+            "preflight_update": findings_of_update,
+        }

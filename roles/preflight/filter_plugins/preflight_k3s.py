@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What K3s is on the boards, and what it would become: roles, versions, servers, tokens, registries.
+
+Pure functions behind the preflight role. A finding has id, found, expected and fix.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+Finding = dict[str, str]
+Facts = dict[str, Any]
+
+# Shorter passwords can be guessed by whoever reaches the server's port; K3s' own have 32 characters.
+TOKEN_LENGTH = 16
+# Flags of an installation that the roles could not follow: other names and places than theirs.
+NOT_MIGRATED = ("--node-name", "--data-dir", "-d", "--config", "-c")
+
+
+def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
+    """A finding; its level stands in CODED of preflight.py."""
+    return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
+
+
+def findings_of_server(
+    host: str, fleet: dict[str, Facts], server: str, restores: bool = False
+) -> list[Finding]:
+    """Would this board, as the first server, begin a second cluster beside one that lives?
+
+    Its token would go to all the others, and take them out of theirs. `fleet` is {inventory name: facts}.
+    A server that `restores` a backup has their cluster's data before it starts.
+    """
+    if restores:
+        return []
+    members = {
+        role: [name for name in fleet if name != host and fleet[name]["k3s"][role]["installed"]]
+        for role in ("server", "agent")
+    }
+    if host != server or fleet[host]["k3s"]["server"]["installed"] or not any(members.values()):
+        return []
+    if members["server"]:
+        other = members["server"][0]
+        fix = (
+            f"Put {other}, or another server that runs, first in the inventory's [server]. Let the cluster "
+            f"forget this one (playbooks/forget.yml --limit {host}), and run this again: it joins."
+        )
+    else:
+        fix = (
+            "The cluster's data were on this server alone: playbooks/restore.yml brings them back from a "
+            "backup. Or begin a new one: playbooks/reset.yml --limit agent -e k3s_reset_leave=false, then "
+            "this again."
+        )
+    there = [f"{name} ({role})" for role, names in members.items() for name in names]
+    return [
+        finding(
+            "server-new",
+            f"{host} would begin a cluster and has no K3s, while {', '.join(there)} run it already",
+            "a first server that is in their cluster, or no K3s on the others",
+            fix,
+        )
+    ]
+
+
+def asked(joined: str, fleet: dict[str, Facts], servers: list[str], hosts: list[str]) -> str:
+    """Which server is asked in this run: the one that boards join, or one that runs while that is not there.
+
+    `fleet` is {inventory name: facts} of the boards that answer, `hosts` names all that the run is for.
+    """
+    if joined in fleet or joined not in hosts:
+        return joined
+    return next(
+        (name for name in servers if name in fleet and fleet[name]["k3s"]["server"]["active"]), joined
+    )
+
+
+def findings_of_joining(facts: Facts, joined: str, server: str) -> list[Finding]:
+    """Would this board join a server that is down? `server` is the one that is asked instead."""
+    if joined == server or any(facts["k3s"][role]["installed"] for role in ("server", "agent")):
+        return []
+    return [
+        finding(
+            "server-down",
+            f"the board has no K3s yet and would join {joined}, which does not answer",
+            "a server to join",
+            f"Bring {joined} back, or put {server} first in the inventory's [server] if it is gone for good.",
+        )
+    ]
+
+
+def findings_of_role(facts: Facts, role: str, migrate: bool = False) -> list[Finding]:
+    """Is K3s on this board what its group in the inventory says? `role` is 'server' or 'agent'.
+
+    With `migrate` an installation of the stock script is taken over, unless the role cannot follow its flags.
+    """
+    other = {"server": "agent", "agent": "server"}[role]
+    own_unit, other_unit = facts["k3s"][role], facts["k3s"][other]
+    names = {"server": "k3s", "agent": "k3s-agent"}
+    findings = []
+    if other_unit["installed"]:
+        findings.append(
+            finding(
+                "k3s-other-role",
+                f"this board already runs K3s as {other} ({names[other]}.service)",
+                f"a board without K3s or with K3s as {role}, as the inventory says",
+                f"Move the board to the group [{other}], or remove K3s from it first.",
+            )
+        )
+    command = own_unit["command"]
+    if command is None or command.split()[1:] == [role]:
+        return findings
+    stuck = [flag for flag in NOT_MIGRATED if re.search(rf"\s{flag}\b", command)]
+    if not migrate or stuck:
+        findings.append(
+            finding(
+                "k3s-foreign-unit",
+                f"{names[role]}.service starts `{command}`",
+                f"no K3s, or one whose unit starts `k3s {role}` without flags",
+                f"Remove K3s from the board: {', '.join(stuck)} cannot be taken over."
+                if stuck
+                else "Let the playbook take K3s over (`-e k3s_migrate=true`), or move the flags from the "
+                "unit, where they override all, to /etc/rancher/k3s/config.yaml.",
+            )
+        )
+    return findings
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Of K3s' version, comparable: 'v1.33.5+k3s1' gives (1, 33, 5)."""
+    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])))
+
+
+def findings_of_version(facts: Facts) -> list[Finding]:
+    """Would K3s become older? Releases of one version (`+k3s1`, `+k3s2`) are alike."""
+    installed, wanted = facts["k3s"]["version"], facts["bundle"].get("k3s_version")
+    if installed is None or wanted is None or numbers(wanted) >= numbers(installed):
+        return []
+    return [
+        finding(
+            "k3s-newer",
+            f"K3s {installed} on this board, and {wanted} to be installed",
+            f"K3s {installed} or newer: a cluster's data do not go back",
+            "Let jetson_k3s_bundle in the inventory name the bundle of the last upgrade (k3s_version with "
+            "k3s_source: download).",
+        )
+    ]
+
+
+def findings_of_upgrade(facts: Facts, server: str | None, upgrades: bool = False) -> list[Finding]:
+    """Would a node get another minor version of K3s, without all that an upgrade does?
+
+    `server` is the version of the first server, None where it has none or does not say. An agent may follow
+    it: that one was off when the others were upgraded. A run that `upgrades` has rules of its own.
+    """
+    installed, wanted = facts["k3s"]["version"], facts["bundle"].get("k3s_version")
+    if upgrades or wanted is None:
+        return []
+    here, there, then = (
+        None if version is None else numbers(version)[:2] for version in (installed, server, wanted)
+    )
+    follows = there is not None and facts["role"] == "agent" and there >= then
+    ahead = there is not None and there < then if here is None else here < then and not follows
+    if not ahead:
+        return []
+    where = f"{installed} on this board" if installed else f"{server} on its server"
+    return [
+        finding(
+            "k3s-upgrade",
+            f"K3s {where}, and {wanted} to be installed",
+            "the minor version that the cluster has: site.yml neither drains a node nor goes back",
+            "Run playbooks/upgrade.yml with this bundle first. Or let jetson_k3s_bundle in the inventory "
+            "name the bundle that the cluster has (k3s_version with k3s_source: download).",
+        )
+    ]
+
+
+def findings_of_registries(facts: Facts, given: bool, problems: list[str]) -> list[Finding]:
+    """Would K3s go by the registries of the inventory? `problems` are what role k3s finds wrong with them."""
+    if not given:
+        return []
+    if facts["container_runtime"] == "docker":
+        return [
+            finding(
+                "registries-docker",
+                "k3s_registries, and Docker runs the pods (k3s_container_runtime)",
+                "no k3s_registries: with Docker K3s does not read registries.yaml",
+                "Give Docker's own mirrors: registry-mirrors in nvidia_docker_daemon_config "
+                "(roles/nvidia_docker/README.md). Passwords of registries go into imagePullSecrets.",
+            )
+        ]
+    findings = [
+        finding(
+            "registries",
+            text,
+            "what K3s reads from its registries.yaml",
+            "Correct k3s_registries in the inventory: docs.k3s.io/installation/private-registry",
+        )
+        for text in problems
+    ]
+    if facts["k3s"]["registries"] == "owner":
+        findings.append(
+            finding(
+                "registries-foreign",
+                "k3s_registries, and a /etc/rancher/k3s/registries.yaml that another hand has written",
+                "one of the two: K3s reads a single file",
+                "Put what it says into k3s_registries and remove the file, or take k3s_registries out.",
+            )
+        )
+    return findings
+
+
+def findings_of_token(answer: Facts) -> list[Finding]:
+    """What the K3s server said about the join token; a server that does not run yet cannot say anything."""
+    if answer.get("reason", "unreachable") == "unreachable":
+        return []
+    return [
+        finding(
+            "join-token",
+            answer["msg"],
+            "the token of the running K3s server",
+            "Take k3s_token out of the inventory: agents then get it from the server. Or set it to what "
+            "/var/lib/rancher/k3s/server/node-token says there; for agents `k3s token create` makes one.",
+        )
+    ]
+
+
+def findings_of_token_strength(token: str | None) -> list[Finding]:
+    """Can the given token be guessed? Only its length is told."""
+    length = len((token or "").rpartition(":")[2])
+    if token is None or length >= TOKEN_LENGTH:
+        return []
+    return [
+        finding(
+            "join-token-weak",
+            f"k3s_token has {length} characters",
+            f"{TOKEN_LENGTH} or more: it lets computers join the cluster",
+            "Leave k3s_token out (the server makes one), or take the output of `openssl rand -hex 16`.",
+        )
+    ]
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filters, prefixed by the role's name."""
+        return {
+            "preflight_asked": asked,
+            "preflight_joining": findings_of_joining,
+            "preflight_registries": findings_of_registries,
+            "preflight_role": findings_of_role,
+            "preflight_server": findings_of_server,
+            "preflight_token": findings_of_token,
+            "preflight_token_strength": findings_of_token_strength,
+            "preflight_upgrade": findings_of_upgrade,
+            "preflight_version": findings_of_version,
+        }

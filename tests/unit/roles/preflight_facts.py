@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What preflight is given: the matrix, and the facts of a good board."""
+
+import copy
+from typing import Any
+
+import yaml
+
+from tests.unit.roles.conftest import ROLES
+
+MATRIX = ROLES / "preflight/vars/main"
+RULES = yaml.safe_load((MATRIX / "compatibility.yml").read_text())["__preflight_rules"]
+KERNEL = yaml.safe_load((MATRIX / "kernel.yml").read_text())["__preflight_kernel"]
+GOOD: dict[str, Any] = {
+    "platform": "tegra",
+    "jetpack": "6.2",
+    "arch": "aarch64",
+    "hostname": "jetson-1",
+    "machine_id": "aa",
+    "python": "3.10.12",
+    "clock": {"board": 1_000_000.0, "asked": 1_000_000.0},
+    "cgroup_version": 2,
+    "cgroup_controllers": ["cpu", "cpuset", "io", "memory", "pids"],
+    "kernel_features": {entry["feature"]: True for entry in KERNEL},
+    "default_route": True,
+    "iptables": {"version": "1.8.7", "backend": "nf_tables"},
+    "memory_bytes": 8 * 10**9,
+    "disks": {
+        name: {"path": path, "filesystem": 1, "total_bytes": 64 * 10**9, "free_bytes": 20 * 10**9}
+        for name, path in {
+            "docker": "/var/lib/docker",
+            "k3s": "/var/lib/rancher",
+            "kubelet": "/var/lib/kubelet",
+            "uploads": "/var/tmp",
+        }.items()
+    },
+    "controller": {"ansible_core": "2.19.4"},
+    "role": "server",
+    "container_runtime": "docker",
+    "flannel_backend": "vxlan",
+    "strict": False,
+    "gpu_device_plugin_api": "device-plugin",
+    "gpu_device_plugin_config": {},
+    "docker": {
+        "installed": True,
+        "running": True,
+        "version": "27.5.1",
+        "min_api_version": "1.24",
+        "containerd_store": False,
+        "cgroup_driver": "systemd",
+        "conflicting_flags": [],
+        "daemon_json": {"exists": False, "error": None, "config": {}},
+    },
+    "nvidia_runtime": {"path": "/usr/bin/nvidia-container-runtime", "version": "1.16.2"},
+    "k3s": {
+        "version": None,
+        "server": {"installed": False, "command": None},
+        "agent": {"installed": False, "command": None},
+        "settings": {"flannel-backend": None, "node-ip": None},
+        "kubelet_arguments": {"cgroup-driver": None, "fail-cgroupv1": None},
+        "feature_gates": {"kube-apiserver": [], "kube-scheduler": [], "kubelet": []},
+        "registries": None,
+    },
+    "bundle": {"k3s_version": "v1.33.5+k3s1"},
+}
+
+
+def with_facts(**changes: Any) -> dict[str, Any]:
+    """Good facts with some changed; `a__b` is the key b inside a."""
+    facts = copy.deepcopy(GOOD)
+    for path, value in changes.items():
+        *parents, key = path.split("__")
+        place = facts
+        for parent in parents:
+            place = place[parent]
+        place[key] = value
+    return facts

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings of the bundle, and the facts about it."""
+
+import tarfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.roles.conftest import Load
+from tests.unit.roles.preflight_facts import with_facts
+
+
+@pytest.fixture
+def module(load: Load) -> ModuleType:
+    return load("preflight/filter_plugins/preflight_bundle.py")
+
+
+def bundle(**errors: str | None) -> dict[str, Any]:
+    names = (
+        "bundle.yml",
+        "k3s-arm64",
+        "k3s-airgap-images-arm64.tar.gz",
+        "tegra-device-plugin-arm64.tar.gz",
+        "device-query-arm64.tar.gz",
+    )
+    files: dict[str, dict[str, str | None]] = {name: {"error": None} for name in names}
+    files.update({name.replace("_", "-"): {"error": error} for name, error in errors.items()})
+    return {"path": "/bundle", "errors": [], "files": files, "delta": None}
+
+
+def test_whole_bundle_has_no_findings(module: ModuleType) -> None:
+    assert module.findings_of_bundle(bundle(), "aarch64") == []
+
+
+def test_only_files_for_this_architecture_matter(module: ModuleType) -> None:
+    assert module.findings_of_bundle(bundle(k3s_amd64="damaged"), "aarch64") == []
+    assert [
+        entry["found"] for entry in module.findings_of_bundle(bundle(k3s_arm64="damaged"), "aarch64")
+    ] == ["k3s-arm64: damaged"]
+
+
+def test_bundle_of_another_architecture_names_each_missing_file(module: ModuleType) -> None:
+    found = [entry["found"] for entry in module.findings_of_bundle(bundle(), "x86_64")]
+    assert len(found) == 4
+    assert "k3s-amd64: not listed in SHA256SUMS" in found
+
+
+def test_one_error_of_the_whole_bundle_is_enough(module: ModuleType) -> None:
+    broken = bundle() | {"errors": ["no such directory"], "files": {}}
+    assert [entry["id"] for entry in module.findings_of_bundle(broken, "aarch64")] == ["bundle-unusable"]
+
+
+def test_bundle_needs_no_k3s_where_it_is_downloaded(module: ModuleType) -> None:
+    content = bundle(k3s_arm64="missing")
+    del content["files"]["k3s-airgap-images-arm64.tar.gz"]
+    assert module.findings_of_bundle(content, "aarch64", "download") == []
+
+
+@pytest.mark.parametrize(
+    ("supply", "runtime", "finding"),
+    [
+        ("", "containerd", None),
+        ("b", "docker", None),
+        ("c", "docker", "image-supply-host"),
+        ("c", "containerd", "image-supply-host"),
+        ("b", "containerd", "image-supply-containerd"),
+    ],
+)
+def test_board_that_supplies_images_is_one_of_the_cluster_and_has_docker(
+    module: ModuleType, supply: str, runtime: str, finding: str | None
+) -> None:
+    found = module.findings_of_image_supply(with_facts(container_runtime=runtime), supply, ["a", "b"])
+    assert [entry["id"] for entry in found] == ([finding] if finding else [])
+    if finding == "image-supply-host":
+        assert ("'c'" in found[0]["found"], "a, b" in found[0]["fix"]) == (True, True)
+
+
+@pytest.fixture
+def bundle_module(load: Load) -> ModuleType:
+    return load("preflight/library/bundle_facts.py")
+
+
+def test_bundle_facts_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Path) -> None:
+    versions = {
+        "version": 1,
+        "k3s_version": "v1",
+        "plugin_image": "a:1",
+        "device_query_image": "b:1",
+        "pause_image": "c:1",
+    }
+    (tmp_path / "bundle.yml").write_text(yaml.safe_dump(versions))
+    (tmp_path / "k3s-arm64").write_text("k3s")
+    sums = [f"{bundle_module.sha256(str(path))}  {path.name}" for path in sorted(tmp_path.iterdir())]
+    (tmp_path / "SHA256SUMS").write_text("\n".join([*sums, "0" * 64 + "  gone", ""]))
+    (tmp_path / "k3s-arm64").write_text("K3s")
+    facts = bundle_module.inspect(str(tmp_path))
+    assert facts["errors"] == []
+    assert facts["versions"] == versions
+    assert facts["files"]["bundle.yml"]["error"] is None
+    assert "SHA256SUMS says" in facts["files"]["k3s-arm64"]["error"]
+    assert facts["files"]["gone"]["error"] == "missing"
+
+
+def test_bundle_facts_of_an_archive_of_packages(bundle_module: ModuleType, tmp_path: Path) -> None:
+    archive = tmp_path / "debs-jetpack6-arm64.tar"
+    names = ("./nvidia-container-toolkit_1.18.0-1_arm64.deb", "tzdata_1%3a2025b-0_all.deb", "./README")
+    with tarfile.open(archive, "w") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    state = bundle_module.check_file(str(archive), bundle_module.sha256(str(archive)))
+    assert (state["error"], state["packages"]) == (
+        None,
+        {"nvidia-container-toolkit": "1.18.0-1", "tzdata": "1:2025b-0"},
+    )
+    archive.write_text("no archive")
+    state = bundle_module.check_file(str(archive), bundle_module.sha256(str(archive)))
+    assert (state["packages"], "not an archive of Debian packages" in state["error"]) == ({}, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("version: 2\n", "version: 1"),
+        ("- a\n", "version: 1"),
+        ("version: 1\nk3s_version: v1\n", "lacks plugin_image"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_unusable_bundle_yml_is_named(
+    bundle_module: ModuleType, tmp_path: Path, text: str, words: str
+) -> None:
+    (tmp_path / "SHA256SUMS").write_text("")
+    (tmp_path / "bundle.yml").write_text(text)
+    assert words in bundle_module.inspect(str(tmp_path))["errors"][0]
+
+
+def test_absent_bundle_is_named(bundle_module: ModuleType, tmp_path: Path) -> None:
+    assert "SHA256SUMS" in bundle_module.inspect(str(tmp_path / "none"))["errors"][0]
+
+
+def test_damaged_list_of_sums_is_named_with_its_line(bundle_module: ModuleType) -> None:
+    with pytest.raises(bundle_module.BundleError, match="line 2"):
+        bundle_module.parse_sums("0" * 64 + "  a\nnonsense\n")
