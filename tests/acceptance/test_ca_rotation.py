@@ -6,8 +6,6 @@ The tests are one story, in the order of the file, on a server and an agent.
 
 import base64
 import json
-import socket
-import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 import yaml
 
 from tests.acceptance import real_k3s
+from tests.acceptance.cas import AGENT_CA, DATA, SERVER_CA, is_trusted_by_openssl, read
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import workloads
@@ -27,18 +26,11 @@ from tests.lab.vm.machine import Machine
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "ca-rotation"
-DATA = "/var/lib/rancher/k3s"
-SERVER_CA = f"{DATA}/server/tls/server-ca.crt"
 TOKEN_FILE = f"{DATA}/server/token"
 STAGED = f"{DATA}/server/jetson-k3s-rotate-ca"
 POD = "long-job"
 READY_SECONDS = 60
 NOBODY = "10.207.255.253"  # an address of the labs' range that no lab has
-
-
-def read(board: Board | Machine, path: str) -> str:
-    """A file's text as it is; exec() takes the end of the last line away."""
-    return base64.b64decode(board.exec("base64", path)).decode()
 
 
 @dataclass(frozen=True)
@@ -117,19 +109,6 @@ def lets_in(before: Before) -> bool:
     may = before.server.exec("k3s", "kubectl", "--kubeconfig=/root/anna", "auth", "can-i", "list", "pods")
     before.server.exec("rm", "/root/anna")
     return may.strip() == "yes"
-
-
-def is_trusted_by_openssl(before: Before, ca: str) -> bool:
-    """Whether a client of OpenSSL that knows only this CA takes the server for the true one."""
-    context = ssl.create_default_context(cadata=ca)
-    try:
-        with (
-            socket.create_connection((before.server.address, 6443), timeout=10) as plain,
-            context.wrap_socket(plain, server_hostname=before.server.address),
-        ):
-            return True
-    except ssl.SSLCertVerificationError:
-        return False
 
 
 def issuers(board: Board | Machine) -> list[str]:
@@ -215,7 +194,7 @@ def test_nodes_and_pods_go_on(before: Before) -> None:
 
 
 def test_every_board_has_certificates_of_the_new_ca(before: Before) -> None:
-    texts = {read(board, f"{DATA}/agent/server-ca.crt") for board in before.cluster.boards}
+    texts = {read(board, AGENT_CA) for board in before.cluster.boards}
     assert texts == {before.server_ca()}
     text = before.cluster.boards[1].exec("cat", "/etc/rancher/k3s/jetson-k3s.token")
     assert tokens.parse(text).ca_hash == tokens.ca_hash(before.server_ca().encode())
@@ -226,8 +205,8 @@ def test_every_board_has_certificates_of_the_new_ca(before: Before) -> None:
 
 def test_clients_of_before_are_let_in(before: Before) -> None:
     assert lets_in(before)
-    assert is_trusted_by_openssl(before, before.ca)
-    assert is_trusted_by_openssl(before, before.server_ca())
+    assert is_trusted_by_openssl(before.server, before.ca)
+    assert is_trusted_by_openssl(before.server, before.server_ca())
 
 
 def test_second_run_changes_nothing(before: Before) -> None:
@@ -255,6 +234,6 @@ def test_old_ca_is_taken_away(before: Before) -> None:
     assert ready(before.cluster) == ["jetson-1", "jetson-2"]
     assert before.cluster.allocatable() == {"jetson-1": 1, "jetson-2": 1}
     assert before.cluster.started(POD) == before.pod
-    assert not is_trusted_by_openssl(before, before.ca)
+    assert not is_trusted_by_openssl(before.server, before.ca)
     assert lets_in(before), "the renewed kubeconfig is of the new CA"
     assert changed(play("rotate_ca.yml", k3s_ca="alone")) == 0
