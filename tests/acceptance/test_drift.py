@@ -29,6 +29,7 @@ CONFIG = "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml"
 TOKEN = "/etc/rancher/k3s/jetson-k3s.token"
 OTHER_RUNTIME = "sed -i /default-runtime/s/nvidia/runc/ /etc/docker/daemon.json"
 FEWER_PODS = json.dumps({"k3s_server_config": SERVER_SETTINGS | {"kubelet-arg": ["max-pods=30"]}})
+KUBERNETES = "node.kubernetes.io/"
 DAEMONSET = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
 SETTINGS = "k3s : Ensure K3s' configuration, unit and links"
 RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
@@ -66,10 +67,16 @@ def state(cluster: Cluster) -> set[str]:
     described = {
         " ".join((item["kind"], item["metadata"]["name"], part, json.dumps(content)))
         for item in json.loads(objects)["items"]
-        for part, content in (("labels", item["metadata"].get("labels")), ("spec", item.get("spec")))
+        for part, content in (("labels", item["metadata"].get("labels")), ("spec", spec(item)))
     }
     lines = {f"{board.name} {line}" for board in cluster.boards for line in files(board).splitlines()}
     return lines | starts(cluster.boards) | described
+
+
+def spec(item: dict[str, Any]) -> dict[str, Any]:
+    """What an object is to be. Kubernetes takes the taint not-ready away some 5 s after the node is Ready."""
+    taints = [taint for taint in item["spec"].get("taints", []) if not taint["key"].startswith(KUBERNETES)]
+    return {**item["spec"], "taints": taints}
 
 
 def files(board: Board | Machine) -> str:
