@@ -47,6 +47,9 @@ CONTROLLER, POWER, NETWORK = (
 )
 # The longest pause after a task has begun, in seconds: most take less.
 PAUSE_SECONDS = 3.0
+# Ten times what K3s takes to start here. An agent whose server is gone is waited for so long twice: at its
+# start, and when it goes back to its old version.
+WAITS = "k3s_timeout: 120\n"
 TASK = ("TASK [", "RUNNING HANDLER [")
 # What Kubernetes does by itself takes up to this long after a board is back: a taint, a namespace that ends.
 SETTLE_SECONDS = 120
@@ -187,6 +190,9 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """A fleet on which each playbook has run to its end once: so many tasks it has."""
     lab = f"chaos-{request.param}"
     with keyring() as key, real_k3s.fresh(lab, ("agxorin-jp6", "orinnano-jp6")) as boards:
+        variables = lab_dir(lab) / "group_vars" / "k3s_cluster.yml"
+        variables.parent.mkdir()
+        variables.write_text(WAITS)
         made = Fleet(lab, request.param, boards, key)
         bundle.write(made.bundle.with_name("newer"), version_suffix="2")
         first = made.run("site.yml")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from tests import boards
-from tests.lab import board, bundle, engine, inventory, ssh, workloads
+from tests.lab import board, bundle, engine, inotify, inventory, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.engine import LABEL, docker
 from tests.lab.images import board_image
@@ -39,6 +39,7 @@ def up_graded(name: str, types: Sequence[str], grades: Sequence[str]) -> list[Bo
     """Do the same; `grades` say what each board is, the last one repeated: a container or a whole machine."""
     _check(name, types, grades)
     engine.ensure()
+    inotify.ensure_room()
     wanted = {
         f"jetson-{number}": (kind, grades[min(number, len(grades)) - 1])
         for number, kind in enumerate(types, 1)
