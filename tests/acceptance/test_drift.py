@@ -29,7 +29,7 @@ CONFIG = "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml"
 TOKEN = "/etc/rancher/k3s/jetson-k3s.token"
 OTHER_RUNTIME = "sed -i /default-runtime/s/nvidia/runc/ /etc/docker/daemon.json"
 FEWER_PODS = json.dumps({"k3s_server_config": SERVER_SETTINGS | {"kubelet-arg": ["max-pods=30"]}})
-KUBERNETES = "node.kubernetes.io/"
+NOT_READY = "node.kubernetes.io/not-ready"
 DAEMONSET = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
 SETTINGS = "k3s : Ensure K3s' configuration, unit and links"
 RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
@@ -75,7 +75,7 @@ def state(cluster: Cluster) -> set[str]:
 
 def spec(item: dict[str, Any]) -> dict[str, Any]:
     """What an object is to be. Kubernetes takes the taint not-ready away some 5 s after the node is Ready."""
-    taints = [taint for taint in item["spec"].get("taints", []) if not taint["key"].startswith(KUBERNETES)]
+    taints = [taint for taint in item["spec"].get("taints", []) if taint["key"] != NOT_READY]
     return {**item["spec"], "taints": taints}
 
 

@@ -126,8 +126,11 @@ def findings_of_role(facts: Facts, role: str, migrate: bool = False) -> list[Fin
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Of K3s' version, comparable: 'v1.33.5+k3s1' gives (1, 33, 5)."""
-    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])))
+    """The leading ones of K3s' version: 'v1.33.5+k3s1' and 'v1.33.5-rc2+k3s1' both give (1, 33, 5)."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    if match is None:
+        raise ValueError(f"not a version: {version!r}")
+    return tuple(map(int, match.group(1).split(".")))
 
 
 def findings_of_version(facts: Facts) -> list[Finding]:

@@ -296,6 +296,18 @@ def test_accepted_warning_is_kept_but_not_shown_and_an_error_is_not_accepted(mod
     assert "memory" not in module.report(accepted, "jetson-1")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bundle-delta", "image-supply-containerd", "image-supply-host", "registries", "registries-docker",
+        "registries-foreign", "server-down", "server-new",
+    ],
+)  # fmt: skip
+def test_findings_of_code_that_stop_a_board(module: ModuleType, name: str) -> None:
+    (found,) = module.accept([{"id": name, "found": "", "expected": "", "fix": ""}], [name], RULES)
+    assert found["level"] == "error"
+
+
 @pytest.mark.parametrize("name", ["boards", "bundle", "k3s"])
 def test_findings_of_code_have_a_level(module: ModuleType, name: str) -> None:
     """The ids stand in the code as first argument, or in a condition beside it."""

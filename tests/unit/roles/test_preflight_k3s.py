@@ -163,6 +163,7 @@ def test_short_token_is_a_warning_that_does_not_tell_it(
         ("v1.34.1+k3s1", "v1.33.5+k3s1", ["k3s-newer"]),
         ("v1.33.5+k3s1", "v1.33.4+k3s2", ["k3s-newer"]),
         ("v1.33.5+k3s2", "v1.33.5+k3s1", []),
+        ("v1.33.5-rc2+k3s1", "v1.33.5+k3s1", []),
         ("v1.33.5+k3s1", "v1.34.1+k3s1", []),
         (None, "v1.33.5+k3s1", []),
         ("v1.33.5+k3s1", None, []),
