@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from tegra_device_plugin.board import cdi, health, power
 from tegra_device_plugin.board.detection import Detection, detect
-from tegra_device_plugin.board.health import Hysteresis, Sample, Verdict
+from tegra_device_plugin.board.health import Health, Hysteresis, Sample
 from tegra_device_plugin.config.settings import Settings
 from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.log import describe_error
 from tegra_device_plugin.system.sensor import Sensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tegra_device_plugin.config.units import Units
     from tegra_device_plugin.sharing.koordinator import Koordlet
-    from tegra_device_plugin.sharing.units import Units
 
 READ_DEADLINE_SECONDS = 3.0
 # A healthy GPU is searched anew now and then, for device nodes that came late. About a minute.
@@ -34,19 +35,19 @@ class Look:
 
     detection: Detection
     sample: Sample | None = None
-    flaw: Verdict | None = None
-    limit_flaw: Verdict | None = None
+    flaw: Health | None = None
+    limit_problem: Health | None = None
 
 
-class Taker(Protocol):
-    """Who makes something of the GPU, at each look at it."""
+class Publisher(Protocol):
+    """Publishes the GPU at each observation."""
 
-    def take(
-        self, settings: Settings, found: Detection, verdict: Verdict, limit_flaw: Verdict | None
+    def publish(
+        self, settings: Settings, found: Detection, verdict: Health, limit_problem: Health | None
     ) -> None:
-        """Offer the GPU; `limit_flaw` is why its memory cannot be limited here."""
+        """Resource the GPU; `limit_problem` is why its memory cannot be limited here."""
 
-    def take_nothing(self) -> None:
+    def withdraw(self) -> None:
         """There is no GPU, and never was."""
 
 
@@ -57,17 +58,17 @@ class BoardWatch:
     when it is gone: the node keeps its capacity, so everybody can see that a GPU is missing.
     """
 
-    def __init__(self, settings: Settings, taker: Taker) -> None:
+    def __init__(self, settings: Settings, publisher: Publisher) -> None:
         self.detection: Detection | None = None
         self.sample: Sample | None = None
-        self.verdict: Verdict | None = None
-        self.looked_at = 0.0
+        self.verdict: Health | None = None
+        self.observed_at = 0.0
         self._settings = settings
-        self._taker = taker
+        self._publisher = publisher
         self._hysteresis = Hysteresis()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._looks = 0
-        self._limit_flaw: Verdict | None = None
+        self._limit_problem: Health | None = None
         self._wake = asyncio.Event()
         self._koordlet: Koordlet | None = None
 
@@ -100,32 +101,32 @@ class BoardWatch:
             seen = await self._sensor.read(lambda: _look(settings, known, search))
         except (OSError, TimeoutError) as error:
             # Not seen is not healthy: a pod on a dead GPU is worse than a pod that waits.
-            logger.warning("cannot look at the board: %s", error or "the read hangs")
+            logger.warning("cannot look at the board: %s", describe_error(error, "the read hangs"))
         else:
             if seen.detection != known:
                 _tell(seen.detection)
             self.detection = seen.detection
         self.sample = seen.sample if seen else None
-        self.looked_at = asyncio.get_running_loop().time()
+        self.observed_at = asyncio.get_running_loop().time()
         if self.detection and self.detection.gpu.state != "absent":
             verdict = self._judge(seen.flaw if seen else None)
             if seen:
-                self._note_limit(seen.limit_flaw)
-            self._taker.take(settings, self.detection, verdict, self._limit_flaw)
+                self._note_limit(seen.limit_problem)
+            self._publisher.publish(settings, self.detection, verdict, self._limit_problem)
             if settings.units and settings.units.preset == "koordinator":
                 await self._tell_koordlet(settings.host_root, settings.units, self.detection, verdict)
         elif self.detection:
-            self._taker.take_nothing()
+            self._publisher.withdraw()
 
-    async def _tell_koordlet(self, root: Path, units: Units, found: Detection, verdict: Verdict) -> None:
+    async def _tell_koordlet(self, root: Path, units: Units, found: Detection, verdict: Health) -> None:
         """Report the GPU as Koordinator wants it: its names are used."""
         from tegra_device_plugin.sharing.koordinator import Koordlet  # noqa: PLC0415 - only with this preset
 
         self._koordlet = self._koordlet or Koordlet(root, self._sensor)
-        flaw = self._limit_flaw if verdict.healthy else None
+        flaw = self._limit_problem if verdict.healthy else None
         await self._koordlet.tell(found, units, flaw or verdict)
 
-    def _judge(self, flaw: Verdict | None) -> Verdict:
+    def _judge(self, flaw: Health | None) -> Health:
         """Give the verdict: first on the GPU, then on what else a container would lack."""
         before, now = self.verdict, self._hysteresis.observe(self.sample)
         if now.healthy and flaw:
@@ -137,10 +138,10 @@ class BoardWatch:
             logger.log(level, "the GPU is %s: %s: %s", state, now.reason, now.detail)
         return now
 
-    def _note_limit(self, flaw: Verdict | None) -> None:
-        if flaw and flaw != self._limit_flaw:
+    def _note_limit(self, flaw: Health | None) -> None:
+        if flaw and flaw != self._limit_problem:
             logger.warning("memory of the GPU is not given out: %s: %s", flaw.reason, flaw.detail)
-        self._limit_flaw = flaw
+        self._limit_problem = flaw
 
 
 def _look(settings: Settings, known: Detection | None, search: bool) -> Look:
@@ -157,11 +158,11 @@ def _look(settings: Settings, known: Detection | None, search: bool) -> Look:
         found,
         health.sample(root, found.gpu),
         _provide_cdi(settings, found),
-        _provide_limit(settings, settings.memory_sold, found) if settings.memory_sold else None,
+        _provide_limit(settings, settings.configured_memory, found) if settings.configured_memory else None,
     )
 
 
-def _provide_cdi(settings: Settings, found: Detection) -> Verdict | None:
+def _provide_cdi(settings: Settings, found: Detection) -> Health | None:
     """Write the CDI spec before the offer that names it: a runtime refuses a container without it.
 
     Gives why no container can have the GPU in the way that was asked for, None if all is well.
@@ -171,11 +172,11 @@ def _provide_cdi(settings: Settings, found: Detection) -> Verdict | None:
     try:
         cdi.write(settings.host_root, found.gpu.device_nodes)
     except OSError as error:
-        return Verdict(False, "cdi-missing", f"no CDI spec, so no container can have it: {error}")
+        return Health(False, "cdi-missing", f"no CDI spec, so no container can have it: {error}")
     return None
 
 
-def _provide_limit(settings: Settings, total: int, found: Detection) -> Verdict | None:
+def _provide_limit(settings: Settings, total: int, found: Detection) -> Health | None:
     """Put the files of the memory limit in their place before the offer that mounts them.
 
     Gives why no container's memory can be limited here, None if all is well.
@@ -186,19 +187,19 @@ def _provide_limit(settings: Settings, total: int, found: Detection) -> Verdict 
     there = found.gpu.memory_bytes
     if there is not None and total > there:
         sold, has = render(total), render(there // MIB * MIB)
-        return Verdict(False, "memory-total", f"memoryTotal is {sold}, but the board has {has}: sell less")
+        return Health(False, "memory-total", f"memoryTotal is {sold}, but the board has {has}: sell less")
     try:
         limitfiles.provide(settings.gpu_limit_dir, settings.gpu_limit_library)
     except OSError as error:
-        return Verdict(False, "limit-missing", f"no container's memory could be limited: {error}")
+        return Health(False, "limit-missing", f"no container's memory could be limited: {error}")
     return None
 
 
 def _tell(found: Detection) -> None:
     board, gpu = found.board, found.gpu
     if gpu.state == "absent":
-        looked_at = "; ".join(f"{one.source}: {one.detail}" for one in found.evidence)
-        logger.warning("no Tegra GPU here, so nothing is advertised; looked at %s", looked_at)
+        observed_at = "; ".join(f"{one.source}: {one.detail}" for one in found.evidence)
+        logger.warning("no Tegra GPU here, so nothing is advertised; looked at %s", observed_at)
     else:
         name = board.module or board.model or board.soc
         nodes = len(gpu.device_nodes)

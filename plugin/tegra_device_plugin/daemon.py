@@ -7,21 +7,40 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 
+from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import ConfigError, Settings
 from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.kubelet import onlyone
-from tegra_device_plugin.kubelet.registrars import Registrars
-from tegra_device_plugin.lives import Lives
-from tegra_device_plugin.sharing.advertised import Advertised
+from tegra_device_plugin.kubelet import driver_conflict
+from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.registrar import Registrars
+from tegra_device_plugin.service import Service
+from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.signals import Signals
-from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.telemetry.jtop import JtopProbe
 
 logger = logging.getLogger(__name__)
 
 
-class Daemon(Lives):
+class ResourcePublisher:
+    """Advertises the extended resources of the GPU at each observation of the board."""
+
+    def __init__(self, advertised: AdvertisedResources) -> None:
+        self._advertised = advertised
+
+    def publish(
+        self, settings: Settings, found: Detection, health: Health, limit_problem: Health | None
+    ) -> None:
+        """Advertise what the GPU offers."""
+        resources = make_resources(settings, found.gpu.device_nodes, health, limit_problem)
+        self._advertised.advertise(resources)
+
+    def withdraw(self) -> None:
+        """Advertise nothing: a node without a GPU has no such resource."""
+
+
+class Daemon(Service):
     """The plugin: other settings end its life only where they name other places.
 
     It fails with OSError where the metrics address is taken or the DRA driver serves this board.
@@ -33,11 +52,11 @@ class Daemon(Lives):
         self._counted = Counters()
         self._board: BoardWatch | None = None
 
-    async def _live(self) -> None:
+    async def _run_once(self) -> None:
         """Start all parts, wait for the end of this life, end all parts."""
-        settings, advertised = self._settings, Advertised()
-        onlyone.refuse_beside_dra(settings.device_plugin_dir)
-        board = self._board = BoardWatch(settings, advertised)
+        settings, advertised = self._settings, AdvertisedResources()
+        driver_conflict.refuse_beside_dra(settings.device_plugin_dir)
+        board = self._board = BoardWatch(settings, ResourcePublisher(advertised))
         registrars = Registrars(settings.device_plugin_dir, advertised, self._counted)
         jtop = JtopProbe(settings.host_root)
         async with AsyncExitStack() as stack:
@@ -49,18 +68,18 @@ class Daemon(Lives):
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             parts = (board.run(), registrars.run(), self._follow_configuration(), jtop.run())
             running = [tasks.create_task(part) for part in parts]
-            await self._life_over.wait()
+            await self._stop.wait()
             for task in running:
                 task.cancel()
 
     def _refused(self, error: ConfigError) -> None:
-        self._counted.refused_config_reloads += 1
+        self._counted.rejected_config_reloads += 1
         super()._refused(error)
 
     def _changed(self, before: Settings) -> None:
         self._counted.config_reloads += 1
         if not self._settings.same_places(before):
-            self._begin_anew()
+            self._restart()
             return
         unchanged = self._settings == before
         logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tegra_device_plugin.board.detection import detect
-from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.settings import load
 from tegra_device_plugin.sharing import koordinator
 
@@ -49,7 +49,7 @@ def device(place: Path) -> dict[str, Any]:
     units = load(config, {}, {})[0].units
     assert units
     boards.build(boards.load()["agxorin-jp6"], place / "host")
-    infos = koordinator.device_infos(detect(place / "host"), units, Verdict(True, "ok", "ready"))
+    infos = koordinator.device_infos(detect(place / "host"), units, Health(True, "ok", "ready"))
     return koordinator.device("jetson-1", infos)
 
 

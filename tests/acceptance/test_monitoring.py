@@ -50,7 +50,7 @@ OWNERS: dict[str, Any] = {
     "monitoring_dashboards_directory": "/srv/dashboards",
 }
 ALERTMANAGER = "route: {receiver: nobody}\nreceivers: [{name: nobody}]"
-# Alone: it looks for no others.
+# WithoutMemory: it looks for no others.
 ALERTMANAGER_COMMAND = (
     "/usr/local/bin/alertmanager",
     "--config.file=/etc/alertmanager.yml",

@@ -120,5 +120,5 @@ def test_a_share_that_a_system_does_not_have_is_refused_with_the_reason(cluster:
     ask(cluster, "odd", 64, {core: 7, memory: 1})
     wait_until(lambda: cluster.phase("odd") == "Failed", "it is not admitted", POD_SECONDS)
     message = json.loads(cluster.kubectl("get", "pod", "odd", "--output=json"))["status"]["message"]
-    assert "7 asked for, but it is given in steps of 5: ask for 5 or 10" in message
+    assert "7 requested, but it is allocated in steps of 5: request 5 or 10" in message
     cluster.kubectl("delete", "pod", "odd")

@@ -270,7 +270,7 @@ async def test_what_cannot_be_given_is_refused_with_a_reason(
     async with start_units():
         await kubelet.until(lambda: kubelet.allocatable() == 106, "units")
         odd = [f"c{number}" for number in range(7)]
-        assert "steps of 5: ask for 5 or 10" in await refusal(kubelet.allocate(odd, resource=core))
+        assert "steps of 5: request 5 or 10" in await refusal(kubelet.allocate(odd, resource=core))
         assert "unknown device 'm6'" in await refusal(kubelet.allocate(["m6"], resource=memory))
         assert "unknown device 'm6'" in await refusal(kubelet.start_container(memory, ["m6"]))
         many = [f"x{number}" for number in range(100_000)]
@@ -284,7 +284,7 @@ async def test_a_gpu_without_memory_would_be_all_of_it_and_does_not_start(
     node.share("units: {preset: hami, memoryTotal: 1Gi}")
     async with pod_resources(kubelet) as pods, start_units():
         await kubelet.until(lambda: kubelet.allocatable() == 100 + 1024 + 10, "units")
-        assert "ask for 1" in await refusal(kubelet.allocate(["g0", "g1"], resource=GPU))
+        assert "request 1" in await refusal(kubelet.allocate(["g0", "g1"], resource=GPU))
         await kubelet.allocate(["g3"], resource=GPU)
         pods.holds = {NAME: {GPU: ["g3"]}}
         text = await refusal(kubelet.start_container(GPU, ["g3"]))

@@ -26,7 +26,7 @@ def given() -> set[str]:
     return {
         argument.value
         for call in calls
-        if isinstance(call.func, ast.Name) and call.func.id in ("Verdict", "unhealthy")
+        if isinstance(call.func, ast.Name) and call.func.id in ("Health", "unhealthy")
         for argument in call.args
         if isinstance(argument, ast.Constant)
         and isinstance(argument.value, str)

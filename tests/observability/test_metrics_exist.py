@@ -22,9 +22,9 @@ from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.shares import Units
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import Settings
-from tegra_device_plugin.kubelet.registrars import Registrars
-from tegra_device_plugin.sharing.advertised import Advertised
-from tegra_device_plugin.system.counters import Counters
+from tegra_device_plugin.daemon import ResourcePublisher
+from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
 from tegra_device_plugin.telemetry.pages import Pages
@@ -130,11 +130,11 @@ async def of_agent(said: dict[str, dict[str, set[str]]], root: Path) -> None:
 async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     """Add what the page says when jtop runs. The telemetry is made up, the page is real."""
     boards.build(boards.load()[BOARD], root)
-    advertised, counted, jtop = Advertised(), Counters(), JtopProbe(root)
+    advertised, counted, jtop = AdvertisedResources(), Counters(), JtopProbe(root)
     telemetry = Telemetry(gpu_memory_bytes=1, memory_used_bytes=2, power_mode="15W")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jtop, "latest", lambda: telemetry)
-        board = BoardWatch(Settings(host_root=root), advertised)
+        board = BoardWatch(Settings(host_root=root), ResourcePublisher(advertised))
         page = await Pages(board, Registrars(root, advertised, counted), advertised, jtop, counted).metrics()
     only: dict[str, dict[str, set[str]]] = {}
     read(only, page.text)

@@ -81,12 +81,12 @@ def test_a_sample_has_one_fault_a_line_and_stays_when_other_lines_change() -> No
 
 
 def test_a_sample_of_the_plugin_has_each_module_and_is_the_same_each_time() -> None:
-    only = ("kubelet/", "sharing/offer.py")
+    only = ("kubelet/", "sharing/allocation.py")
     chosen = choose(30, only)
     assert [mutant.diff() for mutant in chosen] == [mutant.diff() for mutant in choose(30, only)]
     assert {mutant.path.name for mutant in chosen} == {
-        *("holders.py", "offer.py", "onlyone.py", "registrar.py", "registrars.py", "registration.py"),
-        *("server.py", "sockets.py", "socketserver.py"),
+        *("advertised.py", "allocation.py", "driver_conflict.py", "pod_resources.py", "registrar.py"),
+        *("registration.py", "server.py", "sockets.py"),
     }
 
 

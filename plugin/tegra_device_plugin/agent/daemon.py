@@ -18,7 +18,7 @@ from tegra_device_plugin.agent.shares import Units
 from tegra_device_plugin.agent.weights import Weights
 from tegra_device_plugin.config.settings import ConfigError, Settings
 from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.lives import Lives
+from tegra_device_plugin.service import Service
 from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system.hosttree import HostTree
 
@@ -45,7 +45,7 @@ def sold(settings: Settings) -> Units:
     return Units(units.core.name if units.core else "", units.memory.name, units.memory_bytes)
 
 
-class Agent(Lives):
+class Agent(Service):
     """The agent.
 
     It fails with OSError where the metrics address is taken or this kernel cannot do what the mode needs.
@@ -71,7 +71,7 @@ class Agent(Lives):
                 ]
             )
 
-    async def _live(self) -> None:
+    async def _run_once(self) -> None:
         """Start all parts, wait for the end of this life, end all parts."""
         settings, choice = self._settings, self._choice
         host = HostTree(settings.host_root)
@@ -91,6 +91,6 @@ class Agent(Lives):
             if weights:
                 parts.append(weights.run())
             running = [tasks.create_task(part) for part in parts]
-            await self._life_over.wait()
+            await self._stop.wait()
             for task in running:
                 task.cancel()

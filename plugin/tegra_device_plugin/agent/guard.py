@@ -16,7 +16,7 @@ from tegra_device_plugin.agent.overuse import Overuse
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.shares import PodName, container_names
 from tegra_device_plugin.system.hosttree import HostTree
-from tegra_device_plugin.system.saying import Saying
+from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.sensor import Sensor
 
 Mode = Literal["report", "evict"]
@@ -45,14 +45,14 @@ class Guard:
         self.kernel: int | None = None
         self.over_limit: Counter[PodName] = Counter()
         self.ended: Counter[PodName] = Counter()
-        self.looked_at = 0.0
+        self.observed_at = 0.0
         self._memory = memory
         self._host = host
         self._pods = pods
         self._mode = mode
         self._overuse = Overuse()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
-        self._saying = Saying()
+        self._problem_log = ProblemLog()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -65,14 +65,14 @@ class Guard:
         try:
             held, members, names = await self._sensor.read(self._measure)
         except (UnknownUseError, TimeoutError) as error:
-            self._saying.warn(f"GPU memory is not watched: {error or 'the read hangs'}")
+            self._problem_log.warn(f"GPU memory is not watched: {describe_error(error, 'the read hangs')}")
             self.used = self.in_container = self.outside = self.kernel = None
         else:
-            self._saying.well("GPU memory is watched again")
+            self._problem_log.resolved("GPU memory is watched again")
             await self._pods.refresh({member.uid for member in members.values()})
             self._judge(held, members)
             self.in_container = in_containers(held, members, names)
-        self.looked_at = asyncio.get_running_loop().time()
+        self.observed_at = asyncio.get_running_loop().time()
 
     def _measure(self) -> tuple[Mapping[int, int], Mapping[int, Member], Mapping[str, str]]:
         """Bytes by pid, the pids that are in a pod, and names of containers by id."""

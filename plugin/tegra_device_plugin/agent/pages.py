@@ -15,8 +15,8 @@ from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.shares import PodName
 from tegra_device_plugin.agent.weights import State, Weights
-from tegra_device_plugin.sharing.offer import GPU_ID
-from tegra_device_plugin.telemetry import httpd, liveness
+from tegra_device_plugin.sharing.allocation import GPU_ID
+from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import CONTENT_TYPE, Metric, exposition, gauge
 from tegra_device_plugin.telemetry.httpd import Page
 from tegra_device_plugin.version import package_version
@@ -50,10 +50,10 @@ class Pages:
 
     async def healthz(self) -> Page:
         """Fail when a loop has stopped turning."""
-        turned = {"guard": self._guard.looked_at}
+        turned = {"guard": self._guard.observed_at}
         if self._weights:
-            turned["weights"] = self._weights.looked_at
-        return liveness.page(self._since, turned, STUCK_SECONDS)
+            turned["weights"] = self._weights.observed_at
+        return httpd.liveness_page(self._since, turned, STUCK_SECONDS)
 
     def _metrics(self) -> Iterable[Metric]:
         yield gauge(

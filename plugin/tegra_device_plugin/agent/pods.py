@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tegra_device_plugin.agent.shares import PodName, Share, Units, pod_names, shares
-from tegra_device_plugin.kubelet import holders
+from tegra_device_plugin.kubelet import pod_resources
 from tegra_device_plugin.system.hosttree import HostTree
-from tegra_device_plugin.system.saying import Saying
+from tegra_device_plugin.system.log import ProblemLog
 
 # A pod's devices never change while it lives. Pods that do not use the GPU yet are heard of this often.
 REFRESH_SECONDS = 30.0
@@ -28,7 +28,7 @@ class Pods:
         self._asked_about: set[str] = set()
         self._asked_at: float | None = None
         self._asking = asyncio.Lock()
-        self._saying = Saying()
+        self._problem_log = ProblemLog()
 
     def share(self, uid: str) -> Share:
         """What a pod was given: nothing, if that is not known."""
@@ -48,11 +48,11 @@ class Pods:
             # Before the question, so that the answer is newer: a name can get a new pod at any moment.
             names = pod_names(self._host)
             try:
-                found = holders.found(await holders.ask(self._socket))
-            except holders.NoAnswerError as error:
-                self._saying.warn(f"who holds which share is not known: {error}")
+                found = pod_resources.found(await pod_resources.ask(self._socket))
+            except pod_resources.NoAnswerError as error:
+                self._problem_log.warn(f"who holds which share is not known: {error}")
                 return
-            self._saying.well("the kubelet says again who holds which share")
+            self._problem_log.resolved("the kubelet says again who holds which share")
             self.names, self.shares = names, shares(found, self._units)
             self._asked_about = {*names, *uids}
             self._asked_at = now

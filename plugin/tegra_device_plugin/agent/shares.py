@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tegra_device_plugin.kubelet.holders import Holder
+from tegra_device_plugin.kubelet.pod_resources import Holder
 from tegra_device_plugin.system.hosttree import HostTree
 
 # The kubelet makes a directory NAMESPACE_NAME_UID here for every pod (kuberuntime, BuildPodLogsDirectory);

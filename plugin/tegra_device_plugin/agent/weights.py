@@ -16,7 +16,7 @@ from tegra_device_plugin.agent.nvgpu import ControlNode, Kernel, Tsg
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import HostTree
-from tegra_device_plugin.system.saying import Saying
+from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.sensor import Sensor
 
 State = Literal["weighted", "busy", "unsupported", "failing"]
@@ -56,14 +56,14 @@ class Weights:
     def __init__(self, host: HostTree, pods: Pods, kernel: Kernel) -> None:
         self.state: State = "unsupported"
         self.slices: tuple[Slice, ...] = ()
-        self.looked_at = 0.0
+        self.observed_at = 0.0
         self._host = host
         self._pods = pods
         self._kernel = kernel
         self._node: ControlNode | None = None
         self._listening: int | None = None
         self._sensor = Sensor(CALL_DEADLINE_SECONDS)
-        self._saying = Saying()
+        self._problem_log = ProblemLog()
         self._wake = asyncio.Event()
         self._waited_for = False
         self._found: dict[tuple[int, int], int] = {}
@@ -93,15 +93,17 @@ class Weights:
             self._waited_for = False
             self.state = _state_after(error)
             self.slices = ()
-            self._saying.warn(f"GPU time is not divided by weights: {error or 'the driver does not answer'}")
+            self._problem_log.warn(
+                f"GPU time is not divided by weights: {describe_error(error, 'the driver does not answer')}"
+            )
             if not isinstance(error, TimeoutError):  # what hangs still uses the node
                 self._close()
         else:
             self.state = "weighted"
             self._waited_for = any(percent.get(pods.get(tsg.pid, "")) and not tsg.ready for tsg in tsgs)
             self.slices = tuple(Slice(pods[tsg.pid], tsg, wanted[tsg.id]) for tsg in tsgs if tsg.id in wanted)
-            self._saying.well("GPU time is divided by weights again")
-        self.looked_at = asyncio.get_running_loop().time()
+            self._problem_log.resolved("GPU time is divided by weights again")
+        self.observed_at = asyncio.get_running_loop().time()
 
     def _remember(self, tsgs: Iterable[Tsg]) -> None:
         """Keep what each context had when it was first seen, for as long as it is there.

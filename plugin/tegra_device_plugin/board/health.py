@@ -50,7 +50,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Health:
     """Whether the GPU can be given to containers: a word for machines and a line for people."""
 
     healthy: bool
@@ -58,7 +58,7 @@ class Verdict:
     detail: str
 
 
-UNKNOWN = Verdict(False, "unknown", "the GPU could not be looked at")
+UNKNOWN = Health(False, "unknown", "the GPU could not be looked at")
 
 
 def sample(root: Path, gpu: Gpu) -> Sample:
@@ -89,9 +89,9 @@ def sample(root: Path, gpu: Gpu) -> Sample:
     )
 
 
-def judge(seen: Sample) -> Verdict:
+def judge(seen: Sample) -> Health:
     """What one sample says by itself: the first complaint, hardest first."""
-    return next(_complaints(seen), None) or Verdict(True, "ok", _state_of(seen))
+    return next(_complaints(seen), None) or Health(True, "ok", _state_of(seen))
 
 
 class Hysteresis:
@@ -103,7 +103,7 @@ class Hysteresis:
 
     def __init__(self, bad: int = 2, good: int = 3) -> None:
         self._needed = {False: bad, True: good}
-        self._verdict: Verdict | None = None
+        self._verdict: Health | None = None
         self._against = 0
 
     @property
@@ -111,7 +111,7 @@ class Hysteresis:
         """False while samples contradict the verdict: look again after RECHECK_SECONDS."""
         return self._against == 0
 
-    def observe(self, seen: Sample | None) -> Verdict:
+    def observe(self, seen: Sample | None) -> Health:
         """Count one sample in; None stands for a look that failed or hung."""
         new = judge(seen) if seen else UNKNOWN
         if self._verdict is None or new.healthy == self._verdict.healthy:
@@ -123,9 +123,9 @@ class Hysteresis:
         return self._verdict
 
 
-def _complaints(seen: Sample) -> Iterator[Verdict]:
-    def unhealthy(reason: str, detail: str) -> Verdict:
-        return Verdict(False, reason, detail)
+def _complaints(seen: Sample) -> Iterator[Health]:
+    def unhealthy(reason: str, detail: str) -> Health:
+        return Health(False, reason, detail)
 
     if not seen.device:
         yield unhealthy("device-gone", "the GPU's device has vanished from /sys")

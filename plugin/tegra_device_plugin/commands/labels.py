@@ -11,6 +11,7 @@ from tegra_device_plugin.board import labels
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, say
 from tegra_device_plugin.config import settings as config
+from tegra_device_plugin.config.names import DEFAULT_RESOURCE
 from tegra_device_plugin.system.atomicfile import replace_file
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.telemetry import jtop
@@ -25,7 +26,7 @@ def main(options: argparse.Namespace) -> int:
     found = labels.node_labels(
         detection,
         replicas=None if units else settings.sharing.replicas,
-        renamed=config.DEFAULT_RESOURCE not in units.resources if units else settings.sharing.renamed,
+        renamed=DEFAULT_RESOURCE not in units.resources if units else settings.sharing.renamed,
         memory_unit=units.memory_unit if units else None,
         power_mode=telemetry.power_mode if telemetry else None,
         gpu_share=_gpu_share(options.host_root, detection.gpu.state)

@@ -14,22 +14,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tegra_device_plugin.config.names import DEFAULT_RESOURCE, resource_name
+
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
-    from tegra_device_plugin.sharing.dra import Dra
-    from tegra_device_plugin.sharing.units import Units
+    from tegra_device_plugin.config.dra import Dra
+    from tegra_device_plugin.config.units import Units
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
-DEFAULT_RESOURCE = "nvidia.com/gpu"
 
 # A kubelet runs 110 pods by default; a list of more devices only fills its checkpoint.
 MAX_REPLICAS = 1024
-
-# IsExtendedResourceName (kubernetes, pkg/apis/core/v1/helper/helpers.go); the kubelet refuses a Register
-# otherwise. 244 characters: a quota's name for it, with `requests.` before it, is of 253 at most.
-_PREFIX = re.compile(r"(?=.{1,244}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/")
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 # A DNS subdomain, as Kubernetes wants a node's name.
 _NODE = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -90,10 +86,10 @@ class Settings:
         return self.units.counts if self.units else {self.resource: self.sharing.replicas}
 
     @property
-    def memory_sold(self) -> int | None:
+    def configured_memory(self) -> int | None:
         """Bytes of the GPU's memory that are given out in pieces, None if they are not."""
         if self.dra:
-            return self.dra.memory_sold
+            return self.dra.configured_memory
         return self.units.memory_total if self.units else None
 
     def same_places(self, other: Settings) -> bool:
@@ -264,16 +260,6 @@ def load(
     if problems:
         raise ConfigError(problems)
     return settings, notes
-
-
-def resource_name(text: str) -> str:
-    """Give the full name of an extended resource; `gpu` is `nvidia.com/gpu`. Raises ValueError."""
-    full = text if "/" in text else f"nvidia.com/{text}"
-    prefix, _, name = full.partition("/")
-    well_formed = _PREFIX.fullmatch(f"{prefix}/") and _NAME.fullmatch(name)
-    if not well_formed or prefix.endswith("kubernetes.io") or prefix.startswith("requests."):
-        raise ValueError("not the name of an extended resource, such as nvidia.com/gpu")
-    return full
 
 
 def _from_file(path: Path) -> tuple[Settings, list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tegra_device_plugin.sharing.dra import DEVICE, DRIVER, Mode
+from tegra_device_plugin.config.dra import DEVICE, DRIVER, Mode
 from tegra_device_plugin.system import quantity
 
 UNHEALTHY = f"{DRIVER}/unhealthy"

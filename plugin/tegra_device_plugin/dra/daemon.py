@@ -11,8 +11,9 @@ from pathlib import Path
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection
-from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config.dra import Dra, describe
 from tegra_device_plugin.config.settings import ConfigError, Settings, Sharing
 from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.dra import api, checkpoint, server
@@ -20,14 +21,13 @@ from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.dra.preparing import Calls, Place, Preparer
 from tegra_device_plugin.dra.presence import Presence
 from tegra_device_plugin.dra.publisher import Publisher, Written
-from tegra_device_plugin.kubelet import onlyone
-from tegra_device_plugin.lives import Lives
-from tegra_device_plugin.sharing.dra import Dra, promises
+from tegra_device_plugin.kubelet import driver_conflict
+from tegra_device_plugin.service import Service
 from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 from tegra_device_plugin.system.hosttree import HostTree
-from tegra_device_plugin.system.saying import Saying
+from tegra_device_plugin.system.log import ProblemLog, describe_error
 
 # Between looks at the CDI files; changes there are heard by events.
 _FILES_SECONDS = 30.0
@@ -44,23 +44,23 @@ class Devices:
         self._board = board
         self._place = place
 
-    def take(
-        self, settings: Settings, found: Detection, verdict: Verdict, limit_flaw: Verdict | None
+    def publish(
+        self, settings: Settings, found: Detection, verdict: Health, limit_problem: Health | None
     ) -> None:
         """Tell of a GPU."""
-        if verdict.healthy and limit_flaw:
-            verdict = limit_flaw
+        if verdict.healthy and limit_problem:
+            verdict = limit_problem
         self._place.device_nodes, self._place.verdict = found.gpu.device_nodes, verdict
         self._publisher.offer(Gpu(found, verdict))
         self._board.show(verdict)
         self.seen.set()
 
-    def take_nothing(self) -> None:
+    def withdraw(self) -> None:
         """Tell that there is none."""
         self._publisher.offer(None)
 
 
-class Driver(Lives):
+class Driver(Service):
     """The driver.
 
     It fails with OSError where the metrics address is taken, the device plugin serves this board or the
@@ -73,17 +73,17 @@ class Driver(Lives):
         self._calls = Calls()
         self._written = Written()
 
-    async def _live(self) -> None:
+    async def _run_once(self) -> None:
         """Start all parts, wait for the end of this life, end all parts."""
         settings, dra = self._settings, self._settings.dra or Dra()
-        onlyone.refuse_beside_device_plugin(settings.kubelet_dir)
-        logger.info("mode %s: %s", dra.mode, "; ".join(promises(dra)))
+        driver_conflict.refuse_beside_device_plugin(settings.kubelet_dir)
+        logger.info("mode %s: %s", dra.mode, "; ".join(describe(dra)))
         async with AsyncExitStack() as stack:
             api_server = await stack.enter_async_context(api.connected(settings.node_name))
             place = Place(
                 root=settings.host_root,
                 pool=settings.node_name,
-                checkpoint=onlyone.dra_directory(settings.kubelet_dir) / checkpoint.NAME,
+                checkpoint=driver_conflict.dra_directory(settings.kubelet_dir) / checkpoint.NAME,
                 limit_dir=settings.gpu_limit_dir,
                 limit_library=settings.gpu_limit_library,
                 overhead=dra.context_overhead,
@@ -111,14 +111,14 @@ class Driver(Lives):
                 self._follow_configuration(),
             )
             running = [tasks.create_task(part) for part in parts]
-            await self._life_over.wait()
+            await self._stop.wait()
             for task in running:
                 task.cancel()
 
 
 async def _keep_files(root: Path, preparer: Preparer, seen: asyncio.Event) -> None:
     """Keep what prepared claims need there: a reboot empties the CDI directory, and so may a person."""
-    saying, wake = Saying(), asyncio.Event()
+    problem_log, wake = ProblemLog(), asyncio.Event()
     await seen.wait()  # the board's own spec is there from then on
     with DirectoryWatch(Path(HostTree(root).real(cdi.DIRECTORY)), wake.set) as watch:
         while True:
@@ -127,9 +127,11 @@ async def _keep_files(root: Path, preparer: Preparer, seen: asyncio.Event) -> No
             try:
                 await preparer.restore()
             except (OSError, TimeoutError) as error:
-                saying.warn(f"cannot look after the files of prepared claims: {error or 'a write hangs'}")
+                problem_log.warn(
+                    f"cannot restore the files of prepared claims: {describe_error(error, 'a write hangs')}"
+                )
             else:
-                saying.well("the files of prepared claims are looked after again")
+                problem_log.resolved("the files of prepared claims are restored again")
             await waiting.happens(wake, _FILES_SECONDS)
 
 

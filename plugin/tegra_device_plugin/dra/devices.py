@@ -14,10 +14,10 @@ from typing import Any
 
 from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.board.detection import Detection
-from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.board.labels import label_value
+from tegra_device_plugin.config.dra import Dra
 from tegra_device_plugin.dra.claims import UNHEALTHY
-from tegra_device_plugin.sharing.dra import Dra
 from tegra_device_plugin.system.quantity import render
 
 _MAX_TEXT = 64
@@ -32,7 +32,7 @@ class Gpu:
     """What is known of the GPU at a look at it."""
 
     found: Detection
-    verdict: Verdict
+    verdict: Health
 
 
 def published(gpu: Gpu, dra: Dra, *, taints: bool) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.dra.presence import Presence
 from tegra_device_plugin.dra.publisher import Publisher, Written
-from tegra_device_plugin.telemetry import httpd, liveness
+from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import CONTENT_TYPE, Metric, exposition, gauge, total
 from tegra_device_plugin.telemetry.httpd import Page
 from tegra_device_plugin.version import package_version
@@ -50,8 +50,8 @@ class Pages:
 
     async def healthz(self) -> Page:
         """Fail when a loop has stopped turning: only a new start helps then."""
-        turned = {"board": self._board.looked_at, "sockets": self._presence.looked_at}
-        return liveness.page(self._since, turned)
+        turned = {"board": self._board.observed_at, "sockets": self._presence.observed_at}
+        return httpd.liveness_page(self._since, turned)
 
     async def readyz(self) -> Page:
         """Fail while no claim could get the GPU from here."""

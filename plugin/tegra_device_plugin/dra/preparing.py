@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tegra_device_plugin.board import cdi
-from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.dra import checkpoint, claims, specs
 from tegra_device_plugin.dra.checkpoint import Prepared
 from tegra_device_plugin.dra.claims import Asked, ClaimError
 from tegra_device_plugin.sharing import limitfiles
 from tegra_device_plugin.sharing.memorylimit import Limit
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.log import describe_error
 from tegra_device_plugin.system.sensor import Sensor
 
 # For one claim's files; a kubelet gives a call 45 s.
@@ -69,7 +70,7 @@ class Place:
     limit_library: Path
     overhead: int = 0
     device_nodes: Sequence[str] = ()
-    verdict: Verdict | None = None
+    verdict: Health | None = None
     """None: not looked at yet."""
 
 
@@ -159,7 +160,11 @@ class Preparer:
         except (OSError, TimeoutError) as error:
             if known is None:
                 raise
-            logger.info("%s is prepared already; not asked for again: %s", _name(claim), error or "no answer")
+            logger.info(
+                "%s is prepared already; not asked for again: %s",
+                _name(claim),
+                describe_error(error, "no answer"),
+            )
             return known
         return Prepared(claim, claims.devices(found, claim, self._place.pool))
 

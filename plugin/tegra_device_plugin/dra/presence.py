@@ -11,11 +11,11 @@ import asyncio
 import logging
 from pathlib import Path
 
+from tegra_device_plugin.config.dra import DRIVER
 from tegra_device_plugin.dra import server
-from tegra_device_plugin.kubelet import onlyone, sockets
+from tegra_device_plugin.kubelet import driver_conflict, sockets
 from tegra_device_plugin.kubelet.registration import Backoff
-from tegra_device_plugin.kubelet.socketserver import Services, SocketServer
-from tegra_device_plugin.sharing.dra import DRIVER
+from tegra_device_plugin.kubelet.sockets import Services, SocketServer
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
 
@@ -37,9 +37,9 @@ class Presence:
         self.why_not = "no kubelet has asked yet"
         self.registrations = 0
         self.failed_registrations = 0
-        self.looked_at = 0.0
+        self.observed_at = 0.0
         self._services = services
-        self._socket = onlyone.dra_socket(kubelet)
+        self._socket = driver_conflict.dra_socket(kubelet)
         self._registry = kubelet / "plugins_registry"
         self._registration = self._registry / f"{DRIVER}-reg.sock"
         self._servers: list[SocketServer] = []
@@ -72,7 +72,7 @@ class Presence:
 
     async def _look(self) -> None:
         """Make what is missing. The kubelet's directory of plugins goes and comes with the kubelet's own."""
-        self.looked_at = _now()
+        self.observed_at = _now()
         sockets.check_mount(self._registry)
         if self._servers and not self._is_due() and all(_is_there(one) for one in self._servers):
             return

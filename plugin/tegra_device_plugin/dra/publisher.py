@@ -11,13 +11,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tegra_device_plugin.config.dra import Dra
 from tegra_device_plugin.dra import devices as made
 from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.dra.slices import Create, Delete, Step
 from tegra_device_plugin.kubelet.registration import Backoff
-from tegra_device_plugin.sharing.dra import Dra
-from tegra_device_plugin.system.saying import Saying
+from tegra_device_plugin.system.log import ProblemLog
 
 if TYPE_CHECKING:
     from tegra_device_plugin.dra.api import Object, Server
@@ -70,7 +70,7 @@ class Publisher:
         self._retry = RETRY
         self._calm = CALM
         self._wrote_at = 0.0
-        self._saying = Saying()
+        self._problem_log = ProblemLog()
 
     def offer(self, gpu: Gpu | None) -> None:
         """Publish this GPU from now on; None: there is none."""
@@ -107,7 +107,7 @@ class Publisher:
                 self._wake.clear()
                 if await self._settle():
                     await self._calm_down()
-                self._saying.well("the ResourceSlice is published again")
+                self._problem_log.resolved("the ResourceSlice is published again")
                 await self._wake.wait()
             if not following.cancelled():
                 following.result()
@@ -218,7 +218,7 @@ class Publisher:
             return
         self.published, self.why_not = False, str(error)
         self._written.failures += 1
-        self._saying.warn(f"the ResourceSlice is not published: {error}")
+        self._problem_log.warn(f"the ResourceSlice is not published: {error}")
 
 
 def _is_older(one: Object, other: Object | None) -> bool:

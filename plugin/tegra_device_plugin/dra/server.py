@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 
 from tegra_device_plugin.board import health as board_health
-from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.config.dra import DRIVER
 from tegra_device_plugin.dra import dra_pb2 as dra
 from tegra_device_plugin.dra import health_pb2 as health
 from tegra_device_plugin.dra import pluginregistration_pb2 as registration
@@ -21,8 +22,7 @@ from tegra_device_plugin.dra import specs
 from tegra_device_plugin.dra.checkpoint import Prepared
 from tegra_device_plugin.dra.claims import Asked
 from tegra_device_plugin.dra.preparing import Preparer
-from tegra_device_plugin.kubelet.socketserver import Services
-from tegra_device_plugin.sharing.dra import DRIVER
+from tegra_device_plugin.kubelet.sockets import Services
 
 # What GetInfo says, and the service's full name, which is another one (kubelet, pkg/apis/*/types.go). A
 # kubelet takes the first of DRAPlugin that it knows.
@@ -38,10 +38,10 @@ _HEALTH_SECONDS = 30
 
 
 @dataclass(frozen=True)
-class Health:
-    """The last verdict on the GPU, None before the first, and when the board was looked at (Unix seconds)."""
+class ObservedHealth:
+    """The last health of the GPU, None before the first, and when it was observed (Unix seconds)."""
 
-    verdict: Verdict | None = None
+    health: Health | None = None
     at: int = 0
 
 
@@ -49,26 +49,26 @@ class HealthBoard:
     """The health of all devices, and how streams hear of it."""
 
     def __init__(self, pool: str, devices: Sequence[str]) -> None:
-        self.current = Health()
-        self.next_look = asyncio.Event()
+        self.current = ObservedHealth()
+        self.changed = asyncio.Event()
         self._pool = pool
         self._devices = devices
 
-    def show(self, verdict: Verdict) -> None:
-        """Make this the verdict of now."""
-        self.current = Health(verdict, int(time.time()))
-        self.next_look.set()
+    def show(self, gpu_health: Health) -> None:
+        """Make this the current health."""
+        self.current = ObservedHealth(gpu_health, int(time.time()))
+        self.changed.set()
         # A fresh event each time: no follower has to clear it for the others.
-        self.next_look = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def message(self) -> health.NodeWatchResourcesResponse:
         """Give all devices."""
-        verdict = self.current.verdict
+        gpu = self.current.health
         status, text = health.UNKNOWN, "not looked at yet"
-        if verdict and verdict.reason != board_health.UNKNOWN.reason:
-            status = health.HEALTHY if verdict.healthy else health.UNHEALTHY
-        if verdict:
-            text = "" if verdict.healthy else f"{verdict.reason}: {verdict.detail}"
+        if gpu and gpu.reason != board_health.UNKNOWN.reason:
+            status = health.HEALTHY if gpu.healthy else health.UNHEALTHY
+        if gpu:
+            text = "" if gpu.healthy else f"{gpu.reason}: {gpu.detail}"
         return health.NodeWatchResourcesResponse(
             devices=[
                 health.DeviceHealth(
@@ -104,7 +104,7 @@ def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
 
     async def watch(_request: object, _: object) -> AsyncIterator[health.NodeWatchResourcesResponse]:
         while True:
-            following = board.next_look
+            following = board.changed
             yield board.message()
             await following.wait()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tegra_device_plugin.sharing.dra import DRIVER
+from tegra_device_plugin.config.dra import DRIVER
 
 API_VERSION = "resource.k8s.io/v1"
 KIND = "ResourceSlice"

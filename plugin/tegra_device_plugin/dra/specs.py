@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.board import cdi
+from tegra_device_plugin.config.dra import DRIVER
 from tegra_device_plugin.dra.checkpoint import Prepared
 from tegra_device_plugin.dra.claims import Device
-from tegra_device_plugin.sharing.dra import DRIVER
+from tegra_device_plugin.sharing.allocation import VISIBLE_DEVICES
 from tegra_device_plugin.sharing.memorylimit import Limit
-from tegra_device_plugin.sharing.offer import VISIBLE_DEVICES
 from tegra_device_plugin.system.atomicfile import replace_file
 from tegra_device_plugin.system.hosttree import HostTree
 

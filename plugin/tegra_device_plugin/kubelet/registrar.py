@@ -13,13 +13,13 @@ from pathlib import Path
 from grpc import aio
 
 from tegra_device_plugin.kubelet import api_pb2 as api
-from tegra_device_plugin.kubelet import registration, sockets
-from tegra_device_plugin.kubelet.registration import Facts, GiveWay, Register, State, Wait
+from tegra_device_plugin.kubelet import registration as steps
+from tegra_device_plugin.kubelet import sockets
+from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.registration import Facts, Register, StandBy, State, Wait
 from tegra_device_plugin.kubelet.server import Endpoint
-from tegra_device_plugin.sharing.advertised import Advertised
-from tegra_device_plugin.sharing.offer import Served
+from tegra_device_plugin.sharing.allocation import Registration
 from tegra_device_plugin.system import waiting
-from tegra_device_plugin.system.counters import Counters
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
 
 API_VERSION = "v1beta1"
@@ -42,23 +42,23 @@ class Registrar:
 
     def __init__(
         self,
-        served: Served,
+        registration: Registration,
         directory: Path,
         watch: DirectoryWatch,
-        advertised: Advertised,
+        advertised: AdvertisedResources,
         counted: Counters,
         *,
         was_registered: bool,
     ) -> None:
         """Begin, inside a running event loop. Whoever has made `watch` calls `wake` at its events.
 
-        `was_registered`: this process has had the kubelet's ear before, be it for another resource.
+        `was_registered`: this process has registered before, possibly another resource.
         """
-        self.looked_at = _now()
+        self.observed_at = _now()
         self._directory = directory
         self._watch = watch
-        self._served = served
-        self._resource = served.resource
+        self._registration = registration
+        self._resource = registration.resource
         self._kubelet_socket = directory / sockets.KUBELET_SOCKET
         self._advertised = advertised
         self._counted = counted
@@ -96,27 +96,27 @@ class Registrar:
             while True:
                 self._wake.clear()
                 pause = LOOK_SECONDS if self._watch.rearm() else LOOK_WITHOUT_EVENTS_SECONDS
-                await waiting.happens(self._wake, await self._turn(pause))
+                await waiting.happens(self._wake, await self._reconcile(pause))
         finally:
             await self._stop_all()
 
-    async def _turn(self, pause: float) -> float:
-        """Look once and do what is needed; give the seconds until the next look, `pause` at most."""
-        facts = self._look()
-        self.looked_at = now = _now()
-        self._state = registration.observe(facts, self._state, now)
-        match registration.step(facts, self._state, now):
+    async def _reconcile(self, pause: float) -> float:
+        """Observe once, do what is needed, give the seconds until the next time, `pause` at most."""
+        facts = self._observe()
+        self.observed_at = now = _now()
+        self._state = steps.observe(facts, self._state, now)
+        match steps.step(facts, self._state, now):
             case Register() as register:
                 await self._register(register, facts, pause)
                 return 0.0
-            case GiveWay():
+            case StandBy():
                 logger.info("a newer instance of the plugin serves here: standing by")
                 await self._stop_all()
-                self._state = registration.stood_by(self._state)
+                self._state = steps.standing_by(self._state)
             case Wait(seconds) if seconds is not None:
                 pause = min(pause, seconds)
         if not facts.kubelet:
-            self._say_waiting(f"there is no {self._kubelet_socket}")
+            self._log_waiting(f"there is no {self._kubelet_socket}")
         await self._retire()
         return pause
 
@@ -124,7 +124,7 @@ class Registrar:
     def _endpoints(self) -> tuple[Endpoint, ...]:
         return (*self._retiring, self._endpoint) if self._endpoint else tuple(self._retiring)
 
-    def _look(self) -> Facts:
+    def _observe(self) -> Facts:
         sockets.check_mount(self._directory)
         endpoint, rivals = self._endpoint, sockets.rivals(self._directory)
         return Facts(
@@ -139,19 +139,21 @@ class Registrar:
     async def _register(self, register: Register, facts: Facts, pause: float) -> None:
         """Register on a new socket; see every `pause` seconds whether the same kubelet is there."""
         if not sockets.accepts(self._kubelet_socket):
-            self._say_waiting(f"nobody listens on {self._kubelet_socket}")
-            self._state = registration.unheard(self._state, _now())
+            self._log_waiting(f"nobody listens on {self._kubelet_socket}")
+            self._state = steps.no_kubelet(self._state, _now())
             return
-        endpoint = Endpoint(self._directory, self._served, self._advertised, self._counted, self.wake)
+        endpoint = Endpoint(self._directory, self._registration, self._advertised, self._counted, self.wake)
         try:
             await endpoint.start()
             await self._call(endpoint, register.kubelet, pause)
         except (OSError, aio.AioRpcError, NewKubeletError) as error:
             await endpoint.stop()
-            self._state = registration.failed(self._state, _now())
+            self._state = steps.failed(self._state, _now())
             if not isinstance(error, NewKubeletError):
                 self._counted.failed_registrations += 1
-                logger.warning("cannot register %s (%s): %s", self._resource, register.reason, _say(error))
+                logger.warning(
+                    "cannot register %s (%s): %s", self._resource, register.reason, _describe(error)
+                )
             return
         except BaseException:
             await endpoint.stop()
@@ -162,7 +164,7 @@ class Registrar:
         if self._endpoint:
             self._retiring.append(self._endpoint)
         self._endpoint = endpoint
-        self._state = registration.accepted(
+        self._state = steps.accepted(
             register,
             facts,
             self._state,
@@ -211,17 +213,87 @@ class Registrar:
         endpoints, self._endpoint, self._retiring = self._endpoints, None, []
         await asyncio.gather(*(endpoint.stop() for endpoint in endpoints))
 
-    def _say_waiting(self, what: str) -> None:
+    def _log_waiting(self, what: str) -> None:
         if what != self._waiting_for:
             logger.info("waiting for the kubelet: %s", what)
             self._waiting_for = what
+
+
+class Registrars:
+    """Keeps all that is advertised registered with whatever kubelet is there."""
+
+    def __init__(self, directory: Path, advertised: AdvertisedResources, counted: Counters) -> None:
+        self.directory = directory
+        self._advertised = advertised
+        self._counted = counted
+        self._running: dict[Registration, tuple[Registrar, asyncio.Task[None]]] = {}
+        self._was_registered = False
+        self._wake = asyncio.Event()
+        advertised.on_change = self._wake.set
+
+    @property
+    def observed_at(self) -> float:
+        """When the one that looked longest ago did; now, if there is none. Seconds of the loop's clock."""
+        return min((one.observed_at for one in self._all), default=asyncio.get_running_loop().time())
+
+    @property
+    def connected(self) -> bool:
+        """True while the kubelet is listening to all that is advertised."""
+        return bool(self._running) and all(one.connected for one in self._all)
+
+    @property
+    def streams(self) -> int:
+        """Open streams, of all registrations."""
+        return sum(one.streams for one in self._all)
+
+    async def run(self) -> None:
+        """Keep all registered until cancelled; then end the streams and remove the sockets.
+
+        Raises OSError when no socket in the directory can ever work.
+        """
+        sockets.check_length(self.directory)
+        sockets.sweep(self.directory)
+        with DirectoryWatch(self.directory, self._wake_all) as watch:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    self._wake.clear()
+                    await self._follow(tasks, watch)
+                    await self._wake.wait()
+
+    async def _follow(self, tasks: asyncio.TaskGroup, watch: DirectoryWatch) -> None:
+        """Begin with new registrations, after the end of those that are no longer advertised."""
+        advertised = {one.registration for one in self._advertised.resources.values()}
+        self._was_registered |= any(one.was_registered for one in self._all)
+        gone = [self._running.pop(one)[1] for one in self._running.keys() - advertised]
+        for task in gone:
+            task.cancel()
+        if gone:
+            await asyncio.wait(gone)
+        for registration in sorted(advertised - self._running.keys()):
+            registrar = Registrar(
+                registration,
+                self.directory,
+                watch,
+                self._advertised,
+                self._counted,
+                was_registered=self._was_registered,
+            )
+            self._running[registration] = registrar, tasks.create_task(registrar.run())
+
+    @property
+    def _all(self) -> list[Registrar]:
+        return [registrar for registrar, _ in self._running.values()]
+
+    def _wake_all(self) -> None:
+        for one in self._all:
+            one.wake()
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _say(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return str(error)

@@ -42,7 +42,7 @@ RETRY = Backoff(first=0.02, cap=5.0)
 # Register before it dials, and a busy one may dial late.
 PATIENCE = Backoff(first=2.0, cap=32.0)
 # Where nobody listens on kubelet.sock. To ask costs next to nothing, and no event tells when somebody does.
-UNHEARD_SECONDS = 0.25
+NO_KUBELET_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class State:
     """All that served at some time since the last registration; the kubelet may have held on to one."""
     kubelet: Identity | None = None
     """The one of the last look."""
-    heard_since: float | None = None
+    connected_since: float | None = None
     """Since when a kubelet listens; None: none does."""
     not_before: float = 0.0
     retry: Backoff = field(default=RETRY)
@@ -105,7 +105,7 @@ class Register:
 
 
 @dataclass(frozen=True)
-class GiveWay:
+class StandBy:
     """End all endpoints: a newer instance of this plugin serves here.
 
     Two instances overlap while a DaemonSet is updated. Without an order each would register again
@@ -115,18 +115,18 @@ class GiveWay:
 
 def observe(facts: Facts, state: State, now: float) -> State:
     """Give the state after a look. A new kubelet, or one that has listened for long, resets the delays."""
-    heard_since = None
+    connected_since = None
     if facts.streams:
-        heard_since = now if state.heard_since is None else state.heard_since
-    state = replace(state, rivals=state.rivals | facts.rivals, heard_since=heard_since)
+        connected_since = now if state.connected_since is None else state.connected_since
+    state = replace(state, rivals=state.rivals | facts.rivals, connected_since=connected_since)
     if facts.kubelet != state.kubelet:
         state = replace(state, kubelet=facts.kubelet, patience=state.patience.reset())
-    elif heard_since is None or now - heard_since < state.retry.cap:
+    elif connected_since is None or now - connected_since < state.retry.cap:
         return state
     return replace(state, retry=state.retry.reset(), not_before=now)
 
 
-def step(facts: Facts, state: State, now: float) -> Wait | Register | GiveWay:
+def step(facts: Facts, state: State, now: float) -> Wait | Register | StandBy:
     """Decide what is to be done after `observe`."""
     if facts.kubelet is None:
         return Wait()
@@ -136,7 +136,7 @@ def step(facts: Facts, state: State, now: float) -> Wait | Register | GiveWay:
         undialled = registered is not None and not facts.dialled
         return Wait(registered.stream_until - now if registered and undialled else None)
     if state.was_registered and facts.superseded:
-        return GiveWay() if state.registered else Wait()
+        return StandBy() if state.registered else Wait()
     if now < state.not_before:
         return Wait(state.not_before - now)
     return Register(reason, facts.kubelet)
@@ -165,12 +165,12 @@ def failed(state: State, now: float) -> State:
     return replace(state, not_before=now + state.retry.seconds, retry=state.retry.longer())
 
 
-def unheard(state: State, now: float) -> State:
+def no_kubelet(state: State, now: float) -> State:
     """Give the state after an attempt that nobody listened to."""
-    return replace(failed(state, now), not_before=now + min(state.retry.seconds, UNHEARD_SECONDS))
+    return replace(failed(state, now), not_before=now + min(state.retry.seconds, NO_KUBELET_SECONDS))
 
 
-def stood_by(state: State) -> State:
+def standing_by(state: State) -> State:
     """Give the state after giving way."""
     return replace(state, registered=None)
 

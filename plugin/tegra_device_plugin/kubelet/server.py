@@ -14,10 +14,16 @@ from grpc import aio
 
 from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet import sockets
-from tegra_device_plugin.kubelet.socketserver import SocketServer
-from tegra_device_plugin.sharing.advertised import Advertised
-from tegra_device_plugin.sharing.offer import Grant, Ids, Offer, RefusedRequestError, Served, brief
-from tegra_device_plugin.system.counters import Counters
+from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.sockets import SocketServer
+from tegra_device_plugin.sharing.allocation import (
+    Allocation,
+    Ids,
+    Registration,
+    RejectedRequestError,
+    Resource,
+    brief,
+)
 from tegra_device_plugin.system.directorywatch import Identity
 
 logger = logging.getLogger(__name__)
@@ -36,20 +42,22 @@ def device_list(ids: Ids, healthy: bool) -> bytes:
 
 
 @functools.lru_cache(maxsize=4)  # half the time of an Allocate would go into making the same message again
-def allocation(grants: tuple[Grant, ...]) -> bytes:
-    """Give the AllocateResponse for containers that get these grants, serialised."""
-    return api.AllocateResponse(container_responses=map(_container, grants)).SerializeToString()
+def allocate_response(allocations: tuple[Allocation, ...]) -> bytes:
+    """Give the AllocateResponse for containers with these allocations, serialised."""
+    return api.AllocateResponse(container_responses=map(_container, allocations)).SerializeToString()
 
 
-def _container(grant: Grant) -> api.ContainerAllocateResponse:
+def _container(allocation: Allocation) -> api.ContainerAllocateResponse:
     return api.ContainerAllocateResponse(
-        envs=dict(grant.envs),
+        envs=dict(allocation.envs),
         mounts=[
             api.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only)
-            for m in grant.mounts
+            for m in allocation.mounts
         ],
-        devices=[api.DeviceSpec(container_path=n, host_path=n, permissions="rw") for n in grant.device_nodes],
-        cdi_devices=[api.CDIDevice(name=name) for name in grant.cdi_devices],
+        devices=[
+            api.DeviceSpec(container_path=n, host_path=n, permissions="rw") for n in allocation.device_nodes
+        ],
+        cdi_devices=[api.CDIDevice(name=name) for name in allocation.cdi_devices],
     )
 
 
@@ -63,12 +71,12 @@ class Endpoint:
     def __init__(
         self,
         directory: Path,
-        served: Served,
-        advertised: Advertised,
+        registration: Registration,
+        advertised: AdvertisedResources,
         counted: Counters,
         on_change: Callable[[], None],
     ) -> None:
-        self.resource = served.resource
+        self.resource = registration.resource
         self.name = sockets.new_name()
         self.path = directory / self.name
         self.streams = 0
@@ -78,7 +86,7 @@ class Endpoint:
         self._counted = counted
         self._on_change = on_change
         self._stopping = False
-        self._served = served
+        self._registration = registration
         handlers = self._handlers()
         # What is announced is what is implemented: a kubelet calls neither of them otherwise.
         self.options = api.DevicePluginOptions(
@@ -110,7 +118,7 @@ class Endpoint:
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch, api.Empty.FromString),
             "Allocate": grpc.unary_unary_rpc_method_handler(self._allocate, api.AllocateRequest.FromString),
         }
-        if self._served.acts_at_start:
+        if self._registration.pre_start:
             handlers["PreStartContainer"] = grpc.unary_unary_rpc_method_handler(
                 self._pre_start_container,
                 api.PreStartContainerRequest.FromString,
@@ -128,14 +136,14 @@ class Endpoint:
         sent: tuple[Ids, bool] | None = None
         try:
             while not self._stopping:
-                next_look = self._advertised.next_look
-                offer = self._current()
-                if offer is None:
+                changed = self._advertised.changed
+                resource = self._current()
+                if resource is None:
                     return
-                if (offer.ids, offer.healthy) != sent:
-                    sent = (offer.ids, offer.healthy)
+                if (resource.ids, resource.health.healthy) != sent:
+                    sent = (resource.ids, resource.health.healthy)
                     yield device_list(*sent)
-                await next_look.wait()
+                await changed.wait()
         finally:
             self.streams -= 1
             self._on_change()
@@ -143,19 +151,19 @@ class Endpoint:
     async def _allocate(self, request: api.AllocateRequest, context: aio.ServicerContext[Any, Any]) -> bytes:
         containers = [list(one.devices_ids) for one in request.container_requests]
         try:
-            offer = self._offer()
+            resource = self._advertised_resource()
             for ids in containers:
-                offer.check(ids)
+                resource.check(ids)
             for ids in containers:
-                offer.prepare(ids)
-        except RefusedRequestError as refusal:
-            self._counted.refused_allocations += 1
-            logger.warning("Allocate refused: %s", refusal)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+                resource.prepare(ids)
+        except RejectedRequestError as rejection:
+            self._counted.rejected_allocations += 1
+            logger.warning("Allocate rejected: %s", rejection)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(rejection))
         for ids in containers:
             self._counted.allocations += 1
             logger.info("allocated %s of %s", brief(ids), self.resource)
-        return allocation(tuple(map(offer.grant_for, containers)))
+        return allocate_response(tuple(map(resource.allocation_for, containers)))
 
     async def _pre_start_container(
         self, request: api.PreStartContainerRequest, context: aio.ServicerContext[Any, Any]
@@ -163,39 +171,39 @@ class Endpoint:
         """Begin a container anew, before each of its starts: the kubelet calls Allocate only once."""
         ids = list(request.devices_ids)
         try:
-            offer = self._offer()
-            offer.check_ids(ids)
-            if needed := offer.must_also_hold(ids):
+            resource = self._advertised_resource()
+            resource.check_ids(ids)
+            if needed := resource.requires(ids):
                 await self._check_also_holds(ids, needed)
-            offer.prepare(ids)
-        except RefusedRequestError as refusal:
-            logger.warning("start of a container refused: %s", refusal)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refusal))
+            resource.prepare(ids)
+        except RejectedRequestError as rejection:
+            logger.warning("start of a container rejected: %s", rejection)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(rejection))
         return api.PreStartContainerResponse()
 
     async def _check_also_holds(self, ids: list[str], needed: str) -> None:
-        from tegra_device_plugin.kubelet import holders  # noqa: PLC0415 - few resources ask for it
+        from tegra_device_plugin.kubelet import pod_resources  # noqa: PLC0415 - few resources ask for it
 
-        path = holders.beside(self._directory)
+        path = pod_resources.beside(self._directory)
         try:
-            held = await holders.held_beside(path, self.resource, ids)
-        except holders.NoAnswerError as error:
-            raise RefusedRequestError(
+            held = await pod_resources.held_beside(path, self.resource, ids)
+        except pod_resources.NoAnswerError as error:
+            raise RejectedRequestError(
                 f"{self.resource}: cannot see whether the container holds {needed} too: {error}"
             ) from error
         if needed not in held:
-            raise RefusedRequestError(
-                f"{self.resource}: without {needed} it would mean the whole GPU, whose memory is sold in "
-                f"units here: ask for {needed} as well"
+            raise RejectedRequestError(
+                f"{self.resource}: without {needed} it would mean the whole GPU, whose memory is divided "
+                f"into units here: request {needed} as well"
             )
 
-    def _offer(self) -> Offer:
-        offer = self._current()
-        if offer is None:
-            raise RefusedRequestError(f"{self.resource}: not offered in this way any more")
-        return offer
+    def _advertised_resource(self) -> Resource:
+        resource = self._current()
+        if resource is None:
+            raise RejectedRequestError(f"{self.resource}: no longer advertised in this way")
+        return resource
 
-    def _current(self) -> Offer | None:
-        """The offer, unless it is one that this endpoint was not registered for."""
-        offer = self._advertised.offers.get(self.resource)
-        return offer if offer and offer.served == self._served else None
+    def _current(self) -> Resource | None:
+        """The resource, unless it is one that this endpoint was not registered for."""
+        resource = self._advertised.resources.get(self.resource)
+        return resource if resource and resource.registration == self._registration else None

@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+from grpc import aio
+
+from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.directorywatch import Identity
 
 KUBELET_SOCKET = "kubelet.sock"
 MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
@@ -28,6 +36,14 @@ _LONGEST_NAME = f"{INSTANCE}-{10**9}{_SUFFIX}"
 
 # Of a mount point's name: the kernel's mangle() of blanks and backslashes.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
+
+# A start takes milliseconds. An end: so long for the running calls, and so long for all of it.
+_START_SECONDS = 5.0
+_GRACE_SECONDS = 1.0
+_STOP_SECONDS = 2.0
+
+Services: TypeAlias = "Mapping[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]"
+"""Methods by name, by the full name of their service."""
 
 logger = logging.getLogger(__name__)
 
@@ -118,3 +134,42 @@ def _names(directory: Path) -> Iterator[str]:
         for name in os.listdir(directory):  # noqa: PTH208 - names are all that is wanted
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
                 yield name
+
+
+class SocketServer:
+    """Serves `services` at `path`; `identity` is the socket's from the start on."""
+
+    def __init__(self, path: Path, services: Services) -> None:
+        self.path = path
+        self.identity: Identity | None = None
+        self._started: asyncio.Future[None] | None = None
+        self._server = aio.server()
+        self._server.add_generic_rpc_handlers(
+            tuple(grpc.method_handlers_generic_handler(name, methods) for name, methods in services.items())
+        )
+
+    async def start(self) -> None:
+        """Serve the socket; raises OSError if it cannot be made."""
+        try:
+            self._server.add_insecure_port(f"unix:{self.path}")
+        except RuntimeError as error:  # grpcio says no more than that
+            raise OSError(f"cannot listen on {self.path}: is the directory there and writable?") from error
+        self._started = asyncio.ensure_future(self._server.start())
+        if not await waiting.ends(self._started, _START_SECONDS):
+            raise OSError(f"cannot listen on {self.path}: gRPC does not start")
+        self.identity = Identity.of(self.path)
+
+    async def stop(self) -> None:
+        """Let running calls finish, remove the socket: in two seconds at most."""
+        try:
+            await waiting.ends(self._stop(), _STOP_SECONDS)
+        finally:
+            with suppress(OSError):  # gone with its directory, or removed by gRPC
+                self.path.unlink()
+
+    async def _stop(self) -> None:
+        # A cancellation is kept away from both: a server that was cancelled while it started cannot be
+        # stopped, and gRPC's own waiting for running calls can drop one.
+        if self._started:
+            await self._started
+        await self._server.stop(_GRACE_SECONDS)

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.board.detection import Detection
-from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.board.labels import label_value
-from tegra_device_plugin.sharing.offer import GPU_ID
-from tegra_device_plugin.sharing.units import PERCENT, Units
+from tegra_device_plugin.config.units import PERCENT, Units
+from tegra_device_plugin.sharing.allocation import GPU_ID
 from tegra_device_plugin.system.atomicfile import replace_file
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.quantity import render
-from tegra_device_plugin.system.saying import Saying
 from tegra_device_plugin.system.sensor import Sensor
 
 # What is below it is koordlet's XPUDeviceInfosDir.
@@ -38,17 +38,17 @@ class Koordlet:
     def __init__(self, root: Path, sensor: Sensor) -> None:
         self._root = root
         self._sensor = sensor
-        self._saying = Saying()
+        self._problem_log = ProblemLog()
 
-    async def tell(self, found: Detection, units: Units, verdict: Verdict) -> None:
+    async def tell(self, found: Detection, units: Units, verdict: Health) -> None:
         """Tell it of the GPU, or the log why that is not possible."""
         infos = device_infos(found, units, verdict)
         try:
             await self._sensor.read(lambda: write(self._root, infos))
         except (OSError, TimeoutError) as error:
-            self._saying.warn(f"koordlet is not told of the GPU: {error or 'the write hangs'}")
+            self._problem_log.warn(f"koordlet has no GPU: {describe_error(error, 'the write hangs')}")
         else:
-            self._saying.well("koordlet is told of the GPU again")
+            self._problem_log.resolved("koordlet has the GPU again")
 
 
 def write(root: Path, infos: list[dict[str, Any]]) -> None:
@@ -66,7 +66,7 @@ def write(root: Path, infos: list[dict[str, Any]]) -> None:
     replace_file(file, text, staged_in=file.parent.parent)
 
 
-def device_infos(found: Detection, units: Units, verdict: Verdict) -> list[dict[str, Any]]:
+def device_infos(found: Detection, units: Units, verdict: Health) -> list[dict[str, Any]]:
     """Give the one device. Model and error code become a label and a condition, so they are fit for that."""
     status: dict[str, Any] = {"healthy": verdict.healthy}
     if not verdict.healthy:

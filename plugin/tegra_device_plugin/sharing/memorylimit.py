@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tegra_device_plugin.config.units import Units
 from tegra_device_plugin.sharing import ledger, limitfiles
-from tegra_device_plugin.sharing.offer import Grant, Mount
-from tegra_device_plugin.sharing.units import Units, lowest
+from tegra_device_plugin.sharing.allocation import Allocation, Mount
+from tegra_device_plugin.sharing.deviceids import lowest
 from tegra_device_plugin.system.quantity import MIB
 
 # NVIDIA's own name for it, in MiB (kai-scheduler/gpu-fractioning).
@@ -68,13 +69,13 @@ class MemoryLimit:
     directory: Path
     units: Units
 
-    def extend(self, grant: Grant, ids: Sequence[str]) -> Grant:
-        """Give the grant with what limits a container with these devices."""
+    def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:
+        """Give the allocation with what limits a container with these devices."""
         limit = self._limit(ids)
         return replace(
-            grant,
-            envs=(*grant.envs, *limit.envs, *self.units.memory_env(len(ids))),
-            mounts=(*grant.mounts, *limit.mounts),
+            allocation,
+            envs=(*allocation.envs, *limit.envs, *self.units.memory_env(len(ids))),
+            mounts=(*allocation.mounts, *limit.mounts),
         )
 
     def prepare(self, ids: Sequence[str]) -> None:

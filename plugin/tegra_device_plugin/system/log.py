@@ -5,6 +5,8 @@ import json
 import logging
 import time
 
+logger = logging.getLogger(__name__)
+
 
 class TextFormatter(logging.Formatter):
     """`2026-11-20T22:14:01.799Z INFO message`."""
@@ -38,3 +40,27 @@ def configure(log_format: str, level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def describe_error(error: Exception, without_text: str) -> str:
+    """Give the error's text, or `without_text` for an error that has none, such as TimeoutError."""
+    return str(error) or without_text
+
+
+class ProblemLog:
+    """Logs a problem that lasts once, at its beginning and at its end."""
+
+    def __init__(self) -> None:
+        self._logged: str | None = None
+
+    def warn(self, text: str) -> None:
+        """Log a problem, unless the last line was the same."""
+        if text != self._logged:
+            logger.warning("%s", text)
+            self._logged = text
+
+    def resolved(self, text: str) -> None:
+        """Log that the problem is over, if there was one."""
+        if self._logged is not None:
+            logger.info("%s", text)
+            self._logged = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin counts, and its view of the board, in Prometheus' text format. Read-only.
+"""Metrics in Prometheus' text format.
 
 The format is a few lines of text; the client library for it would cost 4 MB of memory and 30 ms of start.
 """
@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
-
-from tegra_device_plugin.system.counters import Counters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -47,28 +45,6 @@ def total(name: str, text: str, **values: int) -> Metric:
     """Give a counter with a sample for each result."""
     return Metric(
         name, "counter", text, tuple(({"result": result}, value) for result, value in values.items())
-    )
-
-
-def counters(counted: Counters) -> Iterable[Metric]:
-    """Give the totals as metrics."""
-    yield total(
-        "tegra_device_plugin_allocations_total",
-        "Containers that asked for devices.",
-        granted=counted.allocations,
-        refused=counted.refused_allocations,
-    )
-    yield total(
-        "tegra_device_plugin_registrations_total",
-        "Registrations with a kubelet.",
-        accepted=counted.registrations,
-        failed=counted.failed_registrations,
-    )
-    yield total(
-        "tegra_device_plugin_config_reloads_total",
-        "Times the configuration was read again.",
-        accepted=counted.config_reloads,
-        refused=counted.refused_config_reloads,
     )
 
 

@@ -11,6 +11,9 @@ from http import HTTPStatus
 
 _REQUEST_SECONDS = 5.0  # from connection to last byte
 _REQUEST_BYTES = 8192
+# Three times the longest pause of the loops that look at the board and at sockets (health.POLL_SECONDS,
+# Pace.look, Pace.register).
+STUCK_SECONDS = 40.0
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,17 @@ async def _respond(request: bytes, pages: Pages) -> bytes:
         f"Content-Type: {page.content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (b"" if method == "HEAD" else body)
+
+
+def liveness_page(since: float, turned: Mapping[str, float], limit: float = STUCK_SECONDS) -> Page:
+    """Fail when a loop has stopped turning: only a new start helps then.
+
+    `turned` is when each loop has last turned, by the event loop's clock. Before its first turn, its time
+    counts from `since`.
+    """
+    now = asyncio.get_running_loop().time()
+    ages = {name: now - max(since, at) for name, at in turned.items()}
+    stuck = [f"{name} for {age:.0f} s" for name, age in ages.items() if age > limit]
+    if stuck:
+        return Page(f"stuck: {', '.join(stuck)}\n", HTTPStatus.SERVICE_UNAVAILABLE)
+    return Page("ok\n")

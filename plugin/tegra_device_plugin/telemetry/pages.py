@@ -9,17 +9,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.kubelet.registrars import Registrars
-from tegra_device_plugin.sharing.advertised import Advertised
-from tegra_device_plugin.sharing.offer import Offer
-from tegra_device_plugin.system.counters import Counters
-from tegra_device_plugin.telemetry import httpd, liveness
+from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.registrar import Registrars
+from tegra_device_plugin.sharing.allocation import Resource
+from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import (
     CONTENT_TYPE,
     Metric,
-    counters,
     exposition,
     gauge,
+    total,
 )
 from tegra_device_plugin.telemetry.httpd import Page
 from tegra_device_plugin.telemetry.jtop import JtopProbe
@@ -39,7 +38,7 @@ class Pages:
         self,
         board: BoardWatch,
         registrars: Registrars,
-        advertised: Advertised,
+        advertised: AdvertisedResources,
         jtop: JtopProbe,
         counted: Counters,
     ) -> None:
@@ -62,8 +61,8 @@ class Pages:
 
     async def healthz(self) -> Page:
         """Fail when a loop has stopped turning: only a new start helps then."""
-        turned = {"board": self._board.looked_at, "registration": self._registrars.looked_at}
-        return liveness.page(self._since, turned)
+        turned = {"board": self._board.observed_at, "registration": self._registrars.observed_at}
+        return httpd.liveness_page(self._since, turned)
 
     async def readyz(self) -> Page:
         """Fail while the node could not get its GPU from here: no GPU on a Tegra, or no kubelet listening."""
@@ -79,7 +78,7 @@ class Pages:
         return Page("ok\n")
 
     def _metrics(self) -> Iterable[Metric]:
-        yield from counters(self._counted)
+        yield from _counters(self._counted)
         yield gauge(
             "tegra_device_plugin_streams", "ListAndWatch streams that are open.", self._registrars.streams
         )
@@ -87,7 +86,7 @@ class Pages:
             "tegra_device_plugin_devices",
             "gauge",
             "Devices advertised, by health and its reason.",
-            tuple((_labels(offer), len(offer.ids)) for offer in self._advertised.offers.values()),
+            tuple((_labels(one), len(one.ids)) for one in self._advertised.resources.values()),
         )
         yield from self._gpu_metrics()
         if detection := self._board.detection:
@@ -108,15 +107,15 @@ class Pages:
 
     async def _share_metrics(self) -> Iterable[Metric]:
         """Who has which share; nothing where the GPU is not sold in units."""
-        offers = self._advertised.offers
-        limit = next((offer.limit for offer in offers.values() if offer.limit), None)
+        resources = self._advertised.resources
+        limit = next((one.limit for one in resources.values() if one.limit), None)
         if limit is None:
             return ()
         if self._shares is None:
             from tegra_device_plugin.telemetry.shares import Shares  # noqa: PLC0415 - only with units
 
             self._shares = Shares(self._registrars.directory)
-        return await self._shares.metrics(offers, limit)
+        return await self._shares.metrics(resources, limit)
 
     def _gpu_metrics(self) -> Iterable[Metric]:
         """What sysfs tells, and what only jtop knows."""
@@ -140,6 +139,29 @@ class Pages:
                 )
 
 
-def _labels(offer: Offer) -> Mapping[str, str]:
-    health = "healthy" if offer.healthy else "unhealthy"
-    return {"resource": offer.resource, "health": health, "reason": offer.reason}
+def _labels(resource: Resource) -> Mapping[str, str]:
+    health = resource.health
+    state = "healthy" if health.healthy else "unhealthy"
+    return {"resource": resource.name, "health": state, "reason": health.reason}
+
+
+def _counters(counted: Counters) -> Iterable[Metric]:
+    """Give the totals as metrics."""
+    yield total(
+        "tegra_device_plugin_allocations_total",
+        "Containers that asked for devices.",
+        granted=counted.allocations,
+        refused=counted.rejected_allocations,
+    )
+    yield total(
+        "tegra_device_plugin_registrations_total",
+        "Registrations with a kubelet.",
+        accepted=counted.registrations,
+        failed=counted.failed_registrations,
+    )
+    yield total(
+        "tegra_device_plugin_config_reloads_total",
+        "Times the configuration was read again.",
+        accepted=counted.config_reloads,
+        refused=counted.rejected_config_reloads,
+    )

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tegra_device_plugin.kubelet import holders
+from tegra_device_plugin.kubelet import pod_resources
 from tegra_device_plugin.kubelet.podresources_pb2 import ListPodResourcesResponse
-from tegra_device_plugin.sharing.memorylimit import MemoryLimit
-from tegra_device_plugin.sharing.offer import GPU_ID, Offer
-from tegra_device_plugin.system.saying import Saying
+from tegra_device_plugin.sharing.allocation import GPU_ID, Limiter, Resource
+from tegra_device_plugin.system.log import ProblemLog
 from tegra_device_plugin.telemetry import view
 from tegra_device_plugin.telemetry.exposition import Metric
 from tegra_device_plugin.telemetry.view import Account, Row
@@ -28,38 +27,40 @@ class Shares:
 
     def __init__(self, directory: Path) -> None:
         """`directory` has the kubelet's sockets of plugins."""
-        self._socket = holders.beside(directory)
+        self._socket = pod_resources.beside(directory)
         self._asking = asyncio.Lock()
         self._asked_at: float | None = None
         self._metrics: tuple[Metric, ...] = ()
-        self._saying = Saying()
+        self._problem_log = ProblemLog()
 
-    async def metrics(self, offers: Mapping[str, Offer], limit: MemoryLimit) -> tuple[Metric, ...]:
-        """Give the metrics of these offers; none while the kubelet does not answer."""
+    async def metrics(self, resources: Mapping[str, Resource], limit: Limiter) -> tuple[Metric, ...]:
+        """Give the metrics of these resources; none while the kubelet does not answer."""
         async with self._asking:
             now = asyncio.get_running_loop().time()
             if self._asked_at is None or now - self._asked_at >= FRESH_SECONDS:
                 self._asked_at = now
                 try:
-                    answer = await holders.ask(self._socket, DEADLINE)
-                    self._metrics = tuple(_metrics(*_look(answer, offers, limit)))
-                except holders.NoAnswerError as error:
-                    self._saying.warn(f"no metrics of shares: {error}")
+                    answer = await pod_resources.ask(self._socket, DEADLINE)
+                    self._metrics = tuple(_metrics(*_read(answer, resources, limit)))
+                except pod_resources.NoAnswerError as error:
+                    self._problem_log.warn(f"no metrics of shares: {error}")
                     self._metrics = ()
                 else:
-                    self._saying.well("there are metrics of shares again")
+                    self._problem_log.resolved("there are metrics of shares again")
             return self._metrics
 
 
-def _look(
-    answer: ListPodResourcesResponse, offers: Mapping[str, Offer], limit: MemoryLimit
+def _read(
+    answer: ListPodResourcesResponse, resources: Mapping[str, Resource], limit: Limiter
 ) -> tuple[list[Row], dict[str, Account]]:
     """Raises view.MiscountError."""
     found = view.rows(
-        (one for one in holders.found(answer) if one.resource in offers), limit.units, limit.directory
+        (one for one in pod_resources.found(answer) if one.resource in resources),
+        limit.units,
+        limit.directory,
     )
-    held = {name: by_id for name, by_id in holders.held(answer).items() if name in offers}
-    allocatable = {name: offer.ids if offer.healthy else frozenset() for name, offer in offers.items()}
+    held = {name: by_id for name, by_id in pod_resources.held(answer).items() if name in resources}
+    allocatable = {name: one.ids if one.health.healthy else frozenset() for name, one in resources.items()}
     return found, view.accounts(found, held, allocatable)
 
 

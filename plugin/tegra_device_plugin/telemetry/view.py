@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin.kubelet import holders
-from tegra_device_plugin.kubelet.holders import Holder, NoAnswerError
+from tegra_device_plugin.config.units import Units
+from tegra_device_plugin.kubelet import pod_resources
+from tegra_device_plugin.kubelet.pod_resources import Holder, NoAnswerError
 from tegra_device_plugin.sharing import ledger, memorylimit
-from tegra_device_plugin.sharing.offer import Ids
-from tegra_device_plugin.sharing.units import Units
+from tegra_device_plugin.sharing.allocation import Ids
 from tegra_device_plugin.system.quantity import MIB
 
 
@@ -68,13 +68,13 @@ async def of_node(
 ) -> tuple[list[Row], dict[str, Account]]:
     """Ask the kubelet for all rows, and for the accounts if it tells what is allocatable.
 
-    Raises holders.NoAnswerError.
+    Raises pod_resources.NoAnswerError.
     """
-    socket = socket or holders.SOCKET
-    answer = await holders.ask(socket)
-    found = rows(holders.found(answer), units, directory)
-    allocatable = await holders.ask_allocatable(socket)
-    return found, {} if allocatable is None else accounts(found, holders.held(answer), allocatable)
+    socket = socket or pod_resources.SOCKET
+    answer = await pod_resources.ask(socket)
+    found = rows(pod_resources.found(answer), units, directory)
+    allocatable = await pod_resources.ask_allocatable(socket)
+    return found, {} if allocatable is None else accounts(found, pod_resources.held(answer), allocatable)
 
 
 def rows(found: Iterable[Holder], units: Units | None, directory: Path) -> list[Row]:

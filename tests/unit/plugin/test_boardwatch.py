@@ -12,8 +12,9 @@ import pytest
 from tegra_device_plugin.board import health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import DeviceListStrategy, Settings, Sharing, load
-from tegra_device_plugin.sharing.advertised import Advertised
-from tegra_device_plugin.sharing.offer import Offer
+from tegra_device_plugin.daemon import ResourcePublisher
+from tegra_device_plugin.kubelet.advertised import AdvertisedResources
+from tegra_device_plugin.sharing.allocation import Resource
 from tegra_device_plugin.system.sensor import Sensor
 
 from tests import boards
@@ -25,20 +26,20 @@ class Watched:
     """A board that is looked at by hand."""
 
     def __init__(self, root: Path, settings: Settings | None = None) -> None:
-        self.advertised = Advertised()
-        self.watch = BoardWatch(settings or Settings(host_root=root), self.advertised)
+        self.advertised = AdvertisedResources()
+        self.watch = BoardWatch(settings or Settings(host_root=root), ResourcePublisher(self.advertised))
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> Resource:
         """What is offered; there is something."""
-        (offer,) = self.advertised.offers.values()
+        (offer,) = self.advertised.resources.values()
         return offer
 
     async def looks(self, count: int = 1) -> str:
         """Look so many times; say what is offered then."""
         for _ in range(count):
             await self.watch.look()
-        found = [f"{len(offer.ids)} {offer.reason}" for offer in self.advertised.offers.values()]
+        found = [f"{len(offer.ids)} {offer.health.reason}" for offer in self.advertised.resources.values()]
         return ", ".join(found) or "nothing"
 
 
@@ -47,7 +48,7 @@ async def test_every_ready_board_is_offered_at_the_first_look(board: str, tmp_pa
     boards.build(BOARDS[board], tmp_path)
     watched = Watched(tmp_path)
     assert await watched.looks() == "1 ok"
-    nodes = watched.offer.grant.device_nodes
+    nodes = watched.offer.allocation.device_nodes
     assert nodes and all(tmp_path.joinpath(node[1:]).exists() for node in nodes)
 
 
@@ -149,10 +150,10 @@ async def test_cdi_switched_on_later_is_offered_only_with_its_spec(tmp_path: Pat
     offered: list[bool] = []
 
     def published() -> None:
-        if watched.offer.grant.cdi_devices:
+        if watched.offer.allocation.cdi_devices:
             offered.append((tmp_path / "run/cdi/tegra-device-plugin.json").is_file())
 
-    watched.advertised.on_publish = published
+    watched.advertised.on_change = published
     watched.watch.use(Settings(host_root=tmp_path, device_list_strategy=BY_CDI))
     assert offered == []
     assert await watched.looks() == "1 ok"
@@ -163,7 +164,7 @@ async def test_other_settings_take_effect_at_once(tmp_path: Path) -> None:
     boards.build(BOARDS["orinnano-jp6"], tmp_path)
     watched = Watched(tmp_path)
     offers: asyncio.Queue[int] = asyncio.Queue()
-    watched.advertised.on_publish = lambda: offers.put_nowait(len(watched.offer.ids))
+    watched.advertised.on_change = lambda: offers.put_nowait(len(watched.offer.ids))
     running = asyncio.ensure_future(watched.watch.run())
     assert await offers.get() == 1
     watched.watch.use(Settings(host_root=tmp_path, sharing=Sharing(replicas=3)))
@@ -179,7 +180,7 @@ async def test_device_nodes_that_come_late_are_found_within_a_minute(tmp_path: P
     (root / late).rename(away)
     watched = Watched(root)
     assert await watched.looks() == "1 ok"
-    assert f"/{late}" not in watched.offer.grant.device_nodes
+    assert f"/{late}" not in watched.offer.allocation.device_nodes
     away.rename(root / late)
     assert await watched.looks(60 // int(health.POLL_SECONDS)) == "1 ok"
-    assert f"/{late}" in watched.offer.grant.device_nodes
+    assert f"/{late}" in watched.offer.allocation.device_nodes

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tegra_device_plugin.config.names import resource_name
 from tegra_device_plugin.config.settings import (
     MAX_REPLICAS,
     OPTIONS,
@@ -20,9 +21,8 @@ from tegra_device_plugin.config.settings import (
     Settings,
     Sharing,
     load,
-    resource_name,
 )
-from tegra_device_plugin.sharing.units import most_ids
+from tegra_device_plugin.config.units import most_ids
 
 NVIDIA = """
 version: v1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.gpu import Gpu
-from tegra_device_plugin.board.health import UNKNOWN, Hysteresis, Sample, Verdict, judge, sample
+from tegra_device_plugin.board.health import UNKNOWN, Health, Hysteresis, Sample, judge, sample
 
 from tests.boards import Fixture, State, build, load
 from tests.unit.plugin.reads import recorded_reads
@@ -250,7 +250,7 @@ def test_a_verdict_changes_only_after_enough_looks_in_a_row(looked: list[bool], 
         device=True, expected_driver="gk20a", driver="gk20a", runtime_status="active", devfreq=True
     )
     hysteresis = Hysteresis(bad=bad, good=good)
-    verdicts: list[Verdict] = [hysteresis.observe(healthy if fine else None) for fine in looked]
+    verdicts: list[Health] = [hysteresis.observe(healthy if fine else None) for fine in looked]
     for index in range(1, len(looked)):
         before, now = verdicts[index - 1].healthy, verdicts[index].healthy
         needed = good if now else bad

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from tegra_device_plugin.cli import main
 from tegra_device_plugin.kubelet import podresources_pb2 as api
-from tegra_device_plugin.kubelet.holders import Holder, NoAnswerError, ask, ask_allocatable, found, held
+from tegra_device_plugin.kubelet.pod_resources import Holder, NoAnswerError, ask, ask_allocatable, found, held
 from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.telemetry import view
 

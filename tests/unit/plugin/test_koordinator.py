@@ -14,11 +14,12 @@ import pytest
 import yaml
 from tegra_device_plugin import cli
 from tegra_device_plugin.board.detection import detect
-from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import Settings, load
+from tegra_device_plugin.daemon import ResourcePublisher
+from tegra_device_plugin.kubelet.advertised import AdvertisedResources
 from tegra_device_plugin.sharing import koordinator
-from tegra_device_plugin.sharing.advertised import Advertised
 
 from tests import boards
 from tests.conformance.node import Node
@@ -105,7 +106,7 @@ def told(settings: Settings) -> Any:
 
 async def test_koordlet_is_told_of_the_gpu_and_of_its_health(make: Make) -> None:
     settings = make("koordinator")
-    watch = BoardWatch(settings, Advertised())
+    watch = BoardWatch(settings, ResourcePublisher(AdvertisedResources()))
     await watch.look()
     assert told(settings) == [{
         "vendor": "nvidia", "model": "Jetson-Orin-Nano-8GB", "uuid": "igpu0", "minor": "0",
@@ -129,7 +130,7 @@ def test_every_board_and_reason_is_fit_for_labels_and_conditions(kind: str, make
     boards.build(boards.load()[kind], root)
     assert settings.units
     for reason in ("ok", "too-hot", "cdi-missing", "unknown"):
-        verdict = Verdict(reason == "ok", reason, "why")
+        verdict = Health(reason == "ok", reason, "why")
         check(koordinator.device_infos(detect(root), settings.units, verdict))
 
 
@@ -188,10 +189,10 @@ def test_device_of_another_preset_or_of_no_gpu_is_none(
 async def test_nobody_is_told_with_other_names_or_without_the_directory(make: Make) -> None:
     settings = make("hami")
     place = settings.host_root / "var/run/koordlet"
-    await BoardWatch(settings, Advertised()).look()
+    await BoardWatch(settings, ResourcePublisher(AdvertisedResources())).look()
     assert not list(place.iterdir())
     place.rmdir()
-    await BoardWatch(make("koordinator"), Advertised()).look()
+    await BoardWatch(make("koordinator"), ResourcePublisher(AdvertisedResources())).look()
     assert not place.exists()
 
 
@@ -200,11 +201,11 @@ async def test_a_directory_that_cannot_be_written_is_told_once(
 ) -> None:
     settings = make("koordinator")
     (settings.host_root / "var/run/koordlet/xpu-device-infos").write_text("no directory")
-    watch = BoardWatch(settings, Advertised())
+    watch = BoardWatch(settings, ResourcePublisher(AdvertisedResources()))
     await watch.look()
     await watch.look()
     assert [text for text in caplog.messages if "koordlet" in text] == [
-        "koordlet is not told of the GPU: [Errno 17] File exists: "
+        "koordlet has no GPU: [Errno 17] File exists: "
         f"'{settings.host_root}/var/run/koordlet/xpu-device-infos'"
     ]
     assert watch.verdict and watch.verdict.healthy

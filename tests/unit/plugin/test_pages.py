@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.board.detection import Detection, detect
-from tegra_device_plugin.board.health import Sample, Verdict, judge, sample
+from tegra_device_plugin.board.health import Health, Sample, judge, sample
 from tegra_device_plugin.config.settings import Settings, Sharing
-from tegra_device_plugin.sharing.offer import Offer, make_offers
-from tegra_device_plugin.system.counters import Counters
-from tegra_device_plugin.telemetry import httpd, liveness, pages
+from tegra_device_plugin.kubelet.advertised import Counters
+from tegra_device_plugin.sharing.allocation import Resource
+from tegra_device_plugin.sharing.resources import make_resources
+from tegra_device_plugin.telemetry import httpd, pages
 from tegra_device_plugin.telemetry.exposition import Metric, exposition, gauge
 from tegra_device_plugin.telemetry.jtop import Telemetry
 from tegra_device_plugin.version import package_version
@@ -35,8 +36,8 @@ class Board:
     root: Path | None = None
     detection: Detection | None = None
     sample: Sample | None = None
-    verdict: Verdict | None = None
-    looked_at: float = 0.0
+    verdict: Health | None = None
+    observed_at: float = 0.0
 
     def __post_init__(self) -> None:
         if self.root:
@@ -57,14 +58,14 @@ class Registrars:
 
     connected: bool = False
     streams: int = 0
-    looked_at: float = 0.0
+    observed_at: float = 0.0
 
 
 @dataclass
-class Advertised:
+class AdvertisedResources:
     """What is advertised."""
 
-    offers: Mapping[str, Offer] = field(default_factory=dict)
+    offers: Mapping[str, Resource] = field(default_factory=dict)
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Plugin:
 
     board: Any = field(default_factory=Board)
     registrars: Any = field(default_factory=Registrars)
-    advertised: Any = field(default_factory=Advertised)
+    advertised: Any = field(default_factory=AdvertisedResources)
     jtop: Any = field(default_factory=Jtop)
     counted: Counters = field(default_factory=Counters)
 
@@ -114,13 +115,13 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
     board = Board(root)
     assert board.detection and board.verdict
     settings = Settings(sharing=Sharing(replicas=2))
-    offers = make_offers(settings, board.detection.gpu.device_nodes, board.verdict)
+    offers = make_resources(settings, board.detection.gpu.device_nodes, board.verdict)
     plugin = Plugin(
         board=board,
         registrars=Registrars(streams=1),
-        advertised=Advertised({one.resource: one for one in offers}),
+        advertised=AdvertisedResources({one.name: one for one in offers}),
         jtop=Jtop(Telemetry(gpu_memory_bytes=1 << 30, power_mode="15W")),
-        counted=Counters(allocations=3, refused_allocations=2, failed_registrations=4),
+        counted=Counters(allocations=3, rejected_allocations=2, failed_registrations=4),
     )
     found = values((await plugin.pages().metrics()).text)
     assert found["tegra_device_plugin_devices"] == [
@@ -142,10 +143,12 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
 
 async def test_metrics_tell_why_a_gpu_is_not_given(root: Path) -> None:
     board = Board(root)
-    board.verdict = Verdict(False, "too-hot", "")
-    (offer,) = make_offers(Settings(), (), board.verdict)
+    board.verdict = Health(False, "too-hot", "")
+    (offer,) = make_resources(Settings(), (), board.verdict)
     found = values(
-        (await Plugin(board=board, advertised=Advertised({offer.resource: offer})).pages().metrics()).text
+        (
+            await Plugin(board=board, advertised=AdvertisedResources({offer.name: offer})).pages().metrics()
+        ).text
     )
     assert found["tegra_device_plugin_devices"] == [
         ({"resource": "nvidia.com/gpu", "health": "unhealthy", "reason": "too-hot"}, 1)
@@ -168,7 +171,7 @@ async def test_healthz_is_content_before_the_first_look_however_long_the_compute
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     shown = Plugin().pages()
     assert await shown.healthz() == httpd.Page("ok\n")
-    now += liveness.STUCK_SECONDS + 1
+    now += httpd.STUCK_SECONDS + 1
     assert (await shown.healthz()).text == "stuck: board for 41 s, registration for 41 s\n"
 
 
@@ -179,13 +182,13 @@ async def test_healthz_fails_when_a_loop_has_stopped(part: str, monkeypatch: pyt
     plugin = Plugin()
     shown = plugin.pages()
     loops = {"board": plugin.board, "registration": plugin.registrars}
-    now += liveness.STUCK_SECONDS + 1
+    now += httpd.STUCK_SECONDS + 1
     for loop in loops.values():
-        loop.looked_at = now
+        loop.observed_at = now
     assert (await shown.healthz()).status == HTTPStatus.OK
-    loops[part].looked_at -= liveness.STUCK_SECONDS
+    loops[part].observed_at -= httpd.STUCK_SECONDS
     assert (await shown.healthz()).status == HTTPStatus.OK
-    loops[part].looked_at -= 1
+    loops[part].observed_at -= 1
     assert await shown.healthz() == httpd.Page(f"stuck: {part} for 41 s\n", HTTPStatus.SERVICE_UNAVAILABLE)
 
 

@@ -11,17 +11,17 @@ from tegra_device_plugin.kubelet.registration import (
     RETRY,
     Backoff,
     Facts,
-    GiveWay,
     Register,
     Registered,
+    StandBy,
     State,
     Wait,
     accepted,
     failed,
+    no_kubelet,
     observe,
+    standing_by,
     step,
-    stood_by,
-    unheard,
 )
 from tegra_device_plugin.system.directorywatch import Identity
 
@@ -32,7 +32,7 @@ FRESH = Facts(kubelet=KUBELET)
 DONE = State(registered=Registered(KUBELET, OWN, stream_until=2.0), was_registered=True, kubelet=KUBELET)
 
 
-def decide(facts: Facts, state: State, now: float) -> Wait | Register | GiveWay:
+def decide(facts: Facts, state: State, now: float) -> Wait | Register | StandBy:
     """Look and decide."""
     return step(facts, observe(facts, state, now), now)
 
@@ -97,11 +97,11 @@ def test_a_newer_instance_is_given_way_to_but_only_by_whoever_was_registered() -
     newer = frozenset({"tegra-gpu-ffffffffffffffff-0.sock"})
     cut = replace(WELL, streams=0, rivals=newer, superseded=True)
     assert decide(replace(WELL, rivals=newer, superseded=True), DONE, 1.0) == Wait()
-    assert decide(cut, DONE, 1.0) == GiveWay()
-    standing_by = stood_by(DONE)
+    assert decide(cut, DONE, 1.0) == StandBy()
+    waiting = standing_by(DONE)
     alone = replace(FRESH, rivals=newer, superseded=True)
-    assert decide(alone, standing_by, 2.0) == Wait()
-    assert reason(FRESH, standing_by, 3.0) == "not registered yet"
+    assert decide(alone, waiting, 2.0) == Wait()
+    assert reason(FRESH, waiting, 3.0) == "not registered yet"
     assert reason(alone, State(), 1.0) == "not registered yet"
 
 
@@ -138,7 +138,7 @@ def test_attempts_that_fail_come_ever_later() -> None:
 def test_a_socket_that_nobody_listens_on_is_asked_often() -> None:
     state = observe(FRESH, State(), 0.0)
     for _ in range(12):
-        state = unheard(state, 10.0)
+        state = no_kubelet(state, 10.0)
     assert decide(FRESH, state, 10.0) == Wait(0.25)
 
 

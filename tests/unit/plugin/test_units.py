@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tegra_device_plugin.board.health import Verdict
-from tegra_device_plugin.config.settings import ConfigError, Settings, load, resource_name
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.config.names import resource_name
+from tegra_device_plugin.config.presets import PRESETS
+from tegra_device_plugin.config.settings import ConfigError, Settings, load
+from tegra_device_plugin.config.units import most_ids
 from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet.server import device_list
-from tegra_device_plugin.sharing.offer import Mount, Offer, RefusedRequestError, make_offers
-from tegra_device_plugin.sharing.presets import PRESETS
-from tegra_device_plugin.sharing.units import Numbered, lowest, most_ids
+from tegra_device_plugin.sharing.allocation import Mount, RejectedRequestError, Resource
+from tegra_device_plugin.sharing.deviceids import Numbered, lowest
+from tegra_device_plugin.sharing.resources import make_resources
 
-GOOD = Verdict(True, "ok", "")
+GOOD = Health(True, "ok", "")
 KUBELET_BYTES = 4 * 1024 * 1024
 
 
@@ -29,10 +32,10 @@ def read(tmp_path: Path, units: str) -> Settings:
     return load(path, {}, {})[0]
 
 
-def offers(tmp_path: Path, units: str, verdict: Verdict = GOOD, flaw: Verdict | None = None) -> list[Offer]:
+def offers(tmp_path: Path, units: str, verdict: Health = GOOD, flaw: Health | None = None) -> list[Resource]:
     """What is advertised by these units on a board with one device node."""
     settings = replace(read(tmp_path, units), gpu_limit_dir=Path("/limit"))
-    return list(make_offers(settings, ("/dev/nvmap",), verdict, flaw))
+    return list(make_resources(settings, ("/dev/nvmap",), verdict, flaw))
 
 
 # Of each preset, of 6 GiB: its resources with their ids, and what a container with 2 units of memory is told.
@@ -89,11 +92,11 @@ def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_p
     assert settings.units
     assert settings.counts == resources
     assert settings.resources == tuple(resources)
-    found = {offer.resource: offer for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")}
+    found = {offer.name: offer for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")}
     assert {name: len(offer.ids) for name, offer in found.items()} == resources
     memory = found[settings.units.memory.name]
     ids = [*memory.ids][3:5]
-    told = dict(memory.grant_for(ids).envs)
+    told = dict(memory.allocation_for(ids).envs)
     assert told.pop("TEGRA_GPU_LIMIT_LEDGER") == "/run/tegra-gpu-limit/ledger"
     assert told.pop("NVIDIA_VISIBLE_DEVICES") == "all"
     assert told == env
@@ -103,7 +106,7 @@ def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_p
 def test_all_give_the_nodes_and_memory_alone_gives_more(preset: str, tmp_path: Path) -> None:
     seen: dict[str, str] = {}
     for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi"):
-        grant = offer.grant_for([next(iter(offer.ids))])
+        grant = offer.allocation_for([next(iter(offer.ids))])
         assert grant.device_nodes == ("/dev/nvmap",)
         assert seen.items() <= (seen | dict(grant.envs)).items(), "a name has one value"
         seen |= dict(grant.envs)
@@ -115,18 +118,18 @@ def test_all_give_the_nodes_and_memory_alone_gives_more(preset: str, tmp_path: P
 
 def test_memory_mounts_its_library_and_its_ledger_which_alone_can_be_written(tmp_path: Path) -> None:
     _, memory = offers(tmp_path, "memoryTotal: 6Gi")
-    assert memory.grant_for(["m10", "m9", "m11"]).mounts == (
+    assert memory.allocation_for(["m10", "m9", "m11"]).mounts == (
         Mount("/limit/libtegra-gpu-limit.so", "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so"),
         Mount("/limit/ld.so.preload", "/etc/ld.so.preload"),
         Mount("/limit/ledgers/m9", "/run/tegra-gpu-limit/ledger", read_only=False),
     )
 
 
-def refusal(offer: Offer, asked: int) -> str:
+def refusal(offer: Resource, asked: int) -> str:
     """Why that many devices are not given; empty: they are."""
     try:
         offer.check([*offer.ids][:asked])
-    except RefusedRequestError as error:
+    except RejectedRequestError as error:
         return str(error)
     return ""
 
@@ -134,8 +137,8 @@ def refusal(offer: Offer, asked: int) -> str:
 def test_percents_are_asked_for_in_steps_where_the_system_has_them(tmp_path: Path) -> None:
     core, _ = offers(tmp_path, "preset: qgpu, memoryTotal: 6Gi")
     assert [count for count in (1, 4, 5, 7, 15, 96, 100) if not refusal(core, count)] == [5, 15, 100]
-    assert refusal(core, 7).endswith("7 asked for, but it is given in steps of 5: ask for 5 or 10")
-    assert refusal(core, 3).endswith("ask for 5")
+    assert refusal(core, 7).endswith("7 requested, but it is allocated in steps of 5: request 5 or 10")
+    assert refusal(core, 3).endswith("request 5")
     core, _ = offers(tmp_path, "memoryTotal: 6Gi")
     assert not refusal(core, 7)
 
@@ -144,7 +147,7 @@ def test_percents_are_asked_for_in_steps_where_the_system_has_them(tmp_path: Pat
 def test_more_gpus_than_the_one_are_refused_with_what_to_do(preset: str, tmp_path: Path) -> None:
     *_, count = offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
     assert not refusal(count, 1)
-    assert "2 asked for, but this node has one GPU: ask for 1" in refusal(count, 2)
+    assert "2 requested, but this node has one GPU: request 1" in refusal(count, 2)
 
 
 # Of each preset's other resources: with how many of its ids a container needs no memory.
@@ -162,19 +165,22 @@ NEEDS_NO_MEMORY: dict[str, list[tuple[int, ...]]] = {
 @pytest.mark.parametrize("preset", NEEDS_NO_MEMORY)
 def test_what_means_the_whole_gpu_without_memory_has_to_come_with_memory(preset: str, tmp_path: Path) -> None:
     found = offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
-    (memory,) = [offer.resource for offer in found if offer.limit]
+    (memory,) = [offer.name for offer in found if offer.limit]
     for offer, alone in zip((one for one in found if not one.limit), NEEDS_NO_MEMORY[preset], strict=True):
-        needed = {count: offer.must_also_hold([*offer.ids][:count]) for count in (1, 100)}
+        needed = {count: offer.requires([*offer.ids][:count]) for count in (1, 100)}
         assert needed == {count: None if count in alone else memory for count in (1, 100)}
 
 
 def test_a_flaw_of_the_limit_is_one_of_the_memory_alone_and_refused_with_its_reason(tmp_path: Path) -> None:
-    flaw = Verdict(False, "limit-missing", "there is no library")
+    flaw = Health(False, "limit-missing", "there is no library")
     core, memory = offers(tmp_path, "memoryTotal: 6Gi", flaw=flaw)
-    assert (core.healthy, memory.healthy) == (True, False)
+    assert (core.health.healthy, memory.health.healthy) == (True, False)
     assert refusal(memory, 1).endswith("limit-missing: there is no library")
-    hot = Verdict(False, "too-hot", "99 °C")
-    assert [one.reason for one in offers(tmp_path, "memoryTotal: 6Gi", hot, flaw)] == ["too-hot", "too-hot"]
+    hot = Health(False, "too-hot", "99 °C")
+    assert [one.health.reason for one in offers(tmp_path, "memoryTotal: 6Gi", hot, flaw)] == [
+        "too-hot",
+        "too-hot",
+    ]
 
 
 def test_an_offer_is_the_same_as_long_as_nothing_changes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tegra_device_plugin.sharing.presets import PRESETS
+from tegra_device_plugin.config.presets import PRESETS
 
 from tests.unit.roles.conftest import Load
 

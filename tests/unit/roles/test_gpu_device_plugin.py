@@ -11,8 +11,8 @@ import pytest
 import yaml
 from tegra_device_plugin import cli
 from tegra_device_plugin.config import settings as config
+from tegra_device_plugin.config.presets import PRESETS
 from tegra_device_plugin.sharing import koordinator
-from tegra_device_plugin.sharing.presets import PRESETS
 
 from tests.unit.roles.conftest import ROLES, Load
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tegra_device_plugin.kubelet.holders import Holder
+from tegra_device_plugin.kubelet.pod_resources import Holder
 from tegra_device_plugin.telemetry.view import Row, as_dict, rows
 
 from tests.unit.roles.conftest import Load

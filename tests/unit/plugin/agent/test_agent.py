@@ -37,7 +37,7 @@ class Running:
         for line in self.process.stderr:
             if text in line:
                 return line
-        raise AssertionError(f"it ended without saying {text!r}")
+        raise AssertionError(f"it ended without problem_log {text!r}")
 
     def page(self, path: str) -> str:
         """Give a page, as soon as the agent serves pages."""

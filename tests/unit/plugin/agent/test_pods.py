@@ -12,7 +12,7 @@ from tegra_device_plugin.agent.daemon import sold
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.shares import PodName, Share, Units, container_names, shares
 from tegra_device_plugin.config.settings import Settings, load
-from tegra_device_plugin.kubelet.holders import Holder
+from tegra_device_plugin.kubelet.pod_resources import Holder
 from tegra_device_plugin.system.hosttree import HostTree
 
 from tests.unit.plugin.agent.node import Node, Pod, uid

@@ -8,16 +8,16 @@ from typing import Any
 
 from tegra_device_plugin.board import power
 from tegra_device_plugin.board.detection import Detection, detect
-from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.config.dra import DRIVER
 from tegra_device_plugin.dra.claims import Asked
 from tegra_device_plugin.dra.devices import Gpu
-from tegra_device_plugin.sharing.dra import DRIVER
 
 from tests import boards
 
 NODE = "jetson-1"
-HEALTHY = Verdict(True, "ok", "runtime_status active")
-SICK = Verdict(False, "nodes-missing", "no /dev/nvmap")
+HEALTHY = Health(True, "ok", "runtime_status active")
+SICK = Health(False, "nodes-missing", "no /dev/nvmap")
 ASKED = Asked("default", "a", "1111-a")
 
 
@@ -34,7 +34,7 @@ def claim(*results: dict[str, Any], uid: str = ASKED.uid, **devices: Any) -> dic
     }
 
 
-def gpu(root: Path, board: str = "orinnano-jp6", verdict: Verdict = HEALTHY) -> Gpu:
+def gpu(root: Path, board: str = "orinnano-jp6", verdict: Health = HEALTHY) -> Gpu:
     """Give the GPU of a simulated board, built below `root`."""
     boards.build(boards.load()[board], root)
     found = detect(root)

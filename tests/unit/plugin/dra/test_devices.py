@@ -11,9 +11,9 @@ import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
 import pytest
 from tegra_device_plugin.board import power
 from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.config.dra import MAX_SHARES, Dra
 from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import brief, published, semver
-from tegra_device_plugin.sharing.dra import MAX_SHARES, Dra
 from tegra_device_plugin.system import quantity
 from tegra_device_plugin.system.quantity import GIB, MIB
 

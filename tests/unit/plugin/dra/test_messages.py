@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tegra_device_plugin.board.health import Verdict
+from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.dra import dra_pb2 as dra
 from tegra_device_plugin.dra import health_pb2 as health
 from tegra_device_plugin.dra import pluginregistration_pb2 as registration
@@ -66,9 +66,9 @@ def test_health_says_what_is_known() -> None:
     seen = []
     for verdict in (
         None,
-        Verdict(True, "ok", "runtime_status active"),
-        Verdict(False, "too-hot", "101 °C"),
-        Verdict(False, "unknown", "the GPU could not be looked at"),
+        Health(True, "ok", "runtime_status active"),
+        Health(False, "too-hot", "101 °C"),
+        Health(False, "unknown", "the GPU could not be looked at"),
     ):
         if verdict:
             board.show(verdict)

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
+from tegra_device_plugin.config.dra import Dra
 from tegra_device_plugin.dra.api import Server
 from tegra_device_plugin.dra.publisher import Publisher, Written
-from tegra_device_plugin.sharing.dra import Dra
 
 from tests.unit.plugin.dra.objects import NODE, gpu
 

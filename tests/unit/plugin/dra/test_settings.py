@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tegra_device_plugin.config.dra import Dra, describe
 from tegra_device_plugin.config.settings import DRA_OPTIONS, OPTIONS, ConfigError, Settings, load
 from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.daemon import Daemon
 from tegra_device_plugin.dra.daemon import Driver
-from tegra_device_plugin.sharing.dra import Dra, promises
 from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system.quantity import GIB, MIB
 
@@ -40,7 +40,7 @@ def read(tmp_path: Path, sharing: str, more: str = "") -> Settings:
 )
 def test_a_good_file_is_taken(tmp_path: Path, text: str, dra: Dra) -> None:
     assert read(tmp_path, f"dra: {{{text}}}").dra == dra
-    assert list(promises(dra))
+    assert list(describe(dra))
 
 
 @pytest.mark.parametrize(

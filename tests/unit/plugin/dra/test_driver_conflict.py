@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.kubelet import onlyone
-from tegra_device_plugin.kubelet.onlyone import BothApisError
+from tegra_device_plugin.kubelet import driver_conflict
+from tegra_device_plugin.kubelet.driver_conflict import BothApisError
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def kubelet() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="k-", dir="/tmp") as directory:
         path = Path(directory)
         (path / "device-plugins").mkdir()
-        onlyone.dra_directory(path).mkdir(parents=True)
+        driver_conflict.dra_directory(path).mkdir(parents=True)
         yield path
 
 
@@ -48,17 +48,17 @@ def test_only_one_that_serves_is_in_the_way(
     plugin = kubelet / "device-plugins/tegra-gpu-0123-0.sock"
     bind(plugin, sockets, serves=serves)
     bind(kubelet / "device-plugins/kubelet.sock", sockets, serves=True)
-    bind(onlyone.dra_socket(kubelet), sockets, serves=serves)
+    bind(driver_conflict.dra_socket(kubelet), sockets, serves=serves)
     if not serves:
-        onlyone.refuse_beside_device_plugin(kubelet)
-        onlyone.refuse_beside_dra(kubelet / "device-plugins")
+        driver_conflict.refuse_beside_device_plugin(kubelet)
+        driver_conflict.refuse_beside_dra(kubelet / "device-plugins")
         return
     with pytest.raises(BothApisError, match=rf"the device plugin serves this board, at {plugin}.*Choose one"):
-        onlyone.refuse_beside_device_plugin(kubelet)
+        driver_conflict.refuse_beside_device_plugin(kubelet)
     with pytest.raises(BothApisError, match=r"the DRA driver serves this board, at .*dra.sock.*Choose one"):
-        onlyone.refuse_beside_dra(kubelet / "device-plugins")
+        driver_conflict.refuse_beside_dra(kubelet / "device-plugins")
 
 
 def test_a_pod_that_does_not_see_the_other_s_directory_starts(tmp_path: Path) -> None:
-    onlyone.refuse_beside_device_plugin(tmp_path)
-    onlyone.refuse_beside_dra(tmp_path / "device-plugins")
+    driver_conflict.refuse_beside_device_plugin(tmp_path)
+    driver_conflict.refuse_beside_dra(tmp_path / "device-plugins")

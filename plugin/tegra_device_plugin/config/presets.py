@@ -12,7 +12,7 @@ from typing import Literal
 
 from tegra_device_plugin.system.quantity import GIB, MIB
 
-Alone = Literal["allowed", "whole", "refused"]
+WithoutMemory = Literal["allowed", "whole", "refused"]
 """May a container ask for this and for no memory: always, only for all of it, or never. Where it means "all
 of the GPU's memory", as it does for HAMi, nobody can promise that: the memory may be sold already."""
 
@@ -23,7 +23,7 @@ class Core:
 
     name: str
     step: int = 1
-    alone: Alone = "allowed"
+    without_memory: WithoutMemory = "allowed"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Count:
 
     name: str
     ids: int
-    alone: Alone = "refused"
+    without_memory: WithoutMemory = "refused"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ PRESETS = {
     ),
     # 10: HAMi's deviceSplitCount. Its webhook and its scheduler own the names otherwise.
     "hami": Preset(
-        core=Core("nvidia.com/gpucores", alone="refused"),
+        core=Core("nvidia.com/gpucores", without_memory="refused"),
         memory=Memory("nvidia.com/gpumem", (MIB,), env=(("CUDA_DEVICE_MEMORY_LIMIT_0", "{mib}m"),)),
         count=Count("nvidia.com/gpu", 10),
         unserved=("nvidia.com/gpumem-percentage",),
@@ -81,11 +81,11 @@ PRESETS = {
         memory=Memory("elasticgpu.io/gpu-memory", (MIB,)),
     ),
     "qgpu": Preset(
-        core=Core("tke.cloud.tencent.com/qgpu-core", step=5, alone="whole"),
+        core=Core("tke.cloud.tencent.com/qgpu-core", step=5, without_memory="whole"),
         memory=Memory("tke.cloud.tencent.com/qgpu-memory", (GIB,)),
     ),
     "vcuda": Preset(
-        core=Core("tencent.com/vcuda-core", alone="whole"),
+        core=Core("tencent.com/vcuda-core", without_memory="whole"),
         memory=Memory("tencent.com/vcuda-memory", (256 * MIB,)),
     ),
     # Its plugin's --memory-unit is GiB or MiB.
@@ -103,7 +103,7 @@ PRESETS = {
     ),
     # gpu-memory is in bytes there, which no list of ids can hold.
     "koordinator": Preset(
-        core=Core("koordinator.sh/gpu-core", alone="refused"),
+        core=Core("koordinator.sh/gpu-core", without_memory="refused"),
         memory=Memory("koordinator.sh/gpu-memory-ratio"),
         count=Count("koordinator.sh/gpu.shared", 100),
         unserved=("koordinator.sh/gpu-memory", "koordinator.sh/gpu"),

@@ -13,7 +13,7 @@ import grpc
 from grpc import aio
 
 from tegra_device_plugin.kubelet import podresources_pb2 as api
-from tegra_device_plugin.sharing.units import lowest
+from tegra_device_plugin.sharing.deviceids import lowest
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 DEADLINE = 10.0  # seconds; the kubelet answers from memory

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tegra_device_plugin.config.dra import DRIVER
 from tegra_device_plugin.kubelet import sockets
-from tegra_device_plugin.sharing.dra import DRIVER
 
 _WAY_OUT = (
     "Both would give the same GPU out. Choose one for this board (gpu_device_plugin_api, or the node's "

@@ -15,8 +15,8 @@ from tegra_device_plugin.system import log
 logger = logging.getLogger(__name__)
 
 
-class Lives:
-    """Waits for signals and for other settings; a subclass says in `_live` what a life is."""
+class Service:
+    """Waits for signals and for other settings; a subclass says in `_run_once` what a life is."""
 
     def __init__(
         self,
@@ -29,17 +29,17 @@ class Lives:
         self._signals = signals
         self._fit = fit
         self._settings = fit(configuration.read())
-        self._life_over = asyncio.Event()
+        self._stop = asyncio.Event()
         log.configure(self._settings.log_format, self._settings.log_level)
 
     async def run(self) -> None:
         """Live until SIGTERM or SIGINT. Raises what a life fails with, in a group what a part of it does."""
         self._signals.listen(self._heard)
         while not self._signals.ended:
-            self._life_over.clear()
-            await self._live()
+            self._stop.clear()
+            await self._run_once()
 
-    async def _live(self) -> None:
+    async def _run_once(self) -> None:
         """Start all parts, wait for the end of this life, end all parts."""
         raise NotImplementedError
 
@@ -61,15 +61,15 @@ class Lives:
 
     def _changed(self, before: Settings) -> None:
         if self._settings != before:
-            self._begin_anew()
+            self._restart()
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         logger.info("configuration changed: starting anew")
-        self._life_over.set()
+        self._stop.set()
 
     def _heard(self) -> None:
         if self._signals.reload:
             self._signals.reload = False
             self._configuration.ask()
         if self._signals.ended:
-            self._life_over.set()
+            self._stop.set()

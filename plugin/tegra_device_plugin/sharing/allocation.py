@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An extended resource of the node, and what a container that requests it is allocated. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tegra_device_plugin.board.health import Health
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tegra_device_plugin.config.units import Units
+
+# One iGPU per board: its identity is its place, so the id is stable over restarts and re-installations.
+GPU_ID = "igpu0"
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's runtime
+
+_FEW = 4  # ids that a line of text names
+
+
+class Ids(Protocol):
+    """Device ids, in the order in which they are listed."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __contains__(self, id_: str, /) -> bool: ...
+
+
+class RejectedRequestError(ValueError):
+    """A container requested devices that it cannot have; the text goes into the pod's status."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A bind mount: `host` (path on the node) appears at `container`."""
+
+    host: str
+    container: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a container gets."""
+
+    envs: tuple[tuple[str, str], ...]
+    device_nodes: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+
+
+class Limiter(Protocol):
+    """A limit on the GPU memory of a container, by the devices that are allocated to the container."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the limit's files, which is the same on the host and here."""
+
+    @property
+    def units(self) -> Units:
+        """The configured units."""
+
+    def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:
+        """Add what limits a container with these devices."""
+
+    def prepare(self, ids: Sequence[str]) -> None:
+        """Create the files that the container mounts. Raises OSError."""
+
+
+@dataclass(frozen=True)
+class RequiredResource:
+    """A resource that a container must request as well.
+
+    `unless_all`: a container that requests all ids of the first resource may leave it out.
+    """
+
+    resource: str
+    unless_all: bool = False
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a container may request of a resource."""
+
+    step: int = 1
+    """The number of ids is a multiple of this."""
+    one_per_container: str = ""
+    """Why a container cannot have more than one; empty: it can."""
+    required: RequiredResource | None = None
+
+
+class Registration(NamedTuple):
+    """What a kubelet learns of a resource when the resource is registered, and never again.
+
+    `pre_start`: the kubelet calls PreStartContainer before each start of a container.
+    """
+
+    resource: str
+    pre_start: bool
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One extended resource of the node."""
+
+    name: str
+    ids: Ids
+    health: Health
+    allocation: Allocation = field(repr=False)
+    """What each container gets: there is one GPU."""
+    rules: Rules = Rules()
+    limit: Limiter | None = None
+
+    def check(self, requested: Sequence[str]) -> None:
+        """Raise RejectedRequestError unless a container may have the `requested` devices."""
+        self.check_ids(requested)
+        for problem in self._problems(requested):
+            raise RejectedRequestError(f"{self.name}: {problem}")
+
+    def check_ids(self, requested: Sequence[str]) -> None:
+        """Raise RejectedRequestError unless `requested` are different devices of this resource."""
+        for problem in self._problems_of_ids(requested):
+            raise RejectedRequestError(f"{self.name}: {problem}")
+
+    def _problems_of_ids(self, requested: Sequence[str]) -> Iterator[str]:
+        if unknown := [id_ for id_ in requested if id_ not in self.ids]:
+            yield f"unknown device {brief(list(map(repr, sorted(unknown))))}"
+        if len(set(requested)) != len(requested):
+            yield f"a device is requested twice: {brief(requested)}"
+        if not requested:
+            yield "a container requests no device"
+
+    def _problems(self, requested: Sequence[str]) -> Iterator[str]:
+        count, step = len(requested), self.rules.step
+        if self.rules.one_per_container and count > 1:
+            yield f"{count} requested, but {self.rules.one_per_container}"
+        if count % step:
+            less = count - count % step
+            fitting = " or ".join(str(number) for number in (less, less + step) if number)
+            yield f"{count} requested, but it is allocated in steps of {step}: request {fitting}"
+        if not self.health.healthy:
+            detail = f": {self.health.detail}" if self.health.detail else ""
+            yield f"unhealthy: {self.health.reason}{detail}"
+
+    @cached_property
+    def registration(self) -> Registration:
+        """What is registered for it."""
+        return Registration(self.name, self.limit is not None or self.rules.required is not None)
+
+    def allocation_for(self, requested: Sequence[str]) -> Allocation:
+        """Give what a container with these devices gets."""
+        return self.limit.extend(self.allocation, requested) if self.limit else self.allocation
+
+    def prepare(self, requested: Sequence[str]) -> None:
+        """Create what the allocation of these devices mounts; raises RejectedRequestError if that fails."""
+        if self.limit:
+            try:
+                self.limit.prepare(requested)
+            except OSError as error:
+                raise RejectedRequestError(f"{self.name}: no memory limit is possible: {error}") from error
+
+    def requires(self, requested: Sequence[str]) -> str | None:
+        """Give the resource that a container with these devices must have as well, if any."""
+        required = self.rules.required
+        if required is None or (required.unless_all and len(requested) == len(self.ids)):
+            return None
+        return required.resource
+
+
+def brief(ids: Sequence[str]) -> str:
+    """Name the ids, or the first of many and how many there are."""
+    if len(ids) <= _FEW:
+        return ", ".join(ids)
+    return f"{', '.join(ids[:_FEW])} and {len(ids) - _FEW} more"
