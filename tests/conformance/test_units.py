@@ -288,7 +288,7 @@ async def test_a_gpu_without_memory_would_be_all_of_it_and_does_not_start(
         await kubelet.allocate(["g3"], resource=GPU)
         pods.holds = {NAME: {GPU: ["g3"]}}
         text = await refusal(kubelet.start_container(GPU, ["g3"]))
-        assert "ask for nvidia.com/gpumem as well" in text
+        assert "request nvidia.com/gpumem as well" in text
         pods.holds = {NAME: {GPU: ["g4"], "nvidia.com/gpumem": ["m0"]}}
         assert "nvidia.com/gpumem" in await refusal(kubelet.start_container(GPU, ["g3"]))
         pods.holds = {NAME: {GPU: ["g3"], "nvidia.com/gpumem": ["m0"]}}

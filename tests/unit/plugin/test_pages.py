@@ -65,7 +65,7 @@ class Registrars:
 class AdvertisedResources:
     """What is advertised."""
 
-    offers: Mapping[str, Resource] = field(default_factory=dict)
+    resources: Mapping[str, Resource] = field(default_factory=dict)
 
 
 @dataclass
