@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tegra_device_plugin.board import cdi, health, power
 from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.health import Health, Hysteresis, Sample
-from tegra_device_plugin.config.settings import Settings
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.log import describe_error
 from tegra_device_plugin.system.sensor import Sensor
@@ -39,11 +38,47 @@ class Look:
     limit_problem: Health | None = None
 
 
-class Publisher(Protocol):
+class Settings(Protocol):
+    """What the observation of a board needs of a command's settings."""
+
+    @property
+    def host_root(self) -> Path:
+        """Give the directory where the host's files are seen."""
+
+    @property
+    def cdi(self) -> bool:
+        """Tell whether containers get the GPU by a CDI spec."""
+
+    @property
+    def units(self) -> Units | None:
+        """Give the units that the GPU is divided into."""
+
+    @property
+    def configured_memory(self) -> int | None:
+        """Give the bytes of GPU memory that are divided, None where memory is not divided."""
+
+    @property
+    def gpu_limit_dir(self) -> Path:
+        """Give the directory of the files that limit memory."""
+
+    @property
+    def gpu_limit_library(self) -> Path:
+        """Give the library that limits memory."""
+
+    @property
+    def reads_power(self) -> bool:
+        """Tell whether the GPU's power is published."""
+
+
+S = TypeVar("S", bound=Settings)
+S_contra = TypeVar("S_contra", bound=Settings, contravariant=True)
+
+
+class Publisher(Protocol[S_contra]):
     """Publishes the GPU at each observation."""
 
     def publish(
-        self, settings: Settings, found: Detection, verdict: Health, limit_problem: Health | None
+        self, settings: S_contra, found: Detection, verdict: Health, limit_problem: Health | None
     ) -> None:
         """Resource the GPU; `limit_problem` is why its memory cannot be limited here."""
 
@@ -51,14 +86,14 @@ class Publisher(Protocol):
         """There is no GPU, and never was."""
 
 
-class BoardWatch:
+class BoardWatch(Generic[S]):
     """The board as it is now: `detection`, the last `sample` of its GPU and the `verdict` on it.
 
     Nothing is offered before a GPU was seen. A GPU that was seen once stays in the list and is unhealthy
     when it is gone: the node keeps its capacity, so everybody can see that a GPU is missing.
     """
 
-    def __init__(self, settings: Settings, publisher: Publisher) -> None:
+    def __init__(self, settings: S, publisher: Publisher[S]) -> None:
         self.detection: Detection | None = None
         self.sample: Sample | None = None
         self.verdict: Health | None = None
@@ -77,7 +112,7 @@ class BoardWatch:
         """Tell whether a GPU was ever seen."""
         return self.verdict is not None
 
-    def use(self, settings: Settings) -> None:
+    def use(self, settings: S) -> None:
         """Look at once, and offer by other settings from then on."""
         self._settings = settings
         self._wake.set()
@@ -152,7 +187,7 @@ def _look(settings: Settings, known: Detection | None, search: bool) -> Look:
         found = known
     if found.gpu.state == "absent":
         return Look(found)
-    if settings.dra:
+    if settings.reads_power:
         found = replace(found, power=power.read(root, found.gpu))
     return Look(
         found,
@@ -167,7 +202,7 @@ def _provide_cdi(settings: Settings, found: Detection) -> Health | None:
 
     Gives why no container can have the GPU in the way that was asked for, None if all is well.
     """
-    if "cdi-cri" not in settings.device_list_strategy:
+    if not settings.cdi:
         return None
     try:
         cdi.write(settings.host_root, found.gpu.device_nodes)

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import ConfigError, Settings
+from tegra_device_plugin.config.settings import ConfigError, PluginSettings
 from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
@@ -30,7 +30,7 @@ class ResourcePublisher:
         self._advertised = advertised
 
     def publish(
-        self, settings: Settings, found: Detection, health: Health, limit_problem: Health | None
+        self, settings: PluginSettings, found: Detection, health: Health, limit_problem: Health | None
     ) -> None:
         """Advertise what the GPU offers."""
         resources = make_resources(settings, found.gpu.device_nodes, health, limit_problem)
@@ -40,17 +40,17 @@ class ResourcePublisher:
         """Advertise nothing: a node without a GPU has no such resource."""
 
 
-class Daemon(Service):
+class Daemon(Service[PluginSettings]):
     """The plugin: other settings end its life only where they name other places.
 
     It fails with OSError where the metrics address is taken or the DRA driver serves this board.
     """
 
-    def __init__(self, configuration: ConfigWatch, signals: Signals) -> None:
+    def __init__(self, configuration: ConfigWatch[PluginSettings], signals: Signals) -> None:
         """Read the settings; raises ConfigError."""
-        super().__init__(configuration, signals, _for_device_plugin)
+        super().__init__(configuration, signals)
         self._counted = Counters()
-        self._board: BoardWatch | None = None
+        self._board: BoardWatch[PluginSettings] | None = None
 
     async def _run_once(self) -> None:
         """Start all parts, wait for the end of this life, end all parts."""
@@ -76,21 +76,14 @@ class Daemon(Service):
         self._counted.rejected_config_reloads += 1
         super()._refused(error)
 
-    def _changed(self, before: Settings) -> None:
+    def _changed(self, before: PluginSettings) -> None:
         self._counted.config_reloads += 1
-        if not self._settings.same_places(before):
+        now = self._settings
+        places = (now.host_root, now.device_plugin_dir, now.metrics_address)
+        if places != (before.host_root, before.device_plugin_dir, before.metrics_address):
             self._restart()
             return
         unchanged = self._settings == before
         logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")
         if self._board:
             self._board.use(self._settings)
-
-
-def _for_device_plugin(settings: Settings) -> Settings:
-    """Give the settings unless they are for the other API. Raises ConfigError."""
-    if settings.dra:
-        raise ConfigError(
-            ["sharing.dra is served by the command `dra`, not by `run`: leave it out, or run the DRA driver"]
-        )
-    return settings

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
-from tegra_device_plugin.config.settings import ConfigError, Settings
+from tegra_device_plugin.config.settings import ConfigError
 from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system import log
@@ -15,20 +15,29 @@ from tegra_device_plugin.system import log
 logger = logging.getLogger(__name__)
 
 
-class Service:
+class Settings(Protocol):
+    """What every service has in its settings."""
+
+    @property
+    def log_format(self) -> str:
+        """Give `text` or `json`."""
+
+    @property
+    def log_level(self) -> str:
+        """Give the lowest level of log lines."""
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class Service(Generic[S]):
     """Waits for signals and for other settings; a subclass says in `_run_once` what a life is."""
 
-    def __init__(
-        self,
-        configuration: ConfigWatch,
-        signals: Signals,
-        fit: Callable[[Settings], Settings] = lambda own: own,
-    ) -> None:
-        """Read the settings; raises ConfigError, which `fit` does as well for those that do not fit."""
+    def __init__(self, configuration: ConfigWatch[S], signals: Signals) -> None:
+        """Read the settings. Raises ConfigError."""
         self._configuration = configuration
         self._signals = signals
-        self._fit = fit
-        self._settings = fit(configuration.read())
+        self._settings = configuration.read()
         self._stop = asyncio.Event()
         log.configure(self._settings.log_format, self._settings.log_level)
 
@@ -48,7 +57,7 @@ class Service:
             await self._configuration.changed()
             before = self._settings
             try:
-                self._settings = self._fit(self._configuration.read())
+                self._settings = self._configuration.read()
             except ConfigError as error:
                 self._refused(error)
             else:
@@ -59,7 +68,7 @@ class Service:
         for problem in error.problems:
             logger.warning("configuration refused, the old one stays in force: %s", problem)
 
-    def _changed(self, before: Settings) -> None:
+    def _changed(self, before: S) -> None:
         if self._settings != before:
             self._restart()
 

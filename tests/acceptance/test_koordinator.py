@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.config.settings import load
+from tegra_device_plugin.config.settings import load_plugin
 from tegra_device_plugin.sharing import koordinator
 
 from tests import boards
@@ -46,7 +46,7 @@ def device(place: Path) -> dict[str, Any]:
     """What the plugin says of a board."""
     config = place / "config.yaml"
     config.write_text("version: v1\nsharing: {units: {preset: koordinator, memoryTotal: 2Gi}}\n")
-    units = load(config, {}, {})[0].units
+    units = load_plugin(config, {}, {}).units
     assert units
     boards.build(boards.load()["agxorin-jp6"], place / "host")
     infos = koordinator.device_infos(detect(place / "host"), units, Health(True, "ok", "ready"))

@@ -112,7 +112,7 @@ def test_the_node_knows_who_holds_what(cluster: Cluster) -> None:
     pod = cluster.plugin_pod(cluster.boards[0].name)
     assert pod
     plugin = ("python3.11", "-m", "tegra_device_plugin")
-    found = cluster.kubectl("--namespace=kube-system", "exec", pod, "--", *plugin, "holders")
+    found = cluster.kubectl("--namespace=kube-system", "exec", pod, "--", *plugin, "allocations")
     # Kubernetes before 1.21 does not tell what is free.
     assert set(found.splitlines()) >= {
         f"default/greedy main: 60 {CORE}, 3 {MEMORY}, weight 60 %, limit 768 MiB, used 768 MiB",

@@ -34,7 +34,7 @@ def test_settings_are_those_that_the_programs_take(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("nothing: 1\nsharing: {nothing: 1}\n")
     with pytest.raises(config.ConfigError) as refused:
-        config.load(file, {}, {})
+        config.load_plugin(file, {}, {})
     allowed = dict(re.findall(r"(\S*nothing) is not known; allowed: (.*)", str(refused.value)))
     known = SCHEMA["properties"]["config"]["properties"]
     assert set(allowed["nothing"].split(", ")) == known.keys()

@@ -68,7 +68,7 @@ class Life:
         """Start."""
         self.file.write_text(CONFIG.format(replicas=2))
         self._signals.ended = False
-        watch = ConfigWatch(self.file, lambda: settings.load(self.file, self._places, {})[0])
+        watch = ConfigWatch(self.file, lambda: settings.load_plugin(self.file, self._places, {}))
         self._task = asyncio.ensure_future(Daemon(watch, self._signals).run())
 
     def end(self) -> None:

@@ -45,7 +45,7 @@ def address() -> str:
 
 async def holders(pods: PodResources, node: Node) -> dict[str, Any]:
     """What the command says."""
-    command = [sys.executable, "-m", "tegra_device_plugin", "holders", "--output=json"]
+    command = [sys.executable, "-m", "tegra_device_plugin", "allocations", "--output=json"]
     process = await asyncio.create_subprocess_exec(
         *command, f"--config={node.config}", f"--pod-resources={pods.socket}",
         stdout=asyncio.subprocess.PIPE, env={"GPU_LIMIT_DIR": str(node.limit)},

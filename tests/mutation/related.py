@@ -32,6 +32,8 @@ def _imports(file: Path, plugin: Path) -> Iterator[Path]:
                 names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
             case ast.Constant(value=str(text)):
                 names = [f"{PACKAGE}.__main__" if text == PACKAGE else text]
+                if text.startswith(f"{PACKAGE}.") and text.endswith("."):  # import_module(f"PACKAGE.{...}")
+                    yield from (plugin / text.replace(".", "/")).glob("*.py")
         for name in names:
             if (
                 name.startswith(f"{PACKAGE}.")

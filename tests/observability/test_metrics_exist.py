@@ -21,7 +21,7 @@ from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.shares import Units
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import Settings
+from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.daemon import ResourcePublisher
 from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
@@ -134,7 +134,7 @@ async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     telemetry = Telemetry(gpu_memory_bytes=1, memory_used_bytes=2, power_mode="15W")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jtop, "latest", lambda: telemetry)
-        board = BoardWatch(Settings(host_root=root), ResourcePublisher(advertised))
+        board = BoardWatch(PluginSettings(host_root=root), ResourcePublisher(advertised))
         page = await Pages(board, Registrars(root, advertised, counted), advertised, jtop, counted).metrics()
     only: dict[str, dict[str, set[str]]] = {}
     read(only, page.text)

@@ -94,7 +94,7 @@ def test_the_tests_asked_first_are_the_nearest() -> None:
     (tests,) = related_tests({SENSOR}).values()
     assert tests[0] == "tests/unit/plugin/test_sensor.py"
     assert "tests/unit/plugin/test_cli.py" in tests
-    assert "tests/unit/plugin/test_holders.py" in tests  # by way of cli.py, in a function
+    assert "tests/unit/plugin/test_allocations.py" in tests  # by way of cli.py, by name
     assert "tests/unit/plugin/test_labels.py" not in tests
 
 

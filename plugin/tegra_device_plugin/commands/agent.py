@@ -5,16 +5,63 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 
-from tegra_device_plugin.agent.daemon import Agent, Choice
+from tegra_device_plugin.agent.daemon import Agent
 from tegra_device_plugin.agent.nvgpu import Linux
-from tegra_device_plugin.commands.common import EXIT_OK, configuration
-from tegra_device_plugin.kubelet import pod_resources
+from tegra_device_plugin.commands.common import (
+    EXIT_OK,
+    add_config,
+    add_options,
+    add_pod_resources,
+    config_file,
+    flags,
+)
+from tegra_device_plugin.config.settings import COMMON_OPTIONS, MODES, QOS_POLICIES, load_agent
+from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.signals import Signals
+
+EPILOG = (
+    "It reads the same file and environment as `run`. It needs the host's /proc, /sys with "
+    "debugfs, /dev and /var/log/pods below the host root; for evict the capability KILL and the host's "
+    "pids; for burst-share a privileged container."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_config(parser, "settings of `run`, for the resources of shares; CONFIG_FILE")
+    add_options(parser, COMMON_OPTIONS)
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        default="report",
+        help="what happens to a pod whose GPU memory exceeds its share: a line in the log and a "
+        "metric, or also the end of its GPU processes (default: report)",
+    )
+    parser.add_argument(
+        "--qos-policy",
+        choices=QOS_POLICIES,
+        default="best-effort",
+        help="best-effort: the driver's own time slices; burst-share: time slices by the pods' gpu-core; "
+        "fixed-share is rejected, as the driver has no ceiling (default: best-effort)",
+    )
+    add_pod_resources(parser)
 
 
 def main(options: argparse.Namespace, signals: Signals) -> int:
-    """Work until a signal ends it."""
-    choice = Choice(options.mode, options.qos_policy, options.pod_resources or pod_resources.SOCKET)
-    asyncio.run(Agent(configuration(options), choice, signals, Linux()).run())
+    """Work until a signal ends the process."""
+    file = config_file(options)
+    configuration = ConfigWatch(
+        file,
+        lambda: load_agent(
+            file,
+            os.environ,
+            flags(options, COMMON_OPTIONS),
+            mode=options.mode,
+            qos_policy=options.qos_policy,
+            pod_resources=options.pod_resources,
+        ),
+    )
+    asyncio.run(Agent(configuration, signals, Linux()).run())
     return EXIT_OK

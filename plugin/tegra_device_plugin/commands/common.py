@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands do: say things, find their settings, hold on until they are told to end."""
+"""Helpers of several commands: print, find the settings, wait for a signal, add options."""
 
 from __future__ import annotations
 
@@ -7,60 +7,78 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tegra_device_plugin.config import settings as config
-
-if TYPE_CHECKING:
-    from tegra_device_plugin.config.watch import ConfigWatch
+from tegra_device_plugin.config.settings import Flags, Option
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
 def say(text: str) -> None:
-    """Print what was asked for."""
+    """Print a line of the result."""
     sys.stdout.write(f"{text}\n")
 
 
 def complain(text: str) -> None:
-    """Print what is wrong."""
+    """Print an error or a warning."""
     sys.stderr.write(f"tegra-device-plugin: {text}\n")
 
 
 def config_file(options: argparse.Namespace) -> Path | None:
-    """The file of settings: of the flag, else of the environment."""
+    """Give the path of the configuration file: the flag, else the environment."""
     named: Path | None = options.config
     variable = os.environ.get("CONFIG_FILE")
     return named or (Path(variable) if variable else None)
 
 
-def configuration(
-    options: argparse.Namespace, known: tuple[config.Option, ...] = config.OPTIONS
-) -> ConfigWatch:
-    """The settings of a command that stays and has these options: flag over environment over file."""
-    from tegra_device_plugin.config.watch import ConfigWatch  # noqa: PLC0415 - the others do not watch
-
-    file = config_file(options)
-    flags = {option.field: getattr(options, option.field, None) for option in known}
-    return ConfigWatch(file, lambda: config.load(file, os.environ, flags, known)[0])
+def flags(options: argparse.Namespace, known: Sequence[Option]) -> Flags:
+    """Give the text of each option of the command line, None where the option was not given."""
+    return {option.field: getattr(options, option.field) for option in known}
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """Resources with their numbers: `4 x NAME, ...`."""
+    """Render resources with their counts: `4 x NAME, ...`."""
     return ", ".join(f"{count} x {name}" for name, count in counts.items())
 
 
 @contextmanager
-def held(wanted: bool) -> Iterator[None]:
-    """Where that is wanted, wait at the end until SIGTERM or SIGINT: what was done lasts for so long."""
+def until_signal(wanted: bool) -> Iterator[None]:
+    """If `wanted`, wait at the end of the block for SIGTERM or SIGINT, so that the block's effects last."""
     ends = (signal.SIGTERM, signal.SIGINT)
     if wanted:
-        # Waited for below, also as process 1 of a container, which no signal ends by itself.
+        # Block both: by default they end no process 1 of a container.
         signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     yield
     if wanted:
         sys.stdout.flush()
         signal.sigwait(ends)
+
+
+def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    """Add the options that are also environment variables."""
+    for option in options:
+        parser.add_argument(option.flag, metavar=option.metavar, help=f"{option.help}; {option.variable}")
+
+
+def add_config(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add `--config`."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help=text)
+
+
+def add_host_root(parser: argparse.ArgumentParser) -> None:
+    """Add `--host-root`."""
+    parser.add_argument(
+        "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where the host's files are seen"
+    )
+
+
+def add_pod_resources(parser: argparse.ArgumentParser) -> None:
+    """Add `--pod-resources`."""
+    parser.add_argument(
+        "--pod-resources",
+        type=Path,
+        metavar="SOCKET",
+        help="the kubelet's socket (default: /var/lib/kubelet/pod-resources/kubelet.sock)",
+    )

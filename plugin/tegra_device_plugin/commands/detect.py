@@ -8,8 +8,14 @@ import json
 from typing import Any
 
 from tegra_device_plugin.board.detection import detect
-from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, say
+from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, add_host_root, say
 from tegra_device_plugin.telemetry import jtop
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_host_root(parser)
+    parser.add_argument("--output", choices=("text", "json"), default="text")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -5,13 +5,29 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 
-from tegra_device_plugin.commands.common import EXIT_OK, configuration
+from tegra_device_plugin.commands.common import EXIT_OK, add_config, add_options, config_file, flags
+from tegra_device_plugin.config.settings import PLUGIN_OPTIONS, load_plugin
+from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.daemon import Daemon
 from tegra_device_plugin.signals import Signals
 
+EPILOG = (
+    "Every option is also an environment variable and a key of the file's flags.plugin; "
+    "the flag wins over the variable, and the variable over the file."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_config(parser, "settings in NVIDIA's `version: v1` format; CONFIG_FILE")
+    add_options(parser, PLUGIN_OPTIONS)
+
 
 def main(options: argparse.Namespace, signals: Signals) -> int:
-    """Serve until a signal ends it."""
-    asyncio.run(Daemon(configuration(options), signals).run())
+    """Serve until a signal ends the process."""
+    file = config_file(options)
+    configuration = ConfigWatch(file, lambda: load_plugin(file, os.environ, flags(options, PLUGIN_OPTIONS)))
+    asyncio.run(Daemon(configuration, signals).run())
     return EXIT_OK

@@ -1,27 +1,154 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`simulate`: let a node advertise a GPU that it does not have."""
+"""`simulate`: let a node of a cluster without boards advertise a GPU that it does not have.
+
+Kubernetes lets anybody with the right advertise extended resources in a node's status (its documentation:
+"Advertise Extended Resources for a Node"). The scheduler counts them; a container gets nothing for them.
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
 
-from tegra_device_plugin import simulation
-from tegra_device_plugin.commands.common import EXIT_OK, config_file, counted, say
-from tegra_device_plugin.config import settings as config
+from tegra_device_plugin.commands.common import EXIT_OK, add_config, config_file, counted, say
+from tegra_device_plugin.config.settings import ConfigError, read_file
+
+EPILOG = (
+    "For trying manifests: the scheduler counts the simulated resources, and containers get nothing for "
+    "them. It uses kubectl and its current context, and is rejected beside a real device plugin. A kubelet "
+    "that starts again forgets it."
+)
+
+ANNOTATION = "jetson-k3s.github.io/simulated-resources"
+"""What is simulated on the node, by commas: a reader sees it, and `withdraw` finds it."""
+
+# What real plugins call their pods: ours (deploy/base) and NVIDIA's (its Helm chart; its plain manifest).
+_PLUGINS = (
+    ("app.kubernetes.io/name", "tegra-device-plugin"),
+    ("app.kubernetes.io/name", "nvidia-device-plugin"),
+    ("name", "nvidia-device-plugin-ds"),
+)
+_TRIES = 5
+"""A node's status is also written by its kubelet: the second to write is refused, and tries again."""
+_SECONDS = 30
+"""That kubectl waits for an API server that does not answer."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("node", metavar="NODE", help="the node's name, as kubectl has it")
+    add_config(parser, "settings of `run`: what to advertise (default: 1 nvidia.com/gpu); CONFIG_FILE")
+    parser.add_argument("--remove", action="store_true", help="remove the node's simulated resources")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Advertise it, or take it back."""
+    """Advertise the resources, or remove them."""
     if options.remove:
-        names = simulation.withdraw(options.node)
-        say(f"{options.node}: taken back: {', '.join(names) or 'nothing, as nothing is simulated there'}")
+        names = withdraw(options.node)
+        say(f"{options.node}: removed: {', '.join(names) or 'nothing, as nothing is simulated there'}")
         return EXIT_OK
-    settings, _ = config.load(config_file(options), os.environ, {})
-    if settings.dra:
-        raise config.ConfigError(
-            ["sharing.dra: a ResourceSlice cannot be simulated, only extended resources"]
-        )
-    simulation.advertise(options.node, settings.counts)
-    say(f"{options.node}: simulated: {counted(settings.counts)}; no container gets a GPU for them")
+    content = read_file(config_file(options))
+    if content.dra:
+        raise ConfigError("sharing.dra: a ResourceSlice cannot be simulated, only extended resources")
+    advertise(options.node, content.counts)
+    say(f"{options.node}: simulated: {counted(content.counts)}; no container gets a GPU for them")
     return EXIT_OK
+
+
+class SimulationError(OSError):
+    """Why a node was left as it is."""
+
+
+def advertise(node: str, resources: Mapping[str, int]) -> None:
+    """Let `node` say that it has `resources`, instead of those that it simulated before.
+
+    Raises SimulationError beside a real device plugin, and where kubectl fails.
+    """
+    for pod in _plugin_pods(node):
+        raise SimulationError(f"node {node} has a real device plugin, pod {pod}: no simulation beside it")
+
+    def change(status: dict[str, Any], simulated: set[str]) -> set[str]:
+        _drop(status, simulated - resources.keys())
+        for name, count in resources.items():
+            there = status.get("capacity", {}).get(name, "0")
+            if name not in simulated and there != "0":
+                raise SimulationError(
+                    f"node {node} has {there} {name} already, which are not simulated: nothing is changed; "
+                    "choose another node, or another resource in the settings"
+                )
+            for kind in ("capacity", "allocatable"):
+                status.setdefault(kind, {})[name] = str(count)
+        return set(resources)
+
+    _update(node, change)
+
+
+def withdraw(node: str) -> list[str]:
+    """Take back what `node` simulates, and give the names. Raises SimulationError where kubectl fails."""
+    withdrawn: set[str] = set()
+
+    def change(status: dict[str, Any], simulated: set[str]) -> set[str]:
+        withdrawn.update(simulated)
+        _drop(status, simulated)
+        return set()
+
+    _update(node, change)
+    return sorted(withdrawn)
+
+
+def _drop(status: dict[str, Any], names: set[str]) -> None:
+    for kind in ("capacity", "allocatable"):
+        for name in names:
+            status.get(kind, {}).pop(name, None)
+
+
+def _update(node: str, change: Callable[[dict[str, Any], set[str]], set[str]]) -> None:
+    """Write the node's status and its annotation in one step, or raise SimulationError."""
+    path = f"/api/v1/nodes/{quote(node, safe='')}"
+    for _ in range(_TRIES):
+        found = json.loads(_kubectl("get", "--raw", path))
+        annotations = found["metadata"].setdefault("annotations", {})
+        simulated = set(filter(None, annotations.pop(ANNOTATION, "").split(",")))
+        if now := change(found["status"], simulated):
+            annotations[ANNOTATION] = ",".join(sorted(now))
+        try:
+            _kubectl("replace", "--raw", f"{path}/status", "--filename=-", text=json.dumps(found))
+        except _ConflictError:
+            continue
+        return
+    raise SimulationError(
+        f"node {node}: its status was changed by others {_TRIES} times meanwhile; try again"
+    )
+
+
+def _plugin_pods(node: str) -> Iterator[str]:
+    path = f"/api/v1/pods?fieldSelector={quote(f'spec.nodeName={node}')}"
+    for pod in json.loads(_kubectl("get", "--raw", path))["items"]:
+        labels = pod["metadata"].get("labels", {})
+        if any(labels.get(key) == value for key, value in _PLUGINS):
+            yield f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+class _ConflictError(SimulationError):
+    """Somebody else has written first."""
+
+
+def _kubectl(*arguments: str, text: str | None = None) -> str:
+    try:
+        done = subprocess.run(
+            ["kubectl", f"--request-timeout={_SECONDS}s", *arguments],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise SimulationError("kubectl is needed to simulate, and is not on the PATH") from error
+    if done.returncode:
+        said = done.stderr.strip() or f"it ended with status {done.returncode}"
+        raise (_ConflictError if "(Conflict)" in said else SimulationError)(f"kubectl: {said}")
+    return done.stdout

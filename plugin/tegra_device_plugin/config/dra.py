@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tegra_device_plugin.config.units import read_overhead
 from tegra_device_plugin.system import quantity
@@ -25,8 +24,7 @@ MAX_SHARES = 64
 DEFAULT_STEP = 64 * MIB
 
 
-@dataclass(frozen=True)
-class Dra:
+class Dra(NamedTuple):
     """How claims get the GPU. Sizes are bytes; `memory_total` None is all that the board has."""
 
     mode: Mode = "exclusive"

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of `run`: flag over environment over file over default. Parses, never acts.
+"""Settings of `run`, `dra` and `agent`: flag over environment over file over default. Parses, never acts.
 
-The file is NVIDIA's device plugin configuration, `version: v1` (k8s-device-plugin, api/config/v1), read
-strictly: what is not known, has the wrong type or cannot work on a Jetson is refused with file and line. Keys
-of that schema that mean nothing here are listed.
+The file is NVIDIA's device plugin configuration, `version: v1` (k8s-device-plugin, api/config/v1). The
+reader is strict: it rejects unknown keys, wrong types and values that cannot work on a Jetson, with file and
+line. Keys of NVIDIA's schema that have no effect here are listed. Each command has one class, and one loader
+with its cross rules.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tegra_device_plugin.config.names import DEFAULT_RESOURCE, resource_name
 
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
+Mode = Literal["report", "evict"]
+MODES: tuple[Mode, ...] = ("report", "evict")
+# MetaX's words. `fixed-share` is parsed only to reject it with the reason.
+QosPolicy = Literal["best-effort", "fixed-share", "burst-share"]
+QOS_POLICIES: tuple[QosPolicy, ...] = ("best-effort", "fixed-share", "burst-share")
+
+GPU_LIMIT_DIR = Path("/var/lib/tegra-gpu-limit")
+GPU_LIMIT_LIBRARY = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
 
 # A kubelet runs 110 pods by default; a list of more devices only fills its checkpoint.
 MAX_REPLICAS = 1024
@@ -37,24 +45,42 @@ _LAST_PORT = 65535
 class ConfigError(Exception):
     """Settings that cannot be used; `problems` has one line for each thing that is wrong."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """Time-slicing: `replicas` containers may hold the GPU at once (1: one at a time)."""
+class Sharing(NamedTuple):
+    """Time-slicing: up to `replicas` containers use the GPU at the same time (1: no sharing)."""
 
     replicas: int = 1
     renamed: bool = False
-    """The shared resource has a name of its own."""
+    """The shared resource has its own name."""
     fail_requests_greater_than_one: bool = True
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Everything that can be chosen."""
+class File(NamedTuple):
+    """The content of the configuration file; the defaults are those of a node without a file."""
+
+    options: Mapping[str, Any] = {}
+    """Values of `flags.plugin`, by field name of their option."""
+    resource: str = DEFAULT_RESOURCE
+    sharing: Sharing = Sharing()
+    units: Units | None = None
+    """Replaces time-slicing and `resource`: units have their own resource names."""
+    dra: Dra | None = None
+    """Replaces both, for the command `dra`."""
+    notes: Sequence[str] = ()
+    """The keys of the file that have no effect."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many devices of each extended resource a node advertises, in order."""
+        return self.units.counts if self.units else {self.resource: self.sharing.replicas}
+
+
+class PluginSettings(NamedTuple):
+    """Settings of `run`."""
 
     host_root: Path = Path("/")
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
@@ -64,41 +90,73 @@ class Settings:
     device_list_strategy: tuple[DeviceListStrategy, ...] = ("envvar",)
     device_id_strategy: str = "uuid"
     pass_device_specs: bool = True
+    gpu_limit_dir: Path = GPU_LIMIT_DIR
+    gpu_limit_library: Path = GPU_LIMIT_LIBRARY
     resource: str = DEFAULT_RESOURCE
-    sharing: Sharing = field(default_factory=Sharing)
+    sharing: Sharing = Sharing()
     units: Units | None = None
-    """Instead of time-slicing, and of `resource`: they have names of their own."""
-    dra: Dra | None = None
-    """Instead of both, for the command `dra`."""
-    gpu_limit_dir: Path = Path("/var/lib/tegra-gpu-limit")
-    gpu_limit_library: Path = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
-    kubelet_dir: Path = Path("/var/lib/kubelet")
-    node_name: str = ""
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """All that is advertised, in order."""
-        return self.units.resources if self.units else (self.resource,)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many devices of each resource a node advertises."""
-        return self.units.counts if self.units else {self.resource: self.sharing.replicas}
 
     @property
     def configured_memory(self) -> int | None:
-        """Bytes of the GPU's memory that are given out in pieces, None if they are not."""
-        if self.dra:
-            return self.dra.configured_memory
+        """Bytes of GPU memory that are divided into units, None without units."""
         return self.units.memory_total if self.units else None
 
-    def same_places(self, other: Settings) -> bool:
-        """Tell whether `other` can take over without giving up a socket or looking at another host."""
-        return (self.host_root, self.device_plugin_dir, self.metrics_address) == (
-            other.host_root,
-            other.device_plugin_dir,
-            other.metrics_address,
-        )
+    @property
+    def cdi(self) -> bool:
+        """Whether containers get the GPU by a CDI spec."""
+        return "cdi-cri" in self.device_list_strategy
+
+    @property
+    def reads_power(self) -> bool:
+        """Whether the GPU's power is published."""
+        return False
+
+
+class DraSettings(NamedTuple):
+    """Settings of `dra`."""
+
+    dra: Dra
+    node_name: str
+    host_root: Path = Path("/")
+    metrics_address: tuple[str, int] | None = None
+    log_format: str = "text"
+    log_level: str = "info"
+    gpu_limit_dir: Path = GPU_LIMIT_DIR
+    gpu_limit_library: Path = GPU_LIMIT_LIBRARY
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+
+    @property
+    def configured_memory(self) -> int | None:
+        """Bytes of GPU memory that claims divide, None where the mode does not divide memory."""
+        return self.dra.configured_memory
+
+    @property
+    def cdi(self) -> bool:
+        """Whether containers get the GPU by a CDI spec."""
+        return True
+
+    @property
+    def reads_power(self) -> bool:
+        """Whether the GPU's power is published."""
+        return True
+
+    @property
+    def units(self) -> None:
+        """No units: they are extended resources."""
+        return None
+
+
+class AgentSettings(NamedTuple):
+    """Settings of `agent`."""
+
+    host_root: Path = Path("/")
+    metrics_address: tuple[str, int] | None = None
+    log_format: str = "text"
+    log_level: str = "info"
+    units: Units | None = None
+    mode: Mode = "report"
+    qos_policy: QosPolicy = "best-effort"
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
 
 def _absolute(text: str) -> Path:
@@ -145,8 +203,7 @@ def _boolean(text: str) -> bool:
     return text == "true"
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One setting as a flag, as an environment variable and as a key below `flags.plugin` in the file."""
 
     field: str
@@ -168,17 +225,14 @@ class Option:
         return self.field.upper()
 
 
-OPTIONS = (
+COMMON_OPTIONS = (
     Option("host_root", "hostRoot", "DIR", _absolute, "where the host's /sys, /dev, /etc and /proc are seen"),
-    Option(
-        "device_plugin_dir", "devicePluginDir", "DIR", _absolute, "the kubelet's directory of plugin sockets"
-    ),
     Option(
         "metrics_address",
         "metricsAddress",
         "HOST:PORT",
         _address,
-        "serve /metrics, /healthz and /readyz there",
+        "serve /metrics and the health pages there",
     ),
     Option("log_format", "logFormat", "text|json", _one_of("text", "json"), "how log lines look"),
     Option(
@@ -187,6 +241,29 @@ OPTIONS = (
         "LEVEL",
         _one_of("debug", "info", "warning", "error"),
         "debug, info, warning or error",
+    ),
+)
+_GPU_LIMIT_DIR = Option(
+    "gpu_limit_dir",
+    "gpuLimitDir",
+    "DIR",
+    _absolute,
+    "the files that containers mount whose GPU memory is limited; the same path on the host",
+)
+_LIMIT_OPTIONS = (
+    _GPU_LIMIT_DIR,
+    Option(
+        "gpu_limit_library",
+        "gpuLimitLibrary",
+        "FILE",
+        _absolute,
+        "the library that limits GPU memory in a container",
+    ),
+)
+PLUGIN_OPTIONS = (
+    *COMMON_OPTIONS,
+    Option(
+        "device_plugin_dir", "devicePluginDir", "DIR", _absolute, "the kubelet's directory of plugin sockets"
     ),
     Option(
         "device_list_strategy",
@@ -201,7 +278,7 @@ OPTIONS = (
         "deviceIDStrategy",
         "uuid|index",
         _one_of("uuid", "index"),
-        "what the container runtime is asked for: uuid says `all`, index says `0`",
+        "the ids that the container runtime gets: uuid means `all`, index means `0`",
     ),
     Option(
         "pass_device_specs",
@@ -210,41 +287,90 @@ OPTIONS = (
         _boolean,
         "name the GPU's device nodes to the kubelet",
     ),
-    Option(
-        "gpu_limit_dir",
-        "gpuLimitDir",
-        "DIR",
-        _absolute,
-        "the files that containers mount whose GPU memory is limited; the same path on the host",
-    ),
-    Option(
-        "gpu_limit_library",
-        "gpuLimitLibrary",
-        "FILE",
-        _absolute,
-        "the library that limits GPU memory in a container",
-    ),
+    *_LIMIT_OPTIONS,
 )
-
-
-# What only `dra` has; never in the file, which many nodes have in common.
+# The last two are never in the file, which many nodes have in common.
 DRA_OPTIONS = (
+    *COMMON_OPTIONS,
+    *_LIMIT_OPTIONS,
     Option("kubelet_dir", "", "DIR", _absolute, "the kubelet's directory, with the sockets of its plugins"),
     Option("node_name", "", "NAME", _node_name, "this node's name, as the cluster has it"),
 )
 
+Flags = Mapping[str, str | None]
+"""The text of each command line option that was given, by field name."""
 
-def load(
+
+def load_plugin(file: Path | None, environment: Mapping[str, str], flags: Flags) -> PluginSettings:
+    """Give the settings of `run`. Raises ConfigError."""
+    content = read_file(file)
+    options = _options(content, PLUGIN_OPTIONS, environment, flags)
+    if content.dra:
+        raise ConfigError(
+            "sharing.dra is served by the command `dra`, not by `run`: leave it out, or run the DRA driver"
+        )
+    return PluginSettings(**options, resource=content.resource, sharing=content.sharing, units=content.units)
+
+
+def load_dra(file: Path | None, environment: Mapping[str, str], flags: Flags) -> DraSettings:
+    """Give the settings of `dra`. Raises ConfigError."""
+    from tegra_device_plugin.config.dra import Dra  # noqa: PLC0415 - only for `dra`
+
+    content = read_file(file)
+    options = _options(content, DRA_OPTIONS, environment, flags)
+    problems = []
+    if "node_name" not in options:
+        problems.append("--node-name (NODE_NAME): missing: this node's name, as the cluster has it")
+    if content.units or content.sharing != Sharing():
+        kind = "units" if content.units else "timeSlicing"
+        problems.append(
+            f"sharing.{kind} is served by the command `run`, not by `dra`: write sharing.dra instead, "
+            "or run the device plugin"
+        )
+    if problems:
+        raise ConfigError(*problems)
+    return DraSettings(content.dra or Dra(), **options)
+
+
+def load_agent(
     file: Path | None,
     environment: Mapping[str, str],
-    flags: Mapping[str, str | None],
-    options: tuple[Option, ...] = OPTIONS,
-) -> tuple[Settings, list[str]]:
-    """Give the settings in force, and notes on keys of the file that have no effect.
+    flags: Flags,
+    *,
+    mode: Mode = "report",
+    qos_policy: QosPolicy = "best-effort",
+    pod_resources: Path | None = None,
+) -> AgentSettings:
+    """Give the settings of `agent`. Raises ConfigError."""
+    content = read_file(file)
+    options = _options(content, COMMON_OPTIONS, environment, flags)
+    if qos_policy == "fixed-share":
+        raise ConfigError(
+            "--qos-policy fixed-share: nvgpu cannot limit a pod to its share while other pods are idle: "
+            "a busy pod gets their time. Use burst-share, which divides time under contention"
+        )
+    if qos_policy == "burst-share" and not (content.units and content.units.core):
+        raise ConfigError(
+            "--qos-policy burst-share: this configuration has no percents of the GPU's time, "
+            "so there are no weights: configure sharing.units with a preset that has them"
+        )
+    settings = AgentSettings(**options, units=content.units, mode=mode, qos_policy=qos_policy)
+    return settings._replace(pod_resources=pod_resources) if pod_resources else settings
 
-    `flags` has the text of each command line option that was given, by field name. Raises ConfigError.
-    """
-    settings, notes = _from_file(file) if file else (Settings(), [])
+
+def load_gpu_limit_dir(content: File, environment: Mapping[str, str]) -> Path:
+    """Give the directory of the memory limit's files. Raises ConfigError."""
+    options = _options(content, (_GPU_LIMIT_DIR,), environment, {})
+    directory: Path = options.get("gpu_limit_dir", GPU_LIMIT_DIR)
+    return directory
+
+
+def _options(
+    content: File, options: Sequence[Option], environment: Mapping[str, str], flags: Flags
+) -> dict[str, Any]:
+    """Give the values of `options` by field name, without those that are set nowhere."""
+    known = {option.field for option in options}
+    values = {name: value for name, value in content.options.items() if name in known}
     problems = []
     for option in options:
         for name, text in (
@@ -254,36 +380,39 @@ def load(
             if text is None:
                 continue
             try:
-                settings = replace(settings, **{option.field: option.parse(text)})
+                values[option.field] = option.parse(text)
             except ValueError as error:
                 problems.append(f"{name}: {text!r}: {error}")
     if problems:
-        raise ConfigError(problems)
-    return settings, notes
+        raise ConfigError(*problems)
+    return values
 
 
-def _from_file(path: Path) -> tuple[Settings, list[str]]:
+def read_file(path: Path | None) -> File:
+    """Read the configuration file. Raises ConfigError."""
+    if path is None:
+        return File()
     from tegra_device_plugin.config.document import Document  # noqa: PLC0415 - only with a file
 
     document = Document(path)
     root = document.root
-    settings = Settings()
+    content = File()
     if root is not None:
         root.text("version", _one_of("v1"))
         if flags := root.section("flags"):
-            settings = _flags(flags, settings)
+            content = _flags(flags, content)
         if resources := root.section("resources"):
-            settings = _resources(resources, settings)
+            content = _resources(resources, content)
         if sharing := root.section("sharing"):
-            settings = _sharing(sharing, settings)
+            content = _sharing(sharing, content)
         root.ignore("imex")
         root.finish()
     if document.problems:
-        raise ConfigError(document.problems)
-    return settings, document.notes
+        raise ConfigError(*document.problems)
+    return content._replace(notes=document.notes)
 
 
-def _flags(flags: Section, settings: Settings) -> Settings:
+def _flags(flags: Section, content: File) -> File:
     flags.text("migStrategy", _one_of("none"))
     flags.text("deviceDiscoveryStrategy", _one_of("auto", "tegra"))
     for key in ("gdrcopyEnabled", "gdsEnabled", "mofedEnabled"):
@@ -294,18 +423,20 @@ def _flags(flags: Section, settings: Settings) -> Settings:
     )
     flags.ignore("useNodeFeatureAPI", "gfd")
     if plugin := flags.section("plugin"):
-        for option in OPTIONS:
+        options = {}
+        for option in PLUGIN_OPTIONS:
             value = plugin.option(option.key, option.parse, many=option.many)
             if value is not None:
-                settings = replace(settings, **{option.field: value})
+                options[option.field] = value
+        content = content._replace(options=options)
         plugin.ignore("cdiAnnotationPrefix", "cdiFeatureFlags", "nvidiaCTKPath", "containerDriverRoot")
         plugin.ignore("kubeletSocket")
         plugin.finish()
     flags.finish()
-    return settings
+    return content
 
 
-def _resources(resources: Section, settings: Settings) -> Settings:
+def _resources(resources: Section, content: File) -> File:
     for number, gpu in enumerate(resources.sections("gpus")):
         if number:
             gpu.problem("a Jetson has one GPU: one entry is allowed")
@@ -313,79 +444,78 @@ def _resources(resources: Section, settings: Settings) -> Settings:
         gpu.text("pattern", _one_of("*"), required=True)
         name = gpu.text("name", resource_name, required=True)
         gpu.finish()
-        settings = replace(settings, resource=name or settings.resource)
+        content = content._replace(resource=name or content.resource)
     for mig in resources.sections("mig"):
         mig.problem("this plugin serves the whole GPU; allowed: none")
     resources.finish()
-    return settings
+    return content
 
 
-def _sharing(sharing: Section, settings: Settings) -> Settings:
+def _sharing(sharing: Section, content: File) -> File:
     slicing = sharing.section("timeSlicing")
     if slicing:
-        settings = _time_slicing(slicing, settings)
+        content = _time_slicing(slicing, content)
     if units := sharing.section("units"):
-        settings = _units(units, settings)
+        content = _units(units, content)
         if slicing:
             units.problem("beside timeSlicing: a GPU is shared in one way, leave one of the two out")
     if dra := sharing.section("dra"):
-        settings = _dra(dra, settings)
+        content = _dra(dra, content)
         if slicing or units:
             dra.problem("beside timeSlicing or units: a GPU is shared in one way, leave all but one out")
     if mps := sharing.section("mps"):
         mps.problem("MPS needs a GPU compute mode that Tegra does not have; allowed: timeSlicing, units, dra")
     sharing.finish()
-    return settings
+    return content
 
 
-def _units(section: Section, settings: Settings) -> Settings:
+def _units(section: Section, content: File) -> File:
     from tegra_device_plugin.config.units import read_units  # noqa: PLC0415 - only with units
 
-    if settings.resource != DEFAULT_RESOURCE:
+    if content.resource != DEFAULT_RESOURCE:
         section.problem("units have names of their own (coreResource, memoryResource): leave resources out")
-    return replace(settings, units=read_units(section))
+    return content._replace(units=read_units(section))
 
 
-def _dra(section: Section, settings: Settings) -> Settings:
+def _dra(section: Section, content: File) -> File:
     from tegra_device_plugin.config.dra import read_dra  # noqa: PLC0415 - only with dra
 
-    if settings.resource != DEFAULT_RESOURCE:
+    if content.resource != DEFAULT_RESOURCE:
         section.problem(
             "a DeviceClass names an extended resource (extendedResourceName): leave resources out"
         )
-    return replace(settings, dra=read_dra(section))
+    return content._replace(dra=read_dra(section))
 
 
-def _time_slicing(slicing: Section, settings: Settings) -> Settings:
+def _time_slicing(slicing: Section, content: File) -> File:
     rename_by_default = slicing.boolean("renameByDefault")
     fail = slicing.boolean("failRequestsGreaterThanOne")
     for number, entry in enumerate(slicing.sections("resources", required=True)):
         if number:
             entry.problem("a Jetson has one GPU: one entry is allowed")
             continue
-        entry.text("name", _resource_among(settings.resource), required=True)
+        entry.text("name", _resource_among(content.resource), required=True)
         entry.text("devices", _one_of("all"))
         replicas = entry.integer("replicas", 2, MAX_REPLICAS, required=True)
         renamed = entry.text("rename", resource_name)
         entry.finish()
         if rename_by_default and not renamed:
-            renamed = f"{settings.resource}.shared"
+            renamed = f"{content.resource}.shared"
             try:
                 resource_name(renamed)
             except ValueError as error:
                 slicing.problem(f"renameByDefault gives {renamed!r}: {error}")
-        settings = replace(
-            settings,
-            resource=renamed or settings.resource,
+        content = content._replace(
+            resource=renamed or content.resource,
             sharing=Sharing(
                 replicas=replicas or 1,
                 renamed=renamed is not None,
-                # NVIDIA's default is false. Who asks for two shares of the same GPU misunderstands them.
+                # NVIDIA's default is false, but a second share of the same GPU adds nothing.
                 fail_requests_greater_than_one=True if fail is None else fail,
             ),
         )
     slicing.finish()
-    return settings
+    return content
 
 
 def _resource_among(resource: str) -> Callable[[str], str]:

@@ -6,26 +6,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from tegra_device_plugin.config.settings import Settings
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
+
+S = TypeVar("S")
 
 LOOK_SECONDS = 10.0  # the safety net where changes are not heard
 SETTLE_SECONDS = 0.1  # editors and copies write in several steps
 
 
-class ConfigWatch:
-    """Reads settings with `load`, which follow the content of `file`, also behind a ConfigMap's links."""
+class ConfigWatch(Generic[S]):
+    """Reads settings with `load` and watches `file`, also behind a ConfigMap's links."""
 
-    def __init__(self, file: Path | None, load: Callable[[], Settings]) -> None:
+    def __init__(self, file: Path | None, load: Callable[[], S]) -> None:
         self._file = file
         self._load = load
         self._seen: tuple[int, ...] | None = None
         self._wake = asyncio.Event()
         self._asked = False
 
-    def read(self) -> Settings:
+    def read(self) -> S:
         """Give the settings as they are now. Raises ConfigError."""
         # Before the file is read: whatever is written from now on counts as a change.
         self._seen = self._version()

@@ -6,15 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.dra import Dra, describe
-from tegra_device_plugin.config.settings import ConfigError, Settings, Sharing
+from tegra_device_plugin.config.dra import describe
+from tegra_device_plugin.config.settings import DraSettings
 from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.dra import api, checkpoint, server
 from tegra_device_plugin.dra.devices import Gpu
@@ -45,7 +44,7 @@ class Devices:
         self._place = place
 
     def publish(
-        self, settings: Settings, found: Detection, verdict: Health, limit_problem: Health | None
+        self, settings: DraSettings, found: Detection, verdict: Health, limit_problem: Health | None
     ) -> None:
         """Tell of a GPU."""
         if verdict.healthy and limit_problem:
@@ -60,22 +59,22 @@ class Devices:
         self._publisher.offer(None)
 
 
-class Driver(Service):
+class Driver(Service[DraSettings]):
     """The driver.
 
     It fails with OSError where the metrics address is taken, the device plugin serves this board or the
     checkpoint cannot be used.
     """
 
-    def __init__(self, configuration: ConfigWatch, signals: Signals) -> None:
+    def __init__(self, configuration: ConfigWatch[DraSettings], signals: Signals) -> None:
         """Read the settings; raises ConfigError."""
-        super().__init__(configuration, signals, _for_dra)
+        super().__init__(configuration, signals)
         self._calls = Calls()
         self._written = Written()
 
     async def _run_once(self) -> None:
         """Start all parts, wait for the end of this life, end all parts."""
-        settings, dra = self._settings, self._settings.dra or Dra()
+        settings, dra = self._settings, self._settings.dra
         driver_conflict.refuse_beside_device_plugin(settings.kubelet_dir)
         logger.info("mode %s: %s", dra.mode, "; ".join(describe(dra)))
         async with AsyncExitStack() as stack:
@@ -133,19 +132,3 @@ async def _keep_files(root: Path, preparer: Preparer, seen: asyncio.Event) -> No
             else:
                 problem_log.resolved("the files of prepared claims are restored again")
             await waiting.happens(wake, _FILES_SECONDS)
-
-
-def _for_dra(settings: Settings) -> Settings:
-    """Give the settings as the driver needs them. Raises ConfigError."""
-    problems = []
-    if not settings.node_name:
-        problems.append("--node-name (NODE_NAME): missing: this node's name, as the cluster has it")
-    if settings.units or settings.sharing != Sharing():
-        kind = "units" if settings.units else "timeSlicing"
-        problems.append(
-            f"sharing.{kind} is served by the command `run`, not by `dra`: write sharing.dra instead, "
-            "or run the device plugin"
-        )
-    if problems:
-        raise ConfigError(problems)
-    return replace(settings, device_list_strategy=("cdi-cri",), dra=settings.dra or Dra())

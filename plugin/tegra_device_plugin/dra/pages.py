@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 
 from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config.settings import DraSettings
 from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.dra.presence import Presence
 from tegra_device_plugin.dra.publisher import Publisher, Written
@@ -24,7 +25,7 @@ class Pages:
 
     def __init__(
         self,
-        board: BoardWatch,
+        board: BoardWatch[DraSettings],
         presence: Presence,
         publisher: Publisher,
         preparer: Preparer,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.config.settings import Settings
+from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.sharing.allocation import (
     GPU_ID,
     VISIBLE_DEVICES,
@@ -31,7 +31,7 @@ VOLUME_MOUNT_ROOT = "/var/run/nvidia-container-devices"
 
 
 def make_resources(
-    settings: Settings, device_nodes: Sequence[str], health: Health, limit_problem: Health | None = None
+    settings: PluginSettings, device_nodes: Sequence[str], health: Health, limit_problem: Health | None = None
 ) -> tuple[Resource, ...]:
     """Give the resources of a board's GPU.
 
@@ -61,7 +61,7 @@ def replica_ids(replicas: int) -> tuple[str, ...]:
 
 
 def _unit_resources(
-    settings: Settings, units: Units, allocation: Allocation, health: Health, memory_health: Health
+    settings: PluginSettings, units: Units, allocation: Allocation, health: Health, memory_health: Health
 ) -> Iterator[Resource]:
     """Give a resource for each name, in the order of `units.resources`. Only memory is limited."""
     from tegra_device_plugin.config.units import CORE_IDS, COUNT_IDS, MEMORY_IDS, PERCENT  # noqa: PLC0415
@@ -93,7 +93,7 @@ def _stable(health: Health) -> Health:
     return replace(health, detail="") if health.healthy else health
 
 
-def _allocation(settings: Settings, device_nodes: Sequence[str]) -> Allocation:
+def _allocation(settings: PluginSettings, device_nodes: Sequence[str]) -> Allocation:
     # The toolkit's CSV mode knows "0" and "all" and, from 1.19, refuses any other id.
     visible = "0" if settings.device_id_strategy == "index" else "all"
     strategy = settings.device_list_strategy

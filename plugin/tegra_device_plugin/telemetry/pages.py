@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.sharing.allocation import Resource
@@ -36,7 +37,7 @@ class Pages:
 
     def __init__(
         self,
-        board: BoardWatch,
+        board: BoardWatch[PluginSettings],
         registrars: Registrars,
         advertised: AdvertisedResources,
         jtop: JtopProbe,

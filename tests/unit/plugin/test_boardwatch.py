@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.board import health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import DeviceListStrategy, Settings, Sharing, load
+from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings, Sharing, load_plugin
 from tegra_device_plugin.daemon import ResourcePublisher
 from tegra_device_plugin.kubelet.advertised import AdvertisedResources
 from tegra_device_plugin.sharing.allocation import Resource
@@ -25,9 +25,10 @@ BOARDS = boards.load()
 class Watched:
     """A board that is looked at by hand."""
 
-    def __init__(self, root: Path, settings: Settings | None = None) -> None:
+    def __init__(self, root: Path, settings: PluginSettings | None = None) -> None:
         self.advertised = AdvertisedResources()
-        self.watch = BoardWatch(settings or Settings(host_root=root), ResourcePublisher(self.advertised))
+        settings = settings or PluginSettings(host_root=root)
+        self.watch = BoardWatch(settings, ResourcePublisher(self.advertised))
 
     @property
     def offer(self) -> Resource:
@@ -107,7 +108,7 @@ async def test_memory_that_cannot_be_limited_stays_unhealthy_while_nobody_can_lo
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nsharing: {units: {memoryTotal: 6Gi}}\n")
     places = {"HOST_ROOT": str(root), "GPU_LIMIT_DIR": str(tmp_path), "GPU_LIMIT_LIBRARY": f"{tmp_path}/none"}
-    watched = Watched(root, load(file, places, {})[0])
+    watched = Watched(root, load_plugin(file, places, {}))
     assert await watched.looks(2) == "100 ok, 24 limit-missing"
     assert caplog.text.count("memory of the GPU is not given out: limit-missing") == 1
 
@@ -119,7 +120,7 @@ async def test_memory_that_cannot_be_limited_stays_unhealthy_while_nobody_can_lo
         assert await watched.looks() == "100 ok, 24 limit-missing"
         assert await watched.looks() == "100 unknown, 24 unknown"
     assert await watched.looks(3) == "100 ok, 24 limit-missing"
-    watched.watch.use(Settings(host_root=root))
+    watched.watch.use(PluginSettings(host_root=root))
     assert await watched.looks() == "1 ok"
 
 
@@ -133,7 +134,7 @@ async def test_a_board_without_csv_files_is_unhealthy_for_that_reason_until_they
     boards.build(BOARDS["orinnano-jp6"], root)
     boards.write_run(root)
     (root / "etc/nvidia-container-runtime").rename(lists)
-    watched = Watched(root, Settings(host_root=root, device_list_strategy=BY_CDI))
+    watched = Watched(root, PluginSettings(host_root=root, device_list_strategy=BY_CDI))
     assert await watched.looks(4) == "1 cdi-missing"
     assert caplog.text.count("host-files-for-container.d") == 1
     assert "cannot look" not in caplog.text
@@ -154,7 +155,7 @@ async def test_cdi_switched_on_later_is_offered_only_with_its_spec(tmp_path: Pat
             offered.append((tmp_path / "run/cdi/tegra-device-plugin.json").is_file())
 
     watched.advertised.on_change = published
-    watched.watch.use(Settings(host_root=tmp_path, device_list_strategy=BY_CDI))
+    watched.watch.use(PluginSettings(host_root=tmp_path, device_list_strategy=BY_CDI))
     assert offered == []
     assert await watched.looks() == "1 ok"
     assert offered == [True]
@@ -167,7 +168,7 @@ async def test_other_settings_take_effect_at_once(tmp_path: Path) -> None:
     watched.advertised.on_change = lambda: offers.put_nowait(len(watched.offer.ids))
     running = asyncio.ensure_future(watched.watch.run())
     assert await offers.get() == 1
-    watched.watch.use(Settings(host_root=tmp_path, sharing=Sharing(replicas=3)))
+    watched.watch.use(PluginSettings(host_root=tmp_path, sharing=Sharing(replicas=3)))
     async with asyncio.timeout(health.POLL_SECONDS / 2):
         assert await offers.get() == 3
     running.cancel()

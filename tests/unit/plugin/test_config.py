@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,13 @@ from hypothesis import strategies as st
 from tegra_device_plugin.config.names import resource_name
 from tegra_device_plugin.config.settings import (
     MAX_REPLICAS,
-    OPTIONS,
+    PLUGIN_OPTIONS,
     ConfigError,
     Option,
-    Settings,
+    PluginSettings,
     Sharing,
-    load,
+    load_plugin,
+    read_file,
 )
 from tegra_device_plugin.config.units import most_ids
 
@@ -61,11 +61,11 @@ sharing:
 """
 
 
-def read(tmp_path: Path, text: str) -> Settings:
-    """Settings of a file with that text."""
+def read(tmp_path: Path, text: str) -> PluginSettings:
+    """PluginSettings of a file with that text."""
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    return load(path, {}, {})[0]
+    return load_plugin(path, {}, {})
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:
@@ -76,7 +76,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 
 
 def test_nvidias_own_example_is_taken(tmp_path: Path) -> None:
-    assert read(tmp_path, NVIDIA) == Settings(
+    assert read(tmp_path, NVIDIA) == PluginSettings(
         device_id_strategy="index", sharing=Sharing(replicas=10, fail_requests_greater_than_one=False)
     )
 
@@ -84,7 +84,7 @@ def test_nvidias_own_example_is_taken(tmp_path: Path) -> None:
 def test_keys_without_effect_are_named(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(NVIDIA)
-    notes = load(path, {}, {})[1]
+    notes = read_file(path).notes
     assert [note.rpartition(":")[2].split()[0] for note in notes] == [
         "flags.failOnInitError",
         "flags.nvidiaDriverRoot",
@@ -112,9 +112,9 @@ def test_what_nvidias_schema_has_and_a_jetson_has_no_use_for_is_taken_with_a_not
 ) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(f"version: v1\n{text}\n")
-    changed, notes = load(path, {}, {})
-    assert changed == Settings()
-    assert [note.partition(" ")[2] for note in notes] == [
+    content = read_file(path)
+    assert not content.options
+    assert [note.partition(" ")[2] for note in content.notes] == [
         f"{name} has no effect in this plugin" for name in named(text)
     ]
 
@@ -266,7 +266,7 @@ def test_a_key_of_the_plugins_section_that_is_not_known_is_refused(tmp_path: Pat
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        load(tmp_path / "none.yaml", {}, {})
+        load_plugin(tmp_path / "none.yaml", {}, {})
 
 
 def test_flag_over_environment_over_file(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_flag_over_environment_over_file(tmp_path: Path) -> None:
         "version: v1\nflags: {plugin: {logLevel: error, logFormat: json, deviceIDStrategy: index}}"
     )
     environment = {"LOG_LEVEL": "warning", "LOG_FORMAT": "text", "UNRELATED": "1"}
-    settings, _ = load(path, environment, {"log_level": "debug", "host_root": None})
+    settings = load_plugin(path, environment, {"log_level": "debug", "host_root": None})
     assert (settings.log_level, settings.log_format, settings.device_id_strategy) == (
         "debug",
         "text",
@@ -285,7 +285,7 @@ def test_flag_over_environment_over_file(tmp_path: Path) -> None:
 
 def test_a_wrong_flag_or_variable_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
-        load(None, {"LOG_FORMAT": "xml"}, {"metrics_address": "nonsense"})
+        load_plugin(None, {"LOG_FORMAT": "xml"}, {"metrics_address": "nonsense"})
     assert [problem.partition(":")[0] for problem in caught.value.problems] == [
         "--metrics-address",
         "LOG_FORMAT",
@@ -307,21 +307,25 @@ CHOSEN: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.field)
+@pytest.mark.parametrize("option", PLUGIN_OPTIONS, ids=lambda option: option.field)
 def test_every_option_is_a_flag_a_variable_and_a_key(option: Option, tmp_path: Path) -> None:
     text, value = CHOSEN[option.field]
-    chosen = replace(Settings(), **{option.field: value})
-    assert chosen != Settings()
-    assert load(None, {}, {option.field: text})[0] == chosen
-    assert load(None, {option.variable: text}, {})[0] == chosen
+    chosen = PluginSettings()._replace(**{option.field: value})
+    assert chosen != PluginSettings()
+    assert load_plugin(None, {}, {option.field: text}) == chosen
+    assert load_plugin(None, {option.variable: text}, {}) == chosen
     assert read(tmp_path, json.dumps({"flags": {"plugin": {option.key: text}}})) == chosen
     if option.many:
         assert read(tmp_path, json.dumps({"flags": {"plugin": {option.key: text.split(",")}}})) == chosen
 
 
 def test_no_two_options_share_a_name() -> None:
-    for names in ([o.flag for o in OPTIONS], [o.variable for o in OPTIONS], [o.key for o in OPTIONS]):
-        assert len(set(names)) == len(OPTIONS)
+    for names in (
+        [o.flag for o in PLUGIN_OPTIONS],
+        [o.variable for o in PLUGIN_OPTIONS],
+        [o.key for o in PLUGIN_OPTIONS],
+    ):
+        assert len(set(names)) == len(PLUGIN_OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +333,7 @@ def test_no_two_options_share_a_name() -> None:
 )
 def test_an_address_that_cannot_be(address: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT is needed"):
-        load(None, {"METRICS_ADDRESS": address}, {})
+        load_plugin(None, {"METRICS_ADDRESS": address}, {})
 
 
 # The rules of IsExtendedResourceName (kubernetes, pkg/apis/core/v1/helper/helpers.go).
@@ -430,7 +434,7 @@ KEYS = st.sampled_from(
             "coreResource",
             "memoryResource",
         ),
-        *(option.key for option in OPTIONS),
+        *(option.key for option in PLUGIN_OPTIONS),
     ]
 )
 LEAVES = WORDS | st.text(max_size=20)
@@ -469,7 +473,7 @@ def test_any_file_gives_settings_that_can_be_used_or_problems_of_a_line_each(
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text, encoding="utf-8", errors="replace")
     try:
-        chosen, _ = load(path, {}, {})
+        chosen = load_plugin(path, {}, {})
     except ConfigError as error:
         assert error.problems
         assert all(problem.startswith(f"{path}:") for problem in error.problems)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.config.settings import Settings
+from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.config.watch import ConfigWatch
 
 
@@ -22,9 +22,9 @@ class Reader:
         self.watch = ConfigWatch(file, self._load)
         self.watch.read()
 
-    def _load(self) -> Settings:
+    def _load(self) -> PluginSettings:
         self.texts.append(self.file.read_text())
-        return Settings()
+        return PluginSettings()
 
 
 async def soon(waiting: Awaitable[None]) -> None:
@@ -60,9 +60,9 @@ async def test_an_edit_while_it_is_read_is_not_lost(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("0")
 
-    def load() -> Settings:
+    def load() -> PluginSettings:
         file.write_text("edited meanwhile")
-        return Settings()
+        return PluginSettings()
 
     watch = ConfigWatch(file, load)
     watch.read()
@@ -85,8 +85,8 @@ async def test_asking_is_enough_and_lasts_for_one_reading(reader: Reader) -> Non
 
 
 async def test_without_a_file_only_asking_counts() -> None:
-    watch = ConfigWatch(None, Settings)
-    assert watch.read() == Settings()
+    watch = ConfigWatch(None, PluginSettings)
+    assert watch.read() == PluginSettings()
     changed = asyncio.ensure_future(watch.changed())
     await asyncio.sleep(0)
     assert not changed.done()

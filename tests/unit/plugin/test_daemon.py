@@ -40,7 +40,7 @@ class Running:
         self.file = directory / "config.yaml"
         self.file.write_text(CONFIG.format(log_format="text"))
         places = {"HOST_ROOT": str(directory), "DEVICE_PLUGIN_DIR": str(directory)}
-        watch = ConfigWatch(self.file, lambda: settings.load(self.file, places, {})[0])
+        watch = ConfigWatch(self.file, lambda: settings.load_plugin(self.file, places, {}))
         self.daemon = Daemon(watch, cast(Signals, self.asked))
         self._capsys = capsys
         self._unread: list[str] = []

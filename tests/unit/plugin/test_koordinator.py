@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tegra_device_plugin import cli
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import Settings, load
+from tegra_device_plugin.config.settings import PluginSettings, load_plugin
 from tegra_device_plugin.daemon import ResourcePublisher
 from tegra_device_plugin.kubelet.advertised import AdvertisedResources
 from tegra_device_plugin.sharing import koordinator
@@ -77,7 +76,7 @@ def check(infos: object) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(infos)
 
 
-Make = Callable[[str], Settings]
+Make = Callable[[str], PluginSettings]
 
 
 @pytest.fixture
@@ -88,15 +87,15 @@ def make(tmp_path: Path) -> Make:
     (root / "var/run/koordlet").mkdir(parents=True)
     node = Node(tmp_path)
 
-    def settings(preset: str) -> Settings:
+    def settings(preset: str) -> PluginSettings:
         node.share(f"units: {{preset: {preset}, memoryTotal: 4Gi}}")
-        found, _ = load(node.config, {}, {"host_root": str(root)})
-        return replace(found, gpu_limit_dir=node.limit, gpu_limit_library=node.library)
+        found = load_plugin(node.config, {}, {"host_root": str(root)})
+        return found._replace(gpu_limit_dir=node.limit, gpu_limit_library=node.library)
 
     return settings
 
 
-def told(settings: Settings) -> Any:
+def told(settings: PluginSettings) -> Any:
     """What is in koordlet's directory, in which it reads every file."""
     (file,) = (settings.host_root / "var/run/koordlet/xpu-device-infos").iterdir()
     infos = json.loads(file.read_text())
@@ -137,7 +136,7 @@ def test_every_board_and_reason_is_fit_for_labels_and_conditions(kind: str, make
 DEVICE_CLOSED = closed(DEVICE)
 
 
-def printed(settings: Settings, config: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def printed(settings: PluginSettings, config: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """What the command prints of a node."""
     arguments = ["koordinator-device", "jetson-1", f"--host-root={settings.host_root}", f"--config={config}"]
     assert cli.main(arguments) == 0
@@ -168,7 +167,7 @@ def test_device_is_what_koordlet_would_make(
             "koordinator.sh/gpu.shared": "100", "koordinator.sh/gpu-memory": "4Gi",
         },
     }]  # fmt: skip
-    dead = replace(settings, host_root=tmp_path / "dead")
+    dead = settings._replace(host_root=tmp_path / "dead")
     boards.build(boards.load()["orinnano-jp6"], dead.host_root, state="dead")
     assert printed(dead, config, capsys)["spec"]["devices"][0]["health"] is False
 
@@ -179,7 +178,7 @@ def test_device_of_another_preset_or_of_no_gpu_is_none(
     settings = make("hami")
     config = f"--config={Node(tmp_path).config}"
     assert cli.main(["koordinator-device", "a", f"--host-root={settings.host_root}", config]) == 2
-    assert "needs a configuration with `sharing.units` and `preset: koordinator`" in capsys.readouterr().err
+    assert "a configuration with `sharing.units` and `preset: koordinator` is needed" in capsys.readouterr().err
     make("koordinator")
     (tmp_path / "empty").mkdir()
     assert cli.main(["koordinator-device", "a", f"--host-root={tmp_path / 'empty'}", config]) == 1

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.health import Health, Sample, judge, sample
-from tegra_device_plugin.config.settings import Settings, Sharing
+from tegra_device_plugin.config.settings import PluginSettings, Sharing
 from tegra_device_plugin.kubelet.advertised import Counters
 from tegra_device_plugin.sharing.allocation import Resource
 from tegra_device_plugin.sharing.resources import make_resources
@@ -114,7 +114,7 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
     (root / "sys/devices/platform/bus@0/17000000.gpu/load").write_text("345\n")
     board = Board(root)
     assert board.detection and board.verdict
-    settings = Settings(sharing=Sharing(replicas=2))
+    settings = PluginSettings(sharing=Sharing(replicas=2))
     offers = make_resources(settings, board.detection.gpu.device_nodes, board.verdict)
     plugin = Plugin(
         board=board,
@@ -144,7 +144,7 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
 async def test_metrics_tell_why_a_gpu_is_not_given(root: Path) -> None:
     board = Board(root)
     board.verdict = Health(False, "too-hot", "")
-    (offer,) = make_resources(Settings(), (), board.verdict)
+    (offer,) = make_resources(PluginSettings(), (), board.verdict)
     found = values(
         (
             await Plugin(board=board, advertised=AdvertisedResources({offer.name: offer})).pages().metrics()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.config.settings import Settings, Sharing
+from tegra_device_plugin.config.settings import PluginSettings, Sharing
 from tegra_device_plugin.sharing.allocation import Mount, RejectedRequestError, Resource
 from tegra_device_plugin.sharing.resources import make_resources
 
@@ -14,9 +14,9 @@ GOOD = Health(True, "ok", "")
 NODES = ("/dev/nvmap", "/dev/nvhost-gpu")
 
 
-def resource(settings: Settings | None = None, health: Health = GOOD) -> Resource:
+def resource(settings: PluginSettings | None = None, health: Health = GOOD) -> Resource:
     """Resource of a board with two nodes."""
-    (only,) = make_resources(settings or Settings(), NODES, health)
+    (only,) = make_resources(settings or PluginSettings(), NODES, health)
     return only
 
 
@@ -27,35 +27,37 @@ def test_an_exclusive_gpu_is_one_device() -> None:
 
 
 def test_replicas_are_numbered_as_nvidia_does() -> None:
-    assert resource(Settings(sharing=Sharing(replicas=3))).ids == ("igpu0::0", "igpu0::1", "igpu0::2")
+    assert resource(PluginSettings(sharing=Sharing(replicas=3))).ids == ("igpu0::0", "igpu0::1", "igpu0::2")
 
 
 def test_index_asks_for_the_first_gpu() -> None:
-    assert resource(Settings(device_id_strategy="index")).allocation.envs == (
+    assert resource(PluginSettings(device_id_strategy="index")).allocation.envs == (
         ("NVIDIA_VISIBLE_DEVICES", "0"),
     )
 
 
 def test_volume_mounts_name_the_gpu_by_a_mount() -> None:
-    allocation = resource(Settings(device_list_strategy=("volume-mounts",))).allocation
+    allocation = resource(PluginSettings(device_list_strategy=("volume-mounts",))).allocation
     assert allocation.envs == (("NVIDIA_VISIBLE_DEVICES", "/var/run/nvidia-container-devices"),)
     assert allocation.mounts == (Mount("/dev/null", "/var/run/nvidia-container-devices/all"),)
 
 
 def test_cdi_alone_sets_no_environment() -> None:
-    allocation = resource(Settings(device_list_strategy=("cdi-cri",), device_id_strategy="index")).allocation
+    allocation = resource(
+        PluginSettings(device_list_strategy=("cdi-cri",), device_id_strategy="index")
+    ).allocation
     assert allocation.cdi_devices == (cdi.device("0"),)
     assert allocation.envs == ()
 
 
 def test_cdi_beside_the_environment() -> None:
-    allocation = resource(Settings(device_list_strategy=("envvar", "cdi-cri"))).allocation
+    allocation = resource(PluginSettings(device_list_strategy=("envvar", "cdi-cri"))).allocation
     assert allocation.cdi_devices == (cdi.device("all"),)
     assert allocation.envs == (("NVIDIA_VISIBLE_DEVICES", "all"),)
 
 
 def test_nodes_can_be_left_to_the_runtime() -> None:
-    assert resource(Settings(pass_device_specs=False)).allocation.device_nodes == ()
+    assert resource(PluginSettings(pass_device_specs=False)).allocation.device_nodes == ()
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,6 @@ def test_an_unhealthy_gpu_is_not_given() -> None:
 
 def test_two_shares_are_given_only_where_that_is_wanted() -> None:
     asked = ["igpu0::0", "igpu0::1"]
-    resource(Settings(sharing=Sharing(4, fail_requests_greater_than_one=False))).check(asked)
+    resource(PluginSettings(sharing=Sharing(4, fail_requests_greater_than_one=False))).check(asked)
     with pytest.raises(RejectedRequestError, match="request 1"):
-        resource(Settings(sharing=Sharing(4))).check(asked)
+        resource(PluginSettings(sharing=Sharing(4))).check(asked)

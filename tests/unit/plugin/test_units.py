@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.names import resource_name
 from tegra_device_plugin.config.presets import PRESETS
-from tegra_device_plugin.config.settings import ConfigError, Settings, load
+from tegra_device_plugin.config.settings import ConfigError, PluginSettings, load_plugin
 from tegra_device_plugin.config.units import most_ids
 from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet.server import device_list
@@ -25,16 +24,16 @@ GOOD = Health(True, "ok", "")
 KUBELET_BYTES = 4 * 1024 * 1024
 
 
-def read(tmp_path: Path, units: str) -> Settings:
-    """Settings of a file with these units."""
+def read(tmp_path: Path, units: str) -> PluginSettings:
+    """PluginSettings of a file with these units."""
     path = tmp_path / "config.yaml"
     path.write_text(f"version: v1\nsharing:\n  units: {{{units}}}\n")
-    return load(path, {}, {})[0]
+    return load_plugin(path, {}, {})
 
 
 def offers(tmp_path: Path, units: str, verdict: Health = GOOD, flaw: Health | None = None) -> list[Resource]:
     """What is advertised by these units on a board with one device node."""
-    settings = replace(read(tmp_path, units), gpu_limit_dir=Path("/limit"))
+    settings = read(tmp_path, units)._replace(gpu_limit_dir=Path("/limit"))
     return list(make_resources(settings, ("/dev/nvmap",), verdict, flaw))
 
 
@@ -90,8 +89,8 @@ def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_p
     resources, env = SOLD[preset]
     settings = read(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
     assert settings.units
-    assert settings.counts == resources
-    assert settings.resources == tuple(resources)
+    assert settings.units.counts == resources
+    assert tuple(settings.units.counts) == settings.units.resources == tuple(resources)
     found = {offer.name: offer for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")}
     assert {name: len(offer.ids) for name, offer in found.items()} == resources
     memory = found[settings.units.memory.name]
@@ -261,7 +260,7 @@ def test_another_way_beside_units_is_refused(more: str, told: str, tmp_path: Pat
     path = tmp_path / "config.yaml"
     path.write_text(f"version: v1\nsharing:\n  units: {{memoryTotal: 1Gi}}\n{more}")
     with pytest.raises(ConfigError, match=told):
-        load(path, {}, {})
+        load_plugin(path, {}, {})
 
 
 def test_what_a_preset_fixes_may_be_said_again(tmp_path: Path) -> None:

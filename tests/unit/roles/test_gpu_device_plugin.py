@@ -159,7 +159,7 @@ def test_the_role_deploys_units_as_the_plain_manifests_do(load: Load) -> None:
 
 
 def test_the_plain_manifests_sell_what_the_plugin_accepts() -> None:
-    settings, _ = config.load(ROLES.parent / "plugin/deploy/units/config.yaml", {}, {})
+    settings = config.load_plugin(ROLES.parent / "plugin/deploy/units/config.yaml", {}, {})
     assert settings.units
     assert settings.gpu_limit_dir == Path("/var/lib/tegra-gpu-limit")
 
@@ -252,7 +252,7 @@ def test_the_role_waits_for_the_resource_that_the_plugin_offers(
 ) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(json.dumps({"version": "v1", **settings}))
-    offered, _ = config.load(file, {}, {})
+    offered = config.load_plugin(file, {}, {})
     role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
     waited_for = offered.units.memory.name if offered.units else offered.resource
     assert role.resource({"version": "v1", **settings}) == waited_for

@@ -198,7 +198,7 @@ def sell(cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str
         config = tmp_path / "config.yaml"
         config.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
         assert plugin(["config", "check", str(config)]) == 0
-        sold = settings.load(config, {}, {})[0].units
+        sold = settings.load_plugin(config, {}, {}).units
         assert sold
         cluster.sell(
             capsys.readouterr().out,

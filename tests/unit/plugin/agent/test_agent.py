@@ -166,12 +166,12 @@ def test_a_policy_that_the_driver_cannot_hold_is_refused(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["agent", "--host-root", str(node.root), "--qos-policy", "fixed-share"]) == 2
-    assert "nvgpu cannot hold a pod to its share while others are idle" in capsys.readouterr().err
+    assert "nvgpu cannot limit a pod to its share while other pods are idle" in capsys.readouterr().err
 
 
 def test_weights_need_a_resource_that_has_them(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agent", "--host-root", str(node.root), "--qos-policy", "burst-share"]) == 2
-    assert "sells no percents of the GPU's time" in capsys.readouterr().err
+    assert "has no percents of the GPU's time" in capsys.readouterr().err
 
 
 def test_a_kernel_that_cannot_evict_is_told_apart_at_once(

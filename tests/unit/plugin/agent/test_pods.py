@@ -11,7 +11,7 @@ from tegra_device_plugin.agent import pods as module
 from tegra_device_plugin.agent.daemon import sold
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.shares import PodName, Share, Units, container_names, shares
-from tegra_device_plugin.config.settings import Settings, load
+from tegra_device_plugin.config.settings import AgentSettings, load_agent
 from tegra_device_plugin.kubelet.pod_resources import Holder
 from tegra_device_plugin.system.hosttree import HostTree
 
@@ -46,14 +46,14 @@ def test_what_is_sold_is_what_the_plugin_sells(
 ) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
-    found = sold(load(file, {}, {})[0])
+    found = sold(load_agent(file, {}, {}))
     assert (found.core, found.memory_bytes(3)) == (core, bytes_of_3)
     assert found.memory.endswith(memory)
 
 
 def test_who_sells_no_units_gives_no_shares() -> None:
     holders = [Holder("n", "p", "c", "nvidia.com/gpu", "igpu0")]
-    assert shares(holders, sold(Settings())) == {}
+    assert shares(holders, sold(AgentSettings())) == {}
 
 
 async def test_a_pod_is_known_by_the_name_of_its_log_directory(node: Node, pods: Pods) -> None:

@@ -7,22 +7,18 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.config.dra import Dra, describe
-from tegra_device_plugin.config.settings import DRA_OPTIONS, OPTIONS, ConfigError, Settings, load
-from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.daemon import Daemon
-from tegra_device_plugin.dra.daemon import Driver
-from tegra_device_plugin.signals import Signals
+from tegra_device_plugin.config.settings import ConfigError, DraSettings, load_dra, load_plugin
 from tegra_device_plugin.system.quantity import GIB, MIB
 
 UNITS = "units: {memoryTotal: 6Gi}"
 REPLICAS = "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}"
 
 
-def read(tmp_path: Path, sharing: str, more: str = "") -> Settings:
+def read(tmp_path: Path, sharing: str, more: str = "") -> DraSettings:
     """Give the settings of a file with this sharing."""
     file = tmp_path / "config.yaml"
     file.write_text(f"version: v1\nsharing: {{{sharing}}}\n{more}")
-    return load(file, {"NODE_NAME": "jetson-1"}, {}, (*OPTIONS, *DRA_OPTIONS))[0]
+    return load_dra(file, {"NODE_NAME": "jetson-1"}, {})
 
 
 @pytest.mark.parametrize(
@@ -72,33 +68,24 @@ def test_another_resource_name_is_not_for_claims(tmp_path: Path) -> None:
         read(tmp_path, "dra: {mode: exclusive}", renamed)
 
 
-@pytest.fixture
-def signals() -> Signals:
-    """Signals that nobody sends."""
-    taken = Signals()
-    taken.release()
-    return taken
-
-
-def test_run_refuses_what_dra_serves(tmp_path: Path, signals: Signals) -> None:
-    settings = read(tmp_path, "dra: {mode: exclusive}")
+def test_run_rejects_sharing_of_dra(tmp_path: Path) -> None:
+    read(tmp_path, "dra: {mode: exclusive}")
     with pytest.raises(ConfigError, match="served by the command `dra`, not by `run`"):
-        Daemon(ConfigWatch(None, lambda: settings), signals)
+        load_plugin(tmp_path / "config.yaml", {}, {})
 
 
 @pytest.mark.parametrize(("text", "kind"), [(UNITS, "units"), (REPLICAS, "timeSlicing")])
-def test_dra_refuses_what_run_serves(tmp_path: Path, signals: Signals, text: str, kind: str) -> None:
-    settings = read(tmp_path, text)
+def test_dra_rejects_sharing_of_run(tmp_path: Path, text: str, kind: str) -> None:
     with pytest.raises(ConfigError, match=rf"sharing.{kind} is served by the command `run`, not by `dra`"):
-        Driver(ConfigWatch(None, lambda: settings), signals)
+        read(tmp_path, text)
 
 
-def test_dra_needs_the_node_s_name(signals: Signals) -> None:
+def test_dra_needs_the_node_s_name() -> None:
     with pytest.raises(ConfigError, match="NODE_NAME"):
-        Driver(ConfigWatch(None, Settings), signals)
+        load_dra(None, {}, {})
 
 
 @pytest.mark.parametrize("name", ["", "Jetson", "a_b", "-a", "a" * 254])
-def test_a_name_that_no_node_has_is_refused(name: str) -> None:
+def test_a_name_that_no_node_has_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match="NODE_NAME"):
-        load(None, {"NODE_NAME": name}, {}, DRA_OPTIONS)
+        load_dra(None, {"NODE_NAME": name}, {})

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tegra_device_plugin import simulation
 from tegra_device_plugin.cli import main
+from tegra_device_plugin.commands import simulate as simulation
 
 # A status that is not of the version that was read is refused, as an API server does.
 KUBECTL = """#!{python}
@@ -114,8 +114,8 @@ def test_what_is_taken_back_leaves_nothing(
     assert node() == before
     assert main(["simulate", "laptop", "--remove"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        f"laptop: taken back: {CORE}, {MEMORY}",
-        "laptop: taken back: nothing, as nothing is simulated there",
+        f"laptop: removed: {CORE}, {MEMORY}",
+        "laptop: removed: nothing, as nothing is simulated there",
     ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holders`: what the kubelet answers on a real socket, and what is said when it does not."""
+"""`allocations`: what the kubelet answers on a real socket, and what is said when it does not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_kubelet_that_does_not_know_what_is_allocatable_says_who_holds_it(
     kubelet: Kubelet, capsys: pytest.CaptureFixture[str], says: grpc.StatusCode
 ) -> None:
     kubelet.answer, kubelet.allocatable = ANSWER, says
-    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
     assert capsys.readouterr().out == "n/p c: 2 r\n"
 
 
@@ -62,8 +62,9 @@ def test_containers_without_devices_are_left_out(
     kubelet.answer = api.ListPodResourcesResponse(
         pod_resources=[api.PodResources(name="p", namespace="n", containers=containers)]
     ).SerializeToString()
-    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
-    assert capsys.readouterr().out == "no container of this node holds a device\n"
+    for command in ("allocations", "holders"):  # the second one is its name until 0.1
+        assert main([command, "--pod-resources", str(kubelet.socket)]) == 0
+        assert capsys.readouterr().out == "no container of this node holds a device\n"
 
 
 def answering(*resources: tuple[str, Sequence[str]]) -> bytes:
@@ -90,13 +91,13 @@ def test_one_line_or_one_object_for_each_container_and_each_resource(
 ) -> None:
     kubelet.answer = answering(("q", ["igpu0::3"]), ("r", ["b", "a"]))
     kubelet.allocatable = allocatable(q=[f"igpu0::{number}" for number in range(4)])
-    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "n/p c: 1 q, 2 r",
         "q: 1 held, 3 free of 4 allocatable",
         "r: 2 held, 0 free of 0 allocatable, 2 held and not allocatable any more",
     ]
-    assert main(["holders", "--pod-resources", str(kubelet.socket), "--output=json"]) == 0
+    assert main(["allocations", "--pod-resources", str(kubelet.socket), "--output=json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["containers"] == [{
         "namespace": "n", "pod": "p", "container": "c",
@@ -115,7 +116,7 @@ def test_a_row_that_is_lost_or_counted_twice_is_an_error_and_no_answer(
     kubelet.answer, kubelet.allocatable = answering(("q", ["a", "b"])), allocatable(q=["a", "b", "c"])
     for rows, counted in ((lambda found, *_: [], 0), (lambda found, *_: rows_of(found) * 2, 4)):
         monkeypatch.setattr(view, "rows", rows)
-        assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 1
+        assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 1
         said = capsys.readouterr()
         assert f"q: {counted} devices are in the rows, but the kubelet has given out 2" in said.err
         assert not said.out
@@ -136,15 +137,15 @@ def test_shares_are_shown_with_the_limit_in_force_and_what_counts_against_it(
     memory = [f"m{number}" for number in range(3006, 6, -1)]
     kubelet.answer = answering(("nvidia.com/gpucores", ["c1", "c0"]), ("nvidia.com/gpumem", memory))
     share = "n/p c: 2 nvidia.com/gpucores, 3000 nvidia.com/gpumem, weight 2 %"
-    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
     assert capsys.readouterr().out == f"{share}, limit 3000 MiB, used 121 MiB\n"
     # A container can write anything there, also more than there is memory.
     with (tmp_path / "ledgers/m7").open("r+b") as file:
         file.truncate(1 << 40)
-    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
     assert capsys.readouterr().out == f"{share}\n"
     (tmp_path / "ledgers/m7").unlink()  # a pod that was never started
-    assert main(["holders", "--pod-resources", str(kubelet.socket)]) == 0
+    assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
     assert capsys.readouterr().out == f"{share}\n"
 
 
@@ -159,7 +160,7 @@ async def test_a_node_full_of_pods_fits(kubelet: Kubelet) -> None:
 def test_an_absent_socket_is_named_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["holders", "--pod-resources", str(tmp_path / "none.sock")]) == 1
+    assert main(["allocations", "--pod-resources", str(tmp_path / "none.sock")]) == 1
     said = capsys.readouterr().err
     assert f"there is no {tmp_path}/none.sock" in said
     assert "--pod-resources" in said

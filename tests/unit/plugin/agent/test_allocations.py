@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`holders` in the agent's pod, which sees what the containers' processes hold."""
+"""`allocations` in the agent's pod, which sees what the containers' processes hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def arguments(node: Node) -> list[str]:
     config = node.root / "config.yaml"
     config.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi}}\n")
     places = [f"--host-root={node.root}", f"--pod-resources={node.kubelet.socket}"]
-    return ["holders", f"--config={config}", *places]
+    return ["allocations", f"--config={config}", *places]
 
 
 def test_what_processes_hold_is_shown_by_container(

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`allocations`: print each container's share of the GPU, and the free rest."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from pathlib import Path
+
+from tegra_device_plugin.agent import memory
+from tegra_device_plugin.commands.common import (
+    EXIT_OK,
+    add_config,
+    add_pod_resources,
+    complain,
+    config_file,
+    say,
+)
+from tegra_device_plugin.config.settings import GPU_LIMIT_DIR, ConfigError, load_gpu_limit_dir, read_file
+from tegra_device_plugin.telemetry import view
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_pod_resources(parser)
+    add_config(parser, "settings of `run`, for the shares; CONFIG_FILE")
+    parser.add_argument(
+        "--host-root",
+        type=Path,
+        metavar="DIR",
+        help="also print the GPU memory of the containers' processes; where the host's files are seen",
+    )
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print a row for each container, and the node's sums."""
+    try:
+        content = read_file(config_file(options))
+        units, limit_dir = content.units, load_gpu_limit_dir(content, os.environ)
+    except ConfigError as error:  # allocations matter most when something is wrong
+        units, limit_dir = None, GPU_LIMIT_DIR
+        for problem in error.problems:
+            complain(f"limits are not shown: {problem}")
+    found, accounts = asyncio.run(view.of_node(options.pod_resources, units, limit_dir))
+    if options.host_root:
+        try:
+            found = view.with_resident(found, memory.by_container(options.host_root))
+        except memory.UnknownUseError as error:
+            complain(f"what processes hold is not shown: {error}")
+    if options.output == "json":
+        say(json.dumps(view.as_dict(found, accounts), indent=2))
+    else:
+        say("\n".join(view.as_lines(found, accounts)))
+    return EXIT_OK
