@@ -201,6 +201,6 @@ def test_a_node_without_a_plugin_simulates_units(cluster: Cluster, simulate: Cal
         cluster.create_sleeper(pod, node, build.reference(), settings)
     wait_until(lambda: {cluster.phase("one"), cluster.phase("two")} == {"Running"}, "two run", POD_SECONDS)
     wait_until(lambda: f"Insufficient {ELASTIC}" in cluster.unschedulable("three"), "one waits", POD_SECONDS)
-    assert "taken back: elasticgpu.io/gpu-core" in simulate("--remove")
+    assert "removed: elasticgpu.io/gpu-core" in simulate("--remove")
     assert ELASTIC not in cluster.kubectl("get", "node", node, "--output=jsonpath={.status}")
     assert cluster.phase("one") == "Running"

@@ -178,7 +178,7 @@ def test_device_of_another_preset_or_of_no_gpu_is_none(
     settings = make("hami")
     config = f"--config={Node(tmp_path).config}"
     assert cli.main(["koordinator-device", "a", f"--host-root={settings.host_root}", config]) == 2
-    assert "a configuration with `sharing.units` and `preset: koordinator` is needed" in capsys.readouterr().err
+    assert "`sharing.units` and `preset: koordinator` is needed" in capsys.readouterr().err
     make("koordinator")
     (tmp_path / "empty").mkdir()
     assert cli.main(["koordinator-device", "a", f"--host-root={tmp_path / 'empty'}", config]) == 1
