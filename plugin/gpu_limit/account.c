@@ -2,12 +2,12 @@
 #define _GNU_SOURCE
 #include "account.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ledger.h"
+#include "lock.h"
 #include "report.h"
 
 /* In whole MiB; the name is NVIDIA's (gpu-fractioning). */
@@ -20,7 +20,7 @@ enum { PATH_SIZE = 4096, BITS_OF_A_MIB = 20 };
 enum state { UNKNOWN, UNLIMITED, LIMITED };
 
 static struct {
-    int lock;        /* the process id of who holds it; 0: nobody */
+    union lock lock;
     int owner;       /* the process id that everything below is of */
     enum state state;
     uint64_t limit;  /* of the environment, in bytes; UINT64_MAX: none */
@@ -78,14 +78,7 @@ static void start_over(void)
 static void begin(void)
 {
     int self = getpid();
-    for (;;) {
-        int holder = __atomic_load_n(&account.lock, __ATOMIC_RELAXED);
-        /* Somebody else's id: a thread of the parent held it while this process was forked. */
-        if (holder != self &&
-            __atomic_compare_exchange_n(&account.lock, &holder, self, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-            break;
-        sched_yield();
-    }
+    lock_acquire(&account.lock, self);
     if (account.owner != self) {
         start_over();
         account.owner = self;
@@ -94,7 +87,7 @@ static void begin(void)
 
 static void end(void)
 {
-    __atomic_store_n(&account.lock, 0, __ATOMIC_RELEASE);
+    lock_release(&account.lock);
 }
 
 static bool note_alone(uint64_t charged, bool forced)

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A lock for the threads of one process that inherits priority: a thread with a real-time priority that waits
+ * lends its priority to the thread that holds the lock. After a fork the child's lock is free.
+ */
+#ifndef LOCK_H
+#define LOCK_H
+
+#include <stdint.h>
+
+/* All zeros: nobody holds it. */
+union lock {
+    struct {
+        uint32_t thread;  /* thread id of the holder, with the kernel's flags; the futex, so it comes first */
+        uint32_t process; /* process id that `thread` belongs to */
+    };
+    uint64_t both;
+};
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "`thread` is the low half of `both`");
+
+/* Wait for the lock and take it. `process`: getpid(). Not recursive. */
+void lock_acquire(union lock *lock, int process);
+
+void lock_release(union lock *lock);
+
+#endif
