@@ -26,6 +26,8 @@ FLAGS = (
     "-ftls-model=initial-exec",
     # Not the compiler's own start files: they refer to more than is needed.
     "-nostartfiles",
+    # Its own functions, where it means them, though a program or an interposer may define the same names.
+    "-Wl,-Bsymbolic-functions",
     "-Wl,-z,now,-z,relro,-z,noexecstack,-z,defs,--hash-style=both,--build-id=none",
 )
 # Atomics in line: the helpers would come from a newer libgcc.

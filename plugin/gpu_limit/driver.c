@@ -7,6 +7,7 @@
 #include "driver.h"
 
 #include <elf.h>
+#include <limits.h>
 #include <link.h>
 #include <string.h>
 
@@ -152,6 +153,18 @@ dlsym_function *driver_dlsym(void)
     return found;
 }
 
+/* Give the length of a file's mapping. */
+static uintptr_t mapped(const struct dl_phdr_info *info)
+{
+    uintptr_t end = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type == PT_LOAD && part->p_vaddr + part->p_memsz > end)
+            end = part->p_vaddr + part->p_memsz;
+    }
+    return end;
+}
+
 static int look_for_driver(struct dl_phdr_info *info, size_t size, void *changed)
 {
     (void)size;
@@ -159,28 +172,87 @@ static int look_for_driver(struct dl_phdr_info *info, size_t size, void *changed
     /* By the name it gives itself: compat libraries and copies lie in any directory. */
     if (!read_object(info, &object) || strcmp(object.soname, "libcuda.so.1") != 0)
         return 0;
-    uintptr_t end = 0;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-        if (part->p_type == PT_LOAD && part->p_vaddr + part->p_memsz > end)
-            end = part->p_vaddr + part->p_memsz;
-    }
     for (int i = 0; i < FUNCTION_COUNT; i++)
         __atomic_store_n(&driver.functions[i], find(&object, names[i]), __ATOMIC_RELAXED);
     if (driver.start && driver.start != object.base)
         account_forget(); /* it was unloaded, with all that it had given */
-    __atomic_store_n(&driver.end, object.base + end, __ATOMIC_RELAXED);
+    __atomic_store_n(&driver.end, object.base + mapped(info), __ATOMIC_RELAXED);
     __atomic_store_n(&driver.start, object.base, __ATOMIC_RELEASE);
     *(bool *)changed = true;
     return 1;
 }
 
-/* Find all functions anew: the driver may have been loaded, or loaded again elsewhere. */
+/* Find all functions again: the driver may have been loaded, or loaded again elsewhere. False: it is not loaded. */
 static bool look_again(void)
 {
     bool found = false;
     dl_iterate_phdr(look_for_driver, &found);
     return found;
+}
+
+void *driver_own(enum function hook)
+{
+    return look_again() ? __atomic_load_n(&driver.functions[hook], __ATOMIC_RELAXED) : NULL;
+}
+
+/* The files of the process, in the loader's order: the program, what is preloaded, their libraries, later ones. */
+struct search {
+    uintptr_t after; /* an address of the file after which the search begins; 0: that file was passed */
+    const char *name;
+    int files; /* the search ends after so many */
+    void *found;
+};
+
+static int look_for_definition(struct dl_phdr_info *info, size_t size, void *result)
+{
+    (void)size;
+    struct search *search = result;
+    struct object object;
+    if (search->files-- == 0)
+        return 1;
+    if (search->after) {
+        if (search->after - info->dlpi_addr < mapped(info))
+            search->after = 0;
+        return 0;
+    }
+    if (read_object(info, &object))
+        search->found = find(&object, search->name);
+    return search->found != NULL;
+}
+
+static void *definition_after(const void *address, enum function hook, int files)
+{
+    struct search search = {.after = (uintptr_t)address, .name = names[hook], .files = files};
+    dl_iterate_phdr(look_for_definition, &search);
+    return search.found;
+}
+
+void *driver_next(const void *address, enum function hook)
+{
+    return definition_after(address, hook, INT_MAX);
+}
+
+/* Files that were mapped at the program's start. They are never unloaded. */
+static int files_at_start;
+
+static int count(struct dl_phdr_info *info, size_t size, void *files)
+{
+    (void)info, (void)size;
+    ++*(int *)files;
+    return 0;
+}
+
+__attribute__((constructor)) static void count_files(void)
+{
+    dl_iterate_phdr(count, &files_at_start);
+}
+
+void *driver_interposer(enum function hook)
+{
+    if (files_at_start == 0)
+        count_files(); /* another library's constructor asks */
+    void *found = definition_after(&files_at_start, hook, files_at_start);
+    return found == driver_own(hook) ? NULL : found;
 }
 
 static CUresult not_found(void)

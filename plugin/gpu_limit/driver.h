@@ -93,7 +93,16 @@ enum function driver_hook_named(const char *name);
 /* The wrapped function that `address` is in the driver, HOOK_COUNT if it is none of them. */
 enum function driver_hook_at(const void *address);
 
-/* Tell whether `address` is code of the driver itself. */
+/* The driver's own function of that name, NULL if it has none or is not loaded. */
+void *driver_own(enum function hook);
+
+/* Tell whether `address` is code of the driver, where driver_own or a call of the driver last found it. */
 bool driver_contains(const void *address);
+
+/* The function of that name in the first file that was loaded after the file of `address`; NULL: there is none. */
+void *driver_next(const void *address, enum function hook);
+
+/* The same after this library, among the files of the program's start; NULL also if the driver's own is the first. */
+void *driver_interposer(enum function hook);
 
 #endif

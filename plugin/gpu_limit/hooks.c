@@ -5,8 +5,6 @@
 #include "pools.h"
 #include "report.h"
 
-#define EXPORT __attribute__((visibility("default")))
-
 /* The driver and its tools may call one of their functions by another: only the program's own call counts. */
 static __thread bool inside;
 
@@ -62,7 +60,7 @@ static CUresult freed(CUresult result, struct live taken)
 
 /* ---- memory of the device and of the host: on Tegra the same chips ---- */
 
-EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+static CUresult wrap_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
     if (!enter())
         return DRIVER(cuMemAlloc_v2)(pointer, bytes);
@@ -72,7 +70,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
     return allocated(result, bytes, LIVE_DEVICE, result ? 0 : *pointer);
 }
 
-EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+static CUresult wrap_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     if (!enter())
         return DRIVER(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
@@ -93,7 +91,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t w
     return refuse();
 }
 
-EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
+static CUresult wrap_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
 {
     if (!enter())
         return DRIVER(cuMemAllocManaged)(pointer, bytes, flags);
@@ -103,7 +101,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned f
     return allocated(result, bytes, LIVE_DEVICE, result ? 0 : *pointer);
 }
 
-EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t bytes)
+static CUresult wrap_cuMemAllocHost_v2(void **pointer, size_t bytes)
 {
     if (!enter())
         return DRIVER(cuMemAllocHost_v2)(pointer, bytes);
@@ -113,7 +111,7 @@ EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t bytes)
     return allocated(result, bytes, LIVE_HOST, result ? 0 : (uint64_t)*pointer);
 }
 
-EXPORT CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
+static CUresult wrap_cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
 {
     if (!enter())
         return DRIVER(cuMemHostAlloc)(pointer, bytes, flags);
@@ -123,7 +121,7 @@ EXPORT CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
     return allocated(result, bytes, LIVE_HOST, result ? 0 : (uint64_t)*pointer);
 }
 
-EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
+static CUresult wrap_cuMemFree_v2(CUdeviceptr pointer)
 {
     if (!enter())
         return DRIVER(cuMemFree_v2)(pointer);
@@ -134,7 +132,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
     return freed(result, taken);
 }
 
-EXPORT CUresult cuMemFreeHost(void *pointer)
+static CUresult wrap_cuMemFreeHost(void *pointer)
 {
     if (!enter())
         return DRIVER(cuMemFreeHost)(pointer);
@@ -187,7 +185,7 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels
     return sum;
 }
 
-EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *what)
+static CUresult wrap_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *what)
 {
     if (!enter())
         return DRIVER(cuArrayCreate_v2)(array, what);
@@ -202,7 +200,7 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wh
     return allocated(result, bytes, LIVE_ARRAY, result ? 0 : (uint64_t)*array);
 }
 
-EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what)
+static CUresult wrap_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what)
 {
     if (!enter())
         return DRIVER(cuArray3DCreate_v2)(array, what);
@@ -213,7 +211,7 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR
     return allocated(result, bytes, LIVE_ARRAY, result ? 0 : (uint64_t)*array);
 }
 
-EXPORT CUresult cuArrayDestroy(CUarray array)
+static CUresult wrap_cuArrayDestroy(CUarray array)
 {
     if (!enter())
         return DRIVER(cuArrayDestroy)(array);
@@ -221,7 +219,7 @@ EXPORT CUresult cuArrayDestroy(CUarray array)
     return freed(DRIVER(cuArrayDestroy)(array), taken);
 }
 
-EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels)
+static CUresult wrap_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels)
 {
     if (!enter())
         return DRIVER(cuMipmappedArrayCreate)(array, what, levels);
@@ -232,7 +230,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY
     return allocated(result, bytes, LIVE_MIPMAP, result ? 0 : (uint64_t)*array);
 }
 
-EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+static CUresult wrap_cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
     if (!enter())
         return DRIVER(cuMipmappedArrayDestroy)(array);
@@ -242,7 +240,7 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 
 /* ---- physical memory that the program maps itself: it lives as long as a handle or a mapping of it ---- */
 
-EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags)
+static CUresult wrap_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags)
 {
     if (!enter())
         return DRIVER(cuMemCreate)(handle, bytes, what, flags);
@@ -256,7 +254,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, 
     return leave(result);
 }
 
-EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+static CUresult wrap_cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     if (!enter())
         return DRIVER(cuMemRelease)(handle);
@@ -267,7 +265,7 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return freed(result, taken);
 }
 
-EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+static CUresult wrap_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
     if (!enter())
         return DRIVER(cuMemRetainAllocationHandle)(handle, address);
@@ -277,7 +275,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     return leave(result);
 }
 
-EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+static CUresult wrap_cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                          uint64_t flags)
 {
     if (!enter())
@@ -288,7 +286,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmem
     return leave(result);
 }
 
-EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
+static CUresult wrap_cuMemUnmap(CUdeviceptr address, size_t bytes)
 {
     if (!enter())
         return DRIVER(cuMemUnmap)(address, bytes);
@@ -325,7 +323,7 @@ static CUresult allocated_from_pool(CUresult result)
     return result == CUDA_ERROR_OUT_OF_MEMORY ? refuse() : leave(result);
 }
 
-EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+static CUresult wrap_cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
     if (!enter())
         return DRIVER(cuMemAllocAsync)(pointer, bytes, stream);
@@ -334,7 +332,7 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream str
         pools_allocate(pointer, bytes, NULL, stream, from_current_pool, DRIVER(cuMemFreeAsync)));
 }
 
-EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+static CUresult wrap_cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
     if (!enter())
         return DRIVER(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
@@ -343,7 +341,7 @@ EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstrea
         pools_allocate(pointer, bytes, NULL, stream, from_current_pool_ptsz, DRIVER(cuMemFreeAsync_ptsz)));
 }
 
-EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+static CUresult wrap_cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
     if (!enter())
         return DRIVER(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
@@ -352,7 +350,7 @@ EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUme
         pools_allocate(pointer, bytes, pool, stream, DRIVER(cuMemAllocFromPoolAsync), DRIVER(cuMemFreeAsync)));
 }
 
-EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+static CUresult wrap_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
     if (!enter())
         return DRIVER(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
@@ -369,14 +367,14 @@ static CUresult free_async(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr 
     return freed(result, taken);
 }
 
-EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+static CUresult wrap_cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
     if (!enter())
         return DRIVER(cuMemFreeAsync)(pointer, stream);
     return free_async(DRIVER(cuMemFreeAsync), pointer, stream);
 }
 
-EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
+static CUresult wrap_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
     if (!enter())
         return DRIVER(cuMemFreeAsync_ptsz)(pointer, stream);
@@ -390,14 +388,14 @@ static CUresult settled(CUresult result)
     return leave(result);
 }
 
-EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+static CUresult wrap_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
     if (!enter())
         return DRIVER(cuMemPoolTrimTo)(pool, keep);
     return settled(DRIVER(cuMemPoolTrimTo)(pool, keep));
 }
 
-EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
+static CUresult wrap_cuMemPoolDestroy(CUmemoryPool pool)
 {
     if (!enter())
         return DRIVER(cuMemPoolDestroy)(pool);
@@ -407,28 +405,28 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
     return leave(result);
 }
 
-EXPORT CUresult cuStreamSynchronize(CUstream stream)
+static CUresult wrap_cuStreamSynchronize(CUstream stream)
 {
     if (!enter())
         return DRIVER(cuStreamSynchronize)(stream);
     return settled(DRIVER(cuStreamSynchronize)(stream));
 }
 
-EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
+static CUresult wrap_cuStreamSynchronize_ptsz(CUstream stream)
 {
     if (!enter())
         return DRIVER(cuStreamSynchronize_ptsz)(stream);
     return settled(DRIVER(cuStreamSynchronize_ptsz)(stream));
 }
 
-EXPORT CUresult cuCtxSynchronize(void)
+static CUresult wrap_cuCtxSynchronize(void)
 {
     if (!enter())
         return DRIVER(cuCtxSynchronize)();
     return settled(DRIVER(cuCtxSynchronize)());
 }
 
-EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
+static CUresult wrap_cuCtxSynchronize_v2(CUcontext context)
 {
     if (!enter())
         return DRIVER(cuCtxSynchronize_v2)(context);
@@ -437,7 +435,7 @@ EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
 
 /* ---- graphs: they get their memory at a launch, so it is the next allocation that is refused ---- */
 
-EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+static CUresult wrap_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                                        void *what)
 {
     if (!enter())
@@ -446,7 +444,7 @@ EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const C
     return leave(DRIVER(cuGraphAddMemAllocNode)(node, graph, after, count, what));
 }
 
-EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+static CUresult wrap_cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                                CUgraphNodeParams *what)
 {
     if (!enter())
@@ -456,7 +454,7 @@ EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
     return leave(DRIVER(cuGraphAddNode)(node, graph, after, count, what));
 }
 
-EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
+static CUresult wrap_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
                                   size_t count, CUgraphNodeParams *what)
 {
     if (!enter())
@@ -466,21 +464,21 @@ EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgrap
     return leave(DRIVER(cuGraphAddNode_v2)(node, graph, after, edges, count, what));
 }
 
-EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
+static CUresult wrap_cuGraphLaunch(CUgraphExec graph, CUstream stream)
 {
     if (!enter())
         return DRIVER(cuGraphLaunch)(graph, stream);
     return settled(DRIVER(cuGraphLaunch)(graph, stream));
 }
 
-EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
+static CUresult wrap_cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
 {
     if (!enter())
         return DRIVER(cuGraphLaunch_ptsz)(graph, stream);
     return settled(DRIVER(cuGraphLaunch_ptsz)(graph, stream));
 }
 
-EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
+static CUresult wrap_cuDeviceGraphMemTrim(CUdevice device)
 {
     if (!enter())
         return DRIVER(cuDeviceGraphMemTrim)(device);
@@ -496,14 +494,14 @@ static CUresult context_gone(CUresult result, uint64_t context)
     return settled(result);
 }
 
-EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
+static CUresult wrap_cuCtxDestroy_v2(CUcontext context)
 {
     if (!enter())
         return DRIVER(cuCtxDestroy_v2)(context);
     return context_gone(DRIVER(cuCtxDestroy_v2)(context), (uint64_t)context);
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+static CUresult wrap_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     if (!enter())
         return DRIVER(cuDevicePrimaryCtxRetain)(context, device);
@@ -522,28 +520,28 @@ static CUresult primary_released(CUresult result, CUdevice device)
     return context_gone(result, active ? 0 : account_find(LIVE_PRIMARY, (uint64_t)device).owner);
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+static CUresult wrap_cuDevicePrimaryCtxRelease(CUdevice device)
 {
     if (!enter())
         return DRIVER(cuDevicePrimaryCtxRelease)(device);
     return primary_released(DRIVER(cuDevicePrimaryCtxRelease)(device), device);
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+static CUresult wrap_cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     if (!enter())
         return DRIVER(cuDevicePrimaryCtxRelease_v2)(device);
     return primary_released(DRIVER(cuDevicePrimaryCtxRelease_v2)(device), device);
 }
 
-EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
+static CUresult wrap_cuDevicePrimaryCtxReset(CUdevice device)
 {
     if (!enter())
         return DRIVER(cuDevicePrimaryCtxReset)(device);
     return context_gone(DRIVER(cuDevicePrimaryCtxReset)(device), account_find(LIVE_PRIMARY, (uint64_t)device).owner);
 }
 
-EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+static CUresult wrap_cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     if (!enter())
         return DRIVER(cuDevicePrimaryCtxReset_v2)(device);
@@ -558,7 +556,7 @@ static size_t smaller(size_t a, uint64_t b)
     return b < a ? b : a;
 }
 
-EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+static CUresult wrap_cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     if (!enter())
         return DRIVER(cuMemGetInfo_v2)(free, total);
@@ -572,7 +570,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return leave(CUDA_SUCCESS);
 }
 
-EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+static CUresult wrap_cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     if (!enter())
         return DRIVER(cuDeviceTotalMem_v2)(bytes, device);
@@ -598,22 +596,64 @@ static CUresult wrapped(CUresult result, void **function)
     return result;
 }
 
-EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
+static CUresult wrap_cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
 {
     return wrapped(DRIVER(cuGetProcAddress)(symbol, function, version, flags), function);
 }
 
-EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status)
+static CUresult wrap_cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status)
 {
     return wrapped(DRIVER(cuGetProcAddress_v2)(symbol, function, version, flags, status), function);
 }
 
+/* ---- the exports ---- */
+
+static void *const wrappers[HOOK_COUNT] = {
+#define WRAPPER(name) [NUMBER_##name] = (void *)wrap_##name,
+    HOOKS(WRAPPER)
+#undef WRAPPER
+};
+
+/* What a call of an export goes to: an interposer that was preloaded after this library, or the wrapper. */
+static void *target(enum function hook)
+{
+    static void *targets[HOOK_COUNT];
+    void *found = __atomic_load_n(&targets[hook], __ATOMIC_RELAXED);
+    if (found == NULL) {
+        found = driver_interposer(hook);
+        found = found ? found : wrappers[hook];
+        __atomic_store_n(&targets[hook], found, __ATOMIC_RELAXED);
+    }
+    return found;
+}
+
+/*
+ * All arguments of all these functions are integers or pointers, and there are at most 6: on both architectures they
+ * are in registers, so the compiler makes a jump of this. The linker binds the names here to this library's own
+ * functions (-Bsymbolic-functions), not to those of an interposer.
+ */
+typedef uintptr_t any_function(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
+
+#define EXPORT(name)                                                                                         \
+    __attribute__((visibility("default"))) any_function export_##name __asm__(#name);                        \
+    uintptr_t export_##name(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f)    \
+    {                                                                                                        \
+        return ((any_function *)target(NUMBER_##name))(a, b, c, d, e, f);                                    \
+    }
+HOOKS(EXPORT)
+#undef EXPORT
+
+void *hooks_export(enum function hook)
+{
+    static void *const exports[HOOK_COUNT] = {
+#define ADDRESS(name) [NUMBER_##name] = (void *)export_##name,
+        HOOKS(ADDRESS)
+#undef ADDRESS
+    };
+    return exports[hook];
+}
+
 void *hooks_wrapper(enum function hook)
 {
-    static void *const wrappers[HOOK_COUNT] = {
-#define WRAPPER(name) [NUMBER_##name] = (void *)name,
-        HOOKS(WRAPPER)
-#undef WRAPPER
-    };
-    return wrappers[hook];
+    return target(hook) == wrappers[hook] ? hooks_export(hook) : wrappers[hook];
 }

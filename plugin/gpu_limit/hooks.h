@@ -8,7 +8,10 @@
 
 #include "driver.h"
 
-/* The wrapper in place of a driver's function. */
+/* The function that is exported. It calls an interposer that was preloaded after this library, if there is one. */
+void *hooks_export(enum function hook);
+
+/* The function in place of the driver's: it calls no interposer. The export, where there is none. */
 void *hooks_wrapper(enum function hook);
 
 #endif

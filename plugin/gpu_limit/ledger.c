@@ -17,6 +17,9 @@
 
 enum { SLOTS = 64, PATH_SIZE = 32, STAT_SIZE = 1024, FIELDS_FROM_STATE_TO_START = 19 };
 
+/* No process has this id or a larger one: PID_MAX_LIMIT of the kernel's include/linux/threads.h, on 64 bits. */
+static const uint64_t PROCESS_IDS = 4 * 1024 * 1024;
+
 static const char MAGIC[8] = "TGLEDGR1";
 
 /* A stopped process may hold the lock for ever; a living one needs microseconds. */
@@ -77,6 +80,9 @@ static bool is_dead(const struct slot *slot)
 {
     char state;
     uint64_t start;
+    /* As a pid_t, such a number is another process, a group of processes or all of them. */
+    if (slot->pid >= PROCESS_IDS)
+        return true;
     if (read_process(slot->pid, &state, &start))
         return start != slot->start || state == 'Z' || state == 'X';
     /* /proc may hide other users' processes. */

@@ -16,6 +16,8 @@ from tests.gpu_limit.rig import Rig
 
 HEADER, SLOT, SLOTS = struct.Struct("<8sQQ40x"), struct.Struct("<QQQ8x"), 64
 MIB = 1 << 20
+CLOCK_NANOSLEEP = 230
+"""The number of the system call on x86-64."""
 # Holds memory until its standard input ends.
 HOLD = "assert alloc({mib})\nprint('there', flush=True)\nsys.stdin.read()"
 
@@ -88,6 +90,17 @@ def test_a_process_id_that_comes_again_is_another_process(shared: Rig) -> None:
     shared.run("assert alloc(100) is not None")
 
 
+@pytest.mark.parametrize(
+    "pid",
+    [1 << 22, 1 << 31, (1 << 32) + os.getpid(), (1 << 64) - os.getpgrp(), (1 << 64) - 1],
+    ids=["limit", "2^31", "2^32+own", "group", "all"],
+)
+def test_a_slot_that_no_process_can_own_is_free(shared: Rig, pid: int) -> None:
+    assert shared.ledger
+    write(shared.ledger, *[(pid, 1, 90 * MIB)] * SLOTS)
+    shared.run("assert info() == (100, 100) and alloc(100) is not None")
+
+
 def test_a_forked_child_begins_with_nothing(shared: Rig) -> None:
     shared.run("""
         pointer = alloc(60)
@@ -120,6 +133,31 @@ def test_a_fork_while_others_allocate_does_not_hang(shared: Rig) -> None:
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         over = True
         for thread in threads: thread.join()
+    """)
+
+
+def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(shared: Rig) -> None:
+    # The ledger is locked, so the thread waits for it (clock_nanosleep) with the lock of the process.
+    assert shared.ledger
+    write(shared.ledger)
+    shared.run(f"""
+        import fcntl, threading
+        file = os.open("{shared.ledger}", os.O_RDWR)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        def work():
+            start()
+            assert alloc(60)
+        thread = threading.Thread(target=work)
+        thread.start()
+        while open(f"/proc/self/task/{{thread.native_id}}/syscall").read().split()[0] != "{CLOCK_NANOSLEEP}": pass
+        child = os.fork()
+        fcntl.flock(file, fcntl.LOCK_UN)
+        if child == 0:
+            start()
+            os._exit(0 if alloc(30) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        thread.join()
+        assert info() == (40, 100)
     """)
 
 
