@@ -22,8 +22,13 @@ static const uint64_t PROCESS_IDS = 4 * 1024 * 1024;
 
 static const char MAGIC[8] = "TGLEDGR1";
 
-/* A stopped process may hold the lock for ever; a living one needs microseconds. */
-static const long LONGEST_WAIT_NANOSECONDS = 5 * 1000 * 1000, PATIENCE_NANOSECONDS = 2L * 1000 * 1000 * 1000;
+/*
+ * A stopped process may hold the lock for ever; a living one needs microseconds. All attempts take about 2 s: the
+ * kernel adds 50 us to each pause (PR_SET_TIMERSLACK). A pause also lets a holder of lower priority go on. With
+ * longer ones, a process beside a busy one waited for up to 45 ms.
+ */
+static const struct timespec PAUSE = {.tv_nsec = 100 * 1000};
+enum { ATTEMPTS = 13000 };
 
 struct slot {
     uint64_t pid, start, bytes, unused;
@@ -91,19 +96,16 @@ static bool is_dead(const struct slot *slot)
 
 static bool lock(struct ledger *ledger)
 {
-    struct timespec wait = {.tv_nsec = 50 * 1000};
     ledger->trouble = "is locked by a process that does not go on";
-    for (long waited = 0; flock(ledger->file, LOCK_EX | LOCK_NB) != 0; waited += wait.tv_nsec) {
+    for (int attempt = 1; flock(ledger->file, LOCK_EX | LOCK_NB) != 0; attempt++) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return false;
         /* Who has waited in vain once does not wait again. */
-        if (ledger->hopeless || waited > PATIENCE_NANOSECONDS) {
+        if (ledger->hopeless || attempt == ATTEMPTS) {
             ledger->hopeless = true;
             return false;
         }
-        if (wait.tv_nsec * 2 < LONGEST_WAIT_NANOSECONDS)
-            wait.tv_nsec *= 2;
-        nanosleep(&wait, NULL);
+        nanosleep(&PAUSE, NULL);
     }
     ledger->hopeless = false;
     ledger->trouble = NULL;

@@ -149,7 +149,8 @@ def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(shared: Rig) -
             assert alloc(60)
         thread = threading.Thread(target=work)
         thread.start()
-        while open(f"/proc/self/task/{{thread.native_id}}/syscall").read().split()[0] != "{CLOCK_NANOSLEEP}": pass
+        at = f"/proc/self/task/{{thread.native_id}}/syscall"
+        while open(at).read().split()[0] != "{CLOCK_NANOSLEEP}": pass
         child = os.fork()
         fcntl.flock(file, fcntl.LOCK_UN)
         if child == 0:

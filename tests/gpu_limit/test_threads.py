@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads of different priority on one core."""
+"""Threads and processes of different priority on one core."""
 
 import subprocess
 from pathlib import Path
@@ -10,21 +10,28 @@ from images.arm64 import compiler
 from tests.gpu_limit.rig import Rig
 from tests.lab.process import run
 
+SOURCE = Path(__file__).with_name("threads.c")
 SECONDS, NOT_PERMITTED = "1", 77
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The program of threads.c."""
+    out = tmp_path / "threads"
+    run([compiler.tool("gcc", "amd64"), "-O2", "-Wall", "-Werror", "-o", out, SOURCE, "-ldl", "-lpthread"])
+    return out
+
+
+@pytest.mark.parametrize("futex", ["pi", "no-pi"])
 @pytest.mark.parametrize("policy", ["other", "fifo"])
-@pytest.mark.parametrize("shared", [False, True])
-def test_both_threads_go_on(rig: Rig, policy: str, shared: bool, tmp_path: Path) -> None:
-    program = tmp_path / "threads"
-    source = Path(__file__).with_name("threads.c")
-    run([compiler.tool("gcc", "amd64"), "-O2", "-o", program, source, "-ldl", "-lpthread"])
-    environment = (rig.but(ledger=tmp_path / "ledger") if shared else rig).environment
-    command = [program, SECONDS, policy]
+@pytest.mark.parametrize("who", ["threads", "processes"])
+def test_both_go_on(rig: Rig, program: Path, who: str, policy: str, futex: str) -> None:
+    environment = rig.but(ledger=program.with_name("ledger")).environment
+    command: list[str | Path] = [program, SECONDS, who, policy, futex]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode == NOT_PERMITTED:
         pytest.skip("SCHED_FIFO needs CAP_SYS_NICE")
     assert ran.returncode == 0, ran
     calls, _, first_calls = map(int, ran.stdout.split())
     # With a lock that spins, the thread of higher priority makes one call or two a second.
-    assert min(calls, first_calls) > 20  # noqa: PLR2004
+    assert min(calls, first_calls) > 20

@@ -1,19 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two threads on one core allocate and free: one without a pause, one each millisecond. Arguments: seconds, and
- * the scheduling policy of the second thread, `other` or `fifo`. Prints the calls of the second thread, the longest
+ * Two threads, or two processes, allocate and free on one core: the first without a pause, the second each
+ * millisecond. Arguments: seconds; `threads` or `processes`; the scheduling policy of the second, `other` or `fifo`;
+ * `pi`, or `no-pi` for a kernel without futexes that inherit priority. Prints the calls of the second, the longest
  * of them in microseconds, and the calls of the first. Ends with 77 where SCHED_FIFO is not permitted.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../../plugin/gpu_limit/driver_api.h"
 
@@ -21,9 +31,11 @@ enum { PRIORITY = 50, NOT_PERMITTED = 77 };
 
 static __typeof__(&cuMemAlloc_v2) allocate;
 static __typeof__(&cuMemFree_v2) release;
-static CUresult (*use)(CUcontext);
-static CUcontext context;
-static bool over;
+
+static struct shared {
+    bool over;
+    long first_calls;
+} *shared;
 
 static double now(void)
 {
@@ -32,53 +44,94 @@ static double now(void)
     return time.tv_sec * 1e6 + time.tv_nsec / 1e3;
 }
 
+static void begin(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(driver, "cuInit");
+    CUresult (*use)(CUcontext) = (CUresult(*)(CUcontext))dlsym(driver, "cuCtxSetCurrent");
+    __typeof__(&cuDevicePrimaryCtxRetain) retain = (void *)dlsym(driver, "cuDevicePrimaryCtxRetain");
+    allocate = (void *)dlsym(driver, "cuMemAlloc_v2");
+    release = (void *)dlsym(driver, "cuMemFree_v2");
+    CUcontext context;
+    if (init(0) || retain(&context, 0) || use(context))
+        exit(1);
+}
+
 static double call(void)
 {
-    double begin = now();
+    double start = now();
     CUdeviceptr pointer;
     if (allocate(&pointer, 1 << 20) || release(pointer))
         exit(1);
-    return now() - begin;
+    return now() - start;
 }
 
-static void *without_pause(void *calls)
+static void *without_pause(void *unused)
 {
-    use(context);
-    while (!__atomic_load_n(&over, __ATOMIC_RELAXED)) {
+    begin();
+    while (!__atomic_load_n(&shared->over, __ATOMIC_RELAXED)) {
         call();
-        ++*(long *)calls;
+        shared->first_calls++;
     }
-    return NULL;
+    return unused;
+}
+
+static void forbid_priority_inheritance(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 0, 4),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, FUTEX_LOCK_PI_PRIVATE, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, FUTEX_UNLOCK_PI_PRIVATE, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        exit(1);
 }
 
 int main(int argc, char **argv)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(driver, "cuInit");
-    __typeof__(&cuDevicePrimaryCtxRetain) retain = (void *)dlsym(driver, "cuDevicePrimaryCtxRetain");
-    use = (CUresult(*)(CUcontext))dlsym(driver, "cuCtxSetCurrent");
-    allocate = (void *)dlsym(driver, "cuMemAlloc_v2");
-    release = (void *)dlsym(driver, "cuMemFree_v2");
-    if (argc != 3 || init(0) || retain(&context, 0) || use(context))
+    if (argc != 5)
         return 1;
+    bool threads = strcmp(argv[2], "threads") == 0;
+    if (strcmp(argv[4], "no-pi") == 0)
+        forbid_priority_inheritance();
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
-    pthread_t first;
-    long first_calls = 0, calls = 0;
-    double longest = 0, end = now() + atof(argv[1]) * 1e6;
-    if (sched_setaffinity(0, sizeof one, &one) || pthread_create(&first, NULL, without_pause, &first_calls))
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED || sched_setaffinity(0, sizeof one, &one))
         return 1;
+    pthread_t first;
+    if (threads) {
+        if (pthread_create(&first, NULL, without_pause, NULL))
+            return 1;
+    } else if (fork() == 0) {
+        without_pause(NULL);
+        return 0;
+    }
+    begin();
     struct sched_param priority = {.sched_priority = PRIORITY};
-    if (strcmp(argv[2], "fifo") == 0 && sched_setscheduler(0, SCHED_FIFO, &priority))
+    if (strcmp(argv[3], "fifo") == 0 && sched_setscheduler(0, SCHED_FIFO, &priority)) {
+        shared->over = true;
         return errno == EPERM ? NOT_PERMITTED : 1;
+    }
+    long calls = 0;
+    double longest = 0, end = now() + atof(argv[1]) * 1e6;
     for (; now() < end; calls++) {
         double taken = call();
         longest = taken > longest ? taken : longest;
         nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
     }
-    __atomic_store_n(&over, true, __ATOMIC_RELAXED);
-    pthread_join(first, NULL);
-    printf("%ld %.0f %ld\n", calls, longest, first_calls);
+    __atomic_store_n(&shared->over, true, __ATOMIC_RELAXED);
+    int status = 0;
+    if (threads)
+        pthread_join(first, NULL);
+    else if (wait(&status) < 0 || status)
+        return 1;
+    printf("%ld %.0f %ld\n", calls, longest, shared->first_calls);
     return 0;
 }
