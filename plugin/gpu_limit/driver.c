@@ -195,7 +195,10 @@ void *driver_own(enum function hook)
     return look_again() ? __atomic_load_n(&driver.functions[hook], __ATOMIC_RELAXED) : NULL;
 }
 
-/* The files of the process, in the loader's order: the program, what is preloaded, their libraries, later ones. */
+/*
+ * A search through the files of the process in the loader's order: the program, preloaded libraries, the libraries of
+ * both, then the files that were loaded later.
+ */
 struct search {
     uintptr_t after; /* an address of the file after which the search begins; 0: that file was passed */
     const char *name;
@@ -250,7 +253,7 @@ __attribute__((constructor)) static void count_files(void)
 void *driver_interposer(enum function hook)
 {
     if (files_at_start == 0)
-        count_files(); /* another library's constructor asks */
+        count_files(); /* called by the constructor of another library, before ours */
     void *found = definition_after(&files_at_start, hook, files_at_start);
     return found == driver_own(hook) ? NULL : found;
 }

@@ -31,7 +31,7 @@ __attribute__((visibility("default"))) void *dlsym(void *restrict handle, const 
     } else if (found == NULL && handle == RTLD_NEXT) {
         if (own == NULL)
             return dlsym_of_glibc(handle, name); /* for dlerror */
-        found = own; /* loaded before the caller, which is a plugin */
+        found = own; /* the caller is a plugin, loaded after the driver */
     }
     /* Only the driver's own function is wrapped, not another one of that name. */
     return found && found == own && account_limited() ? hooks_wrapper(hook) : found;

@@ -614,7 +614,7 @@ static void *const wrappers[HOOK_COUNT] = {
 #undef WRAPPER
 };
 
-/* What a call of an export goes to: an interposer that was preloaded after this library, or the wrapper. */
+/* Return the function that an export calls: an interposer that was preloaded after this library, or the wrapper. */
 static void *target(enum function hook)
 {
     static void *targets[HOOK_COUNT];
@@ -628,9 +628,9 @@ static void *target(enum function hook)
 }
 
 /*
- * All arguments of all these functions are integers or pointers, and there are at most 6: on both architectures they
- * are in registers, so the compiler makes a jump of this. The linker binds the names here to this library's own
- * functions (-Bsymbolic-functions), not to those of an interposer.
+ * Each of these functions has at most 6 arguments, all integers or pointers. Both architectures pass those in
+ * registers, so one type serves all exports. -Bsymbolic-functions keeps their addresses, in hooks_export, from being
+ * those of an interposer.
  */
 typedef uintptr_t any_function(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
 

@@ -23,9 +23,9 @@ static const uint64_t PROCESS_IDS = 4 * 1024 * 1024;
 static const char MAGIC[8] = "TGLEDGR1";
 
 /*
- * A stopped process may hold the lock for ever; a living one needs microseconds. All attempts take about 2 s: the
- * kernel adds 50 us to each pause (PR_SET_TIMERSLACK). A pause also lets a holder of lower priority go on. With
- * longer ones, a process beside a busy one waited for up to 45 ms.
+ * A stopped process may hold the lock for ever; a running process holds it for microseconds. All attempts take about
+ * 2 s, because the kernel adds 50 us to each pause (PR_SET_TIMERSLACK). During a pause a holder of lower priority
+ * runs. Pauses of up to 5 ms made a process beside a busy one wait for 45 ms.
  */
 static const struct timespec PAUSE = {.tv_nsec = 100 * 1000};
 enum { ATTEMPTS = 13000 };

@@ -15,6 +15,8 @@ from pathlib import Path
 
 MAGIC = b"TGLEDGR1"
 SLOTS = 64
+PROCESS_IDS = 1 << 22
+"""No process has this id or a larger one: PID_MAX_LIMIT of the kernel. A slot with such an id is free."""
 MODE = 0o666  # the container's processes may be of any user
 
 _HEADER = struct.Struct("<8sQQ40x")
@@ -59,7 +61,7 @@ def parse(content: bytes) -> Ledger:
         raise ValueError(f"no ledger: {len(content)} bytes that begin with {content[: len(MAGIC)]!r}")
     _, limit, overhead = _HEADER.unpack_from(content)
     slots = (Slot(*fields) for fields in _SLOT.iter_unpack(content[_HEADER.size :]))
-    return Ledger(limit, overhead, tuple(slot for slot in slots if slot.pid))
+    return Ledger(limit, overhead, tuple(slot for slot in slots if 0 < slot.pid < PROCESS_IDS))
 
 
 def read(path: Path) -> Ledger:

@@ -20,6 +20,12 @@ def test_the_bytes_are_those_of_the_library() -> None:
     assert parse(written) == Ledger(1 << 30, 2 << 20, (Slot(7, 258, 3),))
 
 
+@pytest.mark.parametrize("pid", [1 << 22, (1 << 64) - 1])
+def test_a_slot_that_no_process_can_own_is_free(pid: int) -> None:
+    slot = pid.to_bytes(8, "little") + USED[8:]
+    assert parse(HEADER + slot + bytes(63 * 32)) == Ledger(1 << 30, 2 << 20)
+
+
 @pytest.mark.parametrize("content", [b"", HEADER, b"X" + fresh(0, 0)[1:], fresh(0, 0) + b"\0"])
 def test_what_is_no_ledger_is_not_read(content: bytes) -> None:
     with pytest.raises(ValueError, match="no ledger"):
