@@ -247,7 +247,9 @@ static int count(struct dl_phdr_info *info, size_t size, void *files)
 
 __attribute__((constructor)) static void count_files(void)
 {
-    dl_iterate_phdr(count, &files_at_start);
+    int files = 0;
+    dl_iterate_phdr(count, &files);
+    files_at_start = files;
 }
 
 void *driver_interposer(enum function hook)

@@ -22,7 +22,7 @@ __attribute__((visibility("default"))) void *dlsym(void *restrict handle, const 
         return dlsym_of_glibc(handle, name);
     const void *caller = __builtin_return_address(0);
     void *own = driver_own(hook);
-    if (driver_contains(caller))
+    if (own && driver_contains(caller))
         return own;
     /* glibc would take this library for the caller, and answer RTLD_NEXT from here. */
     void *found = handle == RTLD_NEXT ? driver_next(caller, hook) : dlsym_of_glibc(handle, name);
