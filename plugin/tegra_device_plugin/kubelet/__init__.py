@@ -7,6 +7,6 @@ from types import ModuleType
 from google.protobuf.internal import api_implementation
 
 if api_implementation.Type() == "upb":
-    # protobuf imports its messages in pure Python even where its C library makes all of them: a tenth of a start.
+    # protobuf imports its pure Python messages even where its C library makes all messages: 10 % of a start.
     _PURE = "google.protobuf.internal.python_message"
     sys.modules.setdefault(_PURE, ModuleType(_PURE))

@@ -9,13 +9,12 @@ to register. registrar.py looks, and does what is decided here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tegra_device_plugin.system.directorywatch import Identity
 
 
-@dataclass(frozen=True)
-class Backoff:
+class Backoff(NamedTuple):
     """A delay in seconds that doubles up to a cap."""
 
     first: float
@@ -29,14 +28,14 @@ class Backoff:
 
     def longer(self) -> Backoff:
         """Give the next delay."""
-        return self if self.seconds == self.cap else replace(self, doublings=self.doublings + 1)
+        return self if self.seconds == self.cap else self._replace(doublings=self.doublings + 1)
 
     def reset(self) -> Backoff:
         """Give the first delay again."""
-        return replace(self, doublings=0)
+        return self._replace(doublings=0)
 
 
-# Between attempts to register. Whoever was listened to for as long as the cap begins with the first again.
+# Between attempts to register. The back-off resets once a stream has stayed open for `RETRY.cap` seconds.
 RETRY = Backoff(first=0.02, cap=5.0)
 # From a Register to the kubelet's ListAndWatch. It takes milliseconds, but a kubelet before 1.26 answers
 # Register before it dials, and a busy one may dial late.
@@ -45,8 +44,7 @@ PATIENCE = Backoff(first=2.0, cap=32.0)
 NO_KUBELET_SECONDS = 0.25
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What one look at the socket directory and at the current endpoint shows."""
 
     kubelet: Identity | None
@@ -61,8 +59,7 @@ class Facts:
     """One of them is of a newer instance."""
 
 
-@dataclass(frozen=True)
-class Registered:
+class Registered(NamedTuple):
     """What was true when the kubelet accepted the last registration."""
 
     kubelet: Identity
@@ -71,8 +68,7 @@ class Registered:
     """When the kubelet should have opened its stream; seconds, the loop's clock."""
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What is remembered from one look to the next. Times are seconds of the loop's clock."""
 
     registered: Registered | None = None
@@ -85,27 +81,24 @@ class State:
     connected_since: float | None = None
     """Since when a kubelet listens; None: none does."""
     not_before: float = 0.0
-    retry: Backoff = field(default=RETRY)
-    patience: Backoff = field(default=PATIENCE)
+    retry: Backoff = RETRY
+    patience: Backoff = PATIENCE
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """Nothing is to be done, for so many seconds at most; None: until something happens."""
 
     seconds: float | None = None
 
 
-@dataclass(frozen=True)
-class Register:
+class Register(NamedTuple):
     """Register with the kubelet that is there; `reason` is for the log."""
 
     reason: str
     kubelet: Identity
 
 
-@dataclass(frozen=True)
-class StandBy:
+class StandBy(NamedTuple):
     """End all endpoints: a newer instance of this plugin serves here.
 
     Two instances overlap while a DaemonSet is updated. Without an order each would register again
@@ -118,12 +111,12 @@ def observe(facts: Facts, state: State, now: float) -> State:
     connected_since = None
     if facts.streams:
         connected_since = now if state.connected_since is None else state.connected_since
-    state = replace(state, rivals=state.rivals | facts.rivals, connected_since=connected_since)
+    state = state._replace(rivals=state.rivals | facts.rivals, connected_since=connected_since)
     if facts.kubelet != state.kubelet:
-        state = replace(state, kubelet=facts.kubelet, patience=state.patience.reset())
+        state = state._replace(kubelet=facts.kubelet, patience=state.patience.reset())
     elif connected_since is None or now - connected_since < state.retry.cap:
         return state
-    return replace(state, retry=state.retry.reset(), not_before=now)
+    return state._replace(retry=state.retry.reset(), not_before=now)
 
 
 def step(facts: Facts, state: State, now: float) -> Wait | Register | StandBy:
@@ -156,23 +149,23 @@ def accepted(
     if state.registered and state.registered.kubelet == register.kubelet:
         patience = patience.reset() if facts.dialled else patience.longer()
     registered = Registered(register.kubelet, own_socket, now + patience.seconds)
-    state = replace(state, registered=registered, was_registered=True, rivals=rivals, patience=patience)
+    state = state._replace(registered=registered, was_registered=True, rivals=rivals, patience=patience)
     return failed(state, now)
 
 
 def failed(state: State, now: float) -> State:
     """Give the state after an attempt that the kubelet did not accept."""
-    return replace(state, not_before=now + state.retry.seconds, retry=state.retry.longer())
+    return state._replace(not_before=now + state.retry.seconds, retry=state.retry.longer())
 
 
 def no_kubelet(state: State, now: float) -> State:
     """Give the state after an attempt that nobody listened to."""
-    return replace(failed(state, now), not_before=now + min(state.retry.seconds, NO_KUBELET_SECONDS))
+    return failed(state, now)._replace(not_before=now + min(state.retry.seconds, NO_KUBELET_SECONDS))
 
 
 def standing_by(state: State) -> State:
     """Give the state after giving way."""
-    return replace(state, registered=None)
+    return state._replace(registered=None)
 
 
 def _reason(facts: Facts, state: State, now: float) -> str | None:

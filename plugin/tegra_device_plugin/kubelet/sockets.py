@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import itertools
 import logging
 import os
@@ -12,7 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,11 +41,6 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 _START_SECONDS = 5.0
 _GRACE_SECONDS = 1.0
 _STOP_SECONDS = 2.0
-
-# prctl(2). gRPC's idle threads wake up about every second, 430 times a minute in all, for no work. With this much
-# slack the kernel lets them sleep longer; work wakes them up as fast as ever. Their deadlines are late by it.
-_PR_SET_TIMERSLACK = 29
-_SLACK_NANOSECONDS = 5_000_000_000
 
 Services: TypeAlias = "Mapping[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]"
 """Methods by name, by the full name of their service."""
@@ -142,17 +136,6 @@ def _names(directory: Path) -> Iterator[str]:
                 yield name
 
 
-@contextmanager
-def _slack_of_new_threads() -> Iterator[None]:
-    """Start threads whose timeouts may end late: a thread inherits the timer slack of its creator."""
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(_SLACK_NANOSECONDS))
-    try:
-        yield
-    finally:
-        prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(0))  # 0: this thread's default
-
-
 class SocketServer:
     """Serves `services` at `path`; `identity` is the socket's from the start on."""
 
@@ -160,8 +143,7 @@ class SocketServer:
         self.path = path
         self.identity: Identity | None = None
         self._started: asyncio.Future[None] | None = None
-        with _slack_of_new_threads():
-            self._server = aio.server()
+        self._server = aio.server()
         self._server.add_generic_rpc_handlers(
             tuple(grpc.method_handlers_generic_handler(name, methods) for name, methods in services.items())
         )

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tegra_device_plugin.board.health import Health
@@ -37,8 +35,7 @@ class RejectedRequestError(ValueError):
     """A container requested devices that it cannot have; the text goes into the pod's status."""
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(NamedTuple):
     """A bind mount: `host` (path on the node) appears at `container`."""
 
     host: str
@@ -46,8 +43,7 @@ class Mount:
     read_only: bool = True
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """What a container gets."""
 
     envs: tuple[tuple[str, str], ...]
@@ -74,8 +70,7 @@ class Limiter(Protocol):
         """Create the files that the container mounts. Raises OSError."""
 
 
-@dataclass(frozen=True)
-class RequiredResource:
+class RequiredResource(NamedTuple):
     """A resource that a container must request as well.
 
     `unless_all`: a container that requests all ids of the first resource may leave it out.
@@ -85,8 +80,7 @@ class RequiredResource:
     unless_all: bool = False
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What a container may request of a resource."""
 
     step: int = 1
@@ -106,14 +100,13 @@ class Registration(NamedTuple):
     pre_start: bool
 
 
-@dataclass(frozen=True)
-class Resource:
+class Resource(NamedTuple):
     """One extended resource of the node."""
 
     name: str
     ids: Ids
     health: Health
-    allocation: Allocation = field(repr=False)
+    allocation: Allocation
     """What each container gets: there is one GPU."""
     rules: Rules = Rules()
     limit: Limiter | None = None
@@ -149,7 +142,7 @@ class Resource:
             detail = f": {self.health.detail}" if self.health.detail else ""
             yield f"unhealthy: {self.health.reason}{detail}"
 
-    @cached_property
+    @property
     def registration(self) -> Registration:
         """What is registered for it."""
         return Registration(self.name, self.limit is not None or self.rules.required is not None)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tegra_device_plugin.config.units import Units
@@ -72,8 +72,7 @@ class MemoryLimit:
     def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:
         """Give the allocation with what limits a container with these devices."""
         limit = self._limit(ids)
-        return replace(
-            allocation,
+        return allocation._replace(
             envs=(*allocation.envs, *limit.envs, *self.units.memory_env(len(ids))),
             mounts=(*allocation.mounts, *limit.mounts),
         )

@@ -11,9 +11,8 @@ import errno
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 # linux/inotify.h
 _IN_ATTRIB = 0x4
@@ -41,8 +40,7 @@ _EVENT = struct.Struct("iIII")
 _BUFFER_BYTES = 16384
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """Tells one incarnation of a file from the next, even if the inode number is used again."""
 
     device: int

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tegra_device_plugin.kubelet.registration import (
     PATIENCE,
@@ -63,11 +61,11 @@ def test_the_first_registration_comes_at_once() -> None:
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        (replace(WELL, kubelet=Identity(1, 12, 100)), "the kubelet started anew"),
+        (WELL._replace(kubelet=Identity(1, 12, 100)), "the kubelet started anew"),
         # The same inode, used again.
-        (replace(WELL, kubelet=Identity(1, 10, 105)), "the kubelet started anew"),
-        (replace(WELL, own_socket=None), "the plugin's own socket is gone"),
-        (replace(WELL, streams=0), "the kubelet's stream ended"),
+        (WELL._replace(kubelet=Identity(1, 10, 105)), "the kubelet started anew"),
+        (WELL._replace(own_socket=None), "the plugin's own socket is gone"),
+        (WELL._replace(streams=0), "the kubelet's stream ended"),
     ],
 )
 def test_any_difference_is_a_reason(facts: Facts, why: str) -> None:
@@ -76,30 +74,30 @@ def test_any_difference_is_a_reason(facts: Facts, why: str) -> None:
 
 @pytest.mark.parametrize("state", [DONE, State()])
 def test_without_kubelet_there_is_nothing_to_register_with(state: State) -> None:
-    assert decide(replace(WELL, kubelet=None), state, 1.0) == Wait()
+    assert decide(WELL._replace(kubelet=None), state, 1.0) == Wait()
 
 
 def test_a_kubelet_may_take_its_time_to_dial_but_not_for_ever() -> None:
-    silent = replace(WELL, streams=0, dialled=False)
+    silent = WELL._replace(streams=0, dialled=False)
     assert decide(silent, DONE, 0.5) == Wait(1.5)
     assert reason(silent, DONE, now=2.0) == "the kubelet opened no stream"
 
 
 def test_a_rival_that_ends_is_a_reason_once() -> None:
     rival = frozenset({"tegra-gpu-1-0.sock"})
-    state = observe(replace(WELL, rivals=rival), DONE, 1.0)
-    assert step(replace(WELL, rivals=rival), state, 1.0) == Wait()
+    state = observe(WELL._replace(rivals=rival), DONE, 1.0)
+    assert step(WELL._replace(rivals=rival), state, 1.0) == Wait()
     assert reason(WELL, state) == "another instance of the plugin has ended"
     assert decide(WELL, register(state, WELL, 1.0), 1.1) == Wait()
 
 
 def test_a_newer_instance_is_given_way_to_but_only_by_whoever_was_registered() -> None:
     newer = frozenset({"tegra-gpu-ffffffffffffffff-0.sock"})
-    cut = replace(WELL, streams=0, rivals=newer, superseded=True)
-    assert decide(replace(WELL, rivals=newer, superseded=True), DONE, 1.0) == Wait()
+    cut = WELL._replace(streams=0, rivals=newer, superseded=True)
+    assert decide(WELL._replace(rivals=newer, superseded=True), DONE, 1.0) == Wait()
     assert decide(cut, DONE, 1.0) == StandBy()
     waiting = standing_by(DONE)
-    alone = replace(FRESH, rivals=newer, superseded=True)
+    alone = FRESH._replace(rivals=newer, superseded=True)
     assert decide(alone, waiting, 2.0) == Wait()
     assert reason(FRESH, waiting, 3.0) == "not registered yet"
     assert reason(alone, State(), 1.0) == "not registered yet"
@@ -146,7 +144,7 @@ def test_a_new_kubelet_is_not_made_to_wait_for_what_the_old_one_did() -> None:
     state = observe(FRESH, State(), 0.0)
     for _ in range(12):
         state = failed(state, 0.0)
-    anew = replace(FRESH, kubelet=Identity(1, 20, 200))
+    anew = FRESH._replace(kubelet=Identity(1, 20, 200))
     assert reason(anew, state, 0.1) == "not registered yet"
     assert failed(observe(anew, state, 0.1), 0.1).not_before == pytest.approx(0.1 + RETRY.first)
 
@@ -157,14 +155,14 @@ def test_a_kubelet_that_has_listened_for_long_is_asked_at_once_again() -> None:
         state = failed(state, 0.0)
     state = register(state, FRESH, 5.0)
     state = observe(WELL, state, 6.0)
-    cut = replace(WELL, streams=0)
+    cut = WELL._replace(streams=0)
     assert decide(cut, state, 6.5) == Wait(3.5)
     state = observe(WELL, state, 11.0)
     assert reason(cut, state, 11.5) == "the kubelet's stream ended"
 
 
 def test_a_kubelet_that_never_dials_is_waited_for_longer_but_not_without_end() -> None:
-    undialled = replace(WELL, streams=0, dialled=False)
+    undialled = WELL._replace(streams=0, dialled=False)
     state, now, patience = register(State(), FRESH, 0.0), 0.0, []
     for _ in range(8):
         assert state.registered
@@ -173,16 +171,16 @@ def test_a_kubelet_that_never_dials_is_waited_for_longer_but_not_without_end() -
         state = register(state, undialled, now)
     assert patience[:3] == [2.0, 4.0, 8.0]
     assert patience[-1] == PATIENCE.cap
-    dialled = replace(WELL, streams=0)
+    dialled = WELL._replace(streams=0)
     state = register(state, dialled, now + 100)
     assert state.registered and state.registered.stream_until == now + 100 + PATIENCE.first
 
 
 def test_a_new_kubelet_is_met_with_new_patience() -> None:
-    undialled = replace(WELL, streams=0, dialled=False)
+    undialled = WELL._replace(streams=0, dialled=False)
     state = register(State(), FRESH, 0.0)
     for now in (2.0, 6.0, 14.0):
         state = register(state, undialled, now)
-    anew = replace(undialled, kubelet=Identity(1, 20, 200))
+    anew = undialled._replace(kubelet=Identity(1, 20, 200))
     state = register(state, anew, 15.0)
     assert state.registered and state.registered.stream_until == 15.0 + PATIENCE.first
