@@ -36,9 +36,8 @@ GPU_LIMIT_LIBRARY = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
 MAX_REPLICAS = 1024
 
 # A DNS subdomain, as Kubernetes wants a node's name.
-_NODE = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NODE = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
-_PORT = re.compile("[0-9]{1,5}")
 _LAST_PORT = 65535
 
 
@@ -169,7 +168,7 @@ def _address(text: str) -> tuple[str, int] | None:
     if not text:
         return None
     host, colon, port = text.rpartition(":")
-    if not colon or not _PORT.fullmatch(port) or int(port) > _LAST_PORT:
+    if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > _LAST_PORT:
         raise ValueError("HOST:PORT is needed, such as :9400 or 127.0.0.1:9400")
     return host.strip("[]"), int(port)
 
@@ -192,7 +191,7 @@ def _strategies(text: str) -> tuple[DeviceListStrategy, ...]:
 
 
 def _node_name(text: str) -> str:
-    if not _NODE.fullmatch(text):
+    if not re.fullmatch(_NODE, text):
         raise ValueError("a node's name is needed: lower case letters, digits, - and .")
     return text
 
