@@ -41,7 +41,7 @@ class ResourcePublisher:
 
 
 class Daemon(Service[PluginSettings]):
-    """The plugin: other settings end its life only where they name other places.
+    """The plugin: new settings restart its parts only where they name other places.
 
     It fails with OSError where the metrics address is taken or the DRA driver serves this board.
     """
@@ -53,7 +53,7 @@ class Daemon(Service[PluginSettings]):
         self._board: BoardWatch[PluginSettings] | None = None
 
     async def _run_once(self) -> None:
-        """Start all parts, wait for the end of this life, end all parts."""
+        """Start all parts, wait for `_stop`, end all parts."""
         settings, advertised = self._settings, AdvertisedResources()
         driver_conflict.refuse_beside_dra(settings.device_plugin_dir)
         board = self._board = BoardWatch(settings, ResourcePublisher(advertised))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -106,5 +107,10 @@ async def test_settings_that_are_wrong_change_nothing(
     async with running(directory, capsys) as plugin:
         plugin.reads("version: v1\nfoo: 1\n")
         assert "config.yaml:2: foo is not known" in await plugin.says("the old one stays in force")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            plugin.reads(f"version: v1\nflags: {{plugin: {{metricsAddress: '{address}'}}}}\n")
+            line = await plugin.says("the old one stays in force")
+        assert f"metricsAddress {address}: Address already in use" in line
         plugin.reads(CONFIG.format(log_format="text"))
         assert (await plugin.says("configuration read again")).endswith("again: nothing has changed")
