@@ -3,6 +3,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -61,19 +62,22 @@ def test_a_failure_leaves_nothing_behind(
 def test_a_power_cut_leaves_the_old_file_or_the_new_one(
     replace_file: Replace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All bytes are on the disk before the name points to them.
+    """All bytes are on the disk before the name points to them, and the name before the call returns.
 
     What lies beside it until then no reader takes: NFD skips hidden files, CDI reads .json and .yaml.
     """
     path = tmp_path / "spec.json"
     path.write_text("old\n")
-    there: dict[str, str] = {}
+    synced: list[tuple[bool, dict[str, str]]] = []
 
-    def look(_handle: int) -> None:
-        there.update((entry.name, entry.read_text()) for entry in tmp_path.iterdir())
+    def look(handle: int) -> None:
+        files = {entry.name: entry.read_text() for entry in tmp_path.iterdir()}
+        synced.append((stat.S_ISDIR(os.fstat(handle).st_mode), files))
 
     monkeypatch.setattr(os, "fsync", look)
     replace_file(path, "new\n")
+    (_, there), name_synced = synced
+    assert name_synced == (True, {"spec.json": "new\n"})
     assert there.pop("spec.json") == "old\n"
     ((name, text),) = there.items()
     assert text == "new\n"

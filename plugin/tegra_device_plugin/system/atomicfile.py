@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are whole at every moment."""
+"""Files that are complete at every moment."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: str | bytes, mode: int = 0o644, staged_in: Path | None = None) -> None:
-    """Make or replace a file in one step, durably; its directory must be there. Raises OSError.
+    """Make or replace a file in one step; its directory must be there. Raises OSError.
 
+    On return the file and its name are on the disk, so a power cut keeps them.
     Until then the content lies beside it, in a hidden file that does not end as this one does: NFD's
     features.d and CDI's directories are read at any moment. `staged_in` is another directory for that, of the
     same file system, where even hidden files are read.
     """
     import tempfile  # noqa: PLC0415 - 11 modules, which a plugin that writes nothing does without
 
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=staged_in or path.parent)
+    # Before anything changes: a process out of descriptors fails here.
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fchmod(handle, mode)
-            os.fsync(handle)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink()
-        raise
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=staged_in or path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fchmod(handle, mode)
+                os.fsync(handle)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink()
+            raise
+        os.fsync(directory)
+    finally:
+        os.close(directory)

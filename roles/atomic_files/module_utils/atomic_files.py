@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are whole at every moment, and markers that a restart is due.
+"""Files that are complete at every moment, and markers that a restart is due.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -17,8 +17,9 @@ def make_directory(path):
 
 
 def replace_file(path, text, mode=0o644, rename=os.rename):
-    """Make or replace a file in one step, durably. Raises OSError.
+    """Make or replace a file in one step. Raises OSError.
 
+    On return the file and its name are on the disk, so a power cut keeps them.
     With AnsibleModule.atomic_move as `rename` an old file's owner and mode stay.
     """
     make_directory(path)
@@ -40,6 +41,11 @@ def replace_file(path, text, mode=0o644, rename=os.rename):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh.name)
         raise
+    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def leave_marker(path):
