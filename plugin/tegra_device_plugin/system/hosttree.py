@@ -13,10 +13,25 @@ from pathlib import Path
 _MAX_LINKS = 40  # the kernel's own limit (linux/namei.h, MAXSYMLINKS)
 _MAGIC = re.compile(r"[*?[]")
 _READ_LIMIT = 4096  # bytes; a sysfs attribute has at most a page
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def is_own_shortage(error: OSError) -> bool:
+    """Tell whether this process or machine lacks descriptors or memory: that says nothing of the file."""
+    return error.errno in _SHORTAGES
+
+
+def raise_own_shortage(error: OSError) -> None:
+    """Raise `error` if it is such a shortage."""
+    if is_own_shortage(error):
+        raise error
 
 
 class HostTree:
     """A host's file system seen at `root`. Paths are the host's own: absolute, as strings.
+
+    Methods that give None or nothing for a file that cannot be read raise OSError for a shortage of
+    descriptors or memory (`is_own_shortage`).
 
     Symbolic links are followed here and not by the kernel, so that an absolute one (/proc/device-tree) stays
     below the root and none leads out of it. Strings and `os` instead of Path: a third of the time, several
@@ -28,6 +43,7 @@ class HostTree:
 
     def resolve(self, path: str) -> str:
         """The host path without links. Raises OSError when something on the way does not exist."""
+        _check(path)
         pending = path.split("/")[::-1]
         done: list[str] = []
         links = 0
@@ -55,6 +71,7 @@ class HostTree:
 
     def real(self, path: str) -> str:
         """Where the entry at `path` is for this process, whatever it is. Raises OSError as `resolve` does."""
+        _check(path)
         parent, _, name = path.rpartition("/")
         return f"{self._root}{self.resolve(parent).rstrip('/')}/{name}"
 
@@ -62,7 +79,8 @@ class HostTree:
         """What `resolve` says, or None where it fails."""
         try:
             return self.resolve(path)
-        except OSError:
+        except OSError as error:
+            raise_own_shortage(error)
             return None
 
     def read(self, path: str, limit: int = _READ_LIMIT) -> bytes:
@@ -79,7 +97,8 @@ class HostTree:
         """The file's text without surrounding white space and NULs; None when it cannot be read."""
         try:
             return self.read(path).decode("utf-8", "replace").strip("\0 \t\r\n")
-        except OSError:
+        except OSError as error:
+            raise_own_shortage(error)
             return None
 
     def strings(self, path: str) -> tuple[str, ...]:
@@ -91,14 +110,16 @@ class HostTree:
         """The directory's entries in order; none when it cannot be read."""
         try:
             return sorted(os.listdir(self._root + self.resolve(path)))  # noqa: PTH208 - see the class
-        except OSError:
+        except OSError as error:
+            raise_own_shortage(error)
             return []
 
     def target(self, path: str) -> str | None:
         """Where the link at `path` leads, as it says itself; None if there is no link."""
         try:
             return os.readlink(self.real(path))  # noqa: PTH115 - see the class
-        except OSError:
+        except OSError as error:
+            raise_own_shortage(error)
             return None
 
     def glob(self, pattern: str) -> list[str]:
@@ -118,13 +139,26 @@ class HostTree:
     def _exists(self, path: str) -> bool:
         try:
             os.lstat(self.real(path))
-        except OSError:
+        except OSError as error:
+            raise_own_shortage(error)
             return False
         return True
 
+    def status(self, path: str) -> os.stat_result | None:
+        """The file's stat(2), None if there is no file."""
+        try:
+            return os.lstat(self._root + self.resolve(path))
+        except OSError as error:
+            raise_own_shortage(error)
+            return None
+
     def is_node(self, path: str) -> bool:
         """Whether something stands there that is no directory; simulated boards have plain files in /dev."""
-        try:
-            return not stat.S_ISDIR(os.lstat(self._root + self.resolve(path)).st_mode)
-        except OSError:
-            return False
+        status = self.status(path)
+        return status is not None and not stat.S_ISDIR(status.st_mode)
+
+
+def _check(path: str) -> None:
+    """Raise FileNotFoundError for a path with a NUL, which `os` would refuse with a ValueError."""
+    if "\0" in path:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines as text or JSON, on standard error."""
+"""Log lines as text or JSON, on standard error, and not more of them than a board's disk can take."""
 
 import json
 import logging
 import time
+from collections import Counter
+from collections.abc import Callable
+
+from tegra_device_plugin.system.hosttree import is_own_shortage
+
+# A start logs about 20 lines, and a reboot one for each of 110 pods. 240 lines a minute are 50 MB a day.
+LINES_PER_MINUTE = 240
+# From one place in the code, so that a repeated line leaves room for the others.
+LINES_PER_SOURCE = 120
+TRACEBACK_LINES = 20
+_MINUTE_SECONDS = 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +46,55 @@ class JsonFormatter(TextFormatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class LineLimit(logging.Filter):
+    """Drops the lines of a minute beyond the limits, and logs their number before the first line after it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lines: Counter[tuple[str, int]] = Counter()
+        self._dropped = 0
+        self._ends = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Give whether the line is logged."""
+        now = self._clock()
+        if now >= self._ends:
+            dropped, self._dropped = self._dropped, 0
+            self._lines.clear()
+            self._ends = now + _MINUTE_SECONDS
+            if dropped:
+                logger.warning("%d log lines were dropped", dropped)
+        source, lines = (record.pathname, record.lineno), TRACEBACK_LINES if record.exc_info else 1
+        if (
+            self._lines[source] + lines <= LINES_PER_SOURCE
+            and self._lines.total() + lines <= LINES_PER_MINUTE
+        ):
+            self._lines[source] += lines
+            return True
+        self._dropped += 1
+        if self._dropped > 1:
+            return False
+        record.msg = f"{record.getMessage()} (more lines like this are dropped for {self._ends - now:.0f} s)"
+        record.args = ()
+        return True
+
+
+_LIMIT = LineLimit()  # one for the whole process, whose handlers change with the settings
+
+
 def configure(log_format: str, level: str) -> None:
     """Log that way from now on; may be called again."""
     handler = logging.StreamHandler()
+    handler.addFilter(_LIMIT)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 def describe_error(error: Exception, without_text: str) -> str:
     """Give the error's text, or `without_text` for an error that has none, such as TimeoutError."""
+    if isinstance(error, OSError) and is_own_shortage(error):
+        return f"{error}: the process is out of file descriptors or memory"
     return str(error) or without_text
 
 

@@ -12,7 +12,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tegra_device_plugin.system.log import JsonFormatter, TextFormatter
+from tegra_device_plugin.system.log import (
+    LINES_PER_MINUTE,
+    LINES_PER_SOURCE,
+    JsonFormatter,
+    LineLimit,
+    TextFormatter,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +65,43 @@ def test_an_exception_comes_with_its_traceback(formatter: logging.Formatter) -> 
     told = json.loads(line)["exception"] if isinstance(formatter, JsonFormatter) else line
     assert "Traceback" in told
     assert "ValueError: invalid literal" in told
+
+
+@pytest.fixture
+def limited(caplog: pytest.LogCaptureFixture) -> Iterator[list[float]]:
+    """A clock for the limit of the log's lines, which is in force."""
+    clock = [0.0]
+    limit = LineLimit(lambda: clock[0])
+    caplog.handler.addFilter(limit)
+    yield clock
+    caplog.handler.removeFilter(limit)
+
+
+def test_a_flood_from_one_place_leaves_room_for_others_and_its_dropped_lines_are_counted(
+    limited: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    flood = logging.getLogger("flood")
+    for number in range(2000):
+        flood.error("accept failed: %d", number)
+    logging.getLogger("other").warning("the GPU is unhealthy")
+    *lines, last_of_flood, other = [one.message for one in caplog.records]
+    assert len(lines) == LINES_PER_SOURCE
+    assert last_of_flood == f"accept failed: {LINES_PER_SOURCE} (more lines like this are dropped for 60 s)"
+    assert other == "the GPU is unhealthy"
+    caplog.clear()
+    limited[0] = 60.0
+    flood.error("again")
+    assert [one.message for one in caplog.records] == [
+        f"{2000 - LINES_PER_SOURCE} log lines were dropped",
+        "again",
+    ]
+
+
+def test_all_places_together_have_a_limit(limited: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(1000):
+        line = logging.LogRecord("x", logging.ERROR, "file.py", number, "text", (), None)
+        logging.getLogger("x").handle(line)
+    assert len(caplog.records) == LINES_PER_MINUTE + 1
 
 
 @pytest.mark.parametrize(
