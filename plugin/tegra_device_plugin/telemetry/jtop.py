@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optional telemetry from the board's jtop service. It enriches; nothing is decided by it.
 
-The service may be absent, hang, die or be of another version, and its client then blocks or raises
-whatever it likes. So the client lives in a child process (jtop_client.py) that is killed when it misses a
-deadline, and all that the rest of the plugin can notice is that `latest()` is None, and one line in the log.
+The service may be absent, hang, die or be of another version, and its client then blocks or raises any
+exception. So the client runs in a child process (jtop_client.py) that is killed when it misses a deadline.
+The rest of the plugin only sees that `latest()` is None, and one line in the log.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 import socket
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What jtop says; None is "not told". The board facts come from the module's EEPROM."""
+    """A sample of jtop; None is unknown. The board facts come from the module's EEPROM."""
 
     gpu_load_percent: float | None = None
     gpu_frequency_hz: int | None = None
@@ -77,7 +78,8 @@ class JtopProbe:
         self._client = client or Client()
         self._clock = clock
         self._latest: tuple[float, Telemetry] | None = None
-        self._said: str | None = None
+        self._logged: str | None = None
+        self._children: list[Process] = []
 
     def latest(self) -> Telemetry | None:
         """The newest telemetry, unless it is older than 20 s (four intervals)."""
@@ -87,34 +89,34 @@ class JtopProbe:
         return self._latest[1]
 
     async def run(self) -> None:
-        """Listen to the service until cancelled, over all its failures."""
+        """Read the service's samples until cancelled, over all its failures."""
         attempt = 0
         while True:
             try:
-                listening = _samples(self._client, self._socket)
-                async with contextlib.aclosing(listening) as samples:
+                found = _samples(self._client, self._socket, self._children)
+                async with contextlib.aclosing(found) as samples:
                     async for telemetry in samples:
                         self._latest = self._clock(), telemetry
                         attempt = 0
-                        self._say("jtop: telemetry is there")
+                        self._log("jtop: telemetry is there")
             except JtopError as error:
-                self._say(f"no telemetry from jtop: {error}")
+                self._log(f"no telemetry from jtop: {error}")
             await asyncio.sleep(self._client.retries[min(attempt, len(self._client.retries) - 1)])
             attempt += 1
 
-    def _say(self, message: str) -> None:
-        """One line per change: a service that is absent for weeks fills no log."""
-        if message != self._said:
+    def _log(self, message: str) -> None:
+        """Log one line per change: a service that is absent for weeks fills no log."""
+        if message != self._logged:
             logger.info("%s", message)
-            self._said = message
+            self._logged = message
 
 
 def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None:
-    """One look, for commands that end; None if jtop does not answer: at once or within 20 s."""
+    """Give one sample, for commands that end; None if jtop does not answer within 20 s."""
 
     async def first() -> Telemetry | None:
         quick = replace(client or Client(), interval=_QUICK_INTERVAL_SECONDS)
-        async with contextlib.aclosing(_samples(quick, host_root / _SOCKET)) as samples:
+        async with contextlib.aclosing(_samples(quick, host_root / _SOCKET, [])) as samples:
             return await anext(samples, None)
 
     try:
@@ -124,13 +126,19 @@ def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None
         return None
 
 
-async def _samples(client: Client, service: Path) -> AsyncGenerator[Telemetry]:
-    """The samples of one run of the child, which never outlives this. Raises JtopError at the end.
+async def _samples(client: Client, service: Path, children: list[Process]) -> AsyncGenerator[Telemetry]:
+    """Give the samples of one child, which is killed at the end. Raises JtopError at the end.
 
-    The child's standard input and output are one socket, which is closed here whatever is in it and whoever
-    else has it. Of an asyncio pipe only the reader of all that was written learns the end, and until then
-    Python 3.11 waits for a child that is long dead.
+    `children` has the earlier ones that may still run, as a process that hangs in the kernel does. Each takes
+    a thread of asyncio's, so no other is started beside one.
+
+    The child's standard input and output are one socket, which is closed here with unread data in it, and
+    while a grandchild has it open. Of an asyncio pipe only the reader of all that was written learns the end,
+    and until then Python 3.11 waits for a child that is long dead.
     """
+    children[:] = [child for child in children if child.returncode is None]
+    if children:
+        raise JtopError(f"its last client, process {children[0].pid}, was killed and has not ended")
     try:
         service.stat()  # noqa: ASYNC240 - /run is memory
     except FileNotFoundError:
@@ -153,6 +161,7 @@ async def _samples(client: Client, service: Path) -> AsyncGenerator[Telemetry]:
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread to wait for it
             raise JtopError(f"cannot start its client: {error}") from error
         theirs.close()
+        children.append(child)
         try:
             deadline = client.first_deadline
             while True:

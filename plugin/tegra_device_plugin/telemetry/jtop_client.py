@@ -33,7 +33,7 @@ def main(socket: str, interval: float) -> int:
     try:
         with jtop.jtop(interval=interval) as client:
             while client.ok():
-                _say(_telemetry(client))
+                _print(_telemetry(client))
     except Exception as error:  # EOFError, pickle's, KeyError: all mean "no telemetry"
         return _fail(f"{type(error).__name__}: {error}")
     return _fail("the jtop service went silent")
@@ -78,13 +78,13 @@ def _gpu_temperature(client: Any) -> float | None:
     return None
 
 
-def _say(message: dict[str, Any]) -> None:
+def _print(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
 def _fail(reason: str) -> int:
-    _say({"error": " ".join(reason.split())})
+    _print({"error": " ".join(reason.split())})
     return 1
 
 

@@ -224,16 +224,22 @@ print("nonsense", flush=True)
             os.kill(int(pid), signal.SIGKILL)
 
 
-async def test_a_child_that_cannot_be_killed_is_given_up(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_child_is_started_beside_one_that_cannot_be_killed(
+    host: Path, started: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     spared: list[int] = []
     monkeypatch.setattr(jtop, "_KILL_SECONDS", 0.01)
     monkeypatch.setattr(asyncio.subprocess.Process, "kill", lambda self: spared.append(self.pid))
     code = "import time; print('nonsense', flush=True); time.sleep(3600)"
     try:
         async with running(JtopProbe(host, client(code, retry=0.01))):
-            await eventually(lambda: len(spared) >= 3)
+            await eventually(lambda: "was killed and has not ended" in caplog.text)
+            assert len(started) == 1
+            os.kill(spared[0], signal.SIGKILL)
+            await eventually(lambda: len(started) == 2)
     finally:
-        for pid in spared:
+        for pid in set(started) - {spared[0]}:
             os.kill(pid, signal.SIGKILL)
 
 
