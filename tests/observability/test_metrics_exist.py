@@ -18,8 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.agent import pages as agent_pages
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
-from tegra_device_plugin.agent.pods import Pods
-from tegra_device_plugin.agent.shares import Units
+from tegra_device_plugin.agent.pods import Pods, UnitResources
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.daemon import ResourcePublisher
@@ -121,9 +120,9 @@ async def of_agent(said: dict[str, dict[str, set[str]]], root: Path) -> None:
         node.process(10, 1)
         node.holds(p10=100)
         host = HostTree(root)
-        pods = Pods(kubelet.socket, host, Units(CORE, MEMORY, lambda ids: ids))
+        pods = Pods(kubelet.socket, host, UnitResources(CORE, MEMORY, lambda ids: ids))
         guard = Guard(MemoryUse(root), host, pods, "report")
-        await guard.look()
+        await guard.observe()
         read(said, (await agent_pages.Pages(pods, guard, None).metrics()).text)
 
 

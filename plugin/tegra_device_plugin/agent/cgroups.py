@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod a process belongs to, by the names that the kubelet and the runtimes give to control groups."""
+"""The pod of a process, by the names that the kubelet and the runtimes give to control groups."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
-from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
 
 # The first level that names a pod counts: a container can make groups with any name, but only below its own.
 # Drivers and runtimes in turn (kubelet's pkg/kubelet/cm, cri-dockerd, containerd's cri):
@@ -40,8 +41,17 @@ def member(text: str) -> Member | None:
 
 
 def member_of(host: HostTree, pid: int) -> Member | None:
-    """The same for a process of the host; None also for one that has ended."""
+    """Read the same of a process of the host; None also if it has ended.
+
+    Raises OSError for a shortage of descriptors or memory (hosttree.is_own_shortage).
+    """
     try:
         return member(host.read(f"/proc/{pid}/cgroup", _MOST_BYTES).decode("utf-8", "replace"))
-    except OSError:
+    except OSError as error:
+        raise_own_shortage(error)
         return None
+
+
+def has_host_pids(host: HostTree) -> bool:
+    """Give whether this process has the host's process ids; true also where the host's /proc is not seen."""
+    return host.target("/proc/self") in (None, str(os.getpid()))

@@ -10,8 +10,7 @@ from contextlib import AsyncExitStack
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.nvgpu import Kernel
-from tegra_device_plugin.agent.pods import Pods
-from tegra_device_plugin.agent.shares import Units
+from tegra_device_plugin.agent.pods import Pods, UnitResources
 from tegra_device_plugin.agent.weights import Weights
 from tegra_device_plugin.config.settings import AgentSettings
 from tegra_device_plugin.config.watch import ConfigWatch
@@ -22,12 +21,12 @@ from tegra_device_plugin.system.hosttree import HostTree
 logger = logging.getLogger(__name__)
 
 
-def sold(settings: AgentSettings) -> Units:
-    """The resources that the plugin sells shares as with these settings; no names where it sells none."""
+def unit_resources(settings: AgentSettings) -> UnitResources:
+    """Give the resources of these settings' units."""
     units = settings.units
     if units is None:
-        return Units("", "", lambda _ids: 0)
-    return Units(units.core.name if units.core else "", units.memory.name, units.memory_bytes)
+        return UnitResources()
+    return UnitResources(units.core.name if units.core else "", units.memory.name, units.memory_bytes)
 
 
 class Agent(Service[AgentSettings]):
@@ -45,7 +44,7 @@ class Agent(Service[AgentSettings]):
         """Start all parts, wait for the end of this life, end all parts."""
         settings = self._settings
         host = HostTree(settings.host_root)
-        pods = Pods(settings.pod_resources, host, sold(settings))
+        pods = Pods(settings.pod_resources, host, unit_resources(settings))
         guard = Guard(MemoryUse(settings.host_root), host, pods, settings.mode)
         weights = Weights(host, pods, self._kernel) if settings.qos_policy == "burst-share" else None
         logger.info("mode %s, policy %s", settings.mode, settings.qos_policy)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the GPU memory that each pod holds with its share, and reports or ends the pod that takes more."""
+"""Compares the GPU memory of each pod with its share, and reports or ends the pod that is over its share."""
 
 from __future__ import annotations
 
@@ -7,38 +7,36 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal
 
 from tegra_device_plugin.agent import ending
 from tegra_device_plugin.agent.cgroups import Member, member_of
-from tegra_device_plugin.agent.memory import MemoryUse, UnknownUseError, in_containers, measure
-from tegra_device_plugin.agent.overuse import Overuse
-from tegra_device_plugin.agent.pods import Pods
-from tegra_device_plugin.agent.shares import PodName, container_names
+from tegra_device_plugin.agent.memory import MemoryUse, in_containers, measure
+from tegra_device_plugin.agent.pods import PodName, Pods, container_names
+from tegra_device_plugin.config.settings import Mode
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.sensor import Sensor
 
-Mode = Literal["report", "evict"]
-
-LOOK_SECONDS = 5.0
+OBSERVE_SECONDS = 5.0
 READ_DEADLINE_SECONDS = 3.0
+# In a row. One observation can meet a process that has allocated anew and is about to free the old memory.
+OBSERVATIONS = 2
 _MIB = 2**20
 
 logger = logging.getLogger(__name__)
 
 
 class Guard:
-    """What each pod was seen to hold at the last look, in bytes by uid.
+    """The GPU memory at the last observation, in bytes: `used` by pod uid, `in_container` by uid and name.
 
-    `in_container` is the same by uid and container, whose name is empty where it is not known. `outside` is
-    held by processes of no pod, `kernel` by the kernel; all are None while nobody knows.
+    A container's name is empty where it is not known. `outside` is the memory of processes of no pod, and
+    `kernel` the kernel's own; all are None while the memory cannot be read.
     """
 
     def __init__(self, memory: MemoryUse, host: HostTree, pods: Pods, mode: Mode) -> None:
-        """Raises ending.NoPidfdError if the mode is `evict` and this kernel cannot do that."""
+        """Raises ending.CannotEndError if the mode is `evict` and that is not possible here."""
         if mode == "evict":
-            ending.check_possible()
+            ending.check_possible(host)
         self.used: Mapping[str, int] | None = None
         self.in_container: Mapping[tuple[str, str], int] | None = None
         self.outside: int | None = None
@@ -50,58 +48,73 @@ class Guard:
         self._host = host
         self._pods = pods
         self._mode = mode
-        self._overuse = Overuse()
+        self._over: dict[str, int] = {}
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Observe until cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_SECONDS)
+            await self.observe()
+            await asyncio.sleep(OBSERVE_SECONDS)
 
-    async def look(self) -> None:
-        """Look once, and act."""
+    async def observe(self) -> None:
+        """Read the memory once, and act on the pods that are over their shares."""
         try:
-            held, members, names = await self._sensor.read(self._measure)
-        except (UnknownUseError, TimeoutError) as error:
+            by_process, members, names = await self._sensor.read(self._measure)
+        except (OSError, TimeoutError) as error:
             self._problem_log.warn(f"GPU memory is not watched: {describe_error(error, 'the read hangs')}")
             self.used = self.in_container = self.outside = self.kernel = None
         else:
             self._problem_log.resolved("GPU memory is watched again")
             await self._pods.refresh({member.uid for member in members.values()})
-            self._judge(held, members)
-            self.in_container = in_containers(held, members, names)
+            self._add_up(by_process, members)
+            self.in_container = in_containers(by_process, members, names)
+            for uid in self._newly_over():
+                pids = [pid for pid, member in members.items() if member.uid == uid and by_process[pid]]
+                await self._act(uid, pids)
         self.observed_at = asyncio.get_running_loop().time()
 
     def _measure(self) -> tuple[Mapping[int, int], Mapping[int, Member], Mapping[str, str]]:
         """Bytes by pid, the pids that are in a pod, and names of containers by id."""
         return *measure(self._memory, self._host), container_names(self._host)
 
-    def _judge(self, held: Mapping[int, int], members: Mapping[int, Member]) -> None:
+    def _add_up(self, by_process: Mapping[int, int], members: Mapping[int, Member]) -> None:
         used: Counter[str] = Counter()
         for pid, member in members.items():
-            used[member.uid] += held[pid]
-        self.used, self.kernel = used, held.get(0, 0)
-        self.outside = sum(held.values()) - self.kernel - used.total()
-        self._forget_ended_pods()
-        limits = {uid: self._pods.share(uid).memory_bytes for uid in used}
-        for uid in self._overuse.observe(used, limits):
-            pids = [pid for pid, member in members.items() if member.uid == uid and held[pid]]
-            self._act(uid, used[uid], limits[uid], pids)
+            used[member.uid] += by_process[pid]
+        self.used, self.kernel = used, by_process.get(0, 0)
+        self.outside = sum(by_process.values()) - self.kernel - used.total()
+        # The counters of a pod that was deleted were scraped long ago.
+        known = set(self._pods.names.values())
+        for counter in (self.over_limit, self.ended):
+            for pod in counter.keys() - known:
+                del counter[pod]
 
-    def _act(self, uid: str, used: int, limit: int, pids: list[int]) -> None:
-        """Say it in one line, and end the pod's GPU processes if that is the mode."""
+    def _newly_over(self) -> list[str]:
+        """Give the pods (uids) that have just been over their shares in OBSERVATIONS in a row, each once."""
+        shares = {uid: self._pods.share(uid).memory_bytes for uid in self.used or ()}
+        over = {uid for uid, used in (self.used or {}).items() if shares[uid] and used > shares[uid]}
+        self._over = {uid: self._over.get(uid, 0) + 1 for uid in over}
+        return sorted(uid for uid, count in self._over.items() if count == OBSERVATIONS)
+
+    async def _act(self, uid: str, pids: list[int]) -> None:
+        """Log the pod in one line, and end its GPU processes if that is the mode."""
         pod = self._pods.names[uid]  # it has a share, so it has a name
         self.over_limit[pod] += 1
-        what = f"pod {pod} (uid {uid}) holds {_mib(used)} of GPU memory, its share is {_mib(limit)}"
+        used, share = _mib((self.used or {})[uid]), _mib(self._pods.share(uid).memory_bytes)
+        text = f"pod {pod} (uid {uid}) holds {used} of GPU memory, its share is {share}"
         if self._mode == "report":
-            logger.warning("%s: reported only", what)
+            logger.warning("%s: reported only", text)
             return
-        ended = [pid for pid in pids if self._end(pid, uid)]
+        try:
+            ended = await self._sensor.read(lambda: [pid for pid in pids if self._end(pid, uid)])
+        except TimeoutError:
+            logger.warning("%s: ending its processes hangs", text)
+            return
         self.ended[pod] += len(ended)
-        logger.warning("%s: ended its processes %s", what, ", ".join(map(str, ended)) or "none")
-        self._overuse.forgive(uid)
+        logger.warning("%s: ended its processes %s", text, ", ".join(map(str, ended)) or "none")
+        self._over.pop(uid, None)  # the pod is ended again if it is over its share again
 
     def _end(self, pid: int, uid: str) -> bool:
         def is_its(pid: int) -> bool:
@@ -113,13 +126,6 @@ class Guard:
         except OSError as error:
             logger.warning("cannot end process %d: %s", pid, error)
             return False
-
-    def _forget_ended_pods(self) -> None:
-        """Pods come and go for years; what was counted of one that has gone was scraped long ago."""
-        known = set(self._pods.names.values())
-        for counted in (self.over_limit, self.ended):
-            for pod in counted.keys() - known:
-                del counted[pod]
 
 
 def _mib(count: int) -> str:

@@ -1,58 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's pods by uid, with their names and shares, as far as they were asked for."""
+"""The node's pods: their names by uid, and the share of the GPU that the kubelet has allocated to each."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from tegra_device_plugin.agent.shares import PodName, Share, Units, pod_names, shares
 from tegra_device_plugin.kubelet import pod_resources
+from tegra_device_plugin.kubelet.pod_resources import Holder
 from tegra_device_plugin.system.hosttree import HostTree
-from tegra_device_plugin.system.log import ProblemLog
+from tegra_device_plugin.system.log import ProblemLog, describe_error
+from tegra_device_plugin.system.sensor import Sensor
 
-# A pod's devices never change while it lives. Pods that do not use the GPU yet are heard of this often.
+# A pod's devices never change while it runs. A pod without a process on the GPU is found this often.
 REFRESH_SECONDS = 30.0
+READ_DEADLINE_SECONDS = 3.0
+
+# The kubelet makes a directory NAMESPACE_NAME_UID here for every pod (kuberuntime, BuildPodLogsDirectory);
+# neither of the first two can have a `_`. PodResources has names only, a process' control group only the uid.
+POD_LOGS = "/var/log/pods"
+# And a link NAME_NAMESPACE_CONTAINER-ID.log for every container (legacyLogSymlink), 255 characters at most.
+CONTAINER_LOGS = "/var/log/containers"
+_CONTAINER_LOG = re.compile(r"[^_]+_[^_]+_(?P<name>[^_]+)-(?P<id>[0-9a-f]{64})\.log")
+
+
+@dataclass(frozen=True)
+class UnitResources:
+    """The resources that GPU time and GPU memory are allocated by; names are empty where there are none."""
+
+    core: str = ""
+    """One id is one percent."""
+    memory: str = ""
+    memory_bytes: Callable[[int], int] = lambda _ids: 0
+    """The bytes that a number of ids stands for."""
+
+
+@dataclass(frozen=True, order=True)
+class PodName:
+    """A pod's namespace and name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Share:
+    """The allocation of a pod; 0 where the pod did not request the resource, which is no limit."""
+
+    percent: int = 0
+    memory_bytes: int = 0
 
 
 class Pods:
-    """What the kubelet last said. A pod that came since has no name here, no share, and so no limit."""
+    """Names by uid and shares by name, by the kubelet's last answer. A newer pod has no share or limit."""
 
-    def __init__(self, socket: Path, host: HostTree, units: Units) -> None:
+    def __init__(self, socket: Path, host: HostTree, units: UnitResources) -> None:
         self.names: Mapping[str, PodName] = {}
         self.shares: Mapping[PodName, Share] = {}
         self._socket = socket
         self._host = host
         self._units = units
-        self._asked_about: set[str] = set()
-        self._asked_at: float | None = None
-        self._asking = asyncio.Lock()
+        self._known: set[str] = set()
+        self._refreshed_at: float | None = None
+        self._lock = asyncio.Lock()
+        self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
 
     def share(self, uid: str) -> Share:
-        """What a pod was given: nothing, if that is not known."""
+        """Give a pod's share, an empty one for an unknown pod."""
         name = self.names.get(uid)
         return self.shares.get(name, Share()) if name else Share()
 
     async def refresh(self, uids: Collection[str]) -> None:
-        """Know the pods `uids`: ask the kubelet if one of them is new, or its last answer is old.
+        """Ask the kubelet if one of the pods `uids` is new, or its last answer is old.
 
-        While the kubelet does not answer, what is known stays: the devices of a living pod do not change.
+        While the kubelet does not answer, names and shares stay: the devices of a running pod do not change.
         """
-        async with self._asking:
+        async with self._lock:
             now = asyncio.get_running_loop().time()
-            fresh = self._asked_at is not None and now - self._asked_at < REFRESH_SECONDS
-            if fresh and self._asked_about.issuperset(uids):
+            fresh = self._refreshed_at is not None and now - self._refreshed_at < REFRESH_SECONDS
+            if fresh and self._known.issuperset(uids):
                 return
-            # Before the question, so that the answer is newer: a name can get a new pod at any moment.
-            names = pod_names(self._host)
             try:
+                # Before the question, so that the answer is newer: a name can get a new pod at any moment.
+                names = await self._sensor.read(lambda: pod_names(self._host))
                 found = pod_resources.found(await pod_resources.ask(self._socket))
-            except pod_resources.NoAnswerError as error:
-                self._problem_log.warn(f"who holds which share is not known: {error}")
+            except (OSError, TimeoutError) as error:
+                reason = describe_error(error, f"reading {POD_LOGS} hangs")
+                self._problem_log.warn(f"who holds which share is not known: {reason}")
                 return
             self._problem_log.resolved("the kubelet says again who holds which share")
             self.names, self.shares = names, shares(found, self._units)
-            self._asked_about = {*names, *uids}
-            self._asked_at = now
+            self._known = {*names, *uids}
+            self._refreshed_at = now
+
+
+def shares(allocations: Iterable[Holder], units: UnitResources) -> dict[PodName, Share]:
+    """Add up the allocations of each pod's containers; a pod without units is left out."""
+    counts: Counter[tuple[PodName, str]] = Counter()
+    for one in allocations:
+        counts[PodName(one.namespace, one.pod), one.resource] += one.count
+    pods = {pod for pod, resource in counts if resource in (units.core, units.memory)}
+    return {
+        pod: Share(counts[pod, units.core], units.memory_bytes(counts[pod, units.memory]))
+        for pod in sorted(pods)
+    }
+
+
+def pod_names(host: HostTree) -> Mapping[str, PodName]:
+    """Give the node's pods by uid, also those that have ended a short while ago."""
+    parts = (entry.split("_") for entry in host.names(POD_LOGS))
+    return {part[2]: PodName(part[0], part[1]) for part in parts if len(part) == 3}  # noqa: PLR2004 - see POD_LOGS
+
+
+def container_names(host: HostTree) -> Mapping[str, str]:
+    """Give names of the node's containers by id, except those whose link's name would be too long."""
+    links = map(_CONTAINER_LOG.fullmatch, host.names(CONTAINER_LOGS))
+    return {link["id"]: link["name"] for link in links if link}

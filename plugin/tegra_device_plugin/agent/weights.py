@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the time slices of the pods' GPU contexts as their weights want them."""
+"""Sets the time slices of the pods' GPU contexts by the pods' weights.
+
+nvgpu lets busy contexts take turns, each for its own time slice. So a busy context's share of the time is its
+slice among the slices of all busy ones, and an idle one costs nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tegra_device_plugin.agent import nvgpu, timeslices
+from tegra_device_plugin.agent import nvgpu
 from tegra_device_plugin.agent.cgroups import member_of
-from tegra_device_plugin.agent.nvgpu import ControlNode, Kernel, Tsg
+from tegra_device_plugin.agent.nvgpu import LEAST_US, MOST_US, ControlNode, Kernel, Tsg
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import HostTree
@@ -21,11 +26,14 @@ from tegra_device_plugin.system.sensor import Sensor
 
 State = Literal["weighted", "busy", "unsupported", "failing"]
 
-# nvgpu tells of new contexts; a look in between undoes what a context has set for itself.
-LOOK_SECONDS = 5.0
-# Between looks at least: a program that opens and closes contexts all the time is not followed each time.
+# 100 % of the weights make a round of 20 ms. Then 5 % is 1 ms, the shortest slice that nvgpu takes.
+US_PER_PERCENT = 200
+
+# nvgpu reports new contexts; an observation in between undoes a slice that a program has set for itself.
+OBSERVE_SECONDS = 5.0
+# The shortest pause: a program that opens and closes contexts all the time is not followed each time.
 SETTLE_SECONDS = 0.2
-# A context is heard of before it is ready to be set, and nothing tells when it is.
+# nvgpu reports a context before it is ready to be set, and sends no event when it is.
 NEW_SECONDS = 1.0
 CALL_DEADLINE_SECONDS = 3.0
 
@@ -38,20 +46,35 @@ class Slice:
 
     uid: str
     tsg: Tsg
-    """As it was found."""
-    wanted_us: int
+    """The context, with the time slice that the driver reported before."""
+    timeslice_us: int
+    """The slice in force: the set one, or the context's own where nvgpu has refused the other."""
 
 
 class NoControlNodeError(OSError):
     """The board has none."""
 
 
-class HeldError(OSError):
-    """Somebody else has it open."""
+class NodeBusyError(OSError):
+    """Another process has the control node open."""
+
+
+def timeslices(tsgs: Iterable[Tsg], pods: Mapping[int, str], percent: Mapping[str, int]) -> dict[int, int]:
+    """Give microseconds by context id, for the contexts of pods that have a weight.
+
+    `pods` gives a process' pod, `percent` a pod's weight from 1 to 100. A pod's contexts divide its weight
+    evenly, the idle ones too; none gets less than nvgpu's least. A context that is not ready is left out.
+    """
+    owned = {tsg.id: pods[tsg.pid] for tsg in tsgs if tsg.ready and percent.get(pods.get(tsg.pid, ""))}
+    contexts = Counter(owned.values())
+    return {
+        number: min(max(percent[pod] * US_PER_PERCENT // contexts[pod], LEAST_US), MOST_US)
+        for number, pod in owned.items()
+    }
 
 
 class Weights:
-    """The policy `burst-share`: whether it is in force (`state`), and the `slices` found at the last look."""
+    """The policy `burst-share`: its `state`, and the `slices` at the last observation."""
 
     def __init__(self, host: HostTree, pods: Pods, kernel: Kernel) -> None:
         self.state: State = "unsupported"
@@ -61,36 +84,37 @@ class Weights:
         self._pods = pods
         self._kernel = kernel
         self._node: ControlNode | None = None
-        self._listening: int | None = None
+        self._reader: int | None = None
         self._sensor = Sensor(CALL_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
         self._wake = asyncio.Event()
-        self._waited_for = False
+        self._unready = False
         self._found: dict[tuple[int, int], int] = {}
+        self._refused: set[tuple[Tsg, int]] = set()
 
     async def run(self) -> None:
         """Keep the weights in force until cancelled; then put back the time slices that were found."""
         try:
             while True:
                 self._wake.clear()
-                await self.look()
-                await waiting.happens(self._wake, NEW_SECONDS if self._waited_for else LOOK_SECONDS)
+                await self.observe()
+                await waiting.happens(self._wake, NEW_SECONDS if self._unready else OBSERVE_SECONDS)
                 await asyncio.sleep(SETTLE_SECONDS)
         finally:
             await self._leave()
 
-    async def look(self) -> None:
-        """Look once, and set what differs."""
+    async def observe(self) -> None:
+        """Read the contexts once, and set the slices that differ."""
         try:
             tsgs, pods = await self._sensor.read(self._list)
-            self._listen()
+            self._watch_events()
             await self._pods.refresh(set(pods.values()))
             percent = self._percent(pods)
-            wanted = timeslices.weighted(tsgs, pods, percent)
+            wanted = timeslices(tsgs, pods, percent)
             self._remember(tsg for tsg in tsgs if tsg.id in wanted)
             await self._sensor.read(lambda: self._set(tsgs, wanted))
         except OSError as error:
-            self._waited_for = False
+            self._unready = False
             self.state = _state_after(error)
             self.slices = ()
             self._problem_log.warn(
@@ -100,8 +124,12 @@ class Weights:
                 self._close()
         else:
             self.state = "weighted"
-            self._waited_for = any(percent.get(pods.get(tsg.pid, "")) and not tsg.ready for tsg in tsgs)
-            self.slices = tuple(Slice(pods[tsg.pid], tsg, wanted[tsg.id]) for tsg in tsgs if tsg.id in wanted)
+            self._unready = any(percent.get(pods.get(tsg.pid, "")) and not tsg.ready for tsg in tsgs)
+            self.slices = tuple(
+                Slice(pods[tsg.pid], tsg, self._in_force(tsg, wanted[tsg.id]))
+                for tsg in tsgs
+                if tsg.id in wanted
+            )
             self._problem_log.resolved("GPU time is divided by weights again")
         self.observed_at = asyncio.get_running_loop().time()
 
@@ -140,28 +168,35 @@ class Weights:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            raise HeldError(
+            raise NodeBusyError(
                 f"somebody else holds {path}, which only one can: another agent, or a container that was "
                 "given the node"
             ) from error
 
+    def _in_force(self, tsg: Tsg, wanted_us: int) -> int:
+        return tsg.timeslice_us if (tsg, wanted_us) in self._refused else wanted_us
+
     def _set(self, tsgs: Iterable[Tsg], wanted: Mapping[int, int]) -> None:
         """Set what differs: each call reloads the GPU's list of contexts, and switches it on for that."""
+        refused: set[tuple[Tsg, int]] = set()
         if self._node is None:
             return
         for tsg in tsgs:
             microseconds = wanted.get(tsg.id, tsg.timeslice_us)
             if microseconds == tsg.timeslice_us:
                 continue
-            what = f"context {tsg.id} of process {tsg.pid}"
+            context = f"context {tsg.id} of process {tsg.pid}"
             try:
                 if self._node.set_timeslice(tsg, microseconds):
-                    logger.debug("%s: %d us", what, microseconds)
+                    logger.debug("%s: %d us", context, microseconds)
             except OSError as error:
-                logger.warning("%s: nvgpu refuses %d us: %s", what, microseconds, error.strerror)
+                refused.add((tsg, microseconds))
+                if (tsg, microseconds) not in self._refused:  # once, not at each observation
+                    logger.warning("%s: nvgpu refuses %d us: %s", context, microseconds, error.strerror)
+        self._refused = refused
 
     async def _leave(self) -> None:
-        """Put back the time slices that were found, and let go of the node."""
+        """Restore the time slices that were found, and close the node."""
         await self._sensor.settle()  # the cancellation may have come within a call
         if self._node is None:
             return
@@ -173,32 +208,32 @@ class Weights:
             logger.warning("cannot put back the GPU's own time slices: %s", error)
         self._close()
 
-    def _listen(self) -> None:
-        """Hear of new contexts."""
-        if self._node and self._listening is None:
-            self._listening = self._node.fd
-            asyncio.get_running_loop().add_reader(self._node.fd, self._opened, self._node)
+    def _watch_events(self) -> None:
+        """Have `_contexts_opened` called when nvgpu reports new contexts."""
+        if self._node and self._reader is None:
+            self._reader = self._node.fd
+            asyncio.get_running_loop().add_reader(self._node.fd, self._contexts_opened, self._node)
 
-    def _opened(self, node: ControlNode) -> None:
+    def _contexts_opened(self, node: ControlNode) -> None:
         try:
             node.clear_event()
         except OSError:  # the next call says what is wrong
-            self._stop_listening()
+            self._stop_watching()
         self._wake.set()
 
-    def _stop_listening(self) -> None:
-        if self._listening is not None:
-            asyncio.get_running_loop().remove_reader(self._listening)
-            self._listening = None
+    def _stop_watching(self) -> None:
+        if self._reader is not None:
+            asyncio.get_running_loop().remove_reader(self._reader)
+            self._reader = None
 
     def _close(self) -> None:
-        self._stop_listening()
+        self._stop_watching()
         if self._node is not None:
             self._node.close()
             self._node = None
 
 
 def _state_after(error: OSError) -> State:
-    if isinstance(error, HeldError):
+    if isinstance(error, NodeBusyError):
         return "busy"
     return "unsupported" if isinstance(error, (NoControlNodeError, nvgpu.UnsupportedError)) else "failing"

@@ -353,6 +353,12 @@ def load_agent(
             "--qos-policy burst-share: this configuration has no percents of the GPU's time, "
             "so there are no weights: configure sharing.units with a preset that has them"
         )
+    if mode == "evict" and not (content.units and content.units.context_overhead):
+        raise ConfigError(
+            "--mode evict needs contextOverhead above 0Mi in sharing.units: the GPU memory of one CUDA "
+            "context. Without it, a program may allocate its whole share, and its context then puts the pod "
+            "over the share. Measure a context (docs/gpu-share-agent.md), or use --mode report"
+        )
     settings = AgentSettings(**options, units=content.units, mode=mode, qos_policy=qos_policy)
     return settings._replace(pod_resources=pod_resources) if pod_resources else settings
 

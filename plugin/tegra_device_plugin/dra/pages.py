@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 
 from tegra_device_plugin.boardwatch import BoardWatch
@@ -13,15 +12,15 @@ from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.dra.presence import Presence
 from tegra_device_plugin.dra.publisher import Publisher, Written
 from tegra_device_plugin.telemetry import httpd
-from tegra_device_plugin.telemetry.exposition import CONTENT_TYPE, Metric, exposition, gauge, total
-from tegra_device_plugin.telemetry.httpd import Page
+from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, results
+from tegra_device_plugin.telemetry.httpd import Page, StatusPages
 from tegra_device_plugin.version import package_version
 
 _PREFIX = "tegra_dra_driver"
 
 
-class Pages:
-    """What is said about the driver. Every answer is made from what the parts know at that moment."""
+class Pages(StatusPages):
+    """The driver's pages."""
 
     def __init__(
         self,
@@ -33,26 +32,17 @@ class Pages:
         calls: Calls,
         written: Written,
     ) -> None:
+        super().__init__()
         self._board = board
         self._presence = presence
         self._publisher = publisher
         self._preparer = preparer
         self._calls = calls
         self._written = written
-        self._since = asyncio.get_running_loop().time()
 
     def by_path(self) -> httpd.Pages:
         """Give the pages for httpd.serving."""
-        return {"/metrics": self.metrics, "/healthz": self.healthz, "/readyz": self.readyz}
-
-    async def metrics(self) -> Page:
-        """Everything, for Prometheus."""
-        return Page(exposition(self._metrics()), content_type=CONTENT_TYPE)
-
-    async def healthz(self) -> Page:
-        """Fail when a loop has stopped turning: only a new start helps then."""
-        turned = {"board": self._board.observed_at, "sockets": self._presence.observed_at}
-        return httpd.liveness_page(self._since, turned)
+        return {**super().by_path(), "/readyz": self.readyz}
 
     async def readyz(self) -> Page:
         """Fail while no claim could get the GPU from here."""
@@ -68,38 +58,43 @@ class Pages:
             return Page("\n".join(missing) + "\n", HTTPStatus.SERVICE_UNAVAILABLE)
         return Page("ok\n")
 
-    def _metrics(self) -> Iterator[Metric]:
+    def _observed_at(self) -> Mapping[str, float]:
+        return {"board": self._board.observed_at, "sockets": self._presence.observed_at}
+
+    async def _metrics(self) -> Iterable[Metric]:
+        return self._driver_metrics()
+
+    def _driver_metrics(self) -> Iterator[Metric]:
         calls, written = self._calls, self._written
         yield gauge(
             f"{_PREFIX}_resource_claims_in_use",
             "Claims that are prepared on this node.",
             self._preparer.in_use,
         )
-        yield total(
+        yield results(
             f"{_PREFIX}_prepares_total",
             "Claims that the kubelet has asked to prepare.",
             prepared=calls.prepared,
             failed=calls.prepare_failed,
         )
-        yield total(
+        yield results(
             f"{_PREFIX}_unprepares_total",
             "Claims that the kubelet has asked to unprepare.",
             unprepared=calls.unprepared,
             failed=calls.unprepare_failed,
         )
-        yield Metric(
+        yield counters(
             f"{_PREFIX}_call_seconds_total",
-            "counter",
             "Time spent in the kubelet's calls.",
             (({"call": "prepare"}, calls.prepare_seconds), ({"call": "unprepare"}, calls.unprepare_seconds)),
         )
-        yield total(
+        yield results(
             f"{_PREFIX}_registrations_total",
             "Registrations with a kubelet.",
             accepted=self._presence.registrations,
             failed=self._presence.failed_registrations,
         )
-        yield total(
+        yield results(
             f"{_PREFIX}_slice_writes_total",
             "Writes of the ResourceSlice.",
             created=written.created,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -23,7 +23,10 @@ class Metric:
     name: str
     kind: Literal["counter", "gauge"]
     help: str
-    samples: tuple[tuple[Mapping[str, str], float], ...] = field(default=())
+    samples: tuple[tuple[Mapping[str, str], float], ...] = ()
+
+
+Samples = Iterable[tuple[Mapping[str, str], float]]
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
@@ -41,11 +44,19 @@ def gauge(name: str, text: str, value: float | None, **labels: str) -> Metric:
     return Metric(name, "gauge", text, () if value is None else ((labels, value),))
 
 
-def total(name: str, text: str, **values: int) -> Metric:
+def gauges(name: str, text: str, samples: Samples) -> Metric:
+    """Give a gauge with a sample for each set of labels."""
+    return Metric(name, "gauge", text, tuple(samples))
+
+
+def counters(name: str, text: str, samples: Samples) -> Metric:
+    """Give a counter with a sample for each set of labels."""
+    return Metric(name, "counter", text, tuple(samples))
+
+
+def results(name: str, text: str, **values: int) -> Metric:
     """Give a counter with a sample for each result."""
-    return Metric(
-        name, "counter", text, tuple(({"result": result}, value) for result, value in values.items())
-    )
+    return counters(name, text, (({"result": result}, value) for result, value in values.items()))
 
 
 def _number(value: float) -> str:

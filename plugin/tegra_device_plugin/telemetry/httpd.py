@@ -1,23 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few read-only pages over HTTP/1.1, one request per connection."""
+"""Read-only pages over HTTP/1.1, one request per connection, and the pages that all commands have."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
+
+from tegra_device_plugin.telemetry.exposition import CONTENT_TYPE, Metric, exposition
 
 _REQUEST_SECONDS = 5.0  # from connection to last byte
 _REQUEST_BYTES = 8192
-# Three times the longest pause of the loops that look at the board and at sockets (health.POLL_SECONDS,
+# At the same time. The kubelet's two probes and a pair of Prometheus servers need 4. Each connection takes a
+# descriptor and up to 50 KiB.
+_MAX_CONNECTIONS = 32
+# By the event loop. The request of a new connection is read two iterations later, so a probe is answered
+# before newer connections can make it the oldest of _MAX_CONNECTIONS.
+_ACCEPTED_PER_ITERATION = 8
+_LISTEN_BACKLOG = 128  # connections that wait in the kernel; beyond, a client tries again after a second
+# Three times the longest pause of the loops that observe the board and the sockets (health.POLL_SECONDS,
 # Pace.look, Pace.register).
 STUCK_SECONDS = 40.0
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """An answer."""
 
     text: str
@@ -29,39 +39,113 @@ Pages = Mapping[str, Callable[[], Awaitable[Page]]]
 """What makes the page, by path."""
 
 
+class StatusPages:
+    """/metrics and /healthz of a command. Every answer is made from what its parts know at that moment."""
+
+    stuck_seconds = STUCK_SECONDS
+
+    def __init__(self) -> None:
+        self._since = asyncio.get_running_loop().time()
+
+    def by_path(self) -> Pages:
+        """Give the pages for `serving`."""
+        return {"/metrics": self.metrics, "/healthz": self.healthz}
+
+    async def metrics(self) -> Page:
+        """Everything, for Prometheus."""
+        return Page(exposition(await self._metrics()), content_type=CONTENT_TYPE)
+
+    async def healthz(self) -> Page:
+        """Fail when a loop is stuck: only a restart helps then.
+
+        Before a loop's first observation, its time counts from the start.
+        """
+        now = asyncio.get_running_loop().time()
+        ages = {name: now - max(self._since, at) for name, at in self._observed_at().items()}
+        stuck = [f"{name} for {age:.0f} s" for name, age in ages.items() if age > self.stuck_seconds]
+        if stuck:
+            return Page(f"stuck: {', '.join(stuck)}\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Page("ok\n")
+
+    async def _metrics(self) -> Iterable[Metric]:
+        raise NotImplementedError
+
+    def _observed_at(self) -> Mapping[str, float]:
+        """Each loop's last observation, by the event loop's clock."""
+        raise NotImplementedError
+
+
+class _Connections:
+    """The open connections, oldest first. Beyond the limit the oldest idle one is closed, else the oldest."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._writers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+
+    # Not a coroutine: of those, Python 3.11 prints a traceback when they are cancelled.
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the request of a new connection."""
+        if len(self._writers) >= _MAX_CONNECTIONS:
+            idle = [task for task in self._writers if task not in self._answering]
+            self._close((idle or list(self._writers))[0])
+        task = asyncio.create_task(self._answer(reader, writer))
+        self._writers[task] = writer
+        task.add_done_callback(self._forget)
+
+    async def close(self) -> None:
+        """Close all, without waiting for the clients."""
+        tasks = list(self._writers)
+        for task in tasks:
+            self._close(task)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _close(self, task: asyncio.Task[None]) -> None:
+        _abort(self._writers.pop(task))  # here, too: a task that has not started is cancelled before its own
+        task.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._writers.pop(task, None)
+        self._answering.discard(task)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                async with asyncio.timeout(_REQUEST_SECONDS):
+                    request = await reader.readuntil(b"\r\n\r\n")
+                    if task := asyncio.current_task():
+                        self._answering.add(task)
+                    writer.write(await _respond(request, self._pages))
+                    writer.close()
+                    await writer.wait_closed()  # all is sent
+        finally:
+            _abort(writer)
+
+
 @asynccontextmanager
 async def serving(host: str, port: int, pages: Pages) -> AsyncIterator[int]:
     """Serve `pages` by path; gives the port (chosen by the system for 0). Raises OSError if it is taken.
 
-    At the end clients are cut off, not waited for.
+    At the end connections are closed, and clients are not waited for.
     """
-    answers: set[asyncio.Task[None]] = set()
-
-    # Not a coroutine: of those, Python 3.11 prints a traceback when they are cancelled.
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(_answer(reader, writer, pages))
-        answers.add(task)
-        task.add_done_callback(answers.discard)
-
-    server = await asyncio.start_server(connected, host, port, limit=_REQUEST_BYTES)
+    connections = _Connections(pages)
+    server = await asyncio.start_server(
+        connections.accept, host, port, limit=_REQUEST_BYTES, backlog=_ACCEPTED_PER_ITERATION
+    )
+    for listening in server.sockets:
+        # asyncio has one number for both: its `backlog` is also what it accepts in one iteration.
+        with socket.socket(fileno=os.dup(listening.fileno())) as same:
+            same.listen(_LISTEN_BACKLOG)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()  # and no wait_closed: from Python 3.12 on it waits for the clients
-        for task in answers:
-            task.cancel()
-        await asyncio.gather(*answers, return_exceptions=True)
+        await connections.close()
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pages: Pages) -> None:
-    try:
-        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(_REQUEST_SECONDS):
-                request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await _respond(request, pages))
-                writer.close()
-                await writer.wait_closed()  # all is sent
-    finally:
+def _abort(writer: asyncio.StreamWriter) -> None:
+    # asyncio's transport has no event loop any more once it has sent the rest of a large page after `close`.
+    with suppress(AttributeError):
         writer.transport.abort()
 
 
@@ -80,17 +164,3 @@ async def _respond(request: bytes, pages: Pages) -> bytes:
         f"Content-Type: {page.content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (b"" if method == "HEAD" else body)
-
-
-def liveness_page(since: float, turned: Mapping[str, float], limit: float = STUCK_SECONDS) -> Page:
-    """Fail when a loop has stopped turning: only a new start helps then.
-
-    `turned` is when each loop has last turned, by the event loop's clock. Before its first turn, its time
-    counts from `since`.
-    """
-    now = asyncio.get_running_loop().time()
-    ages = {name: now - max(since, at) for name, at in turned.items()}
-    stuck = [f"{name} for {age:.0f} s" for name, age in ages.items() if age > limit]
-    if stuck:
-        return Page(f"stuck: {', '.join(stuck)}\n", HTTPStatus.SERVICE_UNAVAILABLE)
-    return Page("ok\n")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -14,14 +13,8 @@ from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.sharing.allocation import Resource
 from tegra_device_plugin.telemetry import httpd
-from tegra_device_plugin.telemetry.exposition import (
-    CONTENT_TYPE,
-    Metric,
-    exposition,
-    gauge,
-    total,
-)
-from tegra_device_plugin.telemetry.httpd import Page
+from tegra_device_plugin.telemetry.exposition import Metric, gauge, gauges, results
+from tegra_device_plugin.telemetry.httpd import Page, StatusPages
 from tegra_device_plugin.telemetry.jtop import JtopProbe
 from tegra_device_plugin.version import package_version
 
@@ -29,11 +22,8 @@ if TYPE_CHECKING:
     from tegra_device_plugin.telemetry.shares import Shares
 
 
-class Pages:
-    """What is said about the plugin. Every answer is made from what the parts know at that moment.
-
-    Where the GPU is sold in units, the kubelet is asked who holds them.
-    """
+class Pages(StatusPages):
+    """The plugin's pages. Where the GPU is shared in units, the kubelet is asked for their allocations."""
 
     def __init__(
         self,
@@ -43,27 +33,17 @@ class Pages:
         jtop: JtopProbe,
         counted: Counters,
     ) -> None:
+        super().__init__()
         self._board = board
         self._registrars = registrars
         self._advertised = advertised
         self._jtop = jtop
         self._counted = counted
         self._shares: Shares | None = None
-        self._since = asyncio.get_running_loop().time()
 
     def by_path(self) -> httpd.Pages:
         """Give the pages for httpd.serving."""
-        return {"/metrics": self.metrics, "/healthz": self.healthz, "/readyz": self.readyz}
-
-    async def metrics(self) -> Page:
-        """Everything, for Prometheus."""
-        metrics = [*self._metrics(), *await self._share_metrics()]
-        return Page(exposition(metrics), content_type=CONTENT_TYPE)
-
-    async def healthz(self) -> Page:
-        """Fail when a loop has stopped turning: only a new start helps then."""
-        turned = {"board": self._board.observed_at, "registration": self._registrars.observed_at}
-        return httpd.liveness_page(self._since, turned)
+        return {**super().by_path(), "/readyz": self.readyz}
 
     async def readyz(self) -> Page:
         """Fail while the node could not get its GPU from here: no GPU on a Tegra, or no kubelet listening."""
@@ -78,16 +58,21 @@ class Pages:
             return Page("no kubelet is listening\n", HTTPStatus.SERVICE_UNAVAILABLE)
         return Page("ok\n")
 
-    def _metrics(self) -> Iterable[Metric]:
+    def _observed_at(self) -> Mapping[str, float]:
+        return {"board": self._board.observed_at, "registration": self._registrars.observed_at}
+
+    async def _metrics(self) -> Iterable[Metric]:
+        return [*self._plugin_metrics(), *await self._share_metrics()]
+
+    def _plugin_metrics(self) -> Iterable[Metric]:
         yield from _counters(self._counted)
         yield gauge(
             "tegra_device_plugin_streams", "ListAndWatch streams that are open.", self._registrars.streams
         )
-        yield Metric(
+        yield gauges(
             "tegra_device_plugin_devices",
-            "gauge",
             "Devices advertised, by health and its reason.",
-            tuple((_labels(one), len(one.ids)) for one in self._advertised.resources.values()),
+            ((_labels(one), len(one.ids)) for one in self._advertised.resources.values()),
         )
         yield from self._gpu_metrics()
         if detection := self._board.detection:
@@ -107,7 +92,7 @@ class Pages:
             )
 
     async def _share_metrics(self) -> Iterable[Metric]:
-        """Who has which share; nothing where the GPU is not sold in units."""
+        """Each container's share; none where the GPU is not shared in units."""
         resources = self._advertised.resources
         limit = next((one.limit for one in resources.values() if one.limit), None)
         if limit is None:
@@ -119,7 +104,7 @@ class Pages:
         return await self._shares.metrics(resources, limit)
 
     def _gpu_metrics(self) -> Iterable[Metric]:
-        """What sysfs tells, and what only jtop knows."""
+        """The figures of sysfs and those of jtop."""
         if sample := self._board.sample:
             load = sample.load_percent
             yield gauge(
@@ -148,19 +133,19 @@ def _labels(resource: Resource) -> Mapping[str, str]:
 
 def _counters(counted: Counters) -> Iterable[Metric]:
     """Give the totals as metrics."""
-    yield total(
+    yield results(
         "tegra_device_plugin_allocations_total",
         "Containers that asked for devices.",
         granted=counted.allocations,
         refused=counted.rejected_allocations,
     )
-    yield total(
+    yield results(
         "tegra_device_plugin_registrations_total",
         "Registrations with a kubelet.",
         accepted=counted.registrations,
         failed=counted.failed_registrations,
     )
-    yield total(
+    yield results(
         "tegra_device_plugin_config_reloads_total",
         "Times the configuration was read again.",
         accepted=counted.config_reloads,

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has which share of the node's GPU, and uses how much of its memory: a row for each container.
-
-Nothing is lost or counted twice on the way from the kubelet's answer to the rows: `accounts` compares them.
-"""
+"""Shares of the node's GPU and use of its memory: a row for each container, an account for each resource."""
 
 from __future__ import annotations
 
@@ -15,14 +12,10 @@ from typing import Any
 
 from tegra_device_plugin.config.units import Units
 from tegra_device_plugin.kubelet import pod_resources
-from tegra_device_plugin.kubelet.pod_resources import Holder, NoAnswerError
+from tegra_device_plugin.kubelet.pod_resources import Holder
 from tegra_device_plugin.sharing import ledger, memorylimit
 from tegra_device_plugin.sharing.allocation import Ids
 from tegra_device_plugin.system.quantity import MIB
-
-
-class MiscountError(NoAnswerError):
-    """The rows are not what the kubelet says that is held."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +23,7 @@ class Row:
     """A container with what it holds of each resource.
 
     `percent` of the GPU's time is its weight. Of GPU memory, in bytes: `limit` and `used` are its ledger's,
-    `resident` is what its processes hold by the kernel's word. None: not asked for, or not known.
+    `resident` is the use of its processes by nvmap or NVML. None: not asked for, or not known.
     """
 
     namespace: str
@@ -66,7 +59,7 @@ class Account:
 async def of_node(
     socket: Path | None, units: Units | None, directory: Path
 ) -> tuple[list[Row], dict[str, Account]]:
-    """Ask the kubelet for all rows, and for the accounts if it tells what is allocatable.
+    """Ask the kubelet for all rows, and for the accounts if it knows the allocatable devices.
 
     Raises pod_resources.NoAnswerError.
     """
@@ -74,7 +67,7 @@ async def of_node(
     answer = await pod_resources.ask(socket)
     found = rows(pod_resources.found(answer), units, directory)
     allocatable = await pod_resources.ask_allocatable(socket)
-    return found, {} if allocatable is None else accounts(found, pod_resources.held(answer), allocatable)
+    return found, {} if allocatable is None else accounts(pod_resources.held(answer), allocatable)
 
 
 def rows(found: Iterable[Holder], units: Units | None, directory: Path) -> list[Row]:
@@ -113,9 +106,9 @@ def _ledger(directory: Path, device: str) -> ledger.Ledger | None:
 
 
 def with_resident(found: Iterable[Row], resident: Mapping[tuple[str, str, str], int]) -> list[Row]:
-    """Give the rows with what each container's processes hold, in bytes by the container's name.
+    """Give the rows with the memory of each container's processes, in bytes by the container's name.
 
-    What a container without a name holds may be that of any in its pod that has no figure.
+    The memory of a container without a name may be that of any in its pod that has no figure.
     """
 
     def of(row: Row) -> int | None:
@@ -125,36 +118,26 @@ def with_resident(found: Iterable[Row], resident: Mapping[tuple[str, str, str], 
     return [replace(row, resident=of(row)) for row in found]
 
 
-def accounts(
-    found: Iterable[Row], held: Mapping[str, Counter[str]], allocatable: Mapping[str, Ids]
-) -> dict[str, Account]:
+def accounts(held: Mapping[str, Counter[str]], allocatable: Mapping[str, Ids]) -> dict[str, Account]:
     """Give the account of each resource that is allocatable or held.
 
-    `held` says of every device how many containers hold it, by the kubelet's answer; `allocatable` are the
-    healthy ones. Raises MiscountError if the rows hold anything else.
+    `held` has for every device the number of containers that hold it; `allocatable` are the healthy devices.
     """
-    counted: Counter[str] = Counter()
-    for row in found:
-        for one in row.held:
-            counted[one.resource] += one.count
-    nothing: Counter[str] = Counter()
     return {
-        resource: _account(
-            resource, counted[resource], held.get(resource, nothing), allocatable.get(resource, frozenset())
-        )
-        for resource in sorted(counted.keys() | held.keys() | allocatable.keys())
+        resource: _account(held.get(resource, Counter()), allocatable.get(resource, frozenset()))
+        for resource in sorted(held.keys() | allocatable.keys())
     }
 
 
-def _account(resource: str, counted: int, held: Counter[str], allocatable: Ids) -> Account:
-    there = sum(id_ in held for id_ in allocatable)
-    free, lost = len(allocatable) - there, len(held) - there
-    twice = held.total() - len(held)
-    if counted != len(allocatable) - free + lost + twice:
-        raise MiscountError(
-            f"{resource}: {counted} devices are in the rows, but the kubelet has given out {held.total()}"
-        )
-    return Account(counted, len(allocatable), free, lost, twice)
+def _account(held: Counter[str], allocatable: Ids) -> Account:
+    healthy = sum(device in held for device in allocatable)
+    return Account(
+        held=held.total(),
+        allocatable=len(allocatable),
+        free=len(allocatable) - healthy,
+        lost=len(held) - healthy,
+        twice=held.total() - len(held),
+    )
 
 
 def as_dict(found: Iterable[Row], counted: Mapping[str, Account]) -> dict[str, Any]:
@@ -208,5 +191,5 @@ def _words(row: Row) -> Iterator[str]:
 
 
 def _mib(size: int | None) -> int | None:
-    """Give whole MiB; what is used of one counts as one."""
+    """Give MiB, rounded up."""
     return None if size is None else -(-size // MIB)

@@ -14,7 +14,6 @@ from tegra_device_plugin.cli import main
 from tegra_device_plugin.kubelet import podresources_pb2 as api
 from tegra_device_plugin.kubelet.pod_resources import Holder, NoAnswerError, ask, ask_allocatable, found, held
 from tegra_device_plugin.sharing import ledger
-from tegra_device_plugin.telemetry import view
 
 from tests.unit.plugin.podresources import Kubelet, running_kubelet
 
@@ -81,11 +80,6 @@ def allocatable(**devices: Sequence[str]) -> bytes:
     return api.AllocatableResourcesResponse(devices=listed).SerializeToString()
 
 
-def rows_of(holders: Sequence[Holder]) -> list[view.Row]:
-    """A row for each holder."""
-    return [view.Row(one.namespace, one.pod, one.container, (one,)) for one in holders]
-
-
 def test_one_line_or_one_object_for_each_container_and_each_resource(
     kubelet: Kubelet, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,18 +102,6 @@ def test_one_line_or_one_object_for_each_container_and_each_resource(
         "percent": None, "memory_limit_mib": None, "memory_used_mib": None, "memory_resident_mib": None,
     }]  # fmt: skip
     assert said["resources"]["q"] == {"held": 1, "allocatable": 4, "free": 3, "lost": 0, "twice": 0}
-
-
-def test_a_row_that_is_lost_or_counted_twice_is_an_error_and_no_answer(
-    kubelet: Kubelet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kubelet.answer, kubelet.allocatable = answering(("q", ["a", "b"])), allocatable(q=["a", "b", "c"])
-    for rows, counted in ((lambda found, *_: [], 0), (lambda found, *_: rows_of(found) * 2, 4)):
-        monkeypatch.setattr(view, "rows", rows)
-        assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 1
-        said = capsys.readouterr()
-        assert f"q: {counted} devices are in the rows, but the kubelet has given out 2" in said.err
-        assert not said.out
 
 
 def test_shares_are_shown_with_the_limit_in_force_and_what_counts_against_it(

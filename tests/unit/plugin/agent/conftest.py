@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.agent.pods import Pods
-from tegra_device_plugin.agent.shares import Units
+from tegra_device_plugin.agent.pods import Pods, UnitResources
 from tegra_device_plugin.system.hosttree import HostTree
 
 from tests.unit.plugin.agent.node import CORE, MEMORY, UNIT_MIB, Node
@@ -32,9 +31,8 @@ def node(tmp_path: Path, kubelet: Kubelet) -> Node:
 @pytest.fixture
 def pods(node: Node) -> Pods:
     """What the agent knows of the node's pods."""
-    return Pods(
-        node.kubelet.socket, HostTree(node.root), Units(CORE, MEMORY, lambda ids: ids * UNIT_MIB * 2**20)
-    )
+    units = UnitResources(CORE, MEMORY, lambda ids: ids * UNIT_MIB * 2**20)
+    return Pods(node.kubelet.socket, HostTree(node.root), units)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,19 @@ class Running:
 
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self.process = process
+        self.lines = 0
         self._address = address
+
+    def connect(self) -> socket.socket:
+        """Connect to its pages."""
+        host, _, port = self._address.partition(":")
+        return socket.create_connection((host, int(port)), timeout=5)
 
     def says(self, text: str) -> str:
         """Wait for a line of the log."""
         assert self.process.stderr
         for line in self.process.stderr:
+            self.lines += 1
             if text in line:
                 return line
         raise AssertionError(f"it ended without problem_log {text!r}")
@@ -68,7 +76,7 @@ def running(node: Node, *arguments: str) -> Iterator[Running]:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     config = node.root / "config.yaml"
-    config.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi}}\n")
+    config.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi, contextOverhead: 150Mi}}\n")
     command = [sys.executable, "-m", "tegra_device_plugin", "agent", f"--config={config}"]
     places = [
         f"--host-root={node.root}",
@@ -153,13 +161,80 @@ def test_changed_settings_are_followed(node: Node, tmp_path: Path) -> None:
     file.write_text("version: v1\n")
     with running(node, f"--config={file}") as agent:
         agent.says("mode report")
-        file.write_text("version: v1\nfoo: 1\n")
-        agent.process.send_signal(signal.SIGHUP)
-        assert "foo is not known" in agent.says("configuration refused, the old one stays in force")
         file.write_text("version: v1\nflags: {plugin: {logFormat: json}}\n")
         agent.process.send_signal(signal.SIGHUP)
         agent.says('"message": "configuration changed: starting anew"')
         agent.says('"message": "mode report, policy best-effort"')
+
+
+def descriptors(agent: Running) -> int:
+    """Descriptors that the agent has open."""
+    return len(list(Path(f"/proc/{agent.process.pid}/fd").iterdir()))
+
+
+def resident(agent: Running) -> int:
+    """The agent's memory in MiB."""
+    status = Path(f"/proc/{agent.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) // 1024
+
+
+def test_clients_that_stay_take_bounded_descriptors_and_memory_and_delay_no_probe(node: Node) -> None:
+    with running(node) as agent, ExitStack() as clients:
+        assert agent.page("/healthz") == "ok\n"
+        before, memory = descriptors(agent), resident(agent)
+        for number in range(2000):
+            client = clients.enter_context(closing(agent.connect()))
+            client.sendall(b"GET /me" * (number % 2))  # idle, or half a request
+            if number % 200 == 199:
+                assert descriptors(agent) - before <= 64
+                assert agent.page("/healthz") == "ok\n"
+                assert "tegra_gpu_agent_info" in agent.page("/metrics")
+        assert resident(agent) - memory <= 8
+
+
+def test_an_agent_out_of_descriptors_says_so_in_few_lines_and_recovers(node: Node) -> None:
+    node.admits(Pod(1, "vision", units=4))
+    node.process(10, 1)
+    node.holds(p10=100)
+    with running(node) as agent, ExitStack() as clients:
+        agent.says("mode report")
+        agent.page("/healthz")
+        limit = resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (descriptors(agent) - 1, limit[1]))
+        for _ in range(10):
+            clients.enter_context(closing(agent.connect()))
+        line = agent.says("GPU memory is not watched")
+        assert "Too many open files" in line
+        assert "the process is out of file descriptors or memory" in line
+        resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, limit)
+        agent.says("GPU memory is watched again")
+        assert agent.page("/healthz") == "ok\n"
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.lines < 150
+
+
+UNUSABLE = {
+    "unknown key": ("version: v1\nfoo: 1\n", "foo is not known"),
+    "no units": ("version: v1\n", "--qos-policy burst-share"),
+    "no overhead": ("version: v1\nsharing: {units: {memoryTotal: 4Gi}}\n", "--mode evict needs contextOv"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), UNUSABLE.values(), ids=UNUSABLE)
+def test_settings_that_a_start_refuses_are_refused_by_a_reload(
+    text: str, reason: str, node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    choice = ("--mode=evict", "--qos-policy=burst-share", f"--config={file}")
+    file.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi, contextOverhead: 150Mi}}\n")
+    with running(node, *choice) as agent:
+        agent.says("mode evict")
+        file.write_text(text)
+        agent.process.send_signal(signal.SIGHUP)
+        assert reason in agent.says("configuration refused, the old one stays in force")
+        assert agent.page("/healthz") == "ok\n"
+    assert main(["agent", "--host-root", str(node.root), *choice]) == 2
+    assert reason in capsys.readouterr().err
 
 
 def test_a_policy_that_the_driver_cannot_hold_is_refused(
@@ -175,13 +250,15 @@ def test_weights_need_a_resource_that_has_them(node: Node, capsys: pytest.Captur
 
 
 def test_a_kernel_that_cannot_evict_is_told_apart_at_once(
-    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(_pid: int) -> int:
         raise OSError(38, "Function not implemented")
 
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi, contextOverhead: 150Mi}}\n")
     monkeypatch.setattr("os.pidfd_open", missing)
-    assert main(["agent", "--host-root", str(node.root), "--mode", "evict"]) == 1
+    assert main(["agent", "--host-root", str(node.root), "--mode", "evict", "--config", str(file)]) == 1
     assert "Use --mode report" in capsys.readouterr().err
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.agent import ending
-from tegra_device_plugin.agent.guard import Guard, Mode
+from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
-from tegra_device_plugin.agent.overuse import Overuse
-from tegra_device_plugin.agent.pods import Pods
-from tegra_device_plugin.agent.shares import PodName
+from tegra_device_plugin.agent.pods import PodName, Pods
+from tegra_device_plugin.config.settings import ConfigError, Mode, load_agent
 from tegra_device_plugin.system.hosttree import HostTree
 
-from tests.unit.plugin.agent.node import Node, Pod, uid
+from tests.unit.plugin.agent.node import UNIT_MIB, Node, Pod, uid
 
 MIB = 2**20
 Make = Callable[[Mode], Guard]
@@ -57,7 +56,7 @@ async def test_memory_is_added_up_by_pod(node: Node, guard: Make) -> None:
         node.process(pid, pod)
     node.holds(p10=100, p11=20, p20=7, p30=3, p0=1, p555=2)  # 555 has just ended
     watch = guard("report")
-    await watch.look()
+    await watch.observe()
     assert watch.used == {uid(1): 120 * MIB, uid(2): 7 * MIB}
     assert watch.in_container == {(uid(1), "c"): 120 * MIB, (uid(2), ""): 7 * MIB}
     assert (watch.outside, watch.kernel) == (5 * MIB, MIB)
@@ -73,19 +72,19 @@ async def test_a_pod_over_its_share_is_reported_once(
         node.process(pid, pod)
     node.holds(p10=129, p20=128, p30=4000)
     watch = guard("report")
-    await watch.look()
+    await watch.observe()
     assert not caplog.records  # it may be about to free something
     for _ in range(3):
-        await watch.look()
+        await watch.observe()
     assert [record.message for record in caplog.records] == [
         f"pod default/greedy (uid {uid(1)}) holds 129 MiB of GPU memory, its share is 128 MiB: reported only"
     ]
     assert watch.over_limit == {PodName("default", "greedy"): 1}
     node.holds(p10=1)
-    await watch.look()
+    await watch.observe()
     node.holds(p10=200)
-    await watch.look()
-    await watch.look()
+    await watch.observe()
+    await watch.observe()
     assert watch.over_limit == {PodName("default", "greedy"): 2}
 
 
@@ -99,9 +98,9 @@ async def test_evict_ends_the_gpu_processes_of_the_offender_alone(
         node.process(process.pid, pod)
     node.holds(**{f"p{first.pid}": 100, f"p{second.pid}": 100, f"p{idle.pid}": 0, f"p{neighbour.pid}": 120})
     watch = guard("evict")
-    await watch.look()
+    await watch.observe()
     assert [process.poll() for process in (first, second)] == [None, None]
-    await watch.look()
+    await watch.observe()
     assert [process.wait(5) for process in (first, second)] == [-9, -9]
     assert [process.poll() for process in (idle, neighbour)] == [None, None]
     assert watch.ended == {PodName("default", "greedy"): 2}
@@ -116,7 +115,7 @@ async def test_a_process_that_is_of_another_pod_by_now_is_left_alone(
     node.process(innocent.pid, 1)
     node.holds(**{f"p{innocent.pid}": 100})
     watch = guard("evict")
-    await watch.look()
+    await watch.observe()
     hold_on = os.pidfd_open
 
     def taken_over(pid: int) -> int:
@@ -124,7 +123,7 @@ async def test_a_process_that_is_of_another_pod_by_now_is_left_alone(
         return hold_on(pid)
 
     monkeypatch.setattr(os, "pidfd_open", taken_over)
-    await watch.look()
+    await watch.observe()
     assert innocent.poll() is None
     assert watch.ended[PodName("default", "greedy")] == 0
 
@@ -153,8 +152,8 @@ async def test_who_offends_again_is_ended_again(
         node.process(process.pid, 1)
         node.held.clear()
         node.holds(**{f"p{process.pid}": 100})
-        await watch.look()
-        await watch.look()
+        await watch.observe()
+        await watch.observe()
         assert process.wait(5) == -9
     assert watch.over_limit == {PodName("default", "greedy"): 2}
 
@@ -169,7 +168,7 @@ async def test_without_the_kubelet_nobody_is_ended(
     node.holds(**{f"p{process.pid}": 4000})
     watch = guard("evict")
     for _ in range(3):
-        await watch.look()
+        await watch.observe()
     assert process.poll() is None
 
 
@@ -189,8 +188,8 @@ async def test_what_may_not_be_ended_is_said(
     node.holds(**{f"p{process.pid}": 100})
     watch = guard("evict")
     monkeypatch.setattr("signal.pidfd_send_signal", refuse)
-    await watch.look()
-    await watch.look()
+    await watch.observe()
+    await watch.observe()
     assert f"cannot end process {process.pid}: [Errno 1] Operation not permitted" in caplog.text
     assert caplog.records[-1].message.endswith("ended its processes none")
 
@@ -202,7 +201,16 @@ def test_evict_needs_a_kernel_that_can_hold_on_to_a_process(
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", missing)
-    with pytest.raises(ending.NoPidfdError, match=r"came with Linux 5\.3.*Use --mode report"):
+    with pytest.raises(ending.CannotEndError, match=r"came with Linux 5\.3.*Use --mode report"):
+        guard("evict")
+    guard("report")
+
+
+def test_evict_needs_the_hosts_process_ids(node: Node, guard: Make) -> None:
+    """In another namespace, a number of the host's is nobody or somebody else."""
+    (node.root / "proc/self").parent.mkdir(exist_ok=True)
+    (node.root / "proc/self").symlink_to("999999999")
+    with pytest.raises(ending.CannotEndError, match="set hostPID in the agent's pod"):
         guard("evict")
     guard("report")
 
@@ -213,8 +221,8 @@ async def test_memory_that_nobody_tells_is_said_once(
     shutil.rmtree(node.root / "sys/kernel/debug")
     watch = guard("report")
     with caplog.at_level(logging.INFO):
-        await watch.look()
-        await watch.look()
+        await watch.observe()
+        await watch.observe()
         assert [record.message for record in caplog.records] == [
             "GPU memory is not watched: cannot read /sys/kernel/debug/nvmap/iovmm/clients: No such file or "
             "directory: debugfs must be mounted, and seen from here"
@@ -222,7 +230,7 @@ async def test_memory_that_nobody_tells_is_said_once(
         assert watch.used is None
         (node.root / "sys/kernel/debug/nvmap/iovmm").mkdir(parents=True)
         node.holds()
-        await watch.look()
+        await watch.observe()
     assert caplog.records[-1].message == "GPU memory is watched again"
 
 
@@ -230,7 +238,7 @@ async def test_elsewhere_there_is_nothing_to_watch(
     tmp_path: Path, pods: Pods, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "empty"
-    await Guard(MemoryUse(root), HostTree(root), pods, "report").look()
+    await Guard(MemoryUse(root), HostTree(root), pods, "report").observe()
     assert "no Tegra GPU here" in caplog.text
 
 
@@ -242,20 +250,80 @@ async def test_counts_of_pods_that_are_gone_are_dropped(
     node.process(10, 1)
     node.holds(p10=100)
     watch = guard("report")
-    await watch.look()
-    await watch.look()
+    await watch.observe()
+    await watch.observe()
     assert watch.over_limit
     shutil.rmtree(node.root / "var/log/pods")
     node.held.clear()
     node.holds()
-    await watch.look()
+    await watch.observe()
     assert not watch.over_limit
 
 
-@pytest.mark.parametrize("looks", [["over", "under", "over"], ["over", "gone", "over"]])
-def test_only_looks_in_a_row_count(looks: list[str]) -> None:
-    overuse = Overuse()
-    used = {"over": {"a": 2}, "under": {"a": 1}, "gone": {}}
-    assert [overuse.observe(used[look], {"a": 1}) for look in looks] == [[], [], []]
-    assert overuse.observe({"a": 2}, {"a": 1}) == ["a"]
-    assert overuse.observe({"a": 2}, {"a": 1}) == []
+@pytest.mark.parametrize("between", [10, None], ids=["under", "gone"])
+async def test_only_observations_in_a_row_count(between: int | None, node: Node, guard: Make) -> None:
+    node.admits(Pod(1, "greedy", units=1))
+    node.process(10, 1)
+    watch = guard("report")
+    for mib in (100, between, 100):
+        node.held.clear()
+        node.holds(**{} if mib is None else {"p10": mib})
+        await watch.observe()
+    assert not watch.over_limit
+    await watch.observe()
+    await watch.observe()
+    assert watch.over_limit == {PodName("default", "greedy"): 1}
+
+
+OVERHEAD = 150
+# Of a pod in MiB: its share, and of each process the CUDA memory and its context. The library grants as much
+# CUDA memory as is left of the share beside `contextOverhead` for each process.
+KEPT = {
+    "one process uses all that the library grants": (512, [(512 - OVERHEAD, OVERHEAD)]),
+    "a context that is smaller than stated": (512, [(512 - OVERHEAD, 120)]),
+    "two processes": (1024, [(400, OVERHEAD), (1024 - 400 - 2 * OVERHEAD, OVERHEAD)]),
+    "contexts alone": (320, [(0, OVERHEAD), (0, OVERHEAD)]),
+    "nothing": (64, [(0, 0)]),
+}
+EXCEEDED = {
+    "CUDA memory past the library": (512, [(512, OVERHEAD)]),
+    "by one MiB": (512, [(512 - OVERHEAD + 1, OVERHEAD)]),
+    "one process of two": (1024, [(1000, OVERHEAD), (0, OVERHEAD)]),
+    "no CUDA memory, but more contexts than the share has room for": (128, [(0, OVERHEAD)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("share", "processes", "is_ended"),
+    [(*row, False) for row in KEPT.values()] + [(*row, True) for row in EXCEEDED.values()],
+    ids=[*KEPT, *EXCEEDED],
+)
+async def test_evict_ends_no_pod_that_kept_its_limit(  # noqa: PLR0917 - a table and the fixtures
+    share: int,
+    processes: list[tuple[int, int]],
+    is_ended: bool,
+    node: Node,
+    guard: Make,
+    start: Callable[[], subprocess.Popen[bytes]],
+) -> None:
+    node.admits(Pod(1, "pod", units=share // UNIT_MIB))
+    started = [start() for _ in processes]
+    for process, (cuda, context) in zip(started, processes, strict=True):
+        node.process(process.pid, 1)
+        node.holds(**{f"p{process.pid}": cuda + context})
+    watch = guard("evict")
+    for _ in range(3):
+        await watch.observe()
+    assert watch.over_limit[PodName("default", "pod")] == is_ended
+    for process in started:
+        assert (process.wait(5) == -9) if is_ended else (process.poll() is None)
+
+
+@pytest.mark.parametrize("units", ["memoryTotal: 4Gi", "memoryTotal: 4Gi, contextOverhead: 0Mi"])
+def test_evict_without_a_stated_context_is_refused(units: str, tmp_path: Path) -> None:
+    """A program may then use its whole share as CUDA memory, and its context puts the pod over the share."""
+    file = tmp_path / "config.yaml"
+    file.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
+    for configuration in (file, None):
+        with pytest.raises(ConfigError, match="--mode evict needs contextOverhead above 0Mi"):
+            load_agent(configuration, {}, {}, mode="evict")

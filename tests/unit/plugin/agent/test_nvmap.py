@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tegra_device_plugin.agent.nvmap import parse
+from tegra_device_plugin.agent.memory import parse_clients
 
 from tests.unit.plugin.agent.node import HEADER
 
@@ -34,7 +34,7 @@ KIB = 1024
 )
 def test_a_row(line: str, pid: int, size: int) -> None:
     total = "total                                                23549320K\n"
-    assert parse(f"{HEADER}{line}\n{total}") == {pid: size}
+    assert parse_clients(f"{HEADER}{line}\n{total}") == {pid: size}
 
 
 def test_rows_of_one_process_add_up_and_notes_are_no_rows() -> None:
@@ -48,12 +48,12 @@ def test_rows_of_one_process_add_up_and_notes_are_no_rows() -> None:
         + 'It doesn\'t match with all clients "SIZE" accumulated as shared memory \n'
         + 'is accounted in full in each clients "SIZE" that shared memory.\n'
     )
-    assert parse(page) == {4242: 3072 * KIB, 900: 512 * KIB}
+    assert parse_clients(page) == {4242: 3072 * KIB, 900: 512 * KIB}
 
 
 @pytest.mark.parametrize("page", ["", HEADER, "no such format\n" * 3])
 def test_nothing_to_read(page: str) -> None:
-    assert parse(page) == {}
+    assert parse_clients(page) == {}
 
 
 NAMES = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=15) | st.sampled_from(
@@ -69,4 +69,4 @@ def test_no_name_makes_up_or_hides_a_row(processes: list[tuple[str, int, int]]) 
     for _, pid, kib in processes:
         truth[pid] = truth.get(pid, 0) + kib * KIB
     total = f"{'total':<18} {'':>18} {'':>8} {sum(kib for _, _, kib in processes):>10}K\n"
-    assert parse(HEADER + "".join(rows) + total) == truth
+    assert parse_clients(HEADER + "".join(rows) + total) == truth

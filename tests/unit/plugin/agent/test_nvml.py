@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.agent.memory import MemoryUse, UnknownUseError
-from tegra_device_plugin.agent.nvml import HOST_LIBRARIES, Nvml, NvmlError
+from tegra_device_plugin.agent.memory import HOST_LIBRARIES, MemoryUse, Nvml, NvmlError, UnknownUseError
 
 from tests import boards
 
@@ -34,12 +33,12 @@ def thor(tmp_path: Path) -> Path:
 
 def test_processes_with_the_larger_of_both_figures(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_PROCESSES", "3")
-    assert Nvml(["/no/such/library.so", str(library)]).held() == {100: 2 * MIB, 102: MIB}
+    assert Nvml(["/no/such/library.so", str(library)]).by_process() == {100: 2 * MIB, 102: MIB}
 
 
 def test_more_processes_than_expected(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_PROCESSES", "200")
-    assert len(Nvml([str(library)]).held()) == 199
+    assert len(Nvml([str(library)]).by_process()) == 199
 
 
 def test_nvml_that_does_not_work_says_why(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +60,31 @@ def test_a_thor_is_asked_by_the_hosts_library(
     on_host.parent.mkdir(parents=True, exist_ok=True)
     on_host.unlink(missing_ok=True)
     on_host.symlink_to(library)
-    assert MemoryUse(thor).held() == {100: 2 * MIB}
+    assert MemoryUse(thor).by_process() == {100: 2 * MIB}
+
+
+def test_a_handle_that_has_failed_is_renewed(
+    thor: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in's handle is invalid for good, as after the driver was reloaded."""
+    monkeypatch.setattr("tegra_device_plugin.agent.memory.NVML", str(library))
+    memory = MemoryUse(thor)
+    assert memory.by_process() == {100: 2 * MIB}
+    assert memory._nvml is not None
+    memory._nvml._device.value = 1
+    with pytest.raises(UnknownUseError, match="NVML error 2"):
+        memory.by_process()
+    assert memory.by_process() == {100: 2 * MIB}
+
+
+def test_nvml_is_not_believed_in_another_pid_namespace(thor: Path) -> None:
+    """The host's /proc has another number for this process than the process itself."""
+    (thor / "proc").mkdir(exist_ok=True)
+    (thor / "proc/self").symlink_to("999999999")
+    with pytest.raises(UnknownUseError, match="set hostPID in the agent's pod"):
+        MemoryUse(thor).by_process()
 
 
 def test_a_thor_without_nvml_cannot_tell(thor: Path) -> None:
     with pytest.raises(UnknownUseError, match=r"only NVML knows.*no libnvidia-ml\.so\.1"):
-        MemoryUse(thor).held()
+        MemoryUse(thor).by_process()

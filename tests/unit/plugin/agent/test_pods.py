@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import pytest
 from tegra_device_plugin.agent import pods as module
-from tegra_device_plugin.agent.daemon import sold
-from tegra_device_plugin.agent.pods import Pods
-from tegra_device_plugin.agent.shares import PodName, Share, Units, container_names, shares
+from tegra_device_plugin.agent.daemon import unit_resources
+from tegra_device_plugin.agent.pods import PodName, Pods, Share, UnitResources, container_names, shares
 from tegra_device_plugin.config.settings import AgentSettings, load_agent
 from tegra_device_plugin.kubelet.pod_resources import Holder
 from tegra_device_plugin.system.hosttree import HostTree
@@ -18,7 +18,7 @@ from tegra_device_plugin.system.hosttree import HostTree
 from tests.unit.plugin.agent.node import Node, Pod, uid
 
 MIB = 2**20
-UNITS = Units("a/core", "a/memory", lambda ids: ids * 100)
+UNITS = UnitResources("a/core", "a/memory", lambda ids: ids * 100)
 
 
 def test_containers_of_a_pod_add_up_and_other_resources_are_no_share() -> None:
@@ -46,14 +46,14 @@ def test_what_is_sold_is_what_the_plugin_sells(
 ) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
-    found = sold(load_agent(file, {}, {}))
+    found = unit_resources(load_agent(file, {}, {}))
     assert (found.core, found.memory_bytes(3)) == (core, bytes_of_3)
     assert found.memory.endswith(memory)
 
 
 def test_who_sells_no_units_gives_no_shares() -> None:
     holders = [Holder("n", "p", "c", "nvidia.com/gpu", "igpu0")]
-    assert shares(holders, sold(AgentSettings())) == {}
+    assert shares(holders, unit_resources(AgentSettings())) == {}
 
 
 async def test_a_pod_is_known_by_the_name_of_its_log_directory(node: Node, pods: Pods) -> None:
@@ -86,6 +86,21 @@ async def test_the_kubelet_is_asked_for_new_pods_only(
     monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
     await pods.refresh(set())
     assert node.kubelet.asked == 4
+
+
+async def test_a_disk_that_hangs_stops_neither_the_loop_nor_the_agent(
+    node: Node, pods: Pods, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(module, "pod_names", lambda _host: go_on.wait(5) and {})
+    monkeypatch.setattr(pods._sensor, "_deadline", 0.05)
+    before = threading.active_count()
+    for _ in range(3):
+        await pods.refresh({uid(1)})
+    assert threading.active_count() == before + 1
+    assert caplog.text.count("who holds which share is not known: ") == 2  # the first one and later ones
+    go_on.set()
+    await pods._sensor.settle()
 
 
 async def test_a_silent_kubelet_changes_nothing_and_gives_a_new_pod_no_limit(

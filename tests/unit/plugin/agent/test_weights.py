@@ -75,26 +75,26 @@ def slices(driver: SimulatedNvgpu) -> dict[int, int]:
 async def test_pods_get_slices_by_their_weights_and_others_keep_theirs(
     weights: Weights, driver: SimulatedNvgpu, node: Node
 ) -> None:
-    await weights.look()
+    await weights.observe()
     assert slices(driver) == {10: 6000, 20: 14_000, 30: 1024, 40: 1024}
     assert weights.state == "weighted"
-    assert {(one.uid, one.wanted_us) for one in weights.slices} == {(uid(1), 6000), (uid(2), 14_000)}
+    assert {(one.uid, one.timeslice_us) for one in weights.slices} == {(uid(1), 6000), (uid(2), 14_000)}
     assert driver.opened == [f"{node.root}/dev/nvgpu/igpu0/sched"]
 
 
 async def test_nothing_is_set_that_is_right_already(weights: Weights, driver: SimulatedNvgpu) -> None:
-    await weights.look()
-    await weights.look()
+    await weights.observe()
+    await weights.observe()
     assert sorted(driver.slices_set) == [(11, 6000), (21, 14_000)]  # each setting wakes the GPU
     driver.contexts[11].timeslice = 20_000  # what a program can do with its own context
-    await weights.look()
+    await weights.observe()
     assert slices(driver)[10] == 6000
 
 
 async def test_a_new_context_is_heard_of(
     weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "OBSERVE_SECONDS", 3600.0)
     async with running(weights, driver) as until:
         node.process(11, 1)
         driver.runs(12, 11)
@@ -104,7 +104,7 @@ async def test_a_new_context_is_heard_of(
 async def test_a_context_is_set_when_it_has_a_runlist_and_not_before(
     weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "OBSERVE_SECONDS", 3600.0)
     monkeypatch.setattr(module, "NEW_SECONDS", 0.01)
     async with running(weights, driver) as until:
         looked = len(driver.calls)
@@ -118,7 +118,7 @@ async def test_a_context_is_set_when_it_has_a_runlist_and_not_before(
 async def test_the_end_puts_back_what_was_found(
     weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)
     driver.contexts[11].timeslice = 629  # a Nano's own, which cannot be set
     driver.contexts[21].timeslice = 2600  # a program's priority
     async with running(weights, driver) as until:
@@ -156,7 +156,7 @@ async def test_an_end_in_the_middle_of_a_call_puts_them_back_too(
 async def test_the_end_does_not_wait_for_a_kubelet(
     weights: Weights, driver: SimulatedNvgpu, node: Node
 ) -> None:
-    await weights.look()
+    await weights.observe()
     asked = node.kubelet.asked
     node.process(99, 77)
     driver.runs(99, 99)  # of a pod that the kubelet would be asked about
@@ -169,15 +169,15 @@ async def test_who_finds_the_node_taken_says_so_once_and_tries_again(
 ) -> None:
     driver.held_by_another = True
     with caplog.at_level(logging.INFO):
-        await weights.look()
-        await weights.look()
+        await weights.observe()
+        await weights.observe()
         assert weights.state == "busy"
         assert [record.message for record in caplog.records] == [
             "GPU time is not divided by weights: somebody else holds /dev/nvgpu/igpu0/sched, which only one "
             "can: another agent, or a container that was given the node"
         ]
         driver.held_by_another = False
-        await weights.look()
+        await weights.observe()
     assert caplog.records[-1].message == "GPU time is divided by weights again"
 
 
@@ -185,7 +185,7 @@ async def test_older_releases_have_the_node_under_its_old_name(
     weights: Weights, driver: SimulatedNvgpu, node: Node
 ) -> None:
     (node.root / "dev/nvgpu/igpu0/sched").unlink()
-    await weights.look()
+    await weights.observe()
     assert driver.opened == [f"{node.root}/dev/nvhost-sched-gpu"]
 
 
@@ -194,14 +194,14 @@ async def test_a_board_without_the_node_is_unsupported(
 ) -> None:
     for name in ("nvgpu/igpu0/sched", "nvhost-sched-gpu"):
         (node.root / "dev" / name).unlink()
-    await weights.look()
+    await weights.observe()
     assert weights.state == "unsupported"
     assert "there is no /dev/nvgpu/igpu0/sched or /dev/nvhost-sched-gpu" in caplog.text
 
 
 async def test_another_interface_is_unsupported(weights: Weights, driver: SimulatedNvgpu) -> None:
     driver.version = 2
-    await weights.look()
+    await weights.observe()
     assert (weights.state, driver.held) == ("unsupported", False)
 
 
@@ -209,9 +209,12 @@ async def test_a_slice_that_the_driver_refuses_does_not_stop_the_others(
     weights: Weights, driver: SimulatedNvgpu, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver.longest = 10_000
-    await weights.look()
+    for _ in range(3):
+        await weights.observe()
     assert (slices(driver)[10], slices(driver)[20]) == (6000, 1024)
-    assert "context 21 of process 20: nvgpu refuses 14000 us: Invalid argument" in caplog.text
+    assert {(one.uid, one.timeslice_us) for one in weights.slices} == {(uid(1), 6000), (uid(2), 1024)}
+    refusal = "context 21 of process 20: nvgpu refuses 14000 us: Invalid argument"
+    assert [record.message for record in caplog.records] == [refusal]
 
 
 async def test_a_context_that_ends_between_list_and_set_does_no_harm(
@@ -222,32 +225,32 @@ async def test_a_context_that_ends_between_list_and_set_does_no_harm(
             driver.ends(11)
 
     driver.before_call = end_it
-    await weights.look()
+    await weights.observe()
     assert (weights.state, slices(driver)[20]) == ("weighted", 14_000)
 
 
 async def test_a_driver_that_hangs_is_waited_for_and_not_called_again(
     weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await weights.look()
+    await weights.observe()
     monkeypatch.setattr(weights._sensor, "_deadline", 0.05)
     go_on = threading.Event()
     driver.before_call = lambda _request: go_on.wait(5)
-    await weights.look()
+    await weights.observe()
     calls = len(driver.calls)
-    await weights.look()
+    await weights.observe()
     assert (weights.state, driver.held, len(driver.calls)) == ("failing", True, calls)
     go_on.set()
     await weights._sensor.settle()
     monkeypatch.setattr(weights._sensor, "_deadline", 3.0)
-    await weights.look()
+    await weights.observe()
     assert weights.state == "weighted"
 
 
 async def test_a_device_that_goes_away_does_not_keep_the_agent_busy(
     weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)
     heard: list[None] = []
     clear = nvgpu.ControlNode.clear_event
 
@@ -265,7 +268,7 @@ async def test_a_device_that_goes_away_does_not_keep_the_agent_busy(
 async def test_a_whole_life_never_locks_control(
     weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
     async with running(weights, driver) as until:
         node.process(21, 2)
