@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import hashlib
 import re
 import runpy
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import pytest
 import yaml
-from tegra_device_plugin import cli
 
 from release import chart as packing
 from release import version
@@ -61,6 +62,7 @@ class Choice:
     strict: bool = False
     agent: tuple[str, str] | None = None
     """Its mode and policy."""
+    host_pid: bool = False
     metrics_on_host: bool = False
     container_runtime: str = "docker"
     api: str = "device-plugin"
@@ -76,7 +78,12 @@ class Choice:
             "containerRuntime": self.container_runtime,
             "config": self.config or {},
             "deviceListStrategy": "volume-mounts" if self.strict else None,
-            "agent": {"enabled": self.agent is not None, "mode": mode, "qosPolicy": policy},
+            "agent": {
+                "enabled": self.agent is not None,
+                "mode": mode,
+                "qosPolicy": policy,
+                "hostPID": self.host_pid,
+            },
             "metricsOnHost": self.metrics_on_host,
             "dra": {"extendedResourceName": "nvidia.com/gpu" if self.extended_resource else None},
         }
@@ -94,6 +101,7 @@ CHOICES = {
     "docker": Choice(),
     "containerd": Choice(container_runtime="containerd"),
     "strict": Choice(strict=True),
+    "thor": Choice(agent=("report", "best-effort"), host_pid=True),
     "metrics": Choice(metrics_on_host=True, agent=("report", "best-effort")),
     "time-slicing": Choice(TIME_SLICING, agent=("evict", "best-effort")),
     "units": Choice(units(), strict=True, agent=("evict", "burst-share")),
@@ -184,7 +192,8 @@ def deployed(choice: Choice) -> list[Object]:
     agent = None
     if choice.agent:
         manifest = (DEPLOY / "agent/daemonset.yaml").read_text()
-        agent = {"manifest": manifest, "mode": choice.agent[0], "qos_policy": choice.agent[1]}
+        mode, policy = choice.agent
+        agent = {"manifest": manifest, "mode": mode, "qos_policy": policy, "host_pid": choice.host_pid}
     text = role["rendered"](
         (DEPLOY / "base/daemonset.yaml").read_text(),
         image,
@@ -209,7 +218,10 @@ def without_ways(documents: dict[tuple[str, str], Object]) -> dict[tuple[str, st
             document["spec"]["template"]["metadata"]["annotations"].pop(IMAGE_ID, None)
             for container in pod(document)["containers"]:
                 del container["imagePullPolicy"]
-                container["args"] = vars(cli._parser().parse_args(container["args"]))
+                command, *arguments = container["args"]
+                parser = argparse.ArgumentParser()
+                import_module(f"tegra_device_plugin.commands.{command}").add_arguments(parser)
+                container["args"] = {"command": command, **vars(parser.parse_args(arguments))}
     return documents
 
 

@@ -90,6 +90,7 @@ def test_the_agent_only_looks_as_it_stands(agent: Documents) -> None:
     assert spec["automountServiceAccountToken"] is False
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert "privileged" not in container["securityContext"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
     assert not {"--mode=evict", "--qos-policy=burst-share"} & set(container["args"])
 

@@ -151,10 +151,13 @@ def with_host_ports(spec: dict[str, Any]) -> None:
                 port["hostPort"] = port["containerPort"]
 
 
-def chosen_agent(manifest: str, mode: str, qos_policy: str) -> dict[str, Any]:
+def chosen_agent(manifest: str, mode: str, qos_policy: str, host_pid: bool = False) -> dict[str, Any]:
     """The node agent's DaemonSet with the rights that its mode and policy need, and no more."""
     document: dict[str, Any] = yaml.safe_load(manifest)
-    for container in document["spec"]["template"]["spec"]["containers"]:
+    spec = document["spec"]["template"]["spec"]
+    if host_pid or mode == "evict":  # processes are ended, and on a Thor found, by the host's numbers
+        spec["hostPID"] = True
+    for container in spec["containers"]:
         container["args"] = [*container["args"], f"--mode={mode}", f"--qos-policy={qos_policy}"]
         context = container["securityContext"]
         if qos_policy == "burst-share":  # a device node of the host cannot be opened otherwise
@@ -173,7 +176,7 @@ def rendered(
     strict: bool,
     *,
     config: dict[str, Any] | None = None,
-    agent: dict[str, str] | None = None,
+    agent: dict[str, Any] | None = None,
     metrics_on_host: bool = False,
 ) -> str:
     """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.

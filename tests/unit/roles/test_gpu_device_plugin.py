@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifest of the device plugin as the role renders it."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tegra_device_plugin import cli
+from tegra_device_plugin.commands import agent as agent_command
 from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.config.presets import PRESETS
 from tegra_device_plugin.sharing import koordinator
@@ -203,14 +204,25 @@ def agent(load: Load, mode: str, policy: str, config: dict[str, Any] | None = No
 def test_the_agent_has_the_rights_that_its_mode_needs(
     load: Load, mode: str, policy: str, privileged: bool | None, capabilities: dict[str, Any] | None
 ) -> None:
-    (container,) = agent(load, mode, policy)["containers"]
+    spec = agent(load, mode, policy)
+    assert spec.get("hostPID", False) == (mode == "evict")
+    (container,) = spec["containers"]
     context = container["securityContext"]
     assert (context.get("privileged"), context.get("capabilities")) == (privileged, capabilities)
     # Kubernetes refuses a privileged container that says no to privilege escalation.
     assert context.get("allowPrivilegeEscalation") is (None if privileged else False)
     assert (container["image"], container["imagePullPolicy"]) == ("plugin:9-jtop", "Never")
-    options = cli._parser().parse_args(container["args"])  # the plugin's strict mode is none of its options
+    parser = argparse.ArgumentParser()
+    agent_command.add_arguments(parser)
+    options = parser.parse_args(container["args"][1:])  # the plugin's strict mode is none of its options
     assert (options.mode, options.qos_policy) == (mode, policy)
+
+
+def test_the_agent_runs_in_the_process_namespace_of_a_thor(load: Load) -> None:
+    chosen = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py").chosen_agent
+    assert (
+        chosen(AGENT, "report", "best-effort", host_pid=True)["spec"]["template"]["spec"]["hostPID"] is True
+    )
 
 
 def test_the_agent_reads_the_settings_and_the_ledgers_of_the_plugin(load: Load) -> None:
