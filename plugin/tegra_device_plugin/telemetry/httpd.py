@@ -22,8 +22,8 @@ _MAX_CONNECTIONS = 32
 # before newer connections can make it the oldest of _MAX_CONNECTIONS.
 _ACCEPTED_PER_ITERATION = 8
 _LISTEN_BACKLOG = 128  # connections that wait in the kernel; beyond, a client tries again after a second
-# Three times the longest pause of the loops that observe the board and the sockets (health.POLL_SECONDS,
-# Pace.look, Pace.register).
+# Three times the longest time between two observations of the board and the sockets (health.POLL_SECONDS,
+# registrar.REGISTER_SECONDS).
 STUCK_SECONDS = 40.0
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from tegra_device_plugin.system.hosttree import is_own_shortage
 from tegra_device_plugin.system.sensor import Sensor
 
 
@@ -36,6 +37,22 @@ async def test_a_hanging_read_is_given_up_and_adds_no_thread() -> None:
     release.set()
     hanging.join(5)
     assert await sensor.read(lambda: "again") == "again"
+
+
+async def test_a_process_out_of_threads_is_told_apart_from_a_read_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    sensor = Sensor(deadline=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            with pytest.raises(OSError, match="can't start new thread") as failed:
+                await sensor.read(lambda: 42)
+            assert is_own_shortage(failed.value)
+    assert await sensor.read(lambda: 42) == 42
 
 
 def test_a_process_can_end_while_a_read_hangs() -> None:
