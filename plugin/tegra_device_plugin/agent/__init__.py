@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node agent, off by default: divides the GPU's time by weights, and watches who holds its memory."""
+"""The node agent, off by default: divides the GPU's time by weights, and watches the pods' GPU memory."""

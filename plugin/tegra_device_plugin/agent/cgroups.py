@@ -13,7 +13,7 @@ from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
 # Drivers and runtimes in turn (kubelet's pkg/kubelet/cm, cri-dockerd, containerd's cri):
 #   cgroupfs            /kubepods/burstable/podUID/ID            of Docker and containerd
 #   systemd             /kubepods.slice/kubepods-podU_I_D.slice/docker-ID.scope   or cri-containerd-ID.scope
-#   neither, containerd whose runc was not told of systemd
+#   neither, containerd whose runc does not use systemd
 #                       /system.slice/containerd.service/kubepods-podU_I_D.slice:cri-containerd:ID
 # A static pod's uid is a digest without dashes. Within a control group namespace of one's own, the path of
 # another pod begins with /../ and has lost the groups above that both have.

@@ -25,7 +25,7 @@ _NVML_DRIVER = "nvidia"  # Thor's; every other Jetson has nvgpu, whose memory nv
 _CLIENTS = "/sys/kernel/debug/nvmap/iovmm/clients"
 _CLIENTS_BYTES = 1 << 20  # 17,000 rows
 # By width, not by white space: a process chooses its name, up to 15 bytes of anything. With a line break in
-# it, it could otherwise make up a row about a process of somebody else, or hide its own.
+# it, it could otherwise make up a row of another process, or hide its own.
 _ROW = re.compile(
     r"^[^\n]{18,}? (?s:.{18}) (?P<pid>[ 0-9]{7}[0-9]) (?P<size>[ 0-9]{9}[0-9])(?P<unit>[KMG])$", re.MULTILINE
 )
@@ -88,7 +88,7 @@ class MemoryUse:
         except NvmlError as error:
             # A handle does not survive a driver that was reloaded: the next call starts NVML again.
             self._nvml = None
-            raise UnknownUseError(f"on this board only NVML knows who holds GPU memory: {error}") from error
+            raise UnknownUseError(f"on this board only NVML lists GPU memory by process: {error}") from error
 
 
 def measure(memory: MemoryUse, host: HostTree) -> tuple[dict[int, int], dict[int, Member]]:

@@ -102,10 +102,10 @@ class Linux:
 
 
 class ControlNode:
-    """The control node, held open: nobody else can have it meanwhile, as nvgpu allows one at a time."""
+    """The control node, open: nvgpu allows one process at a time."""
 
     def __init__(self, path: str, kernel: Kernel) -> None:
-        """Open the node at `path`. Raises OSError (EBUSY: somebody has it) and UnsupportedError."""
+        """Open the node at `path`. Raises UnsupportedError, and OSError (EBUSY: another process has it)."""
         self._kernel = kernel
         self._words = _WORDS
         self.fd = kernel.open(path)

@@ -94,9 +94,9 @@ class Pods:
                 found = pod_resources.found(await pod_resources.ask(self._socket))
             except (OSError, TimeoutError) as error:
                 reason = describe_error(error, f"reading {POD_LOGS} hangs")
-                self._problem_log.warn(f"who holds which share is not known: {reason}")
+                self._problem_log.warn(f"the pods' shares are not known: {reason}")
                 return
-            self._problem_log.resolved("the kubelet says again who holds which share")
+            self._problem_log.resolved("the pods' shares are known again")
             self.names, self.shares = names, shares(found, self._units)
             self._known = {*names, *uids}
             self._refreshed_at = now

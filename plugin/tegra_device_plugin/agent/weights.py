@@ -169,8 +169,8 @@ class Weights:
             if error.errno != errno.EBUSY:
                 raise
             raise NodeBusyError(
-                f"somebody else holds {path}, which only one can: another agent, or a container that was "
-                "given the node"
+                f"another process has opened {path}, and nvgpu allows one: another agent, or a container "
+                "that was given the node"
             ) from error
 
     def _in_force(self, tsg: Tsg, wanted_us: int) -> int:

@@ -27,8 +27,8 @@ class Sensor:
     async def read(self, function: Callable[[], T]) -> T:
         """Give the result of `function`, or raise its error.
 
-        Raises TimeoutError if this call or an earlier one hangs, and OSError (ENOMEM) if the process can start
-        no thread.
+        Raises TimeoutError if this call or an earlier one hangs, and OSError (ENOMEM) if no thread can be
+        started.
         """
         if self._last and not self._last.done():
             raise TimeoutError("an earlier call still hangs")

@@ -4,7 +4,7 @@
 Usage: python -m tegra_device_plugin.telemetry.jtop_client SOCKET INTERVAL
 
 Only here is jetson-stats (AGPL-3.0, the extra `jtop`) imported, and only these lines leave the process. The
-client may block for ever (when the service is stopped, for one), so whoever starts this must be ready to kill
+client may block for ever (when the service is stopped, for one), so the parent must be ready to kill
 it; it ends by itself when its standard input is closed.
 """
 

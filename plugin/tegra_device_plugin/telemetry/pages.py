@@ -49,7 +49,7 @@ class Pages(StatusPages):
         """Fail while the node could not get its GPU from here: no GPU on a Tegra, or no kubelet listening."""
         detection = self._board.detection
         if detection is None:
-            return Page("the board was not looked at yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+            return Page("the board was not observed yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if detection.board.platform == "none":
             return Page("not a Tegra: nothing to advertise\n")
         if not self._board.has_gpu:

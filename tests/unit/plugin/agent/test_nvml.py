@@ -86,5 +86,5 @@ def test_nvml_is_not_believed_in_another_pid_namespace(thor: Path) -> None:
 
 
 def test_a_thor_without_nvml_cannot_tell(thor: Path) -> None:
-    with pytest.raises(UnknownUseError, match=r"only NVML knows.*no libnvidia-ml\.so\.1"):
+    with pytest.raises(UnknownUseError, match=r"only NVML lists.*no libnvidia-ml\.so\.1"):
         MemoryUse(thor).by_process()

@@ -98,7 +98,7 @@ async def test_a_disk_that_hangs_stops_neither_the_loop_nor_the_agent(
     for _ in range(3):
         await pods.refresh({uid(1)})
     assert threading.active_count() == before + 1
-    assert caplog.text.count("who holds which share is not known: ") == 2  # the first one and later ones
+    assert caplog.text.count("the pods' shares are not known: ") == 2  # the first one and later ones
     go_on.set()
     await pods._sensor.settle()
 
@@ -114,7 +114,7 @@ async def test_a_silent_kubelet_changes_nothing_and_gives_a_new_pod_no_limit(
         await pods.refresh({uid(1), uid(2)})
         await pods.refresh({uid(1), uid(2)})
         assert [record.message for record in caplog.records] == [
-            f"who holds which share is not known: the kubelet at {node.kubelet.socket}: UNIMPLEMENTED: "
+            f"the pods' shares are not known: the kubelet at {node.kubelet.socket}: UNIMPLEMENTED: "
             "no such feature"
         ]
         assert (pods.share(uid(1)).memory_bytes, pods.share(uid(2))) == (2 * 64 * 2**20, Share())
@@ -122,5 +122,5 @@ async def test_a_silent_kubelet_changes_nothing_and_gives_a_new_pod_no_limit(
         node.pods.pop(0)
         node.admits(node.pods.pop())
         await pods.refresh({uid(2)})
-    assert caplog.records[-1].message == "the kubelet says again who holds which share"
+    assert caplog.records[-1].message == "the pods' shares are known again"
     assert pods.share(uid(2)).memory_bytes == 8 * 64 * 2**20
