@@ -173,8 +173,8 @@ async def test_who_finds_the_node_taken_says_so_once_and_tries_again(
         await weights.observe()
         assert weights.state == "busy"
         assert [record.message for record in caplog.records] == [
-            "GPU time is not divided by weights: another process has opened /dev/nvgpu/igpu0/sched, and nvgpu "
-            "allows one: another agent, or a container that was given the node"
+            "GPU time is not divided by weights: another process has opened /dev/nvgpu/igpu0/sched, and "
+            "nvgpu allows one: another agent, or a container that was given the node"
         ]
         driver.held_by_another = False
         await weights.observe()
