@@ -1,41 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the board again and again, and publishes what it can offer."""
+"""Observes the board again and again, and publishes what it can offer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from tegra_device_plugin.board import cdi, health, power
+from tegra_device_plugin.board import cdi, health
 from tegra_device_plugin.board.detection import Detection, detect
-from tegra_device_plugin.board.health import Health, Hysteresis, Sample
+from tegra_device_plugin.board.gpu import read_power
+from tegra_device_plugin.board.health import HEALTHY, UNKNOWN, Health, Hysteresis, Sample
+from tegra_device_plugin.kubelet.driver_conflict import BothApisError
 from tegra_device_plugin.system import waiting
-from tegra_device_plugin.system.log import describe_error
+from tegra_device_plugin.system.hosttree import is_own_shortage, raise_own_shortage
+from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.sensor import Sensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tegra_device_plugin.config.units import Units
-    from tegra_device_plugin.sharing.koordinator import Koordlet
-
 READ_DEADLINE_SECONDS = 3.0
-# A healthy GPU is searched anew now and then, for device nodes that came late. About a minute.
-LOOKS_PER_DETECTION = 12
+# A healthy GPU is detected again now and then, for device nodes that came late. About a minute.
+OBSERVATIONS_PER_DETECTION = 12
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Look:
-    """What one look shows. A flaw is why no container can have the GPU, or memory of it, as was asked for."""
-
-    detection: Detection
-    sample: Sample | None = None
-    flaw: Health | None = None
-    limit_problem: Health | None = None
 
 
 class Settings(Protocol):
@@ -50,8 +40,8 @@ class Settings(Protocol):
         """Tell whether containers get the GPU by a CDI spec."""
 
     @property
-    def units(self) -> Units | None:
-        """Give the units that the GPU is divided into."""
+    def cdi_version(self) -> str:
+        """Give the version of the CDI spec."""
 
     @property
     def configured_memory(self) -> int | None:
@@ -74,167 +64,236 @@ S = TypeVar("S", bound=Settings)
 S_contra = TypeVar("S_contra", bound=Settings, contravariant=True)
 
 
+class Observation(NamedTuple):
+    """The result of one observation."""
+
+    detection: Detection
+    sample: Sample | None = None
+    conflict: str | None = None
+    """Why this process may not offer the GPU."""
+    gpu: Health = UNKNOWN
+    """Whether containers can have the GPU, by this observation alone."""
+    memory: Health = UNKNOWN
+    """Whether they can have a share of its memory."""
+
+
 class Publisher(Protocol[S_contra]):
     """Publishes the GPU at each observation."""
 
     def publish(
-        self, settings: S_contra, found: Detection, verdict: Health, limit_problem: Health | None
+        self, settings: S_contra, found: Detection, health: Health, limit_problem: Health | None
     ) -> None:
-        """Resource the GPU; `limit_problem` is why its memory cannot be limited here."""
+        """Offer the GPU; `limit_problem` is why its memory cannot be limited here."""
 
     def withdraw(self) -> None:
-        """There is no GPU, and never was."""
+        """Offer nothing: there never was a GPU, or the other API's process offers it."""
+
+
+class Subscriber(Protocol[S_contra]):
+    """Is notified after each observation of a GPU."""
+
+    async def notify(self, settings: S_contra, found: Detection, health: Health) -> None:
+        """Take the GPU's health, or the reason why its memory cannot be limited."""
+
+
+class Assessment:
+    """Health of the GPU and of its memory, after all observations so far."""
+
+    def __init__(self) -> None:
+        self.health: Health | None = None
+        self.limit_problem: Health | None = None
+        self._gpu = Hysteresis()
+        self._memory = Hysteresis()
+
+    @property
+    def settled(self) -> bool:
+        """Tell whether the last observation agrees with the ones before."""
+        return self._gpu.settled and self._memory.settled
+
+    def add(self, seen: Observation | None) -> Health:
+        """Add an observation, None for one that failed or hung. Gives the GPU's health."""
+        before, limit_problem = self.health, self.limit_problem
+        self.health = now = self._gpu.observe(seen.gpu if seen else UNKNOWN)
+        memory = self._memory.observe(seen.memory if seen else UNKNOWN)
+        # An observation that failed is the GPU's problem: it says nothing about the memory limit.
+        self.limit_problem = None if memory.healthy or memory == UNKNOWN else memory
+        if before is None or (before.healthy, before.reason) != (now.healthy, now.reason):
+            level = logging.INFO if now.healthy else logging.WARNING
+            state = "healthy" if now.healthy else "unhealthy"
+            logger.log(level, "the GPU is %s: %s: %s", state, now.reason, now.detail)
+        if self.limit_problem and self.limit_problem != limit_problem:
+            logger.warning("no memory of the GPU is allocated: %s: %s", memory.reason, memory.detail)
+        return now
 
 
 class BoardWatch(Generic[S]):
-    """The board as it is now: `detection`, the last `sample` of its GPU and the `verdict` on it.
+    """The board as it is now: `detection`, the last `sample` of its GPU and the GPU's `health`.
 
     Nothing is offered before a GPU was seen. A GPU that was seen once stays in the list and is unhealthy
     when it is gone: the node keeps its capacity, so everybody can see that a GPU is missing.
     """
 
-    def __init__(self, settings: S, publisher: Publisher[S]) -> None:
+    def __init__(
+        self,
+        settings: S,
+        publisher: Publisher[S],
+        reserve: Callable[[], None] = lambda: None,
+        subscribers: Sequence[Subscriber[S]] = (),
+    ) -> None:
+        """`reserve` raises BothApisError while the GPU is the other API's (kubelet/driver_conflict.py)."""
         self.detection: Detection | None = None
         self.sample: Sample | None = None
-        self.verdict: Health | None = None
+        self.conflict: str | None = None
         self.observed_at = 0.0
         self._settings = settings
         self._publisher = publisher
-        self._hysteresis = Hysteresis()
+        self._subscribers = subscribers
+        self._reserve = reserve
+        self._assessment = Assessment()
+        self._cdi = cdi.SpecFile()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
-        self._looks = 0
-        self._limit_problem: Health | None = None
+        self._observations = 0
         self._wake = asyncio.Event()
-        self._koordlet: Koordlet | None = None
+        self._failure_log, self._conflict_log = ProblemLog(), ProblemLog()
+
+    @property
+    def health(self) -> Health | None:
+        """The GPU's health, None before the first."""
+        return self._assessment.health
 
     @property
     def has_gpu(self) -> bool:
-        """Tell whether a GPU was ever seen."""
-        return self.verdict is not None
+        """Tell whether a GPU was ever offered."""
+        return self.health is not None
 
     def use(self, settings: S) -> None:
-        """Look at once, and offer by other settings from then on."""
+        """Observe the board now, and publish by other settings from then on."""
         self._settings = settings
+        self._assessment = Assessment()  # with other prerequisites, the next observation decides alone
         self._wake.set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Observe until cancelled."""
         while True:
             self._wake.clear()
-            await self.look()
-            unsettled = self.has_gpu and not self._hysteresis.settled
-            await waiting.happens(self._wake, health.RECHECK_SECONDS if unsettled else health.POLL_SECONDS)
+            await self.observe()
+            settled = not self.has_gpu or self._assessment.settled
+            await waiting.happens(self._wake, health.POLL_SECONDS if settled else health.RECHECK_SECONDS)
 
-    async def look(self) -> None:
-        """Look once, and publish what changed."""
-        settings, known = self._settings, self.detection
-        all_well = self.verdict is not None and self.verdict.healthy and self._hysteresis.settled
-        search = not all_well or self._looks % LOOKS_PER_DETECTION == 0
-        self._looks += 1
-        seen: Look | None = None
+    async def observe(self) -> None:
+        """Observe the board once, and publish the result."""
+        settings, known, assessment = self._settings, self.detection, self._assessment
+        all_well = self.health is not None and self.health.healthy and assessment.settled
+        search = not all_well or self._observations % OBSERVATIONS_PER_DETECTION == 0
+        self._observations += 1
+        seen: Observation | None = None
+        shortage = False
         try:
-            seen = await self._sensor.read(lambda: _look(settings, known, search))
-        except (OSError, TimeoutError) as error:
+            seen = await self._sensor.read(lambda: self._observe(settings, known, search))
+        except OSError as error:
             # Not seen is not healthy: a pod on a dead GPU is worse than a pod that waits.
-            logger.warning("cannot look at the board: %s", describe_error(error, "the read hangs"))
+            self._failure_log.warn(f"cannot observe the board: {describe_error(error, 'the read hangs')}")
+            shortage = is_own_shortage(error)
         else:
+            self._failure_log.resolved("the board can be observed again")
             if seen.detection != known:
-                _tell(seen.detection)
-            self.detection = seen.detection
+                _log_detection(seen.detection)
+            self.detection, self.conflict = seen.detection, seen.conflict
         self.sample = seen.sample if seen else None
         self.observed_at = asyncio.get_running_loop().time()
-        if self.detection and self.detection.gpu.state != "absent":
-            verdict = self._judge(seen.flaw if seen else None)
-            if seen:
-                self._note_limit(seen.limit_problem)
-            self._publisher.publish(settings, self.detection, verdict, self._limit_problem)
-            if settings.units and settings.units.preset == "koordinator":
-                await self._tell_koordlet(settings.host_root, settings.units, self.detection, verdict)
-        elif self.detection:
+        if shortage or self.detection is None:
+            return  # this process lacks files or memory: the GPU keeps its health
+        if self.conflict:
+            self._conflict_log.warn(f"the GPU is not offered: {self.conflict}")
+        else:
+            self._conflict_log.resolved("no other driver serves this board any more")
+        if self.conflict or self.detection.gpu.state == "absent":
             self._publisher.withdraw()
+            return
+        now = assessment.add(seen)
+        limit_problem = assessment.limit_problem
+        self._publisher.publish(settings, self.detection, now, limit_problem)
+        for subscriber in self._subscribers:
+            await subscriber.notify(settings, self.detection, (now.healthy and limit_problem) or now)
 
-    async def _tell_koordlet(self, root: Path, units: Units, found: Detection, verdict: Health) -> None:
-        """Report the GPU as Koordinator wants it: its names are used."""
-        from tegra_device_plugin.sharing.koordinator import Koordlet  # noqa: PLC0415 - only with this preset
+    def _observe(self, settings: S, known: Detection | None, search: bool) -> Observation:
+        """Read the board. Of a vanished GPU the last detection is kept: its sample tells what is missing."""
+        root = settings.host_root
+        found = detect(root) if known is None or search else known
+        if known and known.gpu.state != "absent" and found.gpu.state == "absent":
+            found = known
+        if found.gpu.state == "absent":
+            return Observation(found)
+        try:
+            self._reserve()
+        except BothApisError as error:
+            return Observation(found, conflict=str(error))
+        if settings.reads_power:
+            found = found._replace(power=read_power(root, found.gpu))
+        sample = health.sample(root, found.gpu)
+        return Observation(
+            found,
+            sample,
+            gpu=_first_problem(self._gpu_prerequisites(settings, found, sample, search)),
+            memory=_first_problem(_memory_prerequisites(settings, found)),
+        )
 
-        self._koordlet = self._koordlet or Koordlet(root, self._sensor)
-        flaw = self._limit_problem if verdict.healthy else None
-        await self._koordlet.tell(found, units, flaw or verdict)
-
-    def _judge(self, flaw: Health | None) -> Health:
-        """Give the verdict: first on the GPU, then on what else a container would lack."""
-        before, now = self.verdict, self._hysteresis.observe(self.sample)
-        if now.healthy and flaw:
-            now = flaw
-        self.verdict = now
-        if before is None or (before.healthy, before.reason) != (now.healthy, now.reason):
-            level = logging.INFO if now.healthy else logging.WARNING
-            state = "healthy" if now.healthy else "unhealthy"
-            logger.log(level, "the GPU is %s: %s: %s", state, now.reason, now.detail)
-        return now
-
-    def _note_limit(self, flaw: Health | None) -> None:
-        if flaw and flaw != self._limit_problem:
-            logger.warning("memory of the GPU is not given out: %s: %s", flaw.reason, flaw.detail)
-        self._limit_problem = flaw
+    def _gpu_prerequisites(
+        self, settings: S, found: Detection, sample: Sample, search: bool
+    ) -> Iterator[Health]:
+        """Check everything without which no container can have the GPU."""
+        yield health.judge(sample)
+        if settings.cdi:
+            # The spec comes before the offer that names it: a runtime rejects a container without it.
+            yield _provided(
+                lambda: self._cdi.update(
+                    settings.host_root, found.gpu.device_nodes, settings.cdi_version, again=search
+                ),
+                Health(False, "cdi-missing", "no CDI spec, so no container can have it"),
+            )
 
 
-def _look(settings: Settings, known: Detection | None, search: bool) -> Look:
-    """Read the board. Of a vanished GPU the last detection is kept: its sample tells what is missing."""
-    root = settings.host_root
-    found = detect(root) if known is None or search else known
-    if known and known.gpu.state != "absent" and found.gpu.state == "absent":
-        found = known
-    if found.gpu.state == "absent":
-        return Look(found)
-    if settings.reads_power:
-        found = replace(found, power=power.read(root, found.gpu))
-    return Look(
-        found,
-        health.sample(root, found.gpu),
-        _provide_cdi(settings, found),
-        _provide_limit(settings, settings.configured_memory, found) if settings.configured_memory else None,
+def _memory_prerequisites(settings: Settings, found: Detection) -> Iterator[Health]:
+    """Check everything without which no container's memory can be limited, where memory is shared out."""
+    yield HEALTHY
+    total, there = settings.configured_memory, found.gpu.memory_bytes
+    if not total:
+        return
+    from tegra_device_plugin.sharing import limitfiles  # noqa: PLC0415 - only where memory is shared out
+    from tegra_device_plugin.system.quantity import MIB, render  # noqa: PLC0415 - the same
+
+    if there is not None and total > there:
+        configured, has = render(total), render(there // MIB * MIB)
+        yield Health(
+            False, "memory-total", f"memoryTotal is {configured}, but the board has {has}: configure less"
+        )
+    yield _provided(
+        lambda: limitfiles.provide(settings.gpu_limit_dir, settings.gpu_limit_library),
+        Health(False, "limit-missing", "no container's memory could be limited"),
     )
 
 
-def _provide_cdi(settings: Settings, found: Detection) -> Health | None:
-    """Write the CDI spec before the offer that names it: a runtime refuses a container without it.
+def _first_problem(found: Iterator[Health]) -> Health:
+    """Give the first health that is not healthy, and the first one if all are."""
+    first = next(found)
+    return first if not first.healthy else next((one for one in found if not one.healthy), first)
 
-    Gives why no container can have the GPU in the way that was asked for, None if all is well.
-    """
-    if not settings.cdi:
-        return None
+
+def _provided(provide: Callable[[], None], otherwise: Health) -> Health:
+    """Write the files of a prerequisite; gives the health `otherwise` if that is not possible."""
     try:
-        cdi.write(settings.host_root, found.gpu.device_nodes)
+        provide()
     except OSError as error:
-        return Health(False, "cdi-missing", f"no CDI spec, so no container can have it: {error}")
-    return None
+        raise_own_shortage(error)
+        return otherwise._replace(detail=f"{otherwise.detail}: {error}")
+    return HEALTHY
 
 
-def _provide_limit(settings: Settings, total: int, found: Detection) -> Health | None:
-    """Put the files of the memory limit in their place before the offer that mounts them.
-
-    Gives why no container's memory can be limited here, None if all is well.
-    """
-    from tegra_device_plugin.sharing import limitfiles  # noqa: PLC0415 - only where memory is sold
-    from tegra_device_plugin.system.quantity import MIB, render  # noqa: PLC0415 - the same
-
-    there = found.gpu.memory_bytes
-    if there is not None and total > there:
-        sold, has = render(total), render(there // MIB * MIB)
-        return Health(False, "memory-total", f"memoryTotal is {sold}, but the board has {has}: sell less")
-    try:
-        limitfiles.provide(settings.gpu_limit_dir, settings.gpu_limit_library)
-    except OSError as error:
-        return Health(False, "limit-missing", f"no container's memory could be limited: {error}")
-    return None
-
-
-def _tell(found: Detection) -> None:
+def _log_detection(found: Detection) -> None:
     board, gpu = found.board, found.gpu
     if gpu.state == "absent":
-        observed_at = "; ".join(f"{one.source}: {one.detail}" for one in found.evidence)
-        logger.warning("no Tegra GPU here, so nothing is advertised; looked at %s", observed_at)
+        places = "; ".join(f"{one.source}: {one.detail}" for one in found.evidence)
+        logger.warning("no Tegra GPU here, so nothing is advertised; looked at %s", places)
     else:
         name = board.module or board.model or board.soc
         nodes = len(gpu.device_nodes)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
@@ -19,6 +20,9 @@ from tegra_device_plugin.service import Service
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.telemetry.jtop import JtopProbe
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.sharing.koordinator import Koordlet
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +42,22 @@ class ResourcePublisher:
 
     def withdraw(self) -> None:
         """Advertise nothing: a node without a GPU has no such resource."""
+        self._advertised.advertise(())
+
+
+class KoordinatorSubscriber:
+    """Reports the GPU to Koordinator's node agent, with the preset whose names it uses."""
+
+    def __init__(self) -> None:
+        self._koordlet: Koordlet | None = None
+
+    async def notify(self, settings: PluginSettings, found: Detection, health: Health) -> None:
+        """Report the GPU."""
+        if settings.units and settings.units.preset == "koordinator":
+            from tegra_device_plugin.sharing import koordinator  # noqa: PLC0415 - only with this preset
+
+            self._koordlet = self._koordlet or koordinator.Koordlet(settings.host_root)
+            await self._koordlet.report(found, settings.units, health)
 
 
 class Daemon(Service[PluginSettings]):
@@ -51,12 +71,18 @@ class Daemon(Service[PluginSettings]):
         super().__init__(configuration, signals)
         self._counted = Counters()
         self._board: BoardWatch[PluginSettings] | None = None
+        self._gpu_lock = driver_conflict.GpuLock(for_dra=False)
 
     async def _run_once(self) -> None:
         """Start all parts, wait for `_stop`, end all parts."""
         settings, advertised = self._settings, AdvertisedResources()
         driver_conflict.refuse_beside_dra(settings.device_plugin_dir)
-        board = self._board = BoardWatch(settings, ResourcePublisher(advertised))
+        board = self._board = BoardWatch(
+            settings,
+            ResourcePublisher(advertised),
+            lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
+            [KoordinatorSubscriber()],
+        )
         registrars = Registrars(settings.device_plugin_dir, advertised, self._counted)
         jtop = JtopProbe(settings.host_root)
         async with AsyncExitStack() as stack:

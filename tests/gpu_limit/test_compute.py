@@ -4,6 +4,7 @@
 The SIMULATED driver does what the kernel's PTX says; NVIDIA's real assembler makes code of it for each GPU.
 """
 
+import json
 import re
 import shutil
 import signal
@@ -13,7 +14,6 @@ from array import array
 from pathlib import Path
 
 import pytest
-import yaml
 from tegra_device_plugin.cuda import kernel
 
 from tests.gpu_limit.archives import unpacked
@@ -23,7 +23,7 @@ from tests.lab.process import run
 
 PACKAGE = CHECKOUT / "plugin/tegra_device_plugin"
 PTX = PACKAGE / "cuda/step.ptx"
-CHIPS = yaml.safe_load((PACKAGE / "board/catalogue.yaml").read_text())["chips"].values()
+CHIPS = json.loads((PACKAGE / "board/catalogue.json").read_text())["chips"].values()
 # What the oldest assembler knows, and the rest.
 ASSEMBLERS = {"5.3": "11.8", "6.2": "11.8", "7.2": "11.8", "8.7": "11.8", "11.0": "13.5"}
 COMMAND = (sys.executable, "-m", "tegra_device_plugin", "compute")

@@ -70,7 +70,7 @@ def test_every_artifact_is_of_the_version(dist: Path) -> None:
     assert manifest["collection_info"]["version"] == "0.2.0"
     with zipfile.ZipFile(dist / "tegra_device_plugin-0.2.0-py3-none-any.whl") as wheel:
         assert "Version: 0.2.0\n" in wheel.read("tegra_device_plugin-0.2.0.dist-info/METADATA").decode()
-        assert "tegra_device_plugin/board/catalogue.yaml" in wheel.namelist()
+        assert "tegra_device_plugin/board/catalogue.json" in wheel.namelist()
     chart = yaml.safe_load(content(dist / "tegra-device-plugin-0.2.0.tgz", "tegra-device-plugin/Chart.yaml"))
     assert (chart["version"], chart["appVersion"]) == ("0.2.0", "0.2.0")
     for arch in ("arm64", "amd64"):

@@ -1,82 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of catalogue.yaml, typed, and the look-ups that degrade for what the tables do not have."""
+"""The tables of catalogue.json, typed, and the look-ups that degrade for entries that the tables do not have.
+
+The tables hold facts that cannot be read from a board. A new board or release is added there, in no code.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
-
-import yaml
-
-from tegra_device_plugin.system.yamlloader import Loader
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True)
-class Soc:
+class Soc(NamedTuple):
     """A system on chip."""
 
     soc_id: int
+    """/sys/devices/soc0/soc_id. Kernel fuse-tegra.c: tegra210 0x21, tegra186 0x18, tegra194 0x19, tegra234
+    0x23; tegra264's 0x26 is inferred."""
     chip: str
+    """A key of `chips`."""
     bus: Literal["platform", "pci"]
+    """Where the integrated GPU is."""
 
 
-@dataclass(frozen=True)
-class Chip:
-    """An integrated GPU's chip."""
+class Chip(NamedTuple):
+    """An integrated GPU's chip.
+
+    Multiprocessor counts are absent on purpose: they follow the power mode, which switches some `tpcs` off.
+    """
 
     compute_capability: str
     product: str
+    """The name CUDA gives it."""
     family: str
+    """NVIDIA's architecture."""
     compatible: str | None = None
+    """Of the GPU's device tree node."""
     node: str | None = None
+    """The device tree node's name on kernels up to 5.10. Since 5.15, and on tegra210, it is `gpu`."""
     tpcs: int | None = None
+    """Texture processing clusters of the chip, with two multiprocessors each."""
 
 
-@dataclass(frozen=True)
-class Driver:
-    """A GPU driver's device nodes, as patterns and names below /dev."""
-
-    nodes: tuple[str, ...]
-    required: tuple[tuple[str, ...], ...]
-    nodes_from_r36: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Catalogue:
-    """All tables; see catalogue.yaml for what the keys are."""
+class Catalogue(NamedTuple):
+    """All tables. The keys of those by L4T release are releases in full, such as `36.4.0`."""
 
     socs: Mapping[str, Soc]
     chips: Mapping[str, Chip]
-    drivers: Mapping[str, Driver]
+    drivers: Mapping[str, Sequence[Sequence[str]]]
+    """Alternatives of device nodes below /dev: without all nodes of at least one, nothing can run. nvgpu's
+    platform driver is called gk20a on every release; `nvidia` is Thor's."""
+    nodes: Mapping[str, Sequence[str]]
+    """Device nodes below /dev that a container gets where they exist, as patterns of fnmatch, by the L4T line
+    from which on they are the GPU's: all `dev` entries of NVIDIA's lists (l4t.csv, since R36 devices.csv, in
+    host-files-for-container.d) and the other nodes of nvgpu. Before R36, nvidia0 and nvidia-modeset are nodes
+    of a display or of a discrete GPU; so is nvidia1 before R38."""
     modules: Mapping[str, str]
+    """By the device tree's `compatible`: module numbers without revision, or names in older device trees."""
     jetpack: Mapping[str, str]
-    cuda: Mapping[str, str]
+    """By L4T release (NVIDIA's release notes), the oldest first. `make docs` makes the roles' list of it."""
     gpu_memory_cgroup_charged: Mapping[str, str]
+    """Whether a container's memory limit counts the GPU memory that it holds, by L4T release: does nvmap
+    allocate pages with __GFP_ACCOUNT? From its sources: no in R32, R35.3.1 and R36.2 to R36.4.3; yes in one
+    of 2025, and no release is known that began with it."""
+    cuda: Mapping[str, str]
+    """CUDA that an L4T release's driver offers."""
 
 
 @functools.cache
 def load() -> Catalogue:
     """The catalogue that the package ships."""
-    text = Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8")
-    tables = yaml.load(text, Loader=Loader)  # noqa: S506 - both loaders it can be are safe ones
+    tables = json.loads(Path(__file__).with_name("catalogue.json").read_bytes())
     return Catalogue(
-        socs={name: Soc(**entry) for name, entry in tables["socs"].items()},
-        chips={name: Chip(**entry) for name, entry in tables["chips"].items()},
-        drivers={
-            name: Driver(
-                nodes=tuple(entry["nodes"]),
-                required=tuple(tuple(names) for names in entry["required"]),
-                nodes_from_r36=tuple(entry.get("nodes_from_r36", ())),
-            )
-            for name, entry in tables["drivers"].items()
-        },
-        modules=tables["modules"],
-        jetpack=tables["jetpack"],
-        cuda=tables["cuda"],
-        gpu_memory_cgroup_charged=tables["gpu_memory_cgroup_charged"],
+        **tables
+        | {
+            "socs": {name: Soc(**entry) for name, entry in tables["socs"].items()},
+            "chips": {name: Chip(**entry) for name, entry in tables["chips"].items()},
+        }
     )
 
 

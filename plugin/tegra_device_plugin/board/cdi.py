@@ -2,12 +2,14 @@
 """The board's GPU as a CDI spec, made from NVIDIA's CSV files, for kubelets and runtimes that know CDI.
 
 NVIDIA's own generator asks NVML on a Jetson and fails (nvidia-ctk without --mode=csv); the CSV files are
-what its runtime itself goes by there. CDI 0.5.0: github.com/cncf-tags/container-device-interface SPEC.md.
+what its runtime itself goes by there. Format: github.com/cncf-tags/container-device-interface SPEC.md.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +28,11 @@ _CSV_BYTES = 1 << 20
 _RELEASE = "/etc/nv_tegra_release"
 _HOOKS = "/usr/bin/nvidia-ctk"  # of nvidia-container-toolkit-base
 _MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-_VERSION = "0.5.0"  # of CDI; the oldest that containerd 1.7 and CRI-O with CDI read
+# Versions of CDI. Every runtime with CDI reads 0.5.0. It refuses versions and fields that it does not know.
+# 0.7.0 has `additionalGids`. Read from containerd 1.7.16 and 2.0, Docker 26.1, CRI-O 1.30, Podman 5.1 on
+# (container-device-interface issue 199, containerd PR 10077, moby PR 47706; Podman 4.9 refuses it).
+OLDEST, WITH_GROUPS = "0.5.0", "0.7.0"
+_GROUP_ACCESS, _ACCESS_FOR_ALL = stat.S_IRGRP | stat.S_IWGRP, stat.S_IROTH | stat.S_IWOTH
 
 
 class NoCsvFilesError(OSError):
@@ -38,13 +44,13 @@ def device(name: str) -> str:
     return f"{KIND}={name}"
 
 
-def write(root: Path, device_nodes: Sequence[str]) -> None:
+def write(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> None:
     """Make or renew the spec below the host root `root`; a spec that says the same is left alone.
 
     `device_nodes` are the GPU's, in case the CSV files lack one. Raises OSError.
     """
     host = HostTree(root)
-    text = json.dumps(spec(root, device_nodes), indent=2) + "\n"
+    text = json.dumps(spec(root, device_nodes, version), indent=2) + "\n"
     Path(host.real(DIRECTORY)).mkdir(exist_ok=True)
     file = Path(host.real(SPEC_FILE))
     with suppress(OSError):
@@ -53,7 +59,38 @@ def write(root: Path, device_nodes: Sequence[str]) -> None:
     replace_file(file, text)
 
 
-def spec(root: Path, device_nodes: Sequence[str]) -> dict[str, Any]:
+class SpecFile:
+    """The board's spec as a file that is written again when its inputs have changed."""
+
+    def __init__(self) -> None:
+        self._written: object = None
+
+    def update(
+        self, root: Path, device_nodes: Sequence[str], version: str = OLDEST, *, again: bool = False
+    ) -> None:
+        """Write the spec if a CSV file, the nodes, the version or the file itself has changed, or `again`.
+
+        Raises OSError.
+        """
+        now = self._inputs(root, device_nodes, version)
+        if again or now != self._written:
+            self._written = None
+            write(root, device_nodes, version)
+            self._written = self._inputs(root, device_nodes, version)
+
+    @staticmethod
+    def _inputs(root: Path, *arguments: object) -> object:
+        host = HostTree(root)
+        files = (*host.glob(f"{_CSV_DIRECTORY}/*.csv"), SPEC_FILE)
+        return arguments, [(path, _identity(host, path)) for path in files]
+
+
+def _identity(host: HostTree, path: str) -> tuple[int, ...] | None:
+    status = host.status(path)
+    return status and (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def spec(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> dict[str, Any]:
     """Give the spec for the host seen at `root`. Raises NoCsvFilesError, OSError."""
     nodes = dict.fromkeys(device_nodes)
     mounts: dict[str, None] = {}
@@ -71,12 +108,13 @@ def spec(root: Path, device_nodes: Sequence[str]) -> dict[str, Any]:
                 mounts[path] = None
     mounts |= dict.fromkeys(host.glob(_RELEASE))
     folders = dict.fromkeys(str(Path(path).parent) for path in mounts if ".so" in Path(path).name)
+    edits: dict[str, Any] = {"deviceNodes": [{"path": path} for path in nodes]}
+    if version != OLDEST and (groups := _groups(host, nodes)):
+        edits["additionalGids"] = groups
     return {
-        "cdiVersion": _VERSION,
+        "cdiVersion": version,
         "kind": KIND,
-        "devices": [
-            {"name": name, "containerEdits": {"deviceNodes": [{"path": n} for n in nodes]}} for name in NAMES
-        ],
+        "devices": [{"name": name, "containerEdits": edits} for name in NAMES],
         "containerEdits": {
             "mounts": [
                 {"hostPath": path, "containerPath": path, "options": _MOUNT_OPTIONS} for path in mounts
@@ -87,6 +125,17 @@ def spec(root: Path, device_nodes: Sequence[str]) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _groups(host: HostTree, nodes: Iterable[str]) -> list[int]:
+    """Give the groups, but root's, of the nodes that only their group may open. Toolkit 1.19 adds them."""
+    found = filter(None, map(host.status, nodes))
+    return sorted({one.st_gid for one in found if one.st_gid and _only_for_group(one)})
+
+
+def _only_for_group(status: os.stat_result) -> bool:
+    group = status.st_mode & _GROUP_ACCESS == _GROUP_ACCESS
+    return group and status.st_mode & _ACCESS_FOR_ALL != _ACCESS_FOR_ALL
 
 
 def _hook(name: str, arguments: Iterable[str]) -> dict[str, Any]:

@@ -3,23 +3,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tegra_device_plugin.board.gpu import Gpu, find_gpu
+from tegra_device_plugin.board.gpu import Gpu, Power, find_gpu
 from tegra_device_plugin.board.identity import Board, Evidence, identify
-from tegra_device_plugin.board.power import Power
 
 
-@dataclass(frozen=True)
-class Detection:
+class Detection(NamedTuple):
     """What was found below a host root."""
 
     board: Board
     gpu: Gpu
-    power: Power = field(default_factory=Power)
+    power: Power = Power()
     """Nothing known, unless it was asked for."""
 
     @property
@@ -45,7 +41,7 @@ class Detection:
                 "device_nodes": list(gpu.device_nodes),
                 "memory_bytes": gpu.memory_bytes,
             },
-            "evidence": [dataclasses.asdict(entry) for entry in self.evidence],
+            "evidence": [entry._asdict() for entry in self.evidence],
         }
 
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board's integrated GPU: its place in sysfs, chip, device nodes, memory and whether it can be used."""
+"""The board's integrated GPU: its place in sysfs, chip, device nodes, memory, power and state."""
 
 from __future__ import annotations
 
 import fnmatch
+import math
 import posixpath
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.board.identity import Board, Evidence, nvgpu_devices
@@ -24,12 +24,16 @@ _PCI_GPU = "/sys/bus/pci/devices/0000:01:00.0"
 _NVIDIA_VENDOR = "0x10de"
 # Where R34 and later put the user device nodes when the GPU is first switched on (nvgpu os/linux/ioctl.c).
 _SWITCHED_ON_NODE = "/dev/nvgpu/igpu0/ctrl"
-_R36 = 36
-_MEM_TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
+# Where nvpmodel writes the mode's number. The name is in /etc/nvpmodel.conf, a file that some boards lack and
+# that no pod can mount without failing or leaving one there.
+_POWER_MODE = "/var/lib/nvpmodel/status"
+_MODE_NUMBER = re.compile(r"pmode:([0-9]{1,8})")
+_MASK = re.compile(r"[0-9]{1,10}")
+_MULTIPROCESSORS_PER_TPC = 2  # of Volta and Ampere
+_MEM_TOTAL = re.compile(r"^MemTotal:\s+([0-9]{1,15}) kB$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """The integrated GPU as far as it was found. Paths are the host's.
 
     `unpowered`: the device exists but is not in use yet. It was never switched on since boot (its devfreq
@@ -45,6 +49,14 @@ class Gpu:
     memory_bytes: int | None
     evidence: tuple[Evidence, ...]
     driver: str | None = None  # the driver that serves this kind of GPU, bound or not
+
+
+class Power(NamedTuple):
+    """What is known of the board's power mode; None is "not known"."""
+
+    mode: int | None = None
+    multiprocessors: int | None = None
+    """How many have power."""
 
 
 def find_gpu(root: Path, board: Board) -> Gpu:
@@ -66,16 +78,23 @@ def find_gpu(root: Path, board: Board) -> Gpu:
         compute_capability=known.compute_capability if known else None,
         state=state,
         sysfs=place.device,
-        device_nodes=_device_nodes(host, place.driver, board.l4t),
+        device_nodes=_device_nodes(host, board.l4t),
         memory_bytes=_memory_bytes(host),
         evidence=(*evidence, chip_evidence, state_evidence),
         driver=place.driver,
     )
 
 
+def read_power(root: Path, gpu: Gpu) -> Power:
+    """Read the board's power mode. Takes less than a millisecond."""
+    host = HostTree(root)
+    number = _MODE_NUMBER.match(host.text(_POWER_MODE) or "")
+    return Power(int(number[1]) if number else None, _multiprocessors(host, gpu))
+
+
 def missing_nodes(host: HostTree, driver: str) -> tuple[str, ...]:
     """The device nodes (host paths) that are not there and without which nothing can run on the GPU."""
-    alternatives = catalogue.load().drivers[driver].required
+    alternatives = catalogue.load().drivers[driver]
     missing = (
         tuple(path for path in (f"/dev/{name}" for name in names) if not host.is_node(path))
         for names in alternatives
@@ -95,8 +114,7 @@ def devfreq(host: HostTree, device: str) -> str | None:
     return f"{device}/devfreq/{names[0]}" if names else None
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a GPU was looked for: the device found there and the driver that serves GPUs there."""
 
     device: str | None
@@ -209,21 +227,40 @@ def _state(host: HostTree, device: str, driver: str) -> tuple[State, Evidence]:
     return "ready", Evidence("gpu state", True, f"driver {driver}, device nodes are there")
 
 
-def _device_nodes(host: HostTree, driver: str, l4t: str | None) -> tuple[str, ...]:
-    entry = catalogue.load().drivers[driver]
-    since_r36 = l4t is None or catalogue.version(l4t)[0] >= _R36
-    patterns = entry.nodes + (entry.nodes_from_r36 if since_r36 else ())
+def _device_nodes(host: HostTree, l4t: str | None) -> tuple[str, ...]:
+    """The device nodes (host paths) that a container gets; of an unknown L4T release those of all."""
+    line = catalogue.version(l4t)[0] if l4t else math.inf
+    by_directory: dict[str, list[str]] = {}
+    for since, patterns in catalogue.load().nodes.items():
+        if int(since) <= line:
+            for directory, name in map(posixpath.split, patterns):
+                by_directory.setdefault(posixpath.join("/dev", directory), []).append(name)
     nodes = (
-        posixpath.join("/dev", posixpath.dirname(pattern), name)
-        for pattern in patterns
-        for name in fnmatch.filter(
-            host.names(posixpath.join("/dev", posixpath.dirname(pattern))), posixpath.basename(pattern)
-        )
+        f"{directory.rstrip('/')}/{name}"
+        for directory, patterns in by_directory.items()
+        for name in host.names(directory)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     )
-    return tuple(sorted({path for path in nodes if host.is_node(path)}))
+    return tuple(sorted(path for path in nodes if host.is_node(path)))
 
 
 def _memory_bytes(host: HostTree) -> int | None:
     """All of the board's memory in bytes: the GPU has none of its own."""
     total = _MEM_TOTAL.search(host.text("/proc/meminfo") or "")
     return int(total[1]) * 1024 if total else None
+
+
+def _multiprocessors(host: HostTree, gpu: Gpu) -> int | None:
+    """Give how many multiprocessors have power, None if that is not known.
+
+    tpc_pg_mask has a bit for each of the chip's TPCs that is off, those that a module never has among them
+    (nvpmodel's configurations: 240 on an Orin NX, which has 4 of 8). Reading it does not wake the GPU.
+    """
+    chip = catalogue.load().chips.get(gpu.chip or "")
+    if gpu.sysfs is None or chip is None or chip.tpcs is None:
+        return None
+    mask = host.text(f"{gpu.sysfs}/tpc_pg_mask")
+    if mask is None or not _MASK.fullmatch(mask):
+        return None
+    off = (int(mask) & ((1 << chip.tpcs) - 1)).bit_count()
+    return (chip.tpcs - off) * _MULTIPROCESSORS_PER_TPC or None

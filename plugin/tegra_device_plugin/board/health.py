@@ -12,11 +12,11 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tegra_device_plugin.board.gpu import Gpu, bound_driver, devfreq, missing_nodes
-from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
 
 # Worst case from a change to the verdict, with the default Hysteresis: 5 + 2 x 1 s.
 POLL_SECONDS = 5.0
@@ -26,10 +26,10 @@ _THERMAL = "/sys/class/thermal"
 _GPU_ZONE = re.compile(r"gpu([-_].*)?", re.IGNORECASE)  # GPU-therm, gpu-thermal, GPU
 _OFFLINE = -256000  # m°C of a zone whose power domain is off (R35; later kernels fail the read)
 _MILLI = 1000
+_NUMBER = re.compile(rb"-?[0-9]{1,18}")  # as the kernel prints; longer ones are no reading of a sensor
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One look at the GPU. Nothing in it is a judgement; None is "not known"."""
 
     device: bool
@@ -49,8 +49,7 @@ class Sample:
     critical_celsius: float | None = None
 
 
-@dataclass(frozen=True)
-class Health:
+class Health(NamedTuple):
     """Whether the GPU can be given to containers: a word for machines and a line for people."""
 
     healthy: bool
@@ -58,6 +57,7 @@ class Health:
     detail: str
 
 
+HEALTHY = Health(True, "ok", "")
 UNKNOWN = Health(False, "unknown", "the GPU could not be looked at")
 
 
@@ -95,32 +95,34 @@ def judge(seen: Sample) -> Health:
 
 
 class Hysteresis:
-    """Turns samples into a verdict that does not flap.
+    """Turns the health by each observation into one that does not flap.
 
-    It takes `bad` samples in a row to become unhealthy and `good` to become healthy again; the very first
-    sample decides alone, so that a good GPU is offered at once.
+    It takes `bad` observations in a row to become unhealthy and `good` to become healthy again; the very
+    first one decides alone, so that a good GPU is offered at once. UNKNOWN needs `bad` in a row as well to
+    replace another reason: an observation that failed disproves nothing.
     """
 
     def __init__(self, bad: int = 2, good: int = 3) -> None:
         self._needed = {False: bad, True: good}
-        self._verdict: Health | None = None
-        self._against = 0
+        self._current: Health | None = None
+        self._towards, self._against = False, 0
 
     @property
     def settled(self) -> bool:
-        """False while samples contradict the verdict: look again after RECHECK_SECONDS."""
+        """False while observations contradict the health: observe again after RECHECK_SECONDS."""
         return self._against == 0
 
-    def observe(self, seen: Sample | None) -> Health:
-        """Count one sample in; None stands for a look that failed or hung."""
-        new = judge(seen) if seen else UNKNOWN
-        if self._verdict is None or new.healthy == self._verdict.healthy:
-            self._verdict, self._against = new, 0
-            return self._verdict
-        self._against += 1
-        if self._against >= self._needed[new.healthy]:
-            self._verdict, self._against = new, 0
-        return self._verdict
+    def observe(self, new: Health) -> Health:
+        """Count one observation in; UNKNOWN stands for one that failed or hung."""
+        current = self._current
+        agrees = current is None or (new.healthy == current.healthy and (new != UNKNOWN or new == current))
+        if agrees or new.healthy != self._towards:
+            self._towards, self._against = new.healthy, 0
+        self._against += not agrees
+        if current is None or agrees or self._against >= self._needed[new.healthy]:
+            self._current, self._against = new, 0
+            return new
+        return current
 
 
 def _complaints(seen: Sample) -> Iterator[Health]:
@@ -161,10 +163,10 @@ def _state_of(seen: Sample) -> str:
 def _number(host: HostTree, path: str) -> tuple[int | None, str | None]:
     """The number in a file, or why the kernel refused to say. An absent file and other text are neither."""
     try:
-        return int(host.read(path)), None
-    except ValueError:
-        return None, None
+        text = host.read(path).strip()
+        return (int(text), None) if _NUMBER.fullmatch(text) else (None, None)
     except OSError as error:
+        raise_own_shortage(error)
         if error.errno == errno.ENOENT:
             return None, None
         return None, f"{path}: {os.strerror(error.errno or 0)}"
@@ -184,7 +186,8 @@ def _on_bus(host: HostTree, device: str, status: str | None) -> bool | None:
         return None
     try:
         return host.read(f"{device}/config")[:2] != b"\xff\xff"
-    except OSError:
+    except OSError as error:
+        raise_own_shortage(error)
         return None
 
 

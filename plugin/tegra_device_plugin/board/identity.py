@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.system.hosttree import HostTree
@@ -19,15 +18,14 @@ _RELEASE_FILE = "/etc/nv_tegra_release"
 _NVGPU_DRIVER = "/sys/bus/platform/drivers/gk20a"
 
 # The chip stands anywhere in the list: JetPack 5 ends it with the family's `nvidia,tegra23x`.
-_SOC_COMPATIBLE = re.compile(r"nvidia,(tegra\d{3})")
-_SOC_FAMILY = re.compile(r"tegra\d{3}")
-_RELEASE_LINE = re.compile(r"# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)")
+_SOC_COMPATIBLE = re.compile(r"nvidia,(tegra[0-9]{3})")
+_SOC_FAMILY = re.compile(r"tegra[0-9]{3}")
+_RELEASE_LINE = re.compile(r"# R([0-9]{1,4}) \(release\), REVISION: ([0-9]{1,4}(?:\.[0-9]{1,4})*)")
 # A module or carrier number at the start of `p3767-0005-super` or `p3448-0000-b00`.
-_PART_NUMBER = re.compile(r"[ep]\d{4}-\d{4}")
+_PART_NUMBER = re.compile(r"[ep][0-9]{4}-[0-9]{4}")
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """One place that was looked at, and what it said."""
 
     source: str
@@ -35,8 +33,7 @@ class Evidence:
     detail: str
 
 
-@dataclass(frozen=True)
-class Board:
+class Board(NamedTuple):
     """A machine as far as it could be identified; `platform` is `none` when it is not a Tegra."""
 
     platform: Literal["tegra", "none"]
@@ -91,8 +88,7 @@ def nvgpu_devices(host: HostTree) -> list[str]:
     return [entry for entry in entries if entry and entry.startswith("/sys/devices/")]
 
 
-@dataclass(frozen=True)
-class _Family:
+class _Family(NamedTuple):
     is_tegra: bool = False
     soc: str | None = None
 

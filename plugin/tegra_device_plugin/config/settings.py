@@ -29,6 +29,9 @@ MODES: tuple[Mode, ...] = ("report", "evict")
 QosPolicy = Literal["best-effort", "fixed-share", "burst-share"]
 QOS_POLICIES: tuple[QosPolicy, ...] = ("best-effort", "fixed-share", "burst-share")
 
+CDI_VERSIONS = ("0.5.0", "0.7.0")
+"""Every runtime with CDI reads the first; see board/cdi.py for those that read the second."""
+
 GPU_LIMIT_DIR = Path("/var/lib/tegra-gpu-limit")
 GPU_LIMIT_LIBRARY = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
 
@@ -89,6 +92,7 @@ class PluginSettings(NamedTuple):
     device_list_strategy: tuple[DeviceListStrategy, ...] = ("envvar",)
     device_id_strategy: str = "uuid"
     pass_device_specs: bool = True
+    cdi_version: str = CDI_VERSIONS[0]
     gpu_limit_dir: Path = GPU_LIMIT_DIR
     gpu_limit_library: Path = GPU_LIMIT_LIBRARY
     resource: str = DEFAULT_RESOURCE
@@ -123,6 +127,7 @@ class DraSettings(NamedTuple):
     gpu_limit_dir: Path = GPU_LIMIT_DIR
     gpu_limit_library: Path = GPU_LIMIT_LIBRARY
     kubelet_dir: Path = Path("/var/lib/kubelet")
+    cdi_version: str = CDI_VERSIONS[0]
 
     @property
     def configured_memory(self) -> int | None:
@@ -138,11 +143,6 @@ class DraSettings(NamedTuple):
     def reads_power(self) -> bool:
         """Whether the GPU's power is published."""
         return True
-
-    @property
-    def units(self) -> None:
-        """No units: they are extended resources."""
-        return None
 
 
 class AgentSettings(NamedTuple):
@@ -259,6 +259,13 @@ _LIMIT_OPTIONS = (
         "the library that limits GPU memory in a container",
     ),
 )
+_CDI_VERSION = Option(
+    "cdi_version",
+    "cdiVersion",
+    "|".join(CDI_VERSIONS),
+    _one_of(*CDI_VERSIONS),
+    "of the CDI spec; 0.7.0 adds the device nodes' groups, for container runtimes that read it",
+)
 PLUGIN_OPTIONS = (
     *COMMON_OPTIONS,
     Option(
@@ -286,12 +293,14 @@ PLUGIN_OPTIONS = (
         _boolean,
         "name the GPU's device nodes to the kubelet",
     ),
+    _CDI_VERSION,
     *_LIMIT_OPTIONS,
 )
 # The last two are never in the file, which many nodes have in common.
 DRA_OPTIONS = (
     *COMMON_OPTIONS,
     *_LIMIT_OPTIONS,
+    _CDI_VERSION,
     Option("kubelet_dir", "", "DIR", _absolute, "the kubelet's directory, with the sockets of its plugins"),
     Option("node_name", "", "NAME", _node_name, "this node's name, as the cluster has it"),
 )

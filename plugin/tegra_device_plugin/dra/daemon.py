@@ -71,11 +71,13 @@ class Driver(Service[DraSettings]):
         super().__init__(configuration, signals)
         self._calls = Calls()
         self._written = Written()
+        self._gpu_lock = driver_conflict.GpuLock(for_dra=True)
 
     async def _run_once(self) -> None:
         """Start all parts, wait for the end of this life, end all parts."""
         settings, dra = self._settings, self._settings.dra
-        driver_conflict.refuse_beside_device_plugin(settings.kubelet_dir)
+        device_plugins = settings.kubelet_dir / "device-plugins"
+        driver_conflict.refuse_beside_device_plugin(device_plugins)
         logger.info("mode %s: %s", dra.mode, "; ".join(describe(dra)))
         async with AsyncExitStack() as stack:
             api_server = await stack.enter_async_context(api.connected(settings.node_name))
@@ -86,12 +88,13 @@ class Driver(Service[DraSettings]):
                 limit_dir=settings.gpu_limit_dir,
                 limit_library=settings.gpu_limit_library,
                 overhead=dra.context_overhead,
+                cdi_version=settings.cdi_version,
             )
             preparer = Preparer(place, api_server.claim, self._calls)
             health = server.HealthBoard(settings.node_name, dra.devices)
             publisher = Publisher(api_server, dra, self._written)
             devices = Devices(publisher, health, place)
-            board = BoardWatch(settings, devices)
+            board = BoardWatch(settings, devices, lambda: self._gpu_lock.acquire(device_plugins))
             presence = Presence(
                 settings.kubelet_dir, server.dra_services(preparer, health, settings.node_name)
             )

@@ -106,7 +106,7 @@ class Pages(StatusPages):
             f"{_PREFIX}_published", "Whether the ResourceSlice is published.", self._publisher.published
         )
         yield gauge(f"{_PREFIX}_registered", "Whether the kubelet has the driver.", self._presence.registered)
-        if verdict := self._board.verdict:
+        if verdict := self._board.health:
             yield gauge(
                 f"{_PREFIX}_gpu_healthy",
                 "Whether the GPU is healthy.",

@@ -69,6 +69,7 @@ class Place:
     limit_dir: Path
     limit_library: Path
     overhead: int = 0
+    cdi_version: str = cdi.OLDEST
     device_nodes: Sequence[str] = ()
     verdict: Health | None = None
     """None: not looked at yet."""
@@ -199,7 +200,7 @@ class Preparer:
         """Make a claim's files. A ledger that is there is left alone, unless the claim is a new one."""
         place = self._place
         if HostTree(place.root).link(cdi.SPEC_FILE) is None:
-            cdi.write(place.root, place.device_nodes)
+            cdi.write(place.root, place.device_nodes, place.cdi_version)
         limits = self._limits(prepared)
         for limit in limits.values():
             if anew or not limit.ledger.exists():

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU is offered by the device plugin or by the DRA driver: a board with both would give it out twice."""
+"""A GPU is offered by the device plugin or by the DRA driver: a board with both would allocate it twice."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from tegra_device_plugin.config.dra import DRIVER
 from tegra_device_plugin.kubelet import sockets
 
-_WAY_OUT = (
-    "Both would give the same GPU out. Choose one for this board (gpu_device_plugin_api, or the node's "
+_REMEDY = (
+    "Both would allocate the same GPU. Choose one for this board (gpu_device_plugin_api, or the node's "
     "labels jetson-k3s.github.io/dra and jetson-k3s.github.io/device-plugin)"
 )
 
@@ -32,11 +35,64 @@ def refuse_beside_dra(device_plugins: Path) -> None:
     """Raise BothApisError if the DRA driver serves the kubelet of this directory of device plugins."""
     path = dra_socket(device_plugins.parent)
     if sockets.accepts(path):
-        raise BothApisError(f"the DRA driver serves this board, at {path}. {_WAY_OUT}")
+        raise _conflict("the DRA driver", path)
 
 
-def refuse_beside_device_plugin(kubelet: Path) -> None:
-    """Raise BothApisError if a device plugin of this project serves the kubelet of this directory."""
-    directory = kubelet / "device-plugins"
-    for name in sorted(sockets.rivals(directory)):
-        raise BothApisError(f"the device plugin serves this board, at {directory / name}. {_WAY_OUT}")
+def refuse_beside_device_plugin(device_plugins: Path) -> None:
+    """Raise BothApisError if a device plugin of this project serves in this directory of device plugins."""
+    for name in sorted(sockets.rivals(device_plugins)):
+        raise _conflict("the device plugin", device_plugins / name)
+
+
+class GpuLock:
+    """The right to offer the board's GPU. Once acquired, it lasts until the process ends.
+
+    It is a lock of flock(2) on the kubelet's directory of device plugins: both pods mount that directory, a
+    read-only mount is enough, and the kernel releases the lock of a process that is killed. Device plugins
+    share the lock, because a rolling update may start the new pod before it ends the old one.
+
+    The sockets are checked as well. They decide when the GPU appears while both run (the driver serves from
+    its start, the device plugin only with a GPU), and where the other process is of a version without lock.
+    """
+
+    def __init__(self, *, for_dra: bool) -> None:
+        self._for_dra = for_dra
+        self._directory: int | None = None
+
+    def acquire(self, device_plugins: Path) -> None:
+        """Acquire the lock, unless it is held. Raises BothApisError while the other has the GPU, OSError."""
+        if self._is_held(device_plugins):
+            return
+        (refuse_beside_device_plugin if self._for_dra else refuse_beside_dra)(device_plugins)
+        with suppress(FileNotFoundError):  # then no device plugin can serve, and the sockets are enough
+            directory = os.open(device_plugins, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(directory, (fcntl.LOCK_EX if self._for_dra else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(directory)
+                other = "the device plugin" if self._for_dra else "the DRA driver"
+                raise _conflict(other, device_plugins) from None
+            except BaseException:
+                os.close(directory)
+                raise
+            self.release()
+            self._directory = directory
+
+    def release(self) -> None:
+        """Release the lock, if it is held."""
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
+
+    def _is_held(self, device_plugins: Path) -> bool:
+        """Tell whether the lock is on the directory that is there now: a kubelet's may be made again."""
+        if self._directory is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._directory), device_plugins.stat())
+        except OSError:
+            return False
+
+
+def _conflict(other: str, place: Path) -> BothApisError:
+    return BothApisError(f"{other} serves this board, at {place}. {_REMEDY}")

@@ -29,20 +29,21 @@ DIRECTORY = "/var/run/koordlet"
 FILE = f"{DIRECTORY}/xpu-device-infos/tegra-device-plugin.json"
 # In bytes there, so it is not advertised to the kubelet.
 _MEMORY = "koordinator.sh/gpu-memory"
+_WRITE_DEADLINE_SECONDS = 3.0
 MANAGED_BY = "jetson-k3s"
 
 
 class Koordlet:
-    """Koordinator's agent on the host seen at `root`; `sensor` keeps the writing away from the event loop."""
+    """Koordinator's agent on the host seen at `root`."""
 
-    def __init__(self, root: Path, sensor: Sensor) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._sensor = sensor
+        self._sensor = Sensor(_WRITE_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
 
-    async def tell(self, found: Detection, units: Units, verdict: Health) -> None:
-        """Tell it of the GPU, or the log why that is not possible."""
-        infos = device_infos(found, units, verdict)
+    async def report(self, found: Detection, units: Units, health: Health) -> None:
+        """Write the GPU's file, or log why that is not possible."""
+        infos = device_infos(found, units, health)
         try:
             await self._sensor.read(lambda: write(self._root, infos))
         except (OSError, TimeoutError) as error:
@@ -52,7 +53,7 @@ class Koordlet:
 
 
 def write(root: Path, infos: list[dict[str, Any]]) -> None:
-    """Tell koordlet on the host seen at `root`, if that has its directory. Raises OSError."""
+    """Write koordlet's file on the host seen at `root`, if koordlet's directory is there. Raises OSError."""
     host = HostTree(root)
     if host.link(DIRECTORY) is None:
         return
@@ -66,12 +67,12 @@ def write(root: Path, infos: list[dict[str, Any]]) -> None:
     replace_file(file, text, staged_in=file.parent.parent)
 
 
-def device_infos(found: Detection, units: Units, verdict: Health) -> list[dict[str, Any]]:
+def device_infos(found: Detection, units: Units, health: Health) -> list[dict[str, Any]]:
     """Give the one device. Model and error code become a label and a condition, so they are fit for that."""
-    status: dict[str, Any] = {"healthy": verdict.healthy}
-    if not verdict.healthy:
-        code = "".join(word.capitalize() for word in verdict.reason.split("-"))
-        status |= {"errCode": code, "errMessage": verdict.detail}
+    status: dict[str, Any] = {"healthy": health.healthy}
+    if not health.healthy:
+        code = "".join(word.capitalize() for word in health.reason.split("-"))
+        status |= {"errCode": code, "errMessage": health.detail}
     shares = {name: str(PERCENT) for name in units.resources}
     return [
         {

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tegra_device_plugin.board import cdi
@@ -90,7 +89,7 @@ def _unit_resources(
 
 def _stable(health: Health) -> Health:
     """Leave out the detail of a good health: the detail changes with each observation."""
-    return replace(health, detail="") if health.healthy else health
+    return health._replace(detail="") if health.healthy else health
 
 
 def _allocation(settings: PluginSettings, device_nodes: Sequence[str]) -> Allocation:

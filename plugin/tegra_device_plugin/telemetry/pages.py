@@ -52,6 +52,8 @@ class Pages(StatusPages):
             return Page("the board was not observed yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if detection.board.platform == "none":
             return Page("not a Tegra: nothing to advertise\n")
+        if self._board.conflict:
+            return Page(f"{self._board.conflict}\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if not self._board.has_gpu:
             return Page("a Tegra without its GPU: see `detect`\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if not self._registrars.connected:

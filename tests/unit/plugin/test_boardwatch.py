@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -39,7 +41,7 @@ class Watched:
     async def looks(self, count: int = 1) -> str:
         """Look so many times; say what is offered then."""
         for _ in range(count):
-            await self.watch.look()
+            await self.watch.observe()
         found = [f"{len(offer.ids)} {offer.health.reason}" for offer in self.advertised.resources.values()]
         return ", ".join(found) or "nothing"
 
@@ -100,6 +102,31 @@ async def test_a_look_that_hangs_or_fails_is_not_healthy(
     assert await watched.looks(3) == "1 ok"
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("state", ["ready", "dead"])
+async def test_a_process_without_descriptors_or_memory_keeps_the_gpus_last_health(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    state: boards.State,
+    number: int,
+) -> None:
+    boards.build(BOARDS["orinnano-jp6"], tmp_path, state=state)
+    watched = Watched(tmp_path)
+    before = await watched.looks()
+
+    def refuse(*_arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        patch.setattr(os, "listdir", refuse)
+        assert await watched.looks(3) == before
+    assert caplog.text.count(f"cannot observe the board: [Errno {number}]") == 1
+    (tmp_path / "dev/nvmap").unlink(missing_ok=True)
+    assert await watched.looks(2) != "1 ok"
+
+
 async def test_memory_that_cannot_be_limited_stays_unhealthy_while_nobody_can_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,7 +137,7 @@ async def test_memory_that_cannot_be_limited_stays_unhealthy_while_nobody_can_lo
     places = {"HOST_ROOT": str(root), "GPU_LIMIT_DIR": str(tmp_path), "GPU_LIMIT_LIBRARY": f"{tmp_path}/none"}
     watched = Watched(root, load_plugin(file, places, {}))
     assert await watched.looks(2) == "100 ok, 24 limit-missing"
-    assert caplog.text.count("memory of the GPU is not given out: limit-missing") == 1
+    assert caplog.text.count("no memory of the GPU is allocated: limit-missing") == 1
 
     async def fail(_look: object) -> None:
         raise TimeoutError
@@ -124,11 +151,16 @@ async def test_memory_that_cannot_be_limited_stays_unhealthy_while_nobody_can_lo
     assert await watched.looks() == "1 ok"
 
 
+def unreadable(*_arguments: object) -> None:
+    """Stand for an observation that fails."""
+    raise PermissionError
+
+
 BY_CDI: tuple[DeviceListStrategy, ...] = ("cdi-cri",)
 
 
 async def test_a_board_without_csv_files_is_unhealthy_for_that_reason_until_they_come(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     root, lists = tmp_path / "host", tmp_path / "lists"
     boards.build(BOARDS["orinnano-jp6"], root)
@@ -137,9 +169,13 @@ async def test_a_board_without_csv_files_is_unhealthy_for_that_reason_until_they
     watched = Watched(root, PluginSettings(host_root=root, device_list_strategy=BY_CDI))
     assert await watched.looks(4) == "1 cdi-missing"
     assert caplog.text.count("host-files-for-container.d") == 1
-    assert "cannot look" not in caplog.text
+    assert "cannot observe" not in caplog.text
     assert watched.watch.sample is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(health, "sample", unreadable)
+        assert await watched.looks() == "1 cdi-missing"
     lists.rename(root / "etc/nvidia-container-runtime")
+    assert await watched.looks(2) == "1 cdi-missing"
     assert await watched.looks() == "1 ok"
 
 

@@ -302,6 +302,7 @@ CHOSEN: dict[str, tuple[str, Any]] = {
     "device_list_strategy": ("cdi-cri,envvar", ("envvar", "cdi-cri")),
     "device_id_strategy": ("index", "index"),
     "pass_device_specs": ("false", False),
+    "cdi_version": ("0.7.0", "0.7.0"),
     "gpu_limit_dir": ("/run/limit", Path("/run/limit")),
     "gpu_limit_library": ("/opt/limit.so", Path("/opt/limit.so")),
 }

@@ -204,14 +204,14 @@ def looks(tmp_path: Path) -> tuple[Sample, Sample]:
 
 
 def _reasons(hysteresis: Hysteresis, seen: list[Sample | None]) -> list[str]:
-    return [hysteresis.observe(one).reason for one in seen]
+    return [hysteresis.observe(judge(one) if one else UNKNOWN).reason for one in seen]
 
 
 def test_first_look_decides_alone(looks: tuple[Sample, Sample]) -> None:
     good, bad = looks
     assert _reasons(Hysteresis(), [good]) == ["ok"]
     assert _reasons(Hysteresis(), [bad]) == ["nodes-missing"]
-    assert Hysteresis().observe(None) == UNKNOWN
+    assert Hysteresis().observe(UNKNOWN) == UNKNOWN
 
 
 def test_two_bad_looks_in_a_row_make_it_unhealthy(looks: tuple[Sample, Sample]) -> None:
@@ -229,14 +229,25 @@ def test_looks_that_fail_end_in_unknown_and_unhealthy(looks: tuple[Sample, Sampl
     assert _reasons(Hysteresis(bad=2), [looks[0], None, None]) == ["ok", "ok", "unknown"]
 
 
+def test_one_failed_look_does_not_replace_a_reason(looks: tuple[Sample, Sample]) -> None:
+    _, bad = looks
+    expected = ["nodes-missing", "nodes-missing", "nodes-missing", "nodes-missing", "unknown"]
+    assert _reasons(Hysteresis(bad=2), [bad, None, bad, None, None]) == expected
+
+
 def test_the_reason_follows_while_it_stays_unhealthy(looks: tuple[Sample, Sample]) -> None:
-    assert _reasons(Hysteresis(), [looks[1], None]) == ["nodes-missing", "unknown"]
+    hysteresis = Hysteresis()
+    hysteresis.observe(judge(looks[1]))
+    hot = Health(False, "too-hot", "")
+    assert hysteresis.observe(hot) == hot
 
 
 def test_a_change_that_waits_for_confirmation_is_unsettled(looks: tuple[Sample, Sample]) -> None:
     good, bad = looks
     hysteresis = Hysteresis(bad=2)
-    assert [(hysteresis.observe(one).reason, hysteresis.settled) for one in (good, bad, bad, good)] == [
+    assert [
+        (hysteresis.observe(judge(one)).reason, hysteresis.settled) for one in (good, bad, bad, good)
+    ] == [
         ("ok", True),
         ("ok", False),
         ("nodes-missing", True),
@@ -250,7 +261,7 @@ def test_a_verdict_changes_only_after_enough_looks_in_a_row(looked: list[bool], 
         device=True, expected_driver="gk20a", driver="gk20a", runtime_status="active", devfreq=True
     )
     hysteresis = Hysteresis(bad=bad, good=good)
-    verdicts: list[Health] = [hysteresis.observe(healthy if fine else None) for fine in looked]
+    verdicts: list[Health] = [hysteresis.observe(judge(healthy) if fine else UNKNOWN) for fine in looked]
     for index in range(1, len(looked)):
         before, now = verdicts[index - 1].healthy, verdicts[index].healthy
         needed = good if now else bad

@@ -16,7 +16,7 @@ from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import PluginSettings, load_plugin
-from tegra_device_plugin.daemon import ResourcePublisher
+from tegra_device_plugin.daemon import KoordinatorSubscriber, ResourcePublisher
 from tegra_device_plugin.kubelet.advertised import AdvertisedResources
 from tegra_device_plugin.sharing import koordinator
 
@@ -95,6 +95,13 @@ def make(tmp_path: Path) -> Make:
     return settings
 
 
+def watched(settings: PluginSettings) -> BoardWatch[PluginSettings]:
+    """A board with what `run` tells of it."""
+    return BoardWatch(
+        settings, ResourcePublisher(AdvertisedResources()), subscribers=[KoordinatorSubscriber()]
+    )
+
+
 def told(settings: PluginSettings) -> Any:
     """What is in koordlet's directory, in which it reads every file."""
     (file,) = (settings.host_root / "var/run/koordlet/xpu-device-infos").iterdir()
@@ -105,8 +112,8 @@ def told(settings: PluginSettings) -> Any:
 
 async def test_koordlet_is_told_of_the_gpu_and_of_its_health(make: Make) -> None:
     settings = make("koordinator")
-    watch = BoardWatch(settings, ResourcePublisher(AdvertisedResources()))
-    await watch.look()
+    watch = watched(settings)
+    await watch.observe()
     assert told(settings) == [{
         "vendor": "nvidia", "model": "Jetson-Orin-Nano-8GB", "uuid": "igpu0", "minor": "0",
         "resources": {
@@ -116,7 +123,8 @@ async def test_koordlet_is_told_of_the_gpu_and_of_its_health(make: Make) -> None
         "status": {"healthy": True},
     }]  # fmt: skip
     settings.gpu_limit_library.write_bytes(b"")
-    await watch.look()
+    await watch.observe()
+    await watch.observe()
     (one,) = told(settings)
     assert (one["status"]["healthy"], one["status"]["errCode"]) == (False, "LimitMissing")
     assert "is empty" in one["status"]["errMessage"]
@@ -188,10 +196,10 @@ def test_device_of_another_preset_or_of_no_gpu_is_none(
 async def test_nobody_is_told_with_other_names_or_without_the_directory(make: Make) -> None:
     settings = make("hami")
     place = settings.host_root / "var/run/koordlet"
-    await BoardWatch(settings, ResourcePublisher(AdvertisedResources())).look()
+    await watched(settings).observe()
     assert not list(place.iterdir())
     place.rmdir()
-    await BoardWatch(make("koordinator"), ResourcePublisher(AdvertisedResources())).look()
+    await watched(make("koordinator")).observe()
     assert not place.exists()
 
 
@@ -200,14 +208,14 @@ async def test_a_directory_that_cannot_be_written_is_told_once(
 ) -> None:
     settings = make("koordinator")
     (settings.host_root / "var/run/koordlet/xpu-device-infos").write_text("no directory")
-    watch = BoardWatch(settings, ResourcePublisher(AdvertisedResources()))
-    await watch.look()
-    await watch.look()
+    watch = watched(settings)
+    await watch.observe()
+    await watch.observe()
     assert [text for text in caplog.messages if "koordlet" in text] == [
         "koordlet has no GPU: [Errno 17] File exists: "
         f"'{settings.host_root}/var/run/koordlet/xpu-device-infos'"
     ]
-    assert watch.verdict and watch.verdict.healthy
+    assert watch.health and watch.health.healthy
 
 
 def test_a_file_is_never_there_in_part(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,7 +77,7 @@ def test_a_release_whose_driver_nobody_has_read_is_unknown(
     release: str | None, told: str, orin: Path
 ) -> None:
     detection = detect(orin)
-    other = replace(detection, board=replace(detection.board, l4t=release))
+    other = detection._replace(board=detection.board._replace(l4t=release))
     assert node_labels(other)["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == told
 
 

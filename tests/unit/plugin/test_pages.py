@@ -37,6 +37,7 @@ class Board:
     root: Path | None = None
     detection: Detection | None = None
     sample: Sample | None = None
+    conflict: str | None = None
     verdict: Health | None = None
     observed_at: float = 0.0
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin.board import power
 from tegra_device_plugin.board.detection import Detection, detect
+from tegra_device_plugin.board.gpu import read_power
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.dra import DRIVER
 from tegra_device_plugin.dra.claims import Asked
@@ -38,4 +38,4 @@ def gpu(root: Path, board: str = "orinnano-jp6", verdict: Health = HEALTHY) -> G
     """Give the GPU of a simulated board, built below `root`."""
     boards.build(boards.load()[board], root)
     found = detect(root)
-    return Gpu(Detection(found.board, found.gpu, power.read(root, found.gpu)), verdict)
+    return Gpu(Detection(found.board, found.gpu, read_power(root, found.gpu)), verdict)

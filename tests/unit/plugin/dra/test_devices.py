@@ -9,8 +9,8 @@ from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
 import pytest
-from tegra_device_plugin.board import power
 from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.gpu import read_power
 from tegra_device_plugin.config.dra import MAX_SHARES, Dra
 from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import brief, published, semver
@@ -145,20 +145,20 @@ def test_versions_are_semantic_ones(text: str, version: str | None) -> None:
 def test_multiprocessors_are_those_that_have_power(tmp_path: Path, board: str) -> None:
     boards.build(BOARDS[board], tmp_path)
     found = detect(tmp_path).gpu
-    assert power.read(tmp_path, found).multiprocessors == BOARDS[board].data["sm"]
+    assert read_power(tmp_path, found).multiprocessors == BOARDS[board].data["sm"]
     mask = next(iter(tmp_path.glob("sys/devices/**/tpc_pg_mask")))
     mask.write_text("252\n" if BOARDS[board].soc == "tegra234" else "5\n")
-    assert power.read(tmp_path, found).multiprocessors == 4
+    assert read_power(tmp_path, found).multiprocessors == 4
     mask.unlink()
-    assert power.read(tmp_path, found).multiprocessors is None
+    assert read_power(tmp_path, found).multiprocessors is None
 
 
 def test_the_power_mode_is_nvpmodels_number(tmp_path: Path) -> None:
     boards.build(BOARDS["orinnano-jp6"], tmp_path)
     found = detect(tmp_path).gpu
-    assert power.read(tmp_path, found).mode is None
+    assert read_power(tmp_path, found).mode is None
     (tmp_path / "var/lib/nvpmodel").mkdir(parents=True)
     (tmp_path / "var/lib/nvpmodel/status").write_text("pmode:0000 fmode:quiet\n")
-    assert power.read(tmp_path, found).mode == 0
+    assert read_power(tmp_path, found).mode == 0
     (tmp_path / "var/lib/nvpmodel/status").write_text("pmode:0010\n")
-    assert power.read(tmp_path, found).mode == 10
+    assert read_power(tmp_path, found).mode == 10

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.kubelet import driver_conflict
-from tegra_device_plugin.kubelet.driver_conflict import BothApisError
+from tegra_device_plugin.kubelet.driver_conflict import BothApisError, GpuLock
 
 
 @pytest.fixture
@@ -50,15 +50,41 @@ def test_only_one_that_serves_is_in_the_way(
     bind(kubelet / "device-plugins/kubelet.sock", sockets, serves=True)
     bind(driver_conflict.dra_socket(kubelet), sockets, serves=serves)
     if not serves:
-        driver_conflict.refuse_beside_device_plugin(kubelet)
+        driver_conflict.refuse_beside_device_plugin(kubelet / "device-plugins")
         driver_conflict.refuse_beside_dra(kubelet / "device-plugins")
         return
     with pytest.raises(BothApisError, match=rf"the device plugin serves this board, at {plugin}.*Choose one"):
-        driver_conflict.refuse_beside_device_plugin(kubelet)
+        driver_conflict.refuse_beside_device_plugin(kubelet / "device-plugins")
     with pytest.raises(BothApisError, match=r"the DRA driver serves this board, at .*dra.sock.*Choose one"):
         driver_conflict.refuse_beside_dra(kubelet / "device-plugins")
 
 
 def test_a_pod_that_does_not_see_the_other_s_directory_starts(tmp_path: Path) -> None:
-    driver_conflict.refuse_beside_device_plugin(tmp_path)
+    driver_conflict.refuse_beside_device_plugin(tmp_path / "device-plugins")
     driver_conflict.refuse_beside_dra(tmp_path / "device-plugins")
+
+
+def test_the_gpu_lock_is_shared_by_device_plugins_and_the_driver_s_alone(tmp_path: Path) -> None:
+    old, new, driver = (GpuLock(for_dra=for_dra) for for_dra in (False, False, True))
+    old.acquire(tmp_path)
+    new.acquire(tmp_path)
+    old.release()
+    with pytest.raises(BothApisError, match=f"the device plugin serves this board, at {tmp_path}"):
+        driver.acquire(tmp_path)
+    new.release()
+    driver.acquire(tmp_path)
+    driver.acquire(tmp_path)
+    with pytest.raises(BothApisError, match=f"the DRA driver serves this board, at {tmp_path}"):
+        new.acquire(tmp_path)
+
+
+def test_a_directory_that_is_made_again_is_locked_again(tmp_path: Path) -> None:
+    directory = tmp_path / "device-plugins"
+    plugin, driver = GpuLock(for_dra=False), GpuLock(for_dra=True)
+    plugin.acquire(directory)  # not there yet, so no device plugin can serve
+    for _ in range(2):
+        directory.mkdir()
+        plugin.acquire(directory)
+        with pytest.raises(BothApisError):
+            driver.acquire(directory)
+        directory.rmdir()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device plugin and DRA driver as processes on one node: one of them offers the GPU, never both."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.dra_node import DraNode
+from tests.conformance.fake_api import FakeApi
+from tests.conformance.fake_kubelet import FakeKubelet
+from tests.conformance.plugin import DEFAULT_COMMAND, running
+
+pytestmark = pytest.mark.parametrize("dra_generation", ["v1"])
+
+
+@pytest.fixture
+def plugins(node: DraNode) -> Path:
+    """The kubelet's directory of device plugins."""
+    directory = node.kubelet.directory / "device-plugins"
+    directory.mkdir()
+    return directory
+
+
+async def test_a_gpu_that_appears_for_both_is_the_driver_s_until_the_driver_ends(
+    node: DraNode, api: FakeApi, plugins: Path
+) -> None:
+    away = node.root.rename(node.root.with_name("away"))
+    node.root.mkdir()
+    async with FakeKubelet(plugins) as kubelet, running(DEFAULT_COMMAND, node.root, plugins) as plugin:
+        await plugin.says("no Tegra GPU here")
+        async with node.start() as driver:
+            await driver.says("no Tegra GPU here")
+            await node.kubelet.until_registered()
+            node.root.rmdir()
+            away.rename(node.root)
+            await api.until(lambda: bool(api.devices), "device in the slice")
+            await plugin.says("the DRA driver serves this board")
+            assert not kubelet.history
+            driver.signal(signal.SIGTERM)
+            await driver.ended()
+        await kubelet.until_allocatable()
+
+
+async def test_a_gpu_that_the_plugin_offers_is_the_driver_s_once_the_plugin_has_ended(
+    node: DraNode, api: FakeApi, plugins: Path
+) -> None:
+    # Without a kubelet the plugin has no socket by which the driver's start could recognize it.
+    async with running(DEFAULT_COMMAND, node.root, plugins) as plugin:
+        await plugin.says("the GPU is healthy")
+        async with node.start() as driver:
+            await driver.says("the device plugin serves this board")
+            async with FakeKubelet(plugins) as kubelet:
+                await kubelet.until_allocatable()
+                assert not api.devices
+            plugin.signal(signal.SIGTERM)
+            await plugin.ended()
+            await api.until(lambda: bool(api.devices), "device in the slice")
