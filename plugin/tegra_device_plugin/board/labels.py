@@ -2,7 +2,8 @@
 """Node labels that describe the GPU: those of NVIDIA's gpu-feature-discovery, and what only a Jetson has.
 
 `nvidia.com/gpu.present` is not among them: NVIDIA's own device plugin runs where that one stands, and the two
-must not serve one node. Nor are the driver labels: no file tells an integrated driver's version.
+must not serve one node. Nor are the driver labels: no file tells an integrated driver's version. Nor is
+`nvidia.com/mig.capable`: Thor has MIG, and no file tells whether it is on.
 """
 
 from __future__ import annotations
@@ -80,7 +81,6 @@ def _gpu_labels(detection: Detection, replicas: int | None, renamed: bool) -> di
         "gpu.memory": str(gpu.memory_bytes // _MIB) if gpu.memory_bytes else None,
         "gpu.replicas": str(replicas) if replicas else None,
         "gpu.sharing-strategy": "time-slicing" if shared else "none",
-        "mig.capable": "false",
         "mps.capable": "false",
     }
     if chip:

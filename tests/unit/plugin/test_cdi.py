@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,9 +93,26 @@ def test_the_whole_spec_of_a_small_host(tmp_path: Path) -> None:
     }
 
 
+def test_version_0_7_has_the_groups_that_may_open_the_nodes(root: Path) -> None:
+    for name, group, mode in (
+        ("nvmap", 44, 0o660),
+        ("nvsciipc", 44, 0o660),
+        ("nvidia0", 55, 0o666),
+        ("nvidiactl", 66, 0o640),
+    ):
+        os.chown(root / "dev" / name, 0, group)
+        (root / "dev" / name).chmod(mode)
+    (root / "dev/nvhost-gpu").chmod(0o660)  # of root's own group
+    old, new = (cdi.spec(root, ("/dev/gone",), version) for version in (cdi.OLDEST, cdi.WITH_GROUPS))
+    assert (old["cdiVersion"], new["cdiVersion"]) == ("0.5.0", "0.7.0")
+    for before, after in zip(old["devices"], new["devices"], strict=True):
+        assert after["containerEdits"] == {**before["containerEdits"], "additionalGids": [44]}
+
+
 def test_lines_without_sense_are_skipped(root: Path) -> None:
     before = cdi.spec(root, ())
     nonsense = b"nonsense\n\ndev /dev/nvmap\nfoo, /dev/nvmap\ndev, relative\n,\nsym, /etc\n\xff\xfe\n"
+    nonsense += b"lib, /usr/lib/\0\nsym, /usr/\0/x\ndev, /dev/\0*\n" + bytes(99)
     (csv_directory(root) / "zz.csv").write_bytes(nonsense)
     assert cdi.spec(root, ()) == before
     (csv_directory(root) / "zz.csv").write_text("nonsense\ndir, /etc\n")
@@ -136,6 +155,37 @@ def test_a_spec_that_says_the_same_is_left_alone(root: Path) -> None:
     cdi.write(root, ("/dev/more",))
     assert "/dev/more" in json.dumps(json.loads(spec_file(root).read_text()))
     assert [path.name for path in spec_file(root).parent.iterdir()] == [spec_file(root).name]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (csv_directory(root) / "zz.csv").write_text("dev, /dev/kmsg\n"),
+        lambda root: (csv_directory(root) / "devices.csv").unlink(),
+        lambda root: spec_file(root).unlink(),
+        lambda root: spec_file(root).write_text("{}"),
+    ],
+    ids=["a new list", "a list less", "no spec", "another spec"],
+)
+def test_the_spec_is_made_again_only_if_an_input_has_changed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    made: list[tuple[object, ...]] = []
+    original = cdi.spec
+    monkeypatch.setattr(cdi, "spec", lambda *arguments: (made.append(arguments), original(*arguments))[1])
+    file = cdi.SpecFile()
+    for _ in range(3):
+        file.update(root, ("/dev/nvmap",))
+    assert len(made) == 1
+    change(root)
+    for _ in range(2):
+        file.update(root, ("/dev/nvmap",))
+    assert len(made) == 2
+    assert json.loads(spec_file(root).read_text()) == original(root, ("/dev/nvmap",))
+    file.update(root, ("/dev/nvmap", "/dev/fb0"))
+    file.update(root, ("/dev/nvmap", "/dev/fb0"), cdi.WITH_GROUPS)
+    file.update(root, ("/dev/nvmap", "/dev/fb0"), cdi.WITH_GROUPS, again=True)
+    assert len(made) == 5
 
 
 def test_without_csv_files_it_says_what_is_missing(tmp_path: Path) -> None:

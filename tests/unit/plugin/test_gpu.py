@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection, detect
 
 from tests.boards import Fixture, State, build, load
@@ -46,6 +47,41 @@ def test_device_nodes_are_what_cuda_needs_and_exist(fixture: Fixture, tmp_path: 
     assert {f"/dev/{name}" for name in fixture.cuda_nodes} <= set(gpu.device_nodes)
     assert [node for node in gpu.device_nodes if not (tmp_path / node.lstrip("/")).is_file()] == []
     assert sorted(set(gpu.device_nodes)) == list(gpu.device_nodes)
+
+
+JETPACK_7_ORIN = BOARDS["orinnano-jp6"].but(
+    l4t="39.2.0", nv_tegra_release="# R39 (release), REVISION: 2.0, GCID: 45755727, BOARD: generic\n"
+)
+# Nodes of nvgpu and host1x that the plugin gives beyond NVIDIA's lists of the line.
+BEYOND = {
+    32: "nvhost-ctxsw-gpu nvhost-sched-gpu nvhost-tsg-gpu",
+    35: "host1x-fence nvgpu/igpu0/nvsched nvgpu/igpu0/sched nvhost-ctxsw-gpu nvhost-nvsched-gpu "
+    "nvhost-power-gpu nvhost-prof-ctx-gpu nvhost-prof-dev-gpu nvhost-sched-gpu nvhost-tsg-gpu nvsciipc",
+}
+
+
+@pytest.mark.parametrize("fixture", [*BOARDS.values(), JETPACK_7_ORIN], ids=lambda one: f"{one.id}-{one.l4t}")
+def test_a_container_gets_every_node_of_nvidias_lists(fixture: Fixture, tmp_path: Path) -> None:
+    """NVIDIA's runtime (internal/platform-support/tegra/csv.go) injects the `dev` entries that exist.
+
+    tests/boards/csv has L4T's lists: 32, 38 and 39 as in OE4T/meta-tegra, 35 as in L4T 35.3.1's package, 36
+    as in the test data of nvidia-container-toolkit (rootfs-orin).
+    """
+    build(fixture, tmp_path)
+    lists = (tmp_path / "etc/nvidia-container-runtime/host-files-for-container.d").glob("*.csv")
+    entries = (line.partition(",") for file in lists for line in file.read_text().splitlines())
+    listed = {path.strip().replace("*", "128") for kind, _, path in entries if kind == "dev"}
+    for node in listed:
+        (tmp_path / node[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / node[1:]).touch()
+    gpu = detect(tmp_path).gpu
+    assert listed - set(gpu.device_nodes) == set()
+    beyond = {f"/dev/{name}" for name in BEYOND.get(fixture.l4t_major, "").split()}
+    uvm = {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"} if fixture.is_pci else set()  # in NVIDIA's list of R39
+    present = {f"/{path.relative_to(tmp_path)}" for path in (tmp_path / "dev").rglob("*")}
+    assert set(gpu.device_nodes) - listed <= beyond | uvm | {node for node in present if "/dri/" in node}
+    by_cdi = cdi.spec(tmp_path, gpu.device_nodes)["devices"][0]["containerEdits"]["deviceNodes"]
+    assert {node["path"] for node in by_cdi} == set(gpu.device_nodes)
 
 
 @every_board

@@ -141,3 +141,15 @@ def test_a_link_says_where_it_leads(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/somewhere")
     host = HostTree(tmp_path)
     assert [host.target(path) for path in ("/link", "/file", "/absent")] == ["/somewhere", None, None]
+
+
+@pytest.mark.parametrize("path", ["/a\0b", "/a\0b/c", "/*\0/c", "/a/\0"])
+def test_a_path_with_a_nul_names_no_file(path: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    host = HostTree(tmp_path)
+    found = (host.text(path), host.strings(path), host.names(path), host.link(path), host.target(path))
+    assert found == (None, (), [], None, None)
+    assert (host.glob(path), host.is_node(path), host.status(path)) == ([], False, None)
+    for read in (host.read, host.resolve, host.real):
+        with pytest.raises(FileNotFoundError):
+            read(path)

@@ -50,7 +50,6 @@ def test_all_labels_of_one_board(orin: Path) -> None:
         "nvidia.com/gpu.product": "Orin",
         "nvidia.com/gpu.replicas": "1",
         "nvidia.com/gpu.sharing-strategy": "none",
-        "nvidia.com/mig.capable": "false",
         "nvidia.com/mps.capable": "false",
     }
 
