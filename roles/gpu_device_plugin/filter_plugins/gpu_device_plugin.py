@@ -221,13 +221,15 @@ def rendered_driver(
     image_id: str,
     *,
     extended_resource: bool,
+    container_runtime: str = "docker",
     config: dict[str, Any] | None = None,
     metrics_on_host: bool = False,
 ) -> str:
     """The manifests of the DRA driver as JSON documents, with this image and never from a registry.
 
     With `extended_resource` pods that ask for nvidia.com/gpu are served as well, which Kubernetes before 1.36
-    cannot. `config` are the driver's settings, as a ConfigMap.
+    cannot. `config` are the driver's settings, as a ConfigMap. With containerd, which is 2.0 or newer in each
+    K3s with DRA, CDI specs have the groups of the device nodes. A Docker engine's version is not known here.
     """
     documents = [document for text in manifests for document in yaml.safe_load_all(text) if document]
     (driver,) = (document for document in documents if document["kind"] == "DaemonSet")
@@ -235,8 +237,12 @@ def rendered_driver(
     template = driver["spec"]["template"]
     if metrics_on_host:
         with_host_ports(template["spec"])
+    flags = (config or {}).get("flags", {}).get("plugin", {})
+    if container_runtime == "containerd" and "cdiVersion" not in flags:
+        for container in template["spec"]["containers"]:
+            container["args"] = [*container["args"], "--cdi-version=0.7.0"]
     if config:
-        if directory := config.get("flags", {}).get("plugin", {}).get("gpuLimitDir"):
+        if directory := flags.get("gpuLimitDir"):
             _move_limit(template["spec"], directory)
         name, text = driver["metadata"]["name"], json.dumps(config, indent=2)
         with_settings(template, name, text)

@@ -4,6 +4,8 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+import re
+
 from ansible.module_utils.gpu_verify_device_query import SIMULATED, complaint, parse
 from ansible.module_utils.gpu_verify_pods import COMPUTE, COMPUTED, cuda_pod, gpu_nodes, pod, uninvited_pod
 from ansible.module_utils.gpu_verify_runner import CheckFailed, Skipped
@@ -12,14 +14,20 @@ USER = 1000  # the first user of a Jetson, and of most images
 # Says what it sees.
 READY = "ready"
 LOOK = ("sh", "-c", "find /dev -type c; echo " + READY)
-# Says who it is and which of NVIDIA's device nodes it cannot open, then becomes deviceQuery.
+# Prints its user and groups, and each device node with owner, group, mode and the error of opening it. Then
+# becomes deviceQuery.
 AS_USER = (
     "sh",
     "-c",
-    'id; find /dev -type c -path "/dev/nv*" | while read -r node; do '
-    '( : <>"$node" ) 2>/dev/null || echo "closed $node"; done; exec "$@"',
+    'id; find /dev -type c | while read -r node; do error=$( ( : <>"$node" ) 2>&1 ); '
+    'echo "node $node $(stat -c "%u:%g %a" "$node") ${error##*: }"; done; exec "$@"',
     "sh",
 )
+NODE = re.compile(r"^node (/dev/\S+) ([0-9]+):([0-9]+) ([0-7]{1,4}) (.*)$", re.MULTILINE)
+# What the kernel says where a container's device rules, and not owner, group and mode, refuse a node.
+REFUSED = "Operation not permitted"
+# Nodes that every container has (OCI runtime-spec, config-linux.md, "Default Devices").
+OF_EVERY_CONTAINER = re.compile(r"^/dev/(null|zero|full|u?random|tty|console|ptmx|pts/.*)$")
 # On every L4T the GPU's memory is the board's; CUDA tells less by what the driver keeps.
 MEMORY_TOLERANCE = 0.1
 
@@ -70,14 +78,19 @@ def non_root(bench, record):
     security = {"runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": True, "supplementalGroups": [group]}
     command = [*AS_USER, *bench.params["command"]]
     query, text = run_query(bench, record, pod("nonroot", bench.params, command, security=security))
+    nodes = [found for found in NODE.findall(text) if not OF_EVERY_CONTAINER.match(found[0])]
+    closed = [found for found in nodes if found[4]]
+    record.prove("opens {} of {} device nodes".format(len(nodes) - len(closed), len(nodes)))
+    for found in closed:
+        record.prove("closed to this user: {} (owner {}, group {}, mode {}): {}".format(*found))
     judge(query, text)
-    lines = text.splitlines()
-    record.prove(
-        "deviceQuery passes as {}".format(next((line for line in lines if line.startswith("uid=")), "?"))
-    )
-    closed = [line.split(" ", 1)[1] for line in lines if line.startswith("closed ")]
-    if closed:
-        record.prove("closed to this user, and not needed: {}".format(", ".join(closed)))
+    user = next((line for line in text.splitlines() if line.startswith("uid=")), "?")
+    record.prove("deviceQuery passes as {}".format(user))
+    refused = [found[0] for found in closed if found[2] == str(group) and found[4] == REFUSED]
+    if refused:
+        raise CheckFailed(
+            "the container's device rules refuse nodes of the group video: {}".format(", ".join(refused))
+        )
 
 
 def uninvited(bench, record):

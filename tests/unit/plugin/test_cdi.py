@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tegra_device_plugin.board import cdi
@@ -170,22 +171,21 @@ def test_a_spec_that_says_the_same_is_left_alone(root: Path) -> None:
 def test_the_spec_is_made_again_only_if_an_input_has_changed(
     root: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
 ) -> None:
-    made: list[tuple[object, ...]] = []
-    original = cdi.spec
-    monkeypatch.setattr(cdi, "spec", lambda *arguments: (made.append(arguments), original(*arguments))[1])
+    made, original = Mock(side_effect=cdi.spec), cdi.spec
+    monkeypatch.setattr(cdi, "spec", made)
     file = cdi.SpecFile()
     for _ in range(3):
         file.update(root, ("/dev/nvmap",))
-    assert len(made) == 1
+    assert made.call_count == 1
     change(root)
     for _ in range(2):
         file.update(root, ("/dev/nvmap",))
-    assert len(made) == 2
+    assert made.call_count == 2
     assert json.loads(spec_file(root).read_text()) == original(root, ("/dev/nvmap",))
     file.update(root, ("/dev/nvmap", "/dev/fb0"))
     file.update(root, ("/dev/nvmap", "/dev/fb0"), cdi.WITH_GROUPS)
     file.update(root, ("/dev/nvmap", "/dev/fb0"), cdi.WITH_GROUPS, again=True)
-    assert len(made) == 5
+    assert made.call_count == 5
 
 
 def test_without_csv_files_it_says_what_is_missing(tmp_path: Path) -> None:

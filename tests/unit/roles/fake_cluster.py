@@ -49,6 +49,7 @@ class FakeCluster:
     query: str = "passed"
     refuses: str = ""  # how the container runtime refuses pods: the word that the kubelet has for it
     root_only: bool = False
+    user_nodes: str = "node /dev/nvmap 0:44 660 "  # what user 1000 can open
     blind: bool = False  # what has not asked cannot even look
     exclusive: bool = True
     holders_end: bool = False  # as soon as another pod has to wait for them
@@ -154,7 +155,7 @@ class FakeCluster:
                 passed = PASSED.format(
                     detected=self.detected, memory_bytes=self.memory_bytes, integrated=self.integrated
                 )
-                return f"uid=1000 gid=1000 groups=44\n{failed or passed}"
+                return f"uid=1000 gid=1000 groups=44(video),1000\n{self.user_nodes}\n{failed or passed}"
             case "uninvited":
                 return "" if self.blind else f"{self.uninvited_nodes}\nready\n"
             case name if name in ALLOCATING:

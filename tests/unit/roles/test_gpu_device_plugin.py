@@ -328,6 +328,22 @@ def test_the_drivers_settings_are_a_config_map_of_its_own(load: Load) -> None:
     assert (mounts["gpu-limit"], volumes["gpu-limit"]["hostPath"]["path"]) == ("/srv/limit", "/srv/limit")
 
 
+@pytest.mark.parametrize(
+    ("runtime", "flags", "chosen"),
+    [
+        ("docker", {}, []),
+        ("containerd", {}, ["--cdi-version=0.7.0"]),
+        ("containerd", {"cdiVersion": "0.5.0"}, []),
+    ],
+)
+def test_cdi_has_the_nodes_groups_where_the_runtime_is_known_to_read_them(
+    load: Load, runtime: str, flags: dict[str, str], chosen: list[str]
+) -> None:
+    objects = driver(load, container_runtime=runtime, config={"version": "v1", "flags": {"plugin": flags}})
+    (container,) = objects["DaemonSet", "tegra-dra-driver"]["spec"]["template"]["spec"]["containers"]
+    assert [argument for argument in container["args"] if "cdi" in argument] == chosen
+
+
 def test_the_drivers_metrics_are_at_a_port_of_the_board_only_when_asked(load: Load) -> None:
     for asked in (False, True):
         template = driver(load, metrics_on_host=asked)["DaemonSet", "tegra-dra-driver"]["spec"]["template"]

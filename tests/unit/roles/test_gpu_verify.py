@@ -358,6 +358,11 @@ BROKEN = [
         'compute on the GPU (Failed): it says: "tegra-device-plugin: 7 of 65536 numbers came back wrong',
     ),
     ({"root_only": True}, "non-root", "CUDA error 100"),
+    (
+        {"user_nodes": "node /dev/nvmap 0:44 660 \nnode /dev/fb0 0:44 660 Operation not permitted"},
+        "non-root",
+        "the container's device rules refuse nodes of the group video: /dev/fb0",
+    ),
     ({"blind": True}, "uninvited", "could not look"),
     ({"exclusive": False}, "concurrency", "pod2 did not have to wait although pod1 held every GPU"),
     ({"holders_end": True}, "concurrency", "pod1 ended before pod2 was seen waiting"),
@@ -423,6 +428,30 @@ def test_pod_that_has_not_asked_is_reported_and_fails_in_strict_mode_only(
     assert check["status"] == status
     assert "has 2 GPU device nodes: /dev/nvhost-gpu, /dev/nvmap" in check["evidence"][0]
     assert "resources" not in cluster.manifests["uninvited"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("root_only", [False, True])
+def test_every_closed_node_is_named_with_owner_group_and_mode(
+    verification: Verification, cluster: FakeCluster, root_only: bool
+) -> None:
+    cluster.root_only = root_only
+    cluster.user_nodes = "\n".join(
+        (
+            "node /dev/tty 0:5 666 No such device or address",
+            "node /dev/nvmap 0:44 660 ",
+            "node /dev/dri/renderD128 0:108 660 Permission denied",
+            "node /dev/tegra_dc_0 0:44 660 Device or resource busy",
+            "node /dev/nvgpu/igpu0/dbg 0:999 660 Operation not permitted",
+        )
+    )
+    check = checks(verification.report())["non-root"]
+    assert check["status"] == ("failed" if root_only else "passed")
+    assert check["evidence"][:4] == [
+        "opens 1 of 4 device nodes",
+        "closed to this user: /dev/dri/renderD128 (owner 0, group 108, mode 660): Permission denied",
+        "closed to this user: /dev/tegra_dc_0 (owner 0, group 44, mode 660): Device or resource busy",
+        "closed to this user: /dev/nvgpu/igpu0/dbg (owner 0, group 999, mode 660): Operation not permitted",
+    ]
 
 
 def test_user_is_nobody_but_in_the_group_video(verification: Verification, cluster: FakeCluster) -> None:
