@@ -11,11 +11,10 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"  # the kind of NVIDIA's plugin: not the toolkit's own nvidia.com/gpu
@@ -52,11 +51,7 @@ def write(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> Non
     host = HostTree(root)
     text = json.dumps(spec(root, device_nodes, version), indent=2) + "\n"
     Path(host.real(DIRECTORY)).mkdir(exist_ok=True)
-    file = Path(host.real(SPEC_FILE))
-    with suppress(OSError):
-        if file.read_bytes() == text.encode():
-            return
-    replace_file(file, text)
+    update_file(Path(host.real(SPEC_FILE)), text)
 
 
 class SpecFile:
@@ -148,7 +143,10 @@ def _entries(host: HostTree) -> Iterator[tuple[str, str]]:
     if not files:
         raise NoCsvFilesError(f"cdi-cri needs NVIDIA's CSV files, and there is none in {_CSV_DIRECTORY}")
     for file in files:
-        for line in host.read(file, _CSV_BYTES).decode("utf-8", "replace").splitlines():
+        content = host.read(file, _CSV_BYTES)
+        if len(content) == _CSV_BYTES:  # cut off: the last line may be part of another path
+            content = content[: content.rfind(b"\n") + 1]
+        for line in content.decode("utf-8", "replace").splitlines():
             kind, _, path = (part.strip() for part in line.partition(","))
             if kind in ("dev", "dir", "lib", "sym") and path.startswith("/"):
                 yield kind, path

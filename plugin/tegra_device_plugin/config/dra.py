@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tegra_device_plugin.config import names
 from tegra_device_plugin.config.units import read_overhead
 from tegra_device_plugin.system import quantity
 from tegra_device_plugin.system.quantity import MIB, render
@@ -13,7 +14,7 @@ from tegra_device_plugin.system.quantity import MIB, render
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
 
-DRIVER = "gpu.jetson-k3s.github.io"
+DRIVER = names.DRIVER
 DEVICE = "igpu-0"
 
 Mode = Literal["exclusive", "shares", "capacity"]

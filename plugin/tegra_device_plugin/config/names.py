@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of extended resources."""
+"""Names of extended resources, and of the DRA driver."""
 
 from __future__ import annotations
 
 import re
 
 DEFAULT_RESOURCE = "nvidia.com/gpu"
+DRIVER = "gpu.jetson-k3s.github.io"
 
 # IsExtendedResourceName (kubernetes, pkg/apis/core/v1/helper/helpers.go); the kubelet refuses a Register
 # otherwise. 244 characters: a quota's name for it, with `requests.` before it, is of 253 at most.

@@ -19,7 +19,7 @@ from tegra_device_plugin.dra.checkpoint import Prepared
 from tegra_device_plugin.dra.claims import Device
 from tegra_device_plugin.sharing.allocation import VISIBLE_DEVICES
 from tegra_device_plugin.sharing.memorylimit import Limit
-from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree
 
 KIND = f"{DRIVER}/claim"
@@ -48,12 +48,7 @@ def write(root: Path, prepared: Prepared, limits: dict[str, Limit]) -> None:
     """Make or renew a claim's file on the host seen at `root`; the same again stays. Raises OSError."""
     directory = _directory(root)
     directory.mkdir(exist_ok=True)
-    file = directory / _file(prepared.claim.uid)
-    text = json.dumps(spec(prepared, limits), indent=2) + "\n"
-    with suppress(OSError):
-        if file.read_bytes() == text.encode():
-            return
-    replace_file(file, text)
+    update_file(directory / _file(prepared.claim.uid), json.dumps(spec(prepared, limits), indent=2) + "\n")
 
 
 def remove(root: Path, uid: str) -> None:

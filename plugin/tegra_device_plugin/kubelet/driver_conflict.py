@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from tegra_device_plugin.config.dra import DRIVER
+from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.kubelet import sockets
 
 _REMEDY = (

@@ -9,7 +9,6 @@ apis/extension/device_share.go. Not tried with a koordlet.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.board.labels import label_value
 from tegra_device_plugin.config.units import PERCENT, Units
 from tegra_device_plugin.sharing.allocation import GPU_ID
-from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.quantity import render
@@ -59,12 +58,9 @@ def write(root: Path, infos: list[dict[str, Any]]) -> None:
         return
     text = json.dumps(infos, indent=2) + "\n"
     file = Path(f"{host.real(DIRECTORY)}{FILE.removeprefix(DIRECTORY)}")
-    with suppress(OSError):
-        if file.read_bytes() == text.encode():
-            return
     file.parent.mkdir(exist_ok=True)
     # koordlet reads every file of the directory, whatever its name, and none if one of them is cut short.
-    replace_file(file, text, staged_in=file.parent.parent)
+    update_file(file, text, staged_in=file.parent.parent)
 
 
 def device_infos(found: Detection, units: Units, health: Health) -> list[dict[str, Any]]:

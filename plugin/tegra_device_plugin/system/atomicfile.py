@@ -4,7 +4,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
+
+
+def update_file(path: Path, content: str, staged_in: Path | None = None) -> None:
+    """Make or replace a file as `replace_file` does, unless it has that content. Raises OSError."""
+    data = content.encode()
+    with suppress(OSError):
+        if path.stat().st_size == len(data) and path.read_bytes() == data:
+            return
+    replace_file(path, data, staged_in=staged_in)
 
 
 def replace_file(path: Path, content: str | bytes, mode: int = 0o644, staged_in: Path | None = None) -> None:

@@ -120,6 +120,14 @@ def test_lines_without_sense_are_skipped(root: Path) -> None:
     assert cdi.spec(root, ()) != before
 
 
+def test_a_line_that_is_cut_off_is_no_path(tmp_path: Path) -> None:
+    csv_directory(tmp_path).mkdir(parents=True)
+    (tmp_path / "etc/secrets").mkdir()
+    cut = (1 << 20) - len("dir, /etc")
+    (csv_directory(tmp_path) / "huge.csv").write_text("\n" * cut + "dir, /etc/secrets\n")
+    assert cdi.spec(tmp_path, ())["containerEdits"]["mounts"] == []
+
+
 def test_absolute_links_stay_on_the_host(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("container")
     (elsewhere / "secret.so").touch()
