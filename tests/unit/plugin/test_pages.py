@@ -38,7 +38,7 @@ class Board:
     detection: Detection | None = None
     sample: Sample | None = None
     conflict: str | None = None
-    verdict: Health | None = None
+    health: Health | None = None
     observed_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Board:
             self.detection = detect(self.root)
             if self.has_gpu:
                 self.sample = sample(self.root, self.detection.gpu)
-                self.verdict = judge(self.sample)
+                self.health = judge(self.sample)
 
     @property
     def has_gpu(self) -> bool:
@@ -115,9 +115,9 @@ def values(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
     (root / "sys/devices/platform/bus@0/17000000.gpu/load").write_text("345\n")
     board = Board(root)
-    assert board.detection and board.verdict
+    assert board.detection and board.health
     settings = PluginSettings(sharing=Sharing(replicas=2))
-    offers = make_resources(settings, board.detection.gpu.device_nodes, board.verdict)
+    offers = make_resources(settings, board.detection.gpu.device_nodes, board.health)
     plugin = Plugin(
         board=board,
         registrars=Registrars(streams=1),
@@ -145,8 +145,8 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
 
 async def test_metrics_tell_why_a_gpu_is_not_given(root: Path) -> None:
     board = Board(root)
-    board.verdict = Health(False, "too-hot", "")
-    (offer,) = make_resources(PluginSettings(), (), board.verdict)
+    board.health = Health(False, "too-hot", "")
+    (offer,) = make_resources(PluginSettings(), (), board.health)
     found = values(
         (
             await Plugin(board=board, advertised=AdvertisedResources({offer.name: offer})).pages().metrics()
@@ -202,6 +202,12 @@ async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(root: Path) -> None
     assert await plugin.pages().readyz() == httpd.Page("ok\n")
     plugin.board.detection = detect(root / "dev")  # no machine at all
     assert await plugin.pages().readyz() == httpd.Page("not a Tegra: nothing to advertise\n")
+
+
+async def test_readyz_names_the_driver_that_has_the_gpu(root: Path) -> None:
+    board = Board(root, conflict="the DRA driver serves this board")
+    page = await Plugin(board=board, registrars=Registrars(connected=True)).pages().readyz()
+    assert page == httpd.Page(f"{board.conflict}\n", HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 async def test_readyz_fails_on_a_tegra_without_its_gpu(tmp_path: Path) -> None:
