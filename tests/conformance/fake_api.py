@@ -68,10 +68,12 @@ class Fault:
 class RefusedError(Exception):
     """An HTTP status."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, name: str = "") -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.name = name
+        """The object that it is about; empty: none."""
 
 
 @dataclass
@@ -264,18 +266,19 @@ class FakeApi(Awaited):
                 return True
             answer = self._serve(request)
         except RefusedError as refused:
-            return await self._refuse(writer, refused.status, refused.reason)
+            return await self._refuse(writer, refused.status, refused.reason, refused.name)
         finally:
             self._changed.set()
         return await self._send(writer, 200 if method != "POST" else 201, json.dumps(answer).encode())
 
-    async def _refuse(self, writer: asyncio.StreamWriter, code: int, why: str) -> bool:
+    async def _refuse(self, writer: asyncio.StreamWriter, code: int, why: str, name: str = "") -> bool:
         status = {
             "kind": "Status",
             "apiVersion": "v1",
             "status": "Failure",
             "message": why,
             "reason": HTTPStatus(code).phrase.replace(" ", ""),
+            "details": {"name": name} if name else {},
             "code": code,
         }
         return await self._send(writer, code, json.dumps(status).encode())
@@ -333,7 +336,7 @@ class FakeApi(Awaited):
         match request.method, rest:
             case "GET", ["namespaces", namespace, "resourceclaims", name]:
                 if (namespace, name) not in self.claims:
-                    raise RefusedError(404, f'resourceclaims.resource.k8s.io "{name}" not found')
+                    raise RefusedError(404, f'resourceclaims.resource.k8s.io "{name}" not found', name)
                 return self.claims[namespace, name]
             case "GET", ["resourceslices"]:
                 items = [one for one in self.slices.values() if self._fits(one, request)]
@@ -367,7 +370,7 @@ class FakeApi(Awaited):
     def _replace(self, name: str, sent: Object) -> Object:
         old = self.slices.get(name)
         if old is None:
-            raise RefusedError(404, f'resourceslices.resource.k8s.io "{name}" not found')
+            raise RefusedError(404, f'resourceslices.resource.k8s.io "{name}" not found', name)
         if sent["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
             raise RefusedError(
                 409, "the object has been modified; please apply your changes to the latest version"
@@ -378,7 +381,7 @@ class FakeApi(Awaited):
 
     def _delete(self, name: str) -> Object:
         if name not in self.slices:
-            raise RefusedError(404, f'resourceslices.resource.k8s.io "{name}" not found')
+            raise RefusedError(404, f'resourceslices.resource.k8s.io "{name}" not found', name)
         gone = copy.deepcopy(self.slices.pop(name))
         self._note(gone, "DELETED")
         return {"kind": "Status", "apiVersion": "v1", "status": "Success"}

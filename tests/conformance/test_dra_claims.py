@@ -11,12 +11,17 @@ import signal
 import pytest
 
 from tests.conformance.dra_node import DraNode, share
-from tests.conformance.fake_api import FakeApi, Fault
+from tests.conformance.fake_api import FakeApi, Fault, Request
 from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
 
 ONLY_V1 = pytest.mark.parametrize("dra_generation", ["v1"])
 WHOLE = {"device": "igpu-0"}
 CAPACITY_MODE = "dra: {mode: capacity, memoryTotal: 6Gi}"
+
+
+def fetches_claim(request: Request) -> bool:
+    """It asks for a claim."""
+    return "resourceclaims" in request.path
 
 
 async def killed(driver: Plugin) -> None:
@@ -93,6 +98,50 @@ async def test_what_cannot_be_prepared_has_its_reason(node: DraNode, api: FakeAp
             assert says in reason
         await node.kubelet.unprepare(held)
         assert (await node.kubelet.prepare(double))[double["metadata"]["uid"]].error == ""
+
+
+@ONLY_V1
+async def test_unprepare_does_not_wait_for_the_api_server(node: DraNode, api: FakeApi) -> None:
+    async with node.start(sharing=CAPACITY_MODE):
+        await node.ready()
+        old = api.allocate("old", share("old"))
+        await node.kubelet.prepare(old)
+        api.faults.append(Fault(fetches_claim, count=100, seconds=100))
+        waiting = [
+            asyncio.ensure_future(node.kubelet.prepare(api.allocate(f"new-{number}", share(f"s{number}"))))
+            for number in range(4)
+        ]
+        await api.until(lambda: len(list(filter(fetches_claim, api.requests))) > 4, "four requests")
+        async with asyncio.timeout(2):
+            assert set((await node.kubelet.unprepare(old)).values()) == {""}
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+
+
+@ONLY_V1
+@pytest.mark.parametrize("holder", ["deleted", "replaced", "exists", "unknown"])
+async def test_only_a_claim_that_exists_keeps_its_gpu(node: DraNode, api: FakeApi, holder: str) -> None:
+    """The kubelet may never unprepare a claim, for example after its checkpoint was removed."""
+    async with node.start():
+        await node.ready()
+        old = api.allocate("old", WHOLE)
+        await node.kubelet.prepare(old)
+        if holder == "deleted":
+            api.claims.clear()
+        elif holder == "replaced":
+            api.allocate("old", WHOLE)
+        elif holder == "unknown":
+            api.faults.append(Fault(lambda one: one.path.endswith("/old"), status=503, count=100))
+        new = api.allocate("new", WHOLE)
+        error = (await node.kubelet.prepare(new))[new["metadata"]["uid"]].error
+        if holder in ("deleted", "replaced"):
+            assert error == ""
+            assert node.specs == [f"gpu.jetson-k3s.github.io-claim-{new['metadata']['uid']}.json"]
+        elif holder == "exists":
+            assert "igpu-0 is still prepared for the claim default/old" in error
+        else:
+            assert "cannot check whether the claim default/old, which has igpu-0, exists" in error
 
 
 @ONLY_V1

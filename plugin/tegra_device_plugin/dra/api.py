@@ -21,6 +21,7 @@ from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 
 from tegra_device_plugin.config.dra import DRIVER
+from tegra_device_plugin.system.log import describe_error
 
 Object = Mapping[str, Any]
 
@@ -40,11 +41,15 @@ _Claim = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "r
 
 
 class ServerError(OSError):
-    """The API server did not do what was asked; `code` is HTTP's, None without an answer."""
+    """A request has failed. `code` is the HTTP status, None without an answer.
 
-    def __init__(self, text: str, code: int | None = None) -> None:
+    `object_name` is the object that the answer is about, empty where the answer names none.
+    """
+
+    def __init__(self, text: str, code: int | None = None, object_name: str = "") -> None:
         super().__init__(text)
         self.code = code
+        self.object_name = object_name
 
     @property
     def gone(self) -> bool:
@@ -78,7 +83,7 @@ class Server:
     def __init__(self, node: str) -> None:
         """Raise ServerError if there are no credentials."""
         self.node = node
-        with _told():
+        with _server_errors():
             config = KubeConfig.from_env().get()
             if config is None or config.user is None:
                 raise ConfigError("the kubeconfig's current context names no user")
@@ -93,20 +98,26 @@ class Server:
 
     async def node_uid(self) -> str:
         """Give the uid of this node's Node. Raises ServerError."""
-        with _told():
+        with _server_errors():
             found = await self._client.get(_Node, self.node)
         return str(found["metadata"]["uid"])
 
-    async def claim(self, namespace: str, name: str) -> Object:
-        """Give a claim. Raises ServerError."""
-        with _told():
-            found: Object = await self._client.get(_Claim, name, namespace=namespace)
-        return found
+    async def claim(self, namespace: str, name: str) -> Object | None:
+        """Give a claim, None if the API server says that there is none. Raises ServerError."""
+        try:
+            with _server_errors():
+                found: Object = await self._client.get(_Claim, name, namespace=namespace)
+                return found
+        except ServerError as error:
+            # A 404 that names no object is about the path: an API group that is off, or a proxy's answer.
+            if error.gone and error.object_name == name:
+                return None
+            raise
 
     async def slices(self) -> tuple[list[Object], str]:
         """Give this driver's slices of the node, and the version of the list. Raises ServerError."""
         try:
-            with _told():
+            with _server_errors():
                 listed = self._client.list(_Slice, fields=self._selector)
                 found: list[Object] = [one async for one in listed]
                 return found, listed.resourceVersion
@@ -122,27 +133,27 @@ class Server:
         watch = self._client.watch(
             _Slice, fields=self._selector, resource_version=version, server_timeout=WATCH_SECONDS
         )
-        with _told():
+        with _server_errors():
             async for event, found in watch:
                 yield event, found
 
     async def create(self, slice_: Object, *, dry_run: bool = False) -> Object:
         """Make a slice; give it as the server has it. Raises ServerError."""
-        with _told():
+        with _server_errors():
             made: Object = await self._client.create(_sent(slice_), dry_run=dry_run)
         return made
 
     async def replace(self, slice_: Object) -> Object:
         """Replace a slice of the same version; give it as the server has it. Raises ServerError."""
         name = slice_["metadata"]["name"]
-        with _told():
+        with _server_errors():
             made: Object = await self._client.replace(_sent(slice_), name=name)
         return made
 
     async def delete(self, slice_: Object) -> None:
         """Remove a slice, if it is still there. Raises ServerError."""
         try:
-            with _told():
+            with _server_errors():
                 await self._client.delete(_Slice, slice_["metadata"]["name"])
         except ServerError as error:
             if not error.gone:
@@ -168,17 +179,19 @@ def _sent(slice_: Object) -> Any:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _server_errors() -> Iterator[None]:
     """Turn what the client raises into ServerError."""
     try:
         yield
     except ApiError as error:
-        raise ServerError(f"the API server: {error}", error.status.code) from error
+        details = error.status.details
+        name = (details.name if details else None) or ""
+        raise ServerError(f"the API server: {error}", error.status.code, name) from error
     except httpx2.HTTPStatusError as error:
         code = error.response.status_code
         raise ServerError(f"the API server: HTTP status {code}", code) from error
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        raise ServerError(f"no API server: {error or type(error).__name__}") from error
+        raise ServerError(f"no API server: {describe_error(error, type(error).__name__)}") from error
     except ConfigError as error:
         raise ServerError(f"no credentials for the API server: {error}") from error
     # What is no answer of an API server: a proxy's page, half a line.

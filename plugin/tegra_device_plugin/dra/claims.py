@@ -19,12 +19,15 @@ class ClaimError(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ClaimReference:
     """A claim as the kubelet names it."""
 
     namespace: str
     name: str
     uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True)
@@ -55,28 +58,32 @@ class Device:
         return "exclusive" if self.name == DEVICE else "shares"
 
 
-def devices(claim: Mapping[str, Any], asked: Asked, pool: str) -> tuple[Device, ...]:
+@dataclass(frozen=True)
+class Prepared:
+    """A claim and its devices."""
+
+    claim: ClaimReference
+    devices: tuple[Device, ...]
+
+
+def devices(claim: Mapping[str, Any], reference: ClaimReference, pool: str) -> tuple[Device, ...]:
     """Give the devices of `pool` that the claim has been given, one at least. Raises ClaimError."""
     uid = claim.get("metadata", {}).get("uid")
-    if uid != asked.uid:
-        raise ClaimError(
-            f"claim {asked.namespace}/{asked.name} got replaced: its uid is {uid}, not {asked.uid}"
-        )
+    if uid != reference.uid:
+        raise ClaimError(f"claim {reference} got replaced: its uid is {uid}, not {reference.uid}")
     allocation = claim.get("status", {}).get("allocation")
     if not allocation:
-        raise ClaimError(f"claim {asked.namespace}/{asked.name} is not allocated")
+        raise ClaimError(f"claim {reference} is not allocated")
     allocated = allocation.get("devices", {})
     for entry in allocated.get("config", ()):
         if entry.get("opaque", {}).get("driver") == DRIVER:
             raise ClaimError(
-                f"claim {asked.namespace}/{asked.name} has parameters for {DRIVER}, which takes none: "
+                f"claim {reference} has parameters for {DRIVER}, which takes none: "
                 "leave `config` out of the claim and of the DeviceClass"
             )
     found = tuple(_ours(allocated.get("results", ()), pool))
     if not found:
-        raise ClaimError(
-            f"claim {asked.namespace}/{asked.name} has no device of {DRIVER} in the pool {pool} of this node"
-        )
+        raise ClaimError(f"claim {reference} has no device of {DRIVER} in the pool {pool} of this node")
     return found
 
 

@@ -15,9 +15,10 @@ from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.dra import describe
 from tegra_device_plugin.config.settings import DraSettings
 from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.dra import api, checkpoint, server
+from tegra_device_plugin.dra import api, claimstore, server
+from tegra_device_plugin.dra.claimstore import Place
 from tegra_device_plugin.dra.devices import Gpu
-from tegra_device_plugin.dra.preparing import Calls, Place, Preparer
+from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.dra.presence import Presence
 from tegra_device_plugin.dra.publisher import Publisher, Written
 from tegra_device_plugin.kubelet import driver_conflict
@@ -26,7 +27,7 @@ from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 from tegra_device_plugin.system.hosttree import HostTree
-from tegra_device_plugin.system.log import ProblemLog, describe_error
+from tegra_device_plugin.system.log import ProblemLog
 
 # Between looks at the CDI files; changes there are heard by events.
 _FILES_SECONDS = 30.0
@@ -84,13 +85,14 @@ class Driver(Service[DraSettings]):
             place = Place(
                 root=settings.host_root,
                 pool=settings.node_name,
-                checkpoint=driver_conflict.dra_directory(settings.kubelet_dir) / checkpoint.NAME,
+                checkpoint=driver_conflict.dra_directory(settings.kubelet_dir) / claimstore.NAME,
                 limit_dir=settings.gpu_limit_dir,
                 limit_library=settings.gpu_limit_library,
                 overhead=dra.context_overhead,
                 cdi_version=settings.cdi_version,
             )
             preparer = Preparer(place, api_server.claim, self._calls)
+            stack.push_async_callback(preparer.finish)
             health = server.HealthBoard(settings.node_name, dra.devices)
             publisher = Publisher(api_server, dra, self._written)
             devices = Devices(publisher, health, place)
@@ -128,10 +130,8 @@ async def _keep_files(root: Path, preparer: Preparer, seen: asyncio.Event) -> No
             watch.rearm()
             try:
                 await preparer.restore()
-            except (OSError, TimeoutError) as error:
-                problem_log.warn(
-                    f"cannot restore the files of prepared claims: {describe_error(error, 'a write hangs')}"
-                )
+            except OSError as error:
+                problem_log.warn(f"cannot restore the files of prepared claims: {error}")
             else:
                 problem_log.resolved("the files of prepared claims are restored again")
             await waiting.happens(wake, _FILES_SECONDS)

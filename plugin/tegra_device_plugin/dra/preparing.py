@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares and unprepares claims, one call at a time: checkpoint, memory limits, CDI specs.
+"""Prepares and unprepares claims for the kubelet.
 
-The checkpoint comes first: whatever is made by it is made again from it, after a reboot or a kill. A claim
-that is prepared again is made again as well, with the same answer.
+The API server is asked before a commit (claimstore.py) and never during one. Commits run one after the other,
+each in a thread. A call that the kubelet cancels does not stop its commit.
 """
 
 from __future__ import annotations
@@ -11,40 +11,34 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-from tegra_device_plugin.board import cdi
-from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.dra import checkpoint, claims, specs
-from tegra_device_plugin.dra.checkpoint import Prepared
-from tegra_device_plugin.dra.claims import Asked, ClaimError
-from tegra_device_plugin.sharing import limitfiles
-from tegra_device_plugin.sharing.memorylimit import Limit
-from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.dra import claims
+from tegra_device_plugin.dra.claims import ClaimError, ClaimReference, Prepared
+from tegra_device_plugin.dra.claimstore import ClaimStore, Place
 from tegra_device_plugin.system.log import describe_error
 from tegra_device_plugin.system.sensor import Sensor
 
-# For one claim's files; a kubelet gives a call 45 s.
-_WRITE_SECONDS = 10.0
-# To hear of a claim that is prepared already: without an answer the checkpoint's word counts.
+# A kubelet waits 45 s for all claims of a call (kubernetes, pkg/kubelet/cm/dra/plugin/dra_plugin.go). The
+# claims are prepared at the same time. A claim takes two requests and two commits at most: 32 s.
+_REQUEST_SECONDS = 8.0
+_COMMIT_SECONDS = 8.0
+# For a claim that is prepared already, the checkpoint counts if the API server does not answer.
 _KNOWN_SECONDS = 3.0
+# For the end of a commit when the driver stops (signals.py, END_SECONDS).
+_FINISH_SECONDS = 2.0
 
 # A uid is part of file names.
 _UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,62}")
-
-# Of ledgers, in a directory that the device plugin has as well.
-_LEDGER_PREFIX = "claim-"
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-GetClaim = Callable[[str, str], Awaitable[Mapping[str, Any]]]
-"""By namespace and name; raises OSError."""
+GetClaim = Callable[[str, str], Awaitable[Mapping[str, Any] | None]]
+"""By namespace and name; None: the API server has no such claim. Raises OSError."""
 
 
 @dataclass
@@ -59,22 +53,6 @@ class Calls:
     unprepare_seconds: float = 0.0
 
 
-@dataclass
-class Place:
-    """Where things are, and the GPU as it is now."""
-
-    root: Path
-    pool: str
-    checkpoint: Path
-    limit_dir: Path
-    limit_library: Path
-    overhead: int = 0
-    cdi_version: str = cdi.OLDEST
-    device_nodes: Sequence[str] = ()
-    verdict: Health | None = None
-    """None: not looked at yet."""
-
-
 class Preparer:
     """The claims of this node. Raises CheckpointError when it is made."""
 
@@ -82,167 +60,171 @@ class Preparer:
         self._place = place
         self._get_claim = get_claim
         self._calls = calls
-        self._claims = checkpoint.load(place.checkpoint)
-        self._lock = asyncio.Lock()
-        self._files = Sensor(_WRITE_SECONDS)
+        self._store = ClaimStore(place)
+        self._turn = asyncio.Lock()
+        self._files = Sensor(None)
 
     @property
     def in_use(self) -> int:
         """How many claims are prepared."""
-        return len(self._claims)
+        return len(self._store.claims)
 
-    async def prepare(self, asked: Sequence[Asked]) -> dict[str, Prepared | str]:
-        """Give by uid what was prepared, or why it could not be."""
+    async def prepare(self, references: Sequence[ClaimReference]) -> dict[str, Prepared | str]:
+        """Give by uid the prepared claim, or why it cannot be prepared."""
         began = time.monotonic()
-        answer: dict[str, Prepared | str] = {}
-        async with self._lock:
-            for claim in asked:
-                answer[claim.uid] = await self._guarded(self._prepare(claim), f"prepare {_name(claim)}")
-        failed = sum(isinstance(one, str) for one in answer.values())
+        answers = await asyncio.gather(
+            *(self._or_reason(self._prepare(one), f"prepare {one}") for one in references)
+        )
+        failed = sum(isinstance(one, str) for one in answers)
         self._calls.prepare_failed += failed
-        self._calls.prepared += len(answer) - failed
+        self._calls.prepared += len(answers) - failed
         self._calls.prepare_seconds += time.monotonic() - began
-        return answer
+        return {one.uid: answer for one, answer in zip(references, answers, strict=True)}
 
-    async def unprepare(self, asked: Sequence[Asked]) -> dict[str, str]:
-        """Give by uid why a claim could not be unprepared; empty: it is. Unknown ones are already."""
+    async def unprepare(self, references: Sequence[ClaimReference]) -> dict[str, str]:
+        """Give by uid why a claim cannot be unprepared; empty: it is. An unknown claim is unprepared."""
         began = time.monotonic()
-        answer: dict[str, str] = {}
-        async with self._lock:
-            for claim in asked:
-                done = await self._guarded(self._unprepare(claim), f"unprepare {_name(claim)}")
-                answer[claim.uid] = done if isinstance(done, str) else ""
-        failed = sum(map(bool, answer.values()))
+        answers = await asyncio.gather(
+            *(self._or_reason(self._unprepare(one), f"unprepare {one}") for one in references)
+        )
+        failed = sum(map(bool, answers))
         self._calls.unprepare_failed += failed
-        self._calls.unprepared += len(answer) - failed
+        self._calls.unprepared += len(answers) - failed
         self._calls.unprepare_seconds += time.monotonic() - began
-        return answer
+        return {one.uid: answer or "" for one, answer in zip(references, answers, strict=True)}
 
     async def restore(self) -> None:
-        """Make what prepared claims need where it is missing, and remove what is left over.
+        """Make the files of containers as the checkpoint has them. Raises OSError."""
+        await self._in_turn(self._store.restore, _COMMIT_SECONDS)
 
-        Raises OSError, and TimeoutError where a write hangs.
-        """
-        async with self._lock:
-            known = dict(self._claims)
-            await self._files.read(lambda: self._restore(known))
+    async def finish(self) -> None:
+        """Wait for a commit that still runs: the next instance reads the checkpoint. Raises OSError."""
+        await self._in_turn(lambda: None, _FINISH_SECONDS)
 
-    async def _guarded(self, work: Awaitable[T], what: str) -> T | str:
+    async def _or_reason(self, work: Awaitable[T], what: str) -> T | str:
         try:
             return await work
-        except (ClaimError, OSError, TimeoutError) as error:
-            reason = str(error) or "a write of files hangs"
+        except (ClaimError, OSError) as error:
+            reason = describe_error(error, type(error).__name__)
         except Exception as error:
             logger.exception("cannot %s", what)
             reason = f"a fault of the driver: {error!r}"
         logger.warning("cannot %s: %s", what, reason)
         return reason
 
-    async def _prepare(self, claim: Asked) -> Prepared:
-        if not _UID.fullmatch(claim.uid):
-            raise ClaimError(f"{claim.uid!r} is no uid of a claim")
-        prepared = await self._wanted(claim)
-        known = self._claims.get(claim.uid)
-        if prepared != known:
-            await self._check(prepared, new=known is None)
-            claims_then = self._claims | {claim.uid: prepared}
-            await self._files.read(lambda: checkpoint.save(self._place.checkpoint, claims_then))
-            self._claims = claims_then
-        await self._files.read(lambda: self._make(prepared, anew=prepared != known))
-        logger.info("prepared %s: %s", _name(claim), ", ".join(one.key for one in prepared.devices))
+    async def _prepare(self, reference: ClaimReference) -> Prepared:
+        if not _UID.fullmatch(reference.uid):
+            raise ClaimError(f"{reference.uid!r} is no uid of a claim")
+        prepared = await self._allocated(reference)
+        if holders := await self._in_turn(lambda: self._commit(prepared), _COMMIT_SECONDS):
+            await asyncio.gather(*map(self._check_deleted, holders))
+            deleted = [one.claim.uid for one in holders]
+            if holders := await self._in_turn(lambda: self._commit(prepared, deleted), _COMMIT_SECONDS):
+                raise _still_prepared(holders[0])
+        logger.info("prepared %s: %s", reference, _keys(prepared))
         return prepared
 
-    async def _wanted(self, claim: Asked) -> Prepared:
-        """Give what the claim has been given. For one that is prepared, the API server may be away."""
-        known = self._claims.get(claim.uid)
+    async def _allocated(self, reference: ClaimReference) -> Prepared:
+        """Give the claim as the API server has it, or as prepared if the API server does not answer."""
+        known = self._store.claims.get(reference.uid)
         try:
-            async with asyncio.timeout(_KNOWN_SECONDS if known else None):
-                found = await self._get_claim(claim.namespace, claim.name)
-        except (OSError, TimeoutError) as error:
+            found = await self._fetch(reference, _KNOWN_SECONDS if known else _REQUEST_SECONDS)
+        except OSError as error:
             if known is None:
-                raise
-            logger.info(
-                "%s is prepared already; not asked for again: %s",
-                _name(claim),
-                describe_error(error, "no answer"),
-            )
+                raise ClaimError(f"cannot read the claim {reference}: {error}") from error
+            logger.info("%s is prepared already and was not compared: %s", reference, error)
             return known
-        return Prepared(claim, claims.devices(found, claim, self._place.pool))
+        if found is None:
+            raise ClaimError(f"claim {reference} not found: the API server has deleted it")
+        return Prepared(reference, claims.devices(found, reference, self._place.pool))
 
-    async def _check(self, prepared: Prepared, *, new: bool) -> None:
-        """Raise ClaimError if a claim cannot have its devices now."""
+    async def _fetch(self, reference: ClaimReference, seconds: float) -> Mapping[str, Any] | None:
+        """Give the claim at the API server. Raises OSError."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._get_claim(reference.namespace, reference.name)
+        except TimeoutError as error:
+            raise OSError(
+                f"the API server has not answered within {seconds:g} s: check that it runs and that this "
+                "node reaches it; the kubelet tries again"
+            ) from error
+
+    async def _check_deleted(self, holder: Prepared) -> None:
+        """Raise ClaimError unless the API server says that the claim of `holder` does not exist."""
+        reference = holder.claim
+        try:
+            found = await self._fetch(reference, _REQUEST_SECONDS)
+        except OSError as error:
+            raise ClaimError(
+                f"cannot check whether the claim {reference}, which has {_keys(holder)}, exists: {error}"
+            ) from error
+        if found is not None and found["metadata"]["uid"] == reference.uid:
+            raise _still_prepared(holder)
+        logger.warning("the API server has deleted the claim %s: unpreparing it", reference)
+
+    async def _unprepare(self, reference: ClaimReference) -> None:
+        await self._in_turn(lambda: self._release([reference.uid]), _COMMIT_SECONDS)
+        logger.info("unprepared %s", reference)
+
+    async def _in_turn(self, work: Callable[[], T], seconds: float) -> T:
+        """Run `work` in a thread, after the work before. Raises OSError.
+
+        Work that has begun ends, also if this call is cancelled or takes longer than `seconds`.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._turn.acquire()
+                running = asyncio.ensure_future(self._files.read(work))
+                running.add_done_callback(self._end_turn)
+                return await asyncio.shield(running)
+        except TimeoutError as error:
+            raise OSError(
+                f"the files of claims were not written within {seconds:g} s: check the disk of "
+                f"{self._place.checkpoint.parent} (dmesg, df); the kubelet tries again"
+            ) from error
+
+    def _end_turn(self, running: asyncio.Future[Any]) -> None:
+        self._turn.release()
+        if not running.cancelled():
+            running.exception()  # the caller may have been cancelled
+
+    # In the thread.
+
+    def _commit(self, prepared: Prepared, deleted: Collection[str] = ()) -> list[Prepared]:
+        """Prepare a claim, and unprepare the `deleted` ones; give the claims that are in the way instead.
+
+        Raises ClaimError, OSError.
+        """
         uid = prepared.claim.uid
-        for other_uid, other in self._claims.items():
-            if other_uid == uid:
-                continue
-            if held := claims.conflict(prepared.devices, other.devices):
-                raise ClaimError(
-                    f"{held.key} is still prepared for the claim {_name(other.claim)}, mode {held.mode}; "
-                    "it is free when the kubelet has ended that claim's last pod"
-                )
+        if self._store.claims.get(uid) == prepared:
+            self._store.make_files(prepared, new=False)
+            return []
+        others = {one: other for one, other in self._store.claims.items() if one not in (uid, *deleted)}
+        holders = [one for one in others.values() if claims.conflict(prepared.devices, one.devices)]
+        if holders:
+            return holders
         verdict = self._place.verdict
         if verdict is None:
-            raise ClaimError("the board was not looked at yet")
-        if new and not verdict.healthy and not all(one.tolerates_unhealthy for one in prepared.devices):
+            raise ClaimError("the board was not observed yet; the kubelet tries again")
+        is_new = uid not in self._store.claims
+        if is_new and not verdict.healthy and not all(one.tolerates_unhealthy for one in prepared.devices):
             raise ClaimError(f"the GPU is unhealthy: {verdict.reason}: {verdict.detail}")
+        if not is_new:  # other devices than before
+            self._release([uid])
+        self._store.commit(others | {uid: prepared})
+        return []
 
-    async def _unprepare(self, claim: Asked) -> None:
-        prepared = self._claims.get(claim.uid)
-        if prepared is None:
-            return
-        await self._files.read(lambda: self._unmake(prepared))
-        claims_then = {uid: one for uid, one in self._claims.items() if uid != claim.uid}
-        await self._files.read(lambda: checkpoint.save(self._place.checkpoint, claims_then))
-        self._claims = claims_then
-        logger.info("unprepared %s", _name(claim))
-
-    def _make(self, prepared: Prepared, *, anew: bool) -> None:
-        """Make a claim's files. A ledger that is there is left alone, unless the claim is a new one."""
-        place = self._place
-        if HostTree(place.root).link(cdi.SPEC_FILE) is None:
-            cdi.write(place.root, place.device_nodes, place.cdi_version)
-        limits = self._limits(prepared)
-        for limit in limits.values():
-            if anew or not limit.ledger.exists():
-                limitfiles.provide(place.limit_dir, place.limit_library)
-                limit.prepare()
-        specs.write(place.root, prepared, limits)
-
-    def _unmake(self, prepared: Prepared) -> None:
-        specs.remove(self._place.root, prepared.claim.uid)
-        for limit in self._limits(prepared).values():
-            with suppress(FileNotFoundError):
-                limit.ledger.unlink()
-
-    def _restore(self, known: Mapping[str, Prepared]) -> None:
-        specs.sweep(self._place.root, known)
-        for prepared in known.values():
-            try:
-                self._make(prepared, anew=False)
-            except OSError as error:
-                logger.warning("%s lacks files: %s", _name(prepared.claim), error)
-        self._sweep_ledgers(known.values())
-
-    def _sweep_ledgers(self, known: Iterable[Prepared]) -> None:
-        kept = {limit.name for prepared in known for limit in self._limits(prepared).values()}
-        with suppress(FileNotFoundError):
-            for path in (self._place.limit_dir / limitfiles.LEDGERS).iterdir():
-                if path.name.startswith(_LEDGER_PREFIX) and path.name not in kept:
-                    path.unlink(missing_ok=True)
-
-    def _limits(self, prepared: Prepared) -> dict[str, Limit]:
-        place = self._place
-        return {
-            one.key: Limit(
-                place.limit_dir,
-                f"{_LEDGER_PREFIX}{prepared.claim.uid}-{one.key}",
-                one.memory,
-                place.overhead,
-            )
-            for one in prepared.devices
-            if one.share is not None and one.memory is not None and not one.admin
-        }
+    def _release(self, uids: Collection[str]) -> None:
+        if not self._store.claims.keys().isdisjoint(uids):
+            self._store.commit({uid: one for uid, one in self._store.claims.items() if uid not in uids})
 
 
-def _name(claim: Asked) -> str:
-    return f"{claim.namespace}/{claim.name}"
+def _still_prepared(holder: Prepared) -> ClaimError:
+    return ClaimError(
+        f"{_keys(holder)} is still prepared for the claim {holder.claim}, mode {holder.devices[0].mode}; "
+        "it is free when the kubelet has ended the last pod of that claim"
+    )
+
+
+def _keys(prepared: Prepared) -> str:
+    return ", ".join(one.key for one in prepared.devices)

@@ -19,8 +19,7 @@ from tegra_device_plugin.dra import dra_pb2 as dra
 from tegra_device_plugin.dra import health_pb2 as health
 from tegra_device_plugin.dra import pluginregistration_pb2 as registration
 from tegra_device_plugin.dra import specs
-from tegra_device_plugin.dra.checkpoint import Prepared
-from tegra_device_plugin.dra.claims import Asked
+from tegra_device_plugin.dra.claims import ClaimReference, Prepared
 from tegra_device_plugin.dra.preparing import Preparer
 from tegra_device_plugin.kubelet.sockets import Services
 
@@ -89,7 +88,7 @@ def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
     async def prepare(
         request: dra.NodePrepareResourcesRequest, _: object
     ) -> dra.NodePrepareResourcesResponse:
-        found = await preparer.prepare(_asked(request.claims))
+        found = await preparer.prepare(_references(request.claims))
         return dra.NodePrepareResourcesResponse(
             claims={uid: _prepared(one, pool) for uid, one in found.items()}
         )
@@ -97,7 +96,7 @@ def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
     async def unprepare(
         request: dra.NodeUnprepareResourcesRequest, _: object
     ) -> dra.NodeUnprepareResourcesResponse:
-        found = await preparer.unprepare(_asked(request.claims))
+        found = await preparer.unprepare(_references(request.claims))
         return dra.NodeUnprepareResourcesResponse(
             claims={uid: dra.NodeUnprepareResourceResponse(error=why) for uid, why in found.items()}
         )
@@ -157,8 +156,8 @@ def registration_services(endpoint: Path, on_status: Callable[[bool, str], None]
     return {"pluginregistration.Registration": methods}
 
 
-def _asked(claims: Sequence[dra.Claim]) -> list[Asked]:
-    return [Asked(one.namespace, one.name, one.uid) for one in claims]
+def _references(claims: Sequence[dra.Claim]) -> list[ClaimReference]:
+    return [ClaimReference(one.namespace, one.name, one.uid) for one in claims]
 
 
 def _prepared(found: Prepared | str, pool: str) -> dra.NodePrepareResourceResponse:

@@ -15,8 +15,7 @@ from typing import Any
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.config.dra import DRIVER
-from tegra_device_plugin.dra.checkpoint import Prepared
-from tegra_device_plugin.dra.claims import Device
+from tegra_device_plugin.dra.claims import Device, Prepared
 from tegra_device_plugin.sharing.allocation import VISIBLE_DEVICES
 from tegra_device_plugin.sharing.memorylimit import Limit
 from tegra_device_plugin.system.atomicfile import update_file

@@ -19,8 +19,8 @@ class Sensor:
     a thread, nothing else waits for the read, and the process can still end.
     """
 
-    def __init__(self, deadline: float) -> None:
-        """`deadline` in seconds."""
+    def __init__(self, deadline: float | None) -> None:
+        """`deadline` in seconds; None: there is none."""
         self._deadline = deadline
         self._last: Future[Any] | None = None
 

@@ -10,7 +10,7 @@ from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.gpu import read_power
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.dra import DRIVER
-from tegra_device_plugin.dra.claims import Asked
+from tegra_device_plugin.dra.claims import ClaimReference
 from tegra_device_plugin.dra.devices import Gpu
 
 from tests import boards
@@ -18,7 +18,7 @@ from tests import boards
 NODE = "jetson-1"
 HEALTHY = Health(True, "ok", "runtime_status active")
 SICK = Health(False, "nodes-missing", "no /dev/nvmap")
-ASKED = Asked("default", "a", "1111-a")
+CLAIM = ClaimReference("default", "a", "1111-a")
 
 
 def result(device: str = "igpu-0", **more: Any) -> dict[str, Any]:
@@ -26,10 +26,10 @@ def result(device: str = "igpu-0", **more: Any) -> dict[str, Any]:
     return {"driver": DRIVER, "pool": NODE, "device": device, "request": "gpu"} | more
 
 
-def claim(*results: dict[str, Any], uid: str = ASKED.uid, **devices: Any) -> dict[str, Any]:
+def claim(*results: dict[str, Any], uid: str = CLAIM.uid, **devices: Any) -> dict[str, Any]:
     """Give a claim that has been given these devices."""
     return {
-        "metadata": {"name": ASKED.name, "namespace": ASKED.namespace, "uid": uid},
+        "metadata": {"name": CLAIM.name, "namespace": CLAIM.namespace, "uid": uid},
         "status": {"allocation": {"devices": {"results": list(results)} | devices}},
     }
 

@@ -9,26 +9,26 @@ import pytest
 from tegra_device_plugin.dra.claims import ClaimError, Device, conflict, devices
 from tegra_device_plugin.system.quantity import GIB
 
-from tests.unit.plugin.dra.objects import ASKED, NODE, claim, result
+from tests.unit.plugin.dra.objects import CLAIM, NODE, claim, result
 
 
 def test_only_devices_of_this_driver_and_this_node_count() -> None:
     found = devices(
         claim(result(), result(driver="gpu.example.com"), result(pool="jetson-2"), result("other")),
-        ASKED,
+        CLAIM,
         NODE,
     )
     assert [one.name for one in found] == ["igpu-0", "other"]
 
 
 def test_a_subrequest_counts_as_its_request() -> None:
-    (found,) = devices(claim(result(request="gpu/small")), ASKED, NODE)
+    (found,) = devices(claim(result(request="gpu/small")), CLAIM, NODE)
     assert found.request == "gpu"
 
 
 def test_a_share_has_its_memory() -> None:
     entry = result(shareID="s1", consumedCapacity={"memory": "3Gi", "cores": "0"})
-    assert devices(claim(entry), ASKED, NODE) == (Device("gpu", "igpu-0", "s1", 3 * GIB),)
+    assert devices(claim(entry), CLAIM, NODE) == (Device("gpu", "igpu-0", "s1", 3 * GIB),)
 
 
 def test_whoever_tolerates_the_taint_or_every_taint_is_known() -> None:
@@ -38,7 +38,7 @@ def test_whoever_tolerates_the_taint_or_every_taint_is_known() -> None:
         [{"key": "example.com/other", "operator": "Exists"}],
         [],
     ]
-    found = devices(claim(*(result(tolerations=one) for one in tolerations)), ASKED, NODE)
+    found = devices(claim(*(result(tolerations=one) for one in tolerations)), CLAIM, NODE)
     assert [one.tolerates_unhealthy for one in found] == [True, True, False, False]
 
 
@@ -46,7 +46,7 @@ def test_whoever_tolerates_the_taint_or_every_taint_is_known() -> None:
     ("given", "says"),
     [
         (claim(result(), uid="2222-b"), "default/a got replaced: its uid is 2222-b, not 1111-a"),
-        ({"metadata": {"uid": ASKED.uid}, "status": {}}, "default/a is not allocated"),
+        ({"metadata": {"uid": CLAIM.uid}, "status": {}}, "default/a is not allocated"),
         (claim(result(pool="jetson-2")), "no device of gpu.jetson-k3s.github.io in the pool jetson-1"),
         (
             claim(result(), config=[{"opaque": {"driver": "gpu.jetson-k3s.github.io", "parameters": {}}}]),
@@ -57,12 +57,12 @@ def test_whoever_tolerates_the_taint_or_every_taint_is_known() -> None:
 )
 def test_what_cannot_be_prepared_is_refused_with_the_reason(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ClaimError, match=says.replace("[", r"\[")):
-        devices(given, ASKED, NODE)
+        devices(given, CLAIM, NODE)
 
 
 def test_parameters_for_another_driver_are_none_of_ours() -> None:
     config = [{"opaque": {"driver": "gpu.example.com", "parameters": {}}}]
-    assert devices(claim(result(), config=config), ASKED, NODE)
+    assert devices(claim(result(), config=config), CLAIM, NODE)
 
 
 WHOLE = Device("gpu", "igpu-0")

@@ -5,23 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tegra_device_plugin.dra import checkpoint, preparing
-from tegra_device_plugin.dra.checkpoint import CheckpointError, Prepared
-from tegra_device_plugin.dra.claims import Asked
-from tegra_device_plugin.dra.preparing import Calls, Place, Preparer
+from tegra_device_plugin.dra import claimstore, preparing
+from tegra_device_plugin.dra.claims import ClaimReference, Prepared
+from tegra_device_plugin.dra.claimstore import CheckpointError, Place
+from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.system.quantity import GIB, MIB
 
 from tests import boards
 from tests.conformance.node import Node as Limits
-from tests.unit.plugin.dra.objects import ASKED, HEALTHY, NODE, SICK, claim, result
+from tests.unit.plugin.dra.objects import CLAIM, HEALTHY, NODE, SICK, claim, result
 
-OTHER = Asked("default", "b", "2222-b")
+OTHER = ClaimReference("default", "b", "2222-b")
 
 
 class Claims:
@@ -37,7 +38,7 @@ class Claims:
         self.place = Place(
             root=self.root,
             pool=NODE,
-            checkpoint=tmp_path / checkpoint.NAME,
+            checkpoint=tmp_path / claimstore.NAME,
             limit_dir=limits.limit,
             limit_library=limits.library,
             overhead=MIB,
@@ -55,17 +56,17 @@ class Claims:
         self.preparer = Preparer(self.place, self._get, self.calls)
         return self.preparer
 
-    def allocate(self, asked: Asked, *results: dict[str, Any]) -> None:
+    def allocate(self, asked: ClaimReference, *results: dict[str, Any]) -> None:
         """Let the API server have a claim."""
         self.known[asked.namespace, asked.name] = claim(*results, uid=asked.uid)
 
-    async def _get(self, namespace: str, name: str) -> Mapping[str, Any]:
+    async def _get(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         self.asked += 1
         if self.away:
             raise OSError("no API server: connection refused")
-        return self.known[namespace, name]
+        return self.known.get((namespace, name))
 
-    async def prepare(self, asked: Asked) -> Prepared | str:
+    async def prepare(self, asked: ClaimReference) -> Prepared | str:
         """Prepare one claim."""
         return (await self.preparer.prepare([asked]))[asked.uid]
 
@@ -74,13 +75,19 @@ class Claims:
         """The CDI specs of claims."""
         return sorted(path.name for path in self.cdi.glob("*claim*"))
 
-    def edits(self, asked: Asked) -> dict[str, Any]:
+    def edits(self, asked: ClaimReference) -> dict[str, Any]:
         """What the only device of a claim's spec does to a container."""
         spec = json.loads((self.cdi / f"gpu.jetson-k3s.github.io-claim-{asked.uid}.json").read_text())
         (device,) = spec["devices"]
         assert device["name"].startswith(asked.uid)
         edits: dict[str, Any] = device["containerEdits"]
         return edits
+
+
+async def hang(_namespace: str, _name: str) -> Mapping[str, Any]:
+    """Ask an API server that does not answer."""
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 @pytest.fixture
@@ -90,102 +97,138 @@ def claims(tmp_path: Path) -> Claims:
 
 
 async def test_a_prepared_claim_has_its_spec_and_its_line_in_the_checkpoint(claims: Claims) -> None:
-    claims.allocate(ASKED, result())
-    found = await claims.prepare(ASKED)
-    assert isinstance(found, Prepared) and found.claim == ASKED
-    assert claims.edits(ASKED) == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+    claims.allocate(CLAIM, result())
+    found = await claims.prepare(CLAIM)
+    assert isinstance(found, Prepared) and found.claim == CLAIM
+    assert claims.edits(CLAIM) == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
     assert (claims.cdi / "tegra-device-plugin.json").exists()
-    assert list(checkpoint.load(claims.place.checkpoint)) == [ASKED.uid]
+    assert list(claimstore.load(claims.place.checkpoint)) == [CLAIM.uid]
     assert claims.preparer.in_use == 1
-    assert await claims.preparer.unprepare([ASKED]) == {ASKED.uid: ""}
-    assert claims.files == [] and checkpoint.load(claims.place.checkpoint) == {}
+    assert await claims.preparer.unprepare([CLAIM]) == {CLAIM.uid: ""}
+    assert claims.files == [] and claimstore.load(claims.place.checkpoint) == {}
 
 
 async def test_a_share_is_limited_and_its_ledger_lives_as_long_as_the_claim(claims: Claims) -> None:
-    claims.allocate(ASKED, result(shareID="s1", consumedCapacity={"memory": "3Gi", "cores": "0"}))
-    assert isinstance(await claims.prepare(ASKED), Prepared)
-    edits = claims.edits(ASKED)
+    claims.allocate(CLAIM, result(shareID="s1", consumedCapacity={"memory": "3Gi", "cores": "0"}))
+    assert isinstance(await claims.prepare(CLAIM), Prepared)
+    edits = claims.edits(CLAIM)
     assert "NVIDIA_GPU_MEMORY_LIMIT=3072" in edits["env"]
-    file = claims.ledgers / f"claim-{ASKED.uid}-igpu-0-s1"
+    file = claims.ledgers / f"claim-{CLAIM.uid}-igpu-0-s1"
     assert [one["options"][0] for one in edits["mounts"]] == ["ro", "ro", "rw"]
     assert edits["mounts"][2]["hostPath"] == str(file)
     assert ledger.read(file) == ledger.Ledger(3 * GIB, MIB)
     file.write_bytes(file.read_bytes()[:64] + b"\1" * 2048)  # a running container has written it
     used = file.read_bytes()
-    assert isinstance(await claims.prepare(ASKED), Prepared)
+    assert isinstance(await claims.prepare(CLAIM), Prepared)
     assert file.read_bytes() == used
-    await claims.preparer.unprepare([ASKED])
+    await claims.preparer.unprepare([CLAIM])
     assert not file.exists()
 
 
 async def test_prepare_again_gives_the_same_also_without_the_api_server(
     claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claims.allocate(ASKED, result())
-    first = await claims.prepare(ASKED)
-    assert await claims.prepare(ASKED) == first
+    claims.allocate(CLAIM, result())
+    first = await claims.prepare(CLAIM)
+    assert await claims.prepare(CLAIM) == first
     claims.restarted()
     claims.away = True
-    assert await claims.prepare(ASKED) == first
-
-    async def hang(_namespace: str, _name: str) -> Mapping[str, Any]:
-        await asyncio.Event().wait()
-        raise AssertionError
-
+    assert await claims.prepare(CLAIM) == first
     monkeypatch.setattr(preparing, "_KNOWN_SECONDS", 0.01)
     monkeypatch.setattr(claims.preparer, "_get_claim", hang)
-    assert await claims.prepare(ASKED) == first
+    assert await claims.prepare(CLAIM) == first
 
 
 async def test_a_new_claim_needs_the_api_server(claims: Claims) -> None:
     claims.away = True
-    assert await claims.prepare(ASKED) == "no API server: connection refused"
+    assert await claims.prepare(CLAIM) == "cannot read the claim default/a: no API server: connection refused"
     assert claims.preparer.in_use == 0 and claims.files == []
 
 
+async def test_prepare_gives_up_before_the_kubelet_does(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 2 * (preparing._REQUEST_SECONDS + preparing._COMMIT_SECONDS) < 40  # the kubelet waits for 45 s
+    monkeypatch.setattr(preparing, "_REQUEST_SECONDS", 0.01)
+    monkeypatch.setattr(claims.preparer, "_get_claim", hang)
+    reason = str(await claims.prepare(CLAIM))
+    assert reason.startswith(
+        "cannot read the claim default/a: the API server has not answered within 0.01 s: check that"
+    )
+
+
+async def test_a_disk_that_hangs_is_named_and_the_commit_ends_when_it_goes_on(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, writes, goes_on = claimstore.save, threading.Event(), threading.Event()
+
+    def hang_then_save(path: Path, content: Mapping[str, Prepared]) -> None:
+        writes.set()
+        goes_on.wait(20)
+        save(path, content)
+
+    claims.allocate(CLAIM, result())
+    monkeypatch.setattr(claimstore, "save", hang_then_save)
+    cancelled = asyncio.ensure_future(claims.prepare(CLAIM))
+    await asyncio.to_thread(writes.wait, 20)
+    cancelled.cancel()
+    await asyncio.wait((cancelled,))
+    monkeypatch.setattr(preparing, "_COMMIT_SECONDS", 0.01)
+    reason = str(await claims.prepare(CLAIM))
+    assert reason.startswith("the files of claims were not written within 0.01 s: check the disk of")
+    with pytest.raises(OSError, match="were not written within 0 s"):
+        monkeypatch.setattr(preparing, "_FINISH_SECONDS", 0)
+        await claims.preparer.finish()
+    monkeypatch.undo()
+    goes_on.set()
+    await claims.preparer.finish()
+    assert claims.preparer.in_use == 1
+    assert list(claimstore.load(claims.place.checkpoint)) == [CLAIM.uid]
+
+
 async def test_a_claim_that_was_given_something_else_is_prepared_anew(claims: Claims) -> None:
-    claims.allocate(ASKED, result("igpu-0-share-0"))
-    await claims.prepare(ASKED)
-    claims.allocate(ASKED, result("igpu-0-share-1"))
-    found = await claims.prepare(ASKED)
+    claims.allocate(CLAIM, result("igpu-0-share-0"))
+    await claims.prepare(CLAIM)
+    claims.allocate(CLAIM, result("igpu-0-share-1"))
+    found = await claims.prepare(CLAIM)
     assert isinstance(found, Prepared) and found.devices[0].name == "igpu-0-share-1"
 
 
 async def test_a_device_that_another_claim_has_is_refused_until_that_is_unprepared(claims: Claims) -> None:
-    claims.allocate(ASKED, result())
+    claims.allocate(CLAIM, result())
     claims.allocate(OTHER, result())
-    await claims.prepare(ASKED)
+    await claims.prepare(CLAIM)
     claims.restarted()
     refused = await claims.prepare(OTHER)
     assert isinstance(refused, str) and "still prepared for the claim default/a, mode exclusive" in refused
-    assert claims.files == [f"gpu.jetson-k3s.github.io-claim-{ASKED.uid}.json"]
-    await claims.preparer.unprepare([ASKED])
+    assert claims.files == [f"gpu.jetson-k3s.github.io-claim-{CLAIM.uid}.json"]
+    await claims.preparer.unprepare([CLAIM])
     assert isinstance(await claims.prepare(OTHER), Prepared)
 
 
 async def test_one_claim_s_trouble_is_not_the_others(claims: Claims) -> None:
     claims.allocate(OTHER, result())
-    answer = await claims.preparer.prepare([ASKED, OTHER, Asked("x", "y", "../../etc/passwd")])
-    assert "KeyError" in str(answer[ASKED.uid])
+    answer = await claims.preparer.prepare([CLAIM, OTHER, ClaimReference("x", "y", "../../etc/passwd")])
+    assert "not found" in str(answer[CLAIM.uid])
     assert isinstance(answer[OTHER.uid], Prepared)
     assert "no uid" in str(answer["../../etc/passwd"])
     assert (claims.calls.prepared, claims.calls.prepare_failed) == (1, 2)
 
 
 async def test_a_sick_gpu_is_given_to_those_who_tolerate_it_and_to_those_who_have_it(claims: Claims) -> None:
-    claims.allocate(ASKED, result())
+    claims.allocate(CLAIM, result())
     claims.place.verdict = None
-    assert await claims.prepare(ASKED) == "the board was not looked at yet"
+    assert await claims.prepare(CLAIM) == "the board was not observed yet; the kubelet tries again"
     claims.place.verdict = SICK
-    assert await claims.prepare(ASKED) == "the GPU is unhealthy: nodes-missing: no /dev/nvmap"
-    claims.allocate(ASKED, result(tolerations=[{"operator": "Exists"}]))
-    assert isinstance(await claims.prepare(ASKED), Prepared)
-    assert isinstance(await claims.prepare(ASKED), Prepared)
+    assert await claims.prepare(CLAIM) == "the GPU is unhealthy: nodes-missing: no /dev/nvmap"
+    claims.allocate(CLAIM, result(tolerations=[{"operator": "Exists"}]))
+    assert isinstance(await claims.prepare(CLAIM), Prepared)
+    assert isinstance(await claims.prepare(CLAIM), Prepared)
 
 
 async def test_after_a_reboot_everything_is_made_again_and_leftovers_go(claims: Claims) -> None:
-    claims.allocate(ASKED, result(shareID="s1", consumedCapacity={"memory": "1Gi"}))
-    await claims.prepare(ASKED)
+    claims.allocate(CLAIM, result(shareID="s1", consumedCapacity={"memory": "1Gi"}))
+    await claims.prepare(CLAIM)
     for path in claims.cdi.iterdir():
         path.unlink()
     claims.cdi.rmdir()
@@ -193,52 +236,52 @@ async def test_after_a_reboot_everything_is_made_again_and_leftovers_go(claims: 
     left_over.write_bytes(b"")
     units = claims.ledgers / "m17"
     units.write_bytes(b"")
-    (claims.ledgers / f"claim-{ASKED.uid}-igpu-0-s1").unlink()
+    (claims.ledgers / f"claim-{CLAIM.uid}-igpu-0-s1").unlink()
     claims.restarted()
     claims.cdi.mkdir()
     (claims.cdi / "gpu.jetson-k3s.github.io-claim-gone.json").write_text("{}")
     (claims.cdi / "nvidia.json").write_text("{}")
     await claims.preparer.restore()
-    assert claims.files == [f"gpu.jetson-k3s.github.io-claim-{ASKED.uid}.json"]
+    assert claims.files == [f"gpu.jetson-k3s.github.io-claim-{CLAIM.uid}.json"]
     assert (claims.cdi / "nvidia.json").exists()
     assert sorted(path.name for path in claims.ledgers.iterdir()) == [
-        f"claim-{ASKED.uid}-igpu-0-s1",
+        f"claim-{CLAIM.uid}-igpu-0-s1",
         "m17",
     ]
 
 
 async def test_prepare_alone_makes_everything_again_when_the_cdi_directory_was_wiped(claims: Claims) -> None:
-    claims.allocate(ASKED, result())
-    await claims.prepare(ASKED)
+    claims.allocate(CLAIM, result())
+    await claims.prepare(CLAIM)
     for path in claims.cdi.iterdir():
         path.unlink()
-    await claims.prepare(ASKED)
+    await claims.prepare(CLAIM)
     assert claims.files and (claims.cdi / "tegra-device-plugin.json").exists()
 
 
 async def test_a_disk_that_is_full_is_told_and_nothing_is_half_done(
     claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claims.allocate(ASKED, result())
-    save = checkpoint.save
+    claims.allocate(CLAIM, result())
+    save = claimstore.save
 
     def full(_path: Path, _claims: Mapping[str, Prepared]) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save", full)
-    assert "No space left" in str(await claims.prepare(ASKED))
+    monkeypatch.setattr(claimstore, "save", full)
+    assert "No space left" in str(await claims.prepare(CLAIM))
     assert claims.files == [] and claims.preparer.in_use == 0
-    monkeypatch.setattr(checkpoint, "save", save)
-    assert isinstance(await claims.prepare(ASKED), Prepared)
-    monkeypatch.setattr(checkpoint, "save", full)
-    assert "No space left" in (await claims.preparer.unprepare([ASKED]))[ASKED.uid]
+    monkeypatch.setattr(claimstore, "save", save)
+    assert isinstance(await claims.prepare(CLAIM), Prepared)
+    monkeypatch.setattr(claimstore, "save", full)
+    assert "No space left" in (await claims.preparer.unprepare([CLAIM]))[CLAIM.uid]
     assert claims.preparer.in_use == 1
-    monkeypatch.setattr(checkpoint, "save", save)
-    assert await claims.preparer.unprepare([ASKED]) == {ASKED.uid: ""}
+    monkeypatch.setattr(claimstore, "save", save)
+    assert await claims.preparer.unprepare([CLAIM]) == {CLAIM.uid: ""}
 
 
 async def test_an_unknown_claim_is_unprepared_already(claims: Claims) -> None:
-    assert await claims.preparer.unprepare([ASKED, OTHER]) == {ASKED.uid: "", OTHER.uid: ""}
+    assert await claims.preparer.unprepare([CLAIM, OTHER]) == {CLAIM.uid: "", OTHER.uid: ""}
     assert claims.asked == 0
 
 

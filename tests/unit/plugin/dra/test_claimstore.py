@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.dra.checkpoint import CheckpointError, Prepared, load, save
-from tegra_device_plugin.dra.claims import Asked, Device
+from tegra_device_plugin.dra.claims import ClaimReference, Device, Prepared
+from tegra_device_plugin.dra.claimstore import CheckpointError, load, save
 
 CLAIMS = {
-    "u1": Prepared(Asked("default", "a", "u1"), (Device("gpu", "igpu-0", "s1", 1 << 30),)),
-    "u2": Prepared(Asked("team", "b", "u2"), (Device("x", "igpu-0", admin=True), Device("y", "igpu-0"))),
+    "u1": Prepared(ClaimReference("default", "a", "u1"), (Device("gpu", "igpu-0", "s1", 1 << 30),)),
+    "u2": Prepared(
+        ClaimReference("team", "b", "u2"), (Device("x", "igpu-0", admin=True), Device("y", "igpu-0"))
+    ),
 }
 
 

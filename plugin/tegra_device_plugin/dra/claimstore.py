@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The prepared claims of this node: in memory, in the checkpoint, and as files that containers use.
+
+`commit` changes all three. Its rename of the checkpoint decides: the files of a claim are made before it and
+removed after it. After a kill, `restore` makes or removes the files that differ from the checkpoint. The
+checkpoint survives a reboot, the CDI specs do not. Claims are kept by uid, because the kubelet unprepares
+claims that the API server has deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tegra_device_plugin.board import cdi
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.dra import specs
+from tegra_device_plugin.dra.claims import ClaimReference, Device, Prepared
+from tegra_device_plugin.sharing import ledger, limitfiles
+from tegra_device_plugin.sharing.memorylimit import Limit
+from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.hosttree import HostTree
+
+NAME = "checkpoint.json"
+VERSION = 1
+_MODE = 0o600
+
+# Prefix of the ledgers of claims. The device plugin has ledgers in the same directory.
+_LEDGER_PREFIX = "claim-"
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointError(OSError):
+    """The checkpoint cannot be used. The driver leaves the file as it is."""
+
+
+@dataclass
+class Place:
+    """Directories of the driver, and the last observation of the GPU."""
+
+    root: Path
+    pool: str
+    checkpoint: Path
+    limit_dir: Path
+    limit_library: Path
+    overhead: int = 0
+    cdi_version: str = cdi.OLDEST
+    device_nodes: Sequence[str] = ()
+    verdict: Health | None = None
+    """None: the GPU was not observed yet."""
+
+
+class ClaimStore:
+    """The prepared claims by uid. Not safe for two threads at the same time."""
+
+    def __init__(self, place: Place) -> None:
+        """Read the checkpoint. Raises CheckpointError."""
+        self.claims: Mapping[str, Prepared] = load(place.checkpoint)
+        self._place = place
+
+    def commit(self, claims: Mapping[str, Prepared]) -> None:
+        """Replace the prepared claims. Raises OSError if nothing has changed.
+
+        The devices of a claim that stays must stay the same.
+        """
+        before = self.claims
+        added = [one for uid, one in claims.items() if uid not in before]
+        try:
+            for one in added:
+                self.make_files(one, new=True)
+            save(self._place.checkpoint, claims)
+        except OSError as error:
+            if not self._is_saved(claims):
+                for one in added:
+                    self._remove_files(one)
+                raise
+            # The rename has happened. A later step has failed, such as a sync of the directory.
+            logger.warning("%s may be lost at a power cut: %s", self._place.checkpoint, error)
+        self.claims = claims
+        for uid, one in before.items():
+            if uid not in claims:
+                self._remove_files(one)
+
+    def restore(self) -> None:
+        """Make missing files of prepared claims, and remove files of other claims. Raises OSError."""
+        specs.sweep(self._place.root, self.claims)
+        for prepared in self.claims.values():
+            try:
+                self.make_files(prepared, new=False)
+            except OSError as error:
+                logger.warning("the claim %s lacks files: %s", prepared.claim, error)
+        for path in self._leftovers():
+            path.unlink(missing_ok=True)
+
+    def make_files(self, prepared: Prepared, *, new: bool) -> None:
+        """Make the files of a claim. The ledger of a claim that is not `new` stays. Raises OSError."""
+        place = self._place
+        if HostTree(place.root).link(cdi.SPEC_FILE) is None:
+            cdi.write(place.root, place.device_nodes, place.cdi_version)
+        limits = self._limits(prepared)
+        for limit in limits.values():
+            if new or not _is_complete(limit.ledger):
+                limitfiles.provide(place.limit_dir, place.limit_library)
+                limit.prepare()
+        specs.write(place.root, prepared, limits)
+
+    def _is_saved(self, claims: Mapping[str, Prepared]) -> bool:
+        with suppress(CheckpointError):
+            return load(self._place.checkpoint) == claims
+        return False
+
+    def _remove_files(self, prepared: Prepared) -> None:
+        """Remove the files of a claim; `restore` removes later the files that cannot be removed now."""
+        try:
+            specs.remove(self._place.root, prepared.claim.uid)
+            for limit in self._limits(prepared).values():
+                limit.ledger.unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("cannot remove the files of the claim %s yet: %s", prepared.claim, error)
+
+    def _leftovers(self) -> Iterator[Path]:
+        """Give the ledgers of other claims, and parts of a checkpoint that a killed process has left."""
+        kept = {limit.name for one in self.claims.values() for limit in self._limits(one).values()}
+        with suppress(FileNotFoundError):
+            for path in (self._place.limit_dir / limitfiles.LEDGERS).iterdir():
+                if path.name.startswith(_LEDGER_PREFIX) and path.name not in kept:
+                    yield path
+        yield from self._place.checkpoint.parent.glob(f".{NAME}.*")
+
+    def _limits(self, prepared: Prepared) -> dict[str, Limit]:
+        place = self._place
+        return {
+            one.key: Limit(
+                place.limit_dir,
+                f"{_LEDGER_PREFIX}{prepared.claim.uid}-{one.key}",
+                one.memory,
+                place.overhead,
+            )
+            for one in prepared.devices
+            if one.share is not None and one.memory is not None and not one.admin
+        }
+
+
+def load(path: Path) -> dict[str, Prepared]:
+    """Give the claims by uid, none if there is no file. Raises CheckpointError."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
+    try:
+        document = json.loads(content)
+        version = document["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unusable(path, "it is damaged") from error
+    if version != VERSION:
+        raise _unusable(path, f"it is of version {version!r}, this driver reads {VERSION}")
+    try:
+        return {uid: _prepared(uid, entry) for uid, entry in document["claims"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _unusable(path, "it is damaged") from error
+
+
+def save(path: Path, claims: Mapping[str, Prepared]) -> None:
+    """Replace the file in one step, durably. Raises OSError."""
+    document = {
+        "version": VERSION,
+        "claims": {
+            uid: {
+                "namespace": one.claim.namespace,
+                "name": one.claim.name,
+                "devices": [asdict(device) for device in one.devices],
+            }
+            for uid, one in claims.items()
+        },
+    }
+    replace_file(path, json.dumps(document, indent=1) + "\n", _MODE)
+
+
+def _prepared(uid: str, entry: Mapping[str, Any]) -> Prepared:
+    claim = ClaimReference(entry["namespace"], entry["name"], uid)
+    return Prepared(claim, tuple(Device(**device) for device in entry["devices"]))
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether a ledger was written: a kill can leave it empty."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size >= ledger.SIZE
+    return False
+
+
+def _unusable(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: {why}. It says which claims are prepared, so it is not replaced. Run the version of the "
+        "driver that wrote it; or, when no pod of this node has a claim for the GPU, remove the file"
+    )
