@@ -120,15 +120,14 @@ class Torture:
 
     async def check(self) -> None:
         """Assert what has to be true after each step."""
-        kubelet = self.node.kubelet
-        # A commit whose call was cancelled ends before this one.
-        assert set((await kubelet.unprepare(self._new_claim("none"))).values()) == {""}
+        free = self.free
+        claim = self._new_claim(self.random.choice(free or SHARES))
+        if free:
+            await self._prepared(claim)
         assert self.files == self.expected_files
         assert await self.in_use() == len(self.checkpoint)
-        for share_id in self.free:
-            await self._prepared(claim := self._new_claim(share_id))
-            assert set((await kubelet.unprepare(claim)).values()) == {""}
-        assert self.files == self.expected_files
+        if free:
+            await self._unprepared(claim)
 
     # The steps.
 
@@ -155,9 +154,7 @@ class Torture:
 
     async def unprepare(self) -> None:
         """A claim that is prepared, or was."""
-        claim = self._any_claim()
-        assert set((await self.node.kubelet.unprepare(claim)).values()) == {""}
-        assert claim["metadata"]["uid"] not in self.checkpoint
+        await self._unprepared(self._any_claim())
 
     async def cancel(self) -> None:
         """What a kubelet does when its own deadline is over, or when it ends."""
@@ -191,8 +188,7 @@ class Torture:
         async with asyncio.timeout(5):
             await self.unprepare()
             await self.prepare()
-        preparing.cancel()
-        await asyncio.wait((preparing,))
+        await self._give_up(preparing)
         api.faults.clear()
 
     async def kill(self) -> None:
@@ -249,8 +245,13 @@ class Torture:
     async def _cut_off(self, call: Awaitable[Any]) -> None:
         running = asyncio.ensure_future(call)
         await asyncio.wait((running,), timeout=self.random.uniform(0, LATEST_SECONDS))
+        await self._give_up(running)
+
+    async def _give_up(self, running: asyncio.Future[Any]) -> None:
+        """Cancel a call, and wait until its commit has ended if it had begun."""
         running.cancel()
         await asyncio.wait((running,))
+        await self._unprepared(self._new_claim("none"))
 
     async def _prepare_error(self, claim: Object) -> str:
         (answer,) = (await self.node.kubelet.prepare(claim)).values()
@@ -259,6 +260,10 @@ class Torture:
     async def _prepared(self, claim: Object) -> None:
         assert await self._prepare_error(claim) == ""
         assert claim["metadata"]["uid"] in self.checkpoint
+
+    async def _unprepared(self, claim: Object) -> None:
+        assert list((await self.node.kubelet.unprepare(claim)).values()) == [""]
+        assert claim["metadata"]["uid"] not in self.checkpoint
 
 
 @pytest.fixture
@@ -273,7 +278,7 @@ def place() -> Iterator[Path]:
 async def torture(place: Path) -> AsyncIterator[Torture]:
     """A node whose driver has started."""
     async with FakeApi() as api, FakeDraKubelet(place / "kubelet", "v1") as kubelet:
-        made = Torture(DraNode(place, api, kubelet), random.Random(SEED))
+        made = Torture(DraNode(place, api, kubelet), random.Random(SEED))  # noqa: S311 - repeatable
         await made.start()
         try:
             yield made
@@ -281,6 +286,7 @@ async def torture(place: Path) -> AsyncIterator[Torture]:
             await made.stop()
 
 
+@pytest.mark.timeout(600)
 async def test_checkpoint_memory_and_cdi_directory_stay_the_same(torture: Torture) -> None:
     sys.stderr.write(f"TORTURE_SEED={SEED} TORTURE_STEPS={STEPS}\n")
     for number in range(STEPS):

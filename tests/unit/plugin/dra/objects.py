@@ -10,10 +10,14 @@ from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.gpu import read_power
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.dra import DRIVER
+from tegra_device_plugin.dra import claimstore
 from tegra_device_plugin.dra.claims import ClaimReference
+from tegra_device_plugin.dra.claimstore import Place
 from tegra_device_plugin.dra.devices import Gpu
+from tegra_device_plugin.system.quantity import MIB
 
 from tests import boards
+from tests.conformance.node import Node as LimitFiles
 
 NODE = "jetson-1"
 HEALTHY = Health(True, "ok", "runtime_status active")
@@ -39,3 +43,21 @@ def gpu(root: Path, board: str = "orinnano-jp6", verdict: Health = HEALTHY) -> G
     boards.build(boards.load()[board], root)
     found = detect(root)
     return Gpu(Detection(found.board, found.gpu, read_power(root, found.gpu)), verdict)
+
+
+def place(tmp_path: Path) -> Place:
+    """Give the directories of a driver on a simulated board whose GPU is healthy."""
+    root = tmp_path / "host"
+    boards.build(boards.load()["orinnano-jp6"], root)
+    boards.write_run(root)
+    limits = LimitFiles(tmp_path)
+    return Place(
+        root=root,
+        pool=NODE,
+        checkpoint=tmp_path / claimstore.NAME,
+        limit_dir=limits.limit,
+        limit_library=limits.library,
+        overhead=MIB,
+        device_nodes=("/dev/nvmap",),
+        verdict=HEALTHY,
+    )

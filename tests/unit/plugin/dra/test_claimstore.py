@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that says which claims are prepared."""
+"""The checkpoint, and commits that are killed or fail at any instant."""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tegra_device_plugin.dra.claims import ClaimReference, Device, Prepared
-from tegra_device_plugin.dra.claimstore import CheckpointError, load, save
+from tegra_device_plugin.dra.claimstore import CheckpointError, ClaimStore, load, save
+from tegra_device_plugin.sharing import ledger
+
+from tests.unit.plugin.dra.objects import place
 
 CLAIMS = {
     "u1": Prepared(ClaimReference("default", "a", "u1"), (Device("gpu", "igpu-0", "s1", 1 << 30),)),
@@ -16,6 +26,8 @@ CLAIMS = {
         ClaimReference("team", "b", "u2"), (Device("x", "igpu-0", admin=True), Device("y", "igpu-0"))
     ),
 }
+A = {"u1": CLAIMS["u1"]}
+B = {"u3": Prepared(ClaimReference("default", "b", "u3"), (Device("gpu", "igpu-0", "s1", 1 << 20),))}
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
@@ -56,3 +68,149 @@ def test_a_device_of_a_later_version_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     with pytest.raises(CheckpointError, match="damaged"):
         load(path)
+
+
+def files(directory: Path) -> list[str]:
+    """Give the CDI specs and ledgers of claims, and everything that a killed process may leave."""
+    return sorted(
+        str(path.relative_to(directory))
+        for pattern in ("host/run/cdi/*claim*", "host/run/cdi/.*claim*", "limit/ledgers/*", ".checkpoint*")
+        for path in directory.glob(pattern)
+    )
+
+
+def files_of(claims: Mapping[str, Prepared]) -> list[str]:
+    """Give the files that these claims have."""
+    return sorted(
+        name
+        for uid, one in claims.items()
+        for name in (
+            f"host/run/cdi/gpu.jetson-k3s.github.io-claim-{uid}.json",
+            *(f"limit/ledgers/claim-{uid}-{device.key}" for device in one.devices if device.share),
+        )
+    )
+
+
+def at_system_call(number: int, action: Callable[[], None]) -> Callable[..., None]:
+    """Give a profile function that does `action` before the system call with this number."""
+    numbers = itertools.count()
+
+    def profile(_frame: object, event: str, function: Any) -> None:
+        if event != "c_call":
+            return
+        of_file = type(getattr(function, "__self__", None)).__module__ == "_io"
+        if (of_file or function.__module__ == "posix") and next(numbers) == number:
+            sys.setprofile(None)
+            action()
+
+    return profile
+
+
+def killed_at_each_system_call(prepare: Callable[[], Any], work: Callable[[], None]) -> Iterator[int]:
+    """Kill `work` in a child process before each of its system calls; ends after the first that completes."""
+    for number in itertools.count():
+        prepare()
+        child = os.fork()
+        if child == 0:
+            sys.setprofile(at_system_call(number, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+            work()
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        assert status in (0, signal.SIGKILL)
+        yield number
+        if status == 0:
+            return
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({}, A), (A, {}), (A, B), (A, A | B)],
+    ids=["prepare", "unprepare", "replace", "prepare a second one"],
+)
+def test_a_commit_that_is_killed_is_completed_or_undone_by_the_next_start(
+    tmp_path: Path, before: Mapping[str, Prepared], after: Mapping[str, Prepared]
+) -> None:
+    where, results = place(tmp_path), []
+
+    def reset() -> None:
+        ClaimStore(where).restore()
+        ClaimStore(where).commit(before)
+        assert files(tmp_path) == files_of(before)
+
+    for _ in killed_at_each_system_call(reset, lambda: ClaimStore(where).commit(after)):
+        started = ClaimStore(where)
+        started.restore()
+        assert started.claims in (before, after)
+        assert load(where.checkpoint) == started.claims
+        assert files(tmp_path) == files_of(started.claims)
+        results.append(started.claims)
+        check_ledgers(tmp_path, started.claims)
+    assert results[0] == before and results[-1] == after
+    assert len(results) > 20
+
+
+def test_a_start_after_a_reboot_that_is_killed_is_completed_by_the_next(tmp_path: Path) -> None:
+    where = place(tmp_path)
+    ClaimStore(where).commit(A)
+
+    def reboot() -> None:
+        for name in files(tmp_path):
+            (tmp_path / name).unlink()
+
+    for _ in killed_at_each_system_call(reboot, lambda: ClaimStore(where).restore()):
+        ClaimStore(where).restore()
+        assert files(tmp_path) == files_of(A)
+        check_ledgers(tmp_path, A)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, A), (A, {}), (A, B)], ids=["prepare", "unprepare", "replace"]
+)
+def test_a_commit_changes_all_or_nothing_when_a_system_call_fails(
+    tmp_path: Path, before: Mapping[str, Prepared], after: Mapping[str, Prepared]
+) -> None:
+    where = place(tmp_path)
+    results = set()
+    for number in itertools.count():
+        store = ClaimStore(where)
+        store.restore()
+        store.commit(before)
+        result = commit_fails_at(number, store, after)
+        results.add(result)
+        assert store.claims == (before if result == "failed" else after)
+        assert load(where.checkpoint) == store.claims
+        if result == "failed":
+            assert files(tmp_path) == files_of(before)
+        store.restore()
+        assert files(tmp_path) == files_of(store.claims)
+        if result == "completed":
+            break
+    assert results >= {"failed", "completed"}
+
+
+def commit_fails_at(number: int, store: ClaimStore, after: Mapping[str, Prepared]) -> str:
+    """Let one system call of a commit fail as on a full disk; tell what the commit did."""
+    reached = False
+
+    def fail() -> None:
+        nonlocal reached
+        reached = True
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sys.setprofile(at_system_call(number, fail))
+    try:
+        store.commit(after)
+    except OSError:
+        return "failed"
+    finally:
+        sys.setprofile(None)
+    return "tolerated" if reached else "completed"
+
+
+def check_ledgers(tmp_path: Path, claims: Mapping[str, Prepared]) -> None:
+    """Fail if a ledger is not the one of its claim's memory."""
+    for uid, one in claims.items():
+        for device in one.devices:
+            if device.memory is not None:
+                found = ledger.read(tmp_path / f"limit/ledgers/claim-{uid}-{device.key}")
+                assert found.limit == device.memory

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 from tegra_device_plugin.dra import claimstore, preparing
 from tegra_device_plugin.dra.claims import ClaimReference, Prepared
-from tegra_device_plugin.dra.claimstore import CheckpointError, Place
+from tegra_device_plugin.dra.claimstore import CheckpointError
 from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.system.quantity import GIB, MIB
 
-from tests import boards
-from tests.conformance.node import Node as Limits
-from tests.unit.plugin.dra.objects import CLAIM, HEALTHY, NODE, SICK, claim, result
+from tests.unit.plugin.dra.objects import CLAIM, SICK, claim, place, result
 
 OTHER = ClaimReference("default", "b", "2222-b")
 
@@ -29,22 +27,9 @@ class Claims:
     """The node's claims, some files, and an API server that can be away."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.root = tmp_path / "host"
-        boards.build(boards.load()["orinnano-jp6"], self.root)
-        boards.write_run(self.root)
-        self.cdi = self.root / "run/cdi"
-        limits = Limits(tmp_path)
-        self.ledgers = limits.limit / "ledgers"
-        self.place = Place(
-            root=self.root,
-            pool=NODE,
-            checkpoint=tmp_path / claimstore.NAME,
-            limit_dir=limits.limit,
-            limit_library=limits.library,
-            overhead=MIB,
-            device_nodes=("/dev/nvmap",),
-            verdict=HEALTHY,
-        )
+        self.place = place(tmp_path)
+        self.cdi = self.place.root / "run/cdi"
+        self.ledgers = self.place.limit_dir / "ledgers"
         self.known: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.away = False
         self.asked = 0
