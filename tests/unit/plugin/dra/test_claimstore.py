@@ -181,6 +181,8 @@ def test_a_commit_changes_all_or_nothing_when_a_system_call_fails(
         assert load(where.checkpoint) == store.claims
         if result == "failed":
             assert files(tmp_path) == files_of(before)
+        else:
+            assert set(files(tmp_path)) >= set(files_of(after))
         store.restore()
         assert files(tmp_path) == files_of(store.claims)
         if result == "completed":
