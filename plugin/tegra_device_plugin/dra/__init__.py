@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DRA driver: the GPU as a ResourceSlice, and what containers get by ResourceClaims.
+"""The DRA driver: publishes the GPU in a ResourceSlice, and prepares ResourceClaims for containers.
 
-Pure: what is published (devices, slices), what a claim means (claims, specs, checkpoint). At the rim: sockets
-(server), files (preparing), the API server (publisher, api).
+Pure: devices of the slice (devices), claims (claims, specs). With input and output: the kubelet
+(registration, server, preparing), files (claimstore), the API server (slices, api).
 """

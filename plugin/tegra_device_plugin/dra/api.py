@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -128,14 +128,14 @@ class Server:
                 ) from error
             raise
 
-    async def changes(self, version: str) -> AsyncIterator[tuple[str, Object]]:
-        """Give what happens to these slices after `version`; ends now and then. Raises ServerError."""
-        watch = self._client.watch(
+    async def changed(self, version: str) -> None:
+        """Wait until one of these slices has changed after `version`. Raises ServerError."""
+        watch: Any = self._client.watch(
             _Slice, fields=self._selector, resource_version=version, server_timeout=WATCH_SECONDS
         )
         with _server_errors():
-            async for event, found in watch:
-                yield event, found
+            async with aclosing(watch):
+                await anext(watch)
 
     async def create(self, slice_: Object, *, dry_run: bool = False) -> Object:
         """Make a slice; give it as the server has it. Raises ServerError."""

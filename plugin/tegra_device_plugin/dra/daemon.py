@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection
@@ -15,12 +17,12 @@ from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.dra import describe
 from tegra_device_plugin.config.settings import DraSettings
 from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.dra import api, claimstore, server
+from tegra_device_plugin.dra import claimstore, server
 from tegra_device_plugin.dra.claimstore import Place
 from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.dra.preparing import Calls, Preparer
-from tegra_device_plugin.dra.presence import Presence
-from tegra_device_plugin.dra.publisher import Publisher, Written
+from tegra_device_plugin.dra.registration import DriverRegistration
+from tegra_device_plugin.dra.slices import SlicePublisher, Written
 from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.service import Service
 from tegra_device_plugin.signals import Signals
@@ -29,8 +31,13 @@ from tegra_device_plugin.system.directorywatch import DirectoryWatch
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog
 
-# Between looks at the CDI files; changes there are heard by events.
+if TYPE_CHECKING:
+    from tegra_device_plugin.dra.api import Server
+
+# Between checks of the CDI files. Where inotify works, events come first.
 _FILES_SECONDS = 30.0
+# For the first call of a kubelet, which takes milliseconds.
+_REGISTRATION_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +45,7 @@ logger = logging.getLogger(__name__)
 class Devices:
     """What the board's looks mean for the slice, the health streams and the claims."""
 
-    def __init__(self, publisher: Publisher, board: server.HealthBoard, place: Place) -> None:
+    def __init__(self, publisher: SlicePublisher, board: server.HealthBoard, place: Place) -> None:
         self.seen = asyncio.Event()
         self._publisher = publisher
         self._board = board
@@ -81,7 +88,6 @@ class Driver(Service[DraSettings]):
         driver_conflict.refuse_beside_device_plugin(device_plugins)
         logger.info("mode %s: %s", dra.mode, "; ".join(describe(dra)))
         async with AsyncExitStack() as stack:
-            api_server = await stack.enter_async_context(api.connected(settings.node_name))
             place = Place(
                 root=settings.host_root,
                 pool=settings.node_name,
@@ -91,26 +97,33 @@ class Driver(Service[DraSettings]):
                 overhead=dra.context_overhead,
                 cdi_version=settings.cdi_version,
             )
-            preparer = Preparer(place, api_server.claim, self._calls)
+            connection: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+
+            async def get_claim(namespace: str, name: str) -> Mapping[str, Any] | None:
+                return await (await asyncio.shield(connection)).claim(namespace, name)
+
+            preparer = Preparer(place, get_claim, self._calls)
             stack.push_async_callback(preparer.finish)
             health = server.HealthBoard(settings.node_name, dra.devices)
-            publisher = Publisher(api_server, dra, self._written)
+            publisher = SlicePublisher(dra, self._written)
             devices = Devices(publisher, health, place)
             board = BoardWatch(settings, devices, lambda: self._gpu_lock.acquire(device_plugins))
-            presence = Presence(
+            registration = DriverRegistration(
                 settings.kubelet_dir, server.dra_services(preparer, health, settings.node_name)
             )
             if settings.metrics_address:
                 from tegra_device_plugin.dra.pages import Pages  # noqa: PLC0415 - most of a start is imports
                 from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415 - the same
 
-                pages = Pages(board, presence, publisher, preparer, calls=self._calls, written=self._written)
+                pages = Pages(
+                    board, registration, publisher, preparer, calls=self._calls, written=self._written
+                )
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             parts = (
                 board.run(),
-                presence.run(),
-                publisher.run(),
+                registration.run(),
+                _publish(settings.node_name, registration, publisher, connection),
                 _keep_files(settings.host_root, preparer, devices.seen),
                 self._follow_configuration(),
             )
@@ -118,6 +131,24 @@ class Driver(Service[DraSettings]):
             await self._stop.wait()
             for task in running:
                 task.cancel()
+
+
+async def _publish(
+    node: str,
+    registration: DriverRegistration,
+    publisher: SlicePublisher,
+    connection: asyncio.Future[Server],
+) -> None:
+    """Connect to the API server and publish. Raises OSError without credentials.
+
+    The client's imports take as long as all others together. A kubelet that is there registers before them.
+    """
+    await registration.attempted(_REGISTRATION_SECONDS)
+    from tegra_device_plugin.dra import api  # noqa: PLC0415 - see above
+
+    async with api.connected(node) as api_server:
+        connection.set_result(api_server)
+        await publisher.run(api_server)
 
 
 async def _keep_files(root: Path, preparer: Preparer, seen: asyncio.Event) -> None:

@@ -9,8 +9,8 @@ from http import HTTPStatus
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import DraSettings
 from tegra_device_plugin.dra.preparing import Calls, Preparer
-from tegra_device_plugin.dra.presence import Presence
-from tegra_device_plugin.dra.publisher import Publisher, Written
+from tegra_device_plugin.dra.registration import DriverRegistration
+from tegra_device_plugin.dra.slices import SlicePublisher, Written
 from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, results
 from tegra_device_plugin.telemetry.httpd import Page, StatusPages
@@ -25,8 +25,8 @@ class Pages(StatusPages):
     def __init__(
         self,
         board: BoardWatch[DraSettings],
-        presence: Presence,
-        publisher: Publisher,
+        registration: DriverRegistration,
+        publisher: SlicePublisher,
         preparer: Preparer,
         *,
         calls: Calls,
@@ -34,7 +34,7 @@ class Pages(StatusPages):
     ) -> None:
         super().__init__()
         self._board = board
-        self._presence = presence
+        self._registration = registration
         self._publisher = publisher
         self._preparer = preparer
         self._calls = calls
@@ -50,8 +50,8 @@ class Pages(StatusPages):
         if detection and detection.board.platform == "none":
             return Page("not a Tegra: nothing to publish\n")
         missing = []
-        if not self._presence.registered:
-            missing.append(f"not registered: {self._presence.why_not}")
+        if not self._registration.registered:
+            missing.append(f"not registered: {self._registration.why_not}")
         if not self._publisher.published:
             missing.append(f"no ResourceSlice: {self._publisher.why_not}")
         if missing:
@@ -59,7 +59,7 @@ class Pages(StatusPages):
         return Page("ok\n")
 
     def _observed_at(self) -> Mapping[str, float]:
-        return {"board": self._board.observed_at, "sockets": self._presence.observed_at}
+        return {"board": self._board.observed_at, "sockets": self._registration.observed_at}
 
     async def _metrics(self) -> Iterable[Metric]:
         return self._driver_metrics()
@@ -91,8 +91,8 @@ class Pages(StatusPages):
         yield results(
             f"{_PREFIX}_registrations_total",
             "Registrations with a kubelet.",
-            accepted=self._presence.registrations,
-            failed=self._presence.failed_registrations,
+            accepted=self._registration.registrations,
+            failed=self._registration.failed_registrations,
         )
         yield results(
             f"{_PREFIX}_slice_writes_total",
@@ -105,7 +105,9 @@ class Pages(StatusPages):
         yield gauge(
             f"{_PREFIX}_published", "Whether the ResourceSlice is published.", self._publisher.published
         )
-        yield gauge(f"{_PREFIX}_registered", "Whether the kubelet has the driver.", self._presence.registered)
+        yield gauge(
+            f"{_PREFIX}_registered", "Whether the kubelet has the driver.", self._registration.registered
+        )
         if verdict := self._board.health:
             yield gauge(
                 f"{_PREFIX}_gpu_healthy",

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kubelet calls: DRAPlugin and DRAResourceHealth, and Registration on a socket of its own."""
+"""The services of dra.sock: DRAPlugin and DRAResourceHealth."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from tegra_device_plugin.board import health as board_health
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.config.dra import DRIVER
 from tegra_device_plugin.dra import dra_pb2 as dra
 from tegra_device_plugin.dra import health_pb2 as health
-from tegra_device_plugin.dra import pluginregistration_pb2 as registration
 from tegra_device_plugin.dra import specs
 from tegra_device_plugin.dra.claims import ClaimReference, Prepared
 from tegra_device_plugin.dra.preparing import Preparer
@@ -127,33 +124,6 @@ def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
         )
     }
     return dict.fromkeys(_DRA_SERVICES.values(), plugin) | dict.fromkeys(_HEALTH_SERVICES, streams)
-
-
-def registration_services(endpoint: Path, on_status: Callable[[bool, str], None]) -> Services:
-    """Give the service of the registration socket; `on_status` hears what the kubelet says of the driver."""
-
-    async def get_info(_request: object, _: object) -> registration.PluginInfo:
-        return registration.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=SUPPORTED
-        )
-
-    async def notify(
-        status: registration.RegistrationStatus, _: object
-    ) -> registration.RegistrationStatusResponse:
-        on_status(status.plugin_registered, status.error)
-        return registration.RegistrationStatusResponse()
-
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "GetInfo": grpc.unary_unary_rpc_method_handler(
-            get_info, registration.InfoRequest.FromString, registration.PluginInfo.SerializeToString
-        ),
-        "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
-            notify,
-            registration.RegistrationStatus.FromString,
-            registration.RegistrationStatusResponse.SerializeToString,
-        ),
-    }
-    return {"pluginregistration.Registration": methods}
 
 
 def _references(claims: Sequence[dra.Claim]) -> list[ClaimReference]:

@@ -1,13 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's ResourceSlice: what it should be, and the one next step from what is there. Pure functions."""
+"""Keeps the node's ResourceSlice as it should be. Kubelets delete it at each start, and people may change it.
+
+`step` is pure: it decides on the next write. SlicePublisher lists the slices, writes, and lists again. When
+nothing is to be written, it waits for a change of the slices or of the GPU.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tegra_device_plugin.config.dra import DRIVER
+from tegra_device_plugin.config.dra import DRIVER, Dra
+from tegra_device_plugin.dra import devices as gpu_devices
+from tegra_device_plugin.dra.devices import Gpu
+from tegra_device_plugin.kubelet.registration import Backoff
+from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.log import ProblemLog
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.dra.api import Server
+
+# Between two lists, in seconds. The back-off resets after a wait of QUIET_SECONDS without a change.
+RETRY = Backoff(first=0.25, cap=60.0)
+QUIET_SECONDS = 30.0
+# A server that has vanished without a word keeps a watch open for ever.
+RESYNC_SECONDS = 330.0
+
+logger = logging.getLogger(__name__)
 
 API_VERSION = "resource.k8s.io/v1"
 KIND = "ResourceSlice"
@@ -149,3 +171,123 @@ def _differences(devices: Sequence[Object], found: Object) -> Iterator[str]:
         changed = [key for key in {**device, **before[name]} if device.get(key) != before[name].get(key)]
         if changed:
             yield f"{name} has another {', '.join(changed)}"
+
+
+class NotPublishableError(OSError):
+    """The API server drops fields that the mode needs."""
+
+
+@dataclass
+class Written:
+    """Totals since the start of the process."""
+
+    created: int = 0
+    updated: int = 0
+    deleted: int = 0
+    failures: int = 0
+
+
+class SlicePublisher:
+    """Publishes the ResourceSlice of one node. `why_not` says why it is not `published`."""
+
+    def __init__(self, dra: Dra, written: Written) -> None:
+        self.published = False
+        self.why_not = "the board was not observed yet"
+        self._dra = dra
+        self._written = written
+        self._devices: list[dict[str, Any]] | None = None
+        self._gpu: Gpu | None = None
+        self._taints = True
+        self._generation = 0
+        self._observed = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._problem_log = ProblemLog()
+
+    def offer(self, gpu: Gpu | None) -> None:
+        """Publish this GPU from now on; None: there is none."""
+        before, self._gpu = self._devices, gpu
+        self._devices = gpu_devices.published(gpu, self._dra, taints=self._taints) if gpu else None
+        if self._devices != before:
+            self._wake.set()
+        self._observed.set()
+
+    async def run(self, server: Server) -> None:
+        """Publish until cancelled."""
+        await self._observed.wait()
+        retry, clock = RETRY, asyncio.get_running_loop().time
+        while True:
+            began = clock()
+            self._wake.clear()
+            try:
+                await self._reconcile(server)
+            except OSError as error:
+                self._note_failure(error)
+            if clock() - began > QUIET_SECONDS:
+                retry = retry.reset()
+            else:
+                await asyncio.sleep(retry.seconds)
+                retry = retry.longer()
+
+    async def _reconcile(self, server: Server) -> None:
+        """List, then write, or wait for a change if nothing is to be written. Raises OSError."""
+        found, version = await server.slices()
+        self._generation = max((self._generation, *map(generation_of, found)))
+        devices = self._devices
+        while isinstance(next_step := step(found, devices, server.node, self._generation), Delete):
+            await self._delete(server, next_step.old, next_step.reason)
+            found.remove(next_step.old)
+        if next_step:
+            await self._write(server, next_step, devices or [], found)
+            return
+        self.published, self.why_not = devices is not None, "there is no GPU"
+        self._problem_log.resolved("the ResourceSlice is published again")
+        watching = asyncio.ensure_future(server.changed(version))
+        watching.add_done_callback(lambda _: self._wake.set())
+        try:
+            await waiting.happens(self._wake, RESYNC_SECONDS)
+            if watching.done():
+                watching.result()
+        finally:
+            watching.cancel()
+            await asyncio.wait((watching,))
+
+    async def _write(
+        self, server: Server, next_step: Create | Update, devices: list[dict[str, Any]], found: list[Object]
+    ) -> None:
+        """Create or update the slice, after a dry run: the server drops fields whose feature gate is off."""
+        generation = next_step.generation
+        slice_ = content(server.node, await server.node_uid(), devices, generation)
+        missing = dropped(devices, await server.create(slice_, dry_run=True))
+        if missing == ["taints"]:
+            self._taints = False
+            self.offer(self._gpu)
+            logger.info("this server has no device taints: an unhealthy GPU leaves the ResourceSlice instead")
+            return
+        if missing:
+            for one in found:
+                await self._delete(server, one, "the server does not keep all of it")
+            raise NotPublishableError(
+                f"this server drops {', '.join(missing)}: mode {self._dra.mode} needs the feature gate "
+                "DRAConsumableCapacity on the API server, the scheduler and the kubelet (on from "
+                "Kubernetes 1.36 on); or choose mode shares or exclusive"
+            )
+        if isinstance(next_step, Create):
+            await server.create(slice_)
+            self._written.created += 1
+        else:
+            await server.replace(replaced(next_step.old, server.node, devices, generation))
+            self._written.updated += 1
+        self._generation = generation
+        logger.info("published %s (%s)", gpu_devices.brief(devices), next_step.reason)
+
+    async def _delete(self, server: Server, old: Object, reason: str) -> None:
+        await server.delete(old)
+        self._written.deleted += 1
+        logger.info("deleted the ResourceSlice %s (%s)", old["metadata"]["name"], reason)
+
+    def _note_failure(self, error: OSError) -> None:
+        if getattr(error, "outdated", False):  # the slice has changed meanwhile
+            return
+        self.published, self.why_not = False, str(error)
+        self._written.failures += 1
+        self._problem_log.warn(f"the ResourceSlice is not published: {error}")

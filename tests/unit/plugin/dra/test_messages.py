@@ -8,8 +8,8 @@ from pathlib import Path
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.dra import dra_pb2 as dra
 from tegra_device_plugin.dra import health_pb2 as health
-from tegra_device_plugin.dra import pluginregistration_pb2 as registration
-from tegra_device_plugin.dra import server
+from tegra_device_plugin.dra import pluginregistration_pb2 as messages
+from tegra_device_plugin.dra import registration, server
 
 # With podresources.proto's package v1 in the same descriptor pool.
 from tegra_device_plugin.kubelet import podresources_pb2
@@ -27,10 +27,10 @@ def test_messages_on_the_wire_are_those_of_kubernetes() -> None:
     assert one.SerializeToString() == device
     prepared = dra.NodePrepareResourceResponse(devices=[one], error="e")
     assert prepared.SerializeToString() == b"\x0a\x0f" + device + b"\x12\x01e"
-    info = registration.PluginInfo(type="t", name="n", endpoint="e", supported_versions=["v"])
+    info = messages.PluginInfo(type="t", name="n", endpoint="e", supported_versions=["v"])
     assert info.SerializeToString() == b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v"
-    status = registration.RegistrationStatus(plugin_registered=True, error="e")
-    assert registration.RegistrationStatus.FromString(b"\x08\x01\x12\x01e") == status
+    status = messages.RegistrationStatus(plugin_registered=True, error="e")
+    assert messages.RegistrationStatus.FromString(b"\x08\x01\x12\x01e") == status
     answer = health.NodeWatchResourcesResponse(
         devices=[
             health.DeviceHealth(
@@ -55,7 +55,7 @@ def test_services_have_the_names_that_kubelets_call() -> None:
         "v1.DRAResourceHealth",
         "v1alpha1.DRAResourceHealth",
     ]
-    assert list(server.registration_services(Path("/x"), lambda _ok, _why: None)) == [
+    assert list(registration.registration_services(Path("/x"), lambda _ok, _why: None)) == [
         "pluginregistration.Registration"
     ]
     assert server.SUPPORTED[:2] == ("v1.DRAPlugin", "v1beta1.DRAPlugin")

@@ -1,40 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps both sockets where the kubelet finds them: first the API's, then the one that tells it of the API.
+"""Registers the driver with the kubelet: serves dra.sock and, after it, the registration socket.
 
-Facts are compared, as for the device plugin: a socket that is not the own one any more is made again. A
-kubelet that starts finds the registration socket by itself.
+A kubelet finds the registration socket in its directory plugins_registry. The driver makes both sockets again
+when one of them was removed or replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import grpc
 
 from tegra_device_plugin.config.dra import DRIVER
-from tegra_device_plugin.dra import server
+from tegra_device_plugin.dra import pluginregistration_pb2 as messages
+from tegra_device_plugin.dra.server import SUPPORTED
 from tegra_device_plugin.kubelet import driver_conflict, sockets
 from tegra_device_plugin.kubelet.registration import Backoff
 from tegra_device_plugin.kubelet.sockets import Services, SocketServer
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
 
-# Between looks, in seconds: where changes are heard by events this is the safety net.
-LOOK_SECONDS = 5.0
-LOOK_WITHOUT_EVENTS_SECONDS = 0.25
-# Between new registration sockets, to a kubelet that refuses: it looks at each new one.
+# Between checks of the sockets, in seconds. Where inotify works, events come first.
+CHECK_SECONDS = 5.0
+CHECK_WITHOUT_EVENTS_SECONDS = 0.25
+# Between new registration sockets, for a kubelet that refuses the driver: it calls each new one.
 RETRY = Backoff(first=1.0, cap=60.0)
 _DIRECTORY_MODE = 0o750
 
 logger = logging.getLogger(__name__)
 
 
-class Presence:
-    """The driver as its kubelet sees it. `registered`: the kubelet has said so; `why_not` it has not."""
+class DriverRegistration:
+    """Whether the kubelet has `registered` the driver, and `why_not`."""
 
     def __init__(self, kubelet: Path, services: Services) -> None:
         self.registered = False
-        self.why_not = "no kubelet has asked yet"
+        self.why_not = "no kubelet has called yet"
         self.registrations = 0
         self.failed_registrations = 0
         self.observed_at = 0.0
@@ -44,6 +49,7 @@ class Presence:
         self._registration = self._registry / f"{DRIVER}-reg.sock"
         self._servers: list[SocketServer] = []
         self._wake = asyncio.Event()
+        self._first = asyncio.Event()
         self._retry = RETRY
         self._renew_at: float | None = None
 
@@ -57,11 +63,15 @@ class Presence:
             try:
                 while True:
                     self._wake.clear()
-                    heard = own.rearm() and registry.rearm()
-                    await self._look()
-                    await waiting.happens(self._wake, self._pause(heard))
+                    has_events = own.rearm() and registry.rearm()
+                    await self._check_sockets()
+                    await waiting.happens(self._wake, self._pause(has_events))
             finally:
                 await self._stop()
+
+    async def attempted(self, seconds: float) -> None:
+        """Wait until a kubelet has called for the first time, for so many seconds at most."""
+        await waiting.happens(self._first, seconds)
 
     def _check(self) -> None:
         for path in (self._socket, self._registration):
@@ -70,8 +80,8 @@ class Presence:
                 raise OSError(f"another instance of the driver serves at {path}: end it first")
         self._registry.mkdir(exist_ok=True)
 
-    async def _look(self) -> None:
-        """Make what is missing. The kubelet's directory of plugins goes and comes with the kubelet's own."""
+    async def _check_sockets(self) -> None:
+        """Make the sockets if one is missing. The kubelet may remove its directories and make them again."""
         self.observed_at = _now()
         sockets.check_mount(self._registry)
         if self._servers and not self._is_due() and all(_is_there(one) for one in self._servers):
@@ -91,7 +101,7 @@ class Presence:
         self._registry.mkdir(exist_ok=True)
         both = (
             SocketServer(self._socket, self._services),
-            SocketServer(self._registration, server.registration_services(self._socket, self._heard)),
+            SocketServer(self._registration, registration_services(self._socket, self._on_status)),
         )
         for one in both:
             self._servers.append(one)
@@ -100,14 +110,15 @@ class Presence:
 
     async def _stop(self) -> None:
         servers, self._servers = self._servers, []
-        self.registered, self.why_not = False, "no kubelet has asked yet"
+        self.registered, self.why_not = False, "no kubelet has called yet"
         # The kubelet forgets the driver with its registration socket, so that one goes first.
         for one in reversed(servers):
             await one.stop()
 
-    def _heard(self, registered: bool, error: str) -> None:
-        """Take the kubelet's word; where it refuses, a new socket makes it look again."""
+    def _on_status(self, registered: bool, error: str) -> None:
+        """Note the kubelet's answer. If it refuses, a new socket makes it call again."""
         self.registered = registered
+        self._first.set()
         if registered:
             self.registrations += 1
             self._retry = self._retry.reset()
@@ -127,9 +138,34 @@ class Presence:
     def _is_due(self) -> bool:
         return self._renew_at is not None and _now() >= self._renew_at
 
-    def _pause(self, heard: bool) -> float:
-        pause = LOOK_SECONDS if heard else LOOK_WITHOUT_EVENTS_SECONDS
+    def _pause(self, has_events: bool) -> float:
+        pause = CHECK_SECONDS if has_events else CHECK_WITHOUT_EVENTS_SECONDS
         return pause if self._renew_at is None else max(0.0, min(pause, self._renew_at - _now()))
+
+
+def registration_services(endpoint: Path, on_status: Callable[[bool, str], None]) -> Services:
+    """Give the service of the registration socket; `on_status` gets the kubelet's result and its error."""
+
+    async def get_info(_request: object, _: object) -> messages.PluginInfo:
+        return messages.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=SUPPORTED
+        )
+
+    async def notify(status: messages.RegistrationStatus, _: object) -> messages.RegistrationStatusResponse:
+        on_status(status.plugin_registered, status.error)
+        return messages.RegistrationStatusResponse()
+
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "GetInfo": grpc.unary_unary_rpc_method_handler(
+            get_info, messages.InfoRequest.FromString, messages.PluginInfo.SerializeToString
+        ),
+        "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+            notify,
+            messages.RegistrationStatus.FromString,
+            messages.RegistrationStatusResponse.SerializeToString,
+        ),
+    }
+    return {"pluginregistration.Registration": methods}
 
 
 def _is_there(server: SocketServer) -> bool:
