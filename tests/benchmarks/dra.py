@@ -1,26 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a claim's pod takes to run, beside one of the device plugin on the same cluster; print a table.
 
-One virtual board with Kubernetes 1.36: first with the device plugin, then with the DRA driver. Pods are made
+With `--start-beside DIR` it only compares two starts of the driver, from the process to the kubelet's
+registration: this checkout's and the one whose `plugin` directory is DIR, one after the other. Without it,
+one virtual board with Kubernetes 1.36: first with the device plugin, then with the DRA driver. Pods are made
 one after the other, and each is waited for by `kubectl wait`, which is in every figure. The ratios tell
 something.
 """
 
 import argparse
+import asyncio
 import json
+import os
 import re
 import shlex
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from images.arm64 import build
 from tests.acceptance import claims, containerd
 from tests.acceptance.cluster import RESOURCE, Cluster
 from tests.acceptance.playbook import run_playbook
+from tests.conformance import fake_dra_kubelet
+from tests.conformance.dra_node import DraNode
+from tests.conformance.fake_api import FakeApi
+from tests.conformance.fake_dra_kubelet import FakeDraKubelet
 from tests.lab import lab
 from tests.lab.board import Board
 from tests.lab.process import say
@@ -161,12 +171,47 @@ def measured(pods: int, rest_seconds: float) -> str:
         return table(taken, daemons, prepared_ms(cluster))
 
 
+async def starts(other: Path, own: Path, rounds: int) -> str:
+    """Start both drivers in turn on a simulated board; the first start of each is not counted."""
+    fake_dra_kubelet._LOOK_SECONDS = 0.001
+    taken: dict[Path, list[float]] = {other: [], own: []}
+    for _ in range(rounds + 1):
+        for plugin, milliseconds in taken.items():
+            os.environ["PYTHONPATH"] = str(plugin)
+            milliseconds.append(await start_to_registered() * 1e3)
+    before, now = (sorted(one[1:]) for one in taken.values())
+    lines = [f"{'start to registered':<22}{'min':>9}{'median':>12}"]
+    lines += [
+        f"{name:<22}{one[0]:>6.0f} ms{statistics.median(one):>9.0f} ms"
+        for name, one in (("before", before), ("now", now))
+    ]
+    ratios = now[0] / before[0], statistics.median(now) / statistics.median(before)
+    return "\n".join((*lines, f"{'ratio':<22}{ratios[0]:>9.2f}{ratios[1]:>12.2f}"))
+
+
+async def start_to_registered() -> float:
+    """Return the seconds from the start of a driver, imports included, to its registration."""
+    with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as place:
+        async with FakeApi() as api, FakeDraKubelet(Path(place, "kubelet")) as kubelet:
+            node = DraNode(Path(place), api, kubelet)
+            begin = time.perf_counter()
+            async with node.start():
+                await kubelet.until_registered()
+                return time.perf_counter() - begin
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.dra", description=__doc__)
     parser.add_argument("--pods", type=int, default=20, help="how many pods of each kind (default: 20)")
     parser.add_argument("--rest", type=float, default=60, help="seconds to watch each daemon (default: 60)")
+    parser.add_argument("--start-beside", type=Path, help="a `plugin` directory of an earlier version")
+    parser.add_argument("--rounds", type=int, default=10, help="starts of each driver (default: 10)")
     options = parser.parse_args()
+    if options.start_beside:
+        paths = options.start_beside.resolve(), Path("plugin").resolve()
+        sys.stdout.write(asyncio.run(starts(*paths, options.rounds)) + "\n")
+        return 0
     sys.stdout.write(measured(options.pods, options.rest) + "\n")
     return 0
 
