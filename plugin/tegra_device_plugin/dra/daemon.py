@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # Between checks of the CDI files. Where inotify works, events come first.
 _FILES_SECONDS = 30.0
+# From a change there to the check. The driver's own commits are changes as well.
+_FILES_CHANGED_SECONDS = 1.0
 # For the first call of a kubelet, which takes milliseconds.
 _REGISTRATION_SECONDS = 1.0
 
@@ -165,4 +167,5 @@ async def _keep_files(root: Path, preparer: Preparer, seen: asyncio.Event) -> No
                 problem_log.warn(f"cannot restore the files of prepared claims: {error}")
             else:
                 problem_log.resolved("the files of prepared claims are restored again")
-            await waiting.happens(wake, _FILES_SECONDS)
+            if await waiting.happens(wake, _FILES_SECONDS):
+                await asyncio.sleep(_FILES_CHANGED_SECONDS)
