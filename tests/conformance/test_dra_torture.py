@@ -233,8 +233,9 @@ class Torture:
         return claim
 
     def _any_claim(self) -> Object:
-        """One that is prepared if there is one, or any."""
-        return self.claims[self.random.choice(list(self.checkpoint) or list(self.claims))]
+        """One that is prepared if there is one, or an earlier one."""
+        known = list(self.checkpoint) or list(self.claims)
+        return self.claims[self.random.choice(known)] if known else self._new_claim(SHARES[0])
 
     def _any_call(self) -> Awaitable[Any]:
         kubelet = self.node.kubelet

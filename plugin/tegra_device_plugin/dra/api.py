@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server as the driver needs it: its node, its claims, its slices. lightkube does the work.
+"""Requests to the API server for this node, its claims and its slices, by lightkube.
 
-lightkube reads the service account's token again when the server refuses it, which kubelets renew.
+Kubelets renew the service account's token. lightkube reads it again when the API server refuses it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Object = Mapping[str, Any]
 
 FIELD_MANAGER = "tegra-dra-driver"
 REQUEST_SECONDS = 10.0
-# The server ends a watch after so long.
+# The API server ends a watch after so many seconds.
 WATCH_SECONDS = 300
 _WATCH_PAUSE_SECONDS = 1.0
 
-# It tells of every request otherwise.
+# Without this it logs every request.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 # Without the typed models of every API group, which take memory.
@@ -53,17 +53,17 @@ class ServerError(OSError):
 
     @property
     def gone(self) -> bool:
-        """What was asked for is not there."""
+        """The object or the path does not exist (404)."""
         return self.code == HTTPStatus.NOT_FOUND
 
     @property
     def outdated(self) -> bool:
-        """Somebody else was faster (409), or what was known is too old (410)."""
+        """The object has changed meanwhile (409), or the version to watch from is too old (410)."""
         return self.code in (HTTPStatus.CONFLICT, HTTPStatus.GONE)
 
 
 class _Transport(httpx2.AsyncHTTPTransport):
-    """Begins no more than a watch a second: lightkube begins the next one as soon as the server ends one."""
+    """Limits watches to one per second: lightkube opens the next one as soon as the server ends one."""
 
     _not_before = 0.0
 
@@ -138,13 +138,13 @@ class Server:
                 await anext(watch)
 
     async def create(self, slice_: Object, *, dry_run: bool = False) -> Object:
-        """Make a slice; give it as the server has it. Raises ServerError."""
+        """Create a slice; give the object that the server returns. Raises ServerError."""
         with _server_errors():
             made: Object = await self._client.create(_sent(slice_), dry_run=dry_run)
         return made
 
     async def replace(self, slice_: Object) -> Object:
-        """Replace a slice of the same version; give it as the server has it. Raises ServerError."""
+        """Replace a slice of the same version; give what `create` gives. Raises ServerError."""
         name = slice_["metadata"]["name"]
         with _server_errors():
             made: Object = await self._client.replace(_sent(slice_), name=name)
@@ -180,7 +180,7 @@ def _sent(slice_: Object) -> Any:
 
 @contextmanager
 def _server_errors() -> Iterator[None]:
-    """Turn what the client raises into ServerError."""
+    """Turn the exceptions of the client into ServerError."""
     try:
         yield
     except ApiError as error:
@@ -194,6 +194,6 @@ def _server_errors() -> Iterator[None]:
         raise ServerError(f"no API server: {describe_error(error, type(error).__name__)}") from error
     except ConfigError as error:
         raise ServerError(f"no credentials for the API server: {error}") from error
-    # What is no answer of an API server: a proxy's page, half a line.
+    # Not an answer of an API server: the page of a proxy, half a line.
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
         raise ServerError(f"the API server: an answer that makes no sense: {error!r}") from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a ResourceClaim (resource.k8s.io/v1, as a mapping) says of this driver's devices. Pure functions."""
+"""The devices of this driver that a ResourceClaim (resource.k8s.io/v1, as a mapping) has. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNHEALTHY = f"{DRIVER}/unhealthy"
 
 
 class ClaimError(Exception):
-    """Why a claim cannot be prepared now; the text goes into the events of its pod."""
+    """A claim cannot be prepared now. The text goes into the events of its pod."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,24 @@ class Device:
     """A device that a claim has been given, or a share of one."""
 
     request: str
-    """The claim's request that it is for."""
+    """The request of the claim."""
     name: str
     share: str | None = None
-    """Tells the shares of one device from each other; None: all of it."""
+    """The id of the share; None: the claim has the whole device."""
     memory: int | None = None
     """Bytes of a share."""
     admin: bool = False
-    """For somebody who looks after the device: whoever has it keeps it."""
+    """Access for administration, beside the claim that has the device."""
     tolerates_unhealthy: bool = False
 
     @property
     def key(self) -> str:
-        """Name of it that no other device of the claim has."""
+        """A name that no other device of the claim has."""
         return f"{self.name}-{self.share}" if self.share else self.name
 
     @property
     def mode(self) -> Mode:
-        """The driver's mode when this was given."""
+        """The driver's mode when the device was allocated."""
         if self.share is not None:
             return "capacity"
         return "exclusive" if self.name == DEVICE else "shares"
@@ -90,7 +90,7 @@ def devices(claim: Mapping[str, Any], reference: ClaimReference, pool: str) -> t
 def conflict(wanted: tuple[Device, ...], held: tuple[Device, ...]) -> Device | None:
     """Give a device of `held` that another claim cannot get `wanted` beside, None if it can.
 
-    There is one GPU: while a claim has it in one mode, it is not given in another.
+    There is one GPU. While a claim has it in one mode, no claim gets it in another.
     """
     for one in held:
         for other in wanted:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`dra`: wires board, kubelet, API server and pages together, and ends all of them together."""
+"""`dra`: starts and stops board, kubelet, API server and pages together."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ logger = logging.getLogger(__name__)
 
 
 class Devices:
-    """What the board's looks mean for the slice, the health streams and the claims."""
+    """Passes each observation of the board to the slice, the health streams and the claims."""
 
     def __init__(self, publisher: SlicePublisher, board: server.HealthBoard, place: Place) -> None:
-        self.seen = asyncio.Event()
+        self.observed = asyncio.Event()
         self._publisher = publisher
         self._board = board
         self._place = place
@@ -56,16 +56,16 @@ class Devices:
     def publish(
         self, settings: DraSettings, found: Detection, verdict: Health, limit_problem: Health | None
     ) -> None:
-        """Tell of a GPU."""
+        """Pass a GPU on."""
         if verdict.healthy and limit_problem:
             verdict = limit_problem
         self._place.device_nodes, self._place.verdict = found.gpu.device_nodes, verdict
         self._publisher.offer(Gpu(found, verdict))
         self._board.show(verdict)
-        self.seen.set()
+        self.observed.set()
 
     def withdraw(self) -> None:
-        """Tell that there is none."""
+        """Pass on that there is no GPU."""
         self._publisher.offer(None)
 
 
@@ -84,7 +84,7 @@ class Driver(Service[DraSettings]):
         self._gpu_lock = driver_conflict.GpuLock(for_dra=True)
 
     async def _run_once(self) -> None:
-        """Start all parts, wait for the end of this life, end all parts."""
+        """Start all parts, wait until the service stops or restarts, end all parts."""
         settings, dra = self._settings, self._settings.dra
         device_plugins = settings.kubelet_dir / "device-plugins"
         driver_conflict.refuse_beside_device_plugin(device_plugins)
@@ -126,7 +126,7 @@ class Driver(Service[DraSettings]):
                 board.run(),
                 registration.run(),
                 _publish(settings.node_name, registration, publisher, connection),
-                _keep_files(settings.host_root, preparer, devices.seen),
+                _keep_files(settings.host_root, preparer, devices.observed),
                 self._follow_configuration(),
             )
             running = [tasks.create_task(part) for part in parts]
@@ -153,10 +153,10 @@ async def _publish(
         await publisher.run(api_server)
 
 
-async def _keep_files(root: Path, preparer: Preparer, seen: asyncio.Event) -> None:
-    """Keep what prepared claims need there: a reboot empties the CDI directory, and so may a person."""
+async def _keep_files(root: Path, preparer: Preparer, observed: asyncio.Event) -> None:
+    """Keep the files of prepared claims: a reboot empties the CDI directory, and a person may do so."""
     problem_log, wake = ProblemLog(), asyncio.Event()
-    await seen.wait()  # the board's own spec is there from then on
+    await observed.wait()  # the board's own CDI spec was written
     with DirectoryWatch(Path(HostTree(root).real(cdi.DIRECTORY)), wake.set) as watch:
         while True:
             wake.clear()

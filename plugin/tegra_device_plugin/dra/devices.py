@@ -29,7 +29,7 @@ _CORES_STEP = 5
 
 @dataclass(frozen=True)
 class Gpu:
-    """What is known of the GPU at a look at it."""
+    """The GPU and its health at an observation."""
 
     found: Detection
     verdict: Health
@@ -52,7 +52,7 @@ def published(gpu: Gpu, dra: Dra, *, taints: bool) -> list[dict[str, Any]]:
 
 
 def attributes(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
-    """Give what users select by; what is not known is left out."""
+    """Give the attributes that users select by. Unknown ones are left out."""
     board, found = gpu.found.board, gpu.found.gpu
     chip = catalogue.load().chips.get(found.chip or "")
     texts = {
@@ -81,7 +81,7 @@ def attributes(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
 
 
 def capacities(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
-    """Give the memory, and what may be asked for of it."""
+    """Give the memory, and the amounts of it that claims may request."""
     total = dra.memory_total or gpu.found.gpu.memory_bytes
     if total is None:
         return {}
@@ -89,12 +89,12 @@ def capacities(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
     if dra.mode != "capacity":
         return {"memory": memory}
     step = render(dra.memory_step)
-    # Whoever names no size has all: a plain claim is alone on the GPU, as in the mode exclusive.
+    # A claim without a size gets all memory, so it is alone on the GPU, as in the mode exclusive.
     memory["requestPolicy"] = {
         "default": render(total),
         "validRange": {"min": step, "max": render(total), "step": step},
     }
-    # And no cores, or a claim for memory would take the whole GPU.
+    # The default of cores is 0, or a claim for memory would take the whole GPU.
     cores = {
         "value": str(CORES),
         "requestPolicy": {

@@ -29,7 +29,7 @@ _DRA_SERVICES = {
 _HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 SUPPORTED = (*_DRA_SERVICES, *_HEALTH_SERVICES)
 
-# Older word on a device than that is none. The board is looked at every 5 s, and a look may take 3 s.
+# The kubelet takes older health for unknown. The board is observed every 5 s, and that may take 3 s.
 _HEALTH_SECONDS = 30
 
 
@@ -42,7 +42,7 @@ class ObservedHealth:
 
 
 class HealthBoard:
-    """The health of all devices, and how streams hear of it."""
+    """The health of all devices, for the streams of kubelets."""
 
     def __init__(self, pool: str, devices: Sequence[str]) -> None:
         self.current = ObservedHealth()
@@ -54,13 +54,13 @@ class HealthBoard:
         """Make this the current health."""
         self.current = ObservedHealth(gpu_health, int(time.time()))
         self.changed.set()
-        # A fresh event each time: no follower has to clear it for the others.
+        # A new event each time, so that no stream clears it for the others.
         self.changed = asyncio.Event()
 
     def message(self) -> health.NodeWatchResourcesResponse:
         """Give all devices."""
         gpu = self.current.health
-        status, text = health.UNKNOWN, "not looked at yet"
+        status, text = health.UNKNOWN, "not observed yet"
         if gpu and gpu.reason != board_health.UNKNOWN.reason:
             status = health.HEALTHY if gpu.healthy else health.UNHEALTHY
         if gpu:

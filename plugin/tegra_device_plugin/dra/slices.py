@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Between two lists, in seconds. The back-off resets after a wait of QUIET_SECONDS without a change.
 RETRY = Backoff(first=0.25, cap=60.0)
 QUIET_SECONDS = 30.0
-# A server that has vanished without a word keeps a watch open for ever.
+# A watch stays open for ever if the server vanishes without closing it.
 RESYNC_SECONDS = 330.0
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ Step = Create | Update | Delete
 def step(
     found: Sequence[Object], devices: Sequence[Object] | None, node: str, last_generation: int
 ) -> Step | None:
-    """Give the next step to a node that has one slice with these devices (None: no slice), None if it has.
+    """Give the next step towards one slice with these devices (None: no slice), None at the end.
 
     `found` are this driver's slices of the node. `last_generation` is the highest one ever seen: a pool's
     generation only grows.
@@ -77,13 +77,13 @@ def step(
     ours = [one for one in found if one.get("spec", {}).get("pool", {}).get("name") == node]
     if devices is None:
         return Delete(found[0], "there is no GPU to offer") if found else None
-    keep = next((one for one in ours if _says(one, devices)), ours[0] if ours else None)
+    keep = next((one for one in ours if _has_devices(one, devices)), ours[0] if ours else None)
     for one in found:
         if one is not keep:
             return Delete(one, "it is not the node's only one")
     if keep is None:
         return Create(generation + 1, "there was none" if last_generation == 0 else "it was deleted")
-    if not _says(keep, devices):
+    if not _has_devices(keep, devices):
         reason = "; ".join(_differences(devices, keep["spec"])) or "its pool or the order of its devices"
         return Update(keep, generation + 1, reason)
     return None
@@ -121,7 +121,7 @@ def generation_of(slice_: Object) -> int:
 
 
 def dropped(devices: Sequence[Object], answer: Object) -> list[str]:
-    """Give the fields of the devices that a server's answer has not: their feature gate is off there."""
+    """Give the fields of the devices that are missing in a server's answer: their feature gate is off."""
     kept = answer.get("spec", {}).get("devices") or []
     by_name = {one.get("name"): one for one in kept}
     return list(
@@ -131,7 +131,7 @@ def dropped(devices: Sequence[Object], answer: Object) -> list[str]:
     )
 
 
-def _says(slice_: Object, devices: Sequence[Object]) -> bool:
+def _has_devices(slice_: Object, devices: Sequence[Object]) -> bool:
     """Whether it has these devices, and is a pool of its own."""
     inside = slice_["spec"]
     return _as_sent(inside) == list(devices) and inside.get("pool", {}).get("resourceSliceCount") == 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CDI specs of prepared claims: one file a claim, beside the board's own spec (board/cdi.py).
+"""The CDI specs of prepared claims: one file per claim, beside the board's own spec (board/cdi.py).
 
-The board's says how a container gets the GPU. A claim's has what differs, under a name that no other claim
-ever has: a runtime may keep what it has read under a name.
+The board's spec gives a container the GPU. The spec of a claim adds the limits, under a name that no other
+claim ever has: a runtime may cache specs by name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def sweep(root: Path, uids: Collection[str]) -> None:
 def _files(root: Path) -> Iterator[Path]:
     with suppress(FileNotFoundError):
         for file in _directory(root).iterdir():
-            # Also what a killed process left half written (system/atomicfile.py).
+            # Also partial files of a killed process (system/atomicfile.py).
             if file.name.lstrip(".").startswith(_PREFIX):
                 yield file
 

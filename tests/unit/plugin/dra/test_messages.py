@@ -76,7 +76,7 @@ def test_health_says_what_is_known() -> None:
         assert (first.device.device_name, second.device.device_name) == ("a", "b")
         seen.append((first.health, first.message))
     assert seen == [
-        (health.UNKNOWN, "not looked at yet"),
+        (health.UNKNOWN, "not observed yet"),
         (health.HEALTHY, ""),
         (health.UNHEALTHY, "too-hot: 101 °C"),
         (health.UNKNOWN, "unknown: the GPU could not be looked at"),
