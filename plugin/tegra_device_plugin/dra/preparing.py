@@ -163,8 +163,8 @@ class Preparer:
         logger.warning("the API server has deleted the claim %s: unpreparing it", reference)
 
     async def _unprepare(self, reference: ClaimReference) -> None:
-        await self._in_turn(lambda: self._release([reference.uid]), _COMMIT_SECONDS)
-        logger.info("unprepared %s", reference)
+        if await self._in_turn(lambda: self._release(reference.uid), _COMMIT_SECONDS):
+            logger.info("unprepared %s", reference)
 
     async def _in_turn(self, work: Callable[[], T], seconds: float) -> T:
         """Run `work` in a thread, after the work before. Raises OSError.
@@ -210,13 +210,16 @@ class Preparer:
         if is_new and not verdict.healthy and not all(one.tolerates_unhealthy for one in prepared.devices):
             raise ClaimError(f"the GPU is unhealthy: {verdict.reason}: {verdict.detail}")
         if not is_new:  # other devices than before
-            self._release([uid])
+            self._release(uid)
         self._store.commit(others | {uid: prepared})
         return []
 
-    def _release(self, uids: Collection[str]) -> None:
-        if not self._store.claims.keys().isdisjoint(uids):
-            self._store.commit({uid: one for uid, one in self._store.claims.items() if uid not in uids})
+    def _release(self, uid: str) -> bool:
+        """Unprepare a claim; tell whether it was prepared. Raises OSError."""
+        before = self._store.claims
+        if uid in before:
+            self._store.commit({one: prepared for one, prepared in before.items() if one != uid})
+        return uid in before
 
 
 def _still_prepared(holder: Prepared) -> ClaimError:
