@@ -71,7 +71,6 @@ class Torture:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port: int = probe.getsockname()[1]
-        self._starts = 0
 
     # What is there.
 
@@ -107,6 +106,11 @@ class Torture:
     def _exists(self, uid: str) -> bool:
         metadata = self.claims[uid]["metadata"]
         return (metadata["namespace"], metadata["name"]) in self.node.api.claims
+
+    @property
+    def log(self) -> str:
+        """The end of the driver's log."""
+        return self._driver.log.read_text()[-4000:] if self._driver else ""
 
     async def in_use(self) -> int:
         """The number of prepared claims in the driver's memory."""
@@ -210,12 +214,12 @@ class Torture:
 
     async def start(self) -> None:
         """Start the driver, and wait until it has completed or undone what a kill has left."""
-        self._starts += 1
+        kubelet, before = self.node.kubelet, self.node.kubelet.registrations
         run = self.node.start(
             f"--metrics-address=127.0.0.1:{self._port}", sharing="dra: {mode: capacity, memoryTotal: 6Gi}"
         )
         self._driver = await self._run.enter_async_context(run)
-        await self.node.kubelet.until_registered(self._starts)
+        await kubelet.until_registered(before + 1)
         await self._driver.says("the GPU is healthy")
         async with asyncio.timeout(10):
             while self.files != self.expected_files:  # noqa: ASYNC110 - another process: nothing to await
@@ -294,8 +298,8 @@ async def test_checkpoint_memory_and_cdi_directory_stay_the_same(torture: Tortur
         await torture.step()
         try:
             await torture.check()
-        except AssertionError:
-            sys.stderr.write(f"after step {number} of {dict(torture.done)}\n")
+        except BaseException:
+            sys.stderr.write(f"after step {number} of {dict(torture.done)}\n{torture.log}")
             raise
         torture.node.api.requests.clear()
     assert set(torture.done) == set(STEP_WEIGHTS)
