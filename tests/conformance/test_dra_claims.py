@@ -227,7 +227,8 @@ async def test_two_hundred_claims_leave_nothing(node: DraNode, api: FakeApi) -> 
                 break
         assert node.leftovers == []
         assert files[1] <= files[0] + 1
-        assert sizes[1] - sizes[0] < 512
+        # Two threads at the same moment take another arena of malloc, which has about 1 MiB.
+        assert sizes[1] - sizes[0] < 2048
 
 
 @ONLY_V1
