@@ -13,6 +13,7 @@ import grpc
 from grpc import aio
 
 from tegra_device_plugin.kubelet import podresources_pb2 as api
+from tegra_device_plugin.kubelet.sockets import check_descriptors
 from tegra_device_plugin.sharing.deviceids import lowest
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
@@ -124,6 +125,7 @@ def _check_there(path: Path) -> None:
 
 async def _call(path: Path, method: str, request: Any, response: Any, deadline: float) -> Any:
     _check_there(path)
+    check_descriptors()
     options = [("grpc.max_receive_message_length", _MOST_BYTES)]
     async with aio.insecure_channel(f"unix:{path}", options=options) as channel:
         ask = channel.unary_unary(

@@ -183,6 +183,7 @@ class Registrar:
         )
         # A subchannel shared with an earlier attempt would bring that one's reconnection back-off along.
         options = [("grpc.use_local_subchannel_pool", 1)]
+        sockets.check_descriptors()
         async with aio.insecure_channel(f"unix:{self._kubelet_socket}", options=options) as channel:
             register = channel.unary_unary(
                 "/v1beta1.Registration/Register", api.RegisterRequest.SerializeToString, api.Empty.FromString

@@ -187,7 +187,7 @@ class Endpoint:
         path = pod_resources.beside(self._directory)
         try:
             held = await pod_resources.held_beside(path, self.resource, ids)
-        except pod_resources.NoAnswerError as error:
+        except OSError as error:
             raise RejectedRequestError(
                 f"{self.resource}: cannot see whether the container holds {needed} too: {error}"
             ) from error

@@ -42,6 +42,8 @@ _START_SECONDS = 5.0
 _GRACE_SECONDS = 1.0
 _STOP_SECONDS = 2.0
 
+_SPARE_DESCRIPTORS = 16  # gRPC 1.85 takes 7 for its first channel
+
 Services: TypeAlias = "Mapping[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]"
 """Methods by name, by the full name of their service."""
 
@@ -50,6 +52,17 @@ logger = logging.getLogger(__name__)
 
 class StaleMountError(OSError):
     """The directory that this container has mounted does not exist any more."""
+
+
+def check_descriptors() -> None:
+    """Raise OSError unless gRPC finds the descriptors that it needs: without them it aborts the process."""
+    spare: list[int] = []
+    try:
+        while len(spare) < _SPARE_DESCRIPTORS:
+            spare.append(os.eventfd(0))
+    finally:
+        for descriptor in spare:
+            os.close(descriptor)
 
 
 def new_name() -> str:
@@ -142,19 +155,25 @@ class SocketServer:
     def __init__(self, path: Path, services: Services) -> None:
         self.path = path
         self.identity: Identity | None = None
+        self._services = services
+        self._server: aio.Server | None = None
         self._started: asyncio.Future[None] | None = None
-        self._server = aio.server()
-        self._server.add_generic_rpc_handlers(
-            tuple(grpc.method_handlers_generic_handler(name, methods) for name, methods in services.items())
-        )
 
     async def start(self) -> None:
         """Serve the socket; raises OSError if it cannot be made."""
+        check_descriptors()
+        server = self._server = aio.server()
+        server.add_generic_rpc_handlers(
+            tuple(
+                grpc.method_handlers_generic_handler(name, methods)
+                for name, methods in self._services.items()
+            )
+        )
         try:
-            self._server.add_insecure_port(f"unix:{self.path}")
+            server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:  # grpcio says no more than that
             raise OSError(f"cannot listen on {self.path}: is the directory there and writable?") from error
-        self._started = asyncio.ensure_future(self._server.start())
+        self._started = asyncio.ensure_future(server.start())
         if not await waiting.ends(self._started, _START_SECONDS):
             raise OSError(f"cannot listen on {self.path}: gRPC does not start")
         self.identity = Identity.of(self.path)
@@ -172,4 +191,5 @@ class SocketServer:
         # stopped, and gRPC's own waiting for running calls can drop one.
         if self._started:
             await self._started
-        await self._server.stop(_GRACE_SECONDS)
+        if self._server:
+            await self._server.stop(_GRACE_SECONDS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -37,6 +39,14 @@ async def test_reads_what_a_kubelet_writes(kubelet: Kubelet) -> None:
     answer = await ask(kubelet.socket)
     assert found(answer) == [Holder("n", "p", "c", "r", "a", count=2)]
     assert held(answer) == {"r": {"a": 1, "b": 1}}
+
+
+def test_a_process_out_of_descriptors_says_so(kubelet: Kubelet) -> None:
+    # Python and its event loop have 6 open; gRPC aborts the process if it cannot open 7 more.
+    plugin = [sys.executable, "-m", "tegra_device_plugin", "allocations", f"--pod-resources={kubelet.socket}"]
+    limited = ["sh", "-c", 'ulimit -n 10; exec "$@"', "-", *plugin]
+    ended = subprocess.run(limited, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "tegra-device-plugin: [Errno 24] Too many open files\n")
 
 
 async def test_reads_what_is_allocatable(kubelet: Kubelet) -> None:
