@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import stat
 import struct
 import sys
 from functools import cache
 from pathlib import Path
 
-from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.atomicfile import update_file
 
 LIBRARY = "libtegra-gpu-limit.so"
 PRELOAD = "ld.so.preload"
@@ -41,9 +42,11 @@ def provide(directory: Path, library: Path) -> None:
     directory.mkdir(exist_ok=True)
     ledgers = directory / LEDGERS
     ledgers.mkdir(exist_ok=True)
-    ledgers.chmod(_LEDGERS_MODE)
-    _keep(directory / LIBRARY, content)
-    _keep(directory / PRELOAD, f"{CONTAINER_LIBRARY}\n".encode())
+    if stat.S_IMODE(ledgers.stat().st_mode) != _LEDGERS_MODE:
+        ledgers.chmod(_LEDGERS_MODE)
+    # By a rename: running containers keep the files that they have mounted.
+    update_file(directory / LIBRARY, content)
+    update_file(directory / PRELOAD, f"{CONTAINER_LIBRARY}\n")
 
 
 def check(directory: Path) -> None:
@@ -52,16 +55,6 @@ def check(directory: Path) -> None:
     preload = directory / PRELOAD
     if preload.read_bytes() != f"{CONTAINER_LIBRARY}\n".encode():
         raise OSError(f"{preload} does not name {CONTAINER_LIBRARY}")
-
-
-def _keep(path: Path, content: bytes) -> None:
-    try:
-        if path.read_bytes() == content:
-            return
-    except FileNotFoundError:
-        pass
-    # By a rename: running containers keep the one that they have mounted.
-    replace_file(path, content)
 
 
 def _read_library(path: Path) -> bytes:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def update_file(path: Path, content: str, staged_in: Path | None = None) -> None:
+def update_file(path: Path, content: str | bytes, staged_in: Path | None = None) -> None:
     """Make or replace a file as `replace_file` does, unless it has that content. Raises OSError."""
-    data = content.encode()
+    data = content.encode() if isinstance(content, str) else content
     with suppress(OSError):
         if path.stat().st_size == len(data) and path.read_bytes() == data:
             return
