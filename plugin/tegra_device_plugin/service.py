@@ -80,7 +80,7 @@ class Service(Generic[S]):
             self._restart()
 
     def _restart(self) -> None:
-        logger.info("configuration changed: starting anew")
+        logger.info("configuration changed: restarting")
         self._stop.set()
 
     def _heard(self) -> None:

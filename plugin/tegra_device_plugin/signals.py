@@ -12,38 +12,38 @@ import os
 import signal
 from collections.abc import Callable
 
-# An end takes two seconds at most (kubelet/server.py). The manifest's terminationGracePeriodSeconds is 10.
+# An end takes two seconds at most (kubelet/sockets.py). The manifest's terminationGracePeriodSeconds is 10.
 END_SECONDS = 7
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Signals:
-    """What was asked of this process: `ended`, and `reload`, which whoever acts on it resets.
+    """The signals received: `ended`, and `reload`, which the reader resets.
 
-    A second SIGTERM or SIGINT ends the process at once. So does the end of END_SECONDS after the first one,
-    after the stacks of all threads have been printed: whatever hangs, the process ends when told.
+    A second SIGTERM or SIGINT ends the process immediately. If the process still runs END_SECONDS after the
+    first one, the stacks of all threads are printed, and the process ends.
     """
 
     def __init__(self) -> None:
         self.ended = False
         self.reload = False
-        self._heard: Callable[[], None] = lambda: None
+        self._on_signal: Callable[[], None] = lambda: None
         self._before = {number: signal.signal(number, self._take) for number in _NUMBERS}
 
-    def listen(self, heard: Callable[[], None]) -> None:
-        """Call `heard` in the running event loop at each signal; at once if there was one already."""
+    def listen(self, on_signal: Callable[[], None]) -> None:
+        """Call `on_signal` in the running event loop at each signal; now if there was one already."""
         import asyncio  # noqa: PLC0415 - see the module
 
-        self._heard = heard
+        self._on_signal = on_signal
         loop = asyncio.get_running_loop()
         for number in _NUMBERS:
             loop.add_signal_handler(number, self._take, number)
         if self.ended or self.reload:
-            heard()
+            on_signal()
 
     def release(self) -> None:
-        """Give the signals back to whom they belonged; one that has come meanwhile is sent again."""
+        """Restore the earlier handlers; a signal that has come meanwhile is sent again."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self.ended:
@@ -57,4 +57,4 @@ class Signals:
         else:
             self.ended = True
             faulthandler.dump_traceback_later(END_SECONDS, exit=True)
-        self._heard()
+        self._on_signal()

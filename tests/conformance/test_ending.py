@@ -212,7 +212,7 @@ async def test_an_end_while_it_starts_anew(kubelet: FakeKubelet, start: Start, t
             await kubelet.until_allocatable(2)
             file.write_text(ELSEWHERE.format(replicas=2))
             plugin.signal(signal.SIGHUP)
-            await plugin.says("starting anew")
+            await plugin.says("changed: restarting")
             await asyncio.sleep(number * 0.005)  # how far it has come
             plugin.signal(signal.SIGTERM)
             assert await plugin.ended() == 0, f"after {number * 5} ms"

@@ -41,7 +41,7 @@ class Agent(Service[AgentSettings]):
         self._kernel = kernel
 
     async def _run_once(self) -> None:
-        """Start all parts, wait for the end of this life, end all parts."""
+        """Start all parts, wait for `_stop`, end all parts."""
         settings = self._settings
         host = HostTree(settings.host_root)
         pods = Pods(settings.pod_resources, host, unit_resources(settings))

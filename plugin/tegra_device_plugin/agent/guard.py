@@ -19,7 +19,7 @@ from tegra_device_plugin.system.sensor import Sensor
 
 OBSERVE_SECONDS = 5.0
 READ_DEADLINE_SECONDS = 3.0
-# In a row. One observation can meet a process that has allocated anew and is about to free the old memory.
+# In a row. One observation can meet a process that has allocated new memory and is about to free the old.
 OBSERVATIONS = 2
 _MIB = 2**20
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tegra_device_plugin.kubelet import pod_resources
-from tegra_device_plugin.kubelet.pod_resources import Holder
+from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.sensor import Sensor
@@ -102,7 +102,7 @@ class Pods:
             self._refreshed_at = now
 
 
-def shares(allocations: Iterable[Holder], units: UnitResources) -> dict[PodName, Share]:
+def shares(allocations: Iterable[ContainerAllocation], units: UnitResources) -> dict[PodName, Share]:
     """Add up the allocations of each pod's containers; a pod without units is left out."""
     counts: Counter[tuple[PodName, str]] = Counter()
     for one in allocations:

@@ -202,8 +202,8 @@ def _chip(host: HostTree, device: str, soc: str | None) -> tuple[str | None, Evi
             if of_soc and of_soc != chip:
                 detail += f"; but SoC {soc} has {of_soc}"
             return chip, Evidence("gpu chip", True, detail)
-    told = " ".join(compatible) or "unreadable"
-    return None, Evidence("gpu chip", False, f"compatible {told}, SoC {soc}: unknown")
+    names = " ".join(compatible) or "unreadable"
+    return None, Evidence("gpu chip", False, f"compatible {names}, SoC {soc}: unknown")
 
 
 def _chip_with(fits: Callable[[catalogue.Chip], bool]) -> str | None:

@@ -38,8 +38,8 @@ def node_labels(
 
     `replicas`: how many containers share the GPU, 1 for exclusive use, None if as many as fit; `renamed`:
     whether the shared resource has a name of its own (then the product is not marked `-SHARED`, as in
-    gpu-feature-discovery); `memory_unit`: what one unit of the GPU's memory is, where it is sold in units;
-    `power_mode`: nvpmodel's name of the mode, when something told it; `gpu_share`: what becomes of the pods'
+    gpu-feature-discovery); `memory_unit`: the size of a unit of GPU memory, where there are units;
+    `power_mode`: nvpmodel's name of the mode, if it is known; `gpu_share`: what becomes of the pods'
     weights here (agent/).
     """
     board, gpu = detection.board, detection.gpu

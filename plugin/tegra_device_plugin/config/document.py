@@ -206,7 +206,7 @@ def _too_deep(content: bytes) -> yaml.Mark | None:
 
 
 def _tag(node: yaml.Node) -> str | None:
-    """What a node is, whatever tag the file gives it; None for what is not what its tag says."""
+    """Give the type of a node, also under a tag of its own; None if value and tag contradict each other."""
     if isinstance(node, yaml.MappingNode):
         return _MAPPING
     if isinstance(node, yaml.SequenceNode):

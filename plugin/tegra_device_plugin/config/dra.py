@@ -44,7 +44,7 @@ class Dra(NamedTuple):
 
     @property
     def configured_memory(self) -> int | None:
-        """The memory that is given out in pieces, None if it is not."""
+        """The bytes of memory that claims divide, None where the mode does not divide memory."""
         return self.memory_total if self.mode == "capacity" else None
 
 
@@ -70,7 +70,7 @@ def describe(dra: Dra) -> Iterator[str]:
 
 
 def read_dra(section: Section) -> Dra | None:
-    """Give what the section says, None if something is wrong, which the section's document is told."""
+    """Give the settings of the section; None if the section has errors, which its document collects."""
     mode = section.text("mode", _mode, required=True)
     if mode is None:
         return None

@@ -14,7 +14,7 @@ from tegra_device_plugin.system.quantity import GIB, MIB
 
 WithoutMemory = Literal["allowed", "whole", "refused"]
 """May a container ask for this and for no memory: always, only for all of it, or never. Where it means "all
-of the GPU's memory", as it does for HAMi, nobody can promise that: the memory may be sold already."""
+of the GPU's memory", as it does for HAMi, nobody can promise that: other containers may have a part."""
 
 
 @dataclass(frozen=True)

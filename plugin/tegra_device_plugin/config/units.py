@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PERCENT = 100
 CORE_IDS, MEMORY_IDS, COUNT_IDS = "c", "m", "g"
-"""What ids begin with: short, because the kubelet is told all of them in one message."""
+"""Prefixes of ids: short, because one message to the kubelet has all ids."""
 
 # Of that message: gRPC's default (grpc-go, defaultClientMaxReceiveMessageSize), which the kubelet keeps.
 _MESSAGE_BYTES = 4 << 20
@@ -27,7 +27,7 @@ _DEVICE_BYTES = 6 + len("Unhealthy")
 
 @dataclass(frozen=True)
 class Units:
-    """What is sold of a GPU. `memory_total`, in bytes, has `memory_ids` units of the same size.
+    """The units of a GPU. `memory_total`, in bytes, has `memory_ids` units of the same size.
 
     `context_overhead` is what each process is charged for its CUDA context, in bytes.
     """
@@ -114,8 +114,8 @@ def most_ids(prefix: str) -> int:
 
 
 def read_units(section: Section) -> Units | None:
-    """Give what the section says, None if something is wrong, which the section's document is told."""
-    # As a list, too: whoever wants two presets is told that there is one.
+    """Give the units of the section; None if the section has errors, which its document collects."""
+    # A list is parsed as well: the error then says that a node has one preset.
     name = section.option("preset", _preset, many=True) or NONE
     preset = PRESETS[name]
     core_name = section.text("coreResource", _named(name, preset.core.name if preset.core else None, "core"))
@@ -164,7 +164,7 @@ def _unit(preset: str, memory: Memory) -> Callable[[str], int]:
     def parse(text: str) -> int:
         size = quantity.parse(text)
         if not memory.units:
-            raise ValueError(f"preset {preset} sells percents of memoryTotal: leave it out")
+            raise ValueError(f"preset {preset} has percents of memoryTotal as its units: leave it out")
         if not memory.any_unit and size not in memory.units:
             raise ValueError(f"preset {preset} fixes {' or '.join(map(render, memory.units))}")
         if size <= 0 or size % MIB:
@@ -178,7 +178,7 @@ def _total(memory: Memory, unit: int | None) -> Callable[[str], int]:
     def parse(text: str) -> int:
         size = quantity.parse(text)
         if size <= 0:
-            raise ValueError("more than 0 is needed: so much of the board's memory is sold to GPU containers")
+            raise ValueError("more than 0 is needed: this part of the board's memory is for GPU containers")
         if unit is None:
             if size < PERCENT * MIB:
                 raise ValueError(f"{PERCENT}Mi at least: one percent of it is a container's smallest share")
@@ -187,7 +187,7 @@ def _total(memory: Memory, unit: int | None) -> Callable[[str], int]:
             near = " or ".join(render(total) for total in (below, below + unit) if total)
             raise ValueError(f"no multiple of the memoryUnit {render(unit)}: take {near}")
         elif (ids := size // unit) > (most := most_ids(MEMORY_IDS)):
-            advice = "take a larger memoryUnit" if memory.any_unit else "sell less"
+            advice = "take a larger memoryUnit" if memory.any_unit else "take a smaller memoryTotal"
             raise ValueError(
                 f"{ids} units of {render(unit)} do not fit into the message that a kubelet takes (4 MiB): "
                 f"{most} do, which is {render(most * unit)}: {advice}"

@@ -29,7 +29,7 @@ class ConfigWatch(Generic[S]):
 
     def read(self) -> S:
         """Give the settings as they are now. Raises ConfigError."""
-        # Before the file is read: whatever is written from now on counts as a change.
+        # Before the file is read, so that each later write counts as a change.
         self._seen = self._version()
         return self._load()
 

@@ -44,7 +44,7 @@ class Cuda:
         return text.value.decode()
 
     def allocate(self, mib: int) -> int:
-        """Allocate `mib` MiB, in steps, for as long as the process lives; give how many there were."""
+        """Allocate `mib` MiB, in steps, until the process ends; give the MiB allocated."""
         allocated = 0
         while allocated < mib:
             step = min(STEP_MIB, mib - allocated)
@@ -67,7 +67,7 @@ class Cuda:
         return function
 
     def upload(self, numbers: array[int]) -> ctypes.c_uint64:
-        """Give a place in the GPU's memory with a copy of the numbers, for as long as the process lives."""
+        """Copy the numbers into the GPU's memory, until the process ends; give the address."""
         place, size = ctypes.c_uint64(), _size(numbers)
         self._must("cuMemAlloc_v2", ctypes.byref(place), size)
         self._must("cuMemcpyHtoD_v2", place, _memory(numbers), size)

@@ -38,9 +38,9 @@ def compute() -> Computed:
     source = files("tegra_device_plugin.cuda").joinpath("step.ptx").read_bytes()
     kernel = cuda.kernel(source, _KERNEL)
     place = cuda.upload(given)
-    begun = perf_counter()
+    start = perf_counter()
     cuda.launch(kernel, BLOCKS, THREADS, place, ctypes.c_uint32(COUNT), ctypes.c_uint32(ROUNDS))
-    seconds = perf_counter() - begun
+    seconds = perf_counter() - start
     cuda.download(place, got)
     wrong = sum(one != other for one, other in zip(got, expected(given), strict=True))
     if wrong:

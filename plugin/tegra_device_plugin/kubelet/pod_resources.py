@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which container holds how many of which devices, as this node's kubelet knows it (PodResources v1)."""
+"""The allocations of this node's containers, from its kubelet (PodResources v1)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _NOT_OFFERED = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN)
 
 
 class NoAnswerError(OSError):
-    """The kubelet did not say who holds what."""
+    """The kubelet did not tell the allocations of containers."""
 
 
 @dataclass(frozen=True, order=True)
-class Holder:
+class ContainerAllocation:
     """A container and its devices of one resource: `count` of them, `device` being the first."""
 
     namespace: str
@@ -46,7 +46,7 @@ def beside(plugin_directory: Path) -> Path:
 
 
 async def ask(path: Path = SOCKET, deadline: float = DEADLINE) -> api.ListPodResourcesResponse:
-    """Ask the kubelet at the socket `path` who holds what, for `deadline` seconds; raises NoAnswerError."""
+    """Ask the kubelet at the socket `path`. Raises NoAnswerError, also after `deadline` seconds."""
     request, response = api.ListPodResourcesRequest(), api.ListPodResourcesResponse
     try:
         answer: api.ListPodResourcesResponse = await _call(path, "List", request, response, deadline)
@@ -56,7 +56,7 @@ async def ask(path: Path = SOCKET, deadline: float = DEADLINE) -> api.ListPodRes
 
 
 async def ask_allocatable(path: Path = SOCKET) -> Mapping[str, Set[str]] | None:
-    """Give the node's healthy devices by resource, held or not; None: this kubelet does not tell.
+    """Give the node's healthy devices by resource, allocated or free; None: this kubelet does not tell.
 
     Raises NoAnswerError.
     """
@@ -70,20 +70,20 @@ async def ask_allocatable(path: Path = SOCKET) -> Mapping[str, Set[str]] | None:
     return _together(answer.devices)
 
 
-def found(answer: api.ListPodResourcesResponse) -> list[Holder]:
-    """Give the holders in the kubelet's answer, in order."""
+def found(answer: api.ListPodResourcesResponse) -> list[ContainerAllocation]:
+    """Give the allocations in the kubelet's answer, in order."""
     return sorted(
-        Holder(pod.namespace, pod.name, container.name, resource, lowest(list(ids)), len(ids))
+        ContainerAllocation(pod.namespace, pod.name, container.name, resource, lowest(list(ids)), len(ids))
         for pod in answer.pod_resources
         for container in pod.containers
         for resource, ids in _together(container.devices).items()
     )
 
 
-def held(answer: api.ListPodResourcesResponse) -> Mapping[str, Counter[str]]:
-    """Count by resource how many containers hold each device.
+def container_counts(answer: api.ListPodResourcesResponse) -> Mapping[str, Counter[str]]:
+    """Count by resource the containers of each device.
 
-    More than one do so for a while when kubelets before 1.34 still list a pod that has ended.
+    A device has two for a while: kubelets before 1.34 still list a pod that has ended.
     """
     by_resource: dict[str, Counter[str]] = {}
     for pod in answer.pod_resources:
@@ -93,8 +93,8 @@ def held(answer: api.ListPodResourcesResponse) -> Mapping[str, Counter[str]]:
     return by_resource
 
 
-async def held_beside(path: Path, resource: str, ids: Collection[str]) -> frozenset[str]:
-    """Give all resources of the containers that hold any of these devices; raises NoAnswerError.
+async def resources_beside(path: Path, resource: str, ids: Collection[str]) -> frozenset[str]:
+    """Give all resources of the containers that have any of these devices. Raises NoAnswerError.
 
     There can be two of them: an init container's devices are used again, and a pod's that has ended.
     """

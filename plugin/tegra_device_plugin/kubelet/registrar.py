@@ -38,7 +38,7 @@ class NewKubeletError(Exception):
 
 
 class Registrar:
-    """Keeps one resource registered with whatever kubelet is there."""
+    """Keeps one resource registered with the current kubelet."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Registrar:
         *,
         was_registered: bool,
     ) -> None:
-        """Begin, inside a running event loop. Whoever has made `watch` calls `wake` at its events.
+        """Start inside a running event loop. The owner of `watch` calls `wake` at its events.
 
         `was_registered`: this process has registered before, possibly another resource.
         """
@@ -84,7 +84,7 @@ class Registrar:
         return sum(endpoint.streams for endpoint in self._endpoints)
 
     def wake(self) -> None:
-        """Look at once."""
+        """Observe now."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -221,7 +221,7 @@ class Registrar:
 
 
 class Registrars:
-    """Keeps all that is advertised registered with whatever kubelet is there."""
+    """Keeps all advertised resources registered with the current kubelet."""
 
     def __init__(self, directory: Path, advertised: AdvertisedResources, counted: Counters) -> None:
         self.directory = directory

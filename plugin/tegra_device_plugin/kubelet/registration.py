@@ -176,7 +176,7 @@ def _reason(facts: Facts, state: State, now: float) -> str | None:
 
 def _differences(facts: Facts, state: State, registered: Registered, now: float) -> Iterator[str]:
     if facts.kubelet != registered.kubelet:
-        yield "the kubelet started anew"
+        yield "the kubelet restarted"
     if facts.rivals != state.rivals:
         yield "another instance of the plugin has ended"
     if facts.own_socket != registered.own_socket:

@@ -168,7 +168,7 @@ class Endpoint:
     async def _pre_start_container(
         self, request: api.PreStartContainerRequest, context: aio.ServicerContext[Any, Any]
     ) -> api.PreStartContainerResponse:
-        """Begin a container anew, before each of its starts: the kubelet calls Allocate only once."""
+        """Prepare each start of a container: the kubelet calls Allocate only once."""
         ids = list(request.devices_ids)
         try:
             resource = self._advertised_resource()
@@ -186,7 +186,7 @@ class Endpoint:
 
         path = pod_resources.beside(self._directory)
         try:
-            held = await pod_resources.held_beside(path, self.resource, ids)
+            held = await pod_resources.resources_beside(path, self.resource, ids)
         except OSError as error:
             raise RejectedRequestError(
                 f"{self.resource}: cannot see whether the container holds {needed} too: {error}"

@@ -59,7 +59,7 @@ def write(root: Path, infos: list[dict[str, Any]]) -> None:
     text = json.dumps(infos, indent=2) + "\n"
     file = Path(f"{host.real(DIRECTORY)}{FILE.removeprefix(DIRECTORY)}")
     file.parent.mkdir(exist_ok=True)
-    # koordlet reads every file of the directory, whatever its name, and none if one of them is cut short.
+    # koordlet reads every file of the directory, and none if one of them is cut short.
     update_file(file, text, staged_in=file.parent.parent)
 
 

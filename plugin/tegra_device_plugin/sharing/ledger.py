@@ -71,7 +71,7 @@ def read(path: Path) -> Ledger:
 
 
 def reset(path: Path, limit: int, overhead: int) -> None:
-    """Make the ledger, or write it anew where it is: a container may have mounted it. Raises OSError."""
+    """Create the ledger, or reset it in place: a container may have mounted it. Raises OSError."""
     content = fresh(limit, overhead)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory limit of one container: what it is told, what it mounts, and its ledger."""
+"""The memory limit of one container: its environment, its mounts and its ledger."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Limit:
 
     @property
     def envs(self) -> tuple[tuple[str, str], ...]:
-        """What a container is told."""
+        """The environment of a container."""
         return (
             (LIMIT_VARIABLE, str(self.size // MIB)),
             (LEDGER_VARIABLE, limitfiles.CONTAINER_LEDGER),
@@ -57,9 +57,9 @@ class Limit:
         )
 
     def prepare(self) -> None:
-        """Make the ledger anew, and see that all that is mounted is there. Raises OSError."""
+        """Reset the ledger, and check the files that containers mount. Raises OSError."""
         limitfiles.check(self.directory)
-        ledger.reset(self.ledger, self.size // MIB * MIB, self.overhead)  # as the container is told
+        ledger.reset(self.ledger, self.size // MIB * MIB, self.overhead)  # in MiB, like the environment
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class MemoryLimit:
         )
 
     def prepare(self, ids: Sequence[str]) -> None:
-        """Make the ledger anew, and see that all that is mounted is there. Raises OSError."""
+        """Reset the ledger, and check the files that containers mount. Raises OSError."""
         self._limit(ids).prepare()
 
     def _limit(self, ids: Sequence[str]) -> Limit:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hear about changes in a directory: inotify where the kernel grants it, never relied upon.
 
-A watch only says "look again"; whoever is told compares facts. So a missed or a needless event costs time,
+A watch only says "look again"; the owner compares facts. So a missed or a needless event costs time,
 never correctness, and a machine whose inotify instances are exhausted is served by looking more often.
 """
 

@@ -70,7 +70,7 @@ class HostTree:
         return "/" + "/".join(done)
 
     def real(self, path: str) -> str:
-        """Where the entry at `path` is for this process, whatever it is. Raises OSError as `resolve` does."""
+        """Give the path of the entry for this process, of any type. Raises OSError as `resolve` does."""
         _check(path)
         parent, _, name = path.rpartition("/")
         return f"{self._root}{self.resolve(parent).rstrip('/')}/{name}"

@@ -58,7 +58,9 @@ def _metrics_of(
 ) -> tuple[Metric, ...]:
     allocations = (one for one in pod_resources.found(answer) if one.resource in resources)
     found = view.rows(allocations, limit.units, limit.directory)
-    held = {name: by_id for name, by_id in pod_resources.held(answer).items() if name in resources}
+    held = {
+        name: by_id for name, by_id in pod_resources.container_counts(answer).items() if name in resources
+    }
     allocatable = {name: one.ids if one.health.healthy else frozenset() for name, one in resources.items()}
     return tuple(_metrics(found, view.accounts(held, allocatable)))
 

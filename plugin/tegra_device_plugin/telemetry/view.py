@@ -12,7 +12,7 @@ from typing import Any
 
 from tegra_device_plugin.config.units import Units
 from tegra_device_plugin.kubelet import pod_resources
-from tegra_device_plugin.kubelet.pod_resources import Holder
+from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.sharing import ledger, memorylimit
 from tegra_device_plugin.sharing.allocation import Ids
 from tegra_device_plugin.system.quantity import MIB
@@ -29,7 +29,7 @@ class Row:
     namespace: str
     pod: str
     container: str
-    held: tuple[Holder, ...]
+    held: tuple[ContainerAllocation, ...]
     percent: int | None = None
     limit: int | None = None
     used: int | None = None
@@ -67,13 +67,13 @@ async def of_node(
     answer = await pod_resources.ask(socket)
     found = rows(pod_resources.found(answer), units, directory)
     allocatable = await pod_resources.ask_allocatable(socket)
-    return found, {} if allocatable is None else accounts(pod_resources.held(answer), allocatable)
+    return found, {} if allocatable is None else accounts(pod_resources.container_counts(answer), allocatable)
 
 
-def rows(found: Iterable[Holder], units: Units | None, directory: Path) -> list[Row]:
+def rows(found: Iterable[ContainerAllocation], units: Units | None, directory: Path) -> list[Row]:
     """Give a row for each container, in order. `directory` has the files of the memory limit."""
 
-    def container(one: Holder) -> tuple[str, str, str]:
+    def container(one: ContainerAllocation) -> tuple[str, str, str]:
         return one.namespace, one.pod, one.container
 
     return [
@@ -82,7 +82,9 @@ def rows(found: Iterable[Holder], units: Units | None, directory: Path) -> list[
     ]
 
 
-def _row(name: tuple[str, str, str], held: tuple[Holder, ...], units: Units | None, directory: Path) -> Row:
+def _row(
+    name: tuple[str, str, str], held: tuple[ContainerAllocation, ...], units: Units | None, directory: Path
+) -> Row:
     if units is None:
         return Row(*name, held)
     by_resource = {one.resource: one for one in held}

@@ -14,7 +14,14 @@ import grpc
 import pytest
 from tegra_device_plugin.cli import main
 from tegra_device_plugin.kubelet import podresources_pb2 as api
-from tegra_device_plugin.kubelet.pod_resources import Holder, NoAnswerError, ask, ask_allocatable, found, held
+from tegra_device_plugin.kubelet.pod_resources import (
+    ContainerAllocation,
+    NoAnswerError,
+    ask,
+    ask_allocatable,
+    container_counts,
+    found,
+)
 from tegra_device_plugin.sharing import ledger
 
 from tests.unit.plugin.podresources import Kubelet, running_kubelet
@@ -37,8 +44,8 @@ def kubelet() -> Iterator[Kubelet]:
 async def test_reads_what_a_kubelet_writes(kubelet: Kubelet) -> None:
     kubelet.answer = ANSWER
     answer = await ask(kubelet.socket)
-    assert found(answer) == [Holder("n", "p", "c", "r", "a", count=2)]
-    assert held(answer) == {"r": {"a": 1, "b": 1}}
+    assert found(answer) == [ContainerAllocation("n", "p", "c", "r", "a", count=2)]
+    assert container_counts(answer) == {"r": {"a": 1, "b": 1}}
 
 
 def test_a_process_out_of_descriptors_says_so(kubelet: Kubelet) -> None:

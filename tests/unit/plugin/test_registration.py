@@ -61,9 +61,9 @@ def test_the_first_registration_comes_at_once() -> None:
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        (WELL._replace(kubelet=Identity(1, 12, 100)), "the kubelet started anew"),
+        (WELL._replace(kubelet=Identity(1, 12, 100)), "the kubelet restarted"),
         # The same inode, used again.
-        (WELL._replace(kubelet=Identity(1, 10, 105)), "the kubelet started anew"),
+        (WELL._replace(kubelet=Identity(1, 10, 105)), "the kubelet restarted"),
         (WELL._replace(own_socket=None), "the plugin's own socket is gone"),
         (WELL._replace(streams=0), "the kubelet's stream ended"),
     ],

@@ -208,7 +208,7 @@ def test_an_offer_is_the_same_as_long_as_nothing_changes(tmp_path: Path) -> None
             "contextOverhead: '1Gi': 0 or more is needed, and less than",
         ),
         ("memoryTotal: 256Gi, memoryUnit: 1Mi", "195700 do, which is 195700Mi: take a larger memoryUnit"),
-        ("memoryTotal: 256Gi, preset: hami", "195700 do, which is 195700Mi: sell less"),
+        ("memoryTotal: 256Gi, preset: hami", "195700 do, which is 195700Mi: take a smaller memoryTotal"),
         (
             "memoryTotal: 1Gi, preset: nvshare",
             "preset: 'nvshare': one preset per node; allowed: none, hami, ",
@@ -219,7 +219,7 @@ def test_an_offer_is_the_same_as_long_as_nothing_changes(tmp_path: Path) -> None
         ("memoryTotal: 1Gi, preset: gpushare, memoryUnit: 2Mi", "preset gpushare fixes 1Gi or 1Mi"),
         (
             "memoryTotal: 1Gi, preset: koordinator, memoryUnit: 1Mi",
-            "sells percents of memoryTotal: leave it out",
+            "has percents of memoryTotal as its units: leave it out",
         ),
         ("memoryTotal: 99Mi, preset: koordinator", "memoryTotal: '99Mi': 100Mi at least"),
         (

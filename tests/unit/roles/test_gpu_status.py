@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tegra_device_plugin.kubelet.pod_resources import Holder
+from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.telemetry.view import Row, as_dict, rows
 
 from tests.unit.roles.conftest import Load
@@ -53,7 +53,7 @@ def pod(
 
 def says(*held: tuple[str, str]) -> dict[str, str]:
     """What `holders --output=json` prints, by its own hand."""
-    holders = [Holder("n", name, "c", GPU, device) for name, device in held]
+    holders = [ContainerAllocation("n", name, "c", GPU, device) for name, device in held]
     return {"stdout": json.dumps(as_dict(rows(holders, None, Path()), {}))}
 
 
@@ -72,8 +72,8 @@ def test_one_holder_of_one_gpu(filters: ModuleType) -> None:
 
 
 def test_shares_are_shown_with_limit_use_and_weight(filters: ModuleType) -> None:
-    core = Holder("n", "p", "c", "a.b/gpu-core", "c3", 30)
-    memory = Holder("n", "p", "c", "a.b/gpu-memory", "m7", 12)
+    core = ContainerAllocation("n", "p", "c", "a.b/gpu-core", "c3", 30)
+    memory = ContainerAllocation("n", "p", "c", "a.b/gpu-memory", "m7", 12)
     mib = 1 << 20
     shares = [
         Row("n", "p", "c", (core, memory), percent=30, limit=3072 * mib, used=0, resident=200 * mib),

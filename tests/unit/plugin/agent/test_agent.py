@@ -163,7 +163,7 @@ def test_changed_settings_are_followed(node: Node, tmp_path: Path) -> None:
         agent.says("mode report")
         file.write_text("version: v1\nflags: {plugin: {logFormat: json}}\n")
         agent.process.send_signal(signal.SIGHUP)
-        agent.says('"message": "configuration changed: starting anew"')
+        agent.says('"message": "configuration changed: restarting"')
         agent.says('"message": "mode report, policy best-effort"')
 
 

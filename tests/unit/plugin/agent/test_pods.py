@@ -12,7 +12,7 @@ from tegra_device_plugin.agent import pods as module
 from tegra_device_plugin.agent.daemon import unit_resources
 from tegra_device_plugin.agent.pods import PodName, Pods, Share, UnitResources, container_names, shares
 from tegra_device_plugin.config.settings import AgentSettings, load_agent
-from tegra_device_plugin.kubelet.pod_resources import Holder
+from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.system.hosttree import HostTree
 
 from tests.unit.plugin.agent.node import Node, Pod, uid
@@ -28,8 +28,8 @@ def test_containers_of_a_pod_add_up_and_other_resources_are_no_share() -> None:
         ("p", "c1", "a/memory", 4),
         ("q", "c", "nvidia.com/gpu", 1),
     ]
-    holders = [Holder("n", pod, container, resource, "x0", n) for pod, container, resource, n in held]
-    assert shares(holders, UNITS) == {PodName("n", "p"): Share(percent=35, memory_bytes=400)}
+    found = [ContainerAllocation("n", pod, name, resource, "x0", n) for pod, name, resource, n in held]
+    assert shares(found, UNITS) == {PodName("n", "p"): Share(percent=35, memory_bytes=400)}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_is_sold_is_what_the_plugin_sells(
 
 
 def test_who_sells_no_units_gives_no_shares() -> None:
-    holders = [Holder("n", "p", "c", "nvidia.com/gpu", "igpu0")]
+    holders = [ContainerAllocation("n", "p", "c", "nvidia.com/gpu", "igpu0")]
     assert shares(holders, unit_resources(AgentSettings())) == {}
 
 
