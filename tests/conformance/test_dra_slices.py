@@ -145,6 +145,8 @@ async def test_a_server_that_is_away_is_waited_for(node: DraNode, api: FakeApi) 
         await api.start()
         await node.ready()
         await driver.says("the ResourceSlice is published again")
+        # A watch that begins after the loss would not show it, and no server restarts before a watch begins.
+        await api.until(lambda: bool(api.watches), "watch")
         await api.stop()
         api.slices.clear()
         await api.start()
