@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python3 -m tegra_device_plugin`: the same as the console script `tegra-device-plugin`."""
 
+import gc
 import sys
 
 from tegra_device_plugin.signals import Signals
@@ -9,6 +10,7 @@ from tegra_device_plugin.signals import Signals
 def main() -> int:
     """Run the command line; return the exit code."""
     signals = Signals()  # before the other imports
+    gc.disable()  # until the command is imported: modules are no garbage
     from tegra_device_plugin import cli  # noqa: PLC0415
 
     return cli.main(sys.argv[1:], signals)

@@ -8,6 +8,7 @@ Each module of `commands` has its own `add_arguments` and `main`. A module is im
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
     if command != "dra":
         _without_tls()
     module = import_module(f"tegra_device_plugin.commands.{command.replace('-', '_')}")
+    gc.enable()
     parser = argparse.ArgumentParser(
         prog=f"tegra-device-plugin {command}",
         description=COMMANDS[command],

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from tegra_device_plugin.sharing.allocation import Resource
 
@@ -33,13 +32,10 @@ class AdvertisedResources:
         self.changed = asyncio.Event()
 
 
-@dataclass
 class Counters:
     """Totals since the start of the process."""
 
-    allocations: int = 0
-    rejected_allocations: int = 0
-    registrations: int = 0
-    failed_registrations: int = 0
-    config_reloads: int = 0
-    rejected_config_reloads: int = 0
+    def __init__(self) -> None:
+        self.allocations = self.rejected_allocations = 0
+        self.registrations = self.failed_registrations = 0
+        self.config_reloads = self.rejected_config_reloads = 0

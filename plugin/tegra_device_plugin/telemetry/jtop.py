@@ -18,8 +18,8 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 _SOCKET = "run/jtop.sock"  # below the host's root; jetson-stats fixes it
 
@@ -37,8 +37,7 @@ _KILL_SECONDS = 1.0  # a killed child ends in milliseconds, unless it hangs in t
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Telemetry:
+class Telemetry(NamedTuple):
     """A sample of jtop; None is unknown. The board facts come from the module's EEPROM."""
 
     gpu_load_percent: float | None = None
@@ -57,8 +56,7 @@ class JtopError(Exception):
     """There is no telemetry; the text says why."""
 
 
-@dataclass(frozen=True)
-class Client:
+class Client(NamedTuple):
     """How the child is run and how long it may take, in seconds."""
 
     command: Sequence[str] = (sys.executable, "-m", "tegra_device_plugin.telemetry.jtop_client")
@@ -115,7 +113,7 @@ def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None
     """Give one sample, for commands that end; None if jtop does not answer within 20 s."""
 
     async def first() -> Telemetry | None:
-        quick = replace(client or Client(), interval=_QUICK_INTERVAL_SECONDS)
+        quick = (client or Client())._replace(interval=_QUICK_INTERVAL_SECONDS)
         async with contextlib.aclosing(_samples(quick, host_root / _SOCKET, [])) as samples:
             return await anext(samples, None)
 
@@ -199,15 +197,15 @@ def _parse(line: bytes) -> Telemetry:
     if "error" in message:
         raise JtopError(str(message["error"])[:200])
     known: dict[str, float | int | str | None] = {}
-    for field in fields(Telemetry):
-        value = message.get(field.name)
-        if field.name.endswith(("_percent", "_celsius")):
-            known[field.name] = _number(value)
-        elif field.name.endswith(("_hz", "_bytes")):
+    for name in Telemetry._fields:
+        value = message.get(name)
+        if name.endswith(("_percent", "_celsius")):
+            known[name] = _number(value)
+        elif name.endswith(("_hz", "_bytes")):
             number = _number(value)
-            known[field.name] = None if number is None else int(number)
+            known[name] = None if number is None else int(number)
         else:
-            known[field.name] = _text(value)
+            known[name] = _text(value)
     return Telemetry(**known)  # type: ignore[arg-type]  # matched to the fields' types by name, above
 
 

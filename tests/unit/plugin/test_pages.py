@@ -118,12 +118,14 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
     assert board.detection and board.health
     settings = PluginSettings(sharing=Sharing(replicas=2))
     offers = make_resources(settings, board.detection.gpu.device_nodes, board.health)
+    counted = Counters()
+    counted.allocations, counted.rejected_allocations, counted.failed_registrations = 3, 2, 4
     plugin = Plugin(
         board=board,
         registrars=Registrars(streams=1),
         advertised=AdvertisedResources({one.name: one for one in offers}),
         jtop=Jtop(Telemetry(gpu_memory_bytes=1 << 30, power_mode="15W")),
-        counted=Counters(allocations=3, rejected_allocations=2, failed_registrations=4),
+        counted=counted,
     )
     found = values((await plugin.pages().metrics()).text)
     assert found["tegra_device_plugin_devices"] == [
