@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observes the board again and again, and publishes what it can offer."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tegra_device_plugin.board import cdi, health
 from tegra_device_plugin.board.detection import Detection, detect
@@ -17,9 +16,6 @@ from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import is_own_shortage, raise_own_shortage
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.sensor import Sensor
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 READ_DEADLINE_SECONDS = 3.0
 # A healthy GPU is detected again now and then, for device nodes that came late. About a minute.

@@ -40,8 +40,10 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
 
     `signals` are handled since the start of the process; only services keep the handlers.
     """
-    asked = _parser().parse_args(arguments)
-    command = _ALIASES.get(asked.command, asked.command)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] not in (*COMMANDS, *_ALIASES):
+        _parser().parse_args(words)  # prints help, the version or an error, and exits
+    command = _ALIASES.get(words[0], words[0])
     serves = command in _SERVICES
     if signals and not serves:
         signals.release()
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
         epilog=getattr(module, "EPILOG", None),
     )
     module.add_arguments(parser)
-    options = parser.parse_args(asked.arguments)
+    options = parser.parse_args(words[1:])
     try:
         code: int = module.main(options, signals or Signals()) if serves else module.main(options)
     except ConfigError as error:
@@ -104,7 +106,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMMAND",
         help="one of those below; COMMAND --help prints its options",
     )
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="options of the command")
     return parser
 
 

@@ -19,10 +19,15 @@ from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.service import Service
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.signals import Signals
-from tegra_device_plugin.telemetry.jtop import JtopProbe
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tegra_device_plugin.sharing.koordinator import Koordlet
+    from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
+
+_JTOP_SOCKET = "run/jtop.sock"  # below the host's root; jetson-stats fixes it
+_JTOP_LOOK_SECONDS = 30.0
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +65,30 @@ class KoordinatorSubscriber:
             await self._koordlet.report(found, settings.units, health)
 
 
+class Jtop:
+    """Telemetry of the jtop service. Its client is imported once the service's socket is there."""
+
+    def __init__(self, host_root: Path) -> None:
+        self._host_root = host_root
+        self._probe: JtopProbe | None = None
+
+    def latest(self) -> Telemetry | None:
+        """Give the newest telemetry."""
+        return self._probe.latest() if self._probe else None
+
+    async def run(self) -> None:
+        """Wait for the service, and read its samples until cancelled."""
+        socket = self._host_root / _JTOP_SOCKET
+        if not socket.exists():
+            logger.info("no telemetry from jtop: no %s: the service does not run", socket)
+        while not socket.exists():  # noqa: ASYNC110 - no event: the service is not in this container
+            await asyncio.sleep(_JTOP_LOOK_SECONDS)
+        from tegra_device_plugin.telemetry.jtop import JtopProbe  # noqa: PLC0415 - see the class
+
+        self._probe = JtopProbe(self._host_root)
+        await self._probe.run()
+
+
 class Daemon(Service[PluginSettings]):
     """The plugin: new settings restart its parts only where they name other places.
 
@@ -84,12 +113,12 @@ class Daemon(Service[PluginSettings]):
             [KoordinatorSubscriber()],
         )
         registrars = Registrars(settings.device_plugin_dir, advertised, self._counted)
-        jtop = JtopProbe(settings.host_root)
+        jtop = Jtop(settings.host_root)
         async with AsyncExitStack() as stack:
             if settings.metrics_address:
                 from tegra_device_plugin.telemetry import httpd, pages  # noqa: PLC0415 - most of a start is imports
 
-                views = pages.Pages(board, registrars, advertised, jtop, self._counted).by_path()
+                views = pages.Pages(board, registrars, advertised, jtop.latest, self._counted).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             parts = (board.run(), registrars.run(), self._follow_configuration(), jtop.run())

@@ -25,7 +25,7 @@ from tegra_device_plugin.daemon import ResourcePublisher
 from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.system.hosttree import HostTree
-from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
+from tegra_device_plugin.telemetry.jtop import Telemetry
 from tegra_device_plugin.telemetry.pages import Pages
 
 from tests import boards
@@ -129,12 +129,11 @@ async def of_agent(said: dict[str, dict[str, set[str]]], root: Path) -> None:
 async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     """Add what the page says when jtop runs. The telemetry is made up, the page is real."""
     boards.build(boards.load()[BOARD], root)
-    advertised, counted, jtop = AdvertisedResources(), Counters(), JtopProbe(root)
+    advertised, counted = AdvertisedResources(), Counters()
     telemetry = Telemetry(gpu_memory_bytes=1, memory_used_bytes=2, power_mode="15W")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jtop, "latest", lambda: telemetry)
-        board = BoardWatch(PluginSettings(host_root=root), ResourcePublisher(advertised))
-        page = await Pages(board, Registrars(root, advertised, counted), advertised, jtop, counted).metrics()
+    board = BoardWatch(PluginSettings(host_root=root), ResourcePublisher(advertised))
+    registrars = Registrars(root, advertised, counted)
+    page = await Pages(board, registrars, advertised, lambda: telemetry, counted).metrics()
     only: dict[str, dict[str, set[str]]] = {}
     read(only, page.text)
     said |= {name: labels for name, labels in only.items() if name in OF_JTOP}

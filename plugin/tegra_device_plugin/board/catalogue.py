@@ -4,8 +4,6 @@
 The tables hold facts that cannot be read from a board. A new board or release is added there, in no code.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping, Sequence

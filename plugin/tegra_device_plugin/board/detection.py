@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Board and GPU together: what `tegra-device-plugin detect` says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

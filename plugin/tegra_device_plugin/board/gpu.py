@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The board's integrated GPU: its place in sysfs, chip, device nodes, memory, power and state."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 import posixpath

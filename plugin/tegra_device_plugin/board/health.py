@@ -6,8 +6,6 @@ Only files that do not wake the GPU are read (nvgpu os/linux/sysfs.c): the masks
 power-down by railgate_delay (500 ms), so POLL_SECONDS is ten times that, and a suspended GPU is not asked.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which board is this: SoC, module, L4T, JetPack, with the evidence for each answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ line. Keys of NVIDIA's schema that have no effect here are listed. Each command 
 with its cross rules.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -68,9 +66,9 @@ class File(NamedTuple):
     """Values of `flags.plugin`, by field name of their option."""
     resource: str = DEFAULT_RESOURCE
     sharing: Sharing = Sharing()
-    units: Units | None = None
+    units: "Units | None" = None
     """Replaces time-slicing and `resource`: units have their own resource names."""
-    dra: Dra | None = None
+    dra: "Dra | None" = None
     """Replaces both, for the command `dra`."""
     notes: Sequence[str] = ()
     """The keys of the file that have no effect."""
@@ -97,7 +95,7 @@ class PluginSettings(NamedTuple):
     gpu_limit_library: Path = GPU_LIMIT_LIBRARY
     resource: str = DEFAULT_RESOURCE
     sharing: Sharing = Sharing()
-    units: Units | None = None
+    units: "Units | None" = None
 
     @property
     def configured_memory(self) -> int | None:
@@ -118,7 +116,7 @@ class PluginSettings(NamedTuple):
 class DraSettings(NamedTuple):
     """Settings of `dra`."""
 
-    dra: Dra
+    dra: "Dra"
     node_name: str
     host_root: Path = Path("/")
     metrics_address: tuple[str, int] | None = None
@@ -152,7 +150,7 @@ class AgentSettings(NamedTuple):
     metrics_address: tuple[str, int] | None = None
     log_format: str = "text"
     log_level: str = "info"
-    units: Units | None = None
+    units: "Units | None" = None
     mode: Mode = "report"
     qos_policy: QosPolicy = "best-effort"
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
@@ -426,7 +424,7 @@ def read_file(path: Path | None) -> File:
     return content._replace(notes=document.notes)
 
 
-def _flags(flags: Section, content: File) -> File:
+def _flags(flags: "Section", content: File) -> File:
     flags.text("migStrategy", _one_of("none"))
     flags.text("deviceDiscoveryStrategy", _one_of("auto", "tegra"))
     for key in ("gdrcopyEnabled", "gdsEnabled", "mofedEnabled"):
@@ -450,7 +448,7 @@ def _flags(flags: Section, content: File) -> File:
     return content
 
 
-def _resources(resources: Section, content: File) -> File:
+def _resources(resources: "Section", content: File) -> File:
     for number, gpu in enumerate(resources.sections("gpus")):
         if number:
             gpu.problem("a Jetson has one GPU: one entry is allowed")
@@ -465,7 +463,7 @@ def _resources(resources: Section, content: File) -> File:
     return content
 
 
-def _sharing(sharing: Section, content: File) -> File:
+def _sharing(sharing: "Section", content: File) -> File:
     slicing = sharing.section("timeSlicing")
     if slicing:
         content = _time_slicing(slicing, content)
@@ -483,7 +481,7 @@ def _sharing(sharing: Section, content: File) -> File:
     return content
 
 
-def _units(section: Section, content: File) -> File:
+def _units(section: "Section", content: File) -> File:
     from tegra_device_plugin.config.units import read_units  # noqa: PLC0415 - only with units
 
     if content.resource != DEFAULT_RESOURCE:
@@ -491,7 +489,7 @@ def _units(section: Section, content: File) -> File:
     return content._replace(units=read_units(section))
 
 
-def _dra(section: Section, content: File) -> File:
+def _dra(section: "Section", content: File) -> File:
     from tegra_device_plugin.config.dra import read_dra  # noqa: PLC0415 - only with dra
 
     if content.resource != DEFAULT_RESOURCE:
@@ -501,7 +499,7 @@ def _dra(section: Section, content: File) -> File:
     return content._replace(dra=read_dra(section))
 
 
-def _time_slicing(slicing: Section, content: File) -> File:
+def _time_slicing(slicing: "Section", content: File) -> File:
     rename_by_default = slicing.boolean("renameByDefault")
     fail = slicing.boolean("failRequestsGreaterThanOne")
     for number, entry in enumerate(slicing.sections("resources", required=True)):

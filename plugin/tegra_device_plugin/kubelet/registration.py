@@ -6,8 +6,6 @@ socket still there, is the kubelet listening on a stream. Any difference from wh
 to register. registrar.py looks, and does what is decided here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -26,11 +24,11 @@ class Backoff(NamedTuple):
         """The delay now."""
         return min(self.first * (1 << self.doublings), self.cap)
 
-    def longer(self) -> Backoff:
+    def longer(self) -> "Backoff":
         """Give the next delay."""
         return self if self.seconds == self.cap else self._replace(doublings=self.doublings + 1)
 
-    def reset(self) -> Backoff:
+    def reset(self) -> "Backoff":
         """Give the first delay again."""
         return self._replace(doublings=0)
 

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """An extended resource of the node, and what a container that requests it is allocated. Pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tegra_device_plugin.board.health import Health
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tegra_device_plugin.config.units import Units
 
 # One iGPU per board: its identity is its place, so the id is stable over restarts and re-installations.
@@ -60,7 +57,7 @@ class Limiter(Protocol):
         """The directory of the limit's files, which is the same on the host and here."""
 
     @property
-    def units(self) -> Units:
+    def units(self) -> "Units":
         """The configured units."""
 
     def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:

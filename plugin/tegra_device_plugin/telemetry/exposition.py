@@ -4,8 +4,6 @@
 The format is a few lines of text; the client library for it would cost 4 MB of memory and 30 ms of start.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple

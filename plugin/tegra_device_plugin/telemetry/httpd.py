@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read-only pages over HTTP/1.1, one request per connection, and the pages that all commands have."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -6,8 +6,6 @@ exception. So the client runs in a child process (jtop_client.py) that is killed
 The rest of the plugin only sees that `latest()` is None, and one line in the log.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

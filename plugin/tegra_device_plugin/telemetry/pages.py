@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,10 @@ from tegra_device_plugin.sharing.allocation import Resource
 from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import Metric, gauge, gauges, results
 from tegra_device_plugin.telemetry.httpd import Page, StatusPages
-from tegra_device_plugin.telemetry.jtop import JtopProbe
 from tegra_device_plugin.version import package_version
 
 if TYPE_CHECKING:
+    from tegra_device_plugin.telemetry.jtop import Telemetry
     from tegra_device_plugin.telemetry.shares import Shares
 
 
@@ -30,14 +30,14 @@ class Pages(StatusPages):
         board: BoardWatch[PluginSettings],
         registrars: Registrars,
         advertised: AdvertisedResources,
-        jtop: JtopProbe,
+        latest_telemetry: Callable[[], Telemetry | None],
         counted: Counters,
     ) -> None:
         super().__init__()
         self._board = board
         self._registrars = registrars
         self._advertised = advertised
-        self._jtop = jtop
+        self._latest_telemetry = latest_telemetry
         self._counted = counted
         self._shares: Shares | None = None
 
@@ -116,7 +116,7 @@ class Pages(StatusPages):
             yield gauge(
                 "tegra_gpu_temperature_celsius", "Temperature of the GPU.", sample.temperature_celsius
             )
-        if telemetry := self._jtop.latest():
+        if telemetry := self._latest_telemetry():
             yield gauge(
                 "tegra_gpu_memory_bytes", "Memory that the GPU uses, by jtop.", telemetry.gpu_memory_bytes
             )

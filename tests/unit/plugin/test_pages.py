@@ -93,7 +93,7 @@ class Plugin:
 
     def pages(self) -> pages.Pages:
         """Give the pages."""
-        return pages.Pages(self.board, self.registrars, self.advertised, self.jtop, self.counted)
+        return pages.Pages(self.board, self.registrars, self.advertised, self.jtop.latest, self.counted)
 
 
 @pytest.fixture
