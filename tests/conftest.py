@@ -25,15 +25,15 @@ def pytest_configure() -> None:
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
     """Keeps in one process what shares a lab, images or a service.
 
-    That is a file of acceptance/, and any other folder. In some files the first parameter has a lab of its
-    own: a long Molecule scenario, a fleet.
+    That is a file of acceptance/ or conformance/, and any other folder. In some files the first parameter has
+    a lab of its own: a long Molecule scenario, a fleet.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
         if file.name in SEVERAL_LABS:
             return f"{file}[{nodeid.partition('[')[2].rstrip(']').partition('-')[0]}]"
-        return str(file if file.parent.name == "acceptance" else file.parent)
+        return str(file if file.parent.name in ("acceptance", "conformance") else file.parent)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:

@@ -25,7 +25,7 @@ from tests.conformance.test_registration import alive, plugin_sockets
 
 pytestmark = pytest.mark.parametrize("generation", ["1.37"])
 
-COINCIDENCES = 1000
+COINCIDENCES = 500
 SEED = 13
 
 CONFIG = (
@@ -139,7 +139,7 @@ async def turns(number: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_thousand_ends_that_coincide_with_an_event(life: Life) -> None:
+async def test_five_hundred_ends_that_coincide_with_an_event(life: Life) -> None:
     chance = random.Random(SEED)  # noqa: S311 - the same coincidences in each run
     for number in range(COINCIDENCES):
         event = EVENTS[number % len(EVENTS)]
