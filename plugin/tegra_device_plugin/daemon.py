@@ -19,6 +19,7 @@ from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.service import Service
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.signals import Signals
+from tegra_device_plugin.telemetry import JTOP_SOCKET
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tegra_device_plugin.sharing.koordinator import Koordlet
     from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
 
-_JTOP_SOCKET = "run/jtop.sock"  # below the host's root; jetson-stats fixes it
 _JTOP_LOOK_SECONDS = 30.0
 
 logger = logging.getLogger(__name__)
@@ -78,10 +78,10 @@ class Jtop:
 
     async def run(self) -> None:
         """Wait for the service, and read its samples until cancelled."""
-        socket = self._host_root / _JTOP_SOCKET
-        if not socket.exists():
+        socket = self._host_root / JTOP_SOCKET
+        if _is_absent(socket):
             logger.info("no telemetry from jtop: no %s: the service does not run", socket)
-        while not socket.exists():  # noqa: ASYNC110 - no event: the service is not in this container
+        while _is_absent(socket):  # noqa: ASYNC110 - no event: the service is not in this container
             await asyncio.sleep(_JTOP_LOOK_SECONDS)
         from tegra_device_plugin.telemetry.jtop import JtopProbe  # noqa: PLC0415 - see the class
 
@@ -142,3 +142,14 @@ class Daemon(Service[PluginSettings]):
         logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")
         if self._board:
             self._board.use(self._settings)
+
+
+def _is_absent(path: Path) -> bool:
+    """Tell whether there is nothing. The client of jtop reports a path that cannot be seen."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False

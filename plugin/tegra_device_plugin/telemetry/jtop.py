@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-_SOCKET = "run/jtop.sock"  # below the host's root; jetson-stats fixes it
+from tegra_device_plugin.telemetry import JTOP_SOCKET
 
 _INTERVAL_SECONDS = 5.0  # the service samples for its clients only, and reads the GPU's load to do so
 # To the first sample: imports, 1.2 s to connect, 4 to 6 s if the service asks jetson_clocks, one interval.
@@ -70,7 +70,7 @@ class JtopProbe:
     def __init__(
         self, host_root: Path, client: Client | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._socket = host_root / _SOCKET
+        self._socket = host_root / JTOP_SOCKET
         self._client = client or Client()
         self._clock = clock
         self._latest: tuple[float, Telemetry] | None = None
@@ -112,7 +112,7 @@ def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None
 
     async def first() -> Telemetry | None:
         quick = (client or Client())._replace(interval=_QUICK_INTERVAL_SECONDS)
-        async with contextlib.aclosing(_samples(quick, host_root / _SOCKET, [])) as samples:
+        async with contextlib.aclosing(_samples(quick, host_root / JTOP_SOCKET, [])) as samples:
             return await anext(samples, None)
 
     try:

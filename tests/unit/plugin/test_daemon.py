@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -72,11 +74,13 @@ def directory() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def running(directory: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Running]:
-    """Run the plugin; it has looked at the machine once."""
+async def running(
+    directory: Path, capsys: pytest.CaptureFixture[str], says: str = " WARNING no Tegra GPU here"
+) -> AsyncIterator[Running]:
+    """Run the plugin, after a line of its log: it has looked at the machine once."""
     plugin = Running(directory, capsys)
     task = asyncio.ensure_future(plugin.daemon.run())
-    assert " WARNING no Tegra GPU here" in await plugin.says("no Tegra GPU here")
+    await plugin.says(says)
     yield plugin
     plugin.asked.ended = True
     plugin.asked.heard()
@@ -114,3 +118,18 @@ async def test_settings_that_are_wrong_change_nothing(
         assert f"metricsAddress {address}: Address already in use" in line
         plugin.reads(CONFIG.format(log_format="text"))
         assert (await plugin.says("configuration read again")).endswith("again: nothing has changed")
+
+
+async def test_a_socket_of_jtop_that_cannot_be_seen_ends_nothing(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat, socket_file = Path.stat, directory / "run/jtop.sock"
+
+    def refuse(path: Path, **how: bool) -> os.stat_result:
+        if path == socket_file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    async with running(directory, capsys, "no telemetry from jtop: cannot see the service: [Errno 13]"):
+        pass
