@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin.config.dra import DRIVER
+from tegra_device_plugin.config.names import DRIVER
 
 from tests import boards
 from tests.conformance.fake_api import NODE, FakeApi

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tegra_device_plugin.config.dra import DRIVER
+from tegra_device_plugin.config.names import DRIVER
 
 from tests.conformance.dra_node import DraNode, share
 from tests.conformance.fake_api import FakeApi, Fault, Request

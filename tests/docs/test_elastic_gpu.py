@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tegra_device_plugin.config.dra import DRIVER, Dra
+from tegra_device_plugin.config.dra import Dra
+from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import published
 from tegra_device_plugin.system import quantity

@@ -96,8 +96,8 @@ class Hysteresis:
     """Turns the health by each observation into one that does not flap.
 
     It takes `bad` observations in a row to become unhealthy and `good` to become healthy again; the very
-    first one decides alone, so that a good GPU is offered at once. UNKNOWN needs `bad` in a row as well to
-    replace another reason: an observation that failed disproves nothing.
+    first one decides alone, so that a good GPU is offered immediately. UNKNOWN needs `bad` in a row as well
+    to replace another reason: an observation that failed disproves nothing.
     """
 
     def __init__(self, bad: int = 2, good: int = 3) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
+from functools import partial
 
 from tegra_device_plugin.agent.daemon import Agent
 from tegra_device_plugin.agent.nvgpu import Linux
@@ -14,11 +14,9 @@ from tegra_device_plugin.commands.common import (
     add_config,
     add_options,
     add_pod_resources,
-    config_file,
-    flags,
+    configuration,
 )
 from tegra_device_plugin.config.settings import COMMON_OPTIONS, MODES, QOS_POLICIES, load_agent
-from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.signals import Signals
 
 EPILOG = (
@@ -51,17 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace, signals: Signals) -> int:
     """Work until a signal ends the process."""
-    file = config_file(options)
-    configuration = ConfigWatch(
-        file,
-        lambda: load_agent(
-            file,
-            os.environ,
-            flags(options, COMMON_OPTIONS),
-            mode=options.mode,
-            qos_policy=options.qos_policy,
-            pod_resources=options.pod_resources,
-        ),
+    load = partial(
+        load_agent,
+        mode=options.mode,
+        qos_policy=options.qos_policy,
+        pod_resources=options.pod_resources,
     )
-    asyncio.run(Agent(configuration, signals, Linux()).run())
+    asyncio.run(Agent(configuration(options, COMMON_OPTIONS, load), signals, Linux()).run())
     return EXIT_OK

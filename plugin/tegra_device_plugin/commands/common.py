@@ -7,11 +7,17 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from tegra_device_plugin.config.settings import Flags, Option
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.config.watch import ConfigWatch
+
+S = TypeVar("S")
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -33,9 +39,17 @@ def config_file(options: argparse.Namespace) -> Path | None:
     return named or (Path(variable) if variable else None)
 
 
-def flags(options: argparse.Namespace, known: Sequence[Option]) -> Flags:
-    """Give the text of each option of the command line, None where the option was not given."""
-    return {option.field: getattr(options, option.field) for option in known}
+def configuration(
+    options: argparse.Namespace,
+    known: Sequence[Option],
+    load: Callable[[Path | None, Mapping[str, str], Flags], S],
+) -> ConfigWatch[S]:
+    """Give the settings of a service, which `load` takes from the file, the environment and these options."""
+    from tegra_device_plugin.config.watch import ConfigWatch  # noqa: PLC0415 - the others do not watch
+
+    file = config_file(options)
+    flags = {option.field: getattr(options, option.field) for option in known}
+    return ConfigWatch(file, lambda: load(file, os.environ, flags))
 
 
 def counted(counts: Mapping[str, int]) -> str:

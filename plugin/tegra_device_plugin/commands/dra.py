@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 
-from tegra_device_plugin.commands.common import EXIT_OK, add_config, add_options, config_file, flags
+from tegra_device_plugin.commands.common import EXIT_OK, add_config, add_options, configuration
 from tegra_device_plugin.config.settings import DRA_OPTIONS, load_dra
-from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.dra.daemon import Driver
 from tegra_device_plugin.signals import Signals
 
@@ -28,7 +26,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace, signals: Signals) -> int:
     """Serve until a signal ends the process."""
-    file = config_file(options)
-    configuration = ConfigWatch(file, lambda: load_dra(file, os.environ, flags(options, DRA_OPTIONS)))
-    asyncio.run(Driver(configuration, signals).run())
+    asyncio.run(Driver(configuration(options, DRA_OPTIONS, load_dra), signals).run())
     return EXIT_OK

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 
-from tegra_device_plugin.commands.common import EXIT_OK, add_config, add_options, config_file, flags
+from tegra_device_plugin.commands.common import EXIT_OK, add_config, add_options, configuration
 from tegra_device_plugin.config.settings import PLUGIN_OPTIONS, load_plugin
-from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.daemon import Daemon
 from tegra_device_plugin.signals import Signals
 
@@ -27,7 +25,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace, signals: Signals) -> int:
     """Serve until a signal ends the process."""
-    file = config_file(options)
-    configuration = ConfigWatch(file, lambda: load_plugin(file, os.environ, flags(options, PLUGIN_OPTIONS)))
-    asyncio.run(Daemon(configuration, signals).run())
+    asyncio.run(Daemon(configuration(options, PLUGIN_OPTIONS, load_plugin), signals).run())
     return EXIT_OK

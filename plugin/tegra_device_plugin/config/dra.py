@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from tegra_device_plugin.config import names
 from tegra_device_plugin.config.units import read_overhead
 from tegra_device_plugin.system import quantity
 from tegra_device_plugin.system.quantity import MIB, render
@@ -14,7 +13,6 @@ from tegra_device_plugin.system.quantity import MIB, render
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
 
-DRIVER = names.DRIVER
 DEVICE = "igpu-0"
 
 Mode = Literal["exclusive", "shares", "capacity"]

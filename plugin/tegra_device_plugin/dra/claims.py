@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tegra_device_plugin.config.dra import DEVICE, DRIVER, Mode
+from tegra_device_plugin.config.dra import DEVICE, Mode
+from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.system import quantity
 
 UNHEALTHY = f"{DRIVER}/unhealthy"

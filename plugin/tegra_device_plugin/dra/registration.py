@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from tegra_device_plugin.config.dra import DRIVER
+from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.dra import pluginregistration_pb2 as messages
 from tegra_device_plugin.dra.server import SUPPORTED
 from tegra_device_plugin.kubelet import driver_conflict, sockets

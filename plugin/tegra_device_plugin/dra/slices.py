@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tegra_device_plugin.config.dra import DRIVER, Dra
+from tegra_device_plugin.config.dra import Dra
+from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.dra import devices as gpu_devices
 from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.kubelet.registration import Backoff

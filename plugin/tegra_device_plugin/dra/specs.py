@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.board import cdi
-from tegra_device_plugin.config.dra import DRIVER
+from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.dra.claims import Device, Prepared
 from tegra_device_plugin.sharing.allocation import VISIBLE_DEVICES
 from tegra_device_plugin.sharing.memorylimit import Limit

@@ -198,14 +198,14 @@ def sell(cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str
         config = tmp_path / "config.yaml"
         config.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
         assert plugin(["config", "check", str(config)]) == 0
-        sold = settings.load_plugin(config, {}, {}).units
-        assert sold
+        configured = settings.load_plugin(config, {}, {}).units
+        assert configured
         cluster.sell(
             capsys.readouterr().out,
-            sold.memory.name,
-            sold.memory_ids,
-            sold.memory_total >> 20,
-            sold.context_overhead >> 20,
+            configured.memory.name,
+            configured.memory_ids,
+            configured.memory_total >> 20,
+            configured.context_overhead >> 20,
         )
 
     return offer

@@ -9,7 +9,7 @@ from typing import Any
 from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.gpu import read_power
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.config.dra import DRIVER
+from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.dra import claimstore
 from tegra_device_plugin.dra.claims import ClaimReference
 from tegra_device_plugin.dra.claimstore import Place
