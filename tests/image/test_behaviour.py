@@ -90,7 +90,7 @@ def test_a_metrics_address_that_cannot_be_had_is_named_not_traced(image: Loaded)
 
 def test_a_traceback_on_a_board_would_show_the_plugins_lines(image: Loaded) -> None:
     program = (
-        "import inspect; from tegra_device_plugin.sharing.allocation import make_resources; "
+        "import inspect; from tegra_device_plugin.sharing.resources import make_resources; "
         "print(inspect.getsource(make_resources))"
     )
     assert "def make_resources(" in image.python(program)

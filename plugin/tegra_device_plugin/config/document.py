@@ -49,7 +49,10 @@ class Document:
     def _read(self) -> Section | None:
         try:
             with self._path.open("rb") as file:
-                content = file.read(_MAX_BYTES)
+                content = file.read(_MAX_BYTES + 1)
+            if len(content) > _MAX_BYTES:
+                self.problem(None, f"larger than {_MAX_BYTES} bytes: no ConfigMap is")
+                return None
             if place := _too_deep(content):
                 self.problem(place, f"nested deeper than {_MAX_DEPTH} levels")
                 return None

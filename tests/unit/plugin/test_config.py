@@ -238,6 +238,11 @@ def test_a_document_nested_too_deeply_is_refused_before_it_is_composed(text: str
     ]
 
 
+def test_a_document_that_was_not_read_to_its_end_is_refused(tmp_path: Path) -> None:
+    text = "version: v1\n" + "#" * (1 << 20)
+    assert problems(tmp_path, text) == ["config.yaml: larger than 1048576 bytes: no ConfigMap is"]
+
+
 @pytest.mark.parametrize(
     "replicas", ["1", "0", "-1", "1025", "many", "2.5", "'4'", "true", "null", "0x10", "010", "1_0"]
 )
