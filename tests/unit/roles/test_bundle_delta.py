@@ -124,7 +124,7 @@ def test_delta_over_a_copy_of_the_bundle_before_is_the_bundle(
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
     assert contents(old) == before
     assert contents(new).items() <= contents(tmp_path / "merged").items()
-    facts = load("preflight/library/bundle_facts.py")
+    facts = load("preflight/library/bundle_info.py")
     assert facts.inspect(str(tmp_path / "merged"))["delta"] is None
     # The index of a bundle that is made there again does not list what only says where it came from.
     sums = load("bundle/library/bundle_index.py").sums(str(tmp_path / "merged"))
@@ -141,7 +141,7 @@ def test_delta_that_is_no_bundle_yet_is_told_with_its_base_and_the_command(
         other = bundle(tmp_path / "other", OLD | {"k3s-arm64": "another"}, "plugin:1")
         assert merged(other, path, tmp_path / "merged").returncode != 0
         path = tmp_path / "merged"
-    facts = load("preflight/library/bundle_facts.py").inspect(str(path))
+    facts = load("preflight/library/bundle_info.py").inspect(str(path))
     (found,) = load("preflight/filter_plugins/preflight_bundle.py").findings_of_bundle(facts, "aarch64")
     assert found["id"] == "bundle-delta"
     assert "k3s-arm64" in found["found"]
@@ -155,7 +155,7 @@ def test_damaged_delta_yml_is_named(load: Load, tmp_path: Path, text: str, words
     directory = bundle(tmp_path / "bundle", OLD, "plugin:1")
     (directory / "delta.yml").write_text(text)
     (directory / "k3s-arm64").unlink()
-    facts = load("preflight/library/bundle_facts.py").inspect(str(directory))
+    facts = load("preflight/library/bundle_info.py").inspect(str(directory))
     assert words in facts["errors"][0]
 
 

@@ -47,7 +47,7 @@ def test_bundle_that_was_written_is_one_that_can_be_installed_from(
     versions = module.describe(str(directory), "arm64", "v1.33.5+k3s1")
     module.put(str(directory / "bundle.yml"), json.dumps(versions))
     module.put(str(directory / "SHA256SUMS"), module.sums(str(directory)))
-    facts = load("preflight/library/bundle_facts.py").inspect(str(directory))
+    facts = load("preflight/library/bundle_info.py").inspect(str(directory))
     assert facts["errors"] == []
     assert {entry["error"] for entry in facts["files"].values()} == {None}
     assert (

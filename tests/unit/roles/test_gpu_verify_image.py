@@ -17,7 +17,8 @@ PLAYBOOK = """\
     - ansible.builtin.set_fact:
         cacheable: true
         jetson: {{arch: aarch64, l4t: "{{{{ l4t }}}}"}}
-        jetson_bundle: "{{{{ bundle }}}}"
+    - ansible.builtin.set_fact:
+        preflight_bundle_info: "{{{{ bundle }}}}"
     - ansible.builtin.copy:
         dest: "{answers}/{{{{ inventory_hostname }}}}"
         content: "{{{{ __gpu_verify_archive }}}} {{{{ __gpu_verify_image }}}}"

@@ -368,7 +368,8 @@ TEMPLATES = """\
     - ansible.builtin.set_fact:
         cacheable: true
         jetson: {{arch: aarch64, image_supply: {{program: null, trusted: []}}}}
-        jetson_bundle: "{{{{ bundle }}}}"
+    - ansible.builtin.set_fact:
+        preflight_bundle_info: "{{{{ bundle }}}}"
     - ansible.builtin.template: {{src: "{role}/templates/{{{{ item }}}}.j2", dest: "{out}/{{{{ item }}}}"}}
       loop: [registry.yml, jetson-k3s-registry.service, openssl.cnf]
     - ansible.builtin.copy:
@@ -469,7 +470,8 @@ ROLE = """\
           arch: aarch64
           image_supply: {installed: false, active: false, enabled: false, command: null, trusted: [],
                          program: /usr/bin/docker-registry}
-        jetson_bundle: "{{ bundle }}"
+    - ansible.builtin.set_fact:
+        preflight_bundle_info: "{{ bundle }}"
     - ansible.builtin.import_role: {name: image_supply}
 """
 PULL = ROLE.replace("{name: image_supply}", "{name: image_supply, tasks_from: pull.yml}")

@@ -249,7 +249,7 @@ def test_unchanged_objects_are_no_change(manifest: ModuleType) -> None:
     sorted(
         {*ROLES.glob("*/library/*.py"), *ROLES.glob("*/module_utils/*.py")}
         - {
-            ROLES / "preflight/library/bundle_facts.py",
+            ROLES / "preflight/library/bundle_info.py",
             ROLES / "kubeconfig/library/kubeconfig.py",
             *ROLES.glob("gpu_report/*/*.py"),
         }

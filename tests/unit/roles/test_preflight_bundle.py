@@ -80,10 +80,10 @@ def test_board_that_supplies_images_is_one_of_the_cluster_and_has_docker(
 
 @pytest.fixture
 def bundle_module(load: Load) -> ModuleType:
-    return load("preflight/library/bundle_facts.py")
+    return load("preflight/library/bundle_info.py")
 
 
-def test_bundle_facts_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Path) -> None:
+def test_state_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Path) -> None:
     versions = {
         "version": 1,
         "k3s_version": "v1",
@@ -104,7 +104,7 @@ def test_bundle_facts_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Pat
     assert facts["files"]["gone"]["error"] == "missing"
 
 
-def test_bundle_facts_of_an_archive_of_packages(bundle_module: ModuleType, tmp_path: Path) -> None:
+def test_state_of_an_archive_of_packages(bundle_module: ModuleType, tmp_path: Path) -> None:
     archive = tmp_path / "debs-jetpack6-arm64.tar"
     names = ("./nvidia-container-toolkit_1.18.0-1_arm64.deb", "tzdata_1%3a2025b-0_all.deb", "./README")
     with tarfile.open(archive, "w") as tar:
@@ -120,6 +120,9 @@ def test_bundle_facts_of_an_archive_of_packages(bundle_module: ModuleType, tmp_p
     assert (state["packages"], "not an archive of Debian packages" in state["error"]) == ({}, True)
 
 
+VERSIONS = "version: 1\nk3s_version: v1\nplugin_image: a:1\ndevice_query_image: b:1\npause_image: c:1\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -127,6 +130,10 @@ def test_bundle_facts_of_an_archive_of_packages(bundle_module: ModuleType, tmp_p
         ("- a\n", "version: 1"),
         ("version: 1\nk3s_version: v1\n", "lacks plugin_image"),
         ("a: [", "not YAML"),
+        (VERSIONS + "jtop: {version: 4.3.2, wheels: [../.ssh/id_rsa]}\n", "SHA256SUMS lacks: ../.ssh/id_rsa"),
+        (VERSIONS + "jtop: {version: 4.3.2, wheels: /etc}\n", "jtop must have"),
+        (VERSIONS + "jtop: {version: ../4, wheels: []}\n", "jtop must have"),
+        (VERSIONS + "jtop: [/etc/shadow]\n", "jtop must have"),
     ],
 )
 def test_unusable_bundle_yml_is_named(

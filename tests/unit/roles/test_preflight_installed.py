@@ -16,8 +16,9 @@ PLAYBOOK = """\
   tasks:
     - ansible.builtin.set_fact:
         jetson: "{{ given }}"
-        jetson_bundle: {versions: "{{ bundled }}"}
         cacheable: true
+    - ansible.builtin.set_fact:
+        preflight_bundle_info: {versions: "{{ bundled }}"}
     - ansible.builtin.import_role: {name: preflight, tasks_from: installed.yml}
 """
 

@@ -18,8 +18,9 @@ PLAYBOOK = """\
   tasks:
     - ansible.builtin.set_fact:
         jetson: "{{ given }}"
-        jetson_bundle: {versions: {}, files: "{{ files }}"}
         cacheable: true
+    - ansible.builtin.set_fact:
+        preflight_bundle_info: {versions: {}, files: "{{ files }}"}
     - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan.yml}
     - ansible.builtin.debug:
         msg: >-

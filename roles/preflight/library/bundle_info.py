@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Verify an offline bundle on the controller and tell the roles what it holds. Changes nothing."""
+"""Verify an offline bundle on the controller and return its content. Changes nothing."""
 
 import os
 import re
@@ -11,8 +11,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.bundle_archive import BundleError, image_ids, parse_sums, read_delta, sha256
 
 DOCUMENTATION = r"""
-module: bundle_facts
-short_description: Verified facts about an offline bundle
+module: bundle_info
+short_description: Verify an offline bundle and return its content
 description:
   - Runs on the controller. Compares every file that SHA256SUMS lists and reads image ids from the archives.
   - A damaged bundle does not fail the module; preflight turns its errors into findings.
@@ -28,11 +28,26 @@ attributes:
 """
 
 RETURN = r"""
-ansible_facts:
+path:
+  description: Directory of the bundle.
+  returned: always
+  type: str
+versions:
+  description: The content of bundle.yml.
+  returned: always
+  type: dict
+files:
   description: >-
-    One key, C(jetson_bundle), with C(path), C(versions), C(files), C(errors) and C(delta). Of a file
-    C(images) by name, or C(packages) with their versions. C(delta) is null for a whole bundle, else it says
-    what this was made against.
+    State of each file of SHA256SUMS by its name: C(sha256), C(error), and C(images) by name or C(packages)
+    with their versions.
+  returned: always
+  type: dict
+errors:
+  description: Reasons why the bundle cannot be used.
+  returned: always
+  type: list
+delta:
+  description: The bundle that this directory was made against; null for a complete bundle.
   returned: always
   type: dict
 """
@@ -41,6 +56,7 @@ KEYS = ("k3s_version", "plugin_image", "device_query_image", "pause_image")
 FORMAT = 1
 # NAME_VERSION_ARCHITECTURE.deb, as apt names what it downloads; an epoch's colon is %3a there.
 DEB = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9+.-]*)_([^_/]+)_[a-z0-9-]+\.deb$")
+JTOP_VERSION = re.compile(r"[0-9]+([.][0-9A-Za-z]+)*$")
 
 
 def package_versions(archive):
@@ -84,8 +100,21 @@ def read_versions(path):
     return content
 
 
+def check_wheels(versions, sums):
+    """BundleError unless the wheels of bundle.yml are files of SHA256SUMS, whose names have no directory."""
+    jtop = versions.get("jtop")
+    if jtop is None:
+        return
+    wheels = jtop.get("wheels") if isinstance(jtop, dict) else None
+    if not isinstance(wheels, list) or not JTOP_VERSION.match(str(jtop.get("version"))):
+        raise BundleError("bundle.yml: jtop must have `version` (such as 4.3.2) and `wheels` (a list)")
+    unlisted = [str(name) for name in wheels if str(name) not in sums]
+    if unlisted:
+        raise BundleError("bundle.yml: jtop has wheels that SHA256SUMS lacks: {}".format(", ".join(unlisted)))
+
+
 def inspect(path):
-    """All facts about the bundle at path."""
+    """Content of the bundle at path, and what is wrong with it."""
     facts = {"path": path, "versions": {}, "files": {}, "errors": [], "delta": None}
     try:
         with open(os.path.join(path, "SHA256SUMS")) as handle:
@@ -94,6 +123,7 @@ def inspect(path):
             name: check_file(os.path.join(path, name), digest) for name, digest in sorted(sums.items())
         }
         facts["versions"] = read_versions(os.path.join(path, "bundle.yml"))
+        check_wheels(facts["versions"], sums)
         # Whole, it is a bundle like any other.
         if any(facts["files"][name]["sha256"] != digest for name, digest in sums.items()):
             facts["delta"] = read_delta(path)
@@ -107,7 +137,8 @@ def main():
     module = AnsibleModule(
         argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True
     )
-    module.exit_json(changed=False, ansible_facts={"jetson_bundle": inspect(module.params["path"])})
+    # No `ansible_facts`: the answer of any board may carry facts of the same name.
+    module.exit_json(changed=False, **inspect(module.params["path"]))
 
 
 if __name__ == "__main__":
