@@ -39,6 +39,10 @@ options:
     description: Where the backups lie that are not encrypted, and what is needed on the way.
     type: path
     required: true
+  name:
+    description: Name of the file. The controller chooses it, as the same name is used there.
+    type: str
+    required: true
 attributes:
   check_mode:
     support: full
@@ -48,10 +52,6 @@ attributes:
 RETURN = r"""
 path:
   description: The file, null in check mode.
-  returned: success
-  type: str
-name:
-  description: How it is called.
   returned: success
   type: str
 sha256:
@@ -298,24 +298,19 @@ def main():
         argument_spec={
             "recipient": {"type": "str"},
             "directory": {"type": "path", "required": True},
+            "name": {"type": "str", "required": True},
         },
         supports_check_mode=True,
     )
     os.umask(0o077)
-    name = "k3s-{}-{}.tar.gz{}".format(
-        os.uname().nodename.lower(),
-        datetime.datetime.utcnow().strftime("%Y%m%dT%H%M%SZ"),
-        ".gpg" if module.params["recipient"] else "",
-    )
     try:
         kind = datastore(DATA)
         if module.check_mode:
-            module.exit_json(changed=False, path=None, name=name, sha256=None, bytes=0, datastore=kind)
-        path = backup(module, kind, name)
+            module.exit_json(changed=False, path=None, sha256=None, bytes=0, datastore=kind)
+        path = backup(module, kind, module.params["name"])
         module.exit_json(
             changed=False,
             path=path,
-            name=name,
             sha256=digest(path),
             bytes=os.path.getsize(path),
             datastore=kind,
