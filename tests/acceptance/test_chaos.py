@@ -58,7 +58,7 @@ UNFINISHED = (
     "/usr/local/bin/k3s.previous",
     "/run/jetson-k3s/*.restart",
     "/run/jetson-k3s-lease/lease.json",
-    "/var/tmp/jetson-k3s-*",
+    "/var/lib/jetson-k3s/uploads",
     "/var/backups/jetson-k3s/.unfinished-*",
 )
 

@@ -23,7 +23,7 @@ PLACES = (
     "/usr/local",
     "/var/lib/kubelet",
     "/var/lib/rancher",
-    "/var/tmp",
+    "/var/lib/jetson-k3s",
     "/run/jetson-k3s",
 )
 STATE = f"""

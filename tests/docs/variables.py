@@ -52,7 +52,7 @@ def render(role: Path) -> str:
     entries = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
     path = role / "defaults/main.yml"
     defaults = (yaml.safe_load(path.read_text()) if path.exists() else None) or {}
-    main = entries["main"].get("options") or {}
+    main = entries.get("main", {}).get("options") or {}
     parts = [listed(main, defaults) if main else NO_VARIABLES]
     for name, entry in entries.items():
         if name == "main":

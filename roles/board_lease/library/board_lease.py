@@ -14,6 +14,7 @@ import time
 
 from ansible.module_utils.atomic_files import make_directory, replace_file
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.uploads import UploadError, remove_all
 
 DOCUMENTATION = r"""
 module: board_lease
@@ -23,6 +24,7 @@ description:
   - A board is free when it is given back, when it was started again, and when the lease is over. For runs by
     the same user of the same controller it is also free when the run that held it has ended.
   - Nothing is held in check mode, and nobody is refused.
+  - A run that takes the lease removes the uploads that interrupted runs have left.
 author: The jetson-k3s authors
 options:
   path:
@@ -34,6 +36,9 @@ options:
     type: str
     choices: [held, free]
     required: true
+  uploads:
+    description: With C(held), the directory in which the role upload keeps the uploads.
+    type: path
   run:
     description: Who runs what, from the filter C(board_lease_run).
     type: dict
@@ -100,12 +105,14 @@ def alone(path):
         os.close(directory)
 
 
-def hold(path, run, now):
-    """Take or renew the lease; why not, '' when this run has it."""
+def hold(path, run, now, clean):
+    """Take or renew the lease; why not, '' when this run has it. A run that takes it begins with `clean`."""
     with alone(path):
         lease = read(path)
         if lease and not is_own(lease, run) and not is_over(lease, run, now):
             return refusal(lease, now)
+        if not lease or not is_own(lease, run):
+            clean()
         replace_file(path, json.dumps(taken(lease, run, now)))
     return ""
 
@@ -124,14 +131,19 @@ def main():
         argument_spec={
             "path": {"type": "path", "required": True},
             "state": {"type": "str", "choices": ["held", "free"], "required": True},
+            "uploads": {"type": "path"},
             "run": {"type": "dict", "required": True},
         },
+        required_if=[("state", "held", ("uploads",))],
         supports_check_mode=True,
     )
     path, run, refused = module.params["path"], module.params["run"], ""
     if not module.check_mode:
         if module.params["state"] == "held":
-            refused = hold(path, run, time.monotonic())
+            try:
+                refused = hold(path, run, time.monotonic(), lambda: remove_all(module.params["uploads"]))
+            except UploadError as error:
+                refused = str(error)
         else:
             give_back(path, run)
     if refused:

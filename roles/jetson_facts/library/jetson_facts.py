@@ -71,7 +71,7 @@ ansible_facts:
 
 DATA_ROOT = "/var/lib/docker"
 # Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie.
-DISKS = {"k3s": "/var/lib/rancher", "kubelet": "/var/lib/kubelet", "uploads": "/var/tmp"}  # noqa: S108 - looked at only
+DISKS = {"k3s": "/var/lib/rancher", "kubelet": "/var/lib/kubelet", "uploads": "/var/lib/jetson-k3s"}
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
 SUPPLY = "jetson-k3s-registry.service"
 UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service", SUPPLY)

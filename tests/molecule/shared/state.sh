@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prints what a run must leave as it is when it has nothing to do: settings and programs, when the services were
 # started, Docker's runtime, images and running containers. Runs on a board as root.
-places="/etc /opt /usr/local /var/tmp /run/jetson-k3s"
+places="/etc /opt /usr/local /var/lib/jetson-k3s /run/jetson-k3s"
 find $places -xdev -printf '%p %y %m %u:%g %s %T@ %l\n' 2>/dev/null | sort
 for unit in docker containerd k3s k3s-agent; do
   systemctl show --property=LoadState,UnitFileState,ExecMainStartTimestampMonotonic "$unit" | sed "s/^/$unit /"

@@ -31,7 +31,7 @@ GOOD: dict[str, Any] = {
             "docker": "/var/lib/docker",
             "k3s": "/var/lib/rancher",
             "kubelet": "/var/lib/kubelet",
-            "uploads": "/var/tmp",
+            "uploads": "/var/lib/jetson-k3s",
         }.items()
     },
     "controller": {"ansible_core": "2.19.4"},

@@ -36,6 +36,10 @@ OTHER = {"playbook": "upgrade.yml", "since": "2026-11-22 10:50 UTC", "process": 
 BERT = {**ANNA, **OTHER, "who": "bert@ops2", "controller": "ops2 boot-9 pid:[1]", "alive": ["4712:200"]}
 
 
+def nothing() -> None:
+    """There are no uploads."""
+
+
 @pytest.fixture
 def lease(load: Load) -> ModuleType:
     return load("board_lease/library/board_lease.py")
@@ -53,22 +57,22 @@ def path(tmp_path: Path) -> str:
 
 
 def test_second_run_is_told_who_holds_the_board_until_it_is_given_back(lease: ModuleType, path: str) -> None:
-    assert lease.hold(path, ANNA, NOW) == ""
-    refused = lease.hold(path, BERT, NOW + 600)
+    assert lease.hold(path, ANNA, NOW, nothing) == ""
+    refused = lease.hold(path, BERT, NOW + 600, nothing)
     assert "held by anna@ops1, who runs site.yml since 2026-11-22 10:32 UTC." in refused
     assert "free in at most 50 minutes, and for anna@ops1 at once" in refused
     lease.give_back(path, BERT)
-    assert lease.hold(path, BERT, NOW + 600), "only its owner gives a board back"
+    assert lease.hold(path, BERT, NOW + 600, nothing), "only its owner gives a board back"
     lease.give_back(path, ANNA)
-    assert lease.hold(path, BERT, NOW + 600) == ""
+    assert lease.hold(path, BERT, NOW + 600, nothing) == ""
     lease.give_back(path, ANNA)
-    assert lease.hold(path, ANNA, NOW + 600)
+    assert lease.hold(path, ANNA, NOW + 600, nothing)
 
 
 def test_run_takes_its_own_lease_again_and_it_begins_anew(lease: ModuleType, path: str) -> None:
-    lease.hold(path, ANNA, NOW)
-    assert lease.hold(path, {**ANNA, "since": "2026-11-22 11:20 UTC"}, NOW + 3000) == ""
-    refused = lease.hold(path, BERT, NOW + 6000)
+    lease.hold(path, ANNA, NOW, nothing)
+    assert lease.hold(path, {**ANNA, "since": "2026-11-22 11:20 UTC"}, NOW + 3000, nothing) == ""
+    refused = lease.hold(path, BERT, NOW + 6000, nothing)
     assert "since 2026-11-22 10:32 UTC" in refused
     assert "at most 10 minutes" in refused
 
@@ -91,8 +95,24 @@ def test_run_takes_its_own_lease_again_and_it_begins_anew(lease: ModuleType, pat
 def test_lease_ends_with_its_time_or_its_run(
     lease: ModuleType, path: str, run: dict[str, Any], later: float, free: bool
 ) -> None:
-    lease.hold(path, ANNA, NOW)
-    assert (lease.hold(path, run, NOW + later) == "") is free
+    lease.hold(path, ANNA, NOW, nothing)
+    assert (lease.hold(path, run, NOW + later, nothing) == "") is free
+
+
+def test_run_that_takes_the_lease_removes_uploads_of_interrupted_runs_first(
+    lease: ModuleType, path: str
+) -> None:
+    removed: list[bool] = []
+
+    def remove() -> None:
+        removed.append(Path(path).exists())
+
+    lease.hold(path, ANNA, NOW, remove)
+    lease.hold(path, ANNA, NOW + 1, remove)
+    lease.hold(path, BERT, NOW + 1, remove)
+    assert removed == [False], "not the uploads of a run that goes on"
+    lease.hold(path, BERT, NOW + 3601, remove)
+    assert removed == [False, True]
 
 
 def process(proc: Path, pid: int, parent: int, started: int, *arguments: str) -> None:
@@ -170,8 +190,10 @@ class Fleet:
         inventory = {"all": {"hosts": dict.fromkeys(self.leases), "vars": variables}}
         self.inventory.write_text(yaml.safe_dump(inventory))
         self.playbook.write_text(PLAYBOOK)
+        self.uploads = directory / "jetson-k3s/uploads"
         # What a role has among its `vars` gives way to extra variables only.
-        self.here = f"--extra-vars=__board_lease_path={directory}/{{{{inventory_hostname}}}}.json"
+        lease = f"__board_lease_path={directory}/{{{{inventory_hostname}}}}.json"
+        self.here = f"--extra-vars={lease} __board_lease_uploads={directory}"
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A run over both boards."""
@@ -234,11 +256,26 @@ def test_run_beside_another_is_refused_and_goes_on_where_it_may(fleet: Fleet) ->
 def test_killed_run_holds_nothing_for_the_next_of_the_same_user(fleet: Fleet) -> None:
     with fleet.changing() as first:
         assert json.loads(fleet.leases["one"].read_text())["process"].startswith(f"{first.pid}:")
+        fleet.uploads.mkdir(0o700, parents=True)
+        (fleet.uploads / "archive").touch()
         first.kill()
         first.wait(60)
         assert fleet.held == ["one"]
         again = fleet.run()
     assert again.returncode == 0, again.stdout
+    assert fleet.held == []
+    assert not fleet.uploads.exists()
+
+
+def test_place_for_uploads_that_is_not_roots_alone_stops_the_run_before_its_first_change(
+    fleet: Fleet,
+) -> None:
+    fleet.uploads.mkdir(0o755, parents=True)
+    run = fleet.run()
+    assert run.returncode != 0
+    assert f"{fleet.uploads} is a directory of user id {os.getuid()} with mode 0755" in " ".join(
+        run.stdout.split()
+    )
     assert fleet.held == []
 
 

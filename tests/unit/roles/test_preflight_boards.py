@@ -84,7 +84,7 @@ THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
         (EVERYWHERE | {"docker": {"filesystem": 2}}, {}, []),
         ({"k3s": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 3 * 10**8}}, {}, ["disk-full"]),
         ({"uploads": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 2 * 10**8}}, {}, ["disk-full"]),
-        # Nobody evicts pods for the sake of /var/tmp.
+        # Nobody evicts pods for the sake of uploads.
         ({"uploads": {"filesystem": 2, "total_bytes": 10**10, "free_bytes": 4 * 10**8}}, {}, []),
         ({"docker": {"filesystem": 2, "free_bytes": 0}}, {"container_runtime": "containerd"}, []),
     ],
