@@ -10,7 +10,7 @@
 #include "lock.h"
 #include "report.h"
 
-/* In whole MiB; the name is NVIDIA's (gpu-fractioning). */
+/* The limit is in whole MiB; its name is NVIDIA's (gpu-fractioning). A setuid program's caller does not choose them. */
 static const char LIMIT[] = "NVIDIA_GPU_MEMORY_LIMIT", LEDGER[] = "TEGRA_GPU_LIMIT_LEDGER";
 /* Where the plugin mounts it; found there even if an image clears the environment. */
 static const char MOUNTED_LEDGER[] = "/run/tegra-gpu-limit/ledger";
@@ -32,7 +32,7 @@ static struct {
 
 static uint64_t limit_of_environment(void)
 {
-    const char *text = getenv(LIMIT);
+    const char *text = secure_getenv(LIMIT);
     if (text == NULL || *text == 0)
         return UINT64_MAX;
     uint64_t mib = 0;
@@ -48,9 +48,14 @@ static uint64_t limit_of_environment(void)
 static void read_environment(void)
 {
     account.limit = limit_of_environment();
-    const char *path = getenv(LEDGER);
+    const char *path = secure_getenv(LEDGER);
     account.named = path && *path && strlen(path) < sizeof account.path;
     strcpy(account.path, account.named ? path : MOUNTED_LEDGER);
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
 }
 
 static void warn_of_ledger(void)
@@ -66,11 +71,9 @@ static void start_over(void)
         read_environment();
     live_clear();
     account.charged = 0;
-    /* A lock is of an open file, and a child has its parent's. */
-    if (account.ledger.file >= 0)
-        close(account.ledger.file);
+    ledger_close(&account.ledger);
     bool shared = ledger_open(&account.ledger, account.path, account.named);
-    uint64_t limit = shared ? ledger_limit(&account.ledger, account.limit) : account.limit;
+    uint64_t limit = shared ? smaller(account.ledger.limit, account.limit) : account.limit;
     warn_of_ledger();
     __atomic_store_n(&account.state, limit == UINT64_MAX ? UNLIMITED : LIMITED, __ATOMIC_RELEASE);
 }
@@ -139,9 +142,7 @@ bool account_limited(void)
 uint64_t account_limit(void)
 {
     begin();
-    uint64_t limit = account.limit;
-    if (account.ledger.file >= 0)
-        limit = ledger_limit(&account.ledger, limit);
+    uint64_t limit = account.ledger.file < 0 ? account.limit : smaller(account.ledger.limit, account.limit);
     end();
     return limit;
 }
@@ -149,9 +150,7 @@ uint64_t account_limit(void)
 uint64_t account_used(void)
 {
     begin();
-    uint64_t used;
-    if (account.ledger.file < 0 || ledger_used(&account.ledger, &used) != LEDGER_DONE)
-        used = account.charged;
+    uint64_t used = account.ledger.file < 0 ? account.charged : ledger_used(&account.ledger);
     end();
     return used;
 }
@@ -285,30 +284,5 @@ void account_forget(void)
     begin();
     live_clear();
     note(0, true);
-    end();
-}
-
-/* Runs at the start of every program in the container: what it finds of its own is of the program before exec. */
-__attribute__((constructor)) static void forget_what_was_before_exec(void)
-{
-    struct ledger ledger;
-    const char *named = getenv(LEDGER);
-    if (account.state != UNKNOWN || !ledger_open(&ledger, named && *named ? named : MOUNTED_LEDGER, false))
-        return;
-    ledger_forget(&ledger);
-    close(ledger.file);
-}
-
-__attribute__((destructor)) static void leave(void)
-{
-    /* A child that only inherited all this has nothing there. */
-    if (account.owner != getpid())
-        return;
-    begin();
-    if (account.ledger.file >= 0) {
-        ledger_forget(&account.ledger);
-        close(account.ledger.file);
-        account.ledger.file = -1;
-    }
     end();
 }

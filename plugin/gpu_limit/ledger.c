@@ -1,26 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads and writes, no mapping: a mapped file that somebody truncates kills whoever touches it. A lock on the
- * file (flock) ends with its process, even by SIGKILL.
+ * Two kinds of locks: flock, by which one process at a time counts and then takes more; and those of fcntl, which are
+ * the count (ledger.h). Both end with their process, even by SIGKILL. Those of fcntl are a process': a child does not
+ * have its parent's, and they also end with exec, which closes the file.
  */
 #define _GNU_SOURCE
 #include "ledger.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOTS = 64, PATH_SIZE = 32, STAT_SIZE = 1024, FIELDS_FROM_STATE_TO_START = 19 };
+enum { SLOTS = 64, SLOT_BITS = 56 };
 
-/* No process has this id or a larger one: PID_MAX_LIMIT of the kernel's include/linux/threads.h, on 64 bits. */
-static const uint64_t PROCESS_IDS = 4 * 1024 * 1024;
-
-static const char MAGIC[8] = "TGLEDGR1";
+static const char MAGIC[8] = "TGLEDGR2";
+/* A lock of this length would reach the next slot. */
+static const uint64_t MOST = (1ull << SLOT_BITS) - 2;
 
 /*
  * A stopped process may hold the lock for ever; a running process holds it for microseconds. All attempts take about
@@ -30,69 +28,14 @@ static const char MAGIC[8] = "TGLEDGR1";
 static const struct timespec PAUSE = {.tv_nsec = 100 * 1000};
 enum { ATTEMPTS = 13000 };
 
-struct slot {
-    uint64_t pid, start, bytes, unused;
-};
-
-struct page {
+struct header {
     char magic[sizeof MAGIC];
     uint64_t limit, overhead, unused[5];
-    struct slot slots[SLOTS];
 };
 
-_Static_assert(sizeof(struct page) == 64 + SLOTS * 32, "the plugin writes this format as well");
+_Static_assert(sizeof(struct header) == 64, "the plugin writes this format");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little endian");
-
-/* Read a process's state and start from /proc. False: no such file, or nothing to be read there. */
-static bool read_process(uint64_t pid, char *state, uint64_t *start)
-{
-    char path[PATH_SIZE] = "/proc/", text[STAT_SIZE + 1], digits[20];
-    size_t length = strlen(path), count = 0;
-    do
-        digits[count++] = (char)('0' + pid % 10);
-    while (pid /= 10);
-    while (count)
-        path[length++] = digits[--count];
-    memcpy(path + length, "/stat", sizeof "/stat");
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return false;
-    ssize_t size = read(file, text, STAT_SIZE);
-    close(file);
-    if (size <= 0)
-        return false;
-    text[size] = 0;
-    /* proc(5): the name is in brackets and may hold anything; the state follows. */
-    const char *at = strrchr(text, ')');
-    if (at == NULL || at[1] != ' ')
-        return false;
-    *state = at[2];
-    at += 2;
-    for (int field = 0; field < FIELDS_FROM_STATE_TO_START && at; field++) {
-        at = strchr(at, ' ');
-        at = at ? at + 1 : NULL;
-    }
-    if (at == NULL)
-        return false;
-    *start = 0;
-    for (; *at >= '0' && *at <= '9'; at++)
-        *start = *start * 10 + (uint64_t)(*at - '0');
-    return true;
-}
-
-/* Tell whether the owner of a slot is gone. A process id comes again, with another start. */
-static bool is_dead(const struct slot *slot)
-{
-    char state;
-    uint64_t start;
-    /* As a pid_t, such a number is another process, a group of processes or all of them. */
-    if (slot->pid >= PROCESS_IDS)
-        return true;
-    if (read_process(slot->pid, &state, &start))
-        return start != slot->start || state == 'Z' || state == 'X';
-    /* /proc may hide other users' processes. */
-    return kill((pid_t)slot->pid, 0) != 0 && errno == ESRCH;
-}
+_Static_assert(sizeof(off_t) == 8, "an offset is a slot and a number of bytes");
 
 static bool lock(struct ledger *ledger)
 {
@@ -117,181 +60,153 @@ static void unlock(const struct ledger *ledger)
     flock(ledger->file, LOCK_UN);
 }
 
-static bool read_page(struct ledger *ledger, struct page *page)
-{
-    if (pread(ledger->file, page, sizeof *page, 0) == (ssize_t)sizeof *page &&
-        memcmp(page->magic, MAGIC, sizeof MAGIC) == 0)
-        return true;
-    ledger->trouble = "is not a ledger";
-    return false;
-}
-
-static bool write_slot(struct ledger *ledger, const struct page *page, int number)
-{
-    const struct slot *slot = &page->slots[number];
-    off_t place = (const char *)slot - (const char *)page;
-    if (pwrite(ledger->file, slot, sizeof *slot, place) == (ssize_t)sizeof *slot)
-        return true;
-    ledger->trouble = "cannot be written";
-    return false;
-}
-
-static bool begin(struct ledger *ledger, struct page *page)
-{
-    if (!lock(ledger))
-        return false;
-    if (read_page(ledger, page))
-        return true;
-    unlock(ledger);
-    return false;
-}
-
-static int find_slot(const struct page *page, uint64_t pid, uint64_t start)
-{
-    for (int i = 0; i < SLOTS; i++)
-        if (page->slots[i].pid == pid && (pid == 0 || page->slots[i].start == start))
-            return i;
-    return -1;
-}
-
-/* Free the slots of the dead, of all but `own`. */
-static void reclaim(struct ledger *ledger, struct page *page, int own)
-{
-    for (int i = 0; i < SLOTS; i++)
-        if (i != own && page->slots[i].pid && is_dead(&page->slots[i])) {
-            page->slots[i] = (struct slot){0};
-            write_slot(ledger, page, i);
-        }
-}
-
 static uint64_t add(uint64_t a, uint64_t b)
 {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-/* Give what the processes of all slots but `own` have. */
-static uint64_t of_others(const struct page *page, int own)
+static off_t begin_of(int slot)
 {
-    uint64_t sum = 0;
-    for (int i = 0; i < SLOTS; i++)
-        if (i != own && page->slots[i].pid)
-            sum = add(sum, add(page->slots[i].bytes, page->overhead));
-    return sum;
+    return (off_t)slot << SLOT_BITS;
 }
 
-static uint64_t smaller_limit(const struct page *page, uint64_t limit)
+struct others {
+    uint64_t bytes; /* with each one's overhead */
+    uint64_t slots; /* a bit for each slot that is taken */
+};
+
+/* Find a lock of another process in the slots from `first` to before `end`. Gives its slot; -1: there is none. */
+static int find_other(const struct ledger *ledger, int first, int end, uint64_t *bytes)
 {
-    return page->limit && page->limit < limit ? page->limit : limit;
+    /* One that would conflict with a lock to write. */
+    struct flock found = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = begin_of(first), .l_len = begin_of(end) - begin_of(first)};
+    if (fcntl(ledger->file, F_GETLK, &found) != 0 || found.l_type == F_UNLCK)
+        return -1;
+    /* A lock that is not the library's may begin before `first`, and be of any length. */
+    int slot = (int)(found.l_start >> SLOT_BITS);
+    *bytes = found.l_len > 0 ? (uint64_t)found.l_len - 1 : MOST;
+    return slot < first ? first : slot;
 }
 
-static bool is_empty(const struct ledger *ledger)
+/* Two questions and one for each other process: the kernel finds a lock, and the slots before and after are left. */
+static void add_others(const struct ledger *ledger, int first, int end, struct others *others)
 {
-    return lseek(ledger->file, 0, SEEK_END) == 0;
+    uint64_t bytes;
+    int slot;
+    while (first < end && (slot = find_other(ledger, first, end, &bytes)) >= 0) {
+        others->bytes = add(others->bytes, add(bytes, ledger->overhead));
+        others->slots |= 1ull << slot;
+        /* The smaller part first, so that it is not deep. */
+        if (slot - first < end - slot) {
+            add_others(ledger, first, slot, others);
+            first = slot + 1;
+        } else {
+            add_others(ledger, slot + 1, end, others);
+            end = slot;
+        }
+    }
 }
 
-/* Write a fresh ledger into an empty file. */
-static bool make(struct ledger *ledger)
+static struct others others_of(const struct ledger *ledger)
 {
-    struct page page = {.limit = 0};
-    memcpy(page.magic, MAGIC, sizeof MAGIC);
-    if (!lock(ledger))
-        return false;
-    /* Another process may have been faster. */
-    bool made = !is_empty(ledger) || pwrite(ledger->file, &page, sizeof page, 0) == (ssize_t)sizeof page;
-    unlock(ledger);
-    if (!made)
-        ledger->trouble = "cannot be written";
-    return made;
+    struct others others = {0};
+    add_others(ledger, 0, SLOTS, &others);
+    return others;
+}
+
+static bool set_lock(const struct ledger *ledger, short type, uint64_t from, uint64_t length)
+{
+    struct flock wanted = {
+        .l_type = type, .l_whence = SEEK_SET, .l_start = begin_of(ledger->slot) + (off_t)from, .l_len = (off_t)length};
+    return fcntl(ledger->file, F_SETLK, &wanted) == 0;
+}
+
+/* Give a slot that no process has; -1: there is none. */
+static int free_slot(uint64_t taken)
+{
+    for (int slot = 0; slot < SLOTS; slot++)
+        if (!(taken >> slot & 1))
+            return slot;
+    return -1;
+}
+
+static enum ledger_answer grow(struct ledger *ledger, uint64_t bytes, uint64_t taken)
+{
+    if (ledger->slot < 0 && (ledger->slot = free_slot(taken)) < 0)
+        return LEDGER_NO_SLOT;
+    /* The kernel merges it with the one that is there. */
+    if (set_lock(ledger, F_RDLCK, 0, bytes + 1)) {
+        ledger->bytes = bytes;
+        return LEDGER_DONE;
+    }
+    ledger->trouble = "cannot be locked";
+    return LEDGER_BROKEN;
 }
 
 bool ledger_open(struct ledger *ledger, const char *path, bool create)
 {
-    char state;
-    struct page page;
-    *ledger = (struct ledger){.pid = (uint64_t)getpid()};
-    read_process(ledger->pid, &state, &ledger->start);
-    ledger->file = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0666);
+    struct header header;
+    *ledger = (struct ledger){.slot = -1, .limit = UINT64_MAX};
+    ledger->file = open(path, O_RDONLY | O_CLOEXEC | (create ? O_CREAT : 0), 0644);
     if (ledger->file < 0) {
         /* Not there and not asked for: nothing is wrong. */
         ledger->trouble = errno == ENOENT && !create ? NULL : "cannot be opened";
         return false;
     }
-    if ((!create || !is_empty(ledger) || make(ledger)) && read_page(ledger, &page))
+    ssize_t size = pread(ledger->file, &header, sizeof header, 0);
+    if (size == 0 && create)
         return true;
-    close(ledger->file);
-    ledger->file = -1;
+    if (size == (ssize_t)sizeof header && memcmp(header.magic, MAGIC, sizeof MAGIC) == 0) {
+        ledger->overhead = header.overhead;
+        if (header.limit)
+            ledger->limit = header.limit;
+        return true;
+    }
+    ledger_close(ledger);
+    ledger->trouble = "is not a ledger";
     return false;
 }
 
-uint64_t ledger_limit(struct ledger *ledger, uint64_t limit)
+void ledger_close(struct ledger *ledger)
 {
-    struct page page;
-    return read_page(ledger, &page) ? smaller_limit(&page, limit) : limit;
-}
-
-/* Give a slot for a process that has none; -1: there is none left. */
-static int new_slot(struct ledger *ledger, struct page *page)
-{
-    if (find_slot(page, 0, 0) < 0)
-        reclaim(ledger, page, -1);
-    return find_slot(page, 0, 0);
+    if (ledger->file >= 0)
+        close(ledger->file);
+    ledger->file = -1;
 }
 
 enum ledger_answer ledger_set(struct ledger *ledger, uint64_t bytes, uint64_t limit, bool forced)
 {
-    struct page page;
-    if (!begin(ledger, &page))
-        return LEDGER_BROKEN;
-    enum ledger_answer answer = LEDGER_DONE;
-    int own = find_slot(&page, ledger->pid, ledger->start);
-    /* Less than before is always right. Who is dead matters only where it would be too much. */
-    if (own < 0 || bytes > page.slots[own].bytes) {
-        uint64_t wanted = add(bytes, page.overhead);
-        limit = smaller_limit(&page, limit);
-        if (add(of_others(&page, own), wanted) > limit) {
-            reclaim(ledger, &page, own);
-            if (add(of_others(&page, own), wanted) > limit)
-                answer = LEDGER_FULL;
+    if (bytes > MOST)
+        bytes = MOST;
+    /* Less than before is always right. */
+    if (ledger->slot >= 0 && bytes <= ledger->bytes) {
+        if (bytes < ledger->bytes && !set_lock(ledger, F_UNLCK, bytes + 1, ledger->bytes - bytes)) {
+            ledger->trouble = "cannot be locked";
+            return LEDGER_BROKEN;
         }
+        ledger->bytes = bytes;
+        return LEDGER_DONE;
     }
+    if (!lock(ledger))
+        return LEDGER_BROKEN;
+    struct others others = others_of(ledger);
+    if (ledger->limit < limit)
+        limit = ledger->limit;
+    enum ledger_answer answer = LEDGER_DONE;
+    if (add(others.bytes, add(bytes, ledger->overhead)) > limit)
+        answer = LEDGER_FULL;
     if (answer == LEDGER_DONE || forced) {
-        if (own < 0)
-            own = new_slot(ledger, &page);
-        if (own < 0) {
-            answer = LEDGER_NO_SLOT;
-        } else {
-            page.slots[own] = (struct slot){.pid = ledger->pid, .start = ledger->start, .bytes = bytes};
-            if (!write_slot(ledger, &page, own))
-                answer = LEDGER_BROKEN;
-        }
+        enum ledger_answer noted = grow(ledger, bytes, others.slots);
+        if (noted != LEDGER_DONE)
+            answer = noted;
     }
     unlock(ledger);
     return answer;
 }
 
-enum ledger_answer ledger_used(struct ledger *ledger, uint64_t *used)
+uint64_t ledger_used(const struct ledger *ledger)
 {
-    struct page page;
-    if (!begin(ledger, &page))
-        return LEDGER_BROKEN;
-    reclaim(ledger, &page, find_slot(&page, ledger->pid, ledger->start));
-    *used = of_others(&page, -1);
-    unlock(ledger);
-    return LEDGER_DONE;
-}
-
-void ledger_forget(struct ledger *ledger)
-{
-    struct page page;
-    /* Most processes never had a slot: they need no lock to see that. */
-    if (!read_page(ledger, &page) || find_slot(&page, ledger->pid, ledger->start) < 0)
-        return;
-    if (!begin(ledger, &page))
-        return;
-    int own = find_slot(&page, ledger->pid, ledger->start);
-    if (own >= 0) {
-        page.slots[own] = (struct slot){0};
-        write_slot(ledger, &page, own);
-    }
-    unlock(ledger);
+    uint64_t own = ledger->slot < 0 ? 0 : add(ledger->bytes, ledger->overhead);
+    return add(own, others_of(ledger).bytes);
 }

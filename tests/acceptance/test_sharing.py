@@ -18,6 +18,7 @@ import pytest
 from tegra_device_plugin.system.quantity import GIB, parse
 
 from images.arm64 import build
+from tests.acceptance import hostile_container
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import cluster_status, reports_dir, run_playbook
 from tests.acceptance.sharing import POD_SECONDS, STRICT, UNITS, ask, said, sell_units
@@ -118,6 +119,15 @@ def test_the_node_knows_who_holds_what(cluster: Cluster) -> None:
         f"default/greedy main: 60 {CORE}, 3 {MEMORY}, weight 60 %, limit 768 MiB, used 768 MiB",
         f"default/modest main: 40 {CORE}, 4 {MEMORY}, weight 40 %, limit 1024 MiB, used 1024 MiB",
     }
+
+
+def test_a_container_gets_no_door_by_the_files_of_its_limit(cluster: Cluster, board: Board) -> None:
+    attack = ("exec", "greedy", "--", "python3.11", "-c", hostile_container.ATTACKS)
+    assert json.loads(cluster.kubectl(*attack)) == []
+    (container,) = board.exec("docker", "ps", "--quiet", "--filter=name=k8s_main_greedy").split()
+    mounts = json.loads(board.exec("docker", "inspect", "--format={{json .Mounts}}", container))
+    (ledger,) = (one for one in mounts if one["Destination"] == hostile_container.LEDGER)
+    assert (ledger["RW"], hostile_container.of_other_users(board.exec, ledger["Source"])) == (False, [])
 
 
 def test_status_adds_up_and_tells_who_waits_for_a_scheduler_that_is_not_there(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.config.names import DRIVER
+from tegra_device_plugin.sharing.ledger import name_of
 
 from tests import boards
 from tests.conformance.fake_api import NODE, FakeApi
@@ -59,9 +60,9 @@ class DraNode:
 
     @property
     def leftovers(self) -> list[str]:
-        """Files that a driver without claims has no use for."""
+        """Files that a driver without claims has no use for. A ledger is two of one name."""
         ledgers = self.files.limit / "ledgers"
-        found = [path.name for path in ledgers.iterdir()] if ledgers.is_dir() else []
+        found = [name_of(path) for path in ledgers.iterdir()] if ledgers.is_dir() else []
         others = [
             path.name for path in self.plugins.iterdir() if path.name not in ("checkpoint.json", "dra.sock")
         ]

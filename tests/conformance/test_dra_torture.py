@@ -94,7 +94,7 @@ class Torture:
         return sorted(
             name
             for uid, share_id in self.checkpoint.items()
-            for name in (f"{DRIVER}-claim-{uid}.json", f"claim-{uid}-igpu-0-{share_id}")
+            for name in (f"{DRIVER}-claim-{uid}.json", *[f"claim-{uid}-igpu-0-{share_id}"] * 2)
         )
 
     @property

@@ -100,20 +100,21 @@ async def test_a_container_that_asks_for_both_gets_one_gpu_and_its_limit(
         assert core.envs.items() <= memory.envs.items()
         assert not core.mounts
         assert memory.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "512"
-        mounts = {mount.container_path: (mount.host_path, mount.read_only) for mount in memory.mounts}
+        assert all(mount.read_only for mount in memory.mounts)
+        mounts = {mount.container_path: mount.host_path for mount in memory.mounts}
         assert mounts == {
-            "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so": (f"{node.limit}/libtegra-gpu-limit.so", True),
-            "/etc/ld.so.preload": (f"{node.limit}/ld.so.preload", True),
-            memory.envs["TEGRA_GPU_LIMIT_LEDGER"]: (f"{node.limit}/ledgers/m3", False),
+            "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so": f"{node.limit}/libtegra-gpu-limit.so",
+            "/etc/ld.so.preload": f"{node.limit}/ld.so.preload",
+            memory.envs["TEGRA_GPU_LIMIT_LEDGER"]: str((node.limit / "ledgers/m3").resolve()),
         }
-        files = {str(path) for path in node.limit.rglob("*") if path.is_file()}
-        assert files == {mount.host_path for mount in memory.mounts}
+        files = {str(path) for path in node.limit.rglob("*") if path.is_file() and not path.is_symlink()}
+        assert files == set(mounts.values())
         preloaded = (node.limit / "ld.so.preload").read_text().split()
         assert set(preloaded) < mounts.keys()
 
 
 @one_generation
-async def test_each_start_of_a_container_begins_with_an_empty_ledger_in_the_same_file(
+async def test_each_start_of_a_container_has_its_ledger_in_the_same_file(
     kubelet: FakeKubelet, start_units: StartUnits, node: Node
 ) -> None:
     async with start_units():
@@ -121,16 +122,15 @@ async def test_each_start_of_a_container_begins_with_an_empty_ledger_in_the_same
         for ids in (["m0", "m1"], ["m2", "m9", "m10"]):
             await kubelet.allocate(ids, resource=MEMORY)
         used, other = node.limit / "ledgers/m0", node.limit / "ledgers/m2"
-        with used.open("r+b") as mounted:
-            mounted.write(b"\xff" * 5000)
-            mounted.flush()
-            other.write_bytes(b"in use")
-            await kubelet.start_container(MEMORY, ["m1", "m0"])
-            mounted.seek(0)
-            assert ledger.parse(mounted.read()) == ledger.Ledger(512 * MIB, 10 * MIB)
+        mounted = used.resolve()
+        mounted.write_bytes(b"\xff" * 5000)
+        other.write_bytes(b"in use")
+        await kubelet.start_container(MEMORY, ["m1", "m0"])
+        assert ledger.read(mounted) == ledger.Ledger(512 * MIB, 10 * MIB)
+        assert mounted == used.resolve()
         assert other.read_bytes() == b"in use"
-        assert used.stat().st_mode & 0o777 == 0o666
-        assert (node.limit / "ledgers").stat().st_mode & 0o777 == 0o711
+        assert mounted.stat().st_mode & 0o777 == 0o644
+        assert (node.limit / "ledgers").stat().st_mode & 0o777 == 0o700
 
 
 @one_generation

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
-import struct
 import sys
 import urllib.request
 from collections import Counter
@@ -20,9 +20,9 @@ from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.node import Node
 from tests.conformance.pod_resources import PodResources, pod_resources
+from tests.ledgers import MIB, used_by
 
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
-MIB = 1 << 20
 
 pytestmark = pytest.mark.parametrize("generation", ["1.37"])
 
@@ -48,7 +48,7 @@ async def holders(pods: PodResources, node: Node) -> dict[str, Any]:
     command = [sys.executable, "-m", "tegra_device_plugin", "allocations", "--output=json"]
     process = await asyncio.create_subprocess_exec(
         *command, f"--config={node.config}", f"--pod-resources={pods.socket}",
-        stdout=asyncio.subprocess.PIPE, env={"GPU_LIMIT_DIR": str(node.limit)},
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "GPU_LIMIT_DIR": str(node.limit)},
     )  # fmt: skip
     said, _ = await process.communicate()
     assert process.returncode == 0
@@ -72,14 +72,6 @@ async def metrics(address: str) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-def uses(path: Path, *processes: int) -> None:
-    """Processes of a container use so many MiB, as the limit library writes it down."""
-    slots = b"".join(struct.pack("<QQQQ", pid, 1, mib * MIB, 0) for pid, mib in enumerate(processes, start=1))
-    with path.open("r+b") as file:
-        file.seek(64)
-        file.write(slots)
-
-
 async def test_rows_add_up_to_what_is_allocatable_less_what_is_free(
     kubelet: FakeKubelet, start: Start, node: Node, address: str
 ) -> None:
@@ -96,14 +88,12 @@ async def test_rows_add_up_to_what_is_allocatable_less_what_is_free(
             (("b", "serve", "main"), 1, 12),
         ):
             await pods.admits(name, {one: n for one, n in ((CORE, core), (MEMORY, memory)) if n})
-        uses(node.limit / "ledgers/m4", 100, 20)
-
-        said = await holders(pods, node)
+        with used_by(node.limit / "ledgers/m4", 100 * MIB, 20 * MIB):
+            said, shown = await holders(pods, node), await metrics(address)
         rows: Counter[str] = Counter()
         for row in said["containers"]:
             for one in row["held"]:
                 rows[one["resource"]] += one["count"]
-        shown = await metrics(address)
         for resource in (CORE, MEMORY):
             allocatable, free = kubelet.allocatable(resource), len(pods.free(resource))
             assert rows[resource] == allocatable - free > 0

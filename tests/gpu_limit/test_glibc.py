@@ -60,8 +60,8 @@ class Root:
         (self.path / "etc").mkdir()
         (self.path / "etc" / "ld.so.preload").write_text(f"/{INSTALLED}\n")
 
-    def run(self, program: str) -> subprocess.CompletedProcess[str]:
-        """Run a program, with a limit of 100 MiB."""
+    def run(self, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run a program, with a limit of 100 MiB and a ledger; `options` are of unshare(1)."""
         emulated: list[str] = []
         if self.arch == "arm64" and os.uname().machine != "aarch64":
             ensure_packages("qemu-user-static")
@@ -70,8 +70,12 @@ class Root:
         # A user namespace lets others change the root, too.
         mapped = ["--map-root-user"] if os.geteuid() else []
         return subprocess.run(
-            ["unshare", *mapped, f"--root={self.path}", *emulated, f"/{program}"],
-            env={"NVIDIA_GPU_MEMORY_LIMIT": "100", "LD_LIBRARY_PATH": "/lib"},
+            ["unshare", *mapped, *options, f"--root={self.path}", *emulated, f"/{program}"],
+            env={
+                "NVIDIA_GPU_MEMORY_LIMIT": "100",
+                "TEGRA_GPU_LIMIT_LEDGER": "/made",
+                "LD_LIBRARY_PATH": "/lib",
+            },
             capture_output=True, text=True, check=False,
         )  # fmt: skip
 
@@ -91,3 +95,18 @@ def test_programs_are_limited_however_they_find_the_driver(root: Root) -> None:
         assert (ran.returncode, ran.stdout) == (0, "all well\n"), ran
         assert ran.stderr.startswith("tegra-gpu-limit: out of memory"), ran.stderr
         assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a setuid program of root's")
+@pytest.mark.parametrize("glibc", [name.removesuffix("-amd64") for name in known("glibc") if "amd64" in name])
+def test_the_caller_of_a_setuid_program_chooses_neither_limit_nor_ledger(glibc: str, tmp_path: Path) -> None:
+    root = Root(tmp_path, glibc, "amd64")
+    root.preload()
+    tmp_path.chmod(0o755)
+    assert "all well" in root.run("lookups").stdout
+    (tmp_path / "made").unlink()
+    (tmp_path / "lookups").chmod(0o4755)
+    ran = root.run("lookups", "--setuid=65534")
+    # It is not limited, which it says, and root has made no file for another user.
+    assert (ran.returncode, "CUDA_ERROR_OUT_OF_MEMORY" in ran.stdout) == (1, True), ran
+    assert not (tmp_path / "made").exists()

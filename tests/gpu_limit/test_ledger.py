@@ -4,7 +4,6 @@
 import os
 import random
 import signal
-import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ledgers
 from tests.gpu_limit.rig import Rig
+from tests.ledgers import MIB, SLOTS
 
-HEADER, SLOT, SLOTS = struct.Struct("<8sQQ40x"), struct.Struct("<QQQ8x"), 64
-MIB = 1 << 20
 CLOCK_NANOSLEEP = 230
 """The number of the system call on x86-64."""
 # Holds memory until its standard input ends.
@@ -26,21 +25,6 @@ HOLD = "assert alloc({mib})\nprint('there', flush=True)\nsys.stdin.read()"
 def shared(rig: Rig, tmp_path: Path) -> Rig:
     """Programs that share 100 MiB."""
     return rig.but(ledger=tmp_path / "ledger")
-
-
-def slots(ledger: Path) -> list[tuple[int, int, int]]:
-    """Return process id, start and bytes of each used slot."""
-    data = ledger.read_bytes()
-    assert len(data) == HEADER.size + SLOTS * SLOT.size
-    return [slot for slot in SLOT.iter_unpack(data[HEADER.size :]) if slot[0]]
-
-
-def write(ledger: Path, *taken: tuple[int, int, int], limit: int = 0, overhead: int = 0) -> None:
-    """Write a ledger as the plugin does."""
-    filled = [*taken, *[(0, 0, 0)] * (SLOTS - len(taken))]
-    ledger.write_bytes(
-        HEADER.pack(b"TGLEDGR1", limit, overhead) + b"".join(SLOT.pack(*one) for one in filled)
-    )
 
 
 @contextmanager
@@ -64,41 +48,31 @@ def test_processes_share_one_limit(shared: Rig) -> None:
 def test_a_process_that_ends_leaves_nothing(shared: Rig) -> None:
     shared.run("alloc(60)")
     assert shared.ledger
-    assert slots(shared.ledger) == []
+    assert ledgers.found(shared.ledger) == {}
 
 
-def test_what_a_killed_process_had_is_found_when_it_is_needed(shared: Rig) -> None:
+def test_what_a_killed_process_had_is_free(shared: Rig) -> None:
+    assert shared.ledger
     with holding(shared, 60) as process:
+        assert ledgers.found(shared.ledger) == {process.pid: 60 * MIB}
         process.kill()
-        process.wait()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie
+        assert ledgers.found(shared.ledger) == {}
+        shared.run("assert info() == (100, 100) and alloc(100) is not None")
+
+
+def test_what_is_freed_is_free_for_others(shared: Rig) -> None:
     assert shared.ledger
-    assert [size for _, _, size in slots(shared.ledger)] == [60 * MIB]
-    shared.run("assert info() == (100, 100)")
-    shared.run("assert alloc(100) is not None")
-
-
-def test_a_zombie_has_nothing(shared: Rig) -> None:
-    with holding(shared, 60) as process:
+    with shared.start("""
+        first, second = alloc(60), alloc(40)
+        free(first); free(second); alloc(10)
+        print("there", flush=True); sys.stdin.read()
+    """) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        assert ledgers.found(shared.ledger) == {process.pid: 10 * MIB}
+        shared.run("assert info() == (90, 100) and alloc(91) is None and alloc(90) is not None")
         process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        shared.run("assert alloc(100) is not None")
-
-
-def test_a_process_id_that_comes_again_is_another_process(shared: Rig) -> None:
-    assert shared.ledger
-    write(shared.ledger, (os.getpid(), 1, 90 * MIB))
-    shared.run("assert alloc(100) is not None")
-
-
-@pytest.mark.parametrize(
-    "pid",
-    [1 << 22, 1 << 31, (1 << 32) + os.getpid(), (1 << 64) - os.getpgrp(), (1 << 64) - 1],
-    ids=["limit", "2^31", "2^32+own", "group", "all"],
-)
-def test_a_slot_that_no_process_can_own_is_free(shared: Rig, pid: int) -> None:
-    assert shared.ledger
-    write(shared.ledger, *[(pid, 1, 90 * MIB)] * SLOTS)
-    shared.run("assert info() == (100, 100) and alloc(100) is not None")
 
 
 def test_a_forked_child_begins_with_nothing(shared: Rig) -> None:
@@ -139,7 +113,7 @@ def test_a_fork_while_others_allocate_does_not_hang(shared: Rig) -> None:
 def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(shared: Rig) -> None:
     # The ledger is locked, so the thread waits for it (clock_nanosleep) with the lock of the process.
     assert shared.ledger
-    write(shared.ledger)
+    ledgers.write(shared.ledger)
     shared.run(f"""
         import fcntl, threading
         file = os.open("{shared.ledger}", os.O_RDWR)
@@ -163,45 +137,57 @@ def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(shared: Rig) -
 
 
 def test_exec_ends_what_the_program_before_had(shared: Rig) -> None:
-    # A program without CUDA: it is the library's start that frees the slot.
+    # A program without CUDA, so nothing of the library runs in it but dlsym: the kernel ends the lock.
     with shared.start("alloc(60); os.execvp('sh', ['sh', '-c', 'echo there; read line'])") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         assert shared.ledger
-        assert slots(shared.ledger) == []
+        assert ledgers.found(shared.ledger) == {}
         process.kill()
 
 
 def test_the_65th_process_is_refused_and_says_why(shared: Rig) -> None:
-    with ExitStack() as stack:
-        sleepers = [stack.enter_context(subprocess.Popen(["sleep", "600"])) for _ in range(SLOTS)]
-        for process in sleepers:
-            stack.callback(process.kill)
-        starts = [int(Path(f"/proc/{one.pid}/stat").read_text().split()[21]) for one in sleepers]
-        assert shared.ledger
-        write(shared.ledger, *((one.pid, start, MIB) for one, start in zip(sleepers, starts, strict=True)))
+    assert shared.ledger
+    ledgers.write(shared.ledger)
+    with ledgers.used_by(shared.ledger, *[MIB] * SLOTS):
         ran = shared.run("assert alloc(1) is None and info() == (36, 100)")
         assert f"{shared.ledger} has no room for another process: it gets no memory" in ran.stderr
-        sleepers[0].kill()
-        sleepers[0].wait()
-        shared.run("assert alloc(1) is not None")
+    with ledgers.used_by(shared.ledger, *[MIB] * (SLOTS - 1)):
+        shared.run("assert alloc(1) is not None and info() == (36, 100)")
+
+
+def test_a_lock_of_any_other_form_is_counted_and_ends_nobody(shared: Rig) -> None:
+    assert shared.ledger
+    ledgers.write(shared.ledger)
+    holder = shared.start("""
+        import fcntl
+        file = os.open(os.environ["TEGRA_GPU_LIMIT_LEDGER"], os.O_RDONLY)
+        fcntl.lockf(file, fcntl.LOCK_SH)  # all of it, without an end
+        print("there", flush=True); sys.stdin.read()
+    """)
+    with holder as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        shared.run("assert alloc(1) is None and info() == (0, 100)")
+        process.kill()
+    shared.run("assert alloc(100) is not None")
 
 
 def test_the_ledgers_own_limit_holds_without_an_environment(shared: Rig) -> None:
     assert shared.ledger
-    write(shared.ledger, limit=50 * MIB)
+    ledgers.write(shared.ledger, limit=50 * MIB)
     shared.but(limit=None).run("assert info() == (50, 50) and alloc(60) is None and alloc(50) is not None")
     shared.run("assert info() == (50, 50)")
 
 
 def test_each_process_costs_the_overhead(shared: Rig) -> None:
     assert shared.ledger
-    write(shared.ledger, limit=100 * MIB, overhead=20 * MIB)
+    ledgers.write(shared.ledger, limit=100 * MIB, overhead=20 * MIB)
     with holding(shared, 30):
         shared.run("assert alloc(31) is None and alloc(30) is not None and info() == (0, 100)")
 
 
-@pytest.mark.parametrize("content", [b"x" * 5000, b"TGLEDGR1 short", b"TGLEDGR2" + bytes(2104)])
+@pytest.mark.parametrize("content", [b"x" * 5000, b"TGLEDGR2 short", b"TGLEDGR1" + bytes(2104)])
 def test_a_file_that_is_no_ledger_is_named_and_each_process_limited(shared: Rig, content: bytes) -> None:
     assert shared.ledger
     shared.ledger.write_bytes(content)
@@ -235,7 +221,7 @@ def test_a_file_that_is_cut_off_kills_nobody(shared: Rig) -> None:
 
 def test_a_stopped_process_that_holds_the_lock_stops_nobody(shared: Rig) -> None:
     assert shared.ledger
-    write(shared.ledger)
+    ledgers.write(shared.ledger)
     with shared.start(f"""
         import fcntl
         fcntl.flock(os.open("{shared.ledger}", os.O_RDWR), fcntl.LOCK_EX)
@@ -276,10 +262,11 @@ def test_together_they_never_exceed_the_limit_though_many_are_killed(shared: Rig
                 process.stdin.flush()
             for victim in chance.sample(running, 2):
                 victim.kill()
+                victim.wait()
                 running.remove(victim)
             sizes = {one.pid: int(one.stdout.readline()) for one in running if one.stdout}
             assert shared.ledger
-            noted = {pid: size // MIB for pid, _, size in slots(shared.ledger) if pid in sizes and size}
+            noted = {pid: size // MIB for pid, size in ledgers.found(shared.ledger).items() if size}
             assert noted == {pid: size for pid, size in sizes.items() if size}
             fullest = max(fullest, sum(sizes.values()))
             assert sum(sizes.values()) <= 100

@@ -79,7 +79,7 @@ CASES = {
     ),
     "test_units.py": (
         "test_a_container_that_asks_for_both_gets_one_gpu_and_its_limit[1.37]",
-        "test_each_start_of_a_container_begins_with_an_empty_ledger_in_the_same_file[1.37]",
+        "test_each_start_of_a_container_has_its_ledger_in_the_same_file[1.37]",
         "test_replicas_become_units_and_replicas_again_under_running_pods[1.37]",
         "test_a_resource_that_begins_to_act_at_starts_tells_the_kubelet[1.26]",
         "test_one_resources_fault_is_not_the_others[1.37]",

@@ -120,16 +120,20 @@ class ClaimStore:
         try:
             specs.remove(self._place.root, prepared.claim.uid)
             for limit in self._limits(prepared).values():
-                limit.ledger.unlink(missing_ok=True)
+                ledger.remove(limit.ledger)
         except OSError as error:
             logger.warning("cannot remove the files of the claim %s yet: %s", prepared.claim, error)
 
     def _leftovers(self) -> Iterator[Path]:
         """Give the ledgers of other claims, and parts of a checkpoint that a killed process has left."""
-        kept = {limit.name for one in self.claims.values() for limit in self._limits(one).values()}
+        kept = set[Path]()
+        for one in self.claims.values():
+            for limit in self._limits(one).values():
+                with suppress(OSError):
+                    kept |= {limit.ledger, ledger.mounted(limit.ledger)}
         with suppress(FileNotFoundError):
             for path in (self._place.limit_dir / limitfiles.LEDGERS).iterdir():
-                if path.name.startswith(_LEDGER_PREFIX) and path.name not in kept:
+                if path.name.startswith(_LEDGER_PREFIX) and path not in kept:
                     yield path
         yield from self._place.checkpoint.parent.glob(f".{NAME}.*")
 
@@ -191,8 +195,8 @@ def _prepared(uid: str, entry: Mapping[str, Any]) -> Prepared:
 
 def _is_complete(path: Path) -> bool:
     """Whether a ledger was written: a kill can leave it empty."""
-    with suppress(FileNotFoundError):
-        return path.stat().st_size >= ledger.SIZE
+    with suppress(OSError):
+        return ledger.mounted(path).stat().st_size >= ledger.SIZE
     return False
 
 

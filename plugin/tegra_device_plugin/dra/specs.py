@@ -24,7 +24,7 @@ from tegra_device_plugin.system.hosttree import HostTree
 KIND = f"{DRIVER}/claim"
 _PREFIX, _SUFFIX = f"{DRIVER}-claim-", ".json"
 _VERSION = "0.5.0"  # as of the board's
-_BIND = ["nosuid", "nodev", "rbind", "rprivate"]
+_BIND = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 
 
 def names(uid: str, device: Device) -> tuple[str, str]:
@@ -92,11 +92,7 @@ def _edits(limit: Limit | None) -> dict[str, Any]:
     return {
         "env": env + [f"{name}={value}" for name, value in limit.envs],
         "mounts": [
-            {
-                "hostPath": mount.host,
-                "containerPath": mount.container,
-                "options": [*(("ro",) if mount.read_only else ("rw",)), *_BIND],
-            }
+            {"hostPath": mount.host, "containerPath": mount.container, "options": _BIND}
             for mount in limit.mounts
         ],
     }

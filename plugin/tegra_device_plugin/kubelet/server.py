@@ -51,8 +51,7 @@ def _container(allocation: Allocation) -> api.ContainerAllocateResponse:
     return api.ContainerAllocateResponse(
         envs=dict(allocation.envs),
         mounts=[
-            api.Mount(container_path=m.container, host_path=m.host, read_only=m.read_only)
-            for m in allocation.mounts
+            api.Mount(container_path=m.container, host_path=m.host, read_only=True) for m in allocation.mounts
         ],
         devices=[
             api.DeviceSpec(container_path=n, host_path=n, permissions="rw") for n in allocation.device_nodes
@@ -156,6 +155,7 @@ class Endpoint:
                 resource.check(ids)
             for ids in containers:
                 resource.prepare(ids)
+            response = allocate_response(tuple(map(resource.allocation_for, containers)))
         except RejectedRequestError as rejection:
             self._counted.rejected_allocations += 1
             logger.warning("Allocate rejected: %s", rejection)
@@ -163,7 +163,7 @@ class Endpoint:
         for ids in containers:
             self._counted.allocations += 1
             logger.info("allocated %s of %s", brief(ids), self.resource)
-        return allocate_response(tuple(map(resource.allocation_for, containers)))
+        return response
 
     async def _pre_start_container(
         self, request: api.PreStartContainerRequest, context: aio.ServicerContext[Any, Any]

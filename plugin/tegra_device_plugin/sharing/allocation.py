@@ -33,11 +33,10 @@ class RejectedRequestError(ValueError):
 
 
 class Mount(NamedTuple):
-    """A bind mount: `host` (path on the node) appears at `container`."""
+    """A bind mount: `host` (path on the node) appears at `container`, read-only."""
 
     host: str
     container: str
-    read_only: bool = True
 
 
 class Allocation(NamedTuple):
@@ -61,7 +60,7 @@ class Limiter(Protocol):
         """The configured units."""
 
     def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:
-        """Add what limits a container with these devices."""
+        """Add what limits a container with these devices, after `prepare`. Raises OSError."""
 
     def prepare(self, ids: Sequence[str]) -> None:
         """Create the files that the container mounts. Raises OSError."""
@@ -145,8 +144,13 @@ class Resource(NamedTuple):
         return Registration(self.name, self.limit is not None or self.rules.required is not None)
 
     def allocation_for(self, requested: Sequence[str]) -> Allocation:
-        """Give what a container with these devices gets."""
-        return self.limit.extend(self.allocation, requested) if self.limit else self.allocation
+        """Give what a container with these devices gets, after `prepare`. Raises RejectedRequestError."""
+        if self.limit is None:
+            return self.allocation
+        try:
+            return self.limit.extend(self.allocation, requested)
+        except OSError as error:
+            raise self._unlimited(error) from error
 
     def prepare(self, requested: Sequence[str]) -> None:
         """Create what the allocation of these devices mounts; raises RejectedRequestError if that fails."""
@@ -154,7 +158,10 @@ class Resource(NamedTuple):
             try:
                 self.limit.prepare(requested)
             except OSError as error:
-                raise RejectedRequestError(f"{self.name}: no memory limit is possible: {error}") from error
+                raise self._unlimited(error) from error
+
+    def _unlimited(self, error: OSError) -> RejectedRequestError:
+        return RejectedRequestError(f"{self.name}: no memory limit is possible: {error}")
 
     def requires(self, requested: Sequence[str]) -> str | None:
         """Give the resource that a container with these devices must have as well, if any."""

@@ -1,82 +1,120 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of a container's GPU memory: a file that the limit library of each of its processes writes.
+"""The ledger of a container's GPU memory: a file that the limit library of each of its processes locks.
 
-Little endian, 2112 bytes. A header of 64: magic, limit in bytes (0: by the environment), overhead in bytes of
-each process, zeros. Then 64 slots of 32: pid as the container sees it (0: free), start time (field 22 of
-/proc/PID/stat, in clock ticks), bytes in use, zero. plugin/gpu_limit reads and writes the same.
+The container mounts it read-only. plugin/gpu_limit/ledger.h has the format: a header of 64 bytes, and past it
+the locks, which are in the kernel's memory and end with their process.
+
+A ledger is a link with the name of its devices or claim. The link leads to the file that is mounted, whose
+name cannot be guessed. The directory is root's alone.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-MAGIC = b"TGLEDGR1"
+MAGIC = b"TGLEDGR2"
 SLOTS = 64
-PROCESS_IDS = 1 << 22
-"""No process has this id or a larger one: PID_MAX_LIMIT of the kernel. A slot with such an id is free."""
-MODE = 0o666  # the container's processes may be of any user
+_SLOT_BITS = 56
+_MODE = 0o644  # the container's processes may be of any user
 
 _HEADER = struct.Struct("<8sQQ40x")
-_SLOT = struct.Struct("<QQQ8x")
-SIZE = _HEADER.size + SLOTS * _SLOT.size
+SIZE = _HEADER.size
+_FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64 bits: type, whence, start, length, pid
 
-
-@dataclass(frozen=True)
-class Slot:
-    """One process and its bytes."""
-
-    pid: int
-    start_time: int
-    used: int
+# Of processor time. A container can set any number of locks, and the kernel searches all of them, which takes
+# 2 ms for 20,000.
+_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the file says; free slots are left out. `limit` and `overhead` are bytes."""
+    """What the file and its locks say: `limit`, `overhead` and the `used` of each process, in bytes."""
 
     limit: int
     overhead: int
-    slots: tuple[Slot, ...] = ()
+    processes: tuple[int, ...] = ()
 
     @property
     def used(self) -> int:
-        """What counts against the limit, in bytes.
-
-        A killed process counts until a living one of its container asks for memory or how much is free.
-        """
-        return sum(slot.used + self.overhead for slot in self.slots)
+        """What counts against the limit, in bytes."""
+        return sum(self.processes) + len(self.processes) * self.overhead
 
 
-def fresh(limit: int, overhead: int) -> bytes:
-    """Give the content of a ledger that no process has written yet."""
-    return _HEADER.pack(MAGIC, limit, overhead).ljust(SIZE, b"\0")
-
-
-def parse(content: bytes) -> Ledger:
-    """Read a ledger's content. Raises ValueError if it is not one."""
-    if len(content) != SIZE or not content.startswith(MAGIC):
-        raise ValueError(f"no ledger: {len(content)} bytes that begin with {content[: len(MAGIC)]!r}")
-    _, limit, overhead = _HEADER.unpack_from(content)
-    slots = (Slot(*fields) for fields in _SLOT.iter_unpack(content[_HEADER.size :]))
-    return Ledger(limit, overhead, tuple(slot for slot in slots if 0 < slot.pid < PROCESS_IDS))
+def header(limit: int, overhead: int) -> bytes:
+    """Give the content of a ledger."""
+    return _HEADER.pack(MAGIC, limit, overhead)
 
 
 def read(path: Path) -> Ledger:
-    """Read a ledger. Raises OSError, and ValueError if the file is none."""
-    with path.open("rb") as file:
-        return parse(file.read(SIZE + 1))  # the container may have written any number of bytes
-
-
-def reset(path: Path, limit: int, overhead: int) -> None:
-    """Create the ledger, or reset it in place: a container may have mounted it. Raises OSError."""
-    content = fresh(limit, overhead)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, MODE)
+    """Read a ledger. Raises OSError, and ValueError if the file is none or has too many locks."""
+    # Not blocked by a lease (fcntl, F_SETLEASE) of the container.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        os.fchmod(handle, MODE)  # past the umask
-        os.pwrite(handle, content, 0)
-        os.ftruncate(handle, len(content))
+        content = os.read(handle, SIZE + 1)
+        if len(content) != SIZE or not content.startswith(MAGIC):
+            raise ValueError(f"no ledger: {len(content)} bytes that begin with {content[: len(MAGIC)]!r}")
+        _, limit, overhead = _HEADER.unpack(content)
+        return Ledger(limit, overhead, tuple(_locked(handle, 0, SLOTS, time.thread_time() + _SECONDS)))
     finally:
         os.close(handle)
+
+
+def _locked(handle: int, first: int, end: int, until: float) -> Iterator[int]:
+    """Give the bytes of each process with a lock in the slots from `first` to before `end`."""
+    while first < end:
+        if time.thread_time() > until:
+            raise ValueError("the container has set too many locks on its ledger")
+        start, length = first << _SLOT_BITS, (end - first) << _SLOT_BITS
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+        kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+        if kind == fcntl.F_UNLCK:
+            return
+        # A lock that is not the library's may begin before `first`, and have no end: length 0.
+        slot = max(first, start >> _SLOT_BITS)
+        yield (length or 1 << _SLOT_BITS) - 1
+        yield from _locked(handle, first, slot, until)
+        first = slot + 1
+
+
+def provide(link: Path, limit: int, overhead: int) -> None:
+    """Make the ledger, or write into the one that is there. Raises OSError."""
+    try:
+        file, is_new = mounted(link), False
+    except OSError:  # there is none, or one of an older version, which has no link
+        file, is_new = link.with_name(f"{link.name}.{os.urandom(16).hex()}"), True
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(file, flags, _MODE)
+    try:
+        os.fchmod(handle, _MODE)  # past the umask
+        os.pwrite(handle, header(limit, overhead), 0)
+        os.ftruncate(handle, SIZE)
+    finally:
+        os.close(handle)
+    if is_new:
+        link.unlink(missing_ok=True)
+        link.symlink_to(file.name)
+
+
+def mounted(link: Path) -> Path:
+    """Give the file that a container mounts. Raises OSError."""
+    return link.parent / link.readlink()
+
+
+def remove(link: Path) -> None:
+    """Remove the ledger, if it is there. Raises OSError."""
+    with suppress(FileNotFoundError):
+        for path in list(link.parent.iterdir()):
+            if name_of(path) == link.name:
+                path.unlink(missing_ok=True)
+
+
+def name_of(path: Path) -> str:
+    """Give the name of the ledger that a file in the directory belongs to."""
+    return path.name.partition(".")[0]

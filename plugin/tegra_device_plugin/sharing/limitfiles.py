@@ -9,12 +9,13 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from tegra_device_plugin.sharing.ledger import name_of
 from tegra_device_plugin.system.atomicfile import update_file
 
 LIBRARY = "libtegra-gpu-limit.so"
 PRELOAD = "ld.so.preload"
 LEDGERS = "ledgers"
-_LEDGERS_MODE = 0o711
+_LEDGERS_MODE = 0o700  # the container runtime, which mounts them, is root
 
 # Where a container sees them.
 CONTAINER_LIBRARY = f"/usr/lib/tegra-gpu-limit/{LIBRARY}"
@@ -38,39 +39,48 @@ def provide(directory: Path, library: Path) -> None:
 
     Raises OSError, and UnusableLibraryError before anything is written.
     """
-    content = _read_library(library)
+    content = library.read_bytes()
+    _check_library(library, content[: _ELF.size])
     directory.mkdir(exist_ok=True)
     ledgers = directory / LEDGERS
-    ledgers.mkdir(exist_ok=True)
+    ledgers.mkdir(_LEDGERS_MODE, exist_ok=True)
     if stat.S_IMODE(ledgers.stat().st_mode) != _LEDGERS_MODE:
+        _remove_writable(ledgers)
         ledgers.chmod(_LEDGERS_MODE)
     # By a rename: running containers keep the files that they have mounted.
     update_file(directory / LIBRARY, content)
     update_file(directory / PRELOAD, f"{CONTAINER_LIBRARY}\n")
 
 
+def _remove_writable(ledgers: Path) -> None:
+    """Remove the ledgers of earlier versions, which containers can write. Running containers keep theirs."""
+    for path in list(ledgers.iterdir()):
+        if not path.is_symlink() and path.name == name_of(path):
+            path.unlink(missing_ok=True)
+
+
 def check(directory: Path) -> None:
     """Raise OSError unless what `provide` has put there can be mounted."""
-    _read_library(directory / LIBRARY)
+    library = directory / LIBRARY
+    with library.open("rb", buffering=0) as file:
+        _check_library(library, file.read(_ELF.size))
     preload = directory / PRELOAD
     if preload.read_bytes() != f"{CONTAINER_LIBRARY}\n".encode():
         raise OSError(f"{preload} does not name {CONTAINER_LIBRARY}")
 
 
-def _read_library(path: Path) -> bytes:
-    content = path.read_bytes()
-    if not content:
+def _check_library(path: Path, header: bytes) -> None:
+    if not header:
         raise UnusableLibraryError(f"{path} is empty")
     own = _own_header()
-    if len(content) < len(own) or not content.startswith(_MAGIC):
+    if len(header) < len(own) or not header.startswith(_MAGIC):
         raise UnusableLibraryError(f"{path} is no shared library")
-    (ident, kind, machine), (own_ident, _, own_machine) = _ELF.unpack_from(content), _ELF.unpack(own)
+    (ident, kind, machine), (own_ident, _, own_machine) = _ELF.unpack(header), _ELF.unpack(own)
     if (ident, machine) != (own_ident, own_machine):
         needed = _architecture(own_ident, own_machine)
         raise UnusableLibraryError(f"{path} is for {_architecture(ident, machine)}, this board is {needed}")
     if kind != _SHARED_OBJECT:
         raise UnusableLibraryError(f"{path} is no shared library")
-    return content
 
 
 @cache

@@ -21,7 +21,7 @@ LEDGER_VARIABLE = "TEGRA_GPU_LIMIT_LEDGER"
 
 def ledger_path(directory: Path, name: str) -> Path:
     """Where the ledger of this name is."""
-    return directory / limitfiles.LEDGERS / name
+    return directory.joinpath(limitfiles.LEDGERS, name)
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,17 @@ class Limit:
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """What a container mounts."""
+        """What a container mounts, after `prepare`. Raises OSError."""
         return (
-            Mount(str(self.directory / limitfiles.LIBRARY), limitfiles.CONTAINER_LIBRARY),
-            Mount(str(self.directory / limitfiles.PRELOAD), limitfiles.CONTAINER_PRELOAD),
-            Mount(str(self.ledger), limitfiles.CONTAINER_LEDGER, read_only=False),
+            Mount(f"{self.directory}/{limitfiles.LIBRARY}", limitfiles.CONTAINER_LIBRARY),
+            Mount(f"{self.directory}/{limitfiles.PRELOAD}", limitfiles.CONTAINER_PRELOAD),
+            Mount(str(ledger.mounted(self.ledger)), limitfiles.CONTAINER_LEDGER),
         )
 
     def prepare(self) -> None:
-        """Reset the ledger, and check the files that containers mount. Raises OSError."""
+        """Make the ledger, and check the files that containers mount. Raises OSError."""
         limitfiles.check(self.directory)
-        ledger.reset(self.ledger, self.size // MIB * MIB, self.overhead)  # in MiB, like the environment
+        ledger.provide(self.ledger, self.size // MIB * MIB, self.overhead)  # in MiB, like the environment
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class MemoryLimit:
     units: Units
 
     def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:
-        """Give the allocation with what limits a container with these devices."""
+        """Give the allocation with what limits a container with these devices. Raises OSError."""
         limit = self._limit(ids)
         return allocation._replace(
             envs=(*allocation.envs, *limit.envs, *self.units.memory_env(len(ids))),
@@ -78,7 +78,7 @@ class MemoryLimit:
         )
 
     def prepare(self, ids: Sequence[str]) -> None:
-        """Reset the ledger, and check the files that containers mount. Raises OSError."""
+        """Make the ledger, and check the files that containers mount. Raises OSError."""
         self._limit(ids).prepare()
 
     def _limit(self, ids: Sequence[str]) -> Limit:

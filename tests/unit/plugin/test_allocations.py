@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from tegra_device_plugin.kubelet.pod_resources import (
 )
 from tegra_device_plugin.sharing import ledger
 
+from tests import ledgers
 from tests.unit.plugin.podresources import Kubelet, running_kubelet
 
 # Written by hand after the field numbers of kubernetes/kubelet pkg/apis/podresources/v1/api.proto: pod p of
@@ -129,20 +129,13 @@ def test_shares_are_shown_with_the_limit_in_force_and_what_counts_against_it(
     monkeypatch.setenv("CONFIG_FILE", str(config))
     monkeypatch.setenv("GPU_LIMIT_DIR", str(tmp_path))
     (tmp_path / "ledgers").mkdir()
-    ledger.reset(tmp_path / "ledgers/m7", 3000 << 20, 10 << 20)
-    with (tmp_path / "ledgers/m7").open("r+b") as file:
-        file.seek(64)
-        file.write(struct.pack("<QQQQ", 1, 1, 100 << 20, 0) + struct.pack("<QQQQ", 9, 1, 1, 0))
+    ledger.provide(tmp_path / "ledgers/m7", 3000 << 20, 10 << 20)
     memory = [f"m{number}" for number in range(3006, 6, -1)]
     kubelet.answer = answering(("nvidia.com/gpucores", ["c1", "c0"]), ("nvidia.com/gpumem", memory))
     share = "n/p c: 2 nvidia.com/gpucores, 3000 nvidia.com/gpumem, weight 2 %"
-    assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
+    with ledgers.used_by(tmp_path / "ledgers/m7", 100 << 20, 1):
+        assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
     assert capsys.readouterr().out == f"{share}, limit 3000 MiB, used 121 MiB\n"
-    # A container can write anything there, also more than there is memory.
-    with (tmp_path / "ledgers/m7").open("r+b") as file:
-        file.truncate(1 << 40)
-    assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
-    assert capsys.readouterr().out == f"{share}\n"
     (tmp_path / "ledgers/m7").unlink()  # a pod that was never started
     assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
     assert capsys.readouterr().out == f"{share}\n"

@@ -1,58 +1,116 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger's bytes, and how it is begun anew under a container that has it mounted."""
+"""The ledger's bytes and locks, and who may open the file that a container has mounted."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.sharing.ledger import Ledger, Slot, fresh, parse, read, reset
+from tegra_device_plugin.sharing.ledger import Ledger, header, mounted, provide, read, remove
 
-# Written by hand: magic, 1 GiB, 2 MiB, zeros; the second of 64 slots has pid 7, start time 258, 3 bytes.
-HEADER = b"TGLEDGR1" + b"\0\0\0\x40\0\0\0\0" + b"\0\0\x20\0\0\0\0\0" + bytes(40)
-USED = b"\x07" + bytes(7) + b"\x02\x01" + bytes(6) + b"\x03" + bytes(15)
+from tests import ledgers
+
+# Written by hand: magic, 1 GiB, 2 MiB, zeros.
+HEADER = b"TGLEDGR2" + b"\0\0\0\x40\0\0\0\0" + b"\0\0\x20\0\0\0\0\0" + bytes(40)
 
 
 def test_the_bytes_are_those_of_the_library() -> None:
-    assert fresh(1 << 30, 2 << 20) == HEADER + bytes(64 * 32)
-    written = HEADER + bytes(32) + USED + bytes(62 * 32)
-    assert parse(written) == Ledger(1 << 30, 2 << 20, (Slot(7, 258, 3),))
+    assert header(1 << 30, 2 << 20) == HEADER
 
 
-@pytest.mark.parametrize("pid", [1 << 22, (1 << 64) - 1])
-def test_a_slot_that_no_process_can_own_is_free(pid: int) -> None:
-    slot = pid.to_bytes(8, "little") + USED[8:]
-    assert parse(HEADER + slot + bytes(63 * 32)) == Ledger(1 << 30, 2 << 20)
+@pytest.mark.parametrize("sizes", [(), (5,), (0, 1 << 40, 7), (3,) * 64])
+def test_each_processs_lock_is_its_bytes(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    path = tmp_path / "m0"
+    path.write_bytes(HEADER)
+    with ledgers.used_by(path, *sizes):
+        found = read(path)
+    assert (found.limit, found.overhead, sorted(found.processes)) == (1 << 30, 2 << 20, sorted(sizes))
+    assert found.used == sum(sizes) + len(sizes) * (2 << 20)
+    assert read(path).used == 0
 
 
-@pytest.mark.parametrize("content", [b"", HEADER, b"X" + fresh(0, 0)[1:], fresh(0, 0) + b"\0"])
-def test_what_is_no_ledger_is_not_read(content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"X" + HEADER[1:], HEADER + b"\0", b"TGLEDGR1" + bytes(2104)])
+def test_what_is_no_ledger_is_not_read(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m0").write_bytes(content)
     with pytest.raises(ValueError, match="no ledger"):
-        parse(content)
+        read(tmp_path / "m0")
 
 
-def test_every_user_of_a_container_may_write_a_new_ledger(tmp_path: Path) -> None:
+def test_a_lock_of_everything_is_more_than_any_limit(tmp_path: Path) -> None:
+    (tmp_path / "m0").write_bytes(HEADER)
+    with (tmp_path / "m0").open("rb") as file:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
+        assert read(tmp_path / "m0").used > 1 << 55
+
+
+def test_a_container_with_many_locks_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tegra_device_plugin.sharing.ledger._SECONDS", -1)
+    (tmp_path / "m0").write_bytes(HEADER)
+    with pytest.raises(ValueError, match="too many locks"):
+        read(tmp_path / "m0")
+
+
+def test_nor_does_a_lease_of_its_file(tmp_path: Path) -> None:
+    provide(tmp_path / "m0", 1, 0)
+    with (tmp_path / "m0").open("rb") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(file, fcntl.F_SETSIG, 23)  # SIGURG, which is ignored, in place of SIGIO
+        with pytest.raises(BlockingIOError):
+            read(tmp_path / "m0")
+        with pytest.raises(BlockingIOError):
+            provide(tmp_path / "m0", 1, 0)
+
+
+def test_every_user_of_a_container_may_read_it_and_its_name_cannot_be_guessed(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        reset(tmp_path / "m0", 1, 2)
+        provide(tmp_path / "m0", 1, 2)
+        provide(tmp_path / "m1", 1, 2)
     finally:
         os.umask(before)
-    assert (tmp_path / "m0").stat().st_mode & 0o777 == 0o666
+    files = [mounted(tmp_path / name) for name in ("m0", "m1")]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "m0", tmp_path / "m1", *files])
+    secrets = {path.name.partition(".")[2] for path in files}
+    assert {len(secret) for secret in secrets} == {32} and len(secrets) == 2
     assert read(tmp_path / "m0") == Ledger(1, 2)
 
 
-@pytest.mark.parametrize("left", [b"", b"x" * 5000, HEADER + USED * 64], ids=["empty", "too long", "full"])
+@pytest.mark.parametrize("left", [b"", b"x" * 5000], ids=["empty", "too long"])
 def test_a_ledger_is_begun_anew_in_the_file_that_is_mounted(left: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "m0"
-    path.write_bytes(left)
-    with path.open("rb") as mounted:
-        reset(path, 3, 4)
-        assert parse(mounted.read()) == Ledger(3, 4)
+    provide(tmp_path / "m0", 1, 2)
+    file = mounted(tmp_path / "m0")
+    file.write_bytes(left)
+    with file.open("rb") as opened:
+        provide(tmp_path / "m0", 3, 4)
+        assert opened.read() == header(3, 4)
+    assert mounted(tmp_path / "m0") == file
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "m0").symlink_to(tmp_path / "elsewhere")
+def test_the_path_of_a_container_of_the_version_before_leads_to_the_new_file(tmp_path: Path) -> None:
+    (tmp_path / "m0").write_bytes(b"TGLEDGR1" + bytes(2104))
+    provide(tmp_path / "m0", 3, 4)
+    assert (tmp_path / "m0").read_bytes() == header(3, 4)
+
+
+def test_a_link_in_the_files_place_is_not_followed(tmp_path: Path) -> None:
+    provide(tmp_path / "m0", 1, 2)
+    file = mounted(tmp_path / "m0")
+    file.unlink()
+    file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
-        reset(tmp_path / "m0", 1, 0)
+        provide(tmp_path / "m0", 1, 0)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_removed_ledger_leaves_nothing_and_takes_no_other(tmp_path: Path) -> None:
+    provide(tmp_path / "m1", 1, 2)
+    provide(tmp_path / "m10", 1, 2)
+    (tmp_path / "m1.left").write_bytes(b"")  # by a process that was killed before it made the link
+    remove(tmp_path / "m1")
+    assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"m10"}
+    remove(tmp_path / "m1")
+    remove(tmp_path / "none" / "m1")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.sharing import limitfiles
+from tegra_device_plugin.sharing import ledger, limitfiles
 
 OWN = Path(sys.executable).read_bytes()[:20]
 
@@ -34,7 +34,7 @@ def test_all_is_there_and_every_container_may_read_it(tmp_path: Path, library: P
     preload = (directory / "ld.so.preload").read_text()
     assert preload == "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
-    assert modes == {"libtegra-gpu-limit.so": 0o644, "ld.so.preload": 0o644, "ledgers": 0o711}
+    assert modes == {"libtegra-gpu-limit.so": 0o644, "ld.so.preload": 0o644, "ledgers": 0o700}
 
 
 def test_what_is_there_already_is_left_alone(tmp_path: Path, library: Path) -> None:
@@ -51,6 +51,20 @@ def test_a_running_container_keeps_the_library_that_it_has_mounted(tmp_path: Pat
         limitfiles.provide(tmp_path, library)
         assert mounted.read() == elf()
     assert (tmp_path / limitfiles.LIBRARY).read_bytes() == elf() + b"new"
+
+
+def test_ledgers_of_the_version_before_which_containers_could_write_are_gone(
+    tmp_path: Path, library: Path
+) -> None:
+    ledgers = tmp_path / limitfiles.LEDGERS
+    ledgers.mkdir(0o711)
+    for name, mode in (("m9", 0o666), ("m3", 0o4755), ("claim-1-igpu-0-s1", 0o666)):
+        (ledgers / name).write_bytes(b"#!/bin/sh")
+        (ledgers / name).chmod(mode)
+    ledger.provide(ledgers / "m4", 1, 2)
+    limitfiles.provide(tmp_path, library)
+    assert {path.name.partition(".")[0] for path in ledgers.iterdir()} == {"m4"}
+    assert ledgers.stat().st_mode & 0o777 == 0o700
 
 
 OTHER = bytes([OWN[18] ^ 0xFF, OWN[19]])

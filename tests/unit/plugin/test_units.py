@@ -16,9 +16,12 @@ from tegra_device_plugin.config.settings import ConfigError, PluginSettings, loa
 from tegra_device_plugin.config.units import most_ids
 from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet.server import device_list
-from tegra_device_plugin.sharing.allocation import Mount, RejectedRequestError, Resource
+from tegra_device_plugin.sharing import limitfiles
+from tegra_device_plugin.sharing.allocation import Allocation, Mount, RejectedRequestError, Resource
 from tegra_device_plugin.sharing.deviceids import Numbered, lowest
 from tegra_device_plugin.sharing.resources import make_resources
+
+from tests.conformance.node import Node
 
 GOOD = Health(True, "ok", "")
 KUBELET_BYTES = 4 * 1024 * 1024
@@ -33,8 +36,16 @@ def read(tmp_path: Path, units: str) -> PluginSettings:
 
 def offers(tmp_path: Path, units: str, verdict: Health = GOOD, flaw: Health | None = None) -> list[Resource]:
     """What is advertised by these units on a board with one device node."""
-    settings = read(tmp_path, units)._replace(gpu_limit_dir=Path("/limit"))
+    settings = read(tmp_path, units)._replace(gpu_limit_dir=tmp_path / "limit")
     return list(make_resources(settings, ("/dev/nvmap",), verdict, flaw))
+
+
+def allocated(offer: Resource, ids: list[str], tmp_path: Path) -> Allocation:
+    """What a container with these devices gets."""
+    files = Node(tmp_path)
+    limitfiles.provide(files.limit, files.library)
+    offer.prepare(ids)
+    return offer.allocation_for(ids)
 
 
 # Of each preset, of 6 GiB: its resources with their ids, and what a container with 2 units of memory is told.
@@ -95,7 +106,7 @@ def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_p
     assert {name: len(offer.ids) for name, offer in found.items()} == resources
     memory = found[settings.units.memory.name]
     ids = [*memory.ids][3:5]
-    told = dict(memory.allocation_for(ids).envs)
+    told = dict(allocated(memory, ids, tmp_path).envs)
     assert told.pop("TEGRA_GPU_LIMIT_LEDGER") == "/run/tegra-gpu-limit/ledger"
     assert told.pop("NVIDIA_VISIBLE_DEVICES") == "all"
     assert told == env
@@ -105,7 +116,7 @@ def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_p
 def test_all_give_the_nodes_and_memory_alone_gives_more(preset: str, tmp_path: Path) -> None:
     seen: dict[str, str] = {}
     for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi"):
-        grant = offer.allocation_for([next(iter(offer.ids))])
+        grant = allocated(offer, [next(iter(offer.ids))], tmp_path)
         assert grant.device_nodes == ("/dev/nvmap",)
         assert seen.items() <= (seen | dict(grant.envs)).items(), "a name has one value"
         seen |= dict(grant.envs)
@@ -115,13 +126,19 @@ def test_all_give_the_nodes_and_memory_alone_gives_more(preset: str, tmp_path: P
     assert "NVIDIA_GPU_MEMORY_LIMIT" in seen
 
 
-def test_memory_mounts_its_library_and_its_ledger_which_alone_can_be_written(tmp_path: Path) -> None:
+def test_memory_mounts_its_library_and_its_ledger(tmp_path: Path) -> None:
     _, memory = offers(tmp_path, "memoryTotal: 6Gi")
-    assert memory.allocation_for(["m10", "m9", "m11"]).mounts == (
-        Mount("/limit/libtegra-gpu-limit.so", "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so"),
-        Mount("/limit/ld.so.preload", "/etc/ld.so.preload"),
-        Mount("/limit/ledgers/m9", "/run/tegra-gpu-limit/ledger", read_only=False),
+    assert allocated(memory, ["m10", "m9", "m11"], tmp_path).mounts == (
+        Mount(f"{tmp_path}/limit/libtegra-gpu-limit.so", "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so"),
+        Mount(f"{tmp_path}/limit/ld.so.preload", "/etc/ld.so.preload"),
+        Mount(f"{(tmp_path / 'limit/ledgers/m9').resolve()}", "/run/tegra-gpu-limit/ledger"),
     )
+
+
+def test_what_was_not_prepared_is_not_allocated(tmp_path: Path) -> None:
+    _, memory = offers(tmp_path, "memoryTotal: 6Gi")
+    with pytest.raises(RejectedRequestError, match=r"no memory limit is possible: .*ledgers/m9"):
+        memory.allocation_for(["m9"])
 
 
 def refusal(offer: Resource, asked: int) -> str:

@@ -18,6 +18,7 @@ from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.system.quantity import GIB, MIB
 
+from tests import ledgers
 from tests.unit.plugin.dra.objects import CLAIM, SICK, claim, place, result
 
 OTHER = ClaimReference("default", "b", "2222-b")
@@ -99,15 +100,14 @@ async def test_a_share_is_limited_and_its_ledger_lives_as_long_as_the_claim(clai
     edits = claims.edits(CLAIM)
     assert "NVIDIA_GPU_MEMORY_LIMIT=3072" in edits["env"]
     file = claims.ledgers / f"claim-{CLAIM.uid}-igpu-0-s1"
-    assert [one["options"][0] for one in edits["mounts"]] == ["ro", "ro", "rw"]
-    assert edits["mounts"][2]["hostPath"] == str(file)
+    assert [one["options"][0] for one in edits["mounts"]] == ["ro", "ro", "ro"]
+    assert edits["mounts"][2]["hostPath"] == str(file.resolve())
     assert ledger.read(file) == ledger.Ledger(3 * GIB, MIB)
-    file.write_bytes(file.read_bytes()[:64] + b"\1" * 2048)  # a running container has written it
-    used = file.read_bytes()
-    assert isinstance(await claims.prepare(CLAIM), Prepared)
-    assert file.read_bytes() == used
+    with ledgers.used_by(file, 7):  # by a running container
+        assert isinstance(await claims.prepare(CLAIM), Prepared)
+        assert ledger.read(file) == ledger.Ledger(3 * GIB, MIB, (7,))
     await claims.preparer.unprepare([CLAIM])
-    assert not file.exists()
+    assert not list(claims.ledgers.iterdir())
 
 
 async def test_prepare_again_gives_the_same_also_without_the_api_server(
@@ -219,9 +219,10 @@ async def test_after_a_reboot_everything_is_made_again_and_leftovers_go(claims: 
     claims.cdi.rmdir()
     left_over = claims.ledgers / "claim-of-a-claim-that-is-gone"
     left_over.write_bytes(b"")
+    (claims.ledgers / "claim-of-a-claim-that-is-gone.1234").write_bytes(b"")
     units = claims.ledgers / "m17"
     units.write_bytes(b"")
-    (claims.ledgers / f"claim-{CLAIM.uid}-igpu-0-s1").unlink()
+    ledger.remove(claims.ledgers / f"claim-{CLAIM.uid}-igpu-0-s1")
     claims.restarted()
     claims.cdi.mkdir()
     (claims.cdi / "gpu.jetson-k3s.github.io-claim-gone.json").write_text("{}")
@@ -229,10 +230,8 @@ async def test_after_a_reboot_everything_is_made_again_and_leftovers_go(claims: 
     await claims.preparer.restore()
     assert claims.files == [f"gpu.jetson-k3s.github.io-claim-{CLAIM.uid}.json"]
     assert (claims.cdi / "nvidia.json").exists()
-    assert sorted(path.name for path in claims.ledgers.iterdir()) == [
-        f"claim-{CLAIM.uid}-igpu-0-s1",
-        "m17",
-    ]
+    file = claims.ledgers / f"claim-{CLAIM.uid}-igpu-0-s1"
+    assert sorted(claims.ledgers.iterdir()) == [file, file.resolve(), claims.ledgers / "m17"]
 
 
 async def test_prepare_alone_makes_everything_again_when_the_cdi_directory_was_wiped(claims: Claims) -> None:
