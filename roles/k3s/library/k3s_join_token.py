@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a running K3s server whether a join token is right, and only then write it for the agent.
+"""Ask a running K3s server of the cluster whether a join token is right, and only then write it.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -15,22 +15,29 @@ import urllib.request
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_ca import CaError, bundle_hash
+from ansible.module_utils.k3s_https import opener
 from ansible.module_utils.k3s_token import is_usable, parts
 
 DOCUMENTATION = r"""
 module: k3s_join_token
 short_description: A K3s join token that its server has accepted
 description:
-  - Fetches the server's CA, compares it with the hash in the token, and asks with the token's credentials
-    for a file that only nodes get.
-  - A token without a hash is written with the hash of the CA seen, so the agent trusts this server only.
+  - Compares the hash in the token with the CA of the cluster, and sends the token to a server that has a
+    certificate of this CA. The server is asked for a file that only nodes get.
+  - A token without a hash is written with the hash of the CA. K3s sends a token without one to any computer
+    that answers.
   - An expiring token that the server does not take any more stays where it stands, if the agent has joined.
     K3s knows it by its certificate then.
   - In check mode the server is asked and nothing is written.
 author: The jetson-k3s authors
 options:
   server_url:
-    description: Such as https://jetson-1:6443. Without it nobody is asked, as on the server itself.
+    description: Such as https://jetson-1:6443. Without it no request is made. Needs O(ca).
+    type: str
+  ca:
+    description:
+      The cluster's CA in PEM, as read over SSH on one of its servers. Without it the token is written as it
+      is, which is for the first server alone, as it joins no other.
     type: str
   token:
     description:
@@ -51,7 +58,7 @@ options:
     type: path
     required: true
   timeout:
-    description: Seconds for each of the two requests.
+    description: Seconds for the request.
     type: int
     default: 10
 attributes:
@@ -61,7 +68,7 @@ attributes:
 
 RETURN = r"""
 reason:
-  description: Why it failed, C(malformed), C(unreachable), C(other-ca) or C(refused).
+  description: Why it failed, C(malformed), C(unreachable), C(untrusted), C(other-ca) or C(refused).
   returned: failure
   type: str
 restart_due:
@@ -127,60 +134,62 @@ def authorization(credentials):
     return "Basic " + base64.b64encode(credentials.encode()).decode()
 
 
-def get(url, context, timeout, credentials=None):
-    """Body of an HTTPS answer; TokenError 'unreachable' or 'refused'."""
+def ask(url, ca, timeout, credentials):
+    """Send the credentials to a server that has a certificate of the CA.
+
+    TokenError 'unreachable', 'untrusted' or 'refused'.
+    """
     request = urllib.request.Request(url)  # noqa: S310 - server_url is checked to be https
-    if credentials is not None:
-        request.add_header("Authorization", authorization(credentials))
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-    )
+    request.add_header("Authorization", authorization(credentials))
+    server = url.rsplit("/v1", 1)[0]
     try:
-        with opener.open(request, timeout=timeout) as answer:
-            return answer.read(ANSWER_BYTES)
+        with opener(ca).open(request, timeout=timeout) as answer:
+            answer.read(ANSWER_BYTES)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            text = "the K3s server {} refuses the join token (HTTP {})".format(
-                url.rsplit("/v1", 1)[0], error.code
-            )
-            if is_bootstrap(credentials or ""):
+            text = "the K3s server {} refuses the join token (HTTP {})".format(server, error.code)
+            if is_bootstrap(credentials):
                 text += "; it may have expired, `k3s token list` there says when"
             raise TokenError("refused", text) from error
         raise TokenError("unreachable", "{} answers HTTP {}".format(url, error.code)) from error
     except (OSError, ssl.SSLError) as error:
+        cause = getattr(error, "reason", error)
+        if "CERTIFICATE_VERIFY_FAILED" in str(cause):
+            raise TokenError(
+                "untrusted",
+                "the computer that answers at {} has no certificate of this cluster's CA, so the join token "
+                "was not sent ({}). k3s_server_url may be the address of another cluster, or another "
+                "computer has taken that address".format(server, cause),
+            ) from error
+        raise TokenError("unreachable", "no K3s server answers at {}: {}".format(url, cause)) from error
+
+
+def complete(token, ca, server):
+    """The token with the hash of the cluster's CA; TokenError 'other-ca' if it has another hash."""
+    given, credentials = parse_token(token)
+    try:
+        found = bundle_hash(ca.encode("ascii"))
+    except (CaError, UnicodeError) as error:
+        raise TokenError("untrusted", "the server's CA file has no certificate: {}".format(error)) from error
+    if given is None:
+        user = "" if is_bootstrap(credentials) else "server:" if server else "node:"
+        return "K10{}::{}{}".format(found, user, parts(token)[2])
+    if given != found:
         raise TokenError(
-            "unreachable", "no K3s server answers at {}: {}".format(url, getattr(error, "reason", error))
-        ) from error
+            "other-ca",
+            "the join token is for another cluster: its CA hash is {}..., that of this cluster is "
+            "{}...".format(given[:12], found[:12]),
+        )
+    return token
 
 
-def verify(server_url, token, timeout):
-    """The secure form of a token that the server accepts; TokenError otherwise."""
+def verify(server_url, ca, token, timeout):
+    """Ask the server whether it accepts the token; TokenError otherwise."""
     if not server_url.startswith("https://"):
         raise TokenError(
             "malformed", "the server's address must begin with https://, not {}".format(server_url)
         )
-    ca_hash, credentials = parse_token(token)
-    blind = ssl.create_default_context()
-    blind.check_hostname = False
-    blind.verify_mode = ssl.CERT_NONE  # the CA itself is fetched here; its hash is what is compared
-    ca = get(server_url + "/cacerts", blind, timeout)
-    try:
-        found = bundle_hash(ca)
-    except CaError as error:
-        raise TokenError("unreachable", "{}/cacerts is no CA: {}".format(server_url, error)) from error
-    if ca_hash is not None and found != ca_hash:
-        raise TokenError(
-            "other-ca",
-            "the join token is for another cluster: its CA hash is {}..., that of {} is {}...".format(
-                ca_hash[:12], server_url, found[:12]
-            ),
-        )
-    trusting = ssl.create_default_context(cadata=ca.decode("ascii"))
-    trusting.check_hostname = (
-        False  # the CA is this cluster's own; the address used may not be in the certificate yet
-    )
-    get(server_url + "/v1-k3s/client-ca.crt", trusting, timeout, credentials)
-    return token if ca_hash is not None else "K10{}::{}".format(found, credentials)
+    ask(server_url + "/v1-k3s/client-ca.crt", ca, timeout, parse_token(token)[1])
 
 
 def has_joined_with(token, path, certificate=CLIENT_CERTIFICATE):
@@ -207,20 +216,24 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "server_url": {"type": "str"},
+            "ca": {"type": "str"},
             "token": {"type": "str", "required": True, "no_log": True},
             "server": {"type": "bool", "default": False},
             "path": {"type": "path", "required": True, "no_log": False},
             "marker": {"type": "path", "required": True},
             "timeout": {"type": "int", "default": 10},
         },
+        required_by={"server_url": "ca"},
         supports_check_mode=True,
     )
     params = module.params
     try:
         token = params["token"].strip()
         check_form(token, params["server"])
+        if params["ca"]:
+            token = complete(token, params["ca"], params["server"])
         if params["server_url"]:
-            token = verify(params["server_url"].rstrip("/"), token, params["timeout"])
+            verify(params["server_url"].rstrip("/"), params["ca"], token, params["timeout"])
     except TokenError as error:
         if error.reason == "refused" and has_joined_with(token, params["path"]):
             module.exit_json(changed=False, restart_due=os.path.exists(params["marker"]))

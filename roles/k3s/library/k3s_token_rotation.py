@@ -10,13 +10,13 @@ import glob
 import json
 import os
 import re
-import ssl
 import time
 import urllib.error
 import urllib.request
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_https import opener
 from ansible.module_utils.k3s_token import is_usable, parts, secret
 
 DOCUMENTATION = r"""
@@ -144,18 +144,13 @@ def elsewhere(current, patterns, ours):
 
 def rotate(url, current, wanted, ca):
     """Have K3s change its token. RotationError when it does not."""
-    context = ssl.create_default_context(cafile=ca)
-    context.check_hostname = False  # the CA is this board's own K3s'
     request = urllib.request.Request(  # noqa: S310 - the role gives an https URL
         url + PATH, json.dumps({"newToken": secret(wanted or "")}).encode(), method="PUT"
     )
     credentials = base64.b64encode("{}:{}".format(USER, secret(current)).encode()).decode()
     request.add_header("Authorization", "Basic " + credentials)
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-    )
     try:
-        with opener.open(request, timeout=TIMEOUT_SECONDS):
+        with opener(read(ca)).open(request, timeout=TIMEOUT_SECONDS):
             return
     except urllib.error.HTTPError as error:
         raise RotationError(

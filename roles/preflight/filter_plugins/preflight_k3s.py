@@ -216,6 +216,15 @@ def findings_of_token(answer: Facts) -> list[Finding]:
     """What the K3s server said about the join token; a server that does not run yet cannot say anything."""
     if answer.get("reason", "unreachable") == "unreachable":
         return []
+    if answer["reason"] == "untrusted":
+        return [
+            finding(
+                "join-token",
+                answer["msg"],
+                "a K3s server with a certificate of the CA that the server has in /var/lib/rancher/k3s",
+                "Set k3s_server_url to the server's address, and check which computer has that address.",
+            )
+        ]
     return [
         finding(
             "join-token",

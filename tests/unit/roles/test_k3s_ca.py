@@ -7,80 +7,20 @@ The CAs are those that a cluster may have: K3s' own, an organisation's, and what
 
 from __future__ import annotations
 
-import base64
-import datetime
 import hashlib
-import ssl
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives import serialization
 
 from tests.unit.roles.conftest import Load
+from tests.unit.roles.fake_k3s import Authority, Server, authority, basic, serving, signed
 
 PASSWORD, EXPIRING = "the-password", "q4bjus.7k1x6b1fz0d72prp"
-NOW = datetime.datetime.now(datetime.UTC)
-DAY = datetime.timedelta(days=1)
-
-
-@dataclass
-class Authority:
-    """A CA: its name, its key, and its certificate by whoever has signed it."""
-
-    name: str
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-
-    @property
-    def pem(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    @property
-    def fingerprint(self) -> str:
-        return self.certificate.fingerprint(hashes.SHA256()).hex()
-
-
-def signed(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: Authority | None,
-    *,
-    ca: bool = True,
-    key_ids: bool = True,
-) -> x509.Certificate:
-    """A certificate; by its own key without an issuer."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    by = issuer.key if issuer else key
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer.certificate.subject if issuer else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW - DAY)
-        .not_valid_after(NOW + DAY)
-        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-    )
-    if key_ids:
-        builder = builder.add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-        ).add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
-    return builder.sign(by, hashes.SHA256())
-
-
-def authority(name: str, issuer: Authority | None = None, *, key_ids: bool = True) -> Authority:
-    """A new CA."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    return Authority(name, key, signed(name, key, issuer, key_ids=key_ids))
 
 
 def file_hash(pem: bytes) -> str:
@@ -134,23 +74,6 @@ def cases() -> dict[str, Case]:
 CASES = cases()
 
 
-class K3s(BaseHTTPRequestHandler):
-    """SIMULATED: /cacerts for everybody, a file for nodes."""
-
-    bundle: bytes
-    accepted: tuple[str, ...]
-
-    def do_GET(self) -> None:
-        known = self.headers.get("Authorization") in self.accepted
-        status = 200 if self.path == "/cacerts" or known else 401
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(self.bundle if status == 200 else b"")
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def token(load: Load) -> ModuleType:
     return load("k3s/library/k3s_join_token.py")
@@ -162,26 +85,12 @@ def ca(load: Load) -> ModuleType:
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a server with the CAs of a case, which takes a password and an expiring token."""
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """A server with the CAs of a case, which takes a password and an expiring token."""
     case: Case = request.param
-    key = ec.generate_private_key(ec.SECP256R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    leaf = signed("k3s", key, case.serving, ca=False).public_bytes(serialization.Encoding.PEM)
-    (tmp_path / "serving.pem").write_bytes(private + leaf)
-    basic = "Basic " + base64.b64encode(f"node:{PASSWORD}".encode()).decode()
-    handler = type("Handler", (K3s,), {"bundle": case.bundle, "accepted": (basic, f"Bearer {EXPIRING}")})
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "serving.pem")
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"https://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    accepted = (basic(PASSWORD), f"Bearer {EXPIRING}")
+    with serving(tmp_path, case.serving, case.bundle, accepted) as up:
+        yield up
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -202,38 +111,48 @@ def test_what_is_no_bundle_is_said_to_be_none(ca: ModuleType, bundle: bytes) -> 
         ca.bundle_hash(bundle)
 
 
-@pytest.mark.parametrize("url", CASES.values(), ids=CASES, indirect=True)
+@pytest.mark.parametrize("server", CASES.values(), ids=CASES, indirect=True)
 def test_short_token_gets_the_hash_and_is_accepted_with_it(
-    token: ModuleType, url: str, request: pytest.FixtureRequest
+    token: ModuleType, server: Server, request: pytest.FixtureRequest
 ) -> None:
     case = CASES[request.node.callspec.id]
-    for given, written in ((PASSWORD, f"node:{PASSWORD}"), (EXPIRING, EXPIRING)):
-        full = token.verify(url, given, 10)
+    ca = case.bundle.decode()
+    for given, as_server, written in (
+        (PASSWORD, False, f"node:{PASSWORD}"),
+        (PASSWORD, True, f"server:{PASSWORD}"),
+        (EXPIRING, False, EXPIRING),
+    ):
+        full = token.complete(given, ca, as_server)
         assert full == f"K10{case.hash}::{written}"
-        assert token.verify(url, full, 10) == full
+        assert token.complete(full, ca, as_server) == full
+        token.verify(server.url, ca, full, 10)
 
 
-@pytest.mark.parametrize("url", [CASES["organisation"]], indirect=True)
+@pytest.mark.parametrize("server", [CASES["organisation"]], indirect=True)
 @pytest.mark.parametrize(
-    ("given", "reason", "words"),
-    [
-        ("another-password", "refused", "HTTP 401"),
-        ("aaaaaa.bbbbbbbbbbbbbbbb", "refused", "may have expired"),
-        # What the hash was before: that of the file.
-        (f"K10{file_hash(CASES['organisation'].bundle)}::node:{PASSWORD}", "other-ca", "another cluster"),
-    ],
-    ids=["password", "expired", "other-ca"],
+    ("given", "words"),
+    [("another-password", "HTTP 401"), ("aaaaaa.bbbbbbbbbbbbbbbb", "may have expired")],
+    ids=["password", "expired"],
 )
-def test_wrong_token_is_refused(token: ModuleType, url: str, given: str, reason: str, words: str) -> None:
+def test_wrong_token_is_refused(token: ModuleType, server: Server, given: str, words: str) -> None:
     with pytest.raises(token.TokenError, match=words) as caught:
-        token.verify(url, given, 10)
-    assert caught.value.reason == reason
+        token.verify(server.url, server.bundle.decode(), given, 10)
+    assert caught.value.reason == "refused"
 
 
-@pytest.mark.parametrize("url", [Case(CASES["own"].bundle, CASES["rotated"].serving, "")], indirect=True)
-def test_server_that_is_not_of_its_ca_never_gets_the_password(token: ModuleType, url: str) -> None:
-    with pytest.raises(token.TokenError, match="certificate verify failed"):
-        token.verify(url, PASSWORD, 10)
+def test_token_of_another_cluster_is_refused_without_a_request(token: ModuleType) -> None:
+    case = CASES["organisation"]
+    # What the hash was before: that of the file.
+    given = f"K10{file_hash(case.bundle)}::node:{PASSWORD}"
+    with pytest.raises(token.TokenError, match="another cluster") as caught:
+        token.complete(given, case.bundle.decode(), False)
+    assert caught.value.reason == "other-ca"
+
+
+@pytest.mark.parametrize("ca", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nx\n", "ü"])
+def test_a_ca_file_without_a_certificate_is_no_way_around(token: ModuleType, ca: str) -> None:
+    with pytest.raises(token.TokenError, match="the server's CA file has no certificate"):
+        token.complete(PASSWORD, ca, False)
 
 
 class EndedError(Exception):
@@ -255,7 +174,7 @@ def outcome(
         "server": False,
     }
     fake = SimpleNamespace(
-        params={"server_url": None, **given, **params},
+        params={"server_url": None, "ca": None, **given, **params},
         check_mode=False,
         exit_json=end,
         fail_json=lambda **result: end(failed=True, **result),
@@ -277,18 +196,21 @@ def test_expiring_token_is_for_agents_only(
     assert not (tmp_path / "token").exists()
 
 
-@pytest.mark.parametrize("url", [CASES["own"]], indirect=True)
+@pytest.mark.parametrize("server", [CASES["own"]], indirect=True)
 def test_expired_token_of_a_node_that_has_joined_is_no_error(
-    token: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
+    token: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
 ) -> None:
     expired = "aaaaaa.bbbbbbbbbbbbbbbb"
     certificate = tmp_path / "client-kubelet.crt"
     monkeypatch.setattr(token.has_joined_with, "__defaults__", (str(certificate),))
     (tmp_path / "token").write_text(f"K10{CASES['own'].hash}::{expired}\n")
-    asked = {"server_url": url, "token": expired}
-    assert outcome(token, monkeypatch, tmp_path, **asked)["reason"] == "refused"
+    at = {"server_url": server.url, "ca": server.bundle.decode()}
+    assert outcome(token, monkeypatch, tmp_path, **at, token=expired)["reason"] == "refused"
     certificate.touch()
-    assert outcome(token, monkeypatch, tmp_path, **asked) == {"changed": False, "restart_due": False}
+    assert outcome(token, monkeypatch, tmp_path, **at, token=expired) == {
+        "changed": False,
+        "restart_due": False,
+    }
     # Another token, or a password, is not excused by that.
     for other in ("cccccc.bbbbbbbbbbbbbbbb", "another-password"):
-        assert outcome(token, monkeypatch, tmp_path, server_url=url, token=other)["reason"] == "refused"
+        assert outcome(token, monkeypatch, tmp_path, **at, token=other)["reason"] == "refused"

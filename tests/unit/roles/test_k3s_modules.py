@@ -64,7 +64,7 @@ def test_malformed_token_is_refused_without_repeating_it(token: ModuleType, text
 
 def test_token_is_never_sent_without_tls(token: ModuleType) -> None:
     with pytest.raises(token.TokenError, match="https"):
-        token.verify("http://127.0.0.1:6443", "password", 1)
+        token.verify("http://127.0.0.1:6443", "a CA", "password", 1)
 
 
 def test_json_stream_is_cut_into_objects_wherever_the_pieces_end(kubectl: ModuleType) -> None:

@@ -136,6 +136,7 @@ def test_k3s_of_another_role_or_hand_is_found(
         ({"reason": "unreachable", "msg": "x"}, 0),
         ({"reason": "refused", "msg": "x"}, 1),
         ({"reason": "other-ca", "msg": "x"}, 1),
+        ({"reason": "untrusted", "msg": "x"}, 1),
         ({"reason": "malformed", "msg": "x"}, 1),
     ],
 )
