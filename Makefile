@@ -7,6 +7,7 @@ BASE ?=
 JTOP ?=
 VERSION ?=
 CHECK ?=
+KEY ?=
 PYTHON := .venv/bin/python
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
 
@@ -75,8 +76,8 @@ gpu-limit: venv ## the library that limits GPU memory in dist/gpu-limit/{amd64,a
 collection: venv ## the playbooks and roles as an Ansible collection in dist/
 	$(PYTHON) -m collection.build
 
-release: venv ## the next version in dist/, committed and tagged, not pushed: make release VERSION=0.2.0 [CHECK=1]
-	@$(PYTHON) -m release $(if $(CHECK),--check) "$(VERSION)"
+release: venv ## the next version in dist/, signed, committed, tagged, not pushed: make release VERSION=0.2.0 KEY=~/.ssh/jetson-k3s-release [CHECK=1]
+	@$(PYTHON) -m release $(if $(CHECK),--check) $(if $(KEY),--key "$(KEY)") "$(VERSION)"
 
 clean: ## remove every virtual board, container, volume, network and process of the lab (caches stay)
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tests.lab down --all; fi

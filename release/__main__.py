@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cut a release: set the version, build everything into dist/VERSION, commit, tag. Nothing is pushed.
+"""Cut a release: set the version, build everything into dist/VERSION, sign, commit, tag. Nothing is pushed.
 
 All of it happens in a second worktree. The branch and the tag move last, and only when all went well.
 """
@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from release import changelog, plan
+from release import changelog, plan, signature
 from release.version import CHECKOUT
 from tests.lab.process import LabError, run, step
 
@@ -28,14 +28,15 @@ def git(*arguments: str | Path, tree: Path = CHECKOUT, stdin: str | None = None)
     return run(["git", "-C", tree, *arguments], stdin=stdin).stdout.rstrip("\n")
 
 
-def state() -> plan.State:
-    """Look at the checkout."""
+def state(key: Path | None) -> plan.State:
+    """Look at the checkout, and whether the key can sign."""
     return plan.State(
         branch=git("branch", "--show-current"),
         uncommitted=tuple(git("status", "--porcelain").splitlines()),
         tags=frozenset(git("tag", "--list").split()),
         built=frozenset(path.name for path in DIST.glob("*")),
         changelog=(CHECKOUT / changelog.FILE).read_text(),
+        unsigned=signature.problem(key),
     )
 
 
@@ -81,7 +82,7 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def release(wanted: str, today: str) -> None:
+def release(wanted: str, today: str, key: Path) -> None:
     """Make the release. Raises LabError or OSError, and then everything is as it was."""
     DIST.mkdir(exist_ok=True)
     with worktree() as tree, tempfile.TemporaryDirectory(dir=DIST, prefix=".") as partial:
@@ -89,6 +90,7 @@ def release(wanted: str, today: str) -> None:
         output = Path(partial, wanted)
         with step(f"building release {wanted}"):
             run([sys.executable, "-m", "release.artifacts", "--output", output], cwd=tree)
+        signature.sign(output / "SHA256SUMS", key)
         notes = changelog.entries((tree / changelog.FILE).read_text())[wanted].text
         with uninterrupted():
             put_in_place(wanted, made, notes, output)
@@ -113,13 +115,15 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     parser.add_argument("version", help="three numbers, such as 0.2.0")
+    parser.add_argument("--key", type=Path, help="key that signs it, for ssh-keygen; outside of the checkout")
     parser.add_argument("--check", action="store_true", help="only say what would be done")
     options = parser.parse_args()
     wanted, today = options.version, datetime.now(UTC).date().isoformat()
+    key = options.key and options.key.expanduser()
     # As with Ctrl-C: everything becomes as it was.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        found = state()
+        found = state(key)
         if against := plan.refusals(wanted, found, today):
             reasons = "".join(f"  * {reason}\n" for reason in against)
             sys.stderr.write(f"error: this cannot be released. {UNCHANGED}\n{reasons}")
@@ -129,21 +133,22 @@ def main() -> int:
             sys.stdout.write(difference(plan.changes(wanted, CHECKOUT, today)))
             sys.stdout.write(
                 f"{wanted} can be released; the last release is {last or 'none'}. It changes what is above, "
-                f"builds dist/{wanted}, commits, and tags {plan.tag(wanted)}. {UNCHANGED}\n"
+                f"builds dist/{wanted}, signs, commits, and tags {plan.tag(wanted)}. {UNCHANGED}\n"
             )
             return 0
-        release(wanted, today)
+        release(wanted, today, key)
     except (LabError, OSError) as error:
         sys.stderr.write(f"error: {error}\n{UNCHANGED}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped. {UNCHANGED}\n")
         return 130
-    sys.stdout.write(f"{(DIST / wanted / 'SHA256SUMS').read_text()}\n{next_steps(wanted)}")
+    sums = (DIST / wanted / "SHA256SUMS").read_text()
+    sys.stdout.write(f"{sums}\n{next_steps(wanted, signature.allowed_signers(key))}")
     return 0
 
 
-def next_steps(wanted: str) -> str:
+def next_steps(wanted: str, signers: str) -> str:
     """Return what is left to do by hand."""
     return f"""\
 Released {wanted}: the files are in dist/{wanted}, the tag is {plan.tag(wanted)}. Nothing has been pushed.
@@ -151,7 +156,8 @@ Next:
   git show {plan.tag(wanted)}
   git push --atomic origin {plan.BRANCH} {plan.tag(wanted)}
   Then upload the files in dist/{wanted}.
-To undo it before the push:
+Users verify SHA256SUMS.sig with this line (docs/offline.md). Publish it elsewhere than the files:
+  {signers}To undo it before the push:
   git tag --delete {plan.tag(wanted)} && git reset --keep HEAD~1 && rm -r dist/{wanted}
 """
 

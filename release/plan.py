@@ -15,7 +15,7 @@ class State:
     """What a checkout looks like.
 
     `branch` is empty when none is checked out, `uncommitted` has the lines of `git status --porcelain`,
-    `tags` are all of git's tags, `built` are the names in dist/.
+    `tags` are all of git's tags, `built` are the names in dist/, `unsigned` says why no key can sign.
     """
 
     branch: str
@@ -23,6 +23,7 @@ class State:
     tags: frozenset[str]
     built: frozenset[str]
     changelog: str
+    unsigned: str
 
 
 def tag(wanted: str) -> str:
@@ -59,6 +60,8 @@ def refusals(wanted: str, state: State, today: str) -> list[str]:
         found.append(f"there are changes that are not committed: commit or stash them{files}")
     if wanted in state.built:
         found.append(f"dist/{wanted} is there already: move it away or remove it")
+    if state.unsigned:
+        found.append(state.unsigned)
     try:
         changelog.released(state.changelog, wanted, today)
     except ChangelogError as error:

@@ -47,9 +47,10 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout on `main` with an origin; `path` is where it is."""
+    """A checkout on `main` with an origin; `path` is where it is, `key` signs its releases."""
 
     path: Path
+    key: Path
 
     def git(self, *arguments: str | Path) -> str:
         """Run git in it."""
@@ -79,9 +80,9 @@ class Checkout:
             text=True,
         )
 
-    def release(self, *arguments: str) -> tuple[int, str]:
+    def release(self, *arguments: str, signed: bool = True) -> tuple[int, str]:
         """Run `python -m release`; return its exit status and all that it said."""
-        process = self.start(*arguments)
+        process = self.start(*arguments, *([f"--key={self.key}"] if signed else []))
         said, _ = process.communicate()
         return process.returncode, said
 
@@ -98,6 +99,12 @@ class Checkout:
         }
 
 
+def make_key(path: Path) -> Path:
+    """Make a throw-away key for signing."""
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "maintainer@example", "-f", path])
+    return path
+
+
 def make(directory: Path) -> Checkout:
     """Make a checkout of this one's files, uncommitted changes included, that has never been released."""
     path, origin = directory / "checkout", directory / "origin.git"
@@ -111,7 +118,7 @@ def make(directory: Path) -> Checkout:
             shutil.copy(source, path / name, follow_symlinks=False)
     run(["git", "init", "--quiet", "--bare", origin], env=ENVIRONMENT)
     run(["git", "init", "--quiet", "--initial-branch=main", path], env=ENVIRONMENT)
-    checkout = Checkout(path)
+    checkout = Checkout(path, make_key(directory / "key"))
     checkout.write("CHANGELOG.md", CHANGES)
     checkout.replace("images/arm64/build.py", MAIN, SMALL_IMAGE + MAIN)
     checkout.git("remote", "add", "origin", origin)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.release.checkout import Checkout
+from release import signature
+from tests.release.checkout import Checkout, make_key
 from tests.unit.roles.test_bundle_index import archive
 
 PLUGIN = "tegra-device-plugin-arm64.tar.gz"
@@ -23,14 +24,17 @@ def dist(released: Checkout, tmp_path: Path) -> Path:
     return Path(shutil.copytree(released.path / "dist/0.2.0", tmp_path / "fetched"))
 
 
-def make_bundle(released: Checkout, dist: Path, site: Path) -> tuple[int, str]:
+def make_bundle(
+    released: Checkout, dist: Path, site: Path, *, k3s: str = "K3s", signers: Path | str = ""
+) -> tuple[int, str]:
     """Run playbooks/bundle.yml with a K3s release of small files; the bundle is made in `site`/bundle."""
     page = site / "releases/v1"
-    page.mkdir(parents=True)
-    (page / "k3s-arm64").write_text("K3s")
-    archive(page / "k3s-airgap-images-arm64.tar.gz", "docker.io/rancher/mirrored-pause:3.6")
+    page.mkdir(parents=True, exist_ok=True)
+    (page / "k3s-arm64").write_text(k3s)
+    if not (page / "k3s-airgap-images-arm64.tar.gz").exists():
+        archive(page / "k3s-airgap-images-arm64.tar.gz", "docker.io/rancher/mirrored-pause:3.6")
     archive(site / "device-query.tar.gz", "device-query:r36")
-    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in page.iterdir()]
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in page.glob("k3s*")]
     (page / "sha256sum-arm64.txt").write_text("".join(sums))
     settings = {
         "jetson_k3s_bundle": str(site / "bundle"),
@@ -38,6 +42,7 @@ def make_bundle(released: Checkout, dist: Path, site: Path) -> tuple[int, str]:
         "bundle_k3s_release_url": page.parent.as_uri(),
         "bundle_plugin_archive": str(dist / PLUGIN),
         "bundle_device_query_archive": str(site / "device-query.tar.gz"),
+        "bundle_release_signers": str(signers),
     }
     (site / "settings.yml").write_text(yaml.safe_dump(settings))
     ansible = Path(sys.executable).with_name("ansible-playbook")
@@ -50,7 +55,7 @@ def make_bundle(released: Checkout, dist: Path, site: Path) -> tuple[int, str]:
         text=True,
         check=False,
     )
-    return ran.returncode, ran.stdout
+    return ran.returncode, " ".join(ran.stdout.split())
 
 
 def test_bundle_takes_the_image_of_a_release(released: Checkout, dist: Path, tmp_path: Path) -> None:
@@ -86,3 +91,60 @@ def test_image_without_sums_beside_it_is_taken(released: Checkout, dist: Path, t
     (dist / "SHA256SUMS").unlink()
     code, said = make_bundle(released, dist, tmp_path / "site")
     assert code == 0, said
+
+
+def test_first_use_pins_k3s_and_a_release_that_changes_is_refused(
+    released: Checkout, dist: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    code, said = make_bundle(released, dist, site)
+    assert code == 0, said
+    pins = (site / "k3s-releases.sha256").read_text()
+    digest = hashlib.sha256(b"K3s").hexdigest()
+    assert f"{digest}  v1/k3s-arm64\n" in pins
+    assert "First use of K3s v1:" in said
+    assert f"k3s-arm64 {digest}" in said
+    shutil.rmtree(site / "bundle")
+    code, said = make_bundle(released, dist, site, k3s="another K3s with sums that fit")
+    assert code != 0
+    assert "K3s v1 was not downloaded: k3s-arm64: The checksum for" in said
+    assert f"did not match {digest}" in said
+    assert f"is pinned in {site}/k3s-releases.sha256" in said
+    assert f"remove its line from {site}/k3s-releases.sha256" in said
+    assert not (site / "bundle/k3s-arm64").exists()
+    assert (site / "k3s-releases.sha256").read_text() == pins
+    code, said = make_bundle(released, dist, site)
+    assert code == 0, said
+    assert "First use" not in said
+
+
+def test_file_of_pins_that_is_damaged_is_named_with_its_line(
+    released: Checkout, dist: Path, tmp_path: Path
+) -> None:
+    pins = tmp_path / "site/k3s-releases.sha256"
+    pins.parent.mkdir()
+    pins.write_text(f"{'0' * 64}  v0/k3s\nk3s\n")
+    code, said = make_bundle(released, dist, tmp_path / "site")
+    assert code != 0
+    assert f"{pins} line 2: expected is one line" in said
+
+
+@pytest.mark.parametrize("missing", ["", "SHA256SUMS.sig", "SHA256SUMS"])
+def test_with_keys_named_only_a_signed_release_is_taken(
+    released: Checkout, dist: Path, tmp_path: Path, missing: str
+) -> None:
+    signers = tmp_path / "signers"
+    signers.write_text(signature.allowed_signers(released.key))
+    if missing:
+        (dist / missing).unlink()
+    code, said = make_bundle(released, dist, tmp_path / "site", signers=signers)
+    assert (code == 0) is (not missing), said
+    assert (tmp_path / "site/bundle" / PLUGIN).exists() is (not missing)
+    assert not missing or f"bundle_release_signers: no key in {signers} has signed {dist}/SHA256SUMS" in said
+
+
+def test_release_of_another_key_is_refused(released: Checkout, dist: Path, tmp_path: Path) -> None:
+    signers = tmp_path / "signers"
+    signers.write_text(signature.allowed_signers(make_key(tmp_path / "other")))
+    code, said = make_bundle(released, dist, tmp_path / "site", signers=signers)
+    assert (code != 0, "bundle_release_signers: no key in" in said) == (True, True), said

@@ -14,6 +14,7 @@ READY = plan.State(
     tags=frozenset({"v0.9.1", "v0.10.0", "vendor", "v1.0.0-rc.1", "3.0.0"}),
     built=frozenset({"0.9.1", "tegra-device-plugin.oci.tar"}),
     changelog="# Changelog\n\n## [Unreleased]\n\n- New.\n\n## [0.10.0] - 2030-01-01\n\n- Old.\n",
+    unsigned="",
 )
 
 
@@ -68,6 +69,7 @@ def test_last_release_is_known_by_its_tag_or_by_the_changelog(known: dict[str, o
         ({"branch": "fix"}, "releases are made on main, this is fix: git switch main"),
         ({"branch": ""}, "this is no branch"),
         ({"uncommitted": (" M Makefile", "?? a")}, "commit or stash them\n       M Makefile\n      ?? a"),
+        ({"unsigned": "no key signs it: name yours"}, "no key signs it: name yours"),
         ({"built": frozenset({"1.0.0"})}, "dist/1.0.0 is there already"),
         ({"changelog": "# Changelog\n"}, "no entry for 1.0.0: write a line `- ...` below `## [Unreleased]`"),
         (

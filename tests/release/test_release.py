@@ -4,6 +4,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from release import version
+from release import signature, version
 from release.version import CHECKOUT
 from tests.lab.process import run
-from tests.release.checkout import CHANGES, DURING_BUILD, ENVIRONMENT, Checkout
+from tests.release.checkout import CHANGES, DURING_BUILD, ENVIRONMENT, Checkout, make_key
 
 # In place of release/artifacts.py, where it does not matter what is built.
 QUICK = """
@@ -33,6 +34,7 @@ PATIENCE_SECONDS = 300
 EXCUSED = ("CHANGELOG.md:", "tests/")
 FILES = {
     "SHA256SUMS",
+    "SHA256SUMS.sig",
     "bundle.yml",
     "jetson_k3s-cluster-0.2.0.tar.gz",
     "tegra-device-plugin-0.2.0.tgz",
@@ -62,7 +64,47 @@ def content(archive: Path, name: str) -> bytes:
 def test_release_has_every_artifact_and_sha256sum_finds_each_as_listed(dist: Path) -> None:
     assert {path.name for path in dist.iterdir()} == FILES
     checked = run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist).stdout
-    assert {line.removesuffix(": OK") for line in checked.splitlines()} == FILES - {"SHA256SUMS"}
+    assert {line.removesuffix(": OK") for line in checked.splitlines()} == FILES - {
+        "SHA256SUMS",
+        "SHA256SUMS.sig",
+    }
+
+
+def verified(dist: Path, signers: Path) -> bool:
+    """What the documents have users run."""
+    verify = "ssh-keygen -Y verify -f {} -I jetson-k3s -n jetson-k3s-release -s SHA256SUMS.sig < SHA256SUMS"
+    return run(["sh", "-c", verify.format(signers)], cwd=dist, check=False).returncode == 0
+
+
+def test_signature_is_of_the_maintainers_key_and_of_these_sums(
+    released: Checkout, dist: Path, tmp_path: Path
+) -> None:
+    signers, others = tmp_path / "signers", tmp_path / "others"
+    signers.write_text(signature.allowed_signers(released.key))
+    others.write_text(signature.allowed_signers(make_key(tmp_path / "other")))
+    copy = Path(shutil.copytree(dist, tmp_path / "dist"))
+    assert verified(copy, signers)
+    assert not verified(copy, others)
+    (copy / "SHA256SUMS").write_text((copy / "SHA256SUMS").read_text().replace("0", "1"))
+    assert not verified(copy, signers)
+
+
+def test_release_without_a_key_that_can_sign_is_refused(checkout: Checkout, tmp_path: Path) -> None:
+    inside = make_key(checkout.path / "dist-key")
+    checkout.write(".gitignore", "dist-key*\n")
+    locked = tmp_path / "locked"
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "passphrase", "-f", locked])
+    before = checkout.state()
+    for key, words in (
+        ([], "no key signs it: name yours, KEY=~/.ssh/jetson-k3s-release"),
+        ([f"--key={inside}"], "is in the checkout: move the key"),
+        ([f"--key={tmp_path}/none"], "cannot sign it"),
+        ([f"--key={locked}"], f"run `ssh-add {locked}` first"),
+    ):
+        for check in ([], ["--check"]):
+            code, said = checkout.release("0.2.0", *key, *check, signed=False)
+            assert (code, words in said) == (1, True), said
+    assert checkout.state() == before
 
 
 def test_every_artifact_is_of_the_version(dist: Path) -> None:
@@ -168,13 +210,14 @@ def test_every_reason_against_it_is_told_at_once_and_nothing_changes(checkout: C
     checkout.git("switch", "--quiet", "--create", "fix")
     (checkout.path / "new.txt").touch()
     before = checkout.state()
-    code, said = checkout.release("0.2.0")
+    code, said = checkout.release("0.2.0", signed=False)
     assert code == 1
-    assert said.count("\n  * ") == 4
+    assert said.count("\n  * ") == 5
     for reason in (
         "VERSION=0.2.0 is not newer than 0.3.0",
         "releases are made on main, this is fix: git switch main",
         "?? new.txt",
+        "no key signs it: name yours",
         "CHANGELOG.md has no entry for 0.2.0: write a line `- ...` below `## [Unreleased]`",
     ):
         assert reason in said
@@ -261,7 +304,7 @@ def test_interruption_ends_the_build_and_leaves_everything_as_it_was(
     checkout.replace("images/arm64/build.py", DURING_BUILD, f"{sleeper}{DURING_BUILD}")
     before = checkout.state()
     fifo = os.open(building, os.O_RDONLY | os.O_NONBLOCK)
-    process = checkout.start("0.2.0")
+    process = checkout.start("0.2.0", f"--key={checkout.key}")
     select.select([fifo], [], [], PATIENCE_SECONDS)
     assert os.read(fifo, 1) == b"\n"
     process.send_signal(how)
@@ -275,7 +318,9 @@ def test_interruption_ends_the_build_and_leaves_everything_as_it_was(
 def test_make_release_is_the_front_door(checkout: Checkout) -> None:
     # The environment is the one that runs this test.
     make = ["make", "--no-print-directory", "--old-file=.venv/.ready", f"PYTHON={sys.executable}", "release"]
-    checked = run([*make, "VERSION=0.2.0", "CHECK=1"], cwd=checkout.path, env=ENVIRONMENT)
+    checked = run(
+        [*make, "VERSION=0.2.0", f"KEY={checkout.key}", "CHECK=1"], cwd=checkout.path, env=ENVIRONMENT
+    )
     assert "0.2.0 can be released" in checked.stdout
     nameless = run(make, cwd=checkout.path, env=ENVIRONMENT, check=False)
     assert nameless.returncode != 0

@@ -44,6 +44,7 @@ versions:
 """
 
 SUMS, INDEX = "SHA256SUMS", "bundle.yml"
+SIGNATURE = SUMS + ".sig"  # of a release
 FORMAT = 1
 JETSON_STATS = re.compile(r"^jetson_stats-(\d[^-]*)-")
 
@@ -99,7 +100,7 @@ def sums(path):
     """The text of SHA256SUMS over the directory's other files."""
     # delta.yml is left from a delta that was laid over this.
     names = sorted(
-        name for name in os.listdir(path) if name not in (SUMS, DELTA) and not name.startswith(".")
+        name for name in os.listdir(path) if name not in (SUMS, SIGNATURE, DELTA) and not name.startswith(".")
     )
     return "".join("{}  {}\n".format(sha256(os.path.join(path, name)), name) for name in names)
 
