@@ -128,3 +128,38 @@ def test_notes_say_which_nodes_get_it_and_how_pods_ask(
     notes = apply(installed, values)
     assert f"kubectl label node NAME jetson-k3s.github.io/{label}=true" in notes
     assert how in notes
+
+
+UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "contextOverhead": "200Mi"}}}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"agent": {"enabled": True}}, "read all pods' logs"),
+        ({"agent": {"enabled": True, "mode": "evict"}}, "kill each process"),
+        (
+            {"agent": {"enabled": True, "mode": "evict", "qosPolicy": "burst-share"}},
+            "everything on these nodes",
+        ),
+        ({}, "Without strict mode"),
+        (
+            {"config": {"version": "v1", "flags": {"plugin": {"deviceListStrategy": "envvar"}}}},
+            "Without strict mode",
+        ),
+    ],
+)
+def test_notes_say_what_the_choice_can_do_to_a_node(installed: Helm, values: Values, said: str) -> None:
+    assert said in apply(installed, values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"deviceListStrategy": "volume-mounts"},
+        {"config": {"version": "v1", "flags": {"plugin": {"deviceListStrategy": ["volume-mounts"]}}}},
+    ],
+)
+def test_notes_say_nothing_of_what_is_not_chosen(installed: Helm, values: Values) -> None:
+    notes = apply(installed, values)
+    assert "strict mode" not in notes and "node agent" not in notes

@@ -22,7 +22,8 @@ from tegra_device_plugin.signals import Signals
 EPILOG = (
     "It reads the same file and environment as `run`. It needs the host's /proc, /sys with "
     "debugfs, /dev and /var/log/pods below the host root; for evict the capability KILL and the host's "
-    "pids; for burst-share a privileged container."
+    "pids; for burst-share a privileged container. So it can read all pods' logs and all processes' command "
+    "lines; with evict kill each process of the node; with burst-share do everything that root can do."
 )
 
 

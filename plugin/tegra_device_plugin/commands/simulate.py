@@ -20,7 +20,8 @@ from tegra_device_plugin.config.settings import ConfigError, read_file
 EPILOG = (
     "For trying manifests: the scheduler counts the simulated resources, and containers get nothing for "
     "them. It uses kubectl and its current context, and is rejected beside a real device plugin. A kubelet "
-    "that starts again forgets it."
+    "that starts again forgets it. Pods that need a GPU are placed on NODE and start without one; nothing "
+    "else changes there."
 )
 
 ANNOTATION = "jetson-k3s.github.io/simulated-resources"

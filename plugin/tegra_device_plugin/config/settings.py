@@ -274,7 +274,8 @@ PLUGIN_OPTIONS = (
         "deviceListStrategy",
         "LIST",
         _strategies,
-        "how a container gets the GPU: envvar, volume-mounts, cdi-cri, or several with commas",
+        "how a container gets the GPU: envvar, volume-mounts, cdi-cri, or several with commas; without "
+        "volume-mounts alone (strict mode), an image that says NVIDIA_VISIBLE_DEVICES=all gets it uncounted",
         many=True,
     ),
     Option(

@@ -412,7 +412,7 @@ def test_registry_only_reads_and_is_at_its_address_alone(tmp_path: Path) -> None
     assert settings["http"]["tls"]["certificate"].endswith("/192.168.1.12.crt")
     unit = (there / "jetson-k3s-registry.service").read_text()
     assert "/usr/bin/docker-registry serve /etc/jetson-k3s-registry/192.168.1.12.yml\n" in unit
-    for line in ("User=jetson-k3s-registry", "ProtectSystem=strict", "MemoryMax=256M"):
+    for line in ("User=jetson-k3s-registry", "ProtectSystem=strict", "MemoryMax=256M", "LimitNOFILE=1024"):
         assert f"\n{line}\n" in unit
 
 
