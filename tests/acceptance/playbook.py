@@ -80,6 +80,11 @@ def reports_dir(lab: str) -> Path:
     return lab_dir(lab) / "reports"
 
 
+def state_home(lab: str) -> Path:
+    """Where playbooks keep the state of a lab's controller."""
+    return lab_dir(lab) / "state"
+
+
 def run_playbook(
     lab: str,
     playbook: str,
@@ -105,7 +110,12 @@ def run_playbook(
             *arguments,
         ],
         cwd=CHECKOUT,
-        env={**os.environ, "ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_NOCOLOR": "1"},
+        env={
+            **os.environ,
+            "ANSIBLE_FORCE_COLOR": "0",
+            "ANSIBLE_NOCOLOR": "1",
+            "XDG_STATE_HOME": str(state_home(lab)),  # the record of backups
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

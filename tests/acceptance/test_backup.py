@@ -5,18 +5,22 @@ The tests are one story, in the order of the file, on a server and two agents. T
 test_several_servers.py has etcd's.
 """
 
+import hashlib
 import io
+import json
+import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
-from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.acceptance.playbook import PlaybookRun, run_playbook, state_home
 from tests.lab import board, inventory, lab, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
@@ -53,9 +57,21 @@ def backup(key: Path, *arguments: str) -> PlaybookRun:
     return run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={key}", *arguments)
 
 
-def restore(file: Path, *arguments: str) -> PlaybookRun:
+def restore(file: Path, *arguments: str, on_line: Callable[[str], object] | None = None) -> PlaybookRun:
     """Run the command."""
-    return run_playbook(LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}", *arguments)
+    return run_playbook(
+        LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}", *arguments, on_line=on_line
+    )
+
+
+def sha256(file: Path) -> str:
+    """A file's hash."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def accepted(file: Path) -> str:
+    """The argument that accepts a file which is not recorded."""
+    return f"--extra-vars=k3s_backup_accepted_sha256={sha256(file)}"
 
 
 def newest() -> Path:
@@ -98,23 +114,34 @@ def test_server_writes_a_backup_that_only_the_owner_can_read(boards: list[Board]
     assert {"manifest.json", "server/db/state.db", "server/tls/server-ca.key", "node/password"} <= set(names)
     left = server.exec("sh", "-c", "ls -A /var/backups/jetson-k3s; ls -d /var/tmp/jetson-k3s-*", check=False)
     assert left == ""
+    record = (state_home(LAB) / "jetson-k3s" / "backups.sha256").read_text().splitlines()
+    assert record[-1] == f"{sha256(file)}  {file.name}"
+    assert sha256(file) in "".join(run.output.split())
 
 
-def test_a_backup_that_is_damaged_or_foreign_is_refused_before_anything_stops(
-    boards: list[Board], tmp_path: Path
+def test_a_backup_that_is_forged_damaged_or_foreign_is_refused_before_anything_stops(
+    boards: list[Board], key: Path, tmp_path: Path
 ) -> None:
     running = starts(boards)
+    forged = tmp_path / newest().name
+    forged.write_bytes(encrypted(with_a_setting_more(decrypted(newest())), key))
+    run = restore(forged)
+    assert run.returncode != 0
+    said = " ".join(run.output.split())
+    assert "this computer did not make it, or it was changed since" in said
+    assert f"-e k3s_backup_accepted_sha256={sha256(forged)}" in said
+
     damaged = tmp_path / "damaged.tar.gz.gpg"
     content = bytearray(newest().read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
-    run = restore(damaged)
+    run = restore(damaged, accepted(damaged))
     assert run.returncode != 0
-    assert "is no backup that can be restored" in " ".join(run.output.split())
+    assert "gpg does not decrypt it" in " ".join(run.output.split())
 
     foreign = tmp_path / "foreign.tar.gz"
     foreign.write_bytes(of_another_cluster(decrypted(newest())))
-    run = restore(foreign)
+    run = restore(foreign, accepted(foreign))
     assert run.returncode != 0
     said = " ".join(run.output.split())
     assert f"{boards[1].name} is in a cluster with another CA than that of the backup" in said
@@ -131,10 +158,49 @@ def of_another_cluster(backup: bytes) -> bytes:
             assert source is not None
             text = source.read()
             if member.name == "manifest.json":
-                text = text.replace(b'"ca": "', b'"ca": "0')
+                text = json.dumps(json.loads(text) | {"ca": "0" * 64}).encode()
                 member.size = len(text)
             new.addfile(member, io.BytesIO(text))
     return target.getvalue()
+
+
+def with_a_setting_more(backup: bytes) -> bytes:
+    """The same backup with another file of K3s' settings, which its manifest names."""
+    name, setting = "etc/config.yaml.d/60-more.yaml", b"debug: true\n"
+    target = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(backup)) as old, tarfile.open(fileobj=target, mode="w:gz") as new:
+        for member in old:
+            source = old.extractfile(member)
+            assert source is not None
+            text = source.read()
+            if member.name == "manifest.json":
+                manifest = json.loads(text)
+                entry = {"sha256": hashlib.sha256(setting).hexdigest(), "bytes": len(setting)}
+                text = json.dumps(manifest | {"files": manifest["files"] | {name: entry}}).encode()
+                member.size = len(text)
+            new.addfile(member, io.BytesIO(text))
+        more = tarfile.TarInfo(name)
+        more.size = len(setting)
+        new.addfile(more, io.BytesIO(setting))
+    return target.getvalue()
+
+
+def encrypted(content: bytes, key: Path) -> bytes:
+    """A file for the owner's key, as anybody can make it who has the public half."""
+    argv = ["gpg", "--batch", "--quiet", "--trust-model=always", f"--recipient-file={key}", "--encrypt"]
+    return subprocess.run(argv, input=content, capture_output=True, check=True).stdout
+
+
+def left_in_clear(server: Board, temporary: Path) -> list[str]:
+    """What a restore has left that was cut off: unpacked files on the server, files on the controller."""
+    wait_until(
+        lambda: not server.exec("pgrep", "-f", "BECOME-SUCCESS", check=False).strip(), "the module", 120
+    )
+    find = "find /var/lib/rancher /etc/rancher -name '*.restoring*'; find /var/backups/jetson-k3s -type f"
+    found = server.exec("sh", "-c", find, check=False).split()
+    copies = server.exec("sh", "-c", "sha256sum /var/lib/jetson-k3s/uploads/*/*", check=False).split()
+    found += [one for one in copies[::2] if one != sha256(newest())]
+    return found + [str(path) for path in temporary.rglob("*") if path.is_file()]
 
 
 def test_server_whose_disk_is_lost_comes_back_and_the_job_has_gone_on(boards: list[Board]) -> None:
@@ -161,15 +227,25 @@ def test_server_whose_disk_is_lost_comes_back_and_the_job_has_gone_on(boards: li
     assert {name: recap.changed for name, recap in again.recap.items()} == {each.name: 0 for each in boards}
 
 
-def test_server_goes_back_to_its_backup_and_keeps_what_it_had(boards: list[Board]) -> None:
+def test_server_goes_back_to_its_backup_after_runs_that_were_cut_off(
+    boards: list[Board], tmp_path: Path
+) -> None:
     server = boards[0]
     Cluster(boards).kubectl("create", "configmap", "after")
+    for task in ("Check the backup on the server", "Unpack the backup and put its files"):
+        moment = f"TASK [k3s_backup : {task}"
+        with mock.patch.dict(os.environ, {"TMPDIR": str(tmp_path)}):
+            cut_off = restore(newest(), on_line=lambda line, at=moment: line.startswith(at))  # type: ignore[misc]
+        assert cut_off.returncode != 0
+        assert moment in cut_off.output, cut_off.output
+        assert left_in_clear(server, tmp_path) == []
     run = restore(newest())
     assert run.returncode == 0, run.why
     assert config_maps(boards) == {"configmap/before"}
     assert Cluster(boards).phase(JOB) == "Running"
-    (kept,) = server.exec("sh", "-c", "ls -d /var/lib/rancher/k3s/server.before-*").split()
+    kept = server.exec("sh", "-c", "ls -d /var/lib/rancher/k3s/server.before-*").split()[-1]
     assert server.exec("stat", "--format=%a %U", kept).strip() == "700 root"
+    assert server.exec("sh", "-c", "find /var/lib/jetson-k3s/uploads -type f", check=False) == ""
     assert f"The data from before are in {kept}" in " ".join(run.output.split())
 
 

@@ -18,7 +18,8 @@ import tempfile
 import zipfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_archive import check_room, digest, write
+from ansible.module_utils.k3s_archive import OURS, check_room, digest, is_known, write
+from ansible.module_utils.private_directory import private_directory, remove_leftovers
 
 DOCUMENTATION = r"""
 module: k3s_backup
@@ -76,8 +77,6 @@ NODE_PASSWORD = "/etc/rancher/node/password"  # noqa: S105 - a path
 FILES = ("token", "agent-token")
 TREES = ("tls", "cred", "manifests")
 OWNERS = ("config.yaml", "config.yaml.d/*.yaml", "config.yaml.d/*.yml", "registries.yaml")
-# Comes from the inventory.
-OURS = "50-jetson-k3s.yaml"
 # etcd appends a snapshot's hash to it; without it the size is a multiple of this (its snapshot package).
 ETCD_SECTOR = 512
 STAGE = ".unfinished-"
@@ -194,6 +193,13 @@ def copy_identity(data, files):
                 place(path, os.path.join(files, "etc", os.path.relpath(path, CONFIG)))
     if os.path.exists(NODE_PASSWORD):
         place(NODE_PASSWORD, os.path.join(files, "node", "password"))
+    for where, _, names in os.walk(files):
+        for name in names:
+            path = os.path.relpath(os.path.join(where, name), files)
+            if not is_known(path):
+                raise BackupError(
+                    "{!r} cannot be backed up under this name. Rename or remove it.".format(path)
+                )
 
 
 def fetched():
@@ -204,17 +210,15 @@ def fetched():
 
 @contextlib.contextmanager
 def staging(directory):
-    """A directory of root's alone, gone at the end; what a backup left that was killed goes as well."""
+    """A directory of root's alone, gone at the end, even of a process that is killed."""
     if not os.path.isdir(directory):
         os.makedirs(directory, 0o700)
     os.chmod(directory, 0o700)
-    for leftover in glob.glob(os.path.join(directory, STAGE + "*")) + fetched():
+    remove_leftovers(directory, STAGE)
+    for leftover in fetched():
         shutil.rmtree(leftover)
-    stage = tempfile.mkdtemp(prefix=STAGE, dir=directory)
-    try:
+    with private_directory(directory, STAGE) as stage:
         yield stage
-    finally:
-        shutil.rmtree(stage)
 
 
 def encrypted(gpg, key, stage, target, fill):

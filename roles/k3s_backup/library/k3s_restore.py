@@ -5,30 +5,41 @@
 Runs on the board, therefore Python 3.6 compatible.
 """
 
-import json
 import os
 import shutil
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_archive import MANIFEST, ArchiveError, read
+from ansible.module_utils.k3s_archive import ArchiveError, digest, read
+from ansible.module_utils.k3s_gpg import decrypt_with_session_key
 from ansible.module_utils.k3s_token import secret
+from ansible.module_utils.private_directory import private_directory, remove_leftovers
 
 DOCUMENTATION = r"""
 module: k3s_restore
 short_description: The data of a backup on a K3s server
 description:
-  - C(unpacked) writes and checks the backup's files beside those that K3s uses. K3s may run.
-  - C(placed) puts them into place. What was there is kept, under another name. K3s must be stopped.
+  - C(checked) unpacks the backup into a directory that is removed again. K3s may run.
+  - C(placed) unpacks it and puts its files into place. What was there is kept, under another name. K3s must
+    be stopped.
+  - The backup is unpacked into a directory of root's alone, which is removed when the module ends, even if it
+    is killed.
   - C(taken_back) undoes that.
   - C(aside) is for further servers of the cluster, which get their data anew from the first.
 author: The jetson-k3s authors
 options:
   archive:
-    description: The backup, decrypted. For C(unpacked).
+    description: The backup, encrypted. For C(checked) and C(placed).
     type: path
+  sha256:
+    description: The hash that the file must have. For C(checked) and C(placed).
+    type: str
+  session_key:
+    description: What decrypts this file, from C(gpg --show-session-key). For C(checked) and C(placed).
+    type: str
   token:
-    description: The server token that K3s will be started with, if the inventory has one. For C(unpacked).
+    description:
+      The server token that K3s will be started with, if the inventory has one. For C(checked) and C(placed).
     type: str
   kept:
     description: Where C(placed) has kept the old data. For C(taken_back).
@@ -36,7 +47,7 @@ options:
   state:
     description: What is wanted.
     type: str
-    choices: [unpacked, placed, taken_back, aside]
+    choices: [checked, placed, taken_back, aside]
     required: true
 attributes:
   check_mode:
@@ -60,14 +71,27 @@ NODE_PASSWORD = "/etc/rancher/node/password"  # noqa: S105 - a path
 NEW, OLD = ".restoring", ".before-"
 
 
-def unpack(archive, data, token):
-    """Write the backup's files beside the data. ArchiveError, OSError."""
-    new = data + NEW
-    if os.path.isdir(new):
-        shutil.rmtree(new)  # of a run that was cut off
-    os.makedirs(new, 0o700)
-    with open(archive, "rb") as stream:
-        manifest = read(stream, new)
+def unpacking(data):
+    """A directory beside the data for the files of a backup, which is gone after the block."""
+    parent, name = os.path.split(data + NEW)
+    if not os.path.isdir(parent):
+        os.makedirs(parent, 0o755)
+    remove_leftovers(parent, name)
+    return private_directory(parent, name + "-")
+
+
+def unpack(params, new, gpg):
+    """Write the backup's files below a directory; return its manifest. ArchiveError, OSError."""
+    archive, token = params["archive"], params["token"]
+    if gpg is None:
+        raise ArchiveError("the board has no gpg to decrypt with: sudo apt-get install gnupg")
+    if digest(archive) != params["sha256"]:
+        raise ArchiveError("the file that has arrived is not the backup that was read on the controller")
+    home = os.path.join(new, "gnupg")
+    os.mkdir(home, 0o700)
+    manifest = decrypt_with_session_key(
+        gpg, home, archive, params["session_key"], lambda stream: read(stream, new)
+    )
     with open(os.path.join(new, "server", "token")) as stream:
         # K3s does not start with another one: it has encrypted the keys of its CAs with it.
         if token and secret(token) != secret(stream.read()):
@@ -76,8 +100,7 @@ def unpack(archive, data, token):
                 "(playbooks/rotate_token.yml keeps old ones in /etc/rancher/k3s on the server), or take it "
                 "out of the inventory. Change it after the restore".format(manifest["created"])
             )
-    with open(os.path.join(new, MANIFEST), "w") as stream:
-        json.dump(manifest, stream)
+    return manifest
 
 
 def kept(path):
@@ -85,22 +108,28 @@ def kept(path):
     return path + OLD + time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) if os.path.exists(path) else None
 
 
-def place(data):
+def copy(source, target):
+    """Make or replace a file of root's alone in one step, also on another disk. OSError."""
+    directory = os.path.dirname(target)
+    if not os.path.isdir(directory):
+        os.makedirs(directory, 0o755)
+    remove_leftovers(directory, NEW)
+    with private_directory(directory, NEW + "-") as beside:
+        fresh = os.path.join(beside, os.path.basename(target))
+        shutil.copyfile(source, fresh)
+        os.chmod(fresh, 0o600)
+        os.rename(fresh, target)
+
+
+def place(data, new, manifest):
     """Exchange the data; return (snapshot of etcd or None, where the old data are or None). OSError."""
-    new = data + NEW
-    with open(os.path.join(new, MANIFEST)) as stream:
-        manifest = json.load(stream)
     for name in manifest["files"]:
         tree, _, rest = name.partition("/")
         target = {"etc": os.path.join(CONFIG, rest), "node": NODE_PASSWORD}.get(tree)
         # The owner's newer file stays. By the password the cluster knows this node, if it is the same.
         same = tree == "node" and manifest["server"] == os.uname().nodename.lower()
         if target is not None and (same or not os.path.exists(target)):
-            if not os.path.isdir(os.path.dirname(target)):
-                os.makedirs(os.path.dirname(target), 0o755)
-            shutil.copyfile(os.path.join(new, name), target + NEW)
-            os.chmod(target + NEW, 0o600)
-            os.rename(target + NEW, target)
+            copy(os.path.join(new, name), target)
     old = kept(data)
     if old:
         os.rename(data, old)
@@ -110,7 +139,6 @@ def place(data):
         if old:
             os.rename(old, data)
         raise
-    shutil.rmtree(new)
     snapshot = os.path.join(data, "db", "snapshot")
     return snapshot if os.path.exists(snapshot) else None, old
 
@@ -126,15 +154,21 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "archive": {"type": "path"},
+            "sha256": {"type": "str"},
+            "session_key": {"type": "str", "no_log": True},
             "token": {"type": "str", "no_log": True},
             "kept": {"type": "path"},
             "state": {
                 "type": "str",
-                "choices": ["unpacked", "placed", "taken_back", "aside"],
+                "choices": ["checked", "placed", "taken_back", "aside"],
                 "required": True,
             },
         },
-        required_if=[("state", "unpacked", ["archive"]), ("state", "taken_back", ["kept"])],
+        required_if=[
+            ("state", "checked", ["archive", "sha256", "session_key"]),
+            ("state", "placed", ["archive", "sha256", "session_key"]),
+            ("state", "taken_back", ["kept"]),
+        ],
         supports_check_mode=True,
     )
     state = module.params["state"]
@@ -142,12 +176,11 @@ def main():
     if module.check_mode:
         module.exit_json(changed=True, snapshot=None, kept=None)
     try:
-        if state == "unpacked":
-            unpack(module.params["archive"], DATA, module.params["token"])
-            module.exit_json(changed=True)
-        if state == "placed":
-            snapshot, old = place(DATA)
-            module.exit_json(changed=True, snapshot=snapshot, kept=old)
+        if state in ("checked", "placed"):
+            with unpacking(DATA) as new:
+                manifest = unpack(module.params, new, module.get_bin_path("gpg"))
+                snapshot, old = place(DATA, new, manifest) if state == "placed" else (None, None)
+            module.exit_json(changed=state == "placed", snapshot=snapshot, kept=old)
         if state == "taken_back":
             take_back(DATA, module.params["kept"])
             module.exit_json(changed=True)

@@ -15,8 +15,23 @@ import zlib
 
 FORMAT = "jetson-k3s-backup/1"
 MANIFEST = "manifest.json"
-# Below /var/lib/rancher/k3s/server, /etc/rancher/k3s and /etc/rancher/node of the server.
-TREES = ("server", "etc", "node")
+# Written by the role k3s from the inventory, so no backup has it.
+OURS = "50-jetson-k3s.yaml"
+DATA = {"etcd": "server/db/snapshot", "sqlite": "server/db/state.db"}
+# All files that a backup can have, below /var/lib/rancher/k3s/server, /etc/rancher/k3s and /etc/rancher/node.
+NAME = re.compile(
+    r"server/(?:token|agent-token|db/snapshot|db/state[.]db|(?:tls|cred|manifests)(?:/[^/]+)+)"
+    r"|etc/(?:config[.]yaml|registries[.]yaml|config[.]yaml[.]d/(?!{})[^/]+[.]ya?ml)"
+    r"|node/password".format(re.escape(OURS))
+)
+FACTS = {
+    "created": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"),
+    "server": re.compile(r"[a-z0-9._-]{1,253}"),
+    "k3s_version": re.compile(r"v\d+[.]\d+[.]\d+[+.a-z0-9-]*"),
+    "datastore": re.compile("|".join(DATA)),
+    "ca": re.compile(r"[0-9a-f]{64}"),
+}
+MANIFEST_BYTES = 16 << 20
 CHUNK = 1 << 20
 PRIVATE = 0o600
 
@@ -66,6 +81,8 @@ def read(stream, directory=None):
             for member in members:
                 if member.name not in manifest["files"] or not member.isreg():
                     raise ArchiveError("it has {}, which its manifest does not name".format(member.name))
+                if member.name in found or member.size != manifest["files"][member.name]["bytes"]:
+                    raise ArchiveError("{} in it is there twice or has another size".format(member.name))
                 taken = _taken(archive.extractfile(member), member.name, directory)
                 if taken != manifest["files"][member.name]["sha256"]:
                     raise ArchiveError("{} in it is not what was written".format(member.name))
@@ -84,17 +101,39 @@ def _manifest(archive, member):
     """The manifest, checked; ArchiveError."""
     if member is None or member.name != MANIFEST or not member.isreg():
         raise ArchiveError("it does not begin with a manifest: it is no backup of this project")
+    if member.size > MANIFEST_BYTES:
+        raise ArchiveError("its manifest is larger than {} bytes".format(MANIFEST_BYTES))
     try:
         manifest = json.loads(archive.extractfile(member).read().decode("utf-8"))
         if manifest["format"] != FORMAT:
             raise ArchiveError("it has the format {}, and {} is known".format(manifest["format"], FORMAT))
+        for fact, form in FACTS.items():
+            if form.fullmatch(manifest[fact]) is None:
+                raise ArchiveError("its manifest has no valid {}".format(fact))
         for name, entry in manifest["files"].items():
-            int(entry["bytes"]), str(entry["sha256"])
-            if name.split("/")[0] not in TREES or ".." in name.split("/") or re.search(r"//|[\0\n]", name):
-                raise ArchiveError("its manifest names the file {!r}".format(name))
-    except (KeyError, TypeError, ValueError) as error:
+            if entry["bytes"] != abs(int(entry["bytes"])) or not FACTS["ca"].fullmatch(entry["sha256"]):
+                raise ArchiveError("its manifest has no valid hash and size of {!r}".format(name))
+            if not is_known(name):
+                raise ArchiveError("its manifest names the file {!r}, which no backup has".format(name))
+        _check_data(manifest)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArchiveError("its manifest cannot be read") from error
     return manifest
+
+
+def is_known(name):
+    """Can a backup have a file of this name?"""
+    parts = name.split("/")
+    return (
+        NAME.fullmatch(name) is not None and not {".", ".."} & set(parts) and not re.search(r"[\0\n]", name)
+    )
+
+
+def _check_data(manifest):
+    """ArchiveError unless there are a token and the data of its data store, and of no other."""
+    there = [name for name in DATA.values() if name in manifest["files"]]
+    if there != [DATA[manifest["datastore"]]] or "server/token" not in manifest["files"]:
+        raise ArchiveError("it does not have the token and the data of one data store")
 
 
 def _taken(source, name, directory):

@@ -8,19 +8,19 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sqlite3
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.acceptance.openpgp import keyring
+from tests.unit.roles.backups import FACTS, SECRET, database, encrypted, packed, write_files
 from tests.unit.roles.conftest import Load
-
-FACTS = {"server": "jetson-1", "k3s_version": "v1.33.5+k3s1", "datastore": "sqlite", "created": "", "ca": "c"}
-KINE = "CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, value BLOB)"
 
 
 @pytest.fixture
@@ -44,22 +44,7 @@ def restored(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mod
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """What is backed up."""
-    directory = tmp_path / "files"
-    for name, text in {
-        "server/token": "K10",
-        "server/db/state.db": "data",
-        "etc/config.yaml": "theirs",
-        "node/password": "p",
-    }.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(text)
-    return directory
-
-
-def packed(archive: ModuleType, files: Path, **facts: str) -> bytes:
-    stream = io.BytesIO()
-    archive.write(stream, str(files), FACTS | facts)
-    return stream.getvalue()
+    return write_files(tmp_path / "files")
 
 
 def test_every_file_comes_back_as_it_was_and_for_root_alone(
@@ -107,6 +92,21 @@ def elsewhere(name: str) -> Change:
     return change
 
 
+def fact(content: bytes, old: str, new: str) -> bytes:
+    """The manifest says something else."""
+    return changed(content, lambda _, text: text.replace(old.encode(), new.encode()))
+
+
+def twice(content: bytes) -> bytes:
+    """The token is there twice."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(content)) as old, tarfile.open(fileobj=target, mode="w:gz") as new:
+        for member in old:
+            for _ in range(1 + (member.name == "server/token")):
+                new.addfile(member, old.extractfile(member))
+    return target.getvalue()
+
+
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda content: b"", "damaged or cut off"),
     "cut off": (lambda content: content[: len(content) // 2], "damaged or cut off"),
@@ -114,13 +114,38 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no manifest": (lambda content: changed(content, of("manifest.json", None)), "does not begin with"),
     "broken manifest": (lambda content: changed(content, of("manifest.json", b"{}")), "cannot be read"),
     "missing file": (lambda content: changed(content, of("server/token", None)), "server/token is missing"),
-    "other content": (lambda content: changed(content, of("server/token", b"K11")), "not what was written"),
+    "other content": (
+        lambda content: changed(content, of("server/token", SECRET[::-1].encode())),
+        "not what was written",
+    ),
+    "other size": (lambda content: changed(content, of("server/token", b"K11")), "has another size"),
+    "twice": (twice, "is there twice"),
     "other format": (
         lambda content: changed(content, lambda _, text: text.replace(b"backup/1", b"backup/9")),
         "it has the format jetson-k3s-backup/9",
     ),
     "way out": (lambda content: changed(content, elsewhere("server/../../x")), "names the file"),
     "absolute": (lambda content: changed(content, elsewhere("/etc/x")), "names the file"),
+    "no token": (
+        lambda content: changed(content, elsewhere("server/agent-token")),
+        "does not have the token",
+    ),
+    "another version": (lambda content: fact(content, "v1.33.5+k3s1", "v1; x"), "no valid k3s_version"),
+    "another time": (lambda content: fact(content, "2026-01-02T", "{{ x }}T"), "no valid created"),
+    "other data": (lambda content: fact(content, "sqlite", "etcd"), "the data of one data store"),
+} | {
+    name: (lambda content, name=name: changed(content, elsewhere(name)), "which no backup has")
+    for name in (
+        "etc/config.yaml.d/50-jetson-k3s.yaml",
+        "etc/config.yaml.d/sub/x.yaml",
+        "etc/config.yaml.d/x.sh",
+        "etc/k3s.yaml",
+        "node/other",
+        "server/agent/token",
+        "server/db/other.db",
+        "server/tls/./x",
+        "server/tls//x",
+    )
 }
 
 
@@ -142,15 +167,6 @@ def test_a_disk_without_room_is_said_before_it_is_full(
     monkeypatch.setattr(archive.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(OSError, match="50 MB are free on this disk"):
         archive.read(io.BytesIO(packed(archive, files)), str(tmp_path / "target"))
-
-
-def database(path: Path) -> sqlite3.Connection:
-    """K3s' database, in use."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(KINE)
-    connection.execute("INSERT INTO kine (name, value) VALUES ('/registry/a', x'00ff')")
-    return connection
 
 
 def test_sqlite_is_copied_as_it_is_at_one_moment(made: ModuleType, tmp_path: Path) -> None:
@@ -216,41 +232,74 @@ def test_what_a_killed_backup_left_goes(
 
 
 @pytest.fixture
-def unpacked(archive: ModuleType, restored: ModuleType, files: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Unpacks a backup beside a server's data, and gives the data's path."""
+def gpg(keys: Path) -> str:
+    """The program gpg, with the owner's key."""
+    found = shutil.which("gpg")
+    assert found is not None
+    return found
 
-    def unpack(**facts: Any) -> Path:
-        backup = tmp_path / "backup"
-        backup.write_bytes(packed(archive, files, **facts))
+
+@pytest.fixture(scope="module")
+def keys() -> Iterator[Path]:
+    """The owner's public key."""
+    with keyring() as public:
+        yield public
+
+
+@pytest.fixture
+def arrived(load: Load, files: Path, tmp_path: Path, keys: Path, gpg: str) -> Callable[..., dict[str, Any]]:
+    """Encrypts a backup and gives the parameters of the module that restores it."""
+    archive = load("k3s_backup/module_utils/k3s_archive.py")
+    seal = load("k3s_backup/library/k3s_backup_seal.py")
+
+    def encrypt(**changes: str) -> dict[str, Any]:
+        facts = {name: text for name, text in changes.items() if name in FACTS}
+        path = tmp_path / "backup.tar.gz.gpg"
+        path.write_bytes(encrypted(packed(archive, files, **facts), keys))
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        key = seal.session_key(gpg, str(path))
+        params = {"archive": str(path), "sha256": sha256, "session_key": key, "token": None}
+        return params | {name: text for name, text in changes.items() if name not in FACTS}
+
+    return encrypt
+
+
+@pytest.fixture
+def restore(
+    restored: ModuleType, arrived: Callable[..., dict[str, Any]], tmp_path: Path, gpg: str
+) -> Callable[..., tuple[Path, str | None, str | None]]:
+    """Restores a backup; gives the data's path, the snapshot's, and that of the old data."""
+
+    def run(**facts: Any) -> tuple[Path, str | None, str | None]:
         data = tmp_path / "k3s" / "server"
-        restored.unpack(str(backup), str(data), None)
-        return data
+        with restored.unpacking(str(data)) as new:
+            snapshot, old = restored.place(str(data), new, restored.unpack(arrived(**facts), new, gpg))
+        return data, snapshot, old
 
-    return unpack
+    return run
 
 
-def test_new_hardware_gets_all_that_the_server_was(
-    restored: ModuleType, unpacked: Callable[..., Path], tmp_path: Path
-) -> None:
-    data = unpacked(server=os.uname().nodename.lower())
-    assert restored.place(str(data)) == (None, None)
-    assert (data / "token").read_text() == "K10"
+def test_new_hardware_gets_all_that_the_server_was(restore: Callable[..., Any], tmp_path: Path) -> None:
+    data, *rest = restore(server=os.uname().nodename.lower())
+    assert rest == [None, None]
+    assert (data / "token").read_text() == SECRET
     assert (tmp_path / "etc" / "config.yaml").read_text() == "theirs"
     assert (tmp_path / "node" / "password").read_text() == "p"
+    assert [path.name for path in data.parent.iterdir()] == ["server"]
+    assert [path.name for path in (tmp_path / "etc").iterdir()] == ["config.yaml"]
 
 
 def test_a_server_that_goes_back_keeps_its_data_and_its_owners_files(
-    restored: ModuleType, unpacked: Callable[..., Path], tmp_path: Path
+    restored: ModuleType, restore: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "config.yaml").write_text("newer")
     data = tmp_path / "k3s" / "server"
     data.mkdir(parents=True)
     (data / "token").write_text("of today")
-    unpacked(server="another-name")
-    _, old = restored.place(str(data))
+    _, _, old = restore(server="another-name")
     assert (Path(old) / "token").read_text() == "of today"
-    assert (data / "token").read_text() == "K10"
+    assert (data / "token").read_text() == SECRET
     assert (tmp_path / "etc" / "config.yaml").read_text() == "newer"
 
     restored.take_back(str(data), old)
@@ -258,26 +307,43 @@ def test_a_server_that_goes_back_keeps_its_data_and_its_owners_files(
     assert [path.name for path in data.parent.iterdir()] == ["server"]
 
 
-def test_etcds_snapshot_is_named(restored: ModuleType, unpacked: Callable[..., Path], files: Path) -> None:
-    (files / "server" / "db" / "snapshot").write_text("s")
-    data = unpacked()
-    assert restored.place(str(data)) == (str(data / "db" / "snapshot"), None)
+def test_etcds_snapshot_is_named(restore: Callable[..., Any], files: Path) -> None:
+    (files / "server" / "db" / "state.db").rename(files / "server" / "db" / "snapshot")
+    data, snapshot, old = restore(datastore="etcd")
+    assert (snapshot, old) == (str(data / "db" / "snapshot"), None)
 
 
 def test_the_manifest_names_no_secret(archive: ModuleType, files: Path) -> None:
     manifest = archive.read(io.BytesIO(packed(archive, files)))
-    assert "K10" not in json.dumps(manifest)
+    assert SECRET not in json.dumps(manifest)
 
 
 def test_a_token_that_was_changed_since_is_found_before_anything_stops(
-    archive: ModuleType, restored: ModuleType, files: Path, tmp_path: Path
+    restored: ModuleType, arrived: Callable[..., dict[str, Any]], files: Path, tmp_path: Path, gpg: str
 ) -> None:
     full = f"K10{'0' * 64}::server:secret\n"
     (files / "server" / "token").write_text(full)
-    backup = tmp_path / "backup"
-    backup.write_bytes(packed(archive, files))
+    params = arrived()
     data = str(tmp_path / "k3s" / "server")
     for token in (None, full, "secret"):
-        restored.unpack(str(backup), data, token)
-    with pytest.raises(restored.ArchiveError, match="k3s_token is not the token that this cluster had"):
-        restored.unpack(str(backup), data, "newer")
+        with restored.unpacking(data) as new:
+            restored.unpack(params | {"token": token}, new, gpg)
+    wrong = pytest.raises(restored.ArchiveError, match="k3s_token is not the token that this cluster had")
+    with wrong, restored.unpacking(data) as new:
+        restored.unpack(params | {"token": "newer"}, new, gpg)
+    assert list((tmp_path / "k3s").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("sha256", "0" * 64, "is not the backup that was read on the controller"),
+        ("session_key", "9:" + "0" * 64, "gpg does not decrypt it"),
+    ],
+)
+def test_a_server_takes_no_other_file_than_the_controller_has_read(
+    restore: Callable[..., Any], tmp_path: Path, name: str, value: str, words: str
+) -> None:
+    with pytest.raises(Exception, match=words):
+        restore(**{name: value})
+    assert list((tmp_path / "k3s").iterdir()) == []

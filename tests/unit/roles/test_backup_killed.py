@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A backup or a restore that is killed leaves nothing in clear, on the server and on the controller.
+
+Each is run in a process of its own, which is killed before its first change of a file, before its second, and
+so on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.acceptance.openpgp import keyring
+from tests.unit.roles.backups import SECRET, database, encrypted, packed, write_files
+from tests.unit.roles.conftest import Load
+
+CHANGES = {
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.chmod",
+    "subprocess.Popen",
+    "sqlite3.connect",
+}
+
+
+def is_change(event: str, arguments: tuple[Any, ...]) -> bool:
+    """Is this a system call that changes files, or the start of a program that does?"""
+    return event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & 3 != 0)
+
+
+def killed_at(number: int, work: Callable[[], object]) -> bool:
+    """Run it in another process, killed before its change of this number; whether it got so far."""
+    ended, alive = os.pipe()
+    process = os.fork()
+    if process == 0:
+        count = 0
+
+        def audit(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal count
+            if is_change(event, arguments):
+                count += 1
+                if count == number and os.getpid() == me:
+                    os.kill(me, signal.SIGKILL)
+
+        me = os.getpid()
+        try:
+            os.close(ended)
+            sys.addaudithook(audit)
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(alive)
+    assert os.read(ended, 1) == b""  # all processes that it has forked have ended as well
+    os.close(ended)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def in_clear(*directories: Path) -> list[Path]:
+    """Files below that have the secret."""
+    paths = [path for directory in directories for path in directory.rglob("*") if path.is_file()]
+    return [path for path in paths if SECRET.encode() in path.read_bytes()]
+
+
+def at_every_change(directory: Path, work: Callable[[Path], object], check: Callable[[Path], object]) -> int:
+    """Kill it at each of its changes, in a new directory each time; return their number."""
+    number = 1
+    while True:
+        place = directory / str(number)
+        place.mkdir()
+        killed = killed_at(number, lambda place=place: work(place))  # type: ignore[misc]
+        check(place)
+        shutil.rmtree(place)
+        if not killed:
+            return number - 1
+        number += 1
+
+
+@pytest.fixture(scope="module")
+def key() -> Iterator[Path]:
+    """The owner's public key."""
+    with keyring() as public:
+        yield public
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    """The data of a server that runs."""
+    data = tmp_path / "server"
+    for name in ("token", "tls/server-ca.crt", "tls/server-ca.key", "cred/passwd", "manifests/a.yaml"):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text(SECRET)
+    (data / "db").mkdir()
+    with contextlib.closing(database(data / "db" / "state.db")) as k3s:
+        k3s.execute("INSERT INTO kine (name, value) VALUES ('/registry/secrets', ?)", (SECRET.encode(),))
+    return data
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    """Where each run has its own directory."""
+    (tmp_path / "places").mkdir()
+    return tmp_path / "places"
+
+
+@pytest.fixture
+def backup(load: Load, tmp_path: Path, key: Path) -> dict[str, Any]:
+    """A backup of files that all have the secret, in clear and encrypted."""
+    files = write_files(tmp_path / "files")
+    (files / "etc" / "config.yaml").write_text(SECRET)
+    clear, sealed = tmp_path / "backup", tmp_path / "backup.gpg"
+    clear.write_bytes(packed(load("k3s_backup/module_utils/k3s_archive.py"), files))
+    sealed.write_bytes(encrypted(clear.read_bytes(), key))
+    return {"clear": clear, "archive": str(sealed), "sha256": hash_of(sealed), "token": None}
+
+
+def hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("encrypts", [True, False])
+def test_killed_backup(load: Load, server: Path, places: Path, key: Path, encrypts: bool) -> None:
+    made = load("k3s_backup/library/k3s_backup.py")
+    name = "backup.gpg" if encrypts else "backup"
+    params = {"recipient": key.read_text() if encrypts else None}
+    board = {
+        "get_bin_path": shutil.which,
+        "run_command": lambda argv: (0, "k3s version v1.33.5+k3s1 (x)", ""),
+    }
+
+    def work(place: Path) -> None:
+        here = {"DATA": server, "CONFIG": place / "etc", "NODE_PASSWORD": place / "password"}
+        here["FETCHED_FROM"] = place
+        vars(made).update({constant: str(path) for constant, path in here.items()})
+        os.umask(0o077)
+        module = SimpleNamespace(params={**params, "directory": str(place / "backups")}, **board)
+        made.backup(module, "sqlite", name)
+
+    def check(place: Path) -> None:
+        # One that is not encrypted is complete and root's alone, or not there.
+        left = [path for path in place.rglob("*") if path.is_file()]
+        assert {path.name for path in left} <= {name}
+        assert in_clear(place) == []
+
+    assert at_every_change(places, work, check) > 20
+
+
+@pytest.mark.parametrize("state", ["checked", "placed"])
+def test_killed_restore(load: Load, backup: dict[str, Any], places: Path, state: str) -> None:
+    restored = load("k3s_backup/library/k3s_restore.py")
+    gpg = shutil.which("gpg")
+    backup["session_key"] = load("k3s_backup/library/k3s_backup_seal.py").session_key(gpg, backup["archive"])
+
+    def work(place: Path) -> None:
+        vars(restored).update(CONFIG=str(place / "etc"), NODE_PASSWORD=str(place / "node" / "password"))
+        data = str(place / "k3s" / "server")
+        with restored.unpacking(data) as new:
+            manifest = restored.unpack(backup, new, gpg)
+            if state == "placed":
+                restored.place(data, new, manifest)
+
+    def check(place: Path) -> None:
+        beside = {path.name for path in (*(place / "k3s").glob("*"), *(place / "etc").glob("*"))}
+        assert beside <= ({"server", "config.yaml"} if state == "placed" else set())
+
+    assert at_every_change(places, work, check) > 10
+
+
+def test_killed_on_the_controller(load: Load, backup: dict[str, Any], places: Path) -> None:
+    seal = load("k3s_backup/library/k3s_backup_seal.py")
+    read = load("k3s_backup/library/k3s_backup_read.py")
+    gpg = shutil.which("gpg")
+
+    def work(place: Path) -> None:
+        seal.tempfile.tempdir = str(place)
+        read.manifest_of(backup["archive"], gpg)
+        seal.session_key(gpg, backup["archive"])
+        seal.seal(gpg, str(backup["clear"]), hash_of(backup["clear"]), str(place))
+
+    def check(place: Path) -> None:
+        # Neither the files nor the archive that they are in.
+        assert in_clear(place) == []
+        archives = [
+            path for path in place.rglob("*") if path.is_file() and path.read_bytes()[:2] == b"\x1f\x8b"
+        ]
+        assert archives == []
+
+    assert at_every_change(places, work, check) > 3
