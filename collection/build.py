@@ -31,6 +31,7 @@ NAME = "jetson_k3s.cluster"
 PARTS = (
     "LICENSE",
     "CHANGELOG.md",
+    "SECURITY.md",
     "inventory.example",
     "docs",
     "playbooks",
