@@ -23,7 +23,9 @@ CHECKOUT = Path(__file__).parents[2]
 PLUGIN = Path("plugin")
 FOLDERS = ("tests/unit/plugin", "tests/unit", "tests/observability")
 CONFORMANCE = Path("tests/conformance")
-NOT_COPIED = (".*", "*.egg-info", "__pycache__", "build", "dist", "reports")
+NOT_COPIED = (".*", "*.egg-info", "__pycache__")
+RESULTS = ("build", "dist", "reports")
+"""What commands write into the checkout."""
 
 SAMPLE = 150
 """Faults in all: 15 minutes on two cores."""
@@ -124,7 +126,7 @@ class Judge:
         self._times = itertools.count(1)
         for number in range(os.cpu_count() or 1):
             copy = scratch / str(number)
-            shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+            shutil.copytree(CHECKOUT, copy, ignore=_not_copied, symlinks=True)
             self._copies.put(copy)
 
     def check(self, tests: Sequence[str]) -> None:
@@ -169,6 +171,11 @@ class Judge:
         except subprocess.TimeoutExpired as error:
             return False, str(error)
         return ran.returncode == 0, ran.stdout
+
+
+def _not_copied(directory: str, names: list[str]) -> set[str]:
+    patterns = (*NOT_COPIED, *RESULTS) if Path(directory) == CHECKOUT else NOT_COPIED
+    return shutil.ignore_patterns(*patterns)(directory, names)
 
 
 def main() -> int:
