@@ -3,6 +3,9 @@
 
 import base64
 import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,6 +33,50 @@ UNIT = "".join(
         "\t'--disable=traefik'\n",
     ]
 )
+
+# What services and their owners write into a journal.
+JOURNAL = f"""\
+kept: the service has ended
+Started {COMMAND} -t {PLANTED["token"]}
+Environment="K3S_TOKEN=two {PLANTED["token"]}" "HTTPS_PROXY=http://somebody:at@{PLANTED["proxy"]}@proxy.example"
+env: {{token: {PLANTED["token"]}, proxy: http://{PLANTED["proxy"]}@proxy.example:3128}}
+argv: {json.dumps(["k3s", "agent", "-token", PLANTED["token"], "--agent-token", PLANTED["agent-token"]])}
+{{"a": ["--vpn-auth", "{PLANTED["vpn-auth"]}"], "AWS_SECRET_ACCESS_KEY": "{PLANTED["etcd-s3-secret-key"]}"}}
+agent-token: |
+  {PLANTED["agent-token"]}
+kept: restart it
+"""
+
+
+@contextmanager
+def watched(read: Callable[[], str], seconds: float = 0.1) -> Iterator[set[str]]:
+    """Lines that `read` has returned meanwhile; it is called again and again."""
+    lines: set[str] = set()
+    over = threading.Event()
+
+    def sample() -> None:
+        while not over.wait(seconds):
+            lines.update(read().splitlines())
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        over.set()
+        thread.join()
+
+
+def processes(marker: str) -> str:
+    """Command lines of this machine's processes that have this text in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text(errors="replace").replace("\0", " "))
+        except OSError:  # it has ended
+            continue
+    return "\n".join(found)
 
 
 def leaked(told: str | Path) -> list[str]:

@@ -104,7 +104,7 @@ def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
     places = (ROLES / role / "library", ROLES / role / "module_utils")
     modules = "".join(path.read_text() for place in places for path in place.glob("*.py"))
     meta = yaml.safe_load((ROLES / role / "meta/main.yml").read_text())
-    shared = {"atomic_files": "atomic_files", "hidden_secrets": "hidden_secrets", "upload": "uploads"}
+    shared = {"atomic_files": "atomic_files", "redact": "redact", "upload": "uploads"}
     own = {path.stem for path in (ROLES / role / "module_utils").glob("*.py")}
     needed = [
         {"role": name}

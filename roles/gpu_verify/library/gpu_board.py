@@ -9,6 +9,7 @@ import grp
 import json
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: gpu_board
@@ -44,7 +45,7 @@ def engine(code, out, err):
         info = {}
     if code != 0 or not info.get("ServerVersion"):
         errors = info.get("ServerErrors") or [err.strip() or "docker info ended with {}".format(code)]
-        return {"error": "; ".join(errors)}
+        return {"error": redact("; ".join(errors))}
     return {key: info.get(key) for key in KEYS}
 
 

@@ -28,6 +28,7 @@ from ansible.module_utils.gpu_verify_pods import Bench, holders
 from ansible.module_utils.gpu_verify_runner import Record, hindrance, now, run_check, run_checks
 from ansible.module_utils.gpu_verify_sharing import CONCURRENCY, TIME_SLICING, hold, restarted, sharing
 from ansible.module_utils.k3s_kubectl import KubectlError
+from ansible.module_utils.redact import redact, redact_data
 
 # Unless the plugin's configuration says another.
 EXCLUSIVE = {"resource": "nvidia.com/gpu", "devices": 1, "replicas": 1, "limited": False}
@@ -255,9 +256,9 @@ def main():
     try:
         STAGES[params["stage"]](Bench(params), part)
     except (KubectlError, OSError) as error:
-        module.fail_json(msg=str(error), part=part)
+        module.fail_json(msg=redact(str(error)), part=redact_data(part))
     part["ended"] = now()
-    module.exit_json(changed=False, part=part)
+    module.exit_json(changed=False, part=redact_data(part))
 
 
 if __name__ == "__main__":

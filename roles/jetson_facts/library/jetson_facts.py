@@ -39,6 +39,7 @@ from ansible.module_utils.jetson_services import (
     registries,
     unit_state,
 )
+from ansible.module_utils.redact import redact_data
 
 DOCUMENTATION = r"""
 module: jetson_facts
@@ -222,7 +223,7 @@ def main():
             "k3s": k3s_facts(commands, root, units),
         }
     )
-    module.exit_json(changed=False, ansible_facts={"jetson": facts})
+    module.exit_json(changed=False, ansible_facts={"jetson": redact_data(facts)})
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import os
 import re
 import shlex
 
-from ansible.module_utils.hidden_secrets import without_secrets
 from ansible.module_utils.jetson_board import parse_version, read
+from ansible.module_utils.redact import redact, redact_data
 
 # Flags of dockerd whose key in daemon.json has another name (moby cmd/dockerd/config*.go).
 FLAG_KEYS = {
@@ -75,12 +75,12 @@ def parse_units(text):
 
 def unit_state(properties):
     """What the roles ask about one unit; facts are shown, so its command is without secrets."""
-    exec_start = re.search(r"argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
+    exec_start = re.search(r"argv\[\]=(.*?) ;", redact(properties.get("ExecStart", "")))
     return {
         "installed": properties.get("LoadState") == "loaded",
         "active": properties.get("ActiveState") == "active",
         "enabled": properties.get("UnitFileState") == "enabled",
-        "command": without_secrets(exec_start.group(1)) if exec_start else None,
+        "command": exec_start.group(1) if exec_start else None,
     }
 
 
@@ -128,7 +128,7 @@ def daemon_json(root):
         return {"exists": True, "error": str(error), "config": {}}
     if not isinstance(config, dict):
         return {"exists": True, "error": "the top level is not a JSON object", "config": {}}
-    return {"exists": True, "error": None, "config": json.loads(without_secrets(json.dumps(config)))}
+    return {"exists": True, "error": None, "config": redact_data(config)}
 
 
 def conflicting_flags(command_line, config):

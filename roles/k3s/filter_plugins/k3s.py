@@ -32,7 +32,7 @@ ELSEWHERE = {
     "token": "k3s_token says it",
     "token-file": "k3s_token says it",
 }
-# Keys of K3s whose value is a secret, not the path of one: those of hidden_secrets, which boards have.
+# Keys of K3s whose value is a secret, not the path of one: those of role redact, which boards have.
 SECRETS = frozenset(
     {
         "agent-token",
@@ -69,7 +69,8 @@ def problems(config: dict[str, Any], shown: str, role: str) -> list[str]:
         elif key != given and key in config:
             found.append(f"{given}: {key} is there as well; give one of the two")
         elif not all(isinstance(one, str | int | float) for one in _listed(value)):
-            found.append(f"{given}: text, a number, true, false or a list of them is needed, not {value!r}")
+            shown = "" if key in SECRETS else f", not {value!r}"
+            found.append(f"{given}: text, a number, true, false or a list of them is needed{shown}")
         elif takes[key] and isinstance(value, bool):
             found.append(f"{given}: a value is needed, not {str(value).lower()}")
         elif not takes[key] and not isinstance(value, bool):

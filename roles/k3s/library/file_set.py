@@ -10,7 +10,7 @@ import tempfile
 
 from ansible.module_utils.atomic_files import leave_marker, make_directory, replace_file
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.hidden_secrets import without_secrets
+from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: file_set
@@ -96,7 +96,7 @@ def wanted_state(entry):
 def shown(before, after, plain):
     """Two texts as a diff may show them; of those that are not plain only whether they differ."""
     if plain:
-        return without_secrets(before), without_secrets(after)
+        return redact(before), redact(after)
     hidden, other = "(a text that is not shown)\n", "(another text that is not shown)\n"
     return before and hidden, after and (other if before not in ("", after) else hidden)
 

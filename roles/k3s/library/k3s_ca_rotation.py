@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_ca import CaError, alone, blocks, made_by_k3s, rotated
+from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: k3s_ca_rotation
@@ -287,7 +288,7 @@ class Rotation:
         if code:
             raise RotationError(
                 "K3s does not take the new CAs. Its journal says why. 1.26.3, 1.25.8 and 1.24.12 are the "
-                "first releases that do. It said: {}".format((err or out).strip())
+                "first releases that do. It said: {}".format(redact((err or out).strip()))
             )
 
     def close(self):

@@ -36,6 +36,7 @@ from ansible.module_utils.k3s_kubectl import (
     run,
     wait_until,
 )
+from ansible.module_utils.redact import redact
 
 LOG_LINES = 15
 # Which taints of the node are ours: KEY:EFFECT, by commas. Others stay.
@@ -246,7 +247,7 @@ def last_words(selector, node):
 def explained(selector, node):
     """last_words(), or why there are none."""
     try:
-        return last_words(selector, node)
+        return redact(last_words(selector, node))
     except KubectlError as error:
         return str(error)
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_kubectl import DRA, K3S, KubectlError, condition, knows, listed, run
+from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: k3s_observe
@@ -265,7 +266,8 @@ def answer(node, pods, command, timeout):
     problem = "no pod of the device plugin runs there"
     for pod in pods:
         try:
-            return {"stdout": run("--namespace=" + NAMESPACE, "exec", pod, "--", *command, timeout=timeout)}
+            said = run("--namespace=" + NAMESPACE, "exec", pod, "--", *command, timeout=timeout)
+            return {"stdout": redact(said)}
         except KubectlError as error:
             problem = str(error).partition(": ")[2]  # without the command, which is always the same
     return {"problem": problem}

@@ -10,6 +10,8 @@ import select
 import subprocess
 import time
 
+from ansible.module_utils.redact import redact
+
 K3S = "/usr/local/bin/k3s"
 CHUNK = 65536
 # What kubectl says when no API server listens (k8s.io/kubectl, pkg/cmd/util/helpers.go): it did nothing.
@@ -23,7 +25,10 @@ CORDONED = "jetson-k3s.github.io/cordoned"
 
 
 class KubectlError(Exception):
-    """kubectl failed; the text is what it said."""
+    """kubectl failed; the text is its message, without secrets."""
+
+    def __init__(self, text):
+        super(KubectlError, self).__init__(redact(text))
 
 
 class WatchTimeoutError(Exception):

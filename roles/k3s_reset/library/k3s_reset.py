@@ -13,6 +13,7 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_iptables import removal
+from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: k3s_reset
@@ -137,7 +138,7 @@ class Board:
         """Standard output of a command; ResetError when it fails. `stdin` is text for it."""
         code, out, err = self.module.run_command(list(argv), data=options.get("stdin"))
         if code != 0:
-            raise ResetError("`{}`: {}".format(" ".join(argv), err.strip() or out.strip()))
+            raise ResetError(redact("`{}`: {}".format(" ".join(argv), err.strip() or out.strip())))
         return out
 
     def has(self, program):

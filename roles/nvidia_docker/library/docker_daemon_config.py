@@ -12,7 +12,7 @@ import tempfile
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.hidden_secrets import without_secrets
+from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: docker_daemon_config
@@ -262,7 +262,7 @@ def validate(module, text):
         os.unlink(candidate)
     if code != 0 and "unknown flag" not in said:
         raise ConfigError(
-            "dockerd refuses the new daemon.json, which was not written: {}".format(said.strip())
+            "dockerd refuses the new daemon.json, which was not written: {}".format(redact(said.strip()))
         )
 
 
@@ -316,8 +316,8 @@ def main():
     }
     if result["changed"]:
         result["diff"] = {
-            "before": without_secrets(before_text),
-            "after": without_secrets(after_text),
+            "before": redact(before_text),
+            "after": redact(after_text),
             "before_header": path,
             "after_header": path,
         }

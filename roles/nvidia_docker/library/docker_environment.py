@@ -12,6 +12,7 @@ import re
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.compat.version import LooseVersion
+from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: docker_environment
@@ -225,7 +226,7 @@ def main():
         restart_due=due,
         held=held,
         diff=[
-            {"before_header": path, "after_header": path, "before": before, "after": after}
+            {"before_header": path, "after_header": path, "before": redact(before), "after": redact(after)}
             for path, before, after, _ in files
         ]
         + [

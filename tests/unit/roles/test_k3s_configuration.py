@@ -141,6 +141,7 @@ OPTIONS:
    --node-ip value, -i value [ --node-ip value, -i value ]  (agent/networking) Addresses
    --flannel-backend value                    (networking) Backend (valid values: 'none', 'vxlan')
    --kubelet-arg value                        (agent/flags) Customized flag for kubelet process
+   --vpn-auth value                           (agent/networking) Credentials for the VPN provider
    --selinux                                  (agent/node) Enable SELinux in containerd [$K3S_SELINUX]
    --lb-server-port value                     (agent/node) Local port (default: 6444) [$K3S_LB_SERVER_PORT]
    --disable value [ --disable value ]        (components) Do not deploy packaged components
@@ -176,6 +177,10 @@ def test_settings_that_k3s_takes_are_taken(module: ModuleType, config: dict[str,
         ),
         ({"flannel-backend": True}, "flannel-backend: a value is needed, not true"),
         ({"selinux": "on"}, "selinux: true or false is needed, not 'on'"),
+        (
+            {"vpn-auth": {"a": 1}},
+            "vpn-auth: text, a number, true, false or a list of them is needed",
+        ),
         ({"disable": None}, "disable: text, a number, true, false or a list of them is needed, not None"),
         (
             {"disable": {"a": 1}},
@@ -205,7 +210,7 @@ def test_settings_with_a_secret_are_known(module: ModuleType, config: dict[str, 
 
 
 def test_secrets_are_those_that_boards_hide(module: ModuleType, load: Load) -> None:
-    assert set(load("hidden_secrets/module_utils/hidden_secrets.py").KEYS) == module.SECRETS
+    assert set(load("redact/module_utils/redact.py").K3S_OPTIONS) == module.SECRETS
 
 
 @pytest.mark.parametrize(

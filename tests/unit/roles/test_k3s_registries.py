@@ -257,7 +257,7 @@ def test_boards_log_does_not_have_them(tmp_path: Path) -> None:
         "secrets": {str(file): text},
         "marker": str(tmp_path / "run/restart"),
     }
-    shared = [str(ROLES / role / "module_utils") for role in ("atomic_files", "hidden_secrets")]
+    shared = [str(ROLES / role / "module_utils") for role in ("atomic_files", "redact")]
     ran = subprocess.run(
         [sys.executable, "-c", LOGGED, ROLES / "k3s/library/file_set.py", *shared],
         input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),

@@ -1,0 +1,64 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""The last lines of a service's journal, without secrets.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.redact import redact
+
+DOCUMENTATION = r"""
+module: service_journal
+short_description: The last lines of a service's journal
+description:
+  - Services write secrets into the journal. The module replaces them on the board, before Ansible shows them.
+author: The jetson-k3s authors
+options:
+  unit:
+    description: Name of the service's unit.
+    type: str
+    required: true
+  lines:
+    description: Number of lines.
+    type: int
+    default: 15
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+text:
+  description: The lines, or the error message of journalctl.
+  returned: always
+  type: str
+"""
+
+
+def journal(run, journalctl, unit, lines):
+    """The last lines of a unit's journal, or the error message; C(run) is AnsibleModule.run_command."""
+    if journalctl is None:
+        return "this board has no journalctl"
+    argv = [journalctl, "--unit=" + unit, "--lines={}".format(lines), "--no-pager", "--output=cat"]
+    code, out, err = run(argv, errors="replace")
+    return redact(out if code == 0 else err).rstrip("\n")
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "unit": {"type": "str", "required": True},
+            "lines": {"type": "int", "default": 15},
+        },
+        supports_check_mode=True,
+    )
+    text = journal(
+        module.run_command, module.get_bin_path("journalctl"), module.params["unit"], module.params["lines"]
+    )
+    module.exit_json(changed=False, text=text)
+
+
+if __name__ == "__main__":
+    main()

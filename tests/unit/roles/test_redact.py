@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The redactor: secrets in every form that K3s, systemd, Docker and Kubernetes take, and nothing else."""
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planted import COMMAND, EXEC_START, FLAGS, PLANTED, UNIT, leaked
+from tests.unit.roles.conftest import Load
+
+# Parts of a planted secret. Between them is anything that its form can carry.
+PARTS = ("Qzx7", "x7Qz", "zQ7x")
+EXAMPLES = 20
+CA = "K10" + "0123456789abcdef" * 4 + "::"
+PRINTABLE = "".join(map(chr, range(33, 127)))
+PROXY = f"http://somebody:{PLANTED['proxy']}@proxy.example:3128"
+
+
+@pytest.fixture(scope="module")
+def redact(load: Load) -> ModuleType:
+    return load("redact/module_utils/redact.py")
+
+
+def secrets(alphabet: str) -> st.SearchStrategy[str]:
+    """Secrets with these characters between the parts."""
+    between = st.text(alphabet, max_size=6)
+    return st.tuples(between, between).map(lambda two: f"{PARTS[0]}{two[0]}{PARTS[1]}{two[1]}{PARTS[2]}")
+
+
+def systemd(word: str) -> str:
+    """A word in systemd's double quotes."""
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def registries(secret: str) -> dict[str, Any]:
+    login = {"username": secret, "password": secret, "auth": secret, "identity_token": secret}
+    return {"configs": {"reg.example:5000": {"auth": login, "tls": {"ca_file": "/kept/ca"}}}}
+
+
+def docker_login(secret: str) -> dict[str, Any]:
+    return {
+        "auths": {"https://kept.example": {"auth": secret, "identitytoken": secret}},
+        "credsStore": "kept",
+    }
+
+
+def kubeconfig(secret: str) -> dict[str, Any]:
+    user = {"token": secret, "password": secret, "client-key-data": secret}
+    return {"kind": "Config", "users": [{"name": "kept", "user": user}]}
+
+
+def container(secret: str) -> dict[str, Any]:
+    env = [{"name": "K3S_TOKEN", "value": secret}, {"name": "OTHER", "value": "kept"}]
+    return {"args": ["agent", "--token", secret, "--docker"], "env": env, "image": "kept:1"}
+
+
+ANY, NO_BLANK, PLAIN = PRINTABLE + " ", PRINTABLE, re.sub(r"""["'\\]""", "", PRINTABLE)
+IN_URL = re.sub(r"""[/?#"<>'\\]""", "", PRINTABLE)
+# Each form: the characters that a secret may have in it, and the text. "kept" stays.
+FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
+    "shell": (PLAIN + " ", lambda one: f"kept k3s agent --token {shlex.quote(one)} --docker --kept"),
+    "shell, quotes in it": (NO_BLANK, lambda one: f"kept k3s agent --token {shlex.quote(one)} --kept"),
+    "shell, one dash": (PLAIN + " ", lambda one: f"kept k3s agent -token {shlex.quote(one)} --docker --kept"),
+    "shell, short": (PLAIN + " ", lambda one: f"kept k3s agent -t {shlex.quote(one)} --docker --kept"),
+    "shell, short =": (PLAIN + " ", lambda one: f"kept k3s agent -t={shlex.quote(one)} --docker --kept"),
+    "shell, =": (PLAIN + " ", lambda one: f"kept k3s server --agent-token={shlex.quote(one)} --kept"),
+    "shell, variable": (PLAIN + " ", lambda one: f"kept; export K3S_TOKEN={shlex.quote(one)} KEPT=kept"),
+    "dashes before": (PLAIN, lambda one: f"kept --vpn-auth --{one} --kept"),
+    "arguments without quotes": (PLAIN + " ", lambda one: f"argv[]=/kept/k3s server --token {one} ; kept"),
+    "process list": (ANY, lambda one: f"kept\0--etcd-s3-secret-key\0{one.replace(' ', '')}\0--kept"),
+    "unit, word": (PLAIN, lambda one: f"[Service]\nEnvironment=K3S_TOKEN={one}\nUser=kept\n"),
+    "unit, quotes": (ANY, lambda one: f"[Service]\nEnvironment={systemd('K3S_TOKEN=' + one)} KEPT=kept\n"),
+    "unit, value in quotes": (
+        ANY,
+        lambda one: f"Environment=AWS_SECRET_ACCESS_KEY={systemd(one)} KEPT=kept\n",
+    ),
+    "unit, lines": (
+        PLAIN + " ",
+        lambda one: f"ExecStart=/kept/k3s \\\n\t'--token' \\\n\t'{one}' \\\n\t'--kept'\n",
+    ),
+    "unit, one word": (ANY, lambda one: f"ExecStart=/kept/k3s agent {systemd('--token=' + one)} --kept\n"),
+    "environment file": (ANY, lambda one: f"KEPT=kept\nK3S_DATASTORE_ENDPOINT={one}\nKEPT=kept\n"),
+    "environment file, quotes": (ANY, lambda one: f"KEPT=kept\nK3S_TOKEN={systemd(one)}\nKEPT=kept\n"),
+    "YAML": (ANY, lambda one: yaml.safe_dump({"kept": 1, "token": one, "zkept": 2})),
+    "YAML, narrow": (
+        ANY,
+        lambda one: yaml.safe_dump({"kept": 1, "token": f"{one} {one}", "z": "kept"}, width=5),
+    ),
+    "YAML, quotes": (
+        ANY,
+        lambda one: yaml.safe_dump({"kept": 1, "token": one, "z": "kept"}, default_style='"'),
+    ),
+    "YAML, plus": (PLAIN, lambda one: f"kept: 1\nagent-token+: {one}\nz: kept\n"),
+    "YAML, block": (ANY, lambda one: f"kept: 1\ntoken: |-\n  {one}\n\n  {one}\nz: kept\n"),
+    "YAML, folded": (ANY, lambda one: f"- kept: 1\n  token: >\n    {one}\n  z: kept\n"),
+    "YAML, list": (ANY, lambda one: yaml.safe_dump({"kept": 1, "token": [one, one], "z": "kept"})),
+    "YAML, flow": (ANY, lambda one: yaml.safe_dump({"kept": 1, "token": one}, default_flow_style=True)),
+    "YAML, flow, plain": ("abc/+=.", lambda one: f"a: {{token: {one}, b: kept}}\n"),
+    "YAML, pod": (ANY, lambda one: yaml.safe_dump(container(one))),
+    "JSON": (ANY, lambda one: json.dumps({"kept": 1, "token": one, "z": ["kept"]})),
+    "JSON, compact": (ANY, lambda one: json.dumps({"kept": 1, "token": one, "z": 1}, separators=(",", ":"))),
+    "JSON, lines": (ANY, lambda one: json.dumps({"kept": 1, "agent-token": one, "z": 1}, indent=4)),
+    "JSON, arguments": (ANY, lambda one: json.dumps(["kept", "k3s", "--token", one, "--kept"])),
+    "JSON, arguments =": (
+        ANY,
+        lambda one: json.dumps({"Cmd": ["kept", f"--token={one}", "--kept"]}, indent=1),
+    ),
+    "JSON, argument short": (
+        ANY,
+        lambda one: json.dumps({"Cmd": ["kept", "k3s", "-t", one, "--z"]}, indent=1),
+    ),
+    "JSON, environment": (ANY, lambda one: json.dumps({"Env": ["A=kept", f"K3S_TOKEN={one}", "B=kept"]})),
+    "JSON, pod": (ANY, lambda one: json.dumps(container(one), indent=1)),
+    "JSON, command": (
+        PLAIN,
+        lambda one: json.dumps({"kept": ["sh", "-c", f'k3s --token "{one} {one}" --kept']}),
+    ),
+    "JSON, file": (ANY, lambda one: json.dumps({"content": f"kept: 1\ntoken: {json.dumps(one)}\nz: kept\n"})),
+    "JSON, in JSON": (ANY, lambda one: json.dumps({"msg": json.dumps({"kept": json.dumps({"token": one})})})),
+    "Python": (PLAIN + " ", lambda one: repr({"kept": 1, "token": one, "z": "kept"})),
+    "Python, arguments": (PLAIN + " ", lambda one: repr(["kept", "k3s", "--token", one, "--kept"])),
+    "URL": (IN_URL, lambda one: f"kept https://user:{one}@kept.example:3128/kept and"),
+    "URL, user": (IN_URL, lambda one: f"kept https://{one}@kept.example:3128/kept and"),
+    "URL, slash": (IN_URL + "/", lambda one: f"kept https://user:{one}@kept.example/ and"),
+    "URL, quoted": (ANY, lambda one: f'kept="postgres://kine:{quote(one, safe="")}@kept.example:5432/k3s"'),
+    "URL, query": (IN_URL.replace("&", ""), lambda one: f"kept https://kept.example/?token={one}&kept=1"),
+    "proxy": (
+        IN_URL,
+        lambda one: json.dumps({"proxies": {"https-proxy": f"http://somebody:{one}@kept"}}) + "kept",
+    ),
+    "proxy, no scheme": (IN_URL, lambda one: f"Environment=HTTPS_PROXY=user:{one}@kept.example:3128"),
+    "registries.yaml": (ANY, lambda one: yaml.safe_dump(registries(one))),
+    "registries.json": (ANY, lambda one: json.dumps(registries(one), indent=2)),
+    "Docker's login": (ANY, lambda one: json.dumps(docker_login(one), indent=2)),
+    "kubeconfig": (ANY, lambda one: yaml.safe_dump(kubeconfig(one))),
+    "journal, token": (PLAIN, lambda one: f'kept time="kept" level=info msg="Join with {CA}server:{one}"'),
+    "journal, words": (PLAIN, lambda one: f"kept isn't kept {CA}node:{one} kept"),
+    "header": (PLAIN, lambda one: f"kept -H 'Authorization: Bearer {one}' kept"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_part_of_a_secret_stays(redact: ModuleType, form: str) -> None:
+    alphabet, text = FORMS[form]
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None)
+    @given(secrets(alphabet))
+    def check(secret: str) -> None:
+        planted = text(secret)
+        hidden = redact.redact(planted)
+        assert [part for part in PARTS if part in hidden] == []
+        assert "(hidden)" in hidden
+        assert hidden.count("kept") == planted.count("kept")
+        assert hidden.count("\n") == planted.count("\n")
+        assert redact.redact(hidden) == hidden
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        COMMAND,
+        COMMAND.replace(" --", " --docker --").replace(" planted", "=planted"),
+        EXEC_START,
+        UNIT,
+        yaml.safe_dump(FLAGS),
+        json.dumps(FLAGS, indent=1),
+        json.dumps({"proxies": {"https-proxy": PROXY}}),
+        f"K3S_DATASTORE_ENDPOINT='{PLANTED['datastore-endpoint']}'\nAWS_SECRET_ACCESS_KEY=planted/secret+key\n",
+    ],
+)
+def test_planted_secrets_are_hidden(redact: ModuleType, text: str) -> None:
+    assert leaked(text)
+    assert leaked(redact.redact(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("x q4bjus.7k1x6b1fz0d72prp y", "x q4bjus.(hidden) y"),
+        ("Bearer 0123456789abcdef", "Bearer (hidden)"),
+        ("x eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2ln y", "x (hidden) y"),
+        ("BEGIN\n-----BEGIN EC PRIVATE KEY-----\nMHcC\nAQ==\n-----END EC PRIVATE KEY-----\nx", "BEGIN\n"
+         "-----BEGIN EC PRIVATE KEY-----\n(hidden)\n(hidden)\n-----END EC PRIVATE KEY-----\nx"),
+        ("- --token\n- -x y\n- --docker\n", "- --token\n- (hidden)\n- --docker\n"),
+        ('{"token": 7, "z": 1}', '{"token": "(hidden)", "z": 1}'),
+        ('{"token": ["a", {"b": "c"}]}', '{"token": ["(hidden)", {"b": "(hidden)"}]}'),
+        ("token: 'a\\'\nb: 'c'\n", "token: '(hidden)'\nb: 'c'\n"),
+        ('"token": "a\nb: c', '"token": "(hidden)\nb: c'),
+        ("K3S_TOKEN=a b\r\nB=c\r\n", "K3S_TOKEN=(hidden)\r\nB=c\r\n"),
+    ],
+)  # fmt: skip
+def test_form_of_the_rest_stays(redact: ModuleType, text: str, hidden: str) -> None:
+    assert redact.redact(text) == hidden
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/usr/local/bin/k3s server --docker --token-file /etc/t --vpn-auth-file=/etc/v --disable traefik",
+        "token-file: /etc/rancher/k3s/jetson-k3s.token\nserver: https://jetson-1:6443\n",
+        "secrets-encryption: true\n",
+        "K3S_TOKEN_FILE=/etc/t K3S_URL=https://jetson-1:6443\nK3S_TOKEN=\n",
+        "ExecStart=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock",
+        "k3s[7]: started\ndocker run -t kept:1 && ssh -t kept",
+        '{"registry-mirrors": ["https://mirror.example:5000"], "auths": {}, "proxies": {"no-proxy": "a,b"}}',
+        "docker pull https://registry.example:5000/a/b@sha256:0123 for me@example.org",
+        "DOCKER_HOST=ssh://somebody@board kubelet-arg: [anonymous-auth=false, authorization-mode=Webhook]",
+        "automountServiceAccountToken: false\ntoken: null\n",
+        "the token is not the one of the cluster: compare k3s_token with /var/lib/rancher/k3s/server/token.",
+        "level=fatal msg=\"Can't get a token, isn't it?\" error='no server' [::1]:6443 https://[::1]:6443/a@b",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+    ],
+)
+def test_what_is_no_secret_stays(redact: ModuleType, text: str) -> None:
+    assert redact.redact(text) == text
+
+
+WORDS = (
+    *(
+        "token",
+        "password",
+        "auth",
+        "K3S_TOKEN",
+        "--token",
+        "-t",
+        "k3s",
+        "proxy",
+        "secret-key",
+        "name",
+        "value",
+    ),
+    *(
+        "://",
+        "@",
+        ":",
+        "=",
+        " ",
+        "\n",
+        "\\",
+        "\\\n",
+        '"',
+        "'",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        "- ",
+        "|",
+        "argv[]=",
+        CA,
+    ),
+    *("x", "eyJ", "Bearer ", "authorization", "-----BEGIN PRIVATE KEY-----", "\0", "\r\n", "\t", "İ", "é"),
+)
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=40).map("".join))
+def test_garbage_is_no_error_and_has_as_many_lines(redact: ModuleType, text: str) -> None:
+    hidden = redact.redact(text)
+    assert hidden.count("\n") == text.count("\n")
+    assert redact.redact(hidden) == hidden
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(
+            "Nov 25 host k3s[12]: level=info msg=\"can't find 'x' at http://h:80/x\" K3S_TOKEN=abc\n",
+            "a-",
+            "-",
+            '"',
+        ),
+        *(
+            "://",
+            "\\'",
+            "{token:[",
+            'token: "',
+            "--token ",
+            "--token='",
+            "token:\n",
+            '"token":',
+            "token=",
+            "-t ",
+        ),
+        *("\\\n", " ", "proxy=", "eyJ-", "a://u:p/", '"--token",', "bearer ", "name: token\n", "argv[]=", CA),
+        *("\\\"token: 'a", "-----BEGIN EC PRIVATE KEY-----", "token: {a\n", "token:\n ", "token:\n\n\n"),
+    ],
+)
+def test_time_is_linear(redact: ModuleType, part: str) -> None:
+    text = '"' + part * (100_000 // len(part))
+    start = time.process_time()
+    redact.redact(text)
+    # A quadratic step takes minutes; a usual journal of 1 MB takes 0.4 s.
+    assert time.process_time() - start < 5
+
+
+def test_data_keep_their_structure(redact: ModuleType) -> None:
+    data = {
+        "token": "a",
+        "https://somebody:a@h": ("--token", "a", 1),
+        "command": ["k3s", "agent", "-t", "a", "--agent-token=a"],
+        "env": [{"name": "K3S_TOKEN", "value": "a"}, {"name": "OTHER", "value": "kept"}],
+        "auth": {"username": "a", "password": 7, "anonymous": True, "none": None},
+        "text": "token: a\nserver: kept\n",
+        "number": 7,
+    }
+    assert redact.redact_data(data) == {
+        "token": "(hidden)",
+        "https://(hidden)@h": ["--token", "(hidden)", 1],
+        "command": ["k3s", "agent", "-t", "(hidden)", "--agent-token=(hidden)"],
+        "env": [{"name": "K3S_TOKEN", "value": "(hidden)"}, {"name": "OTHER", "value": "kept"}],
+        "auth": {"username": "(hidden)", "password": "(hidden)", "anonymous": True, "none": None},
+        "text": "token: (hidden)\nserver: kept\n",
+        "number": 7,
+    }
