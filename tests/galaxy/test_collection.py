@@ -67,12 +67,17 @@ def installed(site: Path) -> Path:
 
 
 def run(directory: Path, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run one of Ansible's programs with that collection only and without the checkout's settings."""
+    """Run one of Ansible's programs with that collection only, and the setting that its README requires."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
     return subprocess.run(
         [Path(sys.executable).with_name(program), *arguments],
         cwd=directory,
-        env=environment | {"ANSIBLE_COLLECTIONS_PATH": f"{directory}/c", "ANSIBLE_NOCOLOR": "1"},
+        env=environment
+        | {
+            "ANSIBLE_COLLECTIONS_PATH": f"{directory}/c",
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_INJECT_FACT_VARS": "False",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

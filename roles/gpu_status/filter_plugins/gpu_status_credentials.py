@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from itertools import groupby
 from typing import Any
+
+from ansible.utils.unsafe_proxy import wrap_var
 
 COLUMNS = ("BOARD", "ENDS", "DAYS", "CERTIFICATES OF K3S")
 DAY_SECONDS = 86400
@@ -109,9 +111,20 @@ def _token_line(token: dict[str, Any]) -> str:
     return f"token {token['name']}{about} {'ended' if token['days'] < 0 else 'ends'} {token['ends']}"
 
 
+def marked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter, with a result that Ansible never takes for a template.
+
+    Up to ansible-core 2.18 a text made of other boards' variables (`hostvars`) loses that mark.
+    """
+    return lambda *given: wrap_var(function(*given))
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name."""
-        return {"gpu_status_credentials": credentials, "gpu_status_credentials_table": table}
+        return {
+            "gpu_status_credentials": marked(credentials),
+            "gpu_status_credentials_table": marked(table),
+        }

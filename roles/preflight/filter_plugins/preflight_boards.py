@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import Any
+
+from ansible.utils.unsafe_proxy import wrap_var
 
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
 # What a Kubernetes node name may look like (RFC 1123 subdomain, K3s lower-cases it first).
-NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # Seconds. Certificates that K3s makes while a clock is wrong are as wrong for a year: a day is no mere drift.
 # A node behind its server takes no certificate of a new cluster before its own clock has reached it, and the
 # roles wait 300 s (k3s_timeout). Tokens of pods are taken up to 60 s before they begin (go-jose's leeway).
@@ -35,13 +38,18 @@ def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
     return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
 
 
-def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
-    """What only a look at all boards shows; `fleet` is {inventory name: facts}."""
+def findings_of_hostname(host: str, fleet: dict[str, Facts], inventory: list[str]) -> list[Finding]:
+    """Can the hostname be the name of the node, and is it the name of no other board?
+
+    `fleet` is {inventory name: facts}, `inventory` the names of all boards, also of those not in this run.
+    """
     mine = fleet[host]
+    node = mine["hostname"].lower() if isinstance(mine["hostname"], str) else ""
     findings = []
     same_name = [
         name for name, facts in fleet.items() if name != host and facts["hostname"] == mine["hostname"]
     ]
+    named = [name for name in inventory if name != host and name.lower() == node]
     if same_name:
         findings.append(
             finding(
@@ -51,7 +59,16 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
                 f"sudo hostnamectl set-hostname {host}   (on each board its own)",
             )
         )
-    if not NODE_NAME.match(mine["hostname"].lower()):
+    elif named:
+        findings.append(
+            finding(
+                "hostname-duplicate",
+                f"{host} calls itself {mine['hostname']!r}, as the inventory calls another board",
+                "one hostname per board: it becomes the node's name",
+                f"sudo hostnamectl set-hostname {host}   (on each board its own)",
+            )
+        )
+    if not NODE_NAME.fullmatch(node):
         findings.append(
             finding(
                 "hostname-invalid",
@@ -60,6 +77,13 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts]) -> list[Finding]:
                 "sudo hostnamectl set-hostname NAME",
             )
         )
+    return findings
+
+
+def findings_of_fleet(host: str, fleet: dict[str, Facts], inventory: list[str]) -> list[Finding]:
+    """What only a look at all boards shows; the arguments are those of findings_of_hostname()."""
+    mine = fleet[host]
+    findings = findings_of_hostname(host, fleet, inventory)
     same_id = [
         name for name, facts in fleet.items() if name != host and facts["machine_id"] == mine["machine_id"]
     ]
@@ -201,15 +225,24 @@ def memory_left(total: int, sold: str, requests: str) -> int | None:
     return round(total - sum(quantity(text) or 0 for text in [sold, *requests.split()]))
 
 
+def marked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter, with a result that Ansible never takes for a template.
+
+    Up to ansible-core 2.18 a text made of other boards' variables (`hostvars`) loses that mark.
+    """
+    return lambda *given: wrap_var(function(*given))
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name."""
         return {
-            "preflight_clock": findings_of_clock,
+            "preflight_clock": marked(findings_of_clock),
             "preflight_disks": findings_of_disks,
-            "preflight_fleet": findings_of_fleet,
+            "preflight_fleet": marked(findings_of_fleet),
             "preflight_groups": findings_of_groups,
+            "preflight_hostname": marked(findings_of_hostname),
             "preflight_memory_left": memory_left,
         }

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
 from tegra_device_plugin.commands import agent as agent_command
 from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.config.presets import PRESETS
@@ -34,6 +35,61 @@ def test_daemonset_gets_image_and_its_id_and_is_never_pulled(load: Load) -> None
     assert template["metadata"]["annotations"]["jetson-k3s.github.io/image-id"] == "sha256:ab"
     # Docker mode: K3s refuses any runtimeClassName there.
     assert "runtimeClassName" not in template["spec"]
+
+
+LABELS = {
+    "nvidia.com/gpu.count": "1",
+    "jetson-k3s.github.io/power-mode": "MODE_15W",
+    "nvidia.com/gpu.family": "",
+}
+
+
+def test_labels_of_the_plugin_are_taken_and_no_others(load: Load) -> None:
+    labels = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_answers.py").labels
+    assert (labels(json.dumps(LABELS)), labels("")) == (LABELS, {})
+    for key, value in {
+        "node-role.kubernetes.io/control-plane": "true",
+        "--server": "https://evil",
+        "nvidia.com/--all": "",
+        "nvidia.com/a\n": "",
+        "nvidia.com/a": "b c",
+        "nvidia.com/b": ["c"],
+    }.items():
+        with pytest.raises(AnsibleFilterError, match="The node was not labelled"):
+            labels(json.dumps(LABELS | {key: value}))
+    for text in ("[]", "{", "1"):
+        with pytest.raises(AnsibleFilterError, match="JSON"):
+            labels(text)
+
+
+def test_device_of_the_node_is_taken_and_no_other_object(load: Load) -> None:
+    device = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_answers.py").device
+    right = koordinator.device("jetson-2", [DEVICE_INFO])
+    assert device(json.dumps(right), "jetson-2") == right
+    assert device("", "jetson-2") is None
+    more = right | {"metadata": right["metadata"] | {"ownerReferences": [], "namespace": "kube-system"}}
+    assert device(json.dumps(more | {"rules": []}), "jetson-2") == right
+    changes: tuple[dict[str, Any], ...] = (
+        {"kind": "ClusterRoleBinding"},
+        {"apiVersion": "v1"},
+        {"metadata": right["metadata"] | {"name": "jetson-1"}},
+        {"metadata": right["metadata"] | {"labels": {"a": "b"}}},
+        {"metadata": []},
+        {"spec": None},
+    )
+    for change in changes:
+        with pytest.raises(AnsibleFilterError, match="Nothing was applied"):
+            device(json.dumps(right | change), "jetson-2")
+
+
+DEVICE_INFO = {
+    "vendor": "nvidia",
+    "model": "orin-nano",
+    "uuid": "tegra",
+    "minor": "0",
+    "resources": {"koordinator.sh/gpu-core": "100"},
+    "status": {"healthy": True},
+}
 
 
 def rendered(

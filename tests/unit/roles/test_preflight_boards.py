@@ -34,17 +34,27 @@ def test_memory_that_is_neither_sold_nor_asked_for(
 
 def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleType) -> None:
     fleet = {"a": with_facts(), "b": with_facts(), "c": with_facts(hostname="other", machine_id="bb")}
-    assert [entry["id"] for entry in module.findings_of_fleet("a", fleet)] == [
+    assert [entry["id"] for entry in module.findings_of_fleet("a", fleet, [])] == [
         "hostname-duplicate",
         "machine-id-duplicate",
     ]
-    assert module.findings_of_fleet("c", fleet) == []
+    assert module.findings_of_fleet("c", fleet, ["a", "b", "c"]) == []
 
 
-@pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä"])
-def test_hostname_that_cannot_be_a_node_name_is_found(module: ModuleType, hostname: str) -> None:
-    found = module.findings_of_fleet("a", {"a": with_facts(hostname=hostname)})
+@pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä", "--all", "a\n", "a/b", ["a"], None])
+def test_hostname_that_cannot_be_a_node_name_is_found(module: ModuleType, hostname: object) -> None:
+    found = module.findings_of_fleet("a", {"a": with_facts(hostname=hostname)}, [])
     assert [entry["id"] for entry in found] == ["hostname-invalid"]
+
+
+@pytest.mark.parametrize("hostname", ["jetson-2", "Jetson-2"])
+def test_hostname_is_not_the_name_of_another_board_in_the_inventory(
+    module: ModuleType, hostname: str
+) -> None:
+    fleet = {"jetson-1": with_facts(hostname=hostname)}
+    (found,) = module.findings_of_hostname("jetson-1", fleet, ["jetson-1", "jetson-2"])
+    assert (found["id"], "calls itself" in found["found"]) == ("hostname-duplicate", True)
+    assert module.findings_of_hostname("jetson-1", fleet, ["jetson-1", "jetson-3"]) == []
 
 
 @pytest.mark.parametrize(

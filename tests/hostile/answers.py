@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of a board: those of a good one, and the same after a hostile board has changed them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.unit.roles.preflight_facts import with_facts
+
+Answer = dict[str, Any]
+
+OLD, NEW = "v1.33.4+k3s1", "v1.33.5+k3s1"
+IMAGES = ("tegra-device-plugin:1", "device-query-sim:1", "rancher/mirrored-pause:3.6")
+# In every text of a hostile board: by it the text is found again in what others get.
+MARK = "hostile"
+RUNS_ON = {"active": True, "enabled": True, "installed": True}
+
+
+def facts(board: str, asked: float) -> Answer:
+    """What role jetson_facts gathers of a board in a cluster with an older K3s."""
+    server = board == "jetson-1"
+    k3s = {
+        "version": OLD,
+        "kubectl": None,
+        "certificates": {"files": [], "started": 100.0, "valid_days": 365},
+        "settings": {"flannel-backend": None, "node-ip": None},
+        "server": {**(RUNS_ON if server else dict.fromkeys(RUNS_ON, False)), "command": "k3s server"},
+        "agent": {**(dict.fromkeys(RUNS_ON, False) if server else RUNS_ON), "command": "k3s agent"},
+    }
+    docker = {"default_runtime": "runc", "images": {}, "containers": 3, "command": "dockerd", **RUNS_ON}
+    found = with_facts(
+        arch="x86_64",
+        hostname=board,
+        machine_id=f"id of {board}",
+        clock={"board": time.time(), "asked": asked},
+        kernel="5.15.148-tegra",
+        l4t="36.4.3",
+        model="Jetson Orin Nano",
+        module="orin-nano",
+        soc="tegra234",
+        power_mode="15W",
+        swap={},
+        jtop={**dict.fromkeys(RUNS_ON, False), "command": None, "version": None},
+        image_supply={**dict.fromkeys(RUNS_ON, False), "command": None, "program": None, "trusted": []},
+    )
+    found["k3s"] |= k3s
+    found["docker"] |= docker
+    return found
+
+
+def stat(board: str, arguments: Answer) -> Answer:
+    """Nothing is there, but what was just uploaded."""
+    checksum = uploaded_checksum(board, arguments)
+    if arguments["path"].endswith(".gpg") or (MARK in arguments["path"] and arguments.get("get_checksum")):
+        checksum = CONTENT_SHA1  # the backup that is fetched
+    found = {"exists": bool(checksum), "islnk": False, "isdir": False, "checksum": checksum}
+    return {"stat": {**found, "lnk_target": ""} if checksum else {"exists": False}}
+
+
+def uploaded_checksum(board: str, arguments: Answer) -> str:
+    """The bundle's own sum where a role asks for the sum of what it has uploaded."""
+    if arguments.get("checksum_algorithm") != "sha256":
+        return ""
+    name = arguments["path"].rpartition("/")[2].removeprefix("jetson-k3s-")
+    name = {f"k3s-{NEW}": "k3s-amd64"}.get(name, name)
+    sums = json.loads(os.environ["SCRIPTED_SUMS"])
+    return next((digest for listed, digest in sums.items() if name.endswith(listed)), "")
+
+
+def command(_board: str, arguments: Answer) -> Answer:
+    """Output of the programs that the roles run."""
+    argv = arguments.get("argv") or [arguments.get("_raw_params", "")]
+    outputs = {
+        "DefaultRuntime": "nvidia",
+        "labels": json.dumps({"nvidia.com/gpu.count": "1", "jetson-k3s.github.io/soc": "tegra234"}),
+        "koordinator-device": json.dumps({"kind": "Device", "metadata": {"name": "jetson-2", "labels": {}}}),
+        "--help": "--docker --token --node-label --tls-san",
+        "--version": f"k3s version {OLD} (abc)",
+        "is-active": "active",
+    }
+    said = next((text for word, text in outputs.items() if any(word in part for part in argv)), "")
+    return {"rc": 0, "stdout": said, "stdout_lines": said.splitlines(), "stderr": "", "stderr_lines": []}
+
+
+def checks(_board: str, arguments: Answer) -> Answer:
+    """A stage of the verification in which every check has passed."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+    entry = {"status": "passed", "seconds": 1.0, "evidence": ["as it must be"], "events": []}
+    entry |= {"reason": "", "diagnosis": [], "fix": "", "url": ""}
+    made = [entry | {"id": one["id"], "title": one["title"]} for one in arguments.get("checks", [])]
+    gpu = {"resource": "nvidia.com/gpu", "devices": 1, "replicas": 1, "limited": False}
+    software = {"k3s": NEW, "container_runtime": "docker://27", "device_plugin": IMAGES[0]}
+    return {
+        "part": {"started": now, "ended": now, "checks": made, "gpu": gpu, "software": software}
+        | ({"held": {"pod": "p"}} if arguments["stage"] == "hold" else {})
+    }
+
+
+def observed(_board: str, _arguments: Answer) -> Answer:
+    """The cluster as role gpu_status looks at it."""
+    node = {
+        "name": "jetson-1",
+        "ready": True,
+        "labels": {},
+        "capacity": {"nvidia.com/gpu": 1},
+        "allocatable": {},
+    }
+    return {
+        "nodes": [node],
+        "pods": [],
+        "devices": [],
+        "claims": [],
+        "tokens": [],
+        "answers": {"jetson-1": {"error": "no answer"}},
+    }
+
+
+def backup(_board: str, _arguments: Answer) -> Answer:
+    """A backup that waits to be fetched."""
+    name = "k3s-jetson-1-20260102T030405Z.tar.gz.gpg"
+    return {
+        "name": name,
+        "path": f"/var/tmp/b/{name}",
+        "sha256": CONTENT_SHA256,
+        "bytes": 7,
+        "datastore": "sqlite",
+    }
+
+
+CONTENT = b"content"
+CONTENT_SHA256 = "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73"
+CONTENT_SHA1 = "040f06fd774092478d450774f5ba30c5da78acc8"
+TOKEN = "SzEwOjpzZXJ2ZXI6c2VjcmV0"  # base64 of a token
+DIFF = {"prepared": ""}
+
+HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
+    "jetson_facts": lambda board, given: {"ansible_facts": {"jetson": facts(board, given["asked"])}},
+    "stat": stat,
+    "command": command,
+    "gpu_checks": checks,
+    "k3s_observe": observed,
+    "k3s_backup": backup,
+    "gpu_board": {"engine": {"ServerVersion": "27", "DefaultRuntime": "nvidia"}, "video_group": 44},
+    "gpu_api_users": {"users": []},
+    "docker_environment": {"restart_due": False, "held": False},
+    "docker_daemon_config": {"activation": "reload", "held": False, "default_runtime": "nvidia"},
+    "debs_needed": {"paths": []},
+    "file_set": {"held": False, "paths": [], "restart_due": True},
+    "k3s_ca_rotation": {"begins": True, "open": True, "closed": True, "since": 1.0, "restart_due": False},
+    "k3s_join_token": {"restart_due": False},
+    "k3s_node": {"allocatable": {}, "cordoned": False, "diff": DIFF},
+    "k3s_node_schedule": {"known": True, "nodes": ["jetson-1"], "offers": {"nvidia.com/gpu": 1}},
+    "k3s_token_rotation": {"restart_due": False, "kept": ""},
+    "k3s_restore": {"snapshot": None, "kept": "/var/lib/rancher/k3s/server.before-1"},
+    "k3s_user": {
+        "api": {"url": "https://127.0.0.1:6443", "ca": "-----BEGIN CERTIFICATE-----\n"},
+        "rules": [],
+        "others": [],
+        "certificate": None,
+    },
+    "k3s_reset": {"removed": []},
+    "nvpmodel": {"id": 1, "reboot_required": False},
+    "registry_images": {"missing": []},
+    "supplied_images": {"supplied": False, "reason": "no answer"},
+    "upload_directory": {"path": "/var/lib/jetson-k3s/uploads/made"},
+    "systemd_service": {"status": {"ActiveState": "active"}, "name": "x", "state": "started"},
+    "slurp": {"content": TOKEN, "encoding": "base64", "source": "/x"},
+    "find": {"files": [{"path": "/usr/local/bin/k3s-v1.0"}], "matched": 1, "examined": 1},
+    "uri": {"status": 200, "json": {"data": {"activeTargets": []}}},
+    "tempfile": {"path": "/var/tmp/made"},
+    "ping": {"ping": "pong"},
+    "async_wrapper": {
+        "ansible_job_id": "j1.1",
+        "started": 1,
+        "finished": 0,
+        "results_file": "/root/.ansible_async/j1.1",
+    },
+    "async_status": {"ansible_job_id": "j1.1", "started": 1, "finished": 1},
+    "copy": {"checksum": CONTENT_SHA1, "dest": "/x", "src": "/y"},
+}
+
+
+def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every value that holds no others, with the keys that lead there."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*path, key))
+    else:
+        yield path, value
+
+
+def changed(answer: Answer, change: Callable[[tuple[str | int, ...], Any], Any]) -> Answer:
+    """The answer with other values."""
+    other = copy.deepcopy(answer)
+    for path, value in leaves(answer):
+        place: Any = other
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = change(path, value)
+    return other
+
+
+def texts(kind: str) -> tuple[str, ...]:
+    """Texts that do something where they are taken for more than a text."""
+    secret, touched = os.environ["SCRIPTED_SECRET"], os.environ["SCRIPTED_TOUCH"]
+    kinds = {
+        "templates": (
+            "{{ lookup('ansible.builtin.pipe', 'touch " + touched + "-lookup') }}" + MARK,
+            "{{ lookup('ansible.builtin.file', '" + secret + "') }}" + MARK,
+            "{% set x = lookup('ansible.builtin.pipe', 'touch " + touched + "-block') %}" + MARK,
+        ),
+        "paths": (f"../../../../../../../../..{touched}-parent-{MARK}", f"{touched}-absolute-{MARK}", secret),
+        "options": (f"--all={MARK}", f"*{MARK}", f"$(touch {touched}-shell);touch {touched}-shell\n{MARK}"),
+    }
+    return kinds[kind]
+
+
+# What a run needs to get as far as where a hostile answer matters.
+KEPT = {
+    "arch",
+    "cgroup_controllers",
+    "command",
+    "jetpack",
+    "l4t",
+    "version",
+    "platform",
+    "python",
+    "exists",
+    "state",
+    "status",
+    "id",
+    "cgroup_driver",
+    "backend",
+    "rc",
+    "activation",
+    "checksum",
+    "sha256",
+    "ansible_job_id",
+    "min_api_version",
+    "kernel",
+    "ping",
+    "hostname",
+}
+
+
+def with_texts(answer: Answer, kind: str) -> Answer:
+    """Texts that are none."""
+    choice = texts(kind)
+
+    def change(path: tuple[str | int, ...], value: Any) -> Any:
+        if not isinstance(value, str) or KEPT & set(path):
+            return value
+        return choice[zlib.crc32(repr(path).encode()) % len(choice)]
+
+    return changed(answer, change)
+
+
+def with_facts_of_others(answer: Answer) -> Answer:
+    """Facts and keys that have a meaning for Ansible or the roles."""
+    directory = os.environ["SCRIPTED_TOUCH"] + "-facts"
+    names = json.loads(os.environ["SCRIPTED_VARIABLES"])
+    secret = Path(os.environ["SCRIPTED_SECRET"])
+    # Otherwise as the controller's own, so that preflight has no finding.
+    files = {
+        name: {"sha256": digest, "error": None}
+        for name, digest in json.loads(os.environ["SCRIPTED_SUMS"]).items()
+    }
+    versions = {"k3s_version": NEW, "jtop": {"version": "4.3.2", "wheels": [secret.name]}}
+    versions |= dict(zip(("plugin_image", "device_query_image", "pause_image"), IMAGES, strict=True))
+    bundle: Answer = {
+        "path": str(secret.parent),
+        "versions": versions,
+        "files": {name: one | {"images": {}, "packages": {}} for name, one in files.items()},
+        "errors": [],
+        "delta": None,
+    }
+    shadows = dict.fromkeys(names, directory) | {"jetson_bundle": bundle, "preflight_bundle_info": bundle}
+    shadows |= {
+        f"ansible_{key}": directory for key in ("host", "connection", "python_interpreter", "check_mode")
+    }
+    found = answer.get("ansible_facts", {})
+    return answer | {
+        "ansible_facts": shadows | found,
+        "add_host": {"host_name": f"added-{MARK}", "groups": ["server"], "host_vars": {}},
+        "add_group": "server",
+        "_ansible_delegated_vars": {"ansible_host": directory},
+        "ansible_stats": {"data": {"x": MARK}, "per_host": True, "aggregate": True},
+    }
+
+
+def with_other_types(answer: Answer) -> Answer:
+    """Values of another type than the roles expect."""
+    others: tuple[Any, ...] = (None, [], {}, 0, -1, "", [[MARK]], {MARK: MARK}, 10**400, True)
+    return changed(answer, lambda path, _: others[zlib.crc32(repr(path).encode()) % len(others)])
+
+
+ATTACKS: dict[str, Callable[[Answer], Answer]] = {
+    **{kind: functools.partial(with_texts, kind=kind) for kind in ("templates", "paths", "options")},
+    "facts": with_facts_of_others,
+    "types": with_other_types,
+}
+RAW = {
+    "garbage": lambda text: b"\x00\xff{{ 1 }}" + text[: len(text) // 2],
+    "huge": lambda text: text[:-1] + b', "hostile": "' + b"A" * 100_000_000 + b'"}',
+}
+
+
+@functools.cache
+def attacks() -> dict[str, list[str]]:
+    """Which board does what."""
+    found: dict[str, list[str]] = json.loads(os.environ["SCRIPTED_ATTACKS"])
+    return found
+
+
+def answer(board: str, module: str, arguments: Answer) -> bytes:
+    """Standard output of a module."""
+    made = HONEST.get(module, {})
+    result = {"changed": False, **(made(board, arguments) if callable(made) else made)}
+    chosen = attacks().get(board, [])
+    for name in chosen:
+        if name in ATTACKS:
+            result = ATTACKS[name](result)
+    text = json.dumps(result).encode()
+    for name in chosen:
+        if name in RAW and module != "jetson_facts":
+            text = RAW[name](text)
+    return text
+
+
+def directory(board: str, name: str) -> bytes:
+    """What the shell says when it has made a directory for files."""
+    return f"{name}=/root/.ansible/tmp/{name}\n".encode()
+
+
+def content(_board: str, _path: str) -> bytes:
+    """A file of the board."""
+    return CONTENT

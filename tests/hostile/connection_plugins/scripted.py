@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ansible connection to a board that does not exist: answers.py answers, and all that is sent is recorded.
+
+The connection is all that a board has: it cannot tell the controller anything in another way.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.connection import ConnectionBase  # type: ignore[import-untyped] # ansible-core has no types
+
+from tests.hostile import answers
+
+DOCUMENTATION = """
+name: scripted
+short_description: A scripted board
+description: Answers of a board by a script, for tests.
+author: The jetson-k3s authors
+options: {}
+"""
+
+MODULE = re.compile(r"module_fqn='[\w.]+[.](\w+)'")
+PARAMETERS = re.compile(r"""=\s*('(?:[^'\\]|\\.)*ANSIBLE_MODULE_ARGS(?:[^'\\]|\\.)*')""")
+# `echo NAME="` in the command that makes a directory for files.
+DIRECTORY = re.compile(r"echo (ansible-tmp-[\d.-]+)=")
+UPLOADED = re.compile(r"/root/\S*AnsiballZ_(\w+)[.]py")
+
+
+def module_call(source: str) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of the module in Ansible's wrapper."""
+    name, parameters = MODULE.search(source), PARAMETERS.search(source)
+    assert name is not None, source[:500]
+    assert parameters is not None, source[:500]
+    return name[1], json.loads(ast.literal_eval(parameters[1]))["ANSIBLE_MODULE_ARGS"]
+
+
+class Connection(ConnectionBase):  # type: ignore[misc] # as above
+    """Records what is sent, and answers as the board does."""
+
+    transport = "scripted"
+    has_pipelining = True
+
+    def _connect(self) -> Connection:
+        return self
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    @property
+    def _board(self) -> str:
+        return str(self._play_context.remote_addr)
+
+    def _record(self, kind: str, sent: bytes | str) -> None:
+        directory = Path(os.environ["SCRIPTED_BOARDS"]) / self._board
+        directory.mkdir(exist_ok=True)
+        name = f"{time.time_ns()}-{os.getpid()}-{kind}"
+        (directory / name).write_bytes(sent if isinstance(sent, bytes) else sent.encode())
+
+    def _file(self, path: str) -> Path:
+        """Where an uploaded module lies until it is run by another process."""
+        return Path(os.environ["SCRIPTED_BOARDS"]) / "uploads" / path.replace("/", "_")[-200:]
+
+    def exec_command(
+        self, cmd: str, in_data: bytes | None = None, sudoable: bool = True
+    ) -> tuple[int, bytes, bytes]:
+        """Answer a command of the shell or a module."""
+        super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
+        if in_data is None:
+            self._record("shell", cmd)
+            made, uploaded = DIRECTORY.search(cmd), UPLOADED.search(cmd)
+            if made:
+                return 0, answers.directory(self._board, made[1]), b""
+            if uploaded is None:
+                return 0, b"/root\n", b""
+            in_data = self._file(uploaded[0]).read_bytes()
+            if "async_wrapper" in cmd:
+                return 0, answers.answer(self._board, "async_wrapper", {}), b""
+        module, arguments = module_call(in_data.decode())
+        self._record(module, json.dumps(arguments))
+        return 0, answers.answer(self._board, module, arguments), b""
+
+    def put_file(self, in_path: str, out_path: str) -> None:
+        """Take a file."""
+        content = Path(in_path).read_bytes()
+        self._file(out_path).write_bytes(content)
+        self._record("file", content)
+
+    def fetch_file(self, in_path: str, out_path: str) -> None:
+        """Give a file."""
+        Path(out_path).write_bytes(answers.content(self._board, in_path))

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A controller with an inventory of scripted boards: runs playbooks, and tells what they have done to it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tests.docs import CHECKOUT
+from tests.hostile import answers
+
+HERE = Path(__file__).parent
+SECRET = "canary-of-the-controller"
+TIMEOUT_SECONDS = 600
+BOARDS = ("jetson-1", "jetson-2", "jetson-3")
+INVENTORY = """\
+[server]
+jetson-1
+[agent]
+jetson-2
+jetson-3
+[k3s_cluster:children]
+server
+agent
+[all:vars]
+ansible_connection=scripted
+ansible_python_interpreter=/usr/bin/python3
+jetson_k3s_bundle={bundle}
+[k3s_cluster:vars]
+power_mode_nvpmodel=1
+k3s_reset_docker=true
+gpu_device_plugin_metrics_on_host=true
+"""
+
+
+def archive(path: Path, image: str) -> None:
+    """A `docker save` of one image, as far as anybody looks into it here."""
+    listed = json.dumps([{"Config": "0" * 64 + ".json", "RepoTags": [image]}]).encode()
+    with tarfile.open(path, "w:gz") as tar:
+        member = tarfile.TarInfo("manifest.json")
+        member.size = len(listed)
+        tar.addfile(member, io.BytesIO(listed))
+
+
+def make_bundle(path: Path) -> dict[str, str]:
+    """A small bundle; its sums."""
+    path.mkdir()
+    plugin, query, pause = answers.IMAGES
+    archive(path / "tegra-device-plugin-amd64.tar.gz", plugin)
+    archive(path / "device-query-amd64.tar.gz", query)
+    archive(path / "k3s-airgap-images-amd64.tar.gz", pause)
+    (path / "k3s-amd64").write_text("k3s")
+    (path / "jetson_stats-4.3.2-py3-none-any.whl").write_text("wheel")
+    jtop = {"version": "4.3.2", "wheels": ["jetson_stats-4.3.2-py3-none-any.whl"]}
+    versions = {"version": 1, "k3s_version": answers.NEW, "plugin_image": plugin, "jtop": jtop}
+    versions |= {"device_query_image": query, "pause_image": pause}
+    (path / "bundle.yml").write_text(yaml.safe_dump(versions))
+    sums = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in sorted(path.iterdir())}
+    (path / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
+    return sums
+
+
+def variables() -> list[str]:
+    """Every variable that a role has a default for, or that a user may set."""
+    found: set[str] = {
+        "inventory_dir",
+        "jetson_k3s_bundle",
+        "omit",
+        "groups",
+        "hostvars",
+        "playbook_dir",
+        "role_path",
+    }
+    for path in CHECKOUT.glob("roles/*/defaults/main.yml"):
+        found.update(yaml.safe_load(path.read_text()) or {})
+    for path in CHECKOUT.glob("roles/*/meta/argument_specs.yml"):
+        for entry in yaml.safe_load(path.read_text())["argument_specs"].values():
+            found.update(entry.get("options") or {})
+    return sorted(found)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a playbook."""
+
+    code: int
+    said: str
+    written: set[str]
+    sent: dict[str, list[tuple[str, bytes]]]
+
+
+@dataclass(frozen=True)
+class Site:
+    """The controller's directories."""
+
+    root: Path
+    sums: dict[str, str]
+
+    def state(self) -> dict[str, str | int]:
+        """Every file below the site but Ansible's own, by content."""
+        found: dict[str, str | int] = {}
+        for path in sorted(self.root.rglob("*")):
+            name = str(path.relative_to(self.root))
+            if not name.startswith(("boards/", "home/.ansible", "core/")):
+                found[name] = path.read_bytes().hex()[:200] if path.is_file() else path.stat().st_mode
+        return found
+
+    def play(
+        self,
+        core: Path | None,
+        playbook: str,
+        attacks: dict[str, list[str]],
+        *arguments: str,
+        **settings: str,
+    ) -> Run:
+        """Run a playbook with these boards hostile."""
+        boards = self.root / "boards" / f"{playbook}-{len(list((self.root / 'boards').iterdir()))}"
+        (boards / "uploads").mkdir(parents=True)
+        environment = (
+            {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+            | {
+                "HOME": f"{self.root}/home",
+                "TMPDIR": f"{self.root}/tmp",
+                "ANSIBLE_CONFIG": f"{CHECKOUT}/ansible.cfg",
+                "ANSIBLE_CONNECTION_PLUGINS": f"{HERE}/connection_plugins",
+                "ANSIBLE_NOCOLOR": "1",
+                "PYTHONPATH": os.pathsep.join(
+                    [*([str(core)] if core else []), str(CHECKOUT), f"{CHECKOUT}/plugin"]
+                ),
+                "SCRIPTED_BOARDS": str(boards),
+                "SCRIPTED_ATTACKS": json.dumps(attacks),
+                "SCRIPTED_SUMS": json.dumps(self.sums),
+                "SCRIPTED_SECRET": f"{self.root}/home/.ssh/id_ed25519",
+                "SCRIPTED_TOUCH": f"{self.root}/touched",
+                "SCRIPTED_VARIABLES": json.dumps(variables()),
+            }
+            | settings
+        )
+        before = self.state()
+        ran = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "ansible",
+                "playbook",
+                f"--inventory={self.root}/site/inventory",
+                *arguments,
+                f"{CHECKOUT}/playbooks/{playbook}.yml",
+            ],
+            cwd=self.root / "site",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+        after = self.state()
+        written = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        sent = {
+            board: [
+                (path.name.split("-", 2)[2], path.read_bytes()) for path in sorted((boards / board).iterdir())
+            ]
+            if (boards / board).is_dir()
+            else []
+            for board in BOARDS
+        }
+        return Run(ran.returncode, ran.stdout, written, sent)
+
+
+def make_site(root: Path) -> Site:
+    """A controller's home, directory of work, and bundle."""
+    for name in ("home/.ssh", "tmp", "site", "boards"):
+        (root / name).mkdir(parents=True)
+    (root / "home/.ssh/id_ed25519").write_text(SECRET)
+    (root / "home/.ssh/authorized_keys").write_text("mine")
+    sums = make_bundle(root / "bundle")
+    (root / "site/inventory").write_text(INVENTORY.format(bundle=root / "bundle"))
+    (root / "site/key.asc").write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
+    return Site(root, sums)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A board whose every answer is hostile changes nothing on the controller but its report, and no other board.
+
+Boards are scripted: connection_plugins/scripted.py is all that the controller has of them. CI runs the
+playbooks that bring something to the controller; `make scenarios` runs every playbook with every attack.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import answers
+from tests.hostile.cores import NEWEST, OLDER, core
+from tests.hostile.site import BOARDS, SECRET, Run, Site, make_site
+from tests.unit.roles.conftest import Load
+
+SERVER, AGENT, _ = BOARDS
+REPORTS = r"site/reports(/.*)?"
+BACKUPS = r"site/backups(/k3s-jetson-1-\d{8}T\d{6}Z\.tar\.gz\.gpg(\.partial)?)?"
+KEY = "--extra-vars=k3s_backup_recipient=ROOT/site/key.asc"
+TO_REPORTS = "--extra-vars=gpu_verify_reports=ROOT/site/reports"
+RESTORED = "--extra-vars=k3s_backup_file=ROOT/site/old.tar.gz"
+# Playbook: arguments, and a pattern of the files that it writes on the controller.
+PLAYBOOKS = {
+    "backup": ([KEY], BACKUPS),
+    "drift": (["--extra-vars=drift_file=ROOT/site/drift.json"], r"site/drift\.json"),
+    "forget": ([f"--limit={AGENT}"], "none"),
+    "jtop": ([], "none"),
+    "kubeconfig": (
+        ["--extra-vars=kubeconfig_file=ROOT/site/kubeconfig kubeconfig_user=me"],
+        "site/kubeconfig",
+    ),
+    "monitoring": ([], "none"),
+    "power_mode": ([], "none"),
+    "preflight": ([], "none"),
+    "reset": ([f"--limit={AGENT}"], "none"),
+    "restore": ([RESTORED, TO_REPORTS], REPORTS),
+    "rotate_ca": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
+    "rotate_token": ([TO_REPORTS], REPORTS),
+    "site": ([TO_REPORTS], REPORTS),
+    "status": (["--extra-vars=gpu_status_file=ROOT/site/status.json"], r"site/status\.json"),
+    "upgrade": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
+    "verify": ([TO_REPORTS], REPORTS),
+}
+# What the server's modules get of an agent's words: they compare and report them.
+FROM_AGENTS = {"gpu_checks"}
+# In CI: where files come to the controller, go from it to boards, or are written of what boards say.
+QUICK = (
+    ("backup", {SERVER: ["facts", "paths"]}),
+    ("jtop", {AGENT: ["facts", "paths"]}),
+    ("status", {SERVER: ["facts", "templates"], AGENT: ["facts", "templates"]}),
+    ("kubeconfig", {SERVER: ["facts", "templates"]}),
+)
+# Templates are the business of each release of ansible-core, all else is that of the roles.
+ATTACKS = (
+    *(("templates", line) for line in (*OLDER, NEWEST)),
+    ("paths", "2.16"),
+    ("options", NEWEST),
+    ("types", "2.16"),
+    ("garbage", NEWEST),
+    ("huge", "2.16"),
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path, load: Load) -> Site:
+    """A controller with three boards, and a backup of their cluster."""
+    made = make_site(tmp_path / "controller")
+    (tmp_path / "files/server").mkdir(parents=True)
+    (tmp_path / "files/server/token").write_text("K10")
+    stream = io.BytesIO()
+    manifest = {"server": SERVER, "k3s_version": answers.OLD, "datastore": "sqlite", "created": "", "ca": "c"}
+    load("k3s_backup/module_utils/k3s_archive.py").write(stream, str(tmp_path / "files"), manifest)
+    (made.root / "site/old.tar.gz").write_bytes(stream.getvalue())
+    return made
+
+
+def play(site: Site, line: str, playbook: str, attacks: dict[str, list[str]]) -> Run:
+    """Run a playbook as PLAYBOOKS says."""
+    arguments = [argument.replace("ROOT", str(site.root)) for argument in PLAYBOOKS[playbook][0]]
+    return site.play(core(line), playbook, attacks, *arguments)
+
+
+def assert_unharmed(run: Run, playbook: str, attacks: dict[str, list[str]]) -> None:
+    """Only the report was written, no secret left the controller, and other boards got no hostile text."""
+    allowed = re.compile(PLAYBOOKS[playbook][1])
+    assert sorted(name for name in run.written if not allowed.fullmatch(name)) == [], run.said
+    assert run.sent[SERVER], run.said
+    told = {board: b"\n".join(content for _, content in sent) for board, sent in run.sent.items()}
+    assert [board for board, text in told.items() if SECRET.encode() in text] == []
+    if SERVER in attacks:
+        return  # the cluster's administrator, whose words its agents follow
+    hostile = {
+        (board, kind)
+        for board, sent in run.sent.items()
+        if board not in attacks
+        for kind, content in sent
+        if answers.MARK.encode() in content
+    }
+    assert {kind for _, kind in hostile} <= FROM_AGENTS, run.said
+
+
+@pytest.mark.parametrize("line", ["2.16", NEWEST])
+@pytest.mark.parametrize(("playbook", "attacks"), QUICK, ids=[name for name, _ in QUICK])
+def test_controller_is_unharmed(site: Site, playbook: str, attacks: dict[str, list[str]], line: str) -> None:
+    assert_unharmed(play(site, line, playbook, attacks), playbook, attacks)
+
+
+@pytest.mark.lab  # no virtual board: `make unit` leaves it to `make scenarios`
+@pytest.mark.fleet
+@pytest.mark.parametrize(("attack", "line"), ATTACKS)
+@pytest.mark.parametrize("board", [SERVER, AGENT])
+@pytest.mark.parametrize("playbook", PLAYBOOKS)
+def test_no_answer_to_any_playbook_harms(
+    site: Site, playbook: str, attack: str, board: str, line: str
+) -> None:
+    attacks = {board: [attack, "facts"]}
+    assert_unharmed(play(site, line, playbook, attacks), playbook, attacks)
+
+
+@pytest.mark.parametrize("line", ["2.16", NEWEST])
+def test_playbooks_stop_where_facts_would_override_variables(site: Site, line: str) -> None:
+    run = site.play(core(line), "status", {}, ANSIBLE_INJECT_FACT_VARS="True")
+    assert (run.code, run.sent) == (2, {board: [] for board in BOARDS})
+    assert "Set inject_facts_as_vars = False" in " ".join(run.said.split())
+
+
+@pytest.mark.parametrize("playbook", PLAYBOOKS)
+def test_every_playbook_checks_that_facts_override_no_variable(playbook: str) -> None:
+    directory = Path(__file__).parents[2] / "playbooks"
+    text = (directory / f"{playbook}.yml").read_text()
+    assert (
+        "tasks_from: controller.yml" in text
+        or "import_playbook: preflight.yml" in text
+        or playbook == "preflight"
+    )
