@@ -142,7 +142,7 @@ TOKEN = "SzEwOjpzZXJ2ZXI6c2VjcmV0"  # base64 of a token
 DIFF = {"prepared": ""}
 
 HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
-    "jetson_facts": lambda board, given: {"ansible_facts": {"jetson": facts(board, given["asked"])}},
+    "jetson_facts": lambda board, given: {"ansible_facts": {"jetson": facts(board, float(given["asked"]))}},
     "stat": stat,
     "command": command,
     "gpu_checks": checks,

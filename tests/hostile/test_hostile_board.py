@@ -46,6 +46,9 @@ PLAYBOOKS = {
     "upgrade": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "verify": ([TO_REPORTS], REPORTS),
 }
+# Playbooks that go on with the other boards when one has failed.
+GO_ON = ("jtop", "preflight", "site", "verify")
+RECAP = re.compile(r"^(\S+) +: ok=.* unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
 # What the server's modules get of an agent's words: they compare and report them.
 FROM_AGENTS = {"gpu_checks"}
 # In CI: where files come to the controller, go from it to boards, or are written of what boards say.
@@ -102,6 +105,9 @@ def assert_unharmed(run: Run, playbook: str, attacks: dict[str, list[str]]) -> N
         if answers.MARK.encode() in content
     }
     assert {kind for _, kind in hostile} <= FROM_AGENTS, run.said
+    if playbook in GO_ON:
+        recap = {name: (unreachable, failed) for name, unreachable, failed in RECAP.findall(run.said)}
+        assert {recap[board] for board in BOARDS if board not in attacks} == {("0", "0")}, run.said
 
 
 @pytest.mark.parametrize("line", ["2.16", NEWEST])
