@@ -15,7 +15,7 @@ import pytest
 
 from tests.hostile import answers
 from tests.hostile.cores import NEWEST, OLDER, core
-from tests.hostile.site import BOARDS, SECRET, Run, Site, make_site
+from tests.hostile.site import BOARDS, SECRET, TIMEOUT_SECONDS, Run, Site, make_site
 from tests.unit.roles.conftest import Load
 
 SERVER, AGENT, _ = BOARDS
@@ -110,6 +110,7 @@ def assert_unharmed(run: Run, playbook: str, attacks: dict[str, list[str]]) -> N
         assert {recap[board] for board in BOARDS if board not in attacks} == {("0", "0")}, run.said
 
 
+@pytest.mark.timeout(TIMEOUT_SECONDS)
 @pytest.mark.parametrize("line", ["2.16", NEWEST])
 @pytest.mark.parametrize(("playbook", "attacks"), QUICK, ids=[name for name, _ in QUICK])
 def test_controller_is_unharmed(site: Site, playbook: str, attacks: dict[str, list[str]], line: str) -> None:
