@@ -20,7 +20,8 @@ from tests.unit.roles.conftest import Load
 
 SERVER, AGENT, _ = BOARDS
 REPORTS = r"site/reports(/.*)?"
-BACKUPS = r"site/backups(/k3s-jetson-1-\d{8}T\d{6}Z\.tar\.gz\.gpg(\.partial)?)?"
+RECORDS = r"home/\.local(/state(/jetson-k3s(/.*)?)?)?"
+BACKUPS = r"site/backups(/k3s-jetson-1-\d{8}T\d{6}Z\.tar\.gz\.gpg(\.partial)?)?|" + RECORDS
 KEY = "--extra-vars=k3s_backup_recipient=ROOT/site/key.asc"
 TO_REPORTS = "--extra-vars=gpu_verify_reports=ROOT/site/reports"
 RESTORED = "--extra-vars=k3s_backup_file=ROOT/site/old.tar.gz"
