@@ -103,13 +103,18 @@ def test_marker_that_stands_stays(roles: ModuleType, tmp_path: Path) -> None:
 def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
     places = (ROLES / role / "library", ROLES / role / "module_utils")
     modules = "".join(path.read_text() for place in places for path in place.glob("*.py"))
+    tasks = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
     meta = yaml.safe_load((ROLES / role / "meta/main.yml").read_text())
     shared = {"atomic_files": "atomic_files", "redact": "redact", "upload": "uploads"}
     own = {path.stem for path in (ROLES / role / "module_utils").glob("*.py")}
     needed = [
         {"role": name}
         for name, file in shared.items()
-        if file not in own and re.search(rf"ansible\.module_utils\.{file}\b", modules)
+        if file not in own
+        and (
+            re.search(rf"ansible\.module_utils\.{file}\b", modules)
+            or any(f" {module.stem}:\n" in tasks for module in (ROLES / name / "library").glob("*.py"))
+        )
     ]
     assert meta["dependencies"] == needed
 
