@@ -139,7 +139,7 @@ UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "contextOv
         ({"agent": {"enabled": True}}, "read all pods' logs"),
         ({"agent": {"enabled": True, "mode": "evict"}}, "kill each process"),
         (
-            {"agent": {"enabled": True, "mode": "evict", "qosPolicy": "burst-share"}},
+            {"agent": {"enabled": True, "mode": "evict", "qosPolicy": "burst-share"}, "config": UNITS},
             "everything on these nodes",
         ),
         ({}, "Without strict mode"),
