@@ -45,9 +45,9 @@ def called(task: dict[str, Any]) -> str:
     [
         # preflight asks the K3s server about the token
         ("preflight", {"k3s", "nvidia_docker"}),
-        ("nvidia_docker", {"k3s", "board_lease", "nvidia_docker", "rolling_restart"}),
-        ("image_supply", {"k3s", "board_lease", "image_supply", "nvidia_docker"}),
-        ("gpu_verify", {"k3s", "nvidia_docker", "image_supply", "gpu_verify", "gpu_report"}),
+        ("nvidia_docker", {"k3s", "board_lease", "nvidia_docker", "rolling_restart", "upload"}),
+        ("image_supply", {"k3s", "board_lease", "image_supply", "nvidia_docker", "upload"}),
+        ("gpu_verify", {"k3s", "nvidia_docker", "image_supply", "gpu_verify", "gpu_report", "upload"}),
     ],
 )
 def test_tag_runs_its_step_after_the_look_at_the_boards(tmp_path: Path, tag: str, roles: set[str]) -> None:
