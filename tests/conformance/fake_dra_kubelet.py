@@ -8,6 +8,7 @@ kubelet has inotify.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -112,6 +113,8 @@ class FakeDraKubelet(Awaited):
             except FileNotFoundError:
                 now = None
             if now != self._seen:
+                # Calls that run end as cancelled: a failed test shows why.
+                sys.stderr.write(f"SIMULATED kubelet: registration socket {self._seen} -> {now}\n")
                 await self._forget()
                 if now and not await self._register(socket):
                     now = None
