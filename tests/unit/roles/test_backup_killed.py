@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,10 +112,10 @@ def server(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Path:
-    """Where each run has its own directory."""
-    (tmp_path / "places").mkdir()
-    return tmp_path / "places"
+def places() -> Iterator[Path]:
+    """Where each run has its own directory. Its path is short, as the sockets of gpg-agent need it."""
+    with tempfile.TemporaryDirectory(prefix="killed-", dir="/tmp") as made:
+        yield Path(made)
 
 
 @pytest.fixture

@@ -430,7 +430,7 @@ def test_role_makes_the_file_on_this_computer_once(tmp_path: Path) -> None:
     defaults.write_text(
         "k3s_server_host: s\nk3s_server_url: \"https://{{ '127.0.0.1' | k3s_url_host }}:6443\"\n"
     )
-    for part in ("k3s/filter_plugins", "kubeconfig", "atomic_files"):
+    for part in ("k3s/filter_plugins", "kubeconfig", "atomic_files", "preflight"):
         shutil.copytree(CHECKOUT / "roles" / part, tmp_path / "roles" / part)
     plays = yaml.safe_load((CHECKOUT / "playbooks/kubeconfig.yml").read_text())
     (tmp_path / "play.yml").write_text(
