@@ -69,8 +69,8 @@ def problems(config: dict[str, Any], shown: str, role: str) -> list[str]:
         elif key != given and key in config:
             found.append(f"{given}: {key} is there as well; give one of the two")
         elif not all(isinstance(one, str | int | float) for one in _listed(value)):
-            shown = "" if key in SECRETS else f", not {value!r}"
-            found.append(f"{given}: text, a number, true, false or a list of them is needed{shown}")
+            but = "" if key in SECRETS else f", not {value!r}"
+            found.append(f"{given}: text, a number, true, false or a list of them is needed{but}")
         elif takes[key] and isinstance(value, bool):
             found.append(f"{given}: a value is needed, not {str(value).lower()}")
         elif not takes[key] and not isinstance(value, bool):

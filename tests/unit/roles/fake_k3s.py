@@ -24,7 +24,7 @@ DAY = datetime.timedelta(days=1)
 
 @dataclass
 class Authority:
-    """A CA: its name, its key, and its certificate by whoever has signed it."""
+    """A CA: its name, its key, and its certificate."""
 
     name: str
     key: ec.EllipticCurvePrivateKey
