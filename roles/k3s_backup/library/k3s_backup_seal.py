@@ -15,7 +15,7 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_archive import CHUNK, ArchiveError, digest
-from ansible.module_utils.k3s_gpg import decrypt
+from ansible.module_utils.k3s_gpg import decrypt, descriptor_of
 
 DOCUMENTATION = r"""
 module: k3s_backup_seal
@@ -61,31 +61,17 @@ session_key:
 SESSION_KEY = re.compile(rb"^\[GNUPG:\] SESSION_KEY (\S+)$", re.MULTILINE)
 
 
-def drained(stream):
-    """Read a stream to its end."""
-    for _ in iter(lambda: stream.read(CHUNK), b""):
-        pass
-
-
 def session_key(gpg, path, arguments=(), descriptors=()):
     """The key of one encrypted file. ArchiveError, OSError."""
     with tempfile.TemporaryFile() as status:
         number = status.fileno()
         asked = ("--show-session-key", "--status-fd", str(number), *arguments)
-        decrypt(gpg, path, drained, asked, (number, *descriptors))
+        decrypt(gpg, path, lambda _stream: None, asked, (number, *descriptors))
         status.seek(0)
         found = SESSION_KEY.search(status.read())
     if found is None:
         raise ArchiveError("gpg does not say the session key")
     return found.group(1).decode("ascii")
-
-
-def passphrase_descriptor(passphrase):
-    """A pipe that gives a passphrase."""
-    reading, writing = os.pipe()
-    os.write(writing, passphrase.encode("ascii") + b"\n")
-    os.close(writing)
-    return reading
 
 
 def seal(gpg, path, sha256, directory):
@@ -98,7 +84,7 @@ def seal(gpg, path, sha256, directory):
     os.mkdir(home, 0o700)
     by_passphrase = ("--homedir", home, "--pinentry-mode", "loopback", "--passphrase-fd")
     try:
-        reading = passphrase_descriptor(passphrase)
+        reading = descriptor_of(passphrase)
         argv = [gpg, "--batch", "--no-tty", "--quiet", *by_passphrase, str(reading)]
         argv += ["--cipher-algo", "AES256", "--output", target, "--symmetric"]
         found = hashlib.sha256()
@@ -114,7 +100,7 @@ def seal(gpg, path, sha256, directory):
             raise ArchiveError("gpg does not encrypt it")
         if found.hexdigest() != sha256:
             raise ArchiveError("it was changed since it was read")
-        reading = passphrase_descriptor(passphrase)
+        reading = descriptor_of(passphrase)
         try:
             return target, session_key(gpg, target, (*by_passphrase, str(reading)), (reading,))
         finally:

@@ -43,14 +43,20 @@ def decrypt(gpg, path, take, arguments=(), descriptors=()):
 
 def decrypt_with_session_key(gpg, home, path, key, take):
     """The same with the key of this one file, as gpg --show-session-key gives it, and no other key."""
-    reading, writing = os.pipe()
+    reading = descriptor_of(key)
     try:
-        os.write(writing, key.encode("ascii") + b"\n")
-        os.close(writing)
         number = str(reading)
         return decrypt(gpg, path, take, ("--homedir", home, "--override-session-key-fd", number), (reading,))
     finally:
         os.close(reading)
+
+
+def descriptor_of(secret):
+    """A pipe that gives a passphrase or a key, which is on no command line then."""
+    reading, writing = os.pipe()
+    os.write(writing, secret.encode("ascii") + b"\n")
+    os.close(writing)
+    return reading
 
 
 def _words(said):
