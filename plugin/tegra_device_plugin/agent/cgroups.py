@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,17 +61,22 @@ def _paths(text: str) -> list[str]:
     return [line.split(":", 2)[-1] for line in text.splitlines()]
 
 
-def member_of(host: HostTree, pid: int) -> Member | None:
-    """Read the same of a process of the host; None also if it has ended.
+def members(host: HostTree, pids: Iterable[int]) -> dict[int, Member]:
+    """Read the same of processes of the host; those that are in no pod or have ended are left out.
 
     Raises OSError for a shortage of descriptors or memory (hosttree.is_own_shortage).
     """
-    try:
-        own = Path("/proc/self/cgroup").read_text(errors="replace")
-        return member(host.read(f"/proc/{pid}/cgroup", _MOST_BYTES).decode("utf-8", "replace"), own)
-    except OSError as error:
-        raise_own_shortage(error)
-        return None
+    own = Path("/proc/self/cgroup").read_text(errors="replace")
+    found = {}
+    for pid in pids:
+        try:
+            text = host.read(f"/proc/{pid}/cgroup", _MOST_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            raise_own_shortage(error)
+            continue
+        if its := member(text, own):
+            found[pid] = its
+    return found
 
 
 def has_host_pids(host: HostTree) -> bool:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tegra_device_plugin.agent import ending
-from tegra_device_plugin.agent.cgroups import Member, member_of
+from tegra_device_plugin.agent.cgroups import Member, members
 from tegra_device_plugin.agent.memory import MemoryUse, in_containers, measure
 from tegra_device_plugin.agent.pods import PodName, Pods, container_names
 from tegra_device_plugin.config.settings import Mode
@@ -118,8 +118,7 @@ class Guard:
 
     def _end(self, pid: int, uid: str) -> bool:
         def is_its(pid: int) -> bool:
-            member = member_of(self._host, pid)
-            return member is not None and member.uid == uid
+            return any(member.uid == uid for member in members(self._host, [pid]).values())
 
         try:
             return ending.end(pid, is_its)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin.agent.cgroups import Member, has_host_pids, member_of
+from tegra_device_plugin.agent.cgroups import Member, has_host_pids, members
 from tegra_device_plugin.agent.pods import container_names, pod_names
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
@@ -94,8 +94,7 @@ class MemoryUse:
 def measure(memory: MemoryUse, host: HostTree) -> tuple[dict[int, int], dict[int, Member]]:
     """Give the bytes by pid, and the pids that are in a pod. Raises as `MemoryUse.by_process`."""
     used = memory.by_process()
-    found = {pid: member_of(host, pid) for pid in used if pid}
-    return used, {pid: member for pid, member in found.items() if member}
+    return used, members(host, filter(None, used))
 
 
 def in_containers(

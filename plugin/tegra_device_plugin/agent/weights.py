@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tegra_device_plugin.agent import nvgpu
-from tegra_device_plugin.agent.cgroups import member_of
+from tegra_device_plugin.agent.cgroups import members
 from tegra_device_plugin.agent.nvgpu import LEAST_US, MOST_US, ControlNode, Kernel, Tsg
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.system import waiting
@@ -153,8 +153,8 @@ class Weights:
         if self._node is None:
             self._node = self._open()
         tsgs = self._node.tsgs()
-        found = {tsg.pid: member_of(self._host, tsg.pid) for tsg in tsgs}
-        return tsgs, {pid: member.uid for pid, member in found.items() if member}
+        found = members(self._host, (tsg.pid for tsg in tsgs))
+        return tsgs, {pid: member.uid for pid, member in found.items()}
 
     def _open(self) -> ControlNode:
         path = nvgpu.find_node(self._host)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from itertools import groupby
 from typing import Any
@@ -111,20 +111,15 @@ def _token_line(token: dict[str, Any]) -> str:
     return f"token {token['name']}{about} {'ended' if token['days'] < 0 else 'ends'} {token['ends']}"
 
 
-def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, with a result that Ansible never takes for a template.
-
-    Up to ansible-core 2.18 a text made of other boards' variables (`hostvars`) loses that mark.
-    """
-    return lambda *given: wrap_var(function(*given))
-
-
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name."""
+        """The filters, prefixed by the role's name.
+
+        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
+        """
         return {
-            "gpu_status_credentials": marked(credentials),
-            "gpu_status_credentials_table": marked(table),
+            "gpu_status_credentials": lambda *given: wrap_var(credentials(*given)),
+            "gpu_status_credentials_table": lambda *given: wrap_var(table(*given)),
         }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
@@ -50,20 +49,13 @@ def findings_of_hostname(host: str, fleet: dict[str, Facts], inventory: list[str
         name for name, facts in fleet.items() if name != host and facts["hostname"] == mine["hostname"]
     ]
     named = [name for name in inventory if name != host and name.lower() == node]
-    if same_name:
+    if same_name or named:
         findings.append(
             finding(
                 "hostname-duplicate",
-                f"{host} and {', '.join(same_name)} all call themselves {mine['hostname']!r}",
-                "one hostname per board: it becomes the node's name",
-                f"sudo hostnamectl set-hostname {host}   (on each board its own)",
-            )
-        )
-    elif named:
-        findings.append(
-            finding(
-                "hostname-duplicate",
-                f"{host} calls itself {mine['hostname']!r}, as the inventory calls another board",
+                f"{host} and {', '.join(same_name)} all call themselves {mine['hostname']!r}"
+                if same_name
+                else f"{host} calls itself {mine['hostname']!r}, as the inventory calls another board",
                 "one hostname per board: it becomes the node's name",
                 f"sudo hostnamectl set-hostname {host}   (on each board its own)",
             )
@@ -225,24 +217,19 @@ def memory_left(total: int, sold: str, requests: str) -> int | None:
     return round(total - sum(quantity(text) or 0 for text in [sold, *requests.split()]))
 
 
-def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, with a result that Ansible never takes for a template.
-
-    Up to ansible-core 2.18 a text made of other boards' variables (`hostvars`) loses that mark.
-    """
-    return lambda *given: wrap_var(function(*given))
-
-
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name."""
+        """The filters, prefixed by the role's name.
+
+        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
+        """
         return {
-            "preflight_clock": marked(findings_of_clock),
+            "preflight_clock": lambda *given: wrap_var(findings_of_clock(*given)),
             "preflight_disks": findings_of_disks,
-            "preflight_fleet": marked(findings_of_fleet),
+            "preflight_fleet": lambda *given: wrap_var(findings_of_fleet(*given)),
             "preflight_groups": findings_of_groups,
-            "preflight_hostname": marked(findings_of_hostname),
+            "preflight_hostname": lambda *given: wrap_var(findings_of_hostname(*given)),
             "preflight_memory_left": memory_left,
         }

@@ -7,7 +7,6 @@ Pure functions behind the preflight role. A finding has id, found, expected and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
@@ -254,25 +253,20 @@ def findings_of_token_strength(token: str | None) -> list[Finding]:
     ]
 
 
-def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, with a result that Ansible never takes for a template.
-
-    Up to ansible-core 2.18 a text made of other boards' variables (`hostvars`) loses that mark.
-    """
-    return lambda *given: wrap_var(function(*given))
-
-
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name."""
+        """The filters, prefixed by the role's name.
+
+        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
+        """
         return {
-            "preflight_asked": marked(asked),
+            "preflight_asked": lambda *given: wrap_var(asked(*given)),
             "preflight_joining": findings_of_joining,
             "preflight_registries": findings_of_registries,
             "preflight_role": findings_of_role,
-            "preflight_server": marked(findings_of_server),
+            "preflight_server": lambda *given: wrap_var(findings_of_server(*given)),
             "preflight_token": findings_of_token,
             "preflight_token_strength": findings_of_token_strength,
             "preflight_upgrade": findings_of_upgrade,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A backup that this computer did not make, or that was changed, is refused, whoever has encrypted it."""
+"""A backup that was not made by this computer, or was changed, is refused, encrypted or not."""
 
 from __future__ import annotations
 
