@@ -90,6 +90,7 @@ CASES = {
 }
 # Too slow for what it tells of a line; and what the confinement does not allow.
 LEFT_OUT = (
+    "unit/plugin/test_cdi.py::test_version_0_7_has_the_groups_that_may_open_the_nodes",
     "unit/plugin/test_damaged_boards.py",
     "unit/plugin/test_gpu.py::test_real_device_nodes_count",
     "unit/test_atomic_files.py::test_modules_of_the_role_k3s_find_it",
