@@ -2,9 +2,8 @@
 """Labs whose K3s has containerd and the Kubernetes of this year."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,12 @@ CONTAINERD = "--extra-vars=k3s_container_runtime=containerd"
 _OWNERS = (
     "mkdir -p /etc/rancher/k3s; echo 'kubelet-arg: [fail-cgroupv1=false]' > /etc/rancher/k3s/config.yaml"
 )
-_BUILD = partial(kubernetes.k3s_standin, kubernetes=kubernetes.CONTAINERD)
 
 
-def skip_without_go(build: Callable[[], object] = _BUILD) -> None:
-    """Skip the test where no Go builds this Kubernetes, or another: Debian 12 has none so new. CI has."""
+def skip_without_go() -> None:
+    """Skip the test where no Go builds this Kubernetes: Debian 12 has none so new. CI has."""
     try:
-        build()
+        kubernetes.k3s_standin()
     except gomodules.NoGoError as error:
         if "CI" in os.environ:
             raise
@@ -42,11 +40,9 @@ def bundle_argument(name: str) -> str:
 
 @contextmanager
 def fresh(name: str, types: Sequence[str]) -> Iterator[list[Board]]:
-    """Boards that take this Kubernetes whatever `LAB_K3S` says, and the bundle; both go at the end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("LAB_K3S", raising=False)
-        with lab.fresh(name, types) as up:
-            bundle.write(bundle_path(name), kubernetes=kubernetes.CONTAINERD)
-            for each in up:
-                each.exec("sh", "-c", _OWNERS)
-            yield up
+    """Boards, and a bundle with this Kubernetes; both go at the end."""
+    with lab.fresh(name, types) as up:
+        bundle.write(bundle_path(name), which=str(kubernetes.k3s_standin()))
+        for each in up:
+            each.exec("sh", "-c", _OWNERS)
+        yield up

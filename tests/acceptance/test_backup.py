@@ -17,7 +17,6 @@ from unittest import mock
 
 import pytest
 
-from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook, state_home
@@ -43,7 +42,7 @@ def key() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def boards(key: Path) -> Iterator[list[Board]]:
     """A cluster of three boards, and a job that holds the GPU of the last one."""
-    with real_k3s.fresh(LAB, TYPES) as up:
+    with lab.fresh(LAB, TYPES) as up:
         first = run_playbook(LAB, "site.yml")
         assert first.returncode == 0, first.why
         cluster = Cluster(up)

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, bundle, inventory
+from tests.lab import board, bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
@@ -22,7 +21,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "were-off"
 TYPES = ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")
-MISSED = tuple(real_k3s.named(minors=minors) for minors in (1, 2))
+MISSED = tuple(k3s.named_version(minors=minors) for minors in (1, 2))
 QUICK = {"gpu_verify_mode": "undisturbed"}
 SUMMER = QUICK | {
     "k3s_agent_config": {"kubelet-arg": ["max-pods=40"]},
@@ -35,7 +34,7 @@ STARTED = ("systemctl", "show", "--property=MainPID", "k3s*")
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """A cluster whose last board then loses its power, and a bundle for each upgrade."""
-    with real_k3s.fresh(LAB, TYPES) as up:
+    with lab.fresh(LAB, TYPES) as up:
         for minors in (1, 2):
             bundle.write(newer(minors), minors=minors)
         first = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(SUMMER)}")

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import DAEMON_CONFIG, PlaybookRun, run_playbook
 from tests.lab import board, bundle, inventory, k3s
 from tests.lab.board import Board
 from tests.lab.engine import docker
+from tests.lab.lab import fresh
 from tests.lab.paths import lab_dir
 from tests.lab.process import say
 
@@ -170,7 +170,7 @@ class Fleet:
             assert "jetson-k3s.github.io/cordoned" not in node["metadata"].get("annotations", {})
         self.cluster.kubectl("rollout", "status", "deployment/jobs", "--timeout=90s")
         version = bundle.k3s_version(self.boards[0].exec("k3s", "--version"))
-        assert version == real_k3s.named("2" if self.bundle.name == "newer" else "")
+        assert version == k3s.named_version("2" if self.bundle.name == "newer" else "")
         for one in self.boards:
             assert one.exec("k3s", "--version").split()[2] == version
             assert one.exec("sh", "-c", f"ls -d {' '.join(UNFINISHED)} 2>/dev/null", check=False) == ""
@@ -189,7 +189,7 @@ class Fleet:
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """A fleet on which each playbook has run to its end once: so many tasks it has."""
     lab = f"chaos-{request.param}"
-    with keyring() as key, real_k3s.fresh(lab, ("agxorin-jp6", "orinnano-jp6")) as boards:
+    with keyring() as key, fresh(lab, ("agxorin-jp6", "orinnano-jp6")) as boards:
         variables = lab_dir(lab) / "group_vars" / "k3s_cluster.yml"
         variables.parent.mkdir()
         variables.write_text(WAITS)

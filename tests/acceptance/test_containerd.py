@@ -59,7 +59,7 @@ def test_the_pods_are_containerds_and_the_gpu_is_by_the_runtime_class(one: Board
     cluster = Cluster([one])
     node = json.loads(cluster.kubectl("get", "node", one.name, "--output=json"))["status"]["nodeInfo"]
     assert node["containerRuntimeVersion"].startswith("containerd://2.")
-    assert node["kubeletVersion"].startswith(f"v{kubernetes.CONTAINERD}.")
+    assert node["kubeletVersion"].startswith(f"v{kubernetes.VERSION}.")
     assert one.exec("docker", "ps", "--quiet") == ""
     assert "nvidia" in cluster.kubectl("get", "runtimeclass", "--output=name")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
+from tests.lab import k3s, lab
 from tests.lab.k3s_standin.certs import DAYS_VARIABLE
 from tests.lab.paths import lab_dir
 
@@ -32,7 +32,7 @@ BOOTSTRAP = {"token-id": "q4bjus", "token-secret": "7k1x6b1fz0d72prp", "expirati
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A cluster whose certificates are valid for 30 days."""
-    with real_k3s.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
         boards[0].exec("sh", "-c", f"echo {DAYS_VARIABLE}=30 > {ENVIRONMENT}")
         run = play("site.yml")
         assert run.returncode == 0, run.why
@@ -202,5 +202,5 @@ def test_k3s_that_cannot_change_its_token_is_left_as_it_is(cluster: Cluster) -> 
     before = starts(cluster.boards), cluster.boards[0].exec(*token)
     run = play("rotate_token.yml")
     assert run.returncode != 0
-    assert f"K3s {real_k3s.VERSION} cannot change its token" in " ".join(run.output.split())
+    assert f"K3s {k3s.VERSION} cannot change its token" in " ".join(run.output.split())
     assert (starts(cluster.boards), cluster.boards[0].exec(*token)) == before

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.lab import lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 from tests.lab.k3s import SERVER_SETTINGS
@@ -41,7 +41,7 @@ PLUGIN = "gpu_device_plugin : Ensure the DaemonSet of the device plugin, or of t
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """A server and an agent, both bare."""
-    with real_k3s.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
         yield up
 
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance import real_k3s
 from tests.acceptance.cluster import PLUGIN_PODS, RESOURCE, Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.acceptance.site_link import bring_pause, bring_plugin, bring_registry, crossed
-from tests.lab import bundle, inventory
+from tests.lab import bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tests.lab.process import LabError
 
@@ -68,7 +67,7 @@ def left(board: Board) -> str:
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Three boards that no playbook has touched, and a bundle with Debian's registry for the second one."""
-    with real_k3s.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")) as up:
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")) as up:
         bring_registry(LAB, jetpack=6)
         yield up
 
@@ -202,7 +201,7 @@ def test_upgrade_has_the_new_images_from_there(boards: list[Board], first: Playb
     assert INSTEAD not in upgraded.output
     assert pause.image.partition(":")[2] in boards[1].exec("ls", TAGS).split()
     assert {image_id(board, pause.name) for board in boards} == {pause.image}
-    assert {board.exec("k3s", "--version").split()[2] for board in boards} == {real_k3s.named("2")}
+    assert {board.exec("k3s", "--version").split()[2] for board in boards} == {k3s.named_version("2")}
     assert Cluster(boards).allocatable(RESOURCE) == {board.name: 1 for board in boards}
 
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance import real_k3s
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, bundle, debian, inventory
+from tests.lab import board, bundle, debian, inventory, lab
 from tests.lab.board import Board
 from tests.lab.debian import ensure_packages
 from tests.lab.engine import docker
@@ -79,7 +78,7 @@ POLL_SECONDS = 2
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A cluster whose boards serve their metrics, with node agents; no board reaches a package archive."""
-    with real_k3s.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "orinnano-jp6")) as boards:
+    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "orinnano-jp6")) as boards:
         for one in boards:
             one.exec("sh", "-c", NO_INTERNET)
         run = play("site.yml", "--skip-tags=gpu_verify")

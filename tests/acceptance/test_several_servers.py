@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.acceptance import real_k3s
 from tests.acceptance.cas import AGENT_CA, SERVER_CA, is_trusted_by_openssl, read
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
@@ -37,7 +36,7 @@ export ETCDCTL_API=3
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
     """Bare boards."""
-    with real_k3s.fresh(LAB, TYPES) as up:
+    with lab.fresh(LAB, TYPES) as up:
         yield up
 
 

@@ -20,7 +20,7 @@ from release import chart as packing
 from release import version
 from tests.chart.helm import CHART, Helm, Object, Values
 from tests.image.schemas import check
-from tests.lab.kubernetes import k3s_standin
+from tests.lab.k3s import k3s
 from tests.lab.paths import CHECKOUT
 from tests.lab.process import run
 
@@ -158,7 +158,7 @@ def normal(documents: list[Object]) -> dict[tuple[str, str], Object]:
 @cache
 def overlay(name: str) -> str:
     """What `kubectl apply -k` would apply, with the oldest kustomize that the overlays are for."""
-    return run([k3s_standin(), "kubectl", "kustomize", DEPLOY / name]).stdout
+    return run([k3s(), "kubectl", "kustomize", DEPLOY / name]).stdout
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

@@ -118,10 +118,10 @@ def test_the_device_plugin_sees_the_driver_that_serves_its_board(plain: Document
 @pytest.fixture(scope="session")
 def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The lab's kubectl of the Kubernetes that has DRA."""
-    from tests.lab import kubernetes  # noqa: PLC0415 - builds Kubernetes when asked
+    from tests.lab.k3s import k3s  # noqa: PLC0415 - builds K3s when asked
 
     link = tmp_path_factory.mktemp("bin") / "kubectl"
-    link.symlink_to(kubernetes.k3s_standin(kubernetes=kubernetes.CONTAINERD))
+    link.symlink_to(k3s())
     return link
 
 

@@ -115,10 +115,10 @@ def test_the_pod_starts_before_those_that_need_it_and_stays(plain: Documents) ->
 @pytest.fixture(scope="session")
 def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The lab's kubectl, whose kustomize is the oldest that the overlays are for."""
-    from tests.lab.kubernetes import k3s_standin  # noqa: PLC0415 - builds Kubernetes when asked
+    from tests.lab.k3s import k3s  # noqa: PLC0415 - builds K3s when asked
 
     link = tmp_path_factory.mktemp("bin") / "kubectl"
-    link.symlink_to(k3s_standin())
+    link.symlink_to(k3s())
     return link
 
 

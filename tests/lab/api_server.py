@@ -42,7 +42,7 @@ def started(directory: Path, flags: Sequence[str] = ()) -> Iterator[ApiServer]:
     Raises NoGoError where there is no Go to compile it with, LabError when it does not answer.
     """
     arch = debian.architecture()
-    hyperkube = gomodules.programs(f"kubernetes-{kubernetes.CONTAINERD}", arch) / "hyperkube"
+    hyperkube = gomodules.programs(f"kubernetes-{kubernetes.VERSION}", arch) / "hyperkube"
     kine = gomodules.programs("kine", arch) / "kine"
     for name in PROGRAMS:
         (directory / name).symlink_to(hyperkube)

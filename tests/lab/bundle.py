@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lab's bundle: the directory of files that the playbooks install from (docs/bundle.md).
 
-`python -m tests.lab.bundle DIRECTORY` writes one, with `--version-suffix` one to upgrade to.
+`python -m tests.lab.bundle DIRECTORY` writes one, with `--version-suffix` one to upgrade to: the same K3s,
+which calls itself by a later, SIMULATED version.
 """
 
 import argparse
@@ -15,9 +16,7 @@ from pathlib import Path
 import yaml
 
 from images.arm64 import build as plugin
-from tests.lab import k3s as real
-from tests.lab import kubernetes as standin
-from tests.lab import workloads
+from tests.lab import k3s, workloads
 from tests.lab.process import LabError, run, say, step
 from tests.lab.workloads import DEFAULT_ARCH
 
@@ -28,30 +27,28 @@ def write(
     directory: Path,
     version_suffix: str = "",
     archs: Collection[str] = (DEFAULT_ARCH,),
-    kubernetes: str = standin.DOCKER,
     minors: int = 0,
+    which: str = "",
 ) -> None:
     """Write the bundle for boards of the given architectures, or bring the one that is there up to date.
 
-    `kubernetes` is what is inside the stand-in, or the version of a real K3s. The suffix is that of the
-    version that it names, and `minors` is added to its minor one.
+    The suffix is appended to the version that K3s names, and `minors` added to its minor one. `which` is that
+    of k3s.k3s().
     """
-    k3s = {
-        arch: real.k3s(kubernetes, arch, version_suffix, minors)
-        if kubernetes in real.RELEASES
-        else standin.k3s_standin(version_suffix, arch, kubernetes, minors)
+    executables = {
+        arch: k3s.compiled(arch, version_suffix, minors) if version_suffix or minors else k3s.k3s(arch, which)
         for arch in archs
     }
     directory.mkdir(parents=True, exist_ok=True)
     with step("writing the bundle"):
-        for arch, executable in k3s.items():
+        for arch, executable in executables.items():
             _place(executable, directory / f"k3s-{arch}")
             _place(workloads.pause_archive(arch), directory / f"k3s-airgap-images-{arch}.tar.gz")
             _place(workloads.device_query_archive(arch), directory / f"device-query-{arch}.tar.gz")
             plugin.build(arch, directory / f"tegra-device-plugin-{arch}.tar.gz")
         described = {
             "version": 1,
-            "k3s_version": k3s_version(run([next(iter(k3s.values())), "--version"]).stdout),
+            "k3s_version": k3s_version(run([next(iter(executables.values())), "--version"]).stdout),
             "plugin_image": plugin.reference(),
             "device_query_image": workloads.device_query_image(),
             "pause_image": workloads.PAUSE_IMAGE,
@@ -92,15 +89,9 @@ def main() -> int:
     )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--version-suffix", default="", help="appended to the version that K3s names")
-    parser.add_argument(
-        "--kubernetes",
-        choices=(*standin.RUNTIMES, *real.RELEASES),
-        default=standin.DOCKER,
-        help="version inside the stand-in, or a version of K3s itself",
-    )
     arguments = parser.parse_args()
     try:
-        write(arguments.directory, arguments.version_suffix, kubernetes=arguments.kubernetes)
+        write(arguments.directory, arguments.version_suffix)
     except LabError as error:
         say(f"error: {error}")
         return 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from tests import boards
-from tests.lab import engine, lab, ssh
+from tests.lab import engine, k3s, lab, ssh
 from tests.lab.board import Board, pick
 from tests.lab.process import LabError, say
 from tests.lab.vm.machine import Machine
@@ -46,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
         help="what each board is, the last one repeated: container (default), or arm64: a whole machine, "
         "emulated, with a kernel of its own (slow; docs/lab.md)",
     )
+
+    up.add_argument("--k3s", default="", metavar="WHICH", help=k3s.WHICH)
 
     commands.add_parser("status", help="show the labs and their boards")
 
@@ -89,7 +91,7 @@ def _up(arguments: argparse.Namespace) -> int:
     types = [given[min(index, len(given) - 1)] for index in range(count)]
     fresh = arguments.name not in lab.names()
     try:
-        ready = lab.up_graded(arguments.name, types, arguments.grade.split(","))
+        ready = lab.up_graded(arguments.name, types, arguments.grade.split(","), arguments.k3s)
     except KeyboardInterrupt:
         if fresh:
             say("interrupted: taking away what was made so far")

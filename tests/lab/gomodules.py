@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs compiled from Go modules: Kubernetes of this year, containerd, the CNI plugins, Helm.
+"""Programs compiled from Go modules: K3s, the CNI plugins, Kubernetes 1.36, containerd, Helm.
 
 Each directory below `go/` is a Go module of ours that names them, with versions and checksums (go.mod,
 go.sum). The Go command fetches and compiles them; the result is kept in the cache by recipe and architecture.
@@ -10,35 +10,62 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.paths import cached
+from images.arm64 import compiler
+from tests.lab import debian
+from tests.lab.paths import cache, cached
 from tests.lab.process import LabError, compile_packages, run, say, step
 
 MODULES = Path(__file__).parent / "go"
-# A static program runs on whatever libc the board has. The tags leave out what needs C libraries.
-GO_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-tags=providerless,no_btrfs")
-LINKER_FLAGS = "-s -w -buildid="
+GO_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly")
 SCRATCH_BYTES = 4_000_000_000
 """What compiling Kubernetes takes for objects and the linker, measured with 1.36; given back at the end."""
+DEBIANS_GO = (1, 19)
+"""The version of Debian 12's package golang-go."""
 
 
 class NoGoError(LabError):
     """There is no Go that can compile the module; the message says which one to install."""
 
 
-def programs(name: str, arch: str) -> Path:
+@dataclass(frozen=True)
+class Recipe:
+    """How a module is compiled. A static program runs on each board, with any libc."""
+
+    tags: tuple[str, ...] = ("providerless", "no_btrfs")
+    """They leave out what needs C libraries."""
+    cgo: bool = False
+    linker_flags: tuple[str, ...] = ()
+    keep_objects: bool = False
+    """Keep Go's build cache, so that the same program with another version is only linked."""
+
+    def flags(self, name: str) -> list[str]:
+        """Return the flags of `go build` for the module `name`."""
+        linker = ["-s", "-w", "-buildid=", *self.linker_flags, *version_flags(name)]
+        if self.cgo:
+            linker.append("-extldflags=-static")
+        return [*GO_FLAGS, f"-tags={','.join(self.tags)}", f"-ldflags={' '.join(linker)}"]
+
+
+PLAIN = Recipe()
+
+
+def programs(name: str, arch: str, recipe: Recipe = PLAIN) -> Path:
     """Return the cached directory with the programs of the module `name`; `arch` is as Debian names it.
 
     Raises NoGoError when there is no Go that can, LabError without room or a way to the modules.
     """
-    return cached(f"go/{name}-{arch}-{recipe(name)}", lambda out: build(MODULES / name, out, arch))
+    entry = f"go/{name}-{arch}-{digest(name, recipe)}"
+    return cached(entry, lambda out: build(MODULES / name, out, arch, recipe))
 
 
-def recipe(name: str) -> str:
+def digest(name: str, recipe: Recipe = PLAIN) -> str:
     """Return what tells one way to build the module from another."""
     parts = [path.read_bytes() for path in sorted((MODULES / name).iterdir())]
-    return hashlib.sha256(b"\0".join([repr((GO_FLAGS, LINKER_FLAGS)).encode(), *parts])).hexdigest()[:12]
+    flags = repr((recipe.flags(name), recipe.cgo)).encode()
+    return hashlib.sha256(b"\0".join([flags, *parts])).hexdigest()[:12]
 
 
 def versions(name: str) -> Mapping[str, str]:
@@ -47,37 +74,47 @@ def versions(name: str) -> Mapping[str, str]:
     return dict(re.findall(r"^(?:require\s|\t)(\S+) (v\S+)(?: // indirect)?$", text, re.MULTILINE))
 
 
-def build(source: Path, out: Path, arch: str) -> None:
+def build(source: Path, out: Path, arch: str, recipe: Recipe = PLAIN) -> None:
     """Compile what a module names into the directory `out`; its parent is scratch."""
     work = out.parent
-    check_go(source)
+    ensure_go(source)
     check_room(work)
     tree = work / "module"
     shutil.copytree(source, tree)
     environment = {
         **{key: value for key, value in os.environ.items() if key not in ("GOFLAGS", "GOOS", "GOARCH")},
-        "CGO_ENABLED": "0",
+        "CGO_ENABLED": str(int(recipe.cgo)),
         "GOARCH": arch,
-        "GOCACHE": str(work / "objects"),
+        "GOCACHE": str(cache() / "go-build" if recipe.keep_objects else work / "objects"),
         "GOTMPDIR": str(work),
     }
+    if recipe.cgo:
+        environment["CC"] = compiler.tool("gcc", arch)
     with step(f"fetching the Go modules of {source.name}"):
-        run(["go", "mod", "download"], env=environment, cwd=tree)
+        what = run(["go", "list", "-e", *named(tree)], env=environment, cwd=tree).stdout.split()
+        listing = ["go", "list", "-deps", *recipe.flags(source.name)[:-1], *what]
+        packages = run(listing, env=environment, cwd=tree).stdout.count("\n")
     out.mkdir()
-    what = "." if list(tree.glob("*.go")) else "tool"
-    flags = [*GO_FLAGS, f"-ldflags={LINKER_FLAGS} {version_flags(source.name)}".rstrip()]
-    packages = run(["go", "list", "-deps", what], env=environment, cwd=tree).stdout.count("\n")
     title = f"compiling {packages} Go packages"
     say(f"{title}: up to 10 minutes on 2 cores, once")
-    command = ["go", "build", "-v", *flags, "-o", f"{out}/", what]
+    command = ["go", "build", "-v", *recipe.flags(source.name), "-o", f"{out}/", *what]
     compile_packages(command, title, packages, env=environment, cwd=tree)
 
 
-def version_flags(name: str) -> str:
+def named(tree: Path) -> list[str]:
+    """Return what to give to `go list` to get the packages of a module's programs."""
+    if (tree / "main.go").exists():
+        return ["."]
+    if (tree / "tools.go").exists():  # for a Go before 1.24, which does not know `tool` in go.mod
+        return ["-tags=tools", '-f={{join .Imports "\\n"}}', "."]
+    return ["tool"]
+
+
+def version_flags(name: str) -> list[str]:
     """Return the linker's flags by which the programs know their versions, as in their own makefiles."""
     known = versions(name)
     flags = []
-    if kubernetes := known.get("k8s.io/kubernetes"):
+    if (kubernetes := known.get("k8s.io/kubernetes")) and name != "k3s":
         major, minor = kubernetes.removeprefix("v").split(".")[:2]
         facts = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
         for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
@@ -94,18 +131,20 @@ def version_flags(name: str) -> str:
                 f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{key}={value}"
                 for key, value in {"Major": 1, "Minor": minor}.items()
             ]
-    return " ".join(flags)
+    return flags
 
 
-def check_go(source: Path) -> None:
-    """Raise NoGoError unless there is a Go that is new enough for the module."""
+def ensure_go(source: Path) -> None:
+    """Raise NoGoError unless there is a Go that is new enough for the module; install Debian's if that is."""
     wanted = re.findall(r"^go (\S+)$", (source / "go.mod").read_text(), re.MULTILINE)[0]
     way_out = f"install Go {wanted} or newer, which compiles {source.name}"
     if shutil.which("go") is None:
-        raise NoGoError(f"there is no Go here: {way_out}")
+        if numbers(wanted) > DEBIANS_GO:
+            raise NoGoError(f"there is no Go here: {way_out}")
+        debian.ensure_packages("golang-go")
     found = run(["go", "env", "GOVERSION"]).stdout.strip().removeprefix("go")
     # With GOTOOLCHAIN=auto the command fetches the version that go.mod wants.
-    own = run(["go", "env", "GOTOOLCHAIN"]).stdout.strip() == "local"
+    own = run(["go", "env", "GOTOOLCHAIN"]).stdout.strip() in ("local", "")
     if own and numbers(found) < numbers(wanted):
         raise NoGoError(f"Go {found} is too old: {way_out}, or set GOTOOLCHAIN=auto")
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images of Debian root file systems: the board's, and one with a runtime that reads CDI specs.
 
-The board has systemd, SSH and a Docker engine of its own; no K3s, nothing of NVIDIA.
+The board has systemd, SSH, a Docker engine of its own, and the CNI plugins where K3s finds them; no K3s,
+nothing of NVIDIA.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from tests.lab import k3s
 from tests.lab.debian import rootfs
 from tests.lab.engine import LABEL, docker
 from tests.lab.paths import locked
@@ -38,9 +41,18 @@ CUSTOMIZE = (
 )
 
 
+def board_rootfs(
+    packages: Sequence[str] = PACKAGES, customize: Sequence[str] = CUSTOMIZE, arch: str = "amd64"
+) -> Path:
+    """Return the cached tar of a board's root file system."""
+    # A release has them inside, and K3s looks for them in PATH.
+    plugins = f'cp "{k3s.cni_plugins(arch)}"/* "$1/usr/local/bin/"'
+    return rootfs("board", packages, customize=(*customize, plugins), arch=arch)
+
+
 def board_image() -> str:
     """Return the reference of the board's image, imported into the engine when it is not there yet."""
-    return _imported("board", rootfs("board", PACKAGES, customize=CUSTOMIZE))
+    return _imported("board", board_rootfs())
 
 
 def cdi_reader_image() -> str:

@@ -70,9 +70,10 @@ def render(lab: str, boards: Sequence[Host], servers: int = 1) -> str:
         "",
         "[k3s_cluster:vars]",
         *_assignments(variables),
+        "",
+        "[server:vars]",
+        *_assignments({"k3s_server_config": k3s.SERVER_SETTINGS}),
     ]
-    if k3s.is_chosen():
-        lines += ["", "[server:vars]", *_assignments({"k3s_server_config": k3s.SERVER_SETTINGS})]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -35,8 +35,13 @@ def up(name: str, types: Sequence[str]) -> list[Board]:
     return [one for one in up_graded(name, types, [CONTAINER]) if isinstance(one, Board)]
 
 
-def up_graded(name: str, types: Sequence[str], grades: Sequence[str]) -> list[Board | Machine]:
-    """Do the same; `grades` say what each board is, the last one repeated: a container or a whole machine."""
+def up_graded(
+    name: str, types: Sequence[str], grades: Sequence[str], which: str = ""
+) -> list[Board | Machine]:
+    """Do the same; `grades` say what each board is, the last one repeated: a container or a whole machine.
+
+    `which` is the K3s of the bundle, as k3s.k3s() takes it.
+    """
     _check(name, types, grades)
     engine.ensure()
     inotify.ensure_room()
@@ -74,7 +79,7 @@ def up_graded(name: str, types: Sequence[str], grades: Sequence[str]) -> list[Bo
         inventory.control_directory(name).mkdir(exist_ok=True)
         inventory.write(name, ready)
         archs = {CONTAINER: workloads.DEFAULT_ARCH, ARM64: disk.ARCH}
-        bundle.write(inventory.bundle_path(name), archs=[archs[grade] for grade in sorted(used)])
+        bundle.write(inventory.bundle_path(name), archs=[archs[grade] for grade in sorted(used)], which=which)
     return ready
 
 

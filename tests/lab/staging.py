@@ -56,8 +56,7 @@ def own_files(stage: Path, lab: str, name: str) -> str:
     wanted = stage / "etc/systemd/system/sysinit.target.wants/virtual-board.service"
     wanted.parent.mkdir()
     wanted.symlink_to("../virtual-board.service")
-    if k3s.is_chosen():
-        for_k3s(stage)
+    for_k3s(stage)
     authorized = stage / "etc/ssh/authorized_keys" / USER
     authorized.parent.mkdir(parents=True)
     authorized.write_text(ssh.make_key(ssh.key_path(lab), f"jetson-k3s lab {lab}"))
@@ -65,7 +64,7 @@ def own_files(stage: Path, lab: str, name: str) -> str:
 
 
 def for_k3s(stage: Path) -> None:
-    """Stage what a virtual board needs for K3s itself."""
+    """Stage what K3s needs on a board that shares cgroups with others, and whose root may lack rights."""
     files = {
         "etc/rancher/k3s/config.yaml.d/60-virtual-board.yaml": k3s.BOARD_SETTINGS,
         "etc/systemd/system/k3s.service.d/virtual-board.conf": k3s.UNIT_SETTINGS,

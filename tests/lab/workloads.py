@@ -19,8 +19,8 @@ LIBCUDA_FLAGS = (
     *("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"),
     "-Wl,-soname,libcuda.so.1",
 )
-# The name that a kubelet of Kubernetes 1.20 asks for.
-PAUSE_IMAGE = "k8s.gcr.io/pause:3.2"
+# The name that K3s asks for.
+PAUSE_IMAGE = "rancher/mirrored-pause:3.6"
 DEVICE_QUERY_REPOSITORY = "device-query-sim"
 # What a person or a test uses inside the deviceQuery container.
 TOOLS = ("sh", "ls", "cat", "env", "sleep", "grep", "stat", "head", "id", "true", "false", "date", "wc")

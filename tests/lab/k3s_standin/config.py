@@ -56,6 +56,8 @@ OPTIONS = {
         Option("kube-apiserver-arg", "list", SERVER),
         Option("kube-scheduler-arg", "list", SERVER),
         Option("disable", "list", SERVER),
+        Option("disable-helm-controller", "switch", SERVER),
+        Option("disable-network-policy", "switch", SERVER),
         Option("tls-san", "list", SERVER),
         Option("write-kubeconfig-mode", "text", SERVER),
     )

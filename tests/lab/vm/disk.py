@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.arm64 import emulation
-from tests.lab import debian, images
-from tests.lab.debian import ensure_packages, rootfs
+from tests.lab import debian, gomodules, images
+from tests.lab.debian import ensure_packages
 from tests.lab.paths import cached
 from tests.lab.process import run, step
 
@@ -75,7 +75,8 @@ class Assets:
 
 def assets() -> Assets:
     """Return the cached kernel, initrd and disk, built when absent (some minutes: arm64 programs run)."""
-    recipe = json.dumps([debian.SUITE, PACKAGES, CUSTOMIZE, Path(__file__).read_text()])
+    plugins = gomodules.digest("cni")
+    recipe = json.dumps([debian.SUITE, PACKAGES, CUSTOMIZE, plugins, Path(__file__).read_text()])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     directory = cached(f"arm64/disk-{digest}", _build)
     return Assets(directory / "vmlinuz", directory / "initrd.gz", directory / "disk.img", digest)
@@ -85,7 +86,7 @@ def _build(out: Path) -> None:
     emulation.ensure(ARCH)
     # mmdebstrap asks arch-test whether the architecture's programs run here.
     ensure_packages("cpio", "kmod", "e2fsprogs", "arch-test")
-    userland = rootfs("board", PACKAGES, customize=CUSTOMIZE, arch=ARCH)
+    userland = images.board_rootfs(PACKAGES, CUSTOMIZE, ARCH)
     out.mkdir()
     work = out.parent
     kernel = work / "kernel"

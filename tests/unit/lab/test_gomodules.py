@@ -2,6 +2,7 @@
 """What the lab compiles from Go modules, as far as it can be told without compiling."""
 
 import os
+import re
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -27,9 +28,10 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", sorted(path.name for path in gomodules.MODULES.iterdir()))
 def test_every_module_pins_what_it_needs(name: str) -> None:
     pinned = gomodules.versions(name)
+    replaced = re.findall(r"^\t?(\S+) => ", (gomodules.MODULES / name / "go.mod").read_text(), re.MULTILINE)
     sums = (gomodules.MODULES / name / "go.sum").read_text()
     assert pinned
-    assert all(f"{module} {version}" in sums for module, version in pinned.items() if version != "v0.0.0")
+    assert all(f"{module} {pinned[module]}" in sums for module in set(pinned) - set(replaced))
 
 
 def test_kubernetes_knows_its_version() -> None:
@@ -49,7 +51,7 @@ def test_helm_knows_its_version(name: str) -> None:
 def test_no_go_is_one_line_that_says_what_to_install(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(source))
     with pytest.raises(NoGoError, match=r"^there is no Go here: install Go 9\.9\.9 or newer"):
-        gomodules.check_go(source)
+        gomodules.ensure_go(source)
 
 
 @pytest.mark.parametrize("toolchain", ["local", "auto"])
@@ -61,10 +63,10 @@ def test_a_go_that_is_too_old_is_named(
     go.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     if toolchain == "auto":
-        gomodules.check_go(source)
+        gomodules.ensure_go(source)
     else:
         with pytest.raises(NoGoError, match=r"Go 1\.26\.8 is too old: install Go 9\.9\.9 or newer"):
-            gomodules.check_go(source)
+            gomodules.ensure_go(source)
 
 
 def test_no_room_is_said_before_anything_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,8 +196,8 @@ def test_docker_facts_of_a_stopped_engine(module: ModuleType, tmp_path: Path) ->
 
 
 def test_k3s_version_is_read(module: ModuleType) -> None:
-    commands = FakeCommands({"k3s": "k3s version v1.20.2+k3s.standin (abc)\ngo version go1.19\n"})
-    assert module.k3s_facts(commands, "/nonexistent", {})["version"] == "v1.20.2+k3s.standin"
+    commands = FakeCommands({"k3s": "k3s version v1.25.4+k3s1 (abc)\ngo version go1.19\n"})
+    assert module.k3s_facts(commands, "/nonexistent", {})["version"] == "v1.25.4+k3s1"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other CAs: signed by those before, taken by K3s' own command, and nothing is lost where a run is cut off.
 
-The server is the stand-in's endpoint, over TLS on loopback.
+The server is a fake.
 """
 
 from __future__ import annotations
@@ -14,53 +14,42 @@ from typing import Any
 
 import pytest
 
-from tests.lab.k3s_standin import bootstrap, certs, supervisor, tokens
-from tests.lab.k3s_standin import rotation as command
-from tests.lab.k3s_standin.errors import StandinError
+from tests.unit.roles import certs
 from tests.unit.roles.conftest import Load
+from tests.unit.roles.fake_rotation import CA_FILES, RefusedError, Server, ca_hash, check
 
 TOKEN = "the-token-of-the-server"
 VERSION = "v1.33.5+k3s1"
 
 
-class Server:
-    """A server of the stand-in, below a directory."""
+class Board(Server):
+    """The server, with the module that is run on its board."""
 
     def __init__(self, module: ModuleType, directory: Path) -> None:
-        self.module, self.directory = module, directory
-        self.tls = directory / "server/tls"
-        self.ca, self.client_ca = (
-            certs.authority(self.tls, "server-ca"),
-            certs.authority(self.tls, "client-ca"),
-        )
-        certs.signing_key(self.tls / "service.key")
-        self.start()
+        super().__init__(directory, TOKEN)
+        self.module = module
         marker = str(directory / "run/k3s.restart")
         self.params: dict[str, Any] = {"wanted": "changed", "url": self.serve(), "marker": marker}
         self.refusal = ""
 
-    def serve(self) -> str:
-        """Answer requests with a certificate of the present CA, and return where."""
-        passwords, token = {"server": TOKEN, "node": TOKEN}, self.directory / "server/token"
-        cluster = supervisor.Cluster(self.ca, self.client_ca, passwords, None, token)  # type: ignore[arg-type]
-        return f"https://127.0.0.1:{supervisor.serve(cluster, self.serving(), '127.0.0.1', 0)}"
-
-    def serving(self) -> certs.Pair:
-        """A certificate of the server, signed by its present CA."""
-        return certs.certificate(self.tls, "serving", self.ca, certs.Subject("k3s", hosts=("127.0.0.1",)))
-
     def run(self, argv: list[str], cwd: str | None = None) -> tuple[int, str, str]:
-        """AnsibleModule's run_command; K3s is the stand-in's."""
+        """AnsibleModule's run_command; K3s is the fake."""
         if argv[0] != self.module.K3S:
             done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
             return done.returncode, done.stdout, done.stderr
-        assert argv[1:3] == ["certificate", "rotate-ca"]
+        assert argv[1:] == [
+            "certificate",
+            "rotate-ca",
+            f"--path={self.directory}/server/jetson-k3s-rotate-ca",
+            f"--server={self.params['url']}",
+        ]
         if self.refusal:
             return 1, "", self.refusal
         try:
-            return command.rotate_ca([*argv[3:], f"--data-dir={self.directory}"]), "", ""
-        except StandinError as error:
+            self.rotate_ca(self.directory / "server/jetson-k3s-rotate-ca")
+        except RefusedError as error:
             return 1, "", str(error)
+        return 0, "", ""
 
     def rotation(self) -> Any:
         return self.module.Rotation(str(self.directory / "server"), self.run)
@@ -72,16 +61,10 @@ class Server:
         )
         return begins, changed
 
-    def start(self) -> None:
-        """What a start of K3s does."""
-        bootstrap.load(self.tls)
-        token = tokens.full(self.ca.cert.read_bytes(), "server", TOKEN)
-        (self.directory / "server/token").write_text(token)
-
 
 @pytest.fixture
-def server(load: Load, tmp_path: Path) -> Server:
-    return Server(load("k3s/library/k3s_ca_rotation.py"), tmp_path)
+def server(load: Load, tmp_path: Path) -> Board:
+    return Board(load("k3s/library/k3s_ca_rotation.py"), tmp_path)
 
 
 def trusts(cafile: bytes, served: bytes) -> bool:
@@ -89,7 +72,7 @@ def trusts(cafile: bytes, served: bytes) -> bool:
     return certs.leads_to(certs.split(served)[0], cafile, served)
 
 
-def test_new_ca_is_trusted_by_who_knows_the_old_one_and_takes_what_it_has_signed(server: Server) -> None:
+def test_new_ca_is_trusted_by_who_knows_the_old_one_and_takes_what_it_has_signed(server: Board) -> None:
     """Also after a second change, and by OpenSSL, which takes the first issuer that fits."""
     states = [(server.ca.cert.read_bytes(), server.serving().cert.read_bytes())]
     for wanted in ("changed", "again"):
@@ -106,21 +89,21 @@ def test_new_ca_is_trusted_by_who_knows_the_old_one_and_takes_what_it_has_signed
         assert len(found) == len(set(found))
 
 
-def test_keys_are_roots_alone_and_that_of_the_root_is_nowhere(server: Server) -> None:
+def test_keys_are_roots_alone_and_that_of_the_root_is_nowhere(server: Board) -> None:
     server.ensure()
     staged = server.directory / "server/jetson-k3s-rotate-ca"
     assert staged.stat().st_mode & 0o777 == 0o700
     found = {path.relative_to(staged).as_posix(): path for path in staged.rglob("*") if path.is_file()}
-    assert set(found) == {f"tls/{name}" for name in bootstrap.FILES.values() if (server.tls / name).exists()}
+    assert set(found) == {f"tls/{name}" for name in CA_FILES if (server.tls / name).exists()}
     assert {path.stat().st_mode & 0o777 for path in found.values()} == {0o600}
     assert found["tls/server-ca.key"].read_text().count("BEGIN EC PRIVATE KEY") == 1
     assert found["tls/service.key"].read_bytes() == (server.tls / "service.key").read_bytes()
     server.start()
     assert server.rotation().close() is True
-    assert sorted(path.name for path in (server.directory / "server").iterdir()) == ["db", "tls", "token"]
+    assert sorted(path.name for path in (server.directory / "server").iterdir()) == ["tls", "token"]
 
 
-def test_each_ca_of_k3s_gets_its_own(server: Server) -> None:
+def test_each_ca_of_k3s_gets_its_own(server: Board) -> None:
     others = ("request-header", "etcd/server", "etcd/peer")
     for name in others:
         certs.authority(server.tls / Path(name).parent, f"{Path(name).name}-ca")
@@ -129,7 +112,7 @@ def test_each_ca_of_k3s_gets_its_own(server: Server) -> None:
     subjects = set()
     for name in ("server", "client", *others):
         new, old = (tls / f"{name}-ca.crt" for tls in (staged, server.tls))
-        bootstrap.check(name, old.read_bytes(), new.read_bytes(), new.with_suffix(".key").read_bytes())
+        check(name, old.read_bytes(), certs.Pair(new, new.with_suffix(".key")))
         subjects.add(certs.openssl("x509", "-noout", "-subject", "-in", new).decode().partition("@")[0])
     assert subjects == {
         f"subject=CN = k3s-{name}-ca"
@@ -137,7 +120,7 @@ def test_each_ca_of_k3s_gets_its_own(server: Server) -> None:
     }
 
 
-def test_second_run_changes_nothing_unless_it_is_asked_to(server: Server) -> None:
+def test_second_run_changes_nothing_unless_it_is_asked_to(server: Board) -> None:
     server.ensure()
     server.start()
     server.rotation().close()
@@ -146,7 +129,7 @@ def test_second_run_changes_nothing_unless_it_is_asked_to(server: Server) -> Non
     assert server.ensure(check_mode=True, wanted="again") == (True, True)
 
 
-def test_old_ca_is_taken_away_and_tokens_stay(server: Server) -> None:
+def test_old_ca_is_taken_away_and_tokens_stay(server: Board) -> None:
     old_served = server.serving().cert.read_bytes()
     with pytest.raises(server.module.RotationError, match="were never changed"):
         server.ensure(wanted="alone")
@@ -164,12 +147,12 @@ def test_old_ca_is_taken_away_and_tokens_stay(server: Server) -> None:
     assert len(certs.split(alone)) == 2
     assert trusts(alone, served)
     assert not trusts(alone, old_served)
-    assert tokens.ca_hash(alone) == tokens.ca_hash(both)
+    assert ca_hash(alone) == ca_hash(both)
     assert server.ensure(wanted="alone") == (False, False)
     assert server.ensure() == (False, False)
 
 
-def test_run_that_was_cut_off_goes_on_with_the_same_cas(server: Server) -> None:
+def test_run_that_was_cut_off_goes_on_with_the_same_cas(server: Board) -> None:
     server.refusal = "cut off"
     with pytest.raises(server.module.RotationError):
         server.ensure(wanted="again")
@@ -184,7 +167,7 @@ def test_run_that_was_cut_off_goes_on_with_the_same_cas(server: Server) -> None:
     assert server.ensure(wanted="again") == (False, False)
 
 
-def test_what_was_left_half_made_is_made_anew(server: Server) -> None:
+def test_what_was_left_half_made_is_made_anew(server: Board) -> None:
     half = server.directory / "server/.jetson-k3s-rotate-ca/tls"
     half.mkdir(parents=True)
     (half / "server-ca.crt").write_text("half")
@@ -192,14 +175,14 @@ def test_what_was_left_half_made_is_made_anew(server: Server) -> None:
     assert not half.parent.exists()
 
 
-def test_check_mode_changes_nothing(server: Server) -> None:
+def test_check_mode_changes_nothing(server: Board) -> None:
     before = sorted(server.directory.rglob("*"))
     assert server.ensure(check_mode=True) == (True, True)
     assert sorted(server.directory.rglob("*")) == before
 
 
 @pytest.mark.parametrize("version", ["v1.28.14+k3s1", "v1.31.1+k3s1"])
-def test_k3s_that_would_not_start_is_refused(server: Server, version: str) -> None:
+def test_k3s_that_would_not_start_is_refused(server: Board, version: str) -> None:
     with pytest.raises(
         server.module.RotationError, match=r"does not start .*issues/11014.*playbooks/upgrade.yml"
     ):
@@ -207,7 +190,7 @@ def test_k3s_that_would_not_start_is_refused(server: Server, version: str) -> No
     assert server.ensure(check_mode=True, version="v1.31.10+k3s1") == (True, True)
 
 
-def test_ca_of_an_organisation_is_left_alone(server: Server) -> None:
+def test_ca_of_an_organisation_is_left_alone(server: Board) -> None:
     certs.openssl(
         "req", "-x509", "-new", "-key", server.ca.key, "-subj", "/CN=Example CA", "-out", server.ca.cert
     )  # fmt: skip
@@ -216,19 +199,19 @@ def test_ca_of_an_organisation_is_left_alone(server: Server) -> None:
     assert not (server.directory / "server/jetson-k3s-rotate-ca").exists()
 
 
-def test_k3s_that_does_not_take_them_says_so(server: Server) -> None:
+def test_k3s_that_does_not_take_them_says_so(server: Board) -> None:
     server.refusal = "see server log for details: 500 Internal Server Error"
     with pytest.raises(server.module.RotationError, match=r"1\.26\.3.*It said: see server log"):
         server.ensure()
 
 
-def test_openssl_that_fails_is_told(server: Server) -> None:
+def test_openssl_that_fails_is_told(server: Board) -> None:
     server.ca.key.write_text("damaged")
     with pytest.raises(server.module.RotationError, match=r"(?s)openssl x509: .*Nothing was changed"):
         server.ensure()
 
 
-def test_server_that_has_not_started_is_named(server: Server) -> None:
+def test_server_that_has_not_started_is_named(server: Board) -> None:
     server.ca.cert.unlink()
     with pytest.raises(server.module.RotationError, match="K3s has no CA yet"):
         server.ensure()
@@ -238,7 +221,7 @@ def test_server_that_has_not_started_is_named(server: Server) -> None:
     ("said", "version"),
     [
         ("k3s version v1.33.5+k3s1 (1234)", VERSION),
-        ("k3s version v1.20.2+k3s.standin (x)", "v1.20.2+k3s.standin"),
+        ("k3s version v1.25.4+k3s1 (x)", "v1.25.4+k3s1"),
     ],
 )
 def test_version_is_read(load: Load, said: str, version: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.k3s_standin import certs
+from tests.unit.roles import certs
 from tests.unit.roles.conftest import Load
 from tests.unit.roles.playing import play
 
@@ -37,28 +37,25 @@ def status(load: Load) -> ModuleType:
     return load("gpu_status/filter_plugins/gpu_status_credentials.py")
 
 
-def data_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_directory(root: Path) -> Path:
     """A server's, as K3s leaves it; what is signed is valid for 30 days."""
-    monkeypatch.setenv(certs.DAYS_VARIABLE, "30")
     home = root / "var/lib/rancher/k3s"
     tls = home / "server/tls"
     ca = certs.authority(tls, "server-ca")
-    certs.certificate(tls, "client-admin", ca, certs.Subject("system:admin"))
+    certs.certificate(tls, "client-admin", ca, days=30)
     # Left by a release that called it so.
-    certs.certificate(tls, "client-cloud-controller", ca, certs.Subject("ccm"))
-    certs.certificate(tls / "etcd", "client", ca, certs.Subject("etcd-client"))
-    certs.certificate(home / "agent", "serving-kubelet", ca, certs.Subject("a", hosts=("a",)))
-    listener = certs.certificate(root, "listener", ca, certs.Subject("k3s", hosts=("a",)))
+    certs.certificate(tls, "client-cloud-controller", ca, days=30)
+    certs.certificate(tls / "etcd", "client", ca, days=30)
+    certs.certificate(home / "agent", "serving-kubelet", ca, "a", days=30)
+    listener = certs.certificate(root, "listener", ca, "a", days=30)
     pem = base64.b64encode(listener.cert.read_bytes()).decode()
     (tls / "dynamic-cert.json").write_text(json.dumps({"data": {"tls.crt": pem}}))
     (home / "agent/client-kubelet.crt").write_text("damaged")
     return home
 
 
-def test_certificates_of_a_server_are_read(
-    board: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = data_directory(tmp_path, monkeypatch)
+def test_certificates_of_a_server_are_read(board: ModuleType, tmp_path: Path) -> None:
+    home = data_directory(tmp_path)
     found = board.files(str(home), is_server=True)
     kinds = {one["name"]: one["kind"] for one in found}
     assert kinds == {
@@ -73,17 +70,13 @@ def test_certificates_of_a_server_are_read(
     assert found[-1]["name"] == "server-ca", "the soonest end first"
 
 
-def test_what_a_server_has_left_on_an_agent_is_not_looked_at(
-    board: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = data_directory(tmp_path, monkeypatch)
+def test_what_a_server_has_left_on_an_agent_is_not_looked_at(board: ModuleType, tmp_path: Path) -> None:
+    home = data_directory(tmp_path)
     assert [one["name"] for one in board.files(str(home), is_server=False)] == ["serving-kubelet"]
 
 
-def test_data_directory_and_days_are_the_nodes_own(
-    board: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = data_directory(tmp_path, monkeypatch)
+def test_data_directory_and_days_are_the_nodes_own(board: ModuleType, tmp_path: Path) -> None:
+    home = data_directory(tmp_path)
     (tmp_path / "mnt").mkdir()
     home.rename(tmp_path / "mnt/k3s")
     unit = {"ActiveState": "active", "ExecMainStartTimestampMonotonic": "1"}
@@ -107,7 +100,7 @@ def test_unit_that_does_not_run_has_no_start(board: ModuleType, unit: dict[str, 
 @pytest.mark.parametrize(
     ("version", "days"),
     [
-        ("v1.20.2+k3s.standin", 90),
+        ("v1.25.4+k3s1", 90),
         ("v1.30.12+k3s1", 90),
         ("v1.30.13+k3s1", 120),
         ("v1.32.4+k3s1", 90),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another server token: asked for by K3s' own request, and nothing is lost where a run is cut off.
 
-The server is the stand-in's endpoint, over TLS on loopback.
+The server is a fake, over TLS on loopback.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.lab.k3s_standin import certs, supervisor, tokens
 from tests.unit.roles.conftest import Load
+from tests.unit.roles.fake_rotation import Server
 
 OLD, NEW = "an-old-token-of-the-server", "a-new-token-of-the-server"
 Ensure = Callable[..., bool]
@@ -34,19 +34,11 @@ def rotation(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mod
 @pytest.fixture
 def board(tmp_path: Path) -> dict[str, Any]:
     """The module's parameters for a server that runs with OLD."""
-    tls = tmp_path / "server/tls"
-    server_ca, client_ca = certs.authority(tls, "server-ca"), certs.authority(tls, "client-ca")
-    serving = certs.certificate(tls, "serving", server_ca, certs.Subject("k3s", hosts=("127.0.0.1",)))
-    token_file = tmp_path / "server/token"
-    token_file.write_text(tokens.full(server_ca.cert.read_bytes(), "server", OLD))
-    cluster = supervisor.Cluster(
-        server_ca, client_ca, {"server": OLD, "node": OLD}, None, token_file  # type: ignore[arg-type]
-    )  # fmt: skip
     return {
         "token": None,
         "token_file": str(tmp_path / "jetson-k3s.token"),
         "record": str(tmp_path / "old-token"),
-        "url": f"https://127.0.0.1:{supervisor.serve(cluster, serving, '127.0.0.1', 0)}",
+        "url": Server(tmp_path, OLD).serve(),
         "version": "v1.33.5+k3s1",
         "marker": str(tmp_path / "run/k3s.restart"),
     }

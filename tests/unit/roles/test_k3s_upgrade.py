@@ -15,7 +15,7 @@ FILTER = "k3s_upgrade/filter_plugins/k3s_upgrade.py"
         ("server", "v1.33.5+k3s1", "v1.33.5+k3s2", None),
         ("server", "v1.33.5+k3s1", "v1.34.0+k3s1", None),
         ("agent", "v1.33.5+k3s1", "v1.34.2+k3s1", "v1.34.0+k3s1"),
-        ("agent", "v1.20.2+k3s.standin", "v1.20.2+k3s.standin2", "v1.20.2+k3s.standin"),
+        ("agent", "v1.25.4+k3s1", "v1.25.4+k3s12", "v1.25.4+k3s1"),
         # It was off when the server went through 1.33, and is upgraded with or after it.
         ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", None),
         ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", "v1.34.0+k3s1"),

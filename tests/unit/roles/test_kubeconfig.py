@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from tests.docs import CHECKOUT
-from tests.lab.k3s_standin import certs
+from tests.unit.roles import certs
 from tests.unit.roles.conftest import Load
 from tests.unit.roles.playing import play
 
@@ -60,9 +60,7 @@ class Api:
     def __post_init__(self) -> None:
         self.server_ca = certs.authority(self.directory, "server-ca")
         self.client_ca = certs.authority(self.directory, "client-ca")
-        serving = certs.certificate(
-            self.directory, "serving", self.server_ca, certs.Subject("k3s", hosts=("127.0.0.1",))
-        )
+        serving = certs.certificate(self.directory, "serving", self.server_ca, "127.0.0.1")
         api = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -101,7 +101,7 @@ def test_a_good_board_has_no_findings(module: ModuleType) -> None:
         ({"bundle__k3s_version": "v1.28.6+k3s1"}, "k3s-docker-25-1.28", "error"),
         ({"bundle__k3s_version": "v1.29.1+k3s1"}, "k3s-docker-25-1.29", "error"),
         (
-            {"container_runtime": "containerd", "bundle__k3s_version": "v1.20.2+k3s.standin"},
+            {"container_runtime": "containerd", "bundle__k3s_version": "v1.20.15+k3s1"},
             "k3s-containerd-without-nvidia",
             "error",
         ),
@@ -280,7 +280,7 @@ def test_rules_are_complete_and_their_ids_unique(module: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("text", "key"),
-    [("v1.20.2+k3s.standin", (1, 20, 2)), ("20.10.24+dfsg1", (20, 10, 24)), ("18.06.3-ce", (18, 6, 3))],
+    [("v1.25.4+k3s1", (1, 25, 4)), ("20.10.24+dfsg1", (20, 10, 24)), ("18.06.3-ce", (18, 6, 3))],
 )
 def test_version_key_takes_the_leading_numbers(module: ModuleType, text: str, key: tuple[int, ...]) -> None:
     assert module.version_key(text) == key
