@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods run by containerd under a Kubernetes of this year: the other way to run K3s.
+"""Pods run by containerd, Debian's, under K3s: the other way to run it.
 
 The tests are one story, in the order of the file, on a server and an agent.
 """
@@ -8,27 +8,34 @@ import json
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
-from tests.acceptance import containerd, network
+from images.arm64 import build as plugin
+from tests.acceptance import network
 from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
-from tests.acceptance.containerd import CONTAINERD
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, kubernetes
+from tests.acceptance.site_link import REGISTRY_PACKAGES
+from tests.lab import board, debian, k3s, lab, workloads
 from tests.lab.board import Board
+from tests.lab.engine import docker
 from tests.lab.paths import lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "containerd"
+CONTAINERD = "--extra-vars=k3s_container_runtime=containerd"
+STRICT = "--extra-vars=nvidia_docker_strict=true"
+# A name that nothing resolves: only K3s' registries.yaml says where its images are.
+SITE = "registry.site.example"
+IMAGE = f"{SITE}/tools:1"
+SETTINGS = "version: 0.1\nstorage: {filesystem: {rootdirectory: /var/lib/site}}\nhttp: {addr: ':5000'}\n"
+MIRROR = {"mirrors": {SITE: {"endpoint": ["http://jetson-2:5000"]}}}
 
 
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
-    """Two boards, and a bundle with the Kubernetes that drives containerd."""
-    containerd.skip_without_go()
-    with containerd.fresh(LAB, ["agxorin-jp6", "orinnano-jp6"]) as up:
+    """Two bare boards."""
+    with lab.fresh(LAB, ["agxorin-jp6", "orinnano-jp6"]) as up:
         yield up
 
 
@@ -38,15 +45,9 @@ def one(boards: list[Board]) -> Board:
     return boards[0]
 
 
-def bundled(key: str) -> str:
-    """Return what the bundle says of itself."""
-    described = containerd.bundle_path(LAB) / "bundle.yml"
-    return str(yaml.safe_load(described.read_text())[key])
-
-
 def site(*arguments: str) -> PlaybookRun:
-    """Run site.yml with containerd's bundle."""
-    return run_playbook(LAB, "site.yml", CONTAINERD, containerd.bundle_argument(LAB), *arguments)
+    """Run site.yml for containerd."""
+    return run_playbook(LAB, "site.yml", CONTAINERD, *arguments)
 
 
 def test_one_run_serves_and_proves_the_gpus(boards: list[Board]) -> None:
@@ -58,34 +59,28 @@ def test_one_run_serves_and_proves_the_gpus(boards: list[Board]) -> None:
 def test_the_pods_are_containerds_and_the_gpu_is_by_the_runtime_class(one: Board) -> None:
     cluster = Cluster([one])
     node = json.loads(cluster.kubectl("get", "node", one.name, "--output=json"))["status"]["nodeInfo"]
-    assert node["containerRuntimeVersion"].startswith("containerd://2.")
-    assert node["kubeletVersion"].startswith(f"v{kubernetes.VERSION}.")
+    assert node["containerRuntimeVersion"].startswith("containerd://1.6.")
+    assert node["kubeletVersion"] == k3s.VERSION
     assert one.exec("docker", "ps", "--quiet") == ""
     assert "nvidia" in cluster.kubectl("get", "runtimeclass", "--output=name")
 
 
 def test_pods_of_two_boards_talk_to_each_other_and_by_a_service(boards: list[Board]) -> None:
-    network.check(Cluster(boards), bundled("plugin_image"))
-
-
-def test_a_pods_status_says_that_its_gpu_has_died(one: Board) -> None:
-    cluster = Cluster([one], runtime_class="nvidia")
-    cluster.hold_gpu("train", one.name, bundled("device_query_image"))
-    try:
-        wait_until(lambda: cluster.health_in_pod("train") == ["Healthy"], "a healthy GPU in the pod", 60)
-        board.set_state(one, "dead")
-        wait_until(lambda: cluster.health_in_pod("train") == ["Unhealthy"], "a dead GPU in the pod", 60)
-        board.set_state(one, "ready")
-        wait_until(lambda: cluster.health_in_pod("train") == ["Healthy"], "the GPU again in the pod", 60)
-    finally:
-        board.set_state(one, "ready")
-        cluster.kubectl("delete", "pod", "train", "--wait=true")
+    network.check(Cluster(boards), plugin.reference())
 
 
 def test_a_kubelet_that_is_restarted_has_the_gpu_again(boards: list[Board]) -> None:
-    boards[0].exec("systemctl", "restart", "k3s")
     cluster = Cluster(boards)
-    wait_until(lambda: all(cluster.allocatable().values()), f"{RESOURCE} after a restart", 120)
+    registered = registrations(cluster, boards[0])
+    boards[0].exec("systemctl", "restart", "k3s")
+    wait_until(lambda: registrations(cluster, boards[0]) > registered, "the plugin registers again", 120)
+    wait_until(lambda: all(cluster.allocatable().values()), f"{RESOURCE} after a restart", 60)
+
+
+def registrations(cluster: Cluster, one: Board) -> int:
+    """How often the plugin on a board has registered, in the log of its present container."""
+    log = cluster.kubectl("--namespace=kube-system", "logs", str(cluster.plugin_pod(one.name)))
+    return log.count(f"registered {RESOURCE}")
 
 
 def test_a_second_run_changes_nothing(boards: list[Board]) -> None:
@@ -97,7 +92,7 @@ def test_a_second_run_changes_nothing(boards: list[Board]) -> None:
 
 
 def test_strict_mode_is_refused_where_the_toolkit_ignores_it(one: Board) -> None:
-    run = site("--extra-vars=nvidia_docker_strict=true")
+    run = site(STRICT)
     assert run.returncode != 0
     assert "nvidia-runtime-strict" in run.output
     assert not one.exec("cat", "/etc/nvidia-container-runtime/config.toml", check=False)
@@ -106,7 +101,7 @@ def test_strict_mode_is_refused_where_the_toolkit_ignores_it(one: Board) -> None
 def test_strict_mode_keeps_the_gpu_from_a_pod_that_has_not_asked(one: Board, boards: list[Board]) -> None:
     for each in boards:
         board.set_toolkit(each, "1.18.0")
-    run = site("--extra-vars=nvidia_docker_strict=true")
+    run = site(STRICT)
     assert run.returncode == 0, run.why
     assert "uninvited passed" in " ".join(run.output.split())
     assert "= false  # jetson-k3s: strict" in one.exec("cat", "/etc/nvidia-container-runtime/config.toml")
@@ -114,8 +109,17 @@ def test_strict_mode_keeps_the_gpu_from_a_pod_that_has_not_asked(one: Board, boa
 
 
 def test_the_gpu_is_there_again_after_a_reboot(one: Board) -> None:
+    cluster = Cluster([one])
+    before = plugin_container(cluster, one)
     board.reboot(one)
-    wait_until(lambda: all(Cluster([one]).allocatable().values()), f"{RESOURCE} after a reboot", 120)
+    wait_until(lambda: plugin_container(cluster, one) != before, "another container of the plugin", 120)
+    wait_until(lambda: all(cluster.allocatable().values()), f"{RESOURCE} after a reboot", 60)
+
+
+def plugin_container(cluster: Cluster, one: Board) -> str:
+    """The id of the plugin's container on a board."""
+    query = "--output=jsonpath={.status.containerStatuses[0].containerID}"
+    return cluster.kubectl("--namespace=kube-system", "get", "pod", str(cluster.plugin_pod(one.name)), query)
 
 
 def test_a_backup_of_sqlite_brings_the_cluster_back(one: Board, boards: list[Board]) -> None:
@@ -127,13 +131,37 @@ def test_a_backup_of_sqlite_brings_the_cluster_back(one: Board, boards: list[Boa
         assert "(sqlite, " in run.output
         cluster.kubectl("delete", "configmap", "before")
         (file,) = (lab_dir(LAB) / "backups").iterdir()
-        chosen = (
-            CONTAINERD,
-            containerd.bundle_argument(LAB),
-            "--extra-vars=nvidia_docker_strict=true",
-        )
-        run = run_playbook(LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}", *chosen)
+        run = run_playbook(LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}", CONTAINERD, STRICT)
     assert run.returncode == 0, run.why
     assert "configmap/before" in cluster.kubectl("get", "configmaps", "--output=name")
     assert cluster.allocatable() == {each.name: 1 for each in boards}
     one.exec("test", "-s", "/var/lib/rancher/k3s/server/db/state.db")
+
+
+def test_images_come_from_the_registry_that_the_inventory_names(boards: list[Board]) -> None:
+    serve(boards[1])
+    cluster = Cluster(boards)
+    run = site("--skip-tags=gpu_verify", STRICT, f"--extra-vars={json.dumps({'k3s_registries': MIRROR})}")
+    assert run.returncode == 0, run.why
+    cluster.kubectl("run", "pulled", f"--image={IMAGE}", "--image-pull-policy=Always", "--", "sleep", "600")
+    try:
+        wait_until(lambda: cluster.phase("pulled") == "Running", "a pod whose image was pulled", 60)
+    finally:
+        cluster.kubectl("delete", "pod", "pulled", "--grace-period=1")
+
+
+def serve(board: Board) -> None:
+    """Make a board a registry, Debian's, that has the image."""
+    for deb in sorted(debian.package_files(*REGISTRY_PACKAGES).glob("*.deb")):
+        docker("cp", str(deb), f"{board.container}:/var/tmp/")
+    board.exec("sh", "-c", "dpkg --install /var/tmp/*.deb; systemctl stop docker-registry")
+    board.exec("install", "--directory", "--owner=docker-registry", "/var/lib/site")
+    board.exec("sh", "-c", f"printf %b {SETTINGS!r} > /etc/docker/registry/config.yml")
+    board.exec("systemctl", "start", "docker-registry")
+    listening = ("curl", "--silent", "--fail", "http://localhost:5000/v2/")
+    wait_until(lambda: board.exec(*listening, check=False) != "", "the registry", 30)
+    docker("cp", str(workloads.device_query_archive()), f"{board.container}:/var/tmp/tools.tar.gz")
+    there = "localhost:5000/tools:1"
+    board.exec("docker", "load", "--quiet", "--input=/var/tmp/tools.tar.gz")
+    board.exec("docker", "tag", workloads.device_query_image(), there)
+    board.exec("docker", "push", "--quiet", there)

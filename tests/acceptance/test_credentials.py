@@ -14,13 +14,14 @@ import pytest
 from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
 from tests.lab import k3s, lab
-from tests.lab.k3s_standin.certs import DAYS_VARIABLE
 from tests.lab.paths import lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
 
 LAB = "credentials"
 UNDISTURBED = {"gpu_verify_mode": "undisturbed"}
+# For how many days K3s signs (rancher/dynamiclistener, cert/cert.go).
+DAYS_VARIABLE = "CATTLE_NEW_SIGNED_CERT_EXPIRATION_DAYS"
 # The unit reads it, so K3s' next start does.
 ENVIRONMENT = "/etc/default/k3s"
 # The longest that Kubernetes signs for by itself (kube-controller-manager's --cluster-signing-duration).

@@ -113,13 +113,6 @@ def test_missing_bundle_is_refused(bare: Board, tmp_path: Path) -> None:
     assert state(bare) == before
 
 
-def test_containerd_is_refused_where_k3s_would_not_find_the_runtime(bare: Board, tmp_path: Path) -> None:
-    before = state(bare)
-    run = run_alone(bare, tmp_path, "--extra-vars=k3s_container_runtime=containerd")
-    assert_refused(run, bare, "k3s-containerd-without-nvidia", "v1.20.2+k3s.standin", "K3s 1.22 or newer")
-    assert state(bare) == before
-
-
 def test_broken_daemon_json_is_refused_with_its_line(bare: Board, tmp_path: Path) -> None:
     bare.exec(
         "sh", "-c", """printf '{\\n  "debug": true\\n  "labels": []\\n}\\n' > /etc/docker/daemon.json"""

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.acceptance.cas import AGENT_CA, SERVER_CA, is_trusted_by_openssl, read
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
@@ -126,22 +125,6 @@ def test_cluster_forgets_it_with_its_member_and_it_joins(boards: list[Board]) ->
         Cluster([first]).kubectl("get", "configmap", "before", "--output=name").strip() == "configmap/before"
     )
     assert Cluster([first]).allocatable() == {one.name: 1 for one in boards}
-    assert changed(site(ordered)) == {one.name: 0 for one in boards}
-
-
-def test_all_servers_get_other_cas_and_forget_the_old_ones(boards: list[Board]) -> None:
-    first, second, *others = boards
-    ordered = [second, first, *others]
-    servers, old = boards[:SERVERS], read(second, SERVER_CA)
-    changed(site(ordered, "rotate_ca.yml"))
-    new = read(second, SERVER_CA)
-    assert {read(one, SERVER_CA) for one in servers} | {read(one, AGENT_CA) for one in boards} == {new}
-    assert {is_trusted_by_openssl(one, ca) for one in servers for ca in (old, new)} == {True}
-    changed(site(ordered, "rotate_ca.yml", "--extra-vars=k3s_ca=alone"))
-    assert {is_trusted_by_openssl(one, old) for one in servers} == {False}
-    assert {is_trusted_by_openssl(one, read(second, SERVER_CA)) for one in servers} == {True}
-    assert members(second) == {one.name for one in servers}
-    assert {tuple(Cluster([one]).allocatable().values()) for one in servers} == {(1,) * len(boards)}
     assert changed(site(ordered)) == {one.name: 0 for one in boards}
 
 

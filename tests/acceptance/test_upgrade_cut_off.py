@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, bundle, inventory, lab
+from tests.lab import board, bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
@@ -20,7 +20,7 @@ LAB = "upgrade-cut-off"
 # The new binary is in place and K3s has not been restarted yet.
 MOMENT = "TASK [k3s : Ensure the service is enabled and started]"
 RECORD = "/usr/local/bin/k3s.previous"
-OLD, NEW = "v1.20.2+k3s.standin", "v1.20.2+k3s.standin2"
+OLD, NEW = k3s.VERSION, k3s.named_version("2")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import boards
-from tests.lab import board, inventory, ssh
+from tests.lab import board, inventory, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 from tests.lab.process import LabError, run
@@ -222,7 +222,7 @@ def test_a_device_that_was_given_already_is_not_added_twice(nvidia: list[Board])
 def test_what_a_kubelet_asks_for_starts(nvidia: list[Board]) -> None:
     one = nvidia[0]
     options = ("--detach", "--privileged", "--oom-score-adj=-998", "--ulimit=nofile=1048576")
-    container = one.exec("docker", "run", *options, "k8s.gcr.io/pause:3.2")
+    container = one.exec("docker", "run", *options, workloads.PAUSE_IMAGE)
     assert one.exec("docker", "inspect", "--format={{.State.Running}}", container) == "true"
     one.exec("docker", "stop", "--time=5", container)
     assert one.exec("docker", "inspect", "--format={{.State.ExitCode}}", container) == "0"

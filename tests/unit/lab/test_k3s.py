@@ -90,7 +90,7 @@ def test_another_release_is_named_by_its_version(page: Page) -> None:
 @pytest.mark.usefixtures("_no_modules")
 def test_a_file_with_another_checksum_is_not_kept(page: Page, tmp_path: Path) -> None:
     page.files["k3s"] = (PROGRAM + b"changed", None)
-    with pytest.raises(LabError, match="the release's own list says .* Nothing was kept"):
+    with pytest.raises(LabError, match=r"the release's own list says .* Nothing was kept"):
         k3s.k3s("amd64")
     assert kept(tmp_path) == []
 

@@ -42,7 +42,7 @@ def authority(directory: Path, name: str) -> Pair:
 
 
 def certificate(directory: Path, name: str, ca: Pair, *hosts: str, days: int = 365) -> Pair:
-    """Make a certificate with that of its CA behind it: of a server under `hosts`, without them a client's."""
+    """Make a certificate with its CA's behind it: of a server under `hosts`, without them a client's."""
     pair = _pair(directory, name)
     extensions = f"extendedKeyUsage={'serverAuth' if hosts else 'clientAuth'}\n"
     if hosts:
