@@ -198,10 +198,22 @@ def test_certificates_that_end_soon_are_renewed_by_a_restart_in_turn(
     assert changed(play("site.yml")) == 0
 
 
+def server_files(cluster: Cluster) -> str:
+    """Checksums of the token and of all that K3s signs with."""
+    return cluster.boards[0].exec("sh", "-c", "cd /var/lib/rancher/k3s/server; sha256sum token tls/*ca*")
+
+
 def test_k3s_that_cannot_change_its_token_is_left_as_it_is(cluster: Cluster) -> None:
-    token = ("cat", "/var/lib/rancher/k3s/server/token")
-    before = starts(cluster.boards), cluster.boards[0].exec(*token)
+    before = starts(cluster.boards), server_files(cluster)
     run = play("rotate_token.yml")
     assert run.returncode != 0
     assert f"K3s {k3s.VERSION} cannot change its token" in " ".join(run.output.split())
-    assert (starts(cluster.boards), cluster.boards[0].exec(*token)) == before
+    assert (starts(cluster.boards), server_files(cluster)) == before
+
+
+def test_k3s_that_cannot_take_other_cas_is_left_as_it_is(cluster: Cluster) -> None:
+    before = starts(cluster.boards), server_files(cluster)
+    run = play("rotate_ca.yml")
+    assert run.returncode != 0
+    assert f"K3s {k3s.VERSION} takes no other CAs" in " ".join(run.output.split())
+    assert (starts(cluster.boards), server_files(cluster)) == before

@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m tests.lab",
         description="Virtual Jetson boards: systemd containers with a simulated Tegra, reached over SSH.",
-        epilog="docs/lab.md says how it works, what is simulated and what that does not prove.",
+        epilog="tests/lab/README.md says how it works, what is simulated and what that does not prove.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
         default=lab.CONTAINER,
         metavar="GRADE[,GRADE...]",
         help="what each board is, the last one repeated: container (default), or arm64: a whole machine, "
-        "emulated, with a kernel of its own (slow; docs/lab.md)",
+        "emulated, with a kernel of its own (slow; tests/lab/README.md)",
     )
 
     up.add_argument("--k3s", default="", metavar="WHICH", help=k3s.WHICH)

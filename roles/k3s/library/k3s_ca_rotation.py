@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_ca import CaError, alone, blocks, made_by_k3s, rotated
+from ansible.module_utils.k3s_releases import is_older, named
 from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
@@ -84,6 +85,8 @@ SERVER_DIRECTORY = "/var/lib/rancher/k3s/server"
 CAS = ("server", "client", "request-header", "etcd/server", "etcd/peer")
 # New CAs until the rotation is closed, and what was not ended before it was complete.
 STAGED, UNFINISHED = "jetson-k3s-rotate-ca", ".jetson-k3s-rotate-ca"
+# The first releases whose `k3s certificate` has rotate-ca.
+FIRST_PATCH = {24: 12, 25: 8, 26: 3}
 # They do not start with other CAs (K3s issue 11014).
 BROKEN = ("v1.28.14", "v1.29.9", "v1.30.5", "v1.31.1")
 TIMEOUT_SECONDS = 30
@@ -132,6 +135,11 @@ def bundle(issuing, crossed, root, old):
 
 def check(version, server_ca):
     """RotationError for a K3s or a CA that cannot be changed so."""
+    if is_older(version, FIRST_PATCH):
+        raise RotationError(
+            "K3s {} takes no other CAs. {} and newer ones do: playbooks/upgrade.yml. Nothing was "
+            "changed.".format(version, named(FIRST_PATCH))
+        )
     if version.partition("+")[0] in BROKEN:
         raise RotationError(
             "K3s {} does not start with other CAs (https://github.com/k3s-io/k3s/issues/11014). Upgrade it "
@@ -287,8 +295,9 @@ class Rotation:
         code, out, err = self._run(argv)
         if code:
             raise RotationError(
-                "K3s does not take the new CAs. Its journal says why. 1.26.3, 1.25.8 and 1.24.12 are the "
-                "first releases that do. It said: {}".format(redact((err or out).strip()))
+                "K3s does not take the new CAs. Its journal says why. It said: {}".format(
+                    redact((err or out).strip())
+                )
             )
 
     def close(self):

@@ -17,6 +17,7 @@ import urllib.request
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_https import opener
+from ansible.module_utils.k3s_releases import is_older, named
 from ansible.module_utils.k3s_token import is_usable, parts, secret
 
 DOCUMENTATION = r"""
@@ -117,13 +118,10 @@ def check(wanted, current):
 
 def check_version(version):
     """RotationError for a K3s that does not have the request."""
-    found = re.match(r"v1\.(\d+)\.(\d+)", version)
-    minor, patch = [int(number) for number in found.groups()] if found else (0, 0)
-    if minor < min(FIRST_PATCH) or patch < FIRST_PATCH.get(minor, 0):
-        first = ", ".join("1.{}.{}".format(*one) for one in sorted(FIRST_PATCH.items()))
+    if is_older(version, FIRST_PATCH):
         raise RotationError(
             "K3s {} cannot change its token. {} and newer ones can: playbooks/upgrade.yml. Nothing was "
-            "changed.".format(version, first)
+            "changed.".format(version, named(FIRST_PATCH))
         )
 
 

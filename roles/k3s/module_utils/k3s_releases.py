@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a release of K3s can do.
+
+Runs on the board: Python 3.6 compatible.
+"""
+
+import re
+
+
+def is_older(version, first_patch):
+    """Is a version, such as v1.33.5+k3s1, older than the first patch that its minor version has to have?
+
+    `first_patch` is {minor: patch}. Minor versions above these have it from the start; those below never.
+    What is no version is older.
+    """
+    found = re.match(r"v1\.(\d+)\.(\d+)", version)
+    minor, patch = [int(number) for number in found.groups()] if found else (0, 0)
+    return minor < min(first_patch) or patch < first_patch.get(minor, 0)
+
+
+def named(first_patch):
+    """These versions for a message."""
+    return ", ".join("1.{}.{}".format(*one) for one in sorted(first_patch.items()))
