@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test acceptance scenarios acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
+.PHONY: help venv demo programs test acceptance scenarios acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -48,20 +48,24 @@ mutants: venv ## put small faults into the plugin and count those that no test n
 	$(call say,"small faults in the plugin: one at a time")
 	$(PYTHON) -m tests.mutation
 
-test: check ## check, then the main path on virtual boards under a real Kubernetes, and the real jtop service
+programs: venv ## K3s for the virtual boards, downloaded, or compiled once (about 7 minutes)
+	$(call say,"K3s for virtual boards")
+	$(PYTHON) -m tests.lab.k3s
+
+test: check programs ## check, then the main path on virtual boards with K3s, and the real jtop service
 	$(call say,"tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not acceptance and not fleet and not arm64" tests
 
-acceptance: venv ## the other paths: containerd; a shared GPU; broken boards; refusals; Molecule; the image for both architectures
+acceptance: programs ## the other paths: containerd; a shared GPU; broken boards; refusals; Molecule; the image for both architectures
 	$(call say,"acceptance tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "acceptance and not fleet" tests
 
-scenarios: venv ## a fleet's life on virtual boards: upgrades; resets; power cuts; several servers; GPUs by claims; the Helm chart; pods of other sharing systems (long)
+scenarios: programs ## a fleet's life on virtual boards: upgrades; resets; power cuts; several servers; GPUs by claims; the Helm chart; pods of other sharing systems (long)
 	$(call say,"scenarios of a fleet's life")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m fleet tests
 
 acceptance-arm64: venv ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
-	$(call say,"acceptance tests on emulated arm64 boards; the first time this builds Kubernetes for arm64 and boots each board once")
+	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64 and boots each board once")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
 
 docs: venv ## write from data: docs/compatibility.md, the lists of variables in the roles' READMEs, the roles' list of JetPacks

@@ -43,6 +43,11 @@ class Fixture:
         return self._text("module")
 
     @property
+    def reported_module(self) -> str:
+        """Module as the plugin tells it by the device tree, e.g. `Jetson AGX Orin 64GB`."""
+        return self._text("reported_module")
+
+    @property
     def l4t(self) -> str:
         """L4T release, e.g. `36.4.3`."""
         return self._text("l4t")
@@ -126,5 +131,8 @@ class Fixture:
 
 def load() -> dict[str, Fixture]:
     """All boards of boards.json by id."""
-    entries = json.loads(_DATA.read_text(encoding="utf-8"))["boards"]
-    return {entry["id"]: Fixture(entry["id"], entry) for entry in entries}
+    found: dict[str, Fixture] = {}
+    for entry in json.loads(_DATA.read_text(encoding="utf-8"))["boards"]:
+        like = entry.pop("like", None)
+        found[entry["id"]] = Fixture(entry["id"], {**(found[like].data if like else {}), **entry})
+    return found
