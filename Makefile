@@ -42,7 +42,7 @@ lint: venv
 
 unit: venv
 	$(call say,"unit and conformance tests")
-	$(PYTHON) -m pytest -q -n 2 --dist loadscope -m "not lab" tests
+	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 -m "not lab" tests
 
 mutants: venv ## put small faults into the plugin and count those that no test notices (15 minutes)
 	$(call say,"small faults in the plugin: one at a time")

@@ -11,8 +11,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.lab import engine, lab
 
-pytest_plugins = ("tests.limits",)
-
+# Seconds that a test with the marker may take, fixtures included; all others: `timeout` in pyproject.toml. The
+# first one waits for K3s where it is still compiled, and a playbook on an emulated board may take 50 minutes.
+LIMITS = {"lab": 3600, "fleet": 5400, "arm64": 7200}
 SEVERAL_LABS = ("test_chaos.py", "test_molecule.py")
 
 
@@ -20,6 +21,14 @@ def pytest_configure() -> None:
     """Take Ctrl-C as at a terminal: what a shell starts in the background ignores it, and passes that on."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each marked test its limit, the longest of its own."""
+    for item in items:
+        limits = [LIMITS[mark.name] for mark in item.iter_markers() if mark.name in LIMITS]
+        if limits and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(max(limits)))
 
 
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
