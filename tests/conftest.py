@@ -11,8 +11,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.lab import engine, lab
 
-# Seconds that a test with the marker may take, fixtures included; all others: `timeout` in pyproject.toml. The
-# first one waits for K3s where it is still compiled, and a playbook on an emulated board may take 50 minutes.
+# Seconds that a test with the marker may take, fixtures included; all others: `timeout` in pyproject.toml.
+# The first waits for K3s where it is still compiled, and a playbook on an emulated board may take 50 minutes.
 LIMITS = {"lab": 3600, "fleet": 5400, "arm64": 7200}
 SEVERAL_LABS = ("test_chaos.py", "test_molecule.py")
 
