@@ -17,7 +17,7 @@ from tests.conformance.fake_dra_kubelet import GENERATIONS as DRA_GENERATIONS
 from tests.conformance.fake_dra_kubelet import FakeDraKubelet
 from tests.conformance.fake_dra_kubelet import Generation as DraGeneration
 from tests.conformance.fake_kubelet import GENERATIONS, FakeKubelet, Generation
-from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
+from tests.conformance.plugin import EVENT_DRIVEN_COMMAND, Plugin, running
 
 BOARD = "orinnano-jp6"
 
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the suite run against any plugin."""
     parser.addoption(
         "--plugin-command",
-        default=DEFAULT_COMMAND,
+        default=EVENT_DRIVEN_COMMAND,
         help="command line of the plugin under test; {root} is the host tree, {dir} the socket directory",
     )
 

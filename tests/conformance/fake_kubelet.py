@@ -31,9 +31,6 @@ GENERATIONS: tuple[Generation, ...] = ("1.20", "1.26", "1.37")
 
 Fault = Literal["none", "refuse", "hang", "never dial"]
 
-# What an event tells: shorter than the looks without one (registrar.py: LOOK_SECONDS).
-EVENT_SECONDS = 4.5
-
 Response = TypeVar("Response")
 
 CHECKPOINT = "kubelet_internal_checkpoint"

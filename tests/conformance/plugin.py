@@ -18,6 +18,7 @@ DEFAULT_COMMAND = (
     f"{shlex.quote(sys.executable)} -m tegra_device_plugin run "
     "--host-root={root} --device-plugin-dir={dir}"
 )
+EVENT_DRIVEN_COMMAND = DEFAULT_COMMAND.replace("tegra_device_plugin", "tests.conformance.event_driven", 1)
 # What Kubernetes grants it (the manifest's terminationGracePeriodSeconds). Whatever hangs in it, the plugin's
 # own watchdog prints the stacks before (signals.py: END_SECONDS).
 GRACE_SECONDS = 10.0

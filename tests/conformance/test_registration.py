@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.kubelet import api_pb2 as api
 
+from tests.conformance.awaited import SECONDS
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import (
-    EVENT_SECONDS,
     FakeKubelet,
     Generation,
     call,
@@ -141,8 +141,8 @@ async def test_kubelet_socket_that_appears_after_the_plugin(
     directory: Path, generation: Generation, start: Start
 ) -> None:
     shutil.rmtree(directory)
-    async with start():
-        await asyncio.sleep(0.5)  # the plugin has started and found no directory
+    async with start() as plugin:
+        await plugin.says("waiting for the kubelet")
         async with FakeKubelet(directory, generation) as kubelet:
             await kubelet.until_allocatable()
 
@@ -150,11 +150,11 @@ async def test_kubelet_socket_that_appears_after_the_plugin(
 async def test_kubelet_socket_that_refuses_at_first(directory: Path, board: Path, start: Start) -> None:
     refusing = refusing_socket(directory / "kubelet.sock")
     async with start() as plugin:
-        await asyncio.sleep(0.5)
+        await plugin.says("waiting for the kubelet")
         # The same file begins to answer: there is no event to hear.
         refusing.listen()
         refusing.setblocking(False)
-        async with asyncio.timeout(EVENT_SECONDS):
+        async with asyncio.timeout(SECONDS):
             accepted, _ = await asyncio.get_running_loop().sock_accept(refusing)
         accepted.close()
         refusing.close()
@@ -212,7 +212,7 @@ async def test_registers_again_where_inotify_is_exhausted(
         await kubelet.until_allocatable()
         for _ in range(3):
             await kubelet.restart()
-            await kubelet.until_allocatable(seconds=EVENT_SECONDS)
+            await kubelet.until_allocatable()
         assert "anon_inode:inotify" not in plugin.open_files()
 
 
@@ -260,7 +260,7 @@ async def test_a_kubelet_that_hangs_in_register_delays_neither_its_successor_nor
         await kubelet.stop()
         kubelet.fault = "none"
         await kubelet.start()
-        await kubelet.until_allocatable(seconds=EVENT_SECONDS)
+        await kubelet.until_allocatable()
         kubelet.fault = "hang"
         await kubelet.restart()
         await kubelet.until(lambda: len(kubelet.requests) > 2, "registration with the third kubelet")

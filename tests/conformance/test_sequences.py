@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.fake_kubelet import (
-    EVENT_SECONDS,
     GENERATIONS,
     FakeKubelet,
     Fault,
@@ -78,7 +77,7 @@ async def play(command: str, board: Path, generation: Generation, events: list[s
                     await happening
             kubelet.fault = "none"
             await kubelet.restart()
-            await kubelet.until_allocatable(seconds=EVENT_SECONDS)
+            await kubelet.until_allocatable()
             await until_one_endpoint(directory)
 
 

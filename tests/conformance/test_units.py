@@ -15,7 +15,7 @@ from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.sharing import ledger
 
 from tests.conformance.conftest import Start
-from tests.conformance.fake_kubelet import EVENT_SECONDS, FakeKubelet
+from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.node import Node
 from tests.conformance.plugin import Plugin
 from tests.conformance.pod_resources import pod_resources
@@ -230,13 +230,9 @@ async def test_one_resources_fault_is_not_the_others(kubelet: FakeKubelet, start
     async with start_units():
         await until_offered(kubelet, core=100, memory=24)
         core = kubelet.clients[CORE].path
-        await asyncio.sleep(
-            1
-        )  # the stream's opening makes it look, too; without an event it does so every 5 s
+        await asyncio.sleep(1)  # the stream's opening makes it look, too
         kubelet.clients[MEMORY].path.unlink()
-        await kubelet.until(
-            lambda: len(kubelet.requests) == 3, "second registration of memory", EVENT_SECONDS
-        )
+        await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory")
         await until_offered(kubelet, core=100, memory=24)
         assert kubelet.requests[2].resource_name == MEMORY
         assert kubelet.clients[CORE].path == core

@@ -88,6 +88,20 @@ CASES = {
         "test_a_gpu_without_memory_would_be_all_of_it_and_does_not_start[1.37]",
     ),
 }
+DRA_RUNS = ("commands/dra.py", "dra/", "kubelet/driver_conflict.py")
+DRA_CASES = {
+    "test_dra_claims.py": (
+        "test_a_claim_s_life",
+        "test_what_cannot_be_prepared_has_its_reason",
+        "test_only_a_claim_that_exists_keeps_its_gpu",
+        "test_files_that_are_wiped_come_back_without_a_call",
+        "test_sockets_that_are_removed_are_made_again",
+        "test_a_kubelet_that_starts_again_finds_the_driver",
+        "test_sigterm_ends_it",
+    ),
+    "test_dra_slices.py": ("",),
+    "test_driver_conflict.py": ("",),
+}
 # Too slow for what it tells of a line; and what the confinement does not allow.
 LEFT_OUT = (
     "unit/plugin/test_cdi.py::test_version_0_7_has_the_groups_that_may_open_the_nodes",
@@ -222,13 +236,27 @@ def related_tests(modules: set[Path]) -> dict[Path, list[str]]:
         for folder in FOLDERS
         for test in sorted((CHECKOUT / folder).rglob("test_*.py"))
     }
-    cases = [str(CONFORMANCE / file) + f"::{name}" * bool(name) for file in CASES for name in CASES[file]]
     found = {}
     for module in modules:
         distance = {test: far[CHECKOUT / module] for test, far in reached.items() if CHECKOUT / module in far}
         unit = sorted(distance, key=lambda test: (module.stem not in test.stem, distance[test]))
-        found[module] = [*map(str, unit), *cases * short(module).startswith(RUNS)]
+        found[module] = [*map(str, unit), *runs(module)]
     return found
+
+
+def runs(module: Path) -> list[str]:
+    """Give the tests of running processes that can notice a fault in a module."""
+    chosen = [
+        cases
+        for prefixes, cases in ((DRA_RUNS, DRA_CASES), (RUNS, CASES))
+        if short(module).startswith(prefixes)
+    ]
+    return [
+        str(CONFORMANCE / file) + f"::{name}" * bool(name)
+        for cases in chosen
+        for file, names in cases.items()
+        for name in names
+    ]
 
 
 def short(path: Path) -> str:

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin, looking once an hour: what it does within a minute, an event has told it."""
+
+import sys
+
+from tegra_device_plugin import __main__ as plugin
+from tegra_device_plugin.kubelet import registrar
+
+if __name__ == "__main__":
+    registrar.LOOK_SECONDS = 3600
+    sys.exit(plugin.main())
