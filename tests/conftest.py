@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -14,6 +15,10 @@ from tests.lab import engine, lab
 # Seconds that a test with the marker may take, fixtures included; all others: `timeout` in pyproject.toml.
 # The first waits for K3s where it is still compiled, and a playbook on an emulated board may take 50 minutes.
 LIMITS = {"lab": 3600, "fleet": 5400, "arm64": 7200}
+# The same examples at each run: what fails once can be seen again.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.load_profile("repeatable")
+
 SEVERAL_LABS = ("test_chaos.py", "test_molecule.py")
 
 
@@ -69,6 +74,8 @@ def _logging_as_before() -> Iterator[None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the engine if the lab started it: in the process that ends last, when several test."""
-    if not hasattr(config, "workerinput") and engine.answers():
+    """Stop the engine if the lab started it: in the process that ends last, and only where tests use it."""
+    if hasattr(config, "workerinput") or "not lab" in config.getoption("markexpr"):
+        return
+    if engine.answers():
         lab.release_engine()

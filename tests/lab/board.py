@@ -15,9 +15,10 @@ from typing import TypeVar
 from tests import boards
 from tests.lab import ssh, staging
 from tests.lab.debian import ensure_packages
-from tests.lab.engine import LABEL, docker
+from tests.lab.engine import CHECKOUT_LABEL, LABEL, docker
 from tests.lab.images import board_image
 from tests.lab.inventory import Host
+from tests.lab.paths import CHECKOUT
 from tests.lab.process import LabError, run, tail
 
 Named = TypeVar("Named", bound=Host)
@@ -54,6 +55,11 @@ class Board:
     def exec(self, *command: str, check: bool = True, timeout: float | None = 120) -> str:
         """Run a command on the board as root, past SSH; return its stdout, or raise LabError."""
         return docker("exec", self.container, *command, check=check, timeout=timeout)
+
+
+def labels(lab: str) -> tuple[str, str]:
+    """Return the options by which everything that belongs to a lab is found again."""
+    return (f"--label={LABEL}={lab}", f"--label={CHECKOUT_LABEL}={CHECKOUT}")
 
 
 def network_name(lab: str) -> str:
@@ -104,18 +110,17 @@ def create(
 ) -> Board:
     """Create a board's container, not started yet, with its simulated hardware and its SSH keys inside."""
     container = f"{lab}-{name}"
-    label = f"--label={LABEL}={lab}"
     volumes = []
     for place in VOLUMES:
         volume = f"{container}{place.replace('/', '-')}"
-        docker("volume", "create", label, volume)
+        docker("volume", "create", *labels(lab), volume)
         volumes.append(f"--volume={volume}:{place}")
     docker(
         "create",
         "--pull=never",
         f"--name={container}",
         f"--hostname={name}",
-        label,
+        *labels(lab),
         f"--label={BOARD_LABEL}={name}",
         f"--label={TYPE_LABEL}={fixture.id}",
         f"--network={network_name(lab)}",

@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     down = commands.add_parser("down", help="take a lab away without a trace")
     which = down.add_mutually_exclusive_group()
     _add_name(which)
-    which.add_argument("--all", action="store_true", help="every lab, also of other checkouts")
+    which.add_argument("--all", action="store_true", help="every lab of this checkout")
     return top
 
 

@@ -17,6 +17,7 @@ from tests.lab.process import LabError, run, say, step, tail
 
 # Everything the lab makes in Docker carries this label, so that `down` needs no other record.
 LABEL = "io.github.jetson-k3s.lab"
+CHECKOUT_LABEL = f"{LABEL}.checkout"
 START_SECONDS = 60
 STOP_SECONDS = 30
 # Boards need overlay2 on a named volume, which Debian 12's engine (20.10) has.

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from tests import boards
 from tests.lab import board, bundle, engine, inotify, inventory, ssh, workloads
 from tests.lab.board import Board
-from tests.lab.engine import LABEL, docker
+from tests.lab.engine import CHECKOUT_LABEL, LABEL, docker
 from tests.lab.images import board_image
-from tests.lab.paths import lab_dir, labs, locked
+from tests.lab.paths import CHECKOUT, lab_dir, labs, locked
 from tests.lab.process import LabError, run, step
 from tests.lab.vm import disk, machine
 from tests.lab.vm.machine import Machine
@@ -43,6 +43,11 @@ def up_graded(
     `which` is the K3s of the bundle, as k3s.k3s() takes it.
     """
     _check(name, types, grades)
+    with engine.kept():  # until a board runs on it
+        return _up(name, types, grades, which)
+
+
+def _up(name: str, types: Sequence[str], grades: Sequence[str], which: str) -> list[Board | Machine]:
     engine.ensure()
     inotify.ensure_room()
     wanted = {
@@ -123,18 +128,19 @@ def down(name: str) -> None:
 
 
 def release_engine() -> None:
-    """Stop the Docker engine that the lab started once no lab is left."""
-    if not names():
+    """Stop the Docker engine that the lab started once no lab is left, of no checkout."""
+    if not names(everywhere=True):
         engine.stop_ours()
 
 
-def names() -> list[str]:
-    """Return the names of all labs that left anything, in Docker or in the checkout."""
+def names(everywhere: bool = False) -> list[str]:
+    """Return the names of all labs of this checkout that left anything, or of all checkouts."""
     found = {path.name for path in labs().iterdir()} if labs().is_dir() else set()
     if engine.answers():
-        label = f'{{{{.Label "{LABEL}"}}}}'
+        ours = f"--filter=label={LABEL if everywhere else f'{CHECKOUT_LABEL}={CHECKOUT}'}"
+        label = f'--format={{{{.Label "{LABEL}"}}}}'
         for listing in (("ps", "--all"), ("network", "ls"), ("volume", "ls")):
-            found.update(docker(*listing, f"--filter=label={LABEL}", f"--format={label}").split())
+            found.update(docker(*listing, ours, label).split())
     return sorted(found)
 
 
@@ -197,7 +203,7 @@ def _network(lab: str) -> str:
     if not found:
         for subnet in SUBNETS:
             result = run(
-                ["docker", "network", "create", f"--label={LABEL}={lab}", f"--subnet={subnet}.0/24", network],
+                ["docker", "network", "create", *board.labels(lab), f"--subnet={subnet}.0/24", network],
                 check=False,
             )
             if result.returncode == 0:

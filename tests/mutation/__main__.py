@@ -112,21 +112,24 @@ LEFT_OUT = (
 )
 
 PYTEST = (
-    *("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--basetemp=tmp/pytest"),
+    *("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--basetemp=tmp/pytest"),
     f"--timeout={TEST_SECONDS}",
     *(f"--deselect=tests/{test}" for test in LEFT_OUT),
 )
 
-# No process is left. Everything but /tmp is read-only: a fault may be in the path that the plugin writes to.
+# No process is left. Everything but /tmp is read-only, and the checkout also below /tmp: a fault may be in the
+# path that the plugin writes to.
 # What the tests write is in memory: boards are trees of many small files.
 NAMESPACE = "unshare --user --map-root-user --mount --pid --fork --kill-child --mount-proc"
 CONFINED = """
 mount --bind /tmp /tmp
 mount -o remount,bind,ro /
+mount --bind "$2" "$2"
+mount -o remount,bind,ro "$2"
 mkdir -p "$1/tmp"
 mount -t tmpfs tmpfs "$1/tmp"
 cd "$1"
-shift
+shift 2
 exec "$@"
 """
 PLACES = {"PYTHONPATH": str(PLUGIN), "HOME": "", "TMPDIR": "tmp", "JETSON_K3S_CACHE": "cache"}
@@ -161,7 +164,6 @@ class Judge:
             return bool(tests) and not self._run(copy, tests)[0]
         finally:
             self._write(file, mutant.original)
-            shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # examples of other faults
             self._copies.put(copy)
 
     def _write(self, file: Path, text: str) -> None:
@@ -171,7 +173,7 @@ class Judge:
         os.utime(file, (moment, moment))
 
     def _run(self, copy: Path, tests: Sequence[str]) -> tuple[bool, str]:
-        confined = [*NAMESPACE.split(), "sh", "-ec", CONFINED, "sh", str(copy)]
+        confined = [*NAMESPACE.split(), "sh", "-ec", CONFINED, "sh", str(copy), str(CHECKOUT)]
         try:
             ran = subprocess.run(
                 [*confined, sys.executable, *PYTEST, *tests],
