@@ -11,7 +11,8 @@ import yaml
 class Case:
     """A command as the documents have it; `status` is what it ends with.
 
-    `run` is what is run in its stead, and `why`; `test` is the test that runs it.
+    `run` is what is run in its stead, and `why`; `test` is the test that runs it. With `why` alone nothing
+    runs it.
     """
 
     command: str

@@ -112,7 +112,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(boards, directory)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not case.test], ids=lambda case: case.command)
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if not case.test and (case.run or not case.why)],
+    ids=lambda case: case.command,
+)
 def test_command_of_the_documents_works(site: Site, case: Case) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = run_here(*site.here(case.run or case.command), PATH=path)
