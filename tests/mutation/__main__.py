@@ -117,8 +117,8 @@ PYTEST = (
     *(f"--deselect=tests/{test}" for test in LEFT_OUT),
 )
 
-# No process is left. Everything but /tmp is read-only, and the checkout also below /tmp: a fault may be in the
-# path that the plugin writes to.
+# No process is left. Everything but /tmp is read-only, and the checkout also below /tmp: a fault may be in
+# the path that the plugin writes to.
 # What the tests write is in memory: boards are trees of many small files.
 NAMESPACE = "unshare --user --map-root-user --mount --pid --fork --kill-child --mount-proc"
 CONFINED = """
