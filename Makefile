@@ -22,7 +22,7 @@ help: ## list the targets
 venv: .venv/.ready ## create or refresh the Python environment in .venv
 
 demo: venv ## the main job on virtual boards: make demo [BOARDS=3] [LAB_K3S=v1.33.5+k3s1|PATH]
-	$(call say,"$(BOARDS) fresh virtual board(s); the first time this downloads K3s, or compiles it (about 7 minutes)")
+	$(call say,"$(BOARDS) fresh virtual board(s); the first time K3s is downloaded or compiled (about 7 minutes)")
 	$(PYTHON) -m tests.lab down --name $(LAB)
 	$(PYTHON) -m tests.lab up --name $(LAB) --boards $(BOARDS) $(if $(LAB_K3S),--k3s "$(LAB_K3S)")
 	$(call say,"ansible-playbook -i .lab/$(LAB)/inventory.ini playbooks/site.yml")

@@ -10,6 +10,6 @@ import (
 	_ "github.com/containernetworking/plugins/plugins/main/bridge"
 	_ "github.com/containernetworking/plugins/plugins/main/loopback"
 	_ "github.com/containernetworking/plugins/plugins/meta/bandwidth"
-	_ "github.com/containernetworking/plugins/plugins/meta/flannel"
 	_ "github.com/containernetworking/plugins/plugins/meta/portmap"
+	_ "jetson-k3s/lab/flannel/plugins/meta/flannel"
 )
