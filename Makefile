@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo programs test acceptance scenarios acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
+.PHONY: help venv demo programs test acceptance acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -52,17 +52,13 @@ programs: venv ## K3s for the virtual boards, downloaded, or compiled once (abou
 	$(call say,"K3s for virtual boards")
 	$(PYTHON) -m tests.lab.k3s
 
-test: check programs ## check, then the main path on virtual boards with K3s, and the real jtop service
+test: check programs ## what CI runs: check, then one board and three boards with K3s, the chart, the real jtop service
 	$(call say,"tests on virtual boards")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not acceptance and not fleet and not arm64" tests
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not acceptance and not arm64" tests
 
-acceptance: programs ## the other paths: containerd; a shared GPU; broken boards; refusals; Molecule; the image for both architectures
+acceptance: programs ## all other tests on virtual boards (hours): containerd; sharing; broken boards; several servers; power cuts; claims; the image
 	$(call say,"acceptance tests on virtual boards")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "acceptance and not fleet" tests
-
-scenarios: programs ## a fleet's life on virtual boards: upgrades; resets; power cuts; several servers; GPUs by claims; the Helm chart; pods of other sharing systems (long)
-	$(call say,"scenarios of a fleet's life")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m fleet tests
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m acceptance tests
 
 acceptance-arm64: venv ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64 and boots each board once")

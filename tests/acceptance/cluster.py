@@ -38,6 +38,11 @@ class Cluster:
             for node in self._json("get", "nodes")["items"]
         }
 
+    def kubelets(self) -> dict[str, str]:
+        """The version of each node's kubelet."""
+        nodes = self._json("get", "nodes")["items"]
+        return {node["metadata"]["name"]: node["status"]["nodeInfo"]["kubeletVersion"] for node in nodes}
+
     def hold_gpu(self, name: str, node: str, image: str) -> None:
         """Create a pod on a node that asks for one GPU and keeps it until it is deleted."""
         self.create_sleeper(name, node, image, {"resources": {"limits": {RESOURCE: 1}}})
@@ -67,13 +72,17 @@ class Cluster:
         }
         self._create(pod)
 
-    def create_jobs(self) -> None:
-        """Create the Deployment `jobs`: one pod, made anew wherever there is room, and wait until it runs."""
+    def create_jobs(self, **settings: Any) -> None:
+        """Create the Deployment `jobs`: one pod, made anew wherever there is room, and wait until it runs.
+
+        `settings` are its container's.
+        """
         container = {
             "name": "main",
             "image": workloads.device_query_image(),
             "imagePullPolicy": "Never",
             "command": ["sleep", "infinity"],
+            **settings,
         }
         deployment = {
             "apiVersion": "apps/v1",

@@ -24,7 +24,7 @@ from tests.lab import board, inventory, lab, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "backup"
 TYPES = ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")

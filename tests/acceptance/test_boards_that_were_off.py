@@ -17,7 +17,7 @@ from tests.lab import board, bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "were-off"
 TYPES = ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")

@@ -29,7 +29,7 @@ from tests.lab.lab import fresh
 from tests.lab.paths import lab_dir
 from tests.lab.process import say
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 FLEETS = (1, 2)
 # All workers of a run have the same id of pytest-xdist's.

@@ -11,7 +11,7 @@ import yaml
 from tests import boards as board_types
 from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
-from tests.lab import board, inventory, lab
+from tests.lab import board, bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 from tests.lab.paths import CHECKOUT
@@ -179,9 +179,26 @@ def test_pods_that_held_a_gpu_all_the_time_were_never_restarted(
 
 
 @pytest.fixture
-def _shared(boards: list[Board], cluster: Cluster, holders: dict[str, object]) -> None:
-    """GPUs that four containers may hold at once, by the manifests for people who use kubectl alone."""
+def _gpus_are_free(cluster: Cluster, holders: dict[str, object]) -> None:
     cluster.kubectl("delete", "pod", *holders)
+
+
+@pytest.mark.usefixtures("_gpus_are_free")
+def test_upgrade_of_all_boards_moves_a_pod_with_a_gpu(boards: list[Board], cluster: Cluster) -> None:
+    cluster.create_jobs(resources={"limits": {RESOURCE: 1}})
+    newer = inventory.bundle_path(LAB).with_name("newer")
+    bundle.write(newer, version_suffix="2")
+    run = run_playbook(LAB, "upgrade.yml", f"--extra-vars=jetson_k3s_bundle={newer}")
+    assert run.returncode == 0, run.why
+    assert set(cluster.kubelets().values()) == {k3s.named_version("2")}
+    assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
+    cluster.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
+    cluster.kubectl("delete", "deployment", "jobs", "--wait")
+
+
+@pytest.fixture
+def _shared(boards: list[Board], cluster: Cluster) -> None:
+    """GPUs that four containers may hold at once, by the manifests for people who use kubectl alone."""
     docker("cp", CHECKOUT / "plugin/deploy", f"{boards[0].container}:/root/deploy")
     cluster.kubectl("apply", "--kustomize", "/root/deploy/time-slicing")
     wait_until(
@@ -200,6 +217,16 @@ def test_time_slicing_lets_four_pods_run_at_once_and_no_fifth(cluster: Cluster, 
         lambda: "Insufficient nvidia.com/gpu" in cluster.unschedulable("one-more"), "the fifth pod waits", 60
     )
     assert [cluster.phase(pod) for pod in sharers] == ["Running"] * REPLICAS
+
+
+def test_agent_that_is_reset_leaves_the_cluster_and_keeps_nothing(
+    boards: list[Board], cluster: Cluster
+) -> None:
+    run = run_playbook(LAB, "reset.yml", "--limit=jetson-3")
+    assert run.returncode == 0, run.why
+    assert set(cluster.kubelets()) == {"jetson-1", "jetson-2"}
+    places = "/etc/rancher /var/lib/rancher/k3s/* /var/lib/kubelet/* /usr/local/bin/k3s /var/lib/jetson-k3s"
+    assert boards[2].exec("sh", "-c", f"ls -d {places} 2>/dev/null", check=False) == ""
 
 
 def _registrations(cluster: Cluster, node: str) -> int:

@@ -16,7 +16,7 @@ from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
 from tests.lab import k3s, lab
 from tests.lab.paths import lab_dir
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "credentials"
 UNDISTURBED = {"gpu_verify_mode": "undisturbed"}

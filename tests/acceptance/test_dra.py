@@ -22,7 +22,7 @@ from tests.lab import board
 from tests.lab.board import Board
 from tests.lab.paths import CHECKOUT
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "dra"
 DRA = "--extra-vars={k3s_container_runtime: containerd, gpu_device_plugin_api: dra}"

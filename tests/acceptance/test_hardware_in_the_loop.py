@@ -20,7 +20,7 @@ from tests.lab.paths import CHECKOUT, lab_dir
 from tests.lab.process import LabError
 from tests.reports.schema import validate
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "hil"
 VERIFY = CHECKOUT / "plugin" / "deploy" / "verify"

@@ -15,7 +15,7 @@ from tests.lab import bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tests.lab.process import LabError
 
-pytestmark = [pytest.mark.lab, pytest.mark.acceptance, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "supply"
 SUPPLIED = "--extra-vars=image_supply_host=jetson-2"

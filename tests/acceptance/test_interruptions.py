@@ -14,7 +14,7 @@ from tests.lab import board, inventory, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "interruptions"
 # The moment in which K3s is started with what the tasks before have written.

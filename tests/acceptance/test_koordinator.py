@@ -22,7 +22,7 @@ from tests.acceptance.playbook import run_playbook
 from tests.lab.paths import CHECKOUT, lab_dir
 from tests.unit.roles.playing import play
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "koordinator"
 KIND = "devices.scheduling.koordinator.sh"

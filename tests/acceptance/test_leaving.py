@@ -10,7 +10,7 @@ from tests.acceptance.playbook import run_playbook
 from tests.lab import lab
 from tests.lab.board import Board
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "leaving"
 

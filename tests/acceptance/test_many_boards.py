@@ -8,7 +8,7 @@ import pytest
 from tests.acceptance import light_boards
 from tests.acceptance.light_boards import Fleet
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 MAX_SESSIONS = 10  # sshd_config(5): the default
 

@@ -49,7 +49,7 @@ def test_hardware_scenario_verifies_the_boards_of_an_inventory(single: str, tmp_
     assert [path.name for path in reports.glob("jetson-*.json")] == ["jetson-1.json"]
 
 
-@pytest.mark.fleet
+@pytest.mark.acceptance
 @pytest.mark.parametrize("scenario", LONG)
 def test_scenario(scenario: str) -> None:
     engine.ensure()

@@ -24,7 +24,7 @@ from tests.lab.process import say
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tests.observability import promql
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "monitoring"
 SERVING = {"gpu_device_plugin_metrics_on_host": True, "gpu_device_plugin_agent": True}

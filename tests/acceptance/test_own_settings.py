@@ -23,7 +23,7 @@ from tests.lab.paths import CHECKOUT
 from tests.lab.process import run as run_command
 from tests.planted import PLANTED, leaked
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "own-settings"
 TOKEN, AGENT_TOKEN = PLANTED["token"], PLANTED["agent-token"]

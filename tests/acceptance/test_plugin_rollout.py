@@ -15,7 +15,7 @@ from tests.lab import board, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "rollout"
 HASH = r"{.items[0].metadata.labels.controller-revision-hash}"

@@ -15,7 +15,7 @@ from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.sharing import POD_SECONDS, ask, configure, said, sell_units
 from tests.lab import lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "presets"
 

@@ -15,7 +15,7 @@ from tests.lab import lab
 from tests.lab.board import Board
 from tests.lab.vm.machine import Machine
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "rolling-restart"
 STARTED = ("systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "--value")

@@ -18,7 +18,7 @@ from tests.lab.engine import docker
 from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "servers"
 TYPES = ("agxorin-jp6", "orinnano-jp6", "orinnano-jp6", "orinnano-jp6")

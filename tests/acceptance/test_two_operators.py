@@ -14,7 +14,7 @@ from tests.lab import board, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "two-operators"
 LEASE = "/run/jetson-k3s-lease/lease.json"

@@ -14,7 +14,7 @@ from tests.lab import board, bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tests.lab.engine import docker
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "upgrade-cut-off"
 # The new binary is in place and K3s has not been restarted yet.

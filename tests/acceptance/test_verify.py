@@ -248,7 +248,7 @@ def test_nodes_that_a_restart_takes_away_fail_their_check(one: Board, cluster: C
 
 
 # The last one: the GPU stays shared.
-@pytest.mark.fleet
+@pytest.mark.acceptance
 def test_gpu_shared_by_site_yml_is_held_by_all_its_replicas_at_once_and_over_a_kubelet_restart(
     one: Board, cluster: Cluster, tmp_path: Path
 ) -> None:

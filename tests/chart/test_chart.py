@@ -24,7 +24,7 @@ from tests.lab.k3s import k3s
 from tests.lab.paths import CHECKOUT
 from tests.lab.process import run
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = pytest.mark.lab
 
 DEPLOY = CHART.parent
 ROLE = CHECKOUT / "roles/gpu_device_plugin/filter_plugins/gpu_device_plugin.py"

@@ -23,7 +23,7 @@ from tests.lab.api_server import ApiServer
 from tests.lab.paths import CHECKOUT
 from tests.lab.process import run
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 RELEASE = "tegra-device-plugin"
 # As K3s 1.29 and newer make it, with their own labels.

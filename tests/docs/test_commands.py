@@ -21,7 +21,7 @@ from tests.lab.images import USER
 from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 
-pytestmark = [pytest.mark.lab, pytest.mark.fleet]
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "docs"
 TYPES = ("agxorin-jp6", "orinnano-jp6")

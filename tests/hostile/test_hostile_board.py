@@ -2,7 +2,7 @@
 """A board whose every answer is hostile changes nothing on the controller but its report, and no other board.
 
 Boards are scripted: connection_plugins/scripted.py is all that the controller has of them. CI runs the
-playbooks that bring something to the controller; `make scenarios` runs every playbook with every attack.
+playbooks that bring something to the controller; `make acceptance` runs every playbook with every attack.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def test_controller_is_unharmed(site: Site, playbook: str, attacks: dict[str, li
     assert (run.code == 0) == (playbook != "kubeconfig"), run.said
 
 
-@pytest.mark.lab  # no virtual board: `make unit` leaves it to `make scenarios`
-@pytest.mark.fleet
+@pytest.mark.lab  # no virtual board: `make unit` leaves it to `make acceptance`
+@pytest.mark.acceptance
 @pytest.mark.parametrize(("attack", "line"), ATTACKS)
 @pytest.mark.parametrize("board", [SERVER, AGENT])
 @pytest.mark.parametrize("playbook", PLAYBOOKS)

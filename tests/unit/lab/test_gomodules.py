@@ -28,7 +28,9 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", sorted(path.name for path in gomodules.MODULES.iterdir()))
 def test_every_module_pins_what_it_needs(name: str) -> None:
     pinned = gomodules.versions(name)
-    replaced = re.findall(r"^(?:\t|replace )(\S+) => ", (gomodules.MODULES / name / "go.mod").read_text(), re.MULTILINE)
+    replaced = re.findall(
+        r"^(?:\t|replace )(\S+) => ", (gomodules.MODULES / name / "go.mod").read_text(), re.MULTILINE
+    )
     sums = (gomodules.MODULES / name / "go.sum").read_text()
     assert pinned
     assert all(f"{module} {pinned[module]}" in sums for module in set(pinned) - set(replaced))
