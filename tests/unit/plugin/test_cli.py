@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -157,6 +158,13 @@ def test_run_ends_with_an_error_when_one_of_its_parts_does(root: Path, tmp_path:
     assert ended.returncode == 1
     assert "too long for the sockets in it" in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
+
+
+def test_version_has_the_revision(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"tegra-device-plugin \S+ \(revision \S+\)\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
