@@ -14,6 +14,7 @@ import pytest
 from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
 from tests.lab import k3s, lab
+from tests.lab.k3s_standin.certs import DAYS_VARIABLE
 from tests.lab.paths import lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.fleet]
@@ -24,8 +25,6 @@ UNDISTURBED = {"gpu_verify_mode": "undisturbed"}
 ENVIRONMENT = "/etc/default/k3s"
 # The longest that Kubernetes signs for by itself (kube-controller-manager's --cluster-signing-duration).
 MOST_DAYS = 365
-# For how many days K3s signs (rancher/dynamiclistener, cert/cert.go).
-DAYS_VARIABLE = "CATTLE_NEW_SIGNED_CERT_EXPIRATION_DAYS"
 NOBODY = "10.207.255.254"  # an address of the labs' range that no lab has
 BOOTSTRAP = {"token-id": "q4bjus", "token-secret": "7k1x6b1fz0d72prp", "expiration": "2040-01-15T09:00:00Z"}
 
