@@ -50,6 +50,9 @@ case $1 in
 --version)
 	echo "k3s version {VERSION}+k3s.plain (SIMULATED: Kubernetes for tests, not K3s)"
 	;;
+server)
+	until "$0" kubectl get --raw=/readyz >/dev/null 2>&1; do sleep 0.5; done
+	;;
 kubectl)
 	shift
 	KUBECONFIG=${{KUBECONFIG:-{ADMIN_KUBECONFIG}}} exec $bin/kubectl "$@"
@@ -59,7 +62,7 @@ ctr)
 	exec $bin/ctr --address={SOCKET} "$@"
 	;;
 *)
-	echo "k3s (SIMULATED) knows --version, kubectl and ctr only, not $1" >&2
+	echo "k3s (SIMULATED) knows --version, server, kubectl and ctr only, not $1" >&2
 	exit 1
 	;;
 esac
@@ -73,7 +76,7 @@ After={units}
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/bin/sh -c 'until k3s kubectl get --raw=/readyz; do sleep 0.5; done'
+ExecStart=/usr/local/bin/k3s server
 
 [Install]
 WantedBy=multi-user.target
@@ -103,7 +106,7 @@ state = "/run/k3s/containerd"
 [grpc]
   address = "{SOCKET}"
 [plugins."io.containerd.cri.v1.images".pinned_images]
-  sandbox = "{workloads.PAUSE_IMAGE}"
+  sandbox = "docker.io/{workloads.PAUSE_IMAGE}"
 [plugins."io.containerd.cri.v1.runtime".cni]
   bin_dirs = ["/usr/local/bin"]
   conf_dir = "{NETWORK}"
