@@ -115,25 +115,14 @@ state = "/run/k3s/containerd"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
     BinaryName = "/usr/bin/nvidia-container-runtime"
 """
-NETWORK_CONFIGURATION = {
-    "cniVersion": "1.0.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": "cni0",
-            "isGateway": True,
-            "ipMasq": True,
-            "hairpinMode": True,
-            "ipam": {
-                "type": "host-local",
-                "ranges": [[{"subnet": POD_CIDR}]],
-                "routes": [{"dst": "0.0.0.0/0"}],
-            },
-        },
-        {"type": "portmap", "capabilities": {"portMappings": True}},
-    ],
+BRIDGE = {
+    "type": "bridge",
+    "bridge": "cni0",
+    "isGateway": True,
+    "ipMasq": True,
+    "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_CIDR}]], "routes": [{"dst": "0.0.0.0/0"}]},
 }
+NETWORK_CONFIGURATION = {"cniVersion": "1.0.0", "name": "pods", "plugins": [BRIDGE]}
 # With cgroup v1 Kubernetes 1.35 and newer start only if they are told to. Role preflight reads it here.
 K3S_CONFIGURATION = "kubelet-arg: [fail-cgroupv1=false]\n"
 
