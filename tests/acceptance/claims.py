@@ -70,20 +70,20 @@ def pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def got(cluster: Cluster, kind: str, *arguments: str) -> Any:
+def get(cluster: Cluster, kind: str, *arguments: str) -> Any:
     """Return what the API server has of a kind, as parsed JSON."""
     return json.loads(cluster.kubectl("get", kind, *arguments, "--output=json"))
 
 
 def devices(cluster: Cluster) -> dict[str, list[dict[str, Any]]]:
     """Return what the driver has published, by node."""
-    items = got(cluster, "resourceslices", f"--field-selector=spec.driver={DRIVER}")["items"]
+    items = get(cluster, "resourceslices", f"--field-selector=spec.driver={DRIVER}")["items"]
     return {item["spec"]["nodeName"]: item["spec"].get("devices", []) for item in items}
 
 
 def given(cluster: Cluster, name: str) -> list[dict[str, Any]]:
     """Return what a claim was given."""
-    allocation = got(cluster, "resourceclaim", name).get("status", {}).get("allocation", {})
+    allocation = get(cluster, "resourceclaim", name).get("status", {}).get("allocation", {})
     results: list[dict[str, Any]] = allocation.get("devices", {}).get("results", [])
     return results
 
@@ -110,7 +110,7 @@ def ends(cluster: Cluster, *names: str) -> None:
 
 def driver_pod(cluster: Cluster, node: str) -> str | None:
     """Return the name of the driver's pod on a node that is Ready."""
-    for item in got(cluster, "pods", SYSTEM, DRIVER_PODS, f"--field-selector=spec.nodeName={node}")["items"]:
+    for item in get(cluster, "pods", SYSTEM, DRIVER_PODS, f"--field-selector=spec.nodeName={node}")["items"]:
         conditions = {one["type"]: one["status"] for one in item["status"].get("conditions", [])}
         if conditions.get("Ready") == "True" and "deletionTimestamp" not in item["metadata"]:
             return str(item["metadata"]["name"])

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Koordinator's Device, written into a cluster that has its CRD.
-
-On the Kubernetes of this year: that of the other stand-in ends with any custom resource, as it is made of old
-sources by a new Go (modern-go/reflect2).
-"""
+"""Koordinator's Device, written into a cluster that has its CRD."""
 
 import json
 from pathlib import Path
@@ -16,9 +12,8 @@ from tegra_device_plugin.config.settings import load_plugin
 from tegra_device_plugin.sharing import koordinator
 
 from tests import boards
-from tests.acceptance import containerd
-from tests.acceptance.containerd import CONTAINERD
 from tests.acceptance.playbook import run_playbook
+from tests.lab import lab
 from tests.lab.paths import CHECKOUT, lab_dir
 from tests.unit.roles.playing import play
 
@@ -56,10 +51,8 @@ def device(place: Path) -> dict[str, Any]:
 def test_device_is_written_once_and_left_to_koordlet(tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(PLAYBOOK)
     wanted = device(tmp_path)
-    containerd.skip_without_go()
-    with containerd.fresh(LAB, ["agxorin-jp6"]) as (one,):
-        tags = "--tags=nvidia_docker,k3s"
-        run = run_playbook(LAB, "site.yml", CONTAINERD, containerd.bundle_argument(LAB), tags)
+    with lab.fresh(LAB, ["agxorin-jp6"]) as (one,):
+        run = run_playbook(LAB, "site.yml", "--tags=nvidia_docker,k3s")
         assert run.returncode == 0, run.why
 
         def said() -> str:

@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from images.arm64 import build
-from tests.acceptance import claims, containerd
+from tests.acceptance import claims
 from tests.acceptance.cluster import RESOURCE, Cluster
 from tests.acceptance.playbook import run_playbook
 from tests.conformance import fake_dra_kubelet
 from tests.conformance.dra_node import DraNode
 from tests.conformance.fake_api import FakeApi
 from tests.conformance.fake_dra_kubelet import FakeDraKubelet
-from tests.lab import lab
+from tests.lab import kubernetes_1_36
 from tests.lab.board import Board
 from tests.lab.process import say
 
@@ -57,12 +57,8 @@ class Process:
 def deploy(api: str) -> None:
     """Bring the board to one of the two; SystemExit when that fails."""
     say(f"benchmark: {api}")
-    chosen = {
-        "jetson_k3s_bundle": str(containerd.bundle_path(LAB)),
-        "k3s_container_runtime": "containerd",
-        "gpu_device_plugin_api": api,
-    }
-    run = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify", f"--extra-vars={json.dumps(chosen)}")
+    chosen = {"k3s_container_runtime": "containerd", "gpu_device_plugin_api": api}
+    run = run_playbook(LAB, "site.yml", "--tags=gpu_device_plugin", f"--extra-vars={json.dumps(chosen)}")
     if run.returncode != 0:
         raise SystemExit(f"site.yml failed\n{run.why}")
 
@@ -153,7 +149,7 @@ def table(taken: Mapping[str, list[float]], daemons: Mapping[str, Process], prep
 
 def measured(pods: int, rest_seconds: float) -> str:
     """Bring the lab up, measure, take it down."""
-    with containerd.fresh(LAB, [lab.DEFAULT_TYPE]) as (board,):
+    with kubernetes_1_36.fresh(LAB) as board:
         cluster = Cluster([board])
         taken: dict[str, list[float]] = {}
         daemons = {}

@@ -6,16 +6,21 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import debian, gomodules, kubernetes
-from tests.lab.k3s_standin.certs import signing_key
-from tests.lab.k3s_standin.datastore import SQLITE
+from tests.lab import debian, gomodules
 from tests.lab.process import LabError, run, tail
 
+KUBERNETES = "kubernetes-1.36"
+"""The Go module of the lab's newest Kubernetes."""
+ADMIN = {"admin": "system:masters"}
+"""The administrator's name and group."""
+SERVICE_CIDR = "10.43.0.0/16"
+# The parameters that K3s gives to its SQLite (kine, pkg/drivers/sqlite).
+SQLITE = "_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate"
 PROGRAMS = ("kube-apiserver", "kubectl")
 START_SECONDS = 180
 """Within which it answers; it takes 10 s, and much longer on a machine that compiles meanwhile."""
@@ -36,50 +41,24 @@ class ApiServer:
 
 
 @contextmanager
-def started(directory: Path, flags: Sequence[str] = ()) -> Iterator[ApiServer]:
+def started(directory: Path) -> Iterator[ApiServer]:
     """Start the API server of the lab's newest Kubernetes with kine's SQLite; both are gone afterwards.
 
     Raises NoGoError where there is no Go to compile it with, LabError when it does not answer.
     """
     arch = debian.architecture()
-    hyperkube = gomodules.programs(f"kubernetes-{kubernetes.VERSION}", arch) / "hyperkube"
-    kine = gomodules.programs("kine", arch) / "kine"
+    hyperkube = gomodules.programs(KUBERNETES, arch) / "hyperkube"
     for name in PROGRAMS:
         (directory / name).symlink_to(hyperkube)
-    token = secrets.token_hex()
-    (directory / "tokens.csv").write_text(f'{token},admin,1,"system:masters"\n')
-    key = signing_key(directory / "service.key")
-    datastore = f"unix://{directory}/kine.sock"
     port = free_port()
+    (token,) = write_credentials(directory, ADMIN).values()
+    alone = ("--bind-address=127.0.0.1", "--endpoint-reconciler-type=none")  # no Service leads to it
     commands: tuple[list[str | Path], ...] = (
-        [
-            kine,
-            f"--endpoint=sqlite://{directory}/state.db?{SQLITE}",
-            f"--listen-address={datastore}",
-            "--metrics-bind-address=0",
-        ],
-        [
-            directory / "kube-apiserver",
-            f"--etcd-servers={datastore}",
-            "--bind-address=127.0.0.1",
-            # It has no other address, and no Service leads to it.
-            "--advertise-address=127.0.0.1",
-            "--endpoint-reconciler-type=none",
-            f"--secure-port={port}",
-            f"--cert-dir={directory}",
-            f"--token-auth-file={directory}/tokens.csv",
-            "--authorization-mode=RBAC",
-            "--anonymous-auth=false",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={key}",
-            f"--service-account-signing-key-file={key}",
-            "--service-cluster-ip-range=10.43.0.0/16",
-            "--allow-privileged=true",  # as K3s
-            *flags,
-        ],
+        [gomodules.programs("kine", arch) / "kine", *kine_flags(directory)],
+        [directory / "kube-apiserver", *server_flags(directory, "127.0.0.1", port), *alone],
     )
     server = ApiServer(directory / "kubeconfig", directory / "kubectl")
-    server.kubeconfig.write_text(json.dumps(kubeconfig(port, directory / "apiserver.crt", token)))
+    server.kubeconfig.write_text(kubeconfig(directory, f"https://127.0.0.1:{port}", token))
     with ExitStack() as stack:
         running = [
             stack.enter_context(process(command, directory / f"{Path(command[0]).name}.log"))
@@ -96,21 +75,62 @@ def free_port() -> int:
         return port
 
 
-def kubeconfig(port: int, authority: Path, token: str) -> object:
-    """Return the administrator's."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "it",
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "clusters": [
-            {
-                "name": "it",
-                "cluster": {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(authority)},
-            }
-        ],
-        "users": [{"name": "it", "user": {"token": token}}],
-    }
+def write_credentials(directory: Path, users: Mapping[str, str]) -> Mapping[str, str]:
+    """Write the users' tokens and the key of service accounts; return the tokens by user.
+
+    `users` has the group of each.
+    """
+    tokens = {name: secrets.token_hex() for name in users}
+    lines = (f'{tokens[name]},{name},{name},"{group}"\n' for name, group in users.items())
+    (directory / "tokens.csv").write_text("".join(lines))
+    key = run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout"]).stdout
+    (directory / "service.key").write_text(key)
+    return tokens
+
+
+def kine_flags(directory: Path) -> list[str]:
+    """Return the flags of kine, which keeps its data in the server's directory."""
+    return [
+        f"--endpoint=sqlite://{directory}/state.db?{SQLITE}",
+        f"--listen-address=unix://{directory}/kine.sock",
+        "--metrics-bind-address=0",
+    ]
+
+
+def server_flags(directory: Path, address: str, port: int) -> list[str]:
+    """Return the flags of an API server whose credentials, certificate and kine are in `directory`.
+
+    It makes its own certificate for `address`.
+    """
+    return [
+        f"--etcd-servers=unix://{directory}/kine.sock",
+        f"--advertise-address={address}",
+        f"--secure-port={port}",
+        f"--cert-dir={directory}",
+        f"--token-auth-file={directory}/tokens.csv",
+        "--authorization-mode=Node,RBAC",
+        "--anonymous-auth=false",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={directory}/service.key",
+        f"--service-account-signing-key-file={directory}/service.key",
+        f"--service-cluster-ip-range={SERVICE_CIDR}",
+        "--allow-privileged=true",  # as K3s
+    ]
+
+
+def kubeconfig(directory: Path, url: str, token: str) -> str:
+    """Return a user's kubeconfig for the API server of `directory`."""
+    cluster = {"server": url, "certificate-authority": f"{directory}/apiserver.crt"}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "it",
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+            "clusters": [{"name": "it", "cluster": cluster}],
+            "users": [{"name": "it", "user": {"token": token}}],
+        }
+    )
 
 
 @contextmanager

@@ -27,21 +27,19 @@ FIRST_ADDRESS = 11
 MOST_BOARDS = 20
 
 
-def up(name: str, types: Sequence[str]) -> list[Board]:
+def up(name: str, types: Sequence[str], which: str = "") -> list[Board]:
     """Bring a lab of container boards up, one per entry of `types` (ids of boards.json); return the boards.
 
-    A lab that is up already is left as it is; stopped boards are started, missing ones are added.
+    A lab that is up already is left as it is; stopped boards are started, missing ones are added. `which` is
+    the K3s of the bundle, as k3s.k3s() takes it.
     """
-    return [one for one in up_graded(name, types, [CONTAINER]) if isinstance(one, Board)]
+    return [one for one in up_graded(name, types, [CONTAINER], which) if isinstance(one, Board)]
 
 
 def up_graded(
     name: str, types: Sequence[str], grades: Sequence[str], which: str = ""
 ) -> list[Board | Machine]:
-    """Do the same; `grades` say what each board is, the last one repeated: a container or a whole machine.
-
-    `which` is the K3s of the bundle, as k3s.k3s() takes it.
-    """
+    """Do the same; `grades` say what each board is, the last one repeated: a container or a whole machine."""
     _check(name, types, grades)
     with engine.kept():  # until a board runs on it
         return _up(name, types, grades, which)
@@ -89,11 +87,14 @@ def _up(name: str, types: Sequence[str], grades: Sequence[str], which: str) -> l
 
 
 @contextmanager
-def fresh(name: str, types: Sequence[str]) -> Iterator[list[Board]]:
-    """Bring a lab of container boards up that has no past, and take it away at the end, whatever happens."""
+def fresh(name: str, types: Sequence[str], which: str = "") -> Iterator[list[Board]]:
+    """Bring a lab of container boards up that has no past, and take it away at the end, whatever happens.
+
+    `which` is the K3s of the bundle, as k3s.k3s() takes it.
+    """
     down(name)
     try:
-        yield up(name, types)
+        yield up(name, types, which)
     finally:
         down(name)
 

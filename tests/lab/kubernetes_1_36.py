@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One plain node with Kubernetes 1.36 and containerd 2 on a virtual board, and nothing of K3s.
+
+It is for what needs a kubelet of Kubernetes 1.34 or newer: the DRA driver, and the health of devices in a
+pod's status. Each program is a systemd unit. `k3s` is a SIMULATED program with the commands that roles run on
+a server; the roles after role k3s run on this node with `--tags`.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab import api_server, debian, gomodules, lab, staging, workloads
+from tests.lab.board import Board
+from tests.lab.engine import docker
+
+VERSION = gomodules.versions(api_server.KUBERNETES)["k8s.io/kubernetes"]
+MODULES = (api_server.KUBERNETES, "kine", "containerd")
+PROGRAMS = (
+    "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet",
+)  # fmt: skip
+# K3s' places, so that reset.yml removes all of it.
+HOME = Path("/var/lib/rancher/k3s")
+PROGRAM_DIRECTORY = HOME / "data/bin"
+SERVER = HOME / "server"
+IMAGES = HOME / "agent/images"
+NETWORK = HOME / "agent/etc/cni/net.d"
+CONTAINERD = HOME / "agent/etc/containerd/config.toml"
+SOCKET = "/run/k3s/containerd/containerd.sock"
+ADMIN_KUBECONFIG = Path("/etc/rancher/k3s/k3s.yaml")
+UNITS = Path("/etc/systemd/system")
+UNIT_PREFIX = "plain-"  # a board has a containerd.service, Docker's
+PORT = 6443
+POD_CIDR = "10.42.0.0/24"
+# The components' users, with their groups. The kubelet's, which has the node's name, is added to them.
+USERS = {
+    **api_server.ADMIN,
+    "system:kube-controller-manager": "",
+    "system:kube-scheduler": "",
+    "system:kube-proxy": "",
+}
+K3S = f"""\
+#!/bin/sh
+# SIMULATED: the commands of K3s that Ansible roles run, for a node with plain Kubernetes.
+bin={PROGRAM_DIRECTORY}
+case $1 in
+--version)
+	echo "k3s version {VERSION}+k3s.plain (SIMULATED: Kubernetes for tests, not K3s)"
+	;;
+server)
+	until "$0" kubectl get --raw=/readyz >/dev/null 2>&1; do sleep 0.5; done
+	;;
+kubectl)
+	shift
+	KUBECONFIG=${{KUBECONFIG:-{ADMIN_KUBECONFIG}}} exec $bin/kubectl "$@"
+	;;
+ctr)
+	shift
+	exec $bin/ctr --address={SOCKET} "$@"
+	;;
+*)
+	echo "k3s (SIMULATED) knows --version, server, kubectl and ctr only, not $1" >&2
+	exit 1
+	;;
+esac
+"""
+K3S_UNIT = """\
+[Unit]
+Description=SIMULATED K3s: plain Kubernetes, started and stopped as one
+Wants={units}
+After={units}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/local/bin/k3s server
+
+[Install]
+WantedBy=multi-user.target
+"""
+UNIT = """\
+[Unit]
+Description={name} of a node with plain Kubernetes
+PartOf=k3s.service
+After=network-online.target {after}
+
+[Service]
+Type={type}
+Environment=PATH={programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+ExecStartPre={before}
+ExecStart={command}
+Restart=always
+RestartSec=3
+TimeoutStartSec=infinity
+# Pods outlive a restart.
+KillMode=process
+Delegate=yes
+"""
+CONTAINERD_CONFIGURATION = f"""\
+version = 3
+root = "{HOME}/agent/containerd"
+state = "/run/k3s/containerd"
+[grpc]
+  address = "{SOCKET}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "docker.io/{workloads.PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["/usr/local/bin"]
+  conf_dir = "{NETWORK}"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
+    BinaryName = "/usr/bin/nvidia-container-runtime"
+"""
+BRIDGE = {
+    "type": "bridge",
+    "bridge": "cni0",
+    "isGateway": True,
+    "ipMasq": True,
+    "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_CIDR}]], "routes": [{"dst": "0.0.0.0/0"}]},
+}
+NETWORK_CONFIGURATION = {"cniVersion": "1.0.0", "name": "pods", "plugins": [BRIDGE]}
+# With cgroup v1 Kubernetes 1.35 and newer start only if they are told to. Role preflight reads it here.
+K3S_CONFIGURATION = "kubelet-arg: [fail-cgroupv1=false]\n"
+
+
+@dataclass(frozen=True)
+class Service:
+    """A program, its flags, and the programs that it starts after."""
+
+    name: str
+    flags: Sequence[str]
+    after: Sequence[str] = ()
+    type: str = "exec"
+    before: str = "-/bin/true"
+
+    @property
+    def unit(self) -> str:
+        """The name of its systemd unit."""
+        return unit_name(self.name)
+
+    @property
+    def text(self) -> str:
+        """The text of its systemd unit."""
+        return UNIT.format(
+            name=self.name,
+            after=" ".join(map(unit_name, self.after)),
+            type=self.type,
+            programs=PROGRAM_DIRECTORY,
+            before=self.before,
+            command=" ".join([str(PROGRAM_DIRECTORY / self.name), *self.flags]),
+        )
+
+
+def unit_name(program: str) -> str:
+    """Return the name of a program's systemd unit."""
+    return f"{UNIT_PREFIX}{program}.service"
+
+
+def compiled() -> list[Path]:
+    """Return the cached directories of the programs.
+
+    Raises NoGoError where there is no Go to compile them.
+    """
+    arch = debian.architecture()
+    return [gomodules.programs(module, arch) for module in MODULES]
+
+
+@contextmanager
+def fresh(name: str) -> Iterator[Board]:
+    """Bring up a lab of one board that is such a node, and a bundle that fits it; both go at the end.
+
+    Raises NoGoError where there is no Go to compile it with.
+    """
+    found = compiled()
+    with tempfile.TemporaryDirectory() as place:
+        k3s = Path(place, "k3s")
+        k3s.write_text(K3S)
+        k3s.chmod(0o755)
+        with lab.fresh(name, [lab.DEFAULT_TYPE], which=str(k3s)) as (board,):
+            install(board, found)
+            yield board
+
+
+def install(board: Board, found: Sequence[Path]) -> None:
+    """Put the programs of these directories on a board, start them and wait until the node is Ready."""
+    board.exec("mkdir", "-p", str(PROGRAM_DIRECTORY), str(IMAGES))
+    for directory in found:
+        docker("cp", f"{directory}/.", f"{board.container}:{PROGRAM_DIRECTORY}")
+    links = f"cd {PROGRAM_DIRECTORY} && for it in {' '.join(PROGRAMS)}; do ln -s hyperkube $it; done"
+    board.exec("sh", "-c", links)
+    archive = IMAGES / "pause.tar.gz"
+    docker("cp", str(workloads.pause_archive()), f"{board.container}:{archive}")
+    with staging.directory() as stage:
+        write_files(stage, board.name, board.address, cgroup(board.exec("cat", "/proc/1/cgroup")))
+        docker("cp", "--archive", f"{stage}/.", f"{board.container}:/")
+    board.exec("systemctl", "daemon-reload")
+    board.exec("systemctl", "enable", "--now", "k3s", timeout=api_server.START_SECONDS)
+    board.exec("k3s", "ctr", "--namespace=k8s.io", "images", "import", str(archive))
+    board.exec("sh", "-c", f"until k3s kubectl get node {board.name}; do sleep 0.5; done")
+    board.exec("k3s", "kubectl", "wait", "--for=condition=Ready", f"node/{board.name}", "--timeout=90s")
+
+
+def cgroup(text: str) -> str:
+    """Return the board's part of the cgroup tree, from the text of its init's /proc/PID/cgroup.
+
+    With cgroup v1 a virtual board sees the machine's tree, and with v2 its own.
+    """
+    paths = dict(line.split(":", 2)[1:] for line in text.splitlines())
+    return (paths.get("memory") or paths[""]).removesuffix("/init.scope")
+
+
+def write_files(stage: Path, node: str, address: str, board_cgroup: str) -> None:
+    """Write configuration, credentials and units of a node below `stage`, as they lie on the board."""
+    kubelet = f"system:node:{node}"
+    server = below(stage, SERVER)
+    server.mkdir(parents=True)
+    tokens = api_server.write_credentials(server, {**USERS, kubelet: "system:nodes"})
+
+    def kubeconfig(user: str) -> str:
+        return api_server.kubeconfig(SERVER, f"https://{address}:{PORT}", tokens[user])
+
+    (admin,) = api_server.ADMIN
+    found = services(address, kubelet, board_cgroup)
+    files: Mapping[Path, str] = {
+        ADMIN_KUBECONFIG: kubeconfig(admin),
+        **{kubeconfig_path(user): kubeconfig(user) for user in tokens},
+        CONTAINERD: CONTAINERD_CONFIGURATION,
+        NETWORK / "10-bridge.conflist": json.dumps(NETWORK_CONFIGURATION),
+        Path("/etc/rancher/k3s/config.yaml"): K3S_CONFIGURATION,
+        Path("/usr/local/bin/k3s"): K3S,
+        UNITS / "k3s.service": K3S_UNIT.format(units=" ".join(one.unit for one in found)),
+        **{UNITS / one.unit: one.text for one in found},
+    }
+    for path, text in files.items():
+        target = below(stage, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    below(stage, Path("/usr/local/bin/k3s")).chmod(0o755)
+
+
+def below(stage: Path, path: Path) -> Path:
+    """Return where a path of the board is staged."""
+    return stage / path.relative_to("/")
+
+
+def kubeconfig_path(user: str) -> Path:
+    """Return where the kubeconfig of a component's user is."""
+    return SERVER / f"{user.rpartition(':')[2]}.kubeconfig"
+
+
+def services(address: str, kubelet_user: str, board_cgroup: str) -> list[Service]:
+    """Return the programs of a node in the order of their start."""
+    behind_server = ["kube-apiserver"]
+
+    def kubeconfig(user: str) -> str:
+        return f"--kubeconfig={kubeconfig_path(user)}"
+
+    return [
+        Service("containerd", [f"--config={CONTAINERD}"], type="notify"),
+        Service("kine", api_server.kine_flags(SERVER)),
+        Service(
+            "kube-apiserver",
+            [
+                *api_server.server_flags(SERVER, address, PORT),
+                "--enable-admission-plugins=NodeRestriction",
+                "--kubelet-preferred-address-types=InternalIP",
+                # It samples its queues a thousand times a second, a third of the work of an idle API server.
+                "--enable-priority-and-fairness=false",
+            ],
+            after=["kine"],
+            type="notify",
+        ),
+        Service(
+            "kube-controller-manager",
+            [
+                kubeconfig("system:kube-controller-manager"),
+                f"--service-account-private-key-file={SERVER}/service.key",
+                f"--root-ca-file={SERVER}/apiserver.crt",
+                "--use-service-account-credentials=true",
+                "--leader-elect=false",
+            ],
+            after=behind_server,
+        ),
+        Service(
+            "kube-scheduler",
+            [kubeconfig("system:kube-scheduler"), "--leader-elect=false"],
+            after=behind_server,
+        ),
+        Service(
+            "kubelet",
+            [
+                kubeconfig(kubelet_user),
+                f"--node-ip={address}",
+                f"--container-runtime-endpoint=unix://{SOCKET}",
+                "--cgroup-driver=cgroupfs",
+                f"--cgroup-root={board_cgroup or '/'}",
+                "--enforce-node-allocatable=",
+                "--fail-cgroupv1=false",
+                "--fail-swap-on=false",  # as K3s: boards have zram
+                # A virtual board sees the disk of its machine, and images cannot be pulled again.
+                "--eviction-hard=",
+                "--image-gc-high-threshold=100",
+            ],
+            after=["containerd", *behind_server],
+            type="notify",
+            # Docker leaves hierarchies of cgroup v1 out that a kubelet looks for.
+            before=f"-/bin/sh -c 'for it in /sys/fs/cgroup/*/; do mkdir -p $${{it}}{board_cgroup}; done'",
+        ),
+        Service(
+            "kube-proxy",
+            [
+                kubeconfig("system:kube-proxy"),
+                f"--cluster-cidr={POD_CIDR}",
+                "--proxy-mode=iptables",
+                # The kernel's settings stay: a virtual board is a container.
+                "--conntrack-max-per-core=0",
+                "--conntrack-tcp-timeout-established=0",
+                "--conntrack-tcp-timeout-close-wait=0",
+            ],
+            after=behind_server,
+        ),
+    ]
