@@ -141,7 +141,7 @@ def test_board_types_are_repeated_to_the_number_of_boards(
 ) -> None:
     asked: list[list[str]] = []
 
-    def up(_name: str, wanted: list[str], grades: list[str]) -> list[Board]:
+    def up(_name: str, wanted: list[str], grades: list[str], _which: str) -> list[Board]:
         assert grades == ["container"]
         asked.append(wanted)
         return []
@@ -153,7 +153,7 @@ def test_board_types_are_repeated_to_the_number_of_boards(
 
 
 def test_an_interrupted_up_takes_away_what_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_name: str, _types: list[str], _grades: list[str]) -> list[Board]:
+    def interrupted(*_: object) -> list[Board]:
         raise KeyboardInterrupt
 
     gone: list[str] = []
