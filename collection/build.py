@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from release import version
-from tests.lab.process import LabError, run
+from tools.process import ToolError, run
 
 CHECKOUT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
@@ -126,7 +126,7 @@ def normalise(archive: Path) -> None:
 
 
 def build(output: Path) -> Path:
-    """Build the collection's archive into the directory `output`; return its path. Raises LabError."""
+    """Build the collection's archive into the directory `output`; return its path. Raises ToolError."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="jetson-k3s-collection-") as directory:
         stage(Path(directory))
@@ -145,7 +145,7 @@ def main() -> int:
     output = parser.parse_args().output
     try:
         sys.stdout.write(f"{build(output)}\n")
-    except LabError as error:
+    except ToolError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from release import changelog, plan, signature
 from release.version import CHECKOUT
-from tests.lab.process import LabError, run, step
+from tools.process import ToolError, run, step
 
 DIST = CHECKOUT / "dist"
 UNCHANGED = "Nothing has been changed."
 
 
 def git(*arguments: str | Path, tree: Path = CHECKOUT, stdin: str | None = None) -> str:
-    """Run git in a worktree; return its output without the last newline. Raises LabError."""
+    """Run git in a worktree; return its output without the last newline. Raises ToolError."""
     return run(["git", "-C", tree, *arguments], stdin=stdin).stdout.rstrip("\n")
 
 
@@ -83,7 +83,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def release(wanted: str, today: str, key: Path) -> None:
-    """Make the release. Raises LabError or OSError, and then everything is as it was."""
+    """Make the release. Raises ToolError or OSError, and then everything is as it was."""
     DIST.mkdir(exist_ok=True)
     with worktree() as tree, tempfile.TemporaryDirectory(dir=DIST, prefix=".") as partial:
         made = commit(wanted, tree, today)
@@ -106,7 +106,7 @@ def put_in_place(wanted: str, made: str, notes: str, output: Path) -> None:
         git("tag", *how, plan.tag(wanted), made, stdin=f"Release {wanted}\n\n{notes}\n")
         undo.callback(git, "tag", "--delete", plan.tag(wanted))
         if (branch := git("branch", "--show-current")) != plan.BRANCH:
-            raise LabError(f"the checkout went from {plan.BRANCH} to {branch or 'no branch'} meanwhile")
+            raise ToolError(f"the checkout went from {plan.BRANCH} to {branch or 'no branch'} meanwhile")
         git("merge", "--quiet", "--ff-only", made)
         undo.pop_all()
 
@@ -137,7 +137,7 @@ def main() -> int:
             )
             return 0
         release(wanted, today, key)
-    except (LabError, OSError) as error:
+    except (ToolError, OSError) as error:
         sys.stderr.write(f"error: {error}\n{UNCHANGED}\n")
         return 1
     except KeyboardInterrupt:

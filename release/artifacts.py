@@ -16,7 +16,7 @@ import collection.build
 from images.arm64 import build, context
 from release import chart
 from release.version import CHECKOUT
-from tests.lab.process import LabError, run, step
+from tools.process import ToolError, run, step
 
 # The boards' image is the one that a bundle is described by.
 ARCH = "arm64"
@@ -25,11 +25,11 @@ ARCH = "arm64"
 def build_all(output: Path) -> None:
     """Build images, collection, wheel, chart and the index of them into `output`, a directory without files.
 
-    Raises LabError when there are some, or a step fails.
+    Raises ToolError when there are some, or a step fails.
     """
     output.mkdir(parents=True, exist_ok=True)
     if any(output.iterdir()):
-        raise LabError(f"{output} is not empty: its files would become part of the release")
+        raise ToolError(f"{output} is not empty: its files would become part of the release")
     build.build_all(output)
     with step("building the collection"):
         collection.build.build(output)
@@ -70,7 +70,7 @@ def main() -> int:
     os.umask(0o022)
     try:
         build_all(output)
-    except LabError as error:
+    except ToolError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from release.version import CHECKOUT
-from tests.lab.process import LabError, run
+from tools.process import ToolError, run
 
 # Users name both to `ssh-keygen -Y verify` (docs/offline.md).
 SIGNER, NAMESPACE = "jetson-k3s", "jetson-k3s-release"
@@ -13,7 +13,7 @@ SUFFIX = ".sig"
 
 
 def public(key: Path) -> str:
-    """Return the public key of a key file: type and key, without a comment. Raises LabError or OSError."""
+    """Return the public key of a key file: type and key, without a comment. Raises ToolError or OSError."""
     beside = key if key.suffix == ".pub" else key.with_name(f"{key.name}.pub")
     text = beside.read_text() if beside.exists() else run(["ssh-keygen", "-y", "-f", key]).stdout
     return " ".join(text.split()[:2])
@@ -27,7 +27,7 @@ def allowed_signers(key: Path) -> str:
 def sign(file: Path, key: Path) -> Path:
     """Write the signature beside the file and verify it as users do; return its path.
 
-    A key with a passphrase has to be in ssh-agent. Raises LabError or OSError.
+    A key with a passphrase has to be in ssh-agent. Raises ToolError or OSError.
     """
     signature = file.with_name(file.name + SUFFIX)
     run(["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, file])
@@ -52,6 +52,6 @@ def problem(key: Path | None) -> str:
         probe.write_text("probe\n")
         try:
             sign(probe, key)
-        except (LabError, OSError) as error:
+        except (ToolError, OSError) as error:
             return f"KEY={key} cannot sign it (with a passphrase, run `ssh-add {key}` first): {error}"
     return ""

@@ -10,7 +10,8 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.lab import engine, lab
+from tests.lab import lab
+from tools import engine
 
 # Seconds that a test with the marker may take, fixtures included; all others: `timeout` in pyproject.toml.
 # The first waits for K3s where it is still compiled, and a playbook on an emulated board may take 50 minutes.

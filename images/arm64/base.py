@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 
 from images.arm64 import pack
-from tests.lab.debian import SUITE, mmdebstrap
-from tests.lab.paths import cached
-from tests.lab.process import step
+from tools.cache import cached
+from tools.debian import SUITE, mmdebstrap
+from tools.process import step
 
 # libstdc++6 is for grpcio; the rest is Python with its whole standard library.
 PACKAGES = ("python3.11-minimal", "libpython3.11-stdlib", "libstdc++6")

@@ -14,8 +14,8 @@ from typing import Any
 from images.arm64 import builder, context, emulation, gpu_limit, pack, sbom
 from images.arm64.context import CHECKOUT, HERE
 from release import version
-from tests.lab.paths import cached, place
-from tests.lab.process import LabError, run, say, step
+from tools.cache import cached, place
+from tools.process import ToolError, run, say, step
 
 NAME = "tegra-device-plugin"
 ARCHITECTURES = ("arm64", "amd64")
@@ -58,7 +58,7 @@ def build(arch: str, out: Path, base: str | None = None, *, jtop: bool = False) 
     """Build the image for `arch` (`arm64` or `amd64`) and write its archive for `docker load` to `out`.
 
     Unchanged sources are built once, see tests/lab/paths.py. `base` is an image that has Python 3.11 and
-    libstdc++; without it one is made of Debian packages. Raises LabError when builder, pip or base fail.
+    libstdc++; without it one is made of Debian packages. Raises ToolError when builder, pip or base fail.
     """
     place(_built(arch, base, jtop=jtop) / "image.tar.gz", out)
     return out
@@ -150,7 +150,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         build_all(options.output, options.base, jtop=options.jtop)
-    except LabError as error:
+    except ToolError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     for arch in ARCHITECTURES:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from images.arm64.base import archive
-from tests.lab import engine
-from tests.lab.paths import locked
-from tests.lab.process import LabError, run
+from tools import engine
+from tools.cache import locked
+from tools.process import ToolError, run
 
 # Stages that the classic builder leaves behind carry it (see Dockerfile), so that they can be found.
 STAGE_LABEL = "io.github.jetson-k3s.stage"
@@ -33,7 +33,7 @@ class Builder(Protocol):
 def find() -> Builder:
     """Return the builder of this machine: an engine that answers, else buildah, else an engine is started.
 
-    Raises LabError when there is none and none can be had.
+    Raises ToolError when there is none and none can be had.
     """
     if not engine.answers() and shutil.which("buildah"):
         return Buildah()
@@ -103,5 +103,5 @@ def machine_arch() -> str:
     names = {"x86_64": "amd64", "aarch64": "arm64"}
     machine = os.uname().machine
     if machine not in names:
-        raise LabError(f"images are built on {' and '.join(names)} machines; this is {machine}")
+        raise ToolError(f"images are built on {' and '.join(names)} machines; this is {machine}")
     return names[machine]

@@ -2,7 +2,7 @@
 """Debian's C compilers: each runs here and makes programs for one architecture."""
 
 from images.arm64.emulation import MACHINES
-from tests.lab.debian import ensure_packages
+from tools.debian import ensure_packages
 
 PACKAGES = {"amd64": ("gcc", "libc6-dev"), "arm64": ("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross")}
 

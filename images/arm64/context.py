@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from images.arm64 import gpu_limit
-from tests.lab.process import run
+from tools.process import run
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
@@ -29,7 +29,7 @@ def plugin_sources() -> list[Path]:
 
 
 def write(target: Path, arch: str, revision: str, *, jtop: bool) -> None:
-    """Write the context into `target`, running no code of the target. Raises LabError if pip fails."""
+    """Write the context into `target`, running no code of the target. Raises ToolError if pip fails."""
     target.mkdir()
     for name in FILES:
         shutil.copy(HERE / name, target)

@@ -7,8 +7,8 @@ Building needs none of it; running an arm64 image on an amd64 machine does.
 import os
 from pathlib import Path
 
-from tests.lab.debian import ensure_packages
-from tests.lab.process import LabError, run, step
+from tools.debian import ensure_packages
+from tools.process import ToolError, run, step
 
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 QEMU = {"arm64": "qemu-aarch64", "amd64": "qemu-x86_64"}
@@ -40,15 +40,15 @@ def how_to(arch: str) -> str:
 
 
 def ensure(arch: str) -> None:
-    """Make `can_run` true: install, mount, register. Raises LabError, saying how, when it cannot."""
+    """Make `can_run` true: install, mount, register. Raises ToolError, saying how, when it cannot."""
     if can_run(arch):
         return
     if os.geteuid() != 0:
-        raise LabError(how_to(arch))
+        raise ToolError(how_to(arch))
     with step(f"setting up emulation of {arch}"):
         ensure_packages("qemu-user-static", "binfmt-support")
         if not (BINFMT / "register").exists():
             run(["mount", "-t", "binfmt_misc", "binfmt_misc", BINFMT])
         run(["update-binfmts", "--enable", QEMU[arch]])
     if not can_run(arch):
-        raise LabError(f"{QEMU[arch]} is not registered in {BINFMT}; {how_to(arch)}")
+        raise ToolError(f"{QEMU[arch]} is not registered in {BINFMT}; {how_to(arch)}")

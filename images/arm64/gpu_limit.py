@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from images.arm64 import compiler
-from tests.lab.paths import CHECKOUT, cached, place
-from tests.lab.process import LabError, run, say, step
+from tools.cache import CHECKOUT, cached, place
+from tools.process import ToolError, run, say, step
 
 SOURCES = CHECKOUT / "plugin" / "gpu_limit"
 LIBRARY = "libtegra-gpu-limit.so"
@@ -47,7 +47,7 @@ INDIRECT_JUMP = {"amd64": re.compile(r"\bjmp\s+\*"), "arm64": re.compile(r"\bbr\
 
 
 def build(arch: str) -> Path:
-    """Return the cached library for `arch`; raises LabError if it cannot be compiled, or fails a check."""
+    """Return the cached library for `arch`; raises ToolError if it cannot be compiled, or fails a check."""
     recipe = hashlib.sha256(repr((FLAGS, FLAGS_OF[arch])).encode())
     for path in sources():
         recipe.update(f"{path.name}\0".encode() + path.read_bytes())
@@ -67,7 +67,7 @@ def _build(arch: str, out: Path) -> None:
     with step(f"compiling {LIBRARY} for {arch}"):
         run([gcc, *FLAGS, *FLAGS_OF[arch], f"-Wl,-soname,{LIBRARY}", "-o", library, *files], cwd=SOURCES)
     if found := flaws(library, arch):
-        raise LabError(f"{LIBRARY} for {arch} must not be preloaded: {'; '.join(found)}")
+        raise ToolError(f"{LIBRARY} for {arch} must not be preloaded: {'; '.join(found)}")
 
 
 def hooks() -> frozenset[str]:
@@ -120,7 +120,7 @@ def main() -> int:
             target = options.output / arch / LIBRARY
             place(build(arch), target)
             say(f"{arch}: {target} ({target.stat().st_size / 1e3:.0f} kB)")
-    except LabError as error:
+    except ToolError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.lab import workloads
 from tests.lab.board import Board
-from tests.lab.process import LabError
 from tests.lab.vm.machine import Machine
+from tools.process import ToolError
 
 RESOURCE = "nvidia.com/gpu"
 PLUGIN_PODS = "app.kubernetes.io/name=tegra-device-plugin"
@@ -28,7 +28,7 @@ class Cluster:
     runtime_class: str | None = None
 
     def kubectl(self, *arguments: str) -> str:
-        """Run kubectl on the server; raises LabError when it fails."""
+        """Run kubectl on the server; raises ToolError when it fails."""
         return self.boards[0].exec("k3s", "kubectl", *arguments)
 
     def allocatable(self, resource: str = RESOURCE) -> dict[str, int]:
@@ -170,7 +170,7 @@ def wait_until(
         try:
             if true():
                 return time.monotonic() - start
-        except LabError as error:
+        except ToolError as error:
             answer = error
         time.sleep(poll_seconds)
     raise AssertionError(f"not within {seconds:g} s: {what}" + (f" (last error: {answer})" if answer else ""))

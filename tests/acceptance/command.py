@@ -4,7 +4,7 @@
 import os
 import subprocess
 
-from tests.lab.paths import CHECKOUT
+from tools.cache import CHECKOUT
 
 # The slowest command of the tests, a Molecule scenario on several boards, on a very busy two-core machine.
 TIMEOUT_SECONDS = 1800

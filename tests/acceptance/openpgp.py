@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from tests.lab.debian import ensure_packages
-from tests.lab.process import run
+from tools.debian import ensure_packages
+from tools.process import run
 
 
 @contextmanager

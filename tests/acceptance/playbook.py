@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from tests.lab.paths import CHECKOUT, lab_dir
+from tests.lab.paths import lab_dir
 from tests.reports.schema import validate
+from tools.cache import CHECKOUT
 
 RECAP = re.compile(r"^(\S+)\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
 # The slowest playbook of the tests on container boards, on a busy two-core machine.

@@ -10,9 +10,10 @@ from pathlib import Path
 import yaml
 
 from images.arm64 import pack
-from tests.lab import board, bundle, debian, inventory, workloads
-from tests.lab.engine import docker
+from tests.lab import board, bundle, inventory, workloads
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
+from tools import debian
+from tools.engine import docker
 
 # Debian's registry, and what a board of the lab may lack of what it depends on.
 REGISTRY_PACKAGES = ("docker-registry", "lsb-base")

@@ -17,8 +17,9 @@ from tests import boards
 from tests.acceptance.command import run_here
 from tests.acceptance.emulated import NAME, emulated, the_kernel_knows_the_board
 from tests.lab import inventory
-from tests.lab.paths import CHECKOUT, lab_dir
+from tests.lab.paths import lab_dir
 from tests.lab.vm.machine import Machine
+from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.arm64]
 

@@ -15,7 +15,7 @@ from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import board, bundle, inventory, k3s, lab
 from tests.lab.board import Board
-from tests.lab.engine import docker
+from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

@@ -24,10 +24,10 @@ from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import DAEMON_CONFIG, PlaybookRun, run_playbook
 from tests.lab import board, bundle, inventory, k3s
 from tests.lab.board import Board
-from tests.lab.engine import docker
 from tests.lab.lab import fresh
 from tests.lab.paths import lab_dir
-from tests.lab.process import say
+from tools.engine import docker
+from tools.process import say
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

@@ -13,8 +13,8 @@ from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
 from tests.lab import board, bundle, inventory, k3s, lab
 from tests.lab.board import Board
-from tests.lab.engine import docker
-from tests.lab.paths import CHECKOUT
+from tools.cache import CHECKOUT
+from tools.engine import docker
 
 pytestmark = pytest.mark.lab
 

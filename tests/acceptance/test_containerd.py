@@ -15,10 +15,11 @@ from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.acceptance.site_link import REGISTRY_PACKAGES
-from tests.lab import board, debian, k3s, lab, workloads
+from tests.lab import board, k3s, lab, workloads
 from tests.lab.board import Board
-from tests.lab.engine import docker
 from tests.lab.paths import lab_dir
+from tools import debian
+from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

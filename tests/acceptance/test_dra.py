@@ -24,8 +24,8 @@ from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
 from tests.lab import board, gomodules, inventory, kubernetes_1_36
 from tests.lab.board import Board
-from tests.lab.paths import CHECKOUT
 from tests.unit.plugin.dra.objects import gpu
+from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

@@ -15,9 +15,9 @@ from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import lab
 from tests.lab.board import Board
-from tests.lab.engine import docker
 from tests.lab.k3s import SERVER_SETTINGS
 from tests.lab.vm.machine import Machine
+from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

@@ -15,10 +15,11 @@ from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import reports_dir
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
-from tests.lab.engine import docker
-from tests.lab.paths import CHECKOUT, lab_dir
-from tests.lab.process import LabError
+from tests.lab.paths import lab_dir
 from tests.reports.schema import validate
+from tools.cache import CHECKOUT
+from tools.engine import docker
+from tools.process import ToolError
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -122,7 +123,7 @@ def test_a_dead_gpu_fails_in_all_reports_and_the_board_is_reset(jetson: Board, c
         assert "the GPU could not be switched on" in text
         assert "needs a reboot of the board" in text
     assert "allocatable: passed → failed" in page
-    with pytest.raises(LabError):
+    with pytest.raises(ToolError):
         jetson.exec("k3s", "--version")
 
 

@@ -13,7 +13,7 @@ from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.acceptance.site_link import bring_pause, bring_plugin, bring_registry, crossed
 from tests.lab import bundle, inventory, k3s, lab
 from tests.lab.board import Board
-from tests.lab.process import LabError
+from tools.process import ToolError
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -101,7 +101,7 @@ def test_nobody_can_push_to_the_registry(boards: list[Board], first: PlaybookRun
     for board in boards:
         stranger = f"{registry(boards)}/jetson-k3s:stranger"
         board.exec("docker", "tag", name, stranger)
-        with pytest.raises(LabError, match=r"unsupported|405|not allowed"):
+        with pytest.raises(ToolError, match=r"unsupported|405|not allowed"):
             board.exec("docker", "push", stranger)
         board.exec("docker", "image", "rm", stranger)
     supply = boards[1]
@@ -111,7 +111,7 @@ def test_nobody_can_push_to_the_registry(boards: list[Board], first: PlaybookRun
     assert settings["User"] == "jetson-k3s-registry"
     # Not even root could, where the service sees the file system.
     inside = ("nsenter", f"--target={settings['MainPID']}", "--mount")
-    with pytest.raises(LabError, match="Read-only file system"):
+    with pytest.raises(ToolError, match="Read-only file system"):
         supply.exec(*inside, "touch", f"{DATA}/mine")
     assert "docker-registry.service" not in supply.exec(
         "systemctl", "list-units", "--no-legend", "docker-reg*"

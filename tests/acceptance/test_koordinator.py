@@ -14,8 +14,9 @@ from tegra_device_plugin.sharing import koordinator
 from tests import boards
 from tests.acceptance.playbook import run_playbook
 from tests.lab import lab
-from tests.lab.paths import CHECKOUT, lab_dir
+from tests.lab.paths import lab_dir
 from tests.unit.roles.playing import play
+from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

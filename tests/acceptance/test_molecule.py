@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.command import run_here
-from tests.lab import engine, inventory, lab
+from tests.lab import inventory, lab
 from tests.lab.board import find
 from tests.molecule.__main__ import HARDWARE, scenarios
+from tools import engine
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

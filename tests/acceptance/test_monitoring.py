@@ -15,14 +15,15 @@ import pytest
 
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, bundle, debian, inventory, lab
+from tests.lab import board, bundle, inventory, lab
 from tests.lab.board import Board
-from tests.lab.debian import ensure_packages
-from tests.lab.engine import docker
-from tests.lab.process import run as run_command
-from tests.lab.process import say
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tests.observability import promql
+from tools import debian
+from tools.debian import ensure_packages
+from tools.engine import docker
+from tools.process import run as run_command
+from tools.process import say
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

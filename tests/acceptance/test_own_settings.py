@@ -17,11 +17,11 @@ from tests.acceptance.command import run_here
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import inventory, lab, power, staging
 from tests.lab.board import Board, start
-from tests.lab.debian import ensure_packages
-from tests.lab.engine import docker
-from tests.lab.paths import CHECKOUT
-from tests.lab.process import run as run_command
 from tests.planted import PLANTED, leaked
+from tools.cache import CHECKOUT
+from tools.debian import ensure_packages
+from tools.engine import docker
+from tools.process import run as run_command
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

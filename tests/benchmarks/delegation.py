@@ -13,7 +13,7 @@ import sys
 from tests.acceptance import light_boards
 from tests.acceptance.light_boards import Fleet
 from tests.benchmarks.provisioning import rounds_counted
-from tests.lab.process import say
+from tools.process import say
 
 BOUNDS = {"the roles' bound": "", "no bound": "--extra-vars=k3s_server_tasks_at_once=0"}
 

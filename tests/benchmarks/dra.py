@@ -33,7 +33,7 @@ from tests.conformance.fake_api import FakeApi
 from tests.conformance.fake_dra_kubelet import FakeDraKubelet
 from tests.lab import kubernetes_1_36
 from tests.lab.board import Board
-from tests.lab.process import say
+from tools.process import say
 
 LAB = "benchmark-dra"
 SLEEP = ("python3.11", "-c", "import signal; signal.pause()")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from images.arm64 import build
 from tests.lab import lab, ssh
-from tests.lab.paths import CHECKOUT
-from tests.lab.process import LabError, say
 from tests.lab.vm.disk import ARCH
 from tests.lab.vm.machine import Machine
+from tools.cache import CHECKOUT
+from tools.process import ToolError, say
 
 LAB = "benchmark-arm64"
 TYPE = "orinnano-jp6"
@@ -65,7 +65,7 @@ def main() -> int:
         (machine,) = lab.up_graded(LAB, [TYPE], [lab.ARM64])
         assert isinstance(machine, Machine)
         table = measure(machine, options.rounds, options.idle_seconds)
-    except LabError as error:
+    except ToolError as error:
         say(f"error: {error}")
         return 1
     finally:

@@ -19,8 +19,8 @@ from pathlib import Path
 from images.arm64 import compiler, gpu_limit
 from tests.gpu_limit.rig import Rig
 from tests.gpu_limit.test_threads import SOURCE as THREADS
-from tests.lab.process import run
 from tests.lab.workloads import libcuda
+from tools.process import run
 
 ROUNDS = 7
 STARTS = 200

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tests.acceptance.playbook import run_playbook
 from tests.acceptance.site_link import Brought, bring_plugin, bring_registry, crossed
 from tests.lab import lab
-from tests.lab.process import say
+from tools.process import say
 
 LAB = "benchmark-supply"
 SUPPLY = "jetson-2"

@@ -22,9 +22,9 @@ from tests.acceptance.light_boards import WATCH
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import lab
 from tests.lab.board import Board
-from tests.lab.engine import docker
 from tests.lab.paths import lab_dir
-from tests.lab.process import say
+from tools.engine import docker
+from tools.process import say
 
 LAB = "many-nodes"
 PODS_PER_NODE = 4

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import lab
-from tests.lab.process import say
+from tools.process import say
 
 LAB = "benchmark"
 FORKS = 25  # ansible.cfg's

@@ -19,10 +19,11 @@ from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.system.hosttree import HostTree
 
 from tests import boards
-from tests.lab import board, engine, images
-from tests.lab.engine import LABEL, docker
-from tests.lab.process import run
+from tests.lab import board, images
 from tests.lab.workloads import device_query_archive, device_query_image
+from tools import engine
+from tools.engine import LABEL, docker
+from tools.process import run
 
 LAB = "cdi"
 BOARDS = ("nano-jp4", "xaviernx-jp5", "orinnano-jp6", "thor5000-jp70")

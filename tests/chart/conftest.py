@@ -6,7 +6,8 @@ import os
 import pytest
 
 from tests.chart.helm import Helm
-from tests.lab import debian, gomodules
+from tests.lab import gomodules
+from tools import debian
 
 
 @pytest.fixture(scope="session", params=["helm-3", "helm-4"])

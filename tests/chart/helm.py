@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from tests.lab.paths import CHECKOUT
-from tests.lab.process import run
+from tools.cache import CHECKOUT
+from tools.process import run
 
 CHART = CHECKOUT / "plugin" / "deploy" / "chart"
 Object = dict[str, Any]

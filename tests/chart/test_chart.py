@@ -21,8 +21,8 @@ from release import version
 from tests.chart.helm import CHART, Helm, Object, Values
 from tests.image.schemas import check
 from tests.lab.k3s import k3s
-from tests.lab.paths import CHECKOUT
-from tests.lab.process import run
+from tools.cache import CHECKOUT
+from tools.process import run
 
 pytestmark = pytest.mark.lab
 

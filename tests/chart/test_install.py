@@ -20,8 +20,8 @@ from tests.chart.test_chart import CHOICES, CONTAINERD, DRA, OVERLAYS
 from tests.docs import commands, markdown
 from tests.lab import api_server
 from tests.lab.api_server import ApiServer
-from tests.lab.paths import CHECKOUT
-from tests.lab.process import run
+from tools.cache import CHECKOUT
+from tools.process import run
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

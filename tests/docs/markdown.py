@@ -13,7 +13,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tests.lab.paths import CHECKOUT
+from tools.cache import CHECKOUT
 
 # What GitHub leaves out of a heading's anchor; then it writes '-' for each blank.
 NOT_IN_AN_ANCHOR = re.compile(r"[^\w\- ]")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lab.debian import ensure_packages
-from tests.lab.paths import cached
-from tests.lab.process import run, step
+from tools.cache import cached
+from tools.debian import ensure_packages
+from tools.process import run, step
 
 PACKAGES: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("packages.yml").read_text())
 MIRRORS = {"ubuntu": "http://archive.ubuntu.com/", "debian": "http://deb.debian.org/"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from images.arm64 import compiler
 from tests.gpu_limit.archives import unpacked
-from tests.lab.process import run
+from tools.process import run
 
 # The names that a program gets: as a rule; those of old programs; those of a default stream for each thread.
 VIEWS = ((), ("-D__CUDA_API_VERSION_INTERNAL",), ("-DCUDA_API_PER_THREAD_DEFAULT_STREAM",))

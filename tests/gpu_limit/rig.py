@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.lab.paths import CHECKOUT
+from tools.cache import CHECKOUT
 
 # The CUDA of JetPack 4, 5, 6 and 7.
 RELEASES = ("10.2", "11.4", "12.6", "13.0")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from images.arm64 import compiler, gpu_limit
-from tests.lab.process import run
+from tools.process import run
 
 
 @pytest.mark.parametrize("arch", gpu_limit.ARCHITECTURES)

@@ -18,8 +18,8 @@ from tegra_device_plugin.cuda import kernel
 
 from tests.gpu_limit.archives import unpacked
 from tests.gpu_limit.rig import Rig
-from tests.lab.paths import CHECKOUT
-from tests.lab.process import run
+from tools.cache import CHECKOUT
+from tools.process import run
 
 PACKAGE = CHECKOUT / "plugin/tegra_device_plugin"
 PTX = PACKAGE / "cuda/step.ptx"

@@ -13,9 +13,9 @@ import pytest
 
 from images.arm64 import compiler, gpu_limit
 from tests.gpu_limit.archives import known, unpacked
-from tests.lab.debian import ensure_packages
-from tests.lab.process import run
 from tests.lab.workloads import LIBCUDA_FLAGS, LIBCUDA_SOURCES
+from tools.debian import ensure_packages
+from tools.process import run
 
 CUDA = {"2.27": 10020, "2.31": 11040, "2.35": 12060, "2.39": 13000}
 LOADER = {"amd64": "lib64/ld-linux-x86-64.so.2", "arm64": "lib/ld-linux-aarch64.so.1"}

@@ -8,7 +8,7 @@ import pytest
 
 from images.arm64 import compiler
 from tests.gpu_limit.rig import Rig
-from tests.lab.process import run
+from tools.process import run
 
 HERE = Path(__file__).parent
 OUT_OF_MEMORY = 2

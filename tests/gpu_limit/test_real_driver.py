@@ -17,7 +17,7 @@ import pytest
 from images.arm64 import compiler, gpu_limit
 from tests.gpu_limit import headers
 from tests.gpu_limit.archives import known, unpacked
-from tests.lab.process import run
+from tools.process import run
 
 # When a function got another variant, as cuda.h writes versions.
 VERSIONS = (

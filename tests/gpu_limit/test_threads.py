@@ -8,7 +8,7 @@ import pytest
 
 from images.arm64 import compiler
 from tests.gpu_limit.rig import Rig
-from tests.lab.process import run
+from tools.process import run
 
 SOURCE = Path(__file__).with_name("threads.c")
 SECONDS, NOT_PERMITTED = "1", 77

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.paths import CHECKOUT
-from tests.lab.process import LabError, run
+from tools.cache import CHECKOUT
+from tools.process import ToolError, run
 
 EXAMPLES = CHECKOUT / "docs" / "ci"
 SCHEMAS = {
@@ -18,7 +18,7 @@ SCHEMAS = {
 
 
 def check(path: Path, *schema: str) -> None:
-    """Compare a file with a schema; raises LabError with what does not fit."""
+    """Compare a file with a schema; raises ToolError with what does not fit."""
     run([Path(sys.executable).with_name("check-jsonschema"), *schema, path])
 
 
@@ -42,7 +42,7 @@ def test_the_schema_notices_a_mistake(name: str, right: str, wrong: str, tmp_pat
     text = (EXAMPLES / name).read_text()
     assert right in text
     (tmp_path / name).write_text(text.replace(right, wrong))
-    with pytest.raises(LabError):
+    with pytest.raises(ToolError):
         check(tmp_path / name, *SCHEMAS[name])
 
 

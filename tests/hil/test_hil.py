@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.paths import CHECKOUT
+from tools.cache import CHECKOUT
 
 HIL = CHECKOUT / "playbooks" / "hil.py"
 # Stands in for the ansible-playbook beside hil.py's Python: writes down how it was called, then does what the

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.paths import cache, locked
+from tools.cache import cache, locked
 
 # By the one for JetPack 4, and the last one without data tagging. Python 3.13 is too new for 2.16.
 OLDER = {"2.16": "2.16.19", "2.18": "2.18.12"}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from images.arm64 import build, emulation, pack
-from tests.lab import engine
-from tests.lab.engine import LABEL, docker
-from tests.lab.process import run
+from tools import engine
+from tools.engine import LABEL, docker
+from tools.process import run
 
 REPOSITORY = "jetson-k3s-lab/image-test"
 # As the DaemonSet runs it (plugin/deploy); the engine's default seccomp profile applies.

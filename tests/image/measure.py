@@ -22,7 +22,7 @@ from images.arm64 import build, emulation
 from tests import boards
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.image.conftest import RESTRICTED
-from tests.lab.engine import docker
+from tools.engine import docker
 
 RUNS = 5
 BOARD = "orinnano-jp6"

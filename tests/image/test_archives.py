@@ -16,7 +16,7 @@ import pytest
 from images.arm64 import build, builder
 from images.arm64.context import CHECKOUT
 from release import version
-from tests.lab.process import run
+from tools.process import run
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

@@ -16,7 +16,7 @@ import pytest
 
 from images.arm64.context import CHECKOUT
 from tests.image.conftest import Loaded
-from tests.lab.engine import docker
+from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

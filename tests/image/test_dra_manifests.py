@@ -13,7 +13,7 @@ import yaml
 from images.arm64 import build
 from images.arm64.context import CHECKOUT
 from tests.image.schemas import check
-from tests.lab.process import run
+from tools.process import run
 
 DEPLOY = CHECKOUT / "plugin" / "deploy"
 DRIVER = "gpu.jetson-k3s.github.io"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance import hostile_container
 from tests.image.conftest import Loaded
-from tests.lab.process import run
+from tools.process import run
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

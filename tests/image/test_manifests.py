@@ -15,7 +15,7 @@ import yaml
 from images.arm64 import build
 from images.arm64.context import CHECKOUT
 from tests.image.schemas import check
-from tests.lab.process import run
+from tools.process import run
 
 DEPLOY = CHECKOUT / "plugin" / "deploy"
 PLAIN = DEPLOY / "base" / "daemonset.yaml"

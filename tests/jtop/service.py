@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.boards import Fixture, build
-from tests.lab import paths
-from tests.lab.process import LabError, run, tail
+from tools.cache import cached
+from tools.process import ToolError, run, tail
 
 # What a version needs besides itself, as its own metadata says.
 _DEPENDENCIES = ("smbus2==0.6.1", "distro==1.9.0", "nvidia-ml-py==13.615.71")
@@ -95,7 +95,7 @@ def packages(version: str) -> Path:
         (archives / archive.name.removesuffix(".tar.gz") / "jtop").rename(target / "jtop")
         shutil.rmtree(archives)
 
-    return paths.cached(f"jetson-stats/{version}", fetch)
+    return cached(f"jetson-stats/{version}", fetch)
 
 
 class Service:
@@ -116,7 +116,7 @@ class Service:
         _add_what_jtop_reads(fixture, host_root)
 
     def start(self) -> None:
-        """Start it and wait until clients can connect. Raises LabError with its log's end."""
+        """Start it and wait until clients can connect. Raises ToolError with its log's end."""
         prefix = sys.base_prefix
         command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER, "sh"]
         command += [str(self.host_root), prefix, str(self.packages), f"{prefix}/bin/python3", "-c", _SERVER]
@@ -128,7 +128,7 @@ class Service:
         while "service ready" not in self._log.read_text() or not self._socket.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise LabError(f"the jtop service did not start:\n{tail(self._log.read_text())}")
+                raise ToolError(f"the jtop service did not start:\n{tail(self._log.read_text())}")
             time.sleep(0.05)  # another program's log: nothing to wait for
 
     def stop(self) -> None:

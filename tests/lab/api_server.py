@@ -11,8 +11,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import debian, gomodules
-from tests.lab.process import LabError, run, tail
+from tests.lab import gomodules
+from tools import debian
+from tools.process import ToolError, run, tail
 
 KUBERNETES = "kubernetes-1.36"
 """The Go module of the lab's newest Kubernetes."""
@@ -36,7 +37,7 @@ class ApiServer:
     program: Path
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
-        """Run kubectl and return what it says. Raises LabError."""
+        """Run kubectl and return what it says. Raises ToolError."""
         return run([self.program, f"--kubeconfig={self.kubeconfig}", *arguments], stdin=stdin).stdout
 
 
@@ -44,7 +45,7 @@ class ApiServer:
 def started(directory: Path) -> Iterator[ApiServer]:
     """Start the API server of the lab's newest Kubernetes with kine's SQLite; both are gone afterwards.
 
-    Raises NoGoError where there is no Go to compile it with, LabError when it does not answer.
+    Raises NoGoError where there is no Go to compile it with, ToolError when it does not answer.
     """
     arch = debian.architecture()
     hyperkube = gomodules.programs(KUBERNETES, arch) / "hyperkube"
@@ -148,15 +149,15 @@ def process(command: Sequence[str | Path], log: Path) -> Iterator[subprocess.Pop
 
 
 def wait(server: ApiServer, running: Sequence[subprocess.Popen[bytes]], directory: Path) -> None:
-    """Wait until the server is ready. Raises LabError with the programs' last words."""
+    """Wait until the server is ready. Raises ToolError with the programs' last words."""
     end = time.monotonic() + START_SECONDS
     while True:
         try:
             server.kubectl("get", "--raw=/readyz")
-        except LabError as error:
+        except ToolError as error:
             if time.monotonic() < end and all(one.poll() is None for one in running):
                 time.sleep(POLL_SECONDS)
                 continue
             logs = "".join(tail(path.read_text(errors="replace")) for path in directory.glob("*.log"))
-            raise LabError(f"the API server does not answer: {error}\n{logs}") from error
+            raise ToolError(f"the API server does not answer: {error}\n{logs}") from error
         return

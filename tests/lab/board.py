@@ -14,12 +14,12 @@ from typing import TypeVar
 
 from tests import boards
 from tests.lab import ssh, staging
-from tests.lab.debian import ensure_packages
-from tests.lab.engine import CHECKOUT_LABEL, LABEL, docker
 from tests.lab.images import board_image
 from tests.lab.inventory import Host
-from tests.lab.paths import CHECKOUT
-from tests.lab.process import LabError, run, tail
+from tools.cache import CHECKOUT
+from tools.debian import ensure_packages
+from tools.engine import CHECKOUT_LABEL, LABEL, docker
+from tools.process import ToolError, run, tail
 
 Named = TypeVar("Named", bound=Host)
 BOARD_LABEL = f"{LABEL}.board"
@@ -53,7 +53,7 @@ class Board:
         return {}
 
     def exec(self, *command: str, check: bool = True, timeout: float | None = 120) -> str:
-        """Run a command on the board as root, past SSH; return its stdout, or raise LabError."""
+        """Run a command on the board as root, past SSH; return its stdout, or raise ToolError."""
         return docker("exec", self.container, *command, check=check, timeout=timeout)
 
 
@@ -92,17 +92,17 @@ def find(lab: str) -> list[Board]:
 
 
 def get(lab: str, name: str) -> Board:
-    """Return one board by its name; raises LabError when the lab has no such board."""
+    """Return one board by its name; raises ToolError when the lab has no such board."""
     return pick(lab, name, find(lab))
 
 
 def pick(lab: str, name: str, known: Sequence[Named]) -> Named:
-    """Return the board of that name; raises LabError when the lab has no such board."""
+    """Return the board of that name; raises ToolError when the lab has no such board."""
     for board in known:
         if board.name == name:
             return board
     have = ", ".join(board.name for board in known) or "no board at all"
-    raise LabError(f"lab {lab!r} has no board {name!r} (it has {have})")
+    raise ToolError(f"lab {lab!r} has no board {name!r} (it has {have})")
 
 
 def create(
@@ -153,7 +153,7 @@ def lose_disks(one: Board) -> None:
 
 
 def start(board: Board, *, deadline_seconds: float = READY_SECONDS) -> None:
-    """Start a board and wait until it is up and takes SSH connections; raises LabError with a diagnosis."""
+    """Start a board and wait until it is up and takes SSH connections; raises ToolError with a diagnosis."""
     docker("start", board.container)
     wait_until_up(board, deadline_seconds=deadline_seconds)
 
@@ -173,7 +173,7 @@ def cable(board: Board) -> str:
     for end in ends:
         if here is not None and end.read_text().strip() == here[1]:
             return end.parent.name
-    raise LabError(f"{board.name}: no interface here is the other end of its eth0: {link}")
+    raise ToolError(f"{board.name}: no interface here is the other end of its eth0: {link}")
 
 
 def plug(end: str, *, plugged: bool) -> None:
@@ -203,12 +203,12 @@ def wait_until_up(board: Board, *, deadline_seconds: float = READY_SECONDS) -> N
             time.monotonic() > deadline
             or docker("inspect", "--format={{.State.Running}}", board.container) != "true"
         ):
-            raise LabError(f"{board.name} does not take SSH connections\n{diagnosis(board)}")
+            raise ToolError(f"{board.name} does not take SSH connections\n{diagnosis(board)}")
         time.sleep(0.1)
     remaining = max(5, deadline - time.monotonic())
     state = board.exec("timeout", f"{remaining:.0f}", "systemctl", "is-system-running", "--wait", check=False)
     if state != "running":
-        raise LabError(f"{board.name} is {state or 'not up'}\n{diagnosis(board)}")
+        raise ToolError(f"{board.name} is {state or 'not up'}\n{diagnosis(board)}")
 
 
 def diagnosis(board: Board) -> str:

@@ -17,8 +17,8 @@ import yaml
 
 from images.arm64 import build as plugin
 from tests.lab import k3s, workloads
-from tests.lab.process import LabError, run, say, step
 from tests.lab.workloads import DEFAULT_ARCH
+from tools.process import ToolError, run, say, step
 
 CHECKSUMS = "SHA256SUMS"
 
@@ -61,7 +61,7 @@ def k3s_version(said: str) -> str:
     """Return the version from what `k3s --version` says, e.g. `v1.33.5+k3s1`."""
     found = re.match(r"k3s version (\S+)", said)
     if found is None:
-        raise LabError(f"`k3s --version` says {said.strip()!r}, which does not begin with `k3s version`")
+        raise ToolError(f"`k3s --version` says {said.strip()!r}, which does not begin with `k3s version`")
     return found[1]
 
 
@@ -92,7 +92,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         write(arguments.directory, arguments.version_suffix)
-    except LabError as error:
+    except ToolError as error:
         say(f"error: {error}")
         return 1
     return 0

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from types import FrameType
 
 from tests import boards
-from tests.lab import engine, k3s, lab, ssh
+from tests.lab import k3s, lab, ssh
 from tests.lab.board import Board, pick
-from tests.lab.process import LabError, say
 from tests.lab.vm.machine import Machine
+from tools import engine
+from tools.process import ToolError, say
 
 INTERRUPTED = 130
 
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         return int(COMMANDS[arguments.command](arguments))
-    except LabError as error:
+    except ToolError as error:
         say(f"error: {error}")
         return 1
     except KeyboardInterrupt:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.arm64 import compiler
-from tests.lab import debian
-from tests.lab.paths import cache, cached
-from tests.lab.process import LabError, compile_packages, run, say, step
+from tools import debian
+from tools.cache import cache, cached
+from tools.process import ToolError, compile_packages, run, say, step
 
 MODULES = Path(__file__).parent / "go"
 GO_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly")
@@ -26,7 +26,7 @@ DEBIANS_GO = (1, 19)
 """The version of Debian 12's package golang-go."""
 
 
-class NoGoError(LabError):
+class NoGoError(ToolError):
     """There is no Go that can compile the module; the message says which one to install."""
 
 
@@ -55,7 +55,7 @@ PLAIN = Recipe()
 def programs(name: str, arch: str, recipe: Recipe = PLAIN) -> Path:
     """Return the cached directory with the programs of the module `name`; `arch` is as Debian names it.
 
-    Raises NoGoError when there is no Go that can, LabError without room or a way to the modules.
+    Raises NoGoError when there is no Go that can, ToolError without room or a way to the modules.
     """
     entry = f"go/{name}-{arch}-{digest(name, recipe)}"
     return cached(entry, lambda out: build(MODULES / name, out, arch, recipe))
@@ -155,10 +155,10 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def check_room(directory: Path) -> None:
-    """Raise LabError when there is no room to compile."""
+    """Raise ToolError when there is no room to compile."""
     free = shutil.disk_usage(directory).free
     if free < SCRATCH_BYTES:
-        raise LabError(
+        raise ToolError(
             f"{directory} has {free / 1e9:.1f} GB free and compiling takes {SCRATCH_BYTES / 1e9:.0f}: "
             "make room there, or set JETSON_K3S_CACHE to a larger disk"
         )

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.lab import k3s
-from tests.lab.debian import rootfs
-from tests.lab.engine import LABEL, docker
-from tests.lab.paths import locked
-from tests.lab.process import step
+from tools.cache import locked
+from tools.debian import rootfs
+from tools.engine import LABEL, docker
+from tools.process import step
 
 REPOSITORIES = "jetson-k3s-lab"
 USER = "jetson"

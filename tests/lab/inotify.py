@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from tests.lab.process import say
+from tools.process import say
 
 LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
 INSTANCES = 1024

@@ -9,9 +9,10 @@ import os
 import sys
 from pathlib import Path
 
-from tests.lab import debian, gomodules, k3s_release
+from tests.lab import gomodules, k3s_release
 from tests.lab.gomodules import Recipe
-from tests.lab.process import LabError, print_path
+from tools import debian
+from tools.process import ToolError, print_path
 
 VERSION = "v1.25.4+k3s1"
 COMMIT = "0dc63334c0db"
@@ -37,7 +38,7 @@ def k3s(arch: str | None = None, which: str = "") -> Path:
     """Return the executable; `arch` is as Debian names it, this machine's unless given.
 
     `which` is the version of a release or the path of an executable. Without it VERSION is downloaded where
-    the release page answers, and compiled where not. Raises LabError when it cannot be had.
+    the release page answers, and compiled where not. Raises ToolError when it cannot be had.
     """
     arch = arch or debian.architecture()
     if which and not k3s_release.VERSION.fullmatch(which):
@@ -49,8 +50,8 @@ def k3s(arch: str | None = None, which: str = "") -> Path:
     except k3s_release.UnreachableError as unreachable:
         try:
             return compiled(arch)
-        except LabError as error:
-            raise LabError(
+        except ToolError as error:
+            raise ToolError(
                 f"K3s {VERSION} cannot be had. One of the two is needed: its release page ({unreachable}), "
                 f"or Go and a module proxy to compile it ({error})."
             ) from error
@@ -60,7 +61,7 @@ def compiled(arch: str | None = None, suffix: str = "", minors: int = 0) -> Path
     """Return the compiled executable from the cache, built when it is absent.
 
     For tests of upgrades the same program calls itself by a SIMULATED version, that of `named_version`.
-    Raises LabError when it cannot be built.
+    Raises ToolError when it cannot be built.
     """
     recipe = Recipe(TAGS, cgo=True, linker_flags=version_flags(suffix, minors), keep_objects=True)
     return gomodules.programs("k3s", arch or debian.architecture(), recipe) / "k3s"
@@ -93,7 +94,7 @@ def version_flags(suffix: str = "", minors: int = 0) -> tuple[str, ...]:
 def _own(given: str) -> Path:
     path = Path(given).expanduser().resolve()
     if not (path.is_file() and os.access(path, os.X_OK)):
-        raise LabError(
+        raise ToolError(
             f"{given} is neither the version of a K3s release, as {VERSION}, nor an executable file"
         )
     return path

@@ -10,8 +10,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from tests.lab.paths import cached
-from tests.lab.process import LabError, step
+from tools.cache import cached
+from tools.process import ToolError, step
 
 PAGE = "https://github.com/k3s-io/k3s/releases/download"
 VERSION = re.compile(r"v\d+\.\d+\.\d+\+k3s\d+")
@@ -20,14 +20,14 @@ TIMEOUT_SECONDS = 20
 """Of each answer of the page."""
 
 
-class UnreachableError(LabError):
+class UnreachableError(ToolError):
     """The page does not answer, or does not have the release."""
 
 
 def executable(version: str, arch: str) -> Path:
     """Return the cached executable, downloaded when it is absent; `arch` is as Debian names it.
 
-    Raises UnreachableError, or LabError when what came is not the released file.
+    Raises UnreachableError, or ToolError when what came is not the released file.
     """
 
     def download(out: Path) -> None:
@@ -38,7 +38,7 @@ def executable(version: str, arch: str) -> Path:
         with out.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != wanted:
-            raise LabError(
+            raise ToolError(
                 f"{address}/{NAMES[arch]} has the SHA-256 {found}, and the release's own list says {wanted}: "
                 "the download was changed on its way. Nothing was kept. Try again, or from another network."
             )
@@ -53,7 +53,7 @@ def _checksum(address: str, name: str) -> str:
         text = answer.read(1 << 20).decode("ascii", "replace")
     found = re.search(rf"^([0-9a-f]{{64}})[ \t]+\*?{re.escape(name)}$", text, re.MULTILINE)
     if found is None:
-        raise LabError(f"{address} has no checksum of {name}")
+        raise ToolError(f"{address} has no checksum of {name}")
     return found[1]
 
 

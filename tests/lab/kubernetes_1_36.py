@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import api_server, debian, gomodules, lab, staging, workloads
+from tests.lab import api_server, gomodules, lab, staging, workloads
 from tests.lab.board import Board
-from tests.lab.engine import docker
+from tools import debian
+from tools.engine import docker
 
 VERSION = gomodules.versions(api_server.KUBERNETES)["k8s.io/kubernetes"]
 MODULES = (api_server.KUBERNETES, "kine", "containerd")

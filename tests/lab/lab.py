@@ -8,14 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from tests import boards
-from tests.lab import board, bundle, engine, inotify, inventory, ssh, workloads
+from tests.lab import board, bundle, inotify, inventory, ssh, workloads
 from tests.lab.board import Board
-from tests.lab.engine import CHECKOUT_LABEL, LABEL, docker
 from tests.lab.images import board_image
-from tests.lab.paths import CHECKOUT, lab_dir, labs, locked
-from tests.lab.process import LabError, run, step
+from tests.lab.paths import lab_dir, labs
 from tests.lab.vm import disk, machine
 from tests.lab.vm.machine import Machine
+from tools import engine
+from tools.cache import CHECKOUT, locked
+from tools.engine import CHECKOUT_LABEL, LABEL, docker
+from tools.process import ToolError, run, step
 
 DEFAULT_NAME = "lab"
 DEFAULT_TYPE = "agxorin-jp6"
@@ -172,14 +174,14 @@ def _sweep(name: str) -> bool:
 
 def _check(name: str, types: Sequence[str], grades: Sequence[str]) -> None:
     if not NAME.fullmatch(name):
-        raise LabError(f"{name!r} is no name for a lab: up to 30 of a-z, 0-9 and -, no - at the ends")
+        raise ToolError(f"{name!r} is no name for a lab: up to 30 of a-z, 0-9 and -, no - at the ends")
     known = boards.load()
     if unknown := [kind for kind in types if kind not in known]:
-        raise LabError(f"no such board type: {', '.join(unknown)}; boards.json has {', '.join(known)}")
+        raise ToolError(f"no such board type: {', '.join(unknown)}; boards.json has {', '.join(known)}")
     if unknown := [grade for grade in grades if grade not in GRADES]:
-        raise LabError(f"no such grade of boards: {', '.join(unknown)}; there are {', '.join(GRADES)}")
+        raise ToolError(f"no such grade of boards: {', '.join(unknown)}; there are {', '.join(GRADES)}")
     if not 0 < len(types) <= MOST_BOARDS:
-        raise LabError(f"a lab has 1 to {MOST_BOARDS} boards, not {len(types)}")
+        raise ToolError(f"a lab has 1 to {MOST_BOARDS} boards, not {len(types)}")
 
 
 def _check_existing(
@@ -191,7 +193,7 @@ def _check_existing(
     }
     if any(wanted.get(board_name) != kind for board_name, kind in have.items()):
         said = ", ".join(f"{board_name} ({kind}, {grade})" for board_name, (kind, grade) in have.items())
-        raise LabError(
+        raise ToolError(
             f"lab {name!r} is there already with other boards: {said}; "
             f"take it down first (`python -m tests.lab down --name {name}`) or choose another --name"
         )
@@ -210,8 +212,8 @@ def _network(lab: str) -> str:
             if result.returncode == 0:
                 return subnet
             if "overlaps" not in result.stderr:
-                raise LabError(f"cannot make the Docker network {network}: {result.stderr.strip()}")
-        raise LabError(
+                raise ToolError(f"cannot make the Docker network {network}: {result.stderr.strip()}")
+        raise ToolError(
             "every subnet of 10.207.0.0/16 is taken; take other labs down (`python -m tests.lab down --all`)"
         )
     return docker("network", "inspect", "--format={{(index .IPAM.Config 0).Subnet}}", network).rpartition(

@@ -4,7 +4,7 @@
 from pathlib import Path
 
 from tests.lab.board import Board
-from tests.lab.engine import docker
+from tools.engine import docker
 
 FILES = Path(__file__).parent / "simulated_power"
 

@@ -7,10 +7,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.lab.debian import ensure_packages
 from tests.lab.images import USER
 from tests.lab.paths import lab_dir
-from tests.lab.process import run
+from tools.debian import ensure_packages
+from tools.process import run
 
 
 def make_key(path: Path, comment: str) -> str:
@@ -67,7 +67,7 @@ def call(lab: str, address: str, command: Sequence[str]) -> int:
 
 
 def copy(lab: str, address: str, source: Path, target: str) -> None:
-    """Copy a file to a board, as the user that connects there; raises LabError when that is not possible."""
+    """Copy a file to a board, as the user that connects there; raises ToolError when that is not possible."""
     run(["scp", *_settings(lab), source, f"{USER}@{address}:{target}"])
 
 

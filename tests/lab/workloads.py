@@ -7,10 +7,10 @@ from pathlib import Path
 
 from images.arm64 import compiler, gpu_limit
 from tests.lab import archive
-from tests.lab.debian import EXCLUDED, mmdebstrap
-from tests.lab.engine import LABEL
-from tests.lab.paths import cached
-from tests.lab.process import run, step
+from tools.cache import cached
+from tools.debian import EXCLUDED, mmdebstrap
+from tools.engine import LABEL
+from tools.process import run, step
 
 DEFAULT_ARCH = "amd64"  # of container boards
 SOURCES = Path(__file__).parent / "simulated_workloads"

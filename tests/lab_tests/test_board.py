@@ -12,9 +12,9 @@ from tests import boards
 from tests.lab import board, inventory, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
-from tests.lab.process import LabError, run
 from tests.lab.staging import TOOLKIT_VERSION
 from tests.lab.workloads import device_query_archive, device_query_image, pause_archive
+from tools.process import ToolError, run
 
 pytestmark = pytest.mark.lab
 
@@ -67,7 +67,7 @@ def test_ssh_refuses_a_board_with_another_key(xavier: Board, thor: Board) -> Non
     theirs = next(line.split()[2] for line in kept.splitlines() if line.startswith(f"{thor.address} "))
     try:
         ssh.trust(xavier.lab, xavier.address, f"ssh-ed25519 {theirs}")
-        with pytest.raises(LabError, match="Host key verification failed"):
+        with pytest.raises(ToolError, match="Host key verification failed"):
             sh(xavier, "true")
     finally:
         hosts.write_text(kept)

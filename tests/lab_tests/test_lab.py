@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import board, bundle, engine, lab
-from tests.lab.engine import LABEL, docker
-from tests.lab.paths import CHECKOUT, lab_dir
-from tests.lab.process import LabError
+from tests.lab import board, bundle, lab
+from tests.lab.paths import lab_dir
 from tests.lab.workloads import device_query_archive, device_query_image
+from tools import engine
+from tools.cache import CHECKOUT
+from tools.engine import LABEL, docker
+from tools.process import ToolError
 
 pytestmark = pytest.mark.lab
 
@@ -54,7 +56,7 @@ def test_a_lab_leaves_nothing_and_down_is_idempotent(monkeypatch: pytest.MonkeyP
     assert nested_cgroups(identity)
     assert lab.up(NAME, ["nano-jp4"])[0].address == up.address
     assert docker("inspect", "--format={{.Id}}", up.container) == identity
-    with pytest.raises(LabError, match=r"there already with other boards: jetson-1 \(nano-jp4, container\)"):
+    with pytest.raises(ToolError, match=r"there already with other boards: jetson-1 \(nano-jp4, container\)"):
         lab.up(NAME, ["tx2-jp4"])
     lab.down(NAME)
     assert left(NAME) == []
@@ -64,7 +66,7 @@ def test_a_lab_leaves_nothing_and_down_is_idempotent(monkeypatch: pytest.MonkeyP
 
 
 def test_a_board_that_is_not_there_is_named() -> None:
-    with pytest.raises(LabError, match="lab 'nowhere' has no board 'jetson-1'"):
+    with pytest.raises(ToolError, match="lab 'nowhere' has no board 'jetson-1'"):
         board.get("nowhere", "jetson-1")
 
 

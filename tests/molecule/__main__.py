@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.lab.paths import CHECKOUT
+from tools.cache import CHECKOUT
 
 HERE = Path(__file__).parent
 # On the boards of an inventory that its user gives; all others have virtual boards of their own.

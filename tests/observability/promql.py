@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tests.lab.paths import CHECKOUT
+from tools.cache import CHECKOUT
 
 FILES = CHECKOUT / "roles/monitoring/files"
 # What Prometheus and the scrape job add to every sample.

@@ -12,15 +12,16 @@ import jinja2
 import pytest
 import yaml
 
-from tests.lab import debian, paths
-from tests.lab.process import run
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tests.observability import promql
+from tools import debian
+from tools.cache import CHECKOUT
+from tools.process import run
 
 pytestmark = pytest.mark.lab
 
 HERE = Path(__file__).parent
-IN_THE_CLUSTER = paths.CHECKOUT / "docs/observability/prometheus.yml"
+IN_THE_CLUSTER = CHECKOUT / "docs/observability/prometheus.yml"
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +82,7 @@ def test_the_configuration_of_the_server_board_is_good(
 ) -> None:
     environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined, autoescape=False)  # noqa: S701
     environment.filters["to_json"] = json.dumps
-    template = paths.CHECKOUT / "roles/monitoring/templates/prometheus.yml.j2"
+    template = CHECKOUT / "roles/monitoring/templates/prometheus.yml.j2"
     variables = {"__monitoring_configuration": files, "monitoring_alertmanagers": alertmanagers}
     (files / "own.yml").write_text(environment.from_string(template.read_text()).render(variables))
     (files / "targets.json").write_text("[]")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from release.version import CHECKOUT
-from tests.lab.process import run
+from tools.process import run
 
 # Instead of what a container builder makes in minutes; the real code packs it.
 SMALL_IMAGE = '''

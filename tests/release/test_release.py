@@ -19,8 +19,8 @@ import yaml
 
 from release import signature, version
 from release.version import CHECKOUT
-from tests.lab.process import run
 from tests.release.checkout import CHANGES, DURING_BUILD, ENVIRONMENT, Checkout, make_key
+from tools.process import run
 
 # In place of release/artifacts.py, where it does not matter what is built.
 QUICK = """
@@ -230,7 +230,7 @@ def test_every_reason_against_it_is_told_at_once_and_nothing_changes(checkout: C
         (
             "images/arm64/build.py",
             DURING_BUILD,
-            f"    raise LabError('broken')\n{DURING_BUILD}",
+            f"    raise ToolError('broken')\n{DURING_BUILD}",
             "error: broken",
         ),
         ("collection/galaxy.template.yml", "namespace: ", "broken: ", "mandatory keys: namespace"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import playwright.sync_api
 
-from tests.lab.process import LabError
 from tests.reports.browser import browser, shown
+from tools.process import ToolError
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
             shown(chromium, options.page, options.width, options.height or 900, dark=options.dark) as one,
         ):
             one.picture(options.picture, options.height)
-    except (LabError, playwright.sync_api.Error) as error:
+    except (ToolError, playwright.sync_api.Error) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.lab.debian import ensure_packages
+from tools.debian import ensure_packages
 
 PACKAGE = "chromium-headless-shell"
 # Playwright adds a fresh profile, no sandbox (tests run as root) and nothing that works in the background.

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # its stubs are another package
 
-from tests.lab.paths import CHECKOUT
+from tools.cache import CHECKOUT
 
 SCHEMA = CHECKOUT / "docs" / "verify-report.schema.json"
 

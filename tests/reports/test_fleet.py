@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.lab.debian import ensure_packages
-from tests.lab.process import run
 from tests.reports import samples
 from tests.reports.conftest import Load, fleet
 from tests.reports.schema import validate
+from tools.debian import ensure_packages
+from tools.process import run
 
 JUNIT_SCHEMA = Path(__file__).parent / "junit.xsd"
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.lab.paths import CHECKOUT
 from tests.reports import samples
 from tests.reports.browser import Shown, browser, shown
 from tests.reports.conftest import fleet
+from tools.cache import CHECKOUT
 
 pytestmark = pytest.mark.lab
 

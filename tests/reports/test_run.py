@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.paths import CHECKOUT
 from tests.reports import samples
+from tools.cache import CHECKOUT
 
 # Nobody listens on port 1.
 INVENTORY = """

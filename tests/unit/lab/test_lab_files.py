@@ -14,8 +14,8 @@ from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped
 
 from tests.lab import archive, bundle, cli, inventory, lab, paths, ssh
 from tests.lab.board import Board
-from tests.lab.process import LabError
 from tests.lab.vm.machine import Machine
+from tools.process import ToolError
 
 
 def board(number: int) -> Board:
@@ -80,7 +80,7 @@ def test_checksums_are_what_sha256sum_reads(tmp_path: Path) -> None:
 
 def test_k3s_version_is_read_from_what_k3s_says() -> None:
     assert bundle.k3s_version("k3s version v1.33.5+k3s1 (fab4a5c)\ngo version go1.24.6\n") == "v1.33.5+k3s1"
-    with pytest.raises(LabError, match="'hello', which does not begin with"):
+    with pytest.raises(ToolError, match="'hello', which does not begin with"):
         bundle.k3s_version("hello\n")
 
 
@@ -113,17 +113,17 @@ def _read(tar: tarfile.TarFile, name: str) -> bytes:
 
 @pytest.mark.parametrize("name", ["", "Lab", "-lab", "lab-", "a/b", "x" * 31])
 def test_a_name_that_cannot_be_a_labs_is_refused(name: str) -> None:
-    with pytest.raises(LabError, match="no name for a lab"):
+    with pytest.raises(ToolError, match="no name for a lab"):
         lab.up(name, ["nano-jp4"])
 
 
 def test_an_unknown_board_type_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(LabError, match=r"no such board type: nano-jp99; boards\.json has .*nano-jp4"):
+    with pytest.raises(ToolError, match=r"no such board type: nano-jp99; boards\.json has .*nano-jp4"):
         lab.up("demo", ["nano-jp4", "nano-jp99"])
 
 
 def test_an_unknown_grade_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(LabError, match="no such grade of boards: silver; there are container, arm64"):
+    with pytest.raises(ToolError, match="no such grade of boards: silver; there are container, arm64"):
         lab.up_graded("demo", ["nano-jp4"], ["silver"])
 
 

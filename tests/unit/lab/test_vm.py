@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests import boards
-from tests.lab.process import LabError
 from tests.lab.vm import devicetree, machine
 from tests.lab.vm.qemu import Channel, Qemu
+from tools.process import ToolError
 
 
 @pytest.mark.parametrize("fixture", boards.load().values(), ids=lambda fixture: str(fixture.id))
@@ -93,7 +93,7 @@ def test_an_event_is_no_answer_and_a_refusal_says_why(tmp_path: Path, peer: list
     ]
     with Channel.connect(tmp_path, "agent.sock") as channel:
         assert channel.call("stop") == {}
-        with pytest.raises(LabError, match="refused cont: no such job"):
+        with pytest.raises(ToolError, match="refused cont: no such job"):
             channel.call("cont")
 
 

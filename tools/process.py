@@ -18,7 +18,7 @@ PROGRESS_SECONDS = 15
 GRACE_SECONDS = 10
 
 
-class LabError(Exception):
+class ToolError(Exception):
     """The lab cannot go on; the message says what is wrong, where, and what to do."""
 
 
@@ -60,7 +60,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command and return it with its captured output as text.
 
-    `env` replaces the environment, `timeout` is in seconds. Raises LabError, with the tail of what the
+    `env` replaces the environment, `timeout` is in seconds. Raises ToolError, with the tail of what the
     command wrote, when it is missing or too slow, or (unless `check` is false) when its exit status is not 0.
     """
     command = [str(arg) for arg in argv]
@@ -84,13 +84,13 @@ def run(
         said = "".join(_end(child)) if child else ""
         if isinstance(error, subprocess.TimeoutExpired):
             text = f"{shlex.join(command)}: no end after {timeout:g} s\n{tail(said)}"
-            raise LabError(text.rstrip()) from error
+            raise ToolError(text.rstrip()) from error
         if isinstance(error, FileNotFoundError) and child is None:
-            raise LabError(f"cannot run {command[0]}: {error.strerror}: {error.filename}") from error
+            raise ToolError(f"cannot run {command[0]}: {error.strerror}: {error.filename}") from error
         raise
     if check and child.returncode != 0:
         said = tail(stdout + stderr)
-        raise LabError(f"{shlex.join(command)}: exit status {child.returncode}\n{said}".rstrip())
+        raise ToolError(f"{shlex.join(command)}: exit status {child.returncode}\n{said}".rstrip())
     return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
 
 
@@ -128,7 +128,7 @@ def compile_packages(
 ) -> None:
     """Run a build with Go's -v, which prints a line for each of `packages`, and say how far it is.
 
-    Raises LabError with the compilers' own words.
+    Raises ToolError with the compilers' own words.
     """
     start = told = time.monotonic()
     lines: list[str] = []
@@ -136,9 +136,8 @@ def compile_packages(
         argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as build:  # fmt: skip
-        assert build.stdout is not None
         try:
-            for line in build.stdout:
+            for line in build.stdout or ():
                 lines.append(line)
                 if time.monotonic() - told > PROGRESS_SECONDS:
                     told = time.monotonic()
@@ -151,7 +150,7 @@ def compile_packages(
     if build.returncode != 0:
         # Without the names of the packages.
         said = "".join(line for line in lines if " " in line)
-        raise LabError(f"{title} failed with status {build.returncode}\n{tail(said, lines=40)}")
+        raise ToolError(f"{title} failed with status {build.returncode}\n{tail(said, lines=40)}")
     say(f"{title}: done in {time.monotonic() - start:.0f} s")
 
 
@@ -160,7 +159,7 @@ def print_path(make: Callable[[], Path]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         path = make()
-    except LabError as error:
+    except ToolError as error:
         say(f"error: {error}")
         return 1
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import paths
+from tools import cache as caching
 
 
 @pytest.fixture(autouse=True)
@@ -17,10 +17,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert paths.cache() == tmp_path / "cache"
+    assert caching.cache() == tmp_path / "cache"
     monkeypatch.delenv("JETSON_K3S_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert paths.cache() == tmp_path / "xdg" / "jetson-k3s"
+    assert caching.cache() == tmp_path / "xdg" / "jetson-k3s"
 
 
 def test_an_entry_is_built_once(cache: Path) -> None:
@@ -31,8 +31,8 @@ def test_an_entry_is_built_once(cache: Path) -> None:
         built.append(out)
         out.write_text("made")
 
-    first = paths.cached("things/one.txt", build)
-    assert paths.cached("things/one.txt", build) == first == cache / "things/one.txt"
+    first = caching.cached("things/one.txt", build)
+    assert caching.cached("things/one.txt", build) == first == cache / "things/one.txt"
     assert first.read_text() == "made"
     assert len(built) == 1
 
@@ -45,7 +45,7 @@ def test_two_at_a_time_build_once() -> None:
         out.mkdir()
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: paths.cached("things/dir", build), range(8)))
+        list(pool.map(lambda _: caching.cached("things/dir", build), range(8)))
     assert len(built) == 1
 
 
@@ -55,7 +55,7 @@ def test_a_failed_build_leaves_nothing(cache: Path) -> None:
         raise RuntimeError("no power")
 
     with pytest.raises(RuntimeError):
-        paths.cached("things/one.txt", build)
+        caching.cached("things/one.txt", build)
     assert not list((cache / "things").iterdir())
     assert not list((cache / "scratch").iterdir())
 
@@ -64,4 +64,4 @@ def test_a_killed_build_is_begun_anew(cache: Path) -> None:
     rest = cache / "scratch" / "things_one.txt" / "one.txt"
     rest.parent.mkdir(parents=True)
     rest.write_text("half")
-    assert paths.cached("things/one.txt", lambda out: out.touch()).read_text() == ""
+    assert caching.cached("things/one.txt", lambda out: out.touch()).read_text() == ""

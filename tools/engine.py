@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.lab.debian import ensure_packages
-from tests.lab.paths import cache, locked
-from tests.lab.process import LabError, run, say, step, tail
+from tools.cache import cache, locked
+from tools.debian import ensure_packages
+from tools.process import ToolError, run, say, step, tail
 
 # Everything the lab makes in Docker carries this label, so that `down` needs no other record.
 LABEL = "io.github.jetson-k3s.lab"
@@ -27,7 +27,7 @@ PACKAGES = ("docker.io", "iptables")
 def docker(
     *args: str | Path, stdin: str | None = None, timeout: float | None = 300, check: bool = True
 ) -> str:
-    """Run a docker command and return its stdout, stripped; raises LabError as `process.run` does."""
+    """Run a docker command and return its stdout, stripped; raises ToolError as `process.run` does."""
     return run(["docker", *args], stdin=stdin, timeout=timeout, check=check).stdout.strip()
 
 
@@ -39,7 +39,7 @@ def answers() -> bool:
 def ensure() -> None:
     """Make sure that a Docker engine answers: install Debian's and start it when there is none.
 
-    Raises LabError when that is not possible, saying what is missing.
+    Raises ToolError when that is not possible, saying what is missing.
     """
     if answers():
         return
@@ -47,7 +47,7 @@ def ensure() -> None:
         if answers():
             return
         if os.geteuid() != 0:
-            raise LabError(
+            raise ToolError(
                 "no Docker engine answers (`docker version` fails), and starting one needs root: "
                 "start Docker, let this user use it (group docker), or run the lab as root"
             )
@@ -87,7 +87,7 @@ def stop_ours() -> None:
                 break
             time.sleep(0.1)
         else:
-            raise LabError(f"dockerd (pid {pid}) does not end after SIGTERM; its log: {_log_path()}")
+            raise ToolError(f"dockerd (pid {pid}) does not end after SIGTERM; its log: {_log_path()}")
         _pid_path().unlink(missing_ok=True)
         say("stopped the Docker engine that the lab had started")
 
@@ -132,5 +132,5 @@ def _start_dockerd() -> None:
             if daemon.poll() is not None or time.monotonic() > deadline:
                 daemon.terminate()
                 said = tail(_log_path().read_text(errors="replace"))
-                raise LabError(f"dockerd does not come up (log: {_log_path()})\n{said}")
+                raise ToolError(f"dockerd does not come up (log: {_log_path()})\n{said}")
             time.sleep(0.2)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.paths import cached
-from tests.lab.process import LabError, run, step
+from tools.cache import cached
+from tools.process import ToolError, run, step
 
 SUITE = "bookworm"
 SUITES = (SUITE, f"{SUITE}-updates", f"{SUITE}-security")
@@ -46,8 +46,9 @@ def parse_one_line(text: str) -> Iterable[Source]:
         if rest and rest[0].startswith("["):
             closing = next((i for i, word in enumerate(rest) if word.endswith("]")), len(rest))
             rest = rest[closing + 1 :]
-        if len(rest) > 2:
-            yield Source(rest[0], (rest[1],), tuple(rest[2:]))
+        match rest:
+            case [uri, suite, *components] if components:
+                yield Source(uri, (suite,), tuple(components))
 
 
 def parse_deb822(text: str) -> Iterable[Source]:
@@ -116,17 +117,17 @@ def installed(name: str) -> bool:
 def ensure_packages(*names: str) -> None:
     """Install the Debian packages that this machine lacks.
 
-    Raises LabError naming them when this is not Debian or the user is not root.
+    Raises ToolError naming them when this is not Debian or the user is not root.
     """
     if shutil.which("apt-get") is None or shutil.which("dpkg-query") is None:
-        raise LabError(
+        raise ToolError(
             f"this machine has no apt-get; install what these Debian packages hold by hand: {' '.join(names)}"
         )
     missing = [name for name in names if not installed(name)]
     if not missing:
         return
     if os.geteuid() != 0:
-        raise LabError(
+        raise ToolError(
             f"Debian packages are missing and only root can install them: apt-get install {' '.join(missing)}"
         )
     apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "-q", "-y"]
@@ -185,7 +186,8 @@ def program(package: str, path: str, arch: str) -> Path:
         mmdebstrap(tree, "extract", arch, [package], excluded=EXCLUDED)
         with tarfile.open(tree) as tar:
             file = tar.extractfile(f".{path}")
-            assert file is not None
+            if file is None:
+                raise ToolError(f"Debian's package {package} has no file {path}")
             out.write_bytes(file.read())
         out.chmod(0o755)
 

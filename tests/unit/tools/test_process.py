@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.process import LabError, compile_packages, run, tail
+from tools.process import ToolError, compile_packages, run, tail
 
 SECONDS = 10
 
@@ -36,7 +36,7 @@ def test_a_command_reads_nothing_from_the_terminal() -> None:
 
 
 def test_a_failure_names_the_command_its_status_and_its_last_words() -> None:
-    with pytest.raises(LabError, match=r"(?s)sh -c .*: exit status 3\n.*cannot open it") as caught:
+    with pytest.raises(ToolError, match=r"(?s)sh -c .*: exit status 3\n.*cannot open it") as caught:
         run(["sh", "-c", "seq 100; echo cannot open it >&2; exit 3"])
     assert "100" in str(caught.value)
     assert "\n  12\n" not in str(caught.value)
@@ -47,13 +47,13 @@ def test_a_failure_is_left_to_the_caller_who_wants_it() -> None:
 
 
 def test_a_missing_command_is_named() -> None:
-    with pytest.raises(LabError, match="cannot run no-such-command"):
+    with pytest.raises(ToolError, match="cannot run no-such-command"):
         run(["no-such-command"])
 
 
 def test_a_slow_command_is_ended_with_its_children(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    with pytest.raises(LabError, match=r"no end after 2 s\n  so far"):
+    with pytest.raises(ToolError, match=r"no end after 2 s\n  so far"):
         run(["sh", "-c", f"echo so far; sleep 100 & echo $! > {pid_file}; wait"], timeout=2)
     assert ended(int(pid_file.read_text()))
 
@@ -61,7 +61,7 @@ def test_a_slow_command_is_ended_with_its_children(tmp_path: Path) -> None:
 def test_an_interruption_ends_the_command_with_its_children(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    script = f"from tests.lab.process import run; run(['sh', '-c', 'sleep 100 & echo $! > {pipe}; wait'])"
+    script = f"from tools.process import run; run(['sh', '-c', 'sleep 100 & echo $! > {pipe}; wait'])"
     with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as lab:
         sleeper = int(pipe.read_text())
         lab.send_signal(signal.SIGINT)
@@ -72,7 +72,7 @@ def test_an_interruption_ends_the_command_with_its_children(tmp_path: Path) -> N
 def test_an_interruption_in_the_middle_of_the_start_does_so_too() -> None:
     script = """
 import os, signal, subprocess
-from tests.lab.process import run
+from tools.process import run
 
 class Interrupted(subprocess.Popen):
     def __init__(self, *arguments, **settings):
@@ -94,7 +94,7 @@ run(["sleep", "100"])
 
 def test_a_build_that_fails_shows_the_compilers_words_and_no_package_names(tmp_path: Path) -> None:
     script = "echo example.com/a; echo 'a.go:1: no such thing' >&2; exit 3"
-    with pytest.raises(LabError, match=r"^compiling failed with status 3\n  a\.go:1: no such thing$"):
+    with pytest.raises(ToolError, match=r"^compiling failed with status 3\n  a\.go:1: no such thing$"):
         compile_packages(["sh", "-c", script], "compiling", 2, env=dict(os.environ), cwd=tmp_path)
 
 

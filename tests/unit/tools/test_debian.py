@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import debian
-from tests.lab.debian import Source
-from tests.lab.process import LabError
+from tools import debian
+from tools.debian import Source
+from tools.process import ToolError
 
 DEB822 = """\
 Types: deb deb-src
@@ -89,12 +89,12 @@ def test_a_source_gives_one_line_per_suite() -> None:
 
 def test_without_apt_the_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(LabError, match=r"no apt-get.*docker\.io iptables"):
+    with pytest.raises(ToolError, match=r"no apt-get.*docker\.io iptables"):
         debian.ensure_packages("docker.io", "iptables")
 
 
 def test_without_root_the_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(debian, "installed", lambda name: name == "iptables")
-    with pytest.raises(LabError, match=r"only root .*apt-get install docker\.io$"):
+    with pytest.raises(ToolError, match=r"only root .*apt-get install docker\.io$"):
         debian.ensure_packages("docker.io", "iptables")
