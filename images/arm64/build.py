@@ -57,7 +57,7 @@ def revision() -> Revision:
 def build(arch: str, out: Path, base: str | None = None, *, jtop: bool = False) -> Path:
     """Build the image for `arch` (`arm64` or `amd64`) and write its archive for `docker load` to `out`.
 
-    Unchanged sources are built once, see tests/lab/paths.py. `base` is an image that has Python 3.11 and
+    Unchanged sources are built once, see tools/cache.py. `base` is an image that has Python 3.11 and
     libstdc++; without it one is made of Debian packages. Raises ToolError when builder, pip or base fail.
     """
     place(_built(arch, base, jtop=jtop) / "image.tar.gz", out)

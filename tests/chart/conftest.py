@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both versions of Helm that people have."""
+"""Helm, in the version that is maintained."""
 
 import os
 
@@ -10,14 +10,14 @@ from tests.lab import gomodules
 from tools import debian
 
 
-@pytest.fixture(scope="session", params=["helm-3", "helm-4"])
-def helm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """Helm, compiled when it is not in the cache."""
     try:
-        programs = gomodules.programs(request.param, debian.architecture())
+        programs = gomodules.programs("helm", debian.architecture())
     except gomodules.NoGoError as error:
         # Debian 12 has none that is new enough. CI has.
         if "CI" in os.environ:
             raise
         pytest.skip(str(error))
-    return Helm(programs / "helm", tmp_path_factory.mktemp(request.param))
+    return Helm(programs / "helm", tmp_path_factory.mktemp("helm"))

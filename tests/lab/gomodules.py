@@ -121,16 +121,8 @@ def version_flags(name: str) -> list[str]:
             flags += [f"-X {package}.{key}={value}" for key, value in facts.items()]
     if containerd := known.get("github.com/containerd/containerd/v2"):
         flags.append(f"-X github.com/containerd/containerd/v2/version.Version={containerd}")
-    for helm in ("helm.sh/helm/v3", "helm.sh/helm/v4"):
-        if helm in known:
-            flags.append(f"-X {helm}/internal/version.version={known[helm]}")
-    if "helm.sh/helm/v3" in known:  # it does not ask its own build information, as the other one does
-        minor = known["k8s.io/client-go"].split(".")[1]
-        for package in ("lint/rules", "chartutil"):
-            flags += [
-                f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{key}={value}"
-                for key, value in {"Major": 1, "Minor": minor}.items()
-            ]
+    if helm := known.get("helm.sh/helm/v4"):
+        flags.append(f"-X helm.sh/helm/v4/internal/version.version={helm}")
     return flags
 
 

@@ -42,12 +42,9 @@ def test_kubernetes_knows_its_version() -> None:
     assert f"-X k8s.io/component-base/version.gitVersion={version}" in flags
 
 
-@pytest.mark.parametrize("name", ["helm-3", "helm-4"])
-def test_helm_knows_its_version(name: str) -> None:
-    ((package, version),) = (
-        (module, found) for module, found in gomodules.versions(name).items() if module.startswith("helm.sh/")
-    )
-    assert f"-X {package}/internal/version.version={version}" in gomodules.version_flags(name)
+def test_helm_knows_its_version() -> None:
+    version = gomodules.versions("helm")["helm.sh/helm/v4"]
+    assert f"-X helm.sh/helm/v4/internal/version.version={version}" in gomodules.version_flags("helm")
 
 
 def test_no_go_is_one_line_that_says_what_to_install(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
