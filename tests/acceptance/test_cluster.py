@@ -225,7 +225,9 @@ def test_agent_that_is_reset_leaves_the_cluster_and_keeps_nothing(
     run = run_playbook(LAB, "reset.yml", "--limit=jetson-3")
     assert run.returncode == 0, run.why
     assert set(cluster.kubelets()) == {"jetson-1", "jetson-2"}
-    places = "/etc/rancher /var/lib/rancher/k3s/* /var/lib/kubelet/* /usr/local/bin/k3s /var/lib/jetson-k3s"
+    # The record of what Docker's configuration was stays: Docker is left as it is.
+    ours = "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml /etc/systemd/system/k3s-agent.service"
+    places = f"{ours} /var/lib/rancher/k3s/* /var/lib/kubelet/* /usr/local/bin/k3s /run/k3s"
     assert boards[2].exec("sh", "-c", f"ls -d {places} 2>/dev/null", check=False) == ""
 
 
