@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put small faults into the plugin, one at a time, and see whether a test fails."""
+"""Put small faults into the plugin or the roles' modules, one at a time, and see whether a test fails."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.mutation.related import PACKAGE, distances
 
 CHECKOUT = Path(__file__).parents[2]
 PLUGIN = Path("plugin")
+ROLES = Path("roles")
 FOLDERS = ("tests/unit/plugin", "tests/unit", "tests/observability")
 CONFORMANCE = Path("tests/conformance")
 NOT_COPIED = (".*", "*.egg-info", "__pycache__")
@@ -199,9 +200,10 @@ def main() -> int:
     """Return 0 if enough faults are noticed, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--sample", type=int, default=SAMPLE, help="faults in all (default: %(default)s)")
+    parser.add_argument("--roles", action="store_true", help="modules of the roles instead of the plugin's")
     parser.add_argument("only", nargs="*", default=[""], help="modules or folders, as in `kubelet/ cli.py`")
     options = parser.parse_args()
-    chosen = choose(options.sample, tuple(options.only))
+    chosen = choose(options.sample, tuple(options.only), roles=options.roles)
     related = related_tests({mutant.path for mutant in chosen})
     with tempfile.TemporaryDirectory(prefix="mutants-", dir="/tmp") as scratch:
         judge = Judge(Path(scratch))
@@ -213,28 +215,37 @@ def main() -> int:
     return report(chosen, noticed)
 
 
-def choose(number: int, only: tuple[str, ...]) -> list[Mutant]:
-    """Choose faults of all modules, of each by its share of the lines that can have one, but one at least."""
-    package = PLUGIN / PACKAGE
-    paths = sorted(
-        path.relative_to(CHECKOUT)
-        for path in (CHECKOUT / package).rglob("*.py")
-        if not path.name.endswith("_pb2.py") and short(path.relative_to(CHECKOUT)).startswith(only)
-    )
+def modules(roles: bool) -> list[Path]:
+    """Give the modules that can have faults, in the checkout."""
+    if roles:
+        found = [
+            path for kind in ("library", "module_utils") for path in (CHECKOUT / ROLES).glob(f"*/{kind}/*.py")
+        ]
+    else:
+        found = list((CHECKOUT / PLUGIN / PACKAGE).rglob("*.py"))
+    return sorted(path.relative_to(CHECKOUT) for path in found if not path.name.endswith("_pb2.py"))
+
+
+def choose(number: int, only: tuple[str, ...], *, roles: bool = False) -> list[Mutant]:
+    """Choose faults of all modules, by their share of the lines that can have one.
+
+    Of the plugin's, each has one at least.
+    """
+    paths = [path for path in modules(roles) if short(path).startswith(only)]
     faults = {path: mutants.of_module(path, (CHECKOUT / path).read_text()) for path in paths}
     lines = {path: len({mutant.line for mutant in found}) for path, found in faults.items()}
     share = number / sum(lines.values())
     return [
         mutant
         for path, found in faults.items()
-        for mutant in mutants.sample(found, max(1, round(lines[path] * share)), f"{SEED} {path}")
+        for mutant in mutants.sample(found, max(int(not roles), round(lines[path] * share)), f"{SEED} {path}")
     ]
 
 
 def related_tests(modules: set[Path]) -> dict[Path, list[str]]:
     """Give the tests that can notice a fault in a module, the most likely ones first."""
     reached = {
-        test.relative_to(CHECKOUT): distances(test, CHECKOUT / PLUGIN)
+        test.relative_to(CHECKOUT): distances(test, CHECKOUT)
         for folder in FOLDERS
         for test in sorted((CHECKOUT / folder).rglob("test_*.py"))
     }
@@ -262,8 +273,8 @@ def runs(module: Path) -> list[str]:
 
 
 def short(path: Path) -> str:
-    """Give a module's path below the package."""
-    return str(path.relative_to(PLUGIN / PACKAGE))
+    """Give a module's path below the package, or below the roles."""
+    return str(path.relative_to(ROLES if path.is_relative_to(ROLES) else PLUGIN / PACKAGE))
 
 
 def told(mutant: Mutant, noticed: bool) -> bool:

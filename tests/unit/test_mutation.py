@@ -101,7 +101,16 @@ def test_the_tests_asked_first_are_the_nearest() -> None:
 def test_a_module_that_is_started_by_name_is_reached(tmp_path: Path) -> None:
     file = tmp_path / "test_x.py"
     file.write_text("COMMAND = ('-m', 'tegra_device_plugin.system.sensor')\n")
-    assert distances(file, CHECKOUT / "plugin") == {CHECKOUT / SENSOR: 0}
+    assert distances(file, CHECKOUT) == {CHECKOUT / SENSOR: 0}
+
+
+def test_a_roles_module_is_reached_by_its_path_and_by_who_imports_it(tmp_path: Path) -> None:
+    file = tmp_path / "test_x.py"
+    file.write_text('MODULE = "k3s/library/k3s_ca_rotation.py"\n')
+    found = distances(file, CHECKOUT)
+    assert found[CHECKOUT / "roles/k3s/library/k3s_ca_rotation.py"] == 0
+    assert found[CHECKOUT / "roles/k3s/module_utils/k3s_releases.py"] == 1
+    assert {mutant.path.parts[0] for mutant in choose(20, ("",), roles=True)} == {"roles"}
 
 
 def test_too_few_faults_noticed_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
