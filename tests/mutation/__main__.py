@@ -29,7 +29,7 @@ RESULTS = ("build", "dist", "reports")
 """What commands write into the checkout."""
 
 SAMPLE = 150
-"""Faults in all: 15 minutes on two cores."""
+"""Faults in all: up to 40 minutes on two cores that do nothing else."""
 SEED = "1"
 FLOOR = 85
 """Percent of the faults that the tests have to notice. Some of the others have no effect."""
