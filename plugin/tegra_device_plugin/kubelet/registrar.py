@@ -117,6 +117,8 @@ class Registrar:
                 pause = min(pause, seconds)
         if not facts.kubelet:
             self._log_waiting(f"there is no {self._kubelet_socket}")
+            # The kernel does not tell that the directory is gone while a socket of ours is bound in it.
+            pause = min(pause, LOOK_WITHOUT_EVENTS_SECONDS)
         await self._retire()
         return pause
 
