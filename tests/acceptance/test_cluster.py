@@ -198,7 +198,7 @@ def test_upgrade_of_all_boards_moves_a_pod_with_a_gpu(boards: list[Board], clust
 
 @pytest.fixture
 def _shared(boards: list[Board], cluster: Cluster) -> None:
-    """GPUs that four containers may hold at once, by the manifests for people who use kubectl alone."""
+    """Let four containers share each GPU, by the manifests for people who use kubectl alone."""
     docker("cp", CHECKOUT / "plugin/deploy", f"{boards[0].container}:/root/deploy")
     cluster.kubectl("apply", "--kustomize", "/root/deploy/time-slicing")
     wait_until(

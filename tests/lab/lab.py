@@ -90,7 +90,7 @@ def _up(name: str, types: Sequence[str], grades: Sequence[str], which: str) -> l
 
 @contextmanager
 def fresh(name: str, types: Sequence[str], which: str = "") -> Iterator[list[Board]]:
-    """Bring a lab of container boards up that has no past, and take it away at the end, whatever happens.
+    """Start a new lab of container boards, and remove it at the end, whatever happens.
 
     `which` is the K3s of the bundle, as k3s.k3s() takes it.
     """

@@ -95,7 +95,7 @@ class Server:
         return f"https://127.0.0.1:{listening.server_port}"
 
     def put(self, path: str, authorization: str, body: bytes) -> HTTPStatus:
-        """Change the token. The file has the new one at once; nodes need the old one until the next start."""
+        """Change the token: in the file at once, for nodes at the next start."""
         known = base64.b64encode(f"server:{self.password}".encode()).decode()
         if path != "/v1-k3s/token" or authorization != f"Basic {known}":
             return HTTPStatus.UNAUTHORIZED
