@@ -57,8 +57,17 @@ def programs(name: str, arch: str, recipe: Recipe = PLAIN) -> Path:
 
     Raises NoGoError when there is no Go that can, ToolError without room or a way to the modules.
     """
-    entry = f"go/{name}-{arch}-{digest(name, recipe)}"
-    return cached(entry, lambda out: build(MODULES / name, out, arch, recipe))
+    return cached(entry(name, arch, recipe), lambda out: build(MODULES / name, out, arch, recipe))
+
+
+def is_compiled(name: str, arch: str, recipe: Recipe = PLAIN) -> bool:
+    """Say whether the programs of a module are in the cache."""
+    return (cache() / entry(name, arch, recipe)).exists()
+
+
+def entry(name: str, arch: str, recipe: Recipe = PLAIN) -> str:
+    """Return the name of a module's programs in the cache."""
+    return f"go/{name}-{arch}-{digest(name, recipe)}"
 
 
 def digest(name: str, recipe: Recipe = PLAIN) -> str:
@@ -114,7 +123,8 @@ def version_flags(name: str) -> list[str]:
     """Return the linker's flags by which the programs know their versions, as in their own makefiles."""
     known = versions(name)
     flags = []
-    if (kubernetes := known.get("k8s.io/kubernetes")) and name != "k3s":
+    if name.startswith("kubernetes-"):
+        kubernetes = known["k8s.io/kubernetes"]
         major, minor = kubernetes.removeprefix("v").split(".")[:2]
         facts = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
         for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):

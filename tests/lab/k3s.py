@@ -45,6 +45,8 @@ def k3s(arch: str | None = None, which: str = "") -> Path:
         return _own(which)
     if which not in ("", VERSION):
         return k3s_release.executable(which, arch)
+    if gomodules.is_compiled("k3s", arch, recipe()):  # a page that does not answer takes its time
+        return compiled(arch)
     try:
         return k3s_release.executable(VERSION, arch)
     except k3s_release.UnreachableError as unreachable:
@@ -63,8 +65,12 @@ def compiled(arch: str | None = None, suffix: str = "", minors: int = 0) -> Path
     For tests of upgrades the same program calls itself by a SIMULATED version, that of `named_version`.
     Raises ToolError when it cannot be built.
     """
-    recipe = Recipe(TAGS, cgo=True, linker_flags=version_flags(suffix, minors), keep_objects=True)
-    return gomodules.programs("k3s", arch or debian.architecture(), recipe) / "k3s"
+    return gomodules.programs("k3s", arch or debian.architecture(), recipe(suffix, minors)) / "k3s"
+
+
+def recipe(suffix: str = "", minors: int = 0) -> Recipe:
+    """Return how K3s is compiled that calls itself by that version."""
+    return Recipe(TAGS, cgo=True, linker_flags=version_flags(suffix, minors), keep_objects=True)
 
 
 def cni_plugins(arch: str | None = None) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import gomodules, k3s, k3s_release
+from tools.cache import cache
 from tools.process import ToolError
 
 PROGRAM = b"#!/bin/sh\n" + bytes(100_000)
@@ -122,6 +123,13 @@ def test_it_is_compiled_where_the_page_does_not_answer(
     monkeypatch.setattr(k3s_release, "TIMEOUT_SECONDS", 1)
     monkeypatch.setattr(gomodules, "programs", lambda name, arch, _: tmp_path / name / arch)
     assert k3s.k3s("arm64") == tmp_path / "k3s/arm64/k3s"
+
+
+def test_the_page_is_not_asked_where_it_is_compiled_already(page: Page) -> None:
+    compiled = cache() / gomodules.entry("k3s", "amd64", k3s.recipe()) / "k3s"
+    compiled.parent.mkdir(parents=True)
+    compiled.touch()
+    assert (k3s.k3s("amd64"), page.asked) == (compiled, [])
 
 
 @pytest.mark.usefixtures("_no_modules")
