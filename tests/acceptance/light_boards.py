@@ -75,18 +75,27 @@ class Fleet:
         """Have so many boards do, all at once, what site.yml delegates to the server for each of them."""
         path = lab_dir(self.name) / f"light-{count}.ini"
         path.write_text(inventory.render(self.name, [self.server, *self.boards[:count]]))
-        watch = subprocess.Popen(
-            ["docker", "exec", "--interactive", self.server.container, "python3", "-c", WATCH],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
+        with watched(self.server) as peaks:
             run = run_playbook(self.name, PLAYBOOK, "--check", f"--forks={count}", *arguments, inventory=path)
-        finally:
-            said, _ = watch.communicate("\n", timeout=60)
-        tasks, kibibytes = map(int, said.split())
-        return run, Peak(tasks, kibibytes // 1024)
+        return run, peaks[0]
+
+
+@contextmanager
+def watched(server: Board) -> Iterator[list[Peak]]:
+    """Yield a list that has the server's peak once the block has ended."""
+    peaks: list[Peak] = []
+    watch = subprocess.Popen(
+        ["docker", "exec", "--interactive", server.container, "python3", "-c", WATCH],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield peaks
+    finally:
+        said, _ = watch.communicate("\n", timeout=60)
+    tasks, kibibytes = map(int, said.split())
+    peaks.append(Peak(tasks, kibibytes // 1024))
 
 
 @contextmanager

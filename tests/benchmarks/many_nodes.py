@@ -9,16 +9,14 @@ before, on the server and on this computer. What doubles with the nodes grows as
 import argparse
 import json
 import os
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.light_boards import WATCH
+from tests import planted
+from tests.acceptance.light_boards import watched
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import lab
 from tests.lab.board import Board
@@ -79,35 +77,6 @@ def create(server: Board, numbers: range) -> None:
     apply([pod for number in numbers for pod in pods(number)], "create", "--validate=false")
 
 
-@contextmanager
-def server_memory(server: Board) -> Iterator[list[int]]:
-    """The most memory on the server beyond what it had, in MiB, once the block has ended."""
-    found: list[int] = []
-    command = ["docker", "exec", "--interactive", server.container, "python3", "-c", WATCH]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watch:
-        yield found
-        said, _ = watch.communicate("\n", timeout=60)
-    found.append(int(said.split()[1]) // 1024)
-
-
-@contextmanager
-def own_memory() -> Iterator[list[int]]:
-    """The most memory of this process' children, all together, in MiB, once the block has ended."""
-    found, done = [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.1):
-            found[0] = max(found[0], sum(map(resident, descendants(os.getpid()))) // 1024)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield found
-    finally:
-        done.set()
-        thread.join()
-
-
 def descendants(pid: int) -> Iterator[int]:
     """A process' children, and theirs."""
     try:
@@ -128,14 +97,19 @@ def resident(pid: int) -> int:
     return int(text.partition("RssAnon:")[2].split()[0]) if "RssAnon:" in text else 0
 
 
+def own_memory() -> str:
+    """What this process' children have for themselves, all together, in MiB."""
+    return str(sum(map(resident, descendants(os.getpid()))) // 1024)
+
+
 def measured(server: Board, playbook: str) -> str:
     """One run, as a line."""
     begin = time.monotonic()
-    with server_memory(server) as there, own_memory() as here:
+    with watched(server) as peaks, planted.watched(own_memory) as here:
         run = run_playbook(LAB, playbook, *PLAYBOOKS[playbook])
     seconds = time.monotonic() - begin
     _check(run)
-    return f"{playbook:<12} {seconds:>8.1f} {there[0]:>14} {here[0]:>16}"
+    return f"{playbook:<12} {seconds:>8.1f} {peaks[0].mebibytes:>14} {max(map(int, here)):>16}"
 
 
 def _check(run: PlaybookRun) -> None:

@@ -2,7 +2,6 @@
 """docs/elastic-gpu.md: manifests that Kubernetes takes, with the names that the driver has."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import published
 from tegra_device_plugin.system import quantity
 
+from tests import newer_go
 from tests.docs import CHECKOUT, markdown
 from tests.image.schemas import check
 from tests.lab import api_server
-from tests.lab.gomodules import NoGoError
 from tests.unit.plugin.dra.objects import gpu
 
 Object = dict[str, Any]
@@ -65,20 +64,14 @@ def test_an_api_server_takes_the_manifests(tmp_path: Path) -> None:
     manifests = [one for one in MANIFESTS if not is_elastic(one)]
     # The page has the pod of both sides under one name.
     manifests = [one for one in manifests if "annotations" not in one["metadata"]]
-    try:
-        with api_server.started(tmp_path) as server:
-            account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-            text = yaml.safe_dump_all([account, *manifests])
-            server.kubectl("apply", "--namespace=default", "--filename=-", stdin=text)
-            # What a gate keeps out would be gone without a word.
-            (slice_,) = json.loads(server.kubectl("get", "resourceslices", "--output=json"))["items"]
-            (wanted,) = ours("ResourceSlice")
-            assert slice_["spec"] == wanted["spec"]
-    except NoGoError as error:
-        # Debian 12 has none that is new enough. CI has.
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(error))
+    with newer_go.skipped_without(), api_server.started(tmp_path) as server:
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+        text = yaml.safe_dump_all([account, *manifests])
+        server.kubectl("apply", "--namespace=default", "--filename=-", stdin=text)
+        # What a gate keeps out would be gone without a word.
+        (slice_,) = json.loads(server.kubectl("get", "resourceslices", "--output=json"))["items"]
+        (wanted,) = ours("ResourceSlice")
+        assert slice_["spec"] == wanted["spec"]
 
 
 @pytest.mark.parametrize(
