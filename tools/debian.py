@@ -28,10 +28,10 @@ class Source:
     suites: tuple[str, ...]
     components: tuple[str, ...]
 
-    def lines(self, kind: str) -> list[str]:
-        """Return the source as one-line entries of the given kind (`deb` or `deb-src`)."""
+    def lines(self) -> list[str]:
+        """Return the source as one-line entries of binary packages."""
         return [
-            f"{kind} [signed-by={KEYRING}] {self.uri} {suite} {' '.join(self.components)}"
+            f"deb [signed-by={KEYRING}] {self.uri} {suite} {' '.join(self.components)}"
             for suite in self.suites
         ]
 
@@ -98,9 +98,9 @@ def debian_sources(apt: Path = Path("/etc/apt")) -> list[Source]:
     ]
 
 
-def sources_list(kind: str = "deb") -> str:
-    """Return a sources.list of Debian's archives; kind is `deb` or `deb-src`."""
-    return "".join(line + "\n" for source in debian_sources() for line in source.lines(kind))
+def sources_list() -> str:
+    """Return a sources.list of Debian's archives."""
+    return "".join(line + "\n" for source in debian_sources() for line in source.lines())
 
 
 def architecture() -> str:

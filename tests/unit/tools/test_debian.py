@@ -81,9 +81,9 @@ def test_a_machine_without_debian_sources_uses_the_public_archive(tmp_path: Path
 
 def test_a_source_gives_one_line_per_suite() -> None:
     source = Source("http://mirror.example/debian", ("bookworm", "bookworm-updates"), ("main",))
-    assert source.lines("deb-src") == [
-        f"deb-src [signed-by={debian.KEYRING}] http://mirror.example/debian bookworm main",
-        f"deb-src [signed-by={debian.KEYRING}] http://mirror.example/debian bookworm-updates main",
+    assert source.lines() == [
+        f"deb [signed-by={debian.KEYRING}] http://mirror.example/debian bookworm main",
+        f"deb [signed-by={debian.KEYRING}] http://mirror.example/debian bookworm-updates main",
     ]
 
 
