@@ -23,7 +23,6 @@ CHECKOUT = Path(__file__).parents[2]
 PLUGIN = Path("plugin")
 ROLES = Path("roles")
 FOLDERS = ("tests/unit/plugin", "tests/unit", "tests/observability")
-CONFORMANCE = Path("tests/conformance")
 NOT_COPIED = (".*", "*.egg-info", "__pycache__")
 RESULTS = ("build", "dist", "reports")
 """What commands write into the checkout."""
@@ -54,15 +53,15 @@ RUNS = (
     *("signals.py", "system/directorywatch.py", "system/waiting.py"),
 )
 CASES = {
-    "test_allocation.py": ("",),
-    "test_changes.py": (
+    "conformance/test_allocation.py": ("",),
+    "conformance/test_changes.py": (
         "test_no_gpu_no_resource",
         "test_a_changed_file_is_taken_over_and_a_bad_one_is_not",
         "test_a_config_map_is_swapped",
         "test_sighup_reads_the_file_again_and_other_places_begin_anew",
     ),
-    "test_ending.py": ("test_two_signals_end_it_at_once", "test_its_end_waits_for_no_kubelet"),
-    "test_registration.py": (
+    "conformance/test_ending.py": ("test_two_signals_end_it_at_once", "test_its_end_waits_for_no_kubelet"),
+    "conformance/test_registration.py": (
         "test_registers_with_a_name_a_version_and_options_the_kubelet_accepts[1.37]",
         "test_registers_again_after_each_kubelet_restart[1.37]",
         "test_kubelet_socket_that_appears_after_the_plugin[1.37]",
@@ -80,7 +79,7 @@ CASES = {
         "test_two_instances_do_not_fight_over_the_resource[1.20]",
         "test_what_a_killed_instance_leaves_behind_is_cleared[1.37]",
     ),
-    "test_units.py": (
+    "conformance/test_units.py": (
         "test_a_container_that_asks_for_both_gets_one_gpu_and_its_limit[1.37]",
         "test_each_start_of_a_container_has_its_ledger_in_the_same_file[1.37]",
         "test_replicas_become_units_and_replicas_again_under_running_pods[1.37]",
@@ -91,7 +90,7 @@ CASES = {
 }
 DRA_RUNS = ("commands/dra.py", "dra/", "kubelet/driver_conflict.py")
 DRA_CASES = {
-    "test_dra_claims.py": (
+    "conformance/test_dra_claims.py": (
         "test_a_claim_s_life",
         "test_what_cannot_be_prepared_has_its_reason",
         "test_only_a_claim_that_exists_keeps_its_gpu",
@@ -100,8 +99,13 @@ DRA_CASES = {
         "test_a_kubelet_that_starts_again_finds_the_driver",
         "test_sigterm_ends_it",
     ),
-    "test_dra_slices.py": ("",),
-    "test_driver_conflict.py": ("",),
+    "conformance/test_dra_slices.py": ("",),
+    "conformance/test_driver_conflict.py": ("",),
+}
+CUDA_RUNS = ("commands/allocate.py", "commands/common.py", "commands/compute.py", "cuda/")
+CUDA_CASES = {
+    "gpu_limit/test_allocate.py": ("",),
+    "gpu_limit/test_compute.py": ("test_numbers_come_back_right", "test_a_fault_is_noticed"),
 }
 # Too slow for what it tells of a line; and what the confinement does not allow.
 LEFT_OUT = (
@@ -261,11 +265,11 @@ def runs(module: Path) -> list[str]:
     """Give the tests of running processes that can notice a fault in a module."""
     chosen = [
         cases
-        for prefixes, cases in ((DRA_RUNS, DRA_CASES), (RUNS, CASES))
+        for prefixes, cases in ((DRA_RUNS, DRA_CASES), (RUNS, CASES), (CUDA_RUNS, CUDA_CASES))
         if short(module).startswith(prefixes)
     ]
     return [
-        str(CONFORMANCE / file) + f"::{name}" * bool(name)
+        f"tests/{file}" + f"::{name}" * bool(name)
         for cases in chosen
         for file, names in cases.items()
         for name in names

@@ -123,9 +123,12 @@ def test_lines_without_sense_are_skipped(root: Path) -> None:
 def test_a_line_that_is_cut_off_is_no_path(tmp_path: Path) -> None:
     csv_directory(tmp_path).mkdir(parents=True)
     (tmp_path / "etc/secrets").mkdir()
-    cut = (1 << 20) - len("dir, /etc")
-    (csv_directory(tmp_path) / "huge.csv").write_text("\n" * cut + "dir, /etc/secrets\n")
-    assert cdi.spec(tmp_path, ())["containerEdits"]["mounts"] == []
+    (tmp_path / "opt").mkdir()
+    whole, part = "dir, /opt\n", "dir, /etc"
+    cut = (1 << 20) - len(whole + part)
+    (csv_directory(tmp_path) / "huge.csv").write_text("\n" * cut + whole + part + "/secrets\n")
+    mounts = cdi.spec(tmp_path, ())["containerEdits"]["mounts"]
+    assert [mount["containerPath"] for mount in mounts] == ["/opt"]
 
 
 def test_absolute_links_stay_on_the_host(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -133,3 +133,8 @@ async def test_a_socket_of_jtop_that_cannot_be_seen_ends_nothing(
     monkeypatch.setattr(Path, "stat", refuse)
     async with running(directory, capsys, "no telemetry from jtop: cannot see the service: [Errno 13]"):
         pass
+
+
+async def test_a_board_without_jtop_is_told(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with running(directory, capsys, "jtop.sock: the service does not run"):
+        pass

@@ -160,12 +160,14 @@ async def test_metrics_tell_why_a_gpu_is_not_given(root: Path) -> None:
 
 
 async def test_metrics_before_the_first_look_are_the_totals_alone() -> None:
-    assert set(values((await Plugin().pages().metrics()).text)) == {
+    found = values((await Plugin().pages().metrics()).text)
+    assert set(found) == {
         "tegra_device_plugin_allocations_total",
         "tegra_device_plugin_registrations_total",
         "tegra_device_plugin_config_reloads_total",
         "tegra_device_plugin_streams",
     }
+    assert {value for samples in found.values() for _, value in samples} == {0}
 
 
 async def test_healthz_is_content_before_the_first_look_however_long_the_computer_is_up(

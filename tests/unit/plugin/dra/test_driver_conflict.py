@@ -74,8 +74,10 @@ def test_the_gpu_lock_is_shared_by_device_plugins_and_the_driver_s_alone(tmp_pat
     new.release()
     driver.acquire(tmp_path)
     driver.acquire(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(BothApisError, match=f"the DRA driver serves this board, at {tmp_path}"):
         new.acquire(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_directory_that_is_made_again_is_locked_again(tmp_path: Path) -> None:
