@@ -141,24 +141,35 @@ PLACES = {"PYTHONPATH": str(PLUGIN), "HOME": "", "TMPDIR": "tmp", "JETSON_K3S_CA
 """Of the tests, below the copy."""
 
 
+AT_ONCE = 2 * (os.cpu_count() or 1)
+"""Runs of tests: those of running processes wait most of the time."""
+
+
 class Judge:
-    """Runs tests on copies of the checkout, one copy for each core."""
+    """Runs tests on copies of the checkout, as many as there are runs at once."""
 
     def __init__(self, scratch: Path) -> None:
         self._copies = SimpleQueue[Path]()
         self._times = itertools.count(1)
-        for number in range(os.cpu_count() or 1):
+        for number in range(AT_ONCE):
             copy = scratch / str(number)
             shutil.copytree(CHECKOUT, copy, ignore=_not_copied, symlinks=True)
             self._copies.put(copy)
 
     def check(self, tests: Sequence[str]) -> None:
         """Exit unless all tests pass as long as nothing is wrong."""
+        shares = [share for start in range(AT_ONCE) if (share := tests[start::AT_ONCE])]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for passed, said in threads.map(self._check, shares):
+                if not passed:
+                    raise SystemExit(f"{said}\nerror: the tests fail without any fault in the plugin")
+
+    def _check(self, tests: Sequence[str]) -> tuple[bool, str]:
         copy = self._copies.get()
-        passed, said = self._run(copy, tests)
-        self._copies.put(copy)
-        if not passed:
-            raise SystemExit(f"{said}\nerror: the tests fail without any fault in the plugin")
+        try:
+            return self._run(copy, tests, seconds=None)
+        finally:
+            self._copies.put(copy)
 
     def notices(self, mutant: Mutant, tests: Sequence[str]) -> bool:
         """Tell whether one of the tests fails."""
@@ -177,7 +188,9 @@ class Judge:
         moment = next(self._times)
         os.utime(file, (moment, moment))
 
-    def _run(self, copy: Path, tests: Sequence[str]) -> tuple[bool, str]:
+    def _run(
+        self, copy: Path, tests: Sequence[str], seconds: float | None = FAULT_SECONDS
+    ) -> tuple[bool, str]:
         confined = [*NAMESPACE.split(), "sh", "-ec", CONFINED, "sh", str(copy), str(CHECKOUT)]
         try:
             ran = subprocess.run(
@@ -187,7 +200,7 @@ class Judge:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=FAULT_SECONDS,
+                timeout=seconds,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
@@ -212,7 +225,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-", dir="/tmp") as scratch:
         judge = Judge(Path(scratch))
         judge.check(list(dict.fromkeys(itertools.chain(*related.values()))))
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
             noticed = list(
                 threads.map(lambda mutant: told(mutant, judge.notices(mutant, related[mutant.path])), chosen)
             )
