@@ -17,7 +17,7 @@ from tests.acceptance.command import run_here
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import inventory, lab, power, staging
 from tests.lab.board import Board, start
-from tests.planted import PLANTED, leaked
+from tests.planted import PLANTED, leaked, watched
 from tools.cache import CHECKOUT
 from tools.debian import ensure_packages
 from tools.engine import docker
@@ -32,6 +32,8 @@ PROXY = f"""[Service]
 Environment=HTTPS_PROXY=http://somebody:{PLANTED["proxy"]}@proxy.example:3128
 """
 TOKENS = f"k3s_token: {TOKEN}\nk3s_agent_token: {AGENT_TOKEN}\n"
+# One line for each process. Those that end meanwhile are left out.
+PROCESSES = r"""for one in /proc/[0-9]*/cmdline; do tr '\0\n' '  ' < $one; echo; done 2>/dev/null"""
 PACKAGES = "/usr/local/lib/jetson-k3s"
 BOARD_SHIM = CHECKOUT / "tests/jtop/board_shim/sitecustomize.py"
 # A line of a .pth file, which Python runs at its start; in jtop's service only.
@@ -79,13 +81,27 @@ def docker_process(board: Board) -> str:
 
 
 @pytest.fixture(scope="module")
-def run(board: Board, docker_process: str, tmp_path_factory: pytest.TempPathFactory) -> PlaybookRun:
+def run(
+    board: Board, docker_process: str, cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> PlaybookRun:
     """The run of site.yml with the chosen tokens, as talkative as possible."""
     variables = tmp_path_factory.mktemp("vars") / "token.yml"
     variables.write_text(TOKENS)
-    result = run_playbook(LAB, "site.yml", f"--extra-vars=@{variables}", "--diff", "-vvv")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ANSIBLE_CACHE_PLUGIN", "ansible.builtin.jsonfile")
+        environment.setenv("ANSIBLE_CACHE_PLUGIN_CONNECTION", str(cache))
+        with watched(lambda: board.exec("sh", "-c", PROCESSES), 0.3) as processes:
+            result = run_playbook(LAB, "site.yml", f"--extra-vars=@{variables}", "--diff", "-vvv")
     assert result.returncode == 0, result.why
+    assert any(line.startswith("/usr/local/bin/k3s server") for line in processes)
+    assert leaked("\n".join(processes)) == []
     return result
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Ansible keeps the board's facts."""
+    return tmp_path_factory.mktemp("cache")
 
 
 def test_every_key_of_the_owner_is_kept(board: Board, run: PlaybookRun) -> None:
@@ -117,10 +133,14 @@ def test_token_is_in_its_file_only(board: Board, run: PlaybookRun, token: str, n
     assert board.exec("stat", "--format=%a %U", *found).split() == ["600", "root"]
 
 
-def test_no_secret_is_on_the_screen_nor_in_the_reports(board: Board, run: PlaybookRun) -> None:
+def test_no_secret_is_on_the_screen_in_the_reports_or_in_the_fact_cache(
+    board: Board, run: PlaybookRun, cache: Path
+) -> None:
     assert PLANTED["proxy"] in board.exec("systemctl", "show", "--property=Environment", "docker")
     assert leaked(run.output) == []
     assert leaked(reports_dir(LAB)) == []
+    assert (cache / board.name).stat().st_size > 0
+    assert leaked(cache) == []
 
 
 def test_agents_have_a_token_of_their_own(board: Board, run: PlaybookRun) -> None:

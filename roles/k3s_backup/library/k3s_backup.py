@@ -20,6 +20,7 @@ import zipfile
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_archive import OURS, check_room, digest, is_known, write
 from ansible.module_utils.private_directory import private_directory, remove_leftovers
+from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: k3s_backup
@@ -160,7 +161,9 @@ def copy_etcd(run, stage):
     found = os.listdir(directory)
     if code or len(found) != 1:
         raise BackupError(
-            "`k3s etcd-snapshot save` has failed: {}".format((err or out).strip() or "it left no snapshot")
+            "`k3s etcd-snapshot save` has failed: {}".format(
+                redact(err or out).strip() or "it left no snapshot"
+            )
         )
     snapshot = os.path.join(directory, found[0])
     if zipfile.is_zipfile(snapshot):  # etcd-snapshot-compress

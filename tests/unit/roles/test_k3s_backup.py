@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.openpgp import keyring
+from tests.planted import JOURNAL, leaked
 from tests.unit.roles.backups import FACTS, SECRET, database, encrypted, packed, write_files
 from tests.unit.roles.conftest import Load
 
@@ -203,6 +204,12 @@ def test_a_snapshot_of_etcd_has_its_hash(
     path.write_bytes(spoil(content + hashlib.sha256(content).digest()))
     with pytest.raises(made.BackupError, match=message) if message else contextlib.nullcontext():
         made.check_etcd(str(path))
+
+
+def test_a_snapshot_that_k3s_does_not_make_is_told_without_secrets(made: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(made.BackupError, match="has failed: no disk") as error:
+        made.copy_etcd(lambda _: (1, "", f"no disk\n{JOURNAL}"), str(tmp_path))
+    assert leaked(str(error.value)) == []
 
 
 def test_data_elsewhere_are_not_backed_up(made: ModuleType, tmp_path: Path) -> None:
