@@ -20,6 +20,7 @@ from tests.lab.board import Board, set_toolkit
 from tests.lab.images import USER
 from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
+from tools.debian import ensure_packages
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -101,6 +102,7 @@ def release(directory: Path) -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Two boards that no playbook has touched."""
+    ensure_packages("rsync")
     directory = tmp_path_factory.mktemp("srv")
     with lab.fresh(LAB, TYPES) as boards:
         for board in boards:

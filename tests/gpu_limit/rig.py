@@ -47,7 +47,7 @@ class Rig:
         inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         return {
             **inherited,
-            "PYTHONPATH": str(CHECKOUT),
+            "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugin'}",
             "LD_LIBRARY_PATH": str(self.driver),
             "SIMULATED_GPU_MIB": str(self.device_mib),
             **{name: value for name, value in chosen.items() if value},

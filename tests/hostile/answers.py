@@ -281,7 +281,6 @@ def with_facts_of_others(answer: Answer) -> Answer:
         "versions": versions,
         "files": {name: one | {"images": {}, "packages": {}} for name, one in files.items()},
         "errors": [],
-        "delta": None,
     }
     shadows = dict.fromkeys(names, directory) | {"jetson_bundle": bundle, "preflight_bundle_info": bundle}
     shadows |= {

@@ -8,7 +8,7 @@ import re
 import yaml
 from ansible.module_utils.atomic_files import replace_file
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.bundle_archive import DELTA, BundleError, image_ids, sha256
+from ansible.module_utils.bundle_archive import BundleError, image_ids, sha256
 
 DOCUMENTATION = r"""
 module: bundle_index
@@ -98,9 +98,8 @@ def describe(path, arch, k3s_version):
 
 def sums(path):
     """The text of SHA256SUMS over the directory's other files."""
-    # delta.yml is left from a delta that was laid over this.
     names = sorted(
-        name for name in os.listdir(path) if name not in (SUMS, SIGNATURE, DELTA) and not name.startswith(".")
+        name for name in os.listdir(path) if name not in (SUMS, SIGNATURE) and not name.startswith(".")
     )
     return "".join("{}  {}\n".format(sha256(os.path.join(path, name)), name) for name in names)
 

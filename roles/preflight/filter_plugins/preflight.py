@@ -20,7 +20,6 @@ GUIDE = "docs/troubleshooting.md"
 # What needs more than one board's facts, with its level: the code beside this file finds it, not the matrix.
 CODED = {
     "accepted-unknown": ("error", "a finding is accepted that does not exist"),
-    "bundle-delta": ("error", "the bundle is the difference from another one, and not yet laid over that"),
     "bundle-file": ("error", "a file of the bundle is missing or not what SHA256SUMS says"),
     "bundle-unusable": ("error", "the bundle as a whole is missing or damaged"),
     "clock": ("error", "a clock is more than a day away from that of the controller"),

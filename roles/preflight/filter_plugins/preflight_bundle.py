@@ -40,8 +40,6 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list
     findings = [finding("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
     if findings:
         return findings
-    if bundle["delta"]:
-        return [finding_of_delta(bundle)]
     for name in bundle_files(arch, source):
         problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
         if problem is not None:
@@ -54,21 +52,6 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list
                 )
             )
     return findings
-
-
-def finding_of_delta(bundle: Facts) -> Finding:
-    """A directory that has only what another bundle lacks, or that was laid over a wrong one."""
-    path, delta = bundle["path"].rstrip("/"), bundle["delta"]
-    base = ", ".join(str(delta[key]) for key in ("k3s_version", "plugin_image") if key in delta)
-    wrong = sorted(name for name, state in bundle["files"].items() if state["error"])
-    return finding(
-        "bundle-delta",
-        f"{path} has only what differs from another bundle, or lies over a wrong one: not as SHA256SUMS says "
-        f"are {', '.join(wrong)}",
-        f"a whole bundle. The other one has {base}, and the SHA-256 of its SHA256SUMS is {delta['since']}",
-        f"Lay it over a copy of that bundle: cp -r BUNDLE NEW && cp {path}/* NEW && cd NEW && "
-        "sha256sum --check --quiet SHA256SUMS. Then let jetson_k3s_bundle name NEW.",
-    )
 
 
 def findings_of_update(update: Facts) -> list[Finding]:

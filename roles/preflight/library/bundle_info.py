@@ -8,7 +8,7 @@ import tarfile
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.bundle_archive import BundleError, image_ids, parse_sums, read_delta, sha256
+from ansible.module_utils.bundle_archive import BundleError, image_ids, parse_sums, sha256
 
 DOCUMENTATION = r"""
 module: bundle_info
@@ -46,10 +46,6 @@ errors:
   description: Reasons why the bundle cannot be used.
   returned: always
   type: list
-delta:
-  description: The bundle that this directory was made against; null for a complete bundle.
-  returned: always
-  type: dict
 """
 
 KEYS = ("k3s_version", "plugin_image", "device_query_image", "pause_image")
@@ -115,7 +111,7 @@ def check_wheels(versions, sums):
 
 def inspect(path):
     """Content of the bundle at path, and what is wrong with it."""
-    facts = {"path": path, "versions": {}, "files": {}, "errors": [], "delta": None}
+    facts = {"path": path, "versions": {}, "files": {}, "errors": []}
     try:
         with open(os.path.join(path, "SHA256SUMS")) as handle:
             sums = parse_sums(handle.read())
@@ -124,9 +120,6 @@ def inspect(path):
         }
         facts["versions"] = read_versions(os.path.join(path, "bundle.yml"))
         check_wheels(facts["versions"], sums)
-        # Whole, it is a bundle like any other.
-        if any(facts["files"][name]["sha256"] != digest for name, digest in sums.items()):
-            facts["delta"] = read_delta(path)
     except (BundleError, OSError) as error:
         facts["errors"].append(str(error))
     return facts

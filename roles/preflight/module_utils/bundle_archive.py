@@ -7,12 +7,8 @@ import os
 import re
 import tarfile
 
-import yaml
-
 BLOCK = 1 << 20
 DIGEST = re.compile("^[0-9a-fA-F]{64}$")
-# Of a directory that has only what another bundle lacks (role bundle): which one that is.
-DELTA = "delta.yml"
 
 
 class BundleError(Exception):
@@ -37,20 +33,6 @@ def parse_sums(text):
             raise BundleError("SHA256SUMS line {}: not a line of sha256sum: {!r}".format(number, line))
         sums[name] = digest.lower()
     return sums
-
-
-def read_delta(path):
-    """The content of a directory's delta.yml: the bundle that it was made against; None without that file."""
-    try:
-        with open(os.path.join(path, DELTA), encoding="utf-8") as handle:
-            content = yaml.safe_load(handle)
-    except FileNotFoundError:
-        return None
-    except yaml.YAMLError as error:
-        raise BundleError("{} is not YAML: {}".format(DELTA, error)) from error
-    if not isinstance(content, dict) or not DIGEST.match(str(content.get("since"))):
-        raise BundleError("{} does not say `since: <SHA-256>`".format(DELTA))
-    return content
 
 
 def image_ids(archive):

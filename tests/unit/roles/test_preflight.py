@@ -299,7 +299,7 @@ def test_accepted_warning_is_kept_but_not_shown_and_an_error_is_not_accepted(mod
 @pytest.mark.parametrize(
     "name",
     [
-        "bundle-delta", "image-supply-containerd", "image-supply-host", "registries", "registries-docker",
+        "image-supply-containerd", "image-supply-host", "registries", "registries-docker",
         "registries-foreign", "server-down", "server-new",
     ],
 )  # fmt: skip

@@ -28,7 +28,7 @@ def bundle(**errors: str | None) -> dict[str, Any]:
     )
     files: dict[str, dict[str, str | None]] = {name: {"error": None} for name in names}
     files.update({name.replace("_", "-"): {"error": error} for name, error in errors.items()})
-    return {"path": "/bundle", "errors": [], "files": files, "delta": None}
+    return {"path": "/bundle", "errors": [], "files": files}
 
 
 def test_whole_bundle_has_no_findings(module: ModuleType) -> None:
