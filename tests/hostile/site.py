@@ -31,6 +31,10 @@ jetson-3
 [k3s_cluster:children]
 server
 agent
+[monitoring]
+jetson-1
+[monitoring:vars]
+monitoring_rules_directory=/srv/monitoring
 [all:vars]
 ansible_connection=scripted
 ansible_python_interpreter=/usr/bin/python3

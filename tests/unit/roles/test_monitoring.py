@@ -180,7 +180,6 @@ NO_DIRECTORY = {f"monitoring_{name}_directory": "" for name in ("rules", "target
         ),
         ({"gpu_device_plugin_metrics_on_host": False}, "Prometheus would reach no device plugin"),
         (NO_DIRECTORY, "it is in the group [monitoring], and no directory is given for it."),
-        ({"monitoring_listen": "127.0.0.1"}, "monitoring_listen is 127.0.0.1: an address with a port"),
     ],
 )
 def test_what_cannot_work_is_told_and_nothing_is_written(
