@@ -142,7 +142,8 @@ def _call_left_out(node: cst.Expr) -> Iterator[cst.CSTNode]:
 
 
 def _nothing_returned(node: cst.Return) -> Iterator[cst.CSTNode]:
-    if isinstance(node.value, cst.Name) and node.value.value not in ("None", "True", "False"):
+    # EXIT_OK is 0, for which Python takes None as well.
+    if isinstance(node.value, cst.Name) and node.value.value not in ("None", "True", "False", "EXIT_OK"):
         yield node.with_changes(value=cst.Name("None"))
 
 
