@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Molecule scenarios must have in common, read from their files, and how their command says no."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests import boards
 from tests.molecule.__main__ import HARDWARE, HERE, main, scenarios
 
 REMEMBER, UNCHANGED = "side_effect ../shared/remember.yml", "verify ../shared/unchanged.yml"
@@ -36,21 +34,6 @@ def test_every_scenario_looks_acts_finds_nothing_more_to_do_and_verifies(name: s
     steps = iter(sequence(name))
     for step in EVERY_SCENARIO:
         assert step in steps, f"{name}: no {step!r} where it should be"
-
-
-def test_scenario_hardware_makes_nothing_and_takes_nothing_away() -> None:
-    assert set(sequence(HARDWARE)) == {"syntax", "converge", "verify"}
-    playbooks = config(HERE / HARDWARE / "molecule.yml")["ansible"]["playbooks"]
-    assert playbooks == {"converge": "../../../playbooks/verify.yml"}
-
-
-def test_scenarios_have_boards_of_every_jetpack() -> None:
-    known = boards.load()
-    types = [config(HERE / name / "molecule.yml")["ansible"]["env"]["BOARD_TYPES"] for name in VIRTUAL]
-    used = itertools.chain.from_iterable(
-        kind.removeprefix("${BOARD_TYPES:-").rstrip("}").split(",") for kind in types
-    )
-    assert {known[kind].jetpack.split(".")[0] for kind in used} == {"4", "5", "6", "7"}
 
 
 @pytest.mark.parametrize(
