@@ -42,7 +42,7 @@ lint: venv
 
 unit: venv
 	$(call say,"unit and conformance tests")
-	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 -m "not lab" tests
+	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 --durations=20 -m "not lab" tests
 
 mutants: venv ## put small faults into the plugin and count those that no test notices (40 minutes)
 	$(call say,"small faults in the plugin: one at a time")
@@ -54,7 +54,7 @@ programs: venv ## K3s for the virtual boards, downloaded, or compiled once (abou
 
 test: check programs ## what CI runs: check, then one board and three boards with K3s, the chart, the real jtop service
 	$(call say,"tests on virtual boards")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m "lab and not acceptance and not arm64" tests
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope --durations=20 -m "lab and not acceptance and not arm64" tests
 
 acceptance: programs ## all other tests on virtual boards (hours): containerd; sharing; broken boards; several servers; power cuts; claims; the image
 	$(call say,"acceptance tests on virtual boards")
