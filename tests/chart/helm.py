@@ -47,13 +47,11 @@ class Helm:
         return self("template", "plugin", self.chart, *options, values=values)
 
     def template(self, values: Values | None = None, namespace: str = "kube-system") -> list[Object]:
-        """Return what would be applied."""
         done = self._template(values, namespace)
         assert done.returncode == 0, done.stderr
         return [document for document in yaml.safe_load_all(done.stdout) if document]
 
     def refusal(self, values: Values) -> str:
-        """Return why values are refused."""
         done = self._template(values)
         assert done.returncode != 0, done.stdout
         return done.stderr

@@ -71,7 +71,6 @@ class Choice:
 
     @property
     def values(self) -> Values:
-        """The chart's values for it."""
         mode, policy = self.agent or ("report", "best-effort")
         return {
             "api": self.api,
@@ -175,7 +174,6 @@ def test_every_overlay_is_a_choice_of_the_chart() -> None:
 
 
 def deployed(choice: Choice) -> list[Object]:
-    """What the playbooks deploy."""
     role = runpy.run_path(str(ROLE))
     image = f"tegra-device-plugin:{version.current()}"
     if choice.api == "dra":

@@ -114,28 +114,17 @@ def test_own_class_stays_as_long_as_the_release(installed: Helm, server: ApiServ
     assert "nvidia" not in found(server, "runtimeclasses")
 
 
-@pytest.mark.parametrize(
-    ("values", "label", "how"),
-    [
-        ({}, "device-plugin", "Docker's default runtime has to be nvidia"),
-        (CONTAINERD, "device-plugin", "runtimeClassName: nvidia"),
-        (DRA, "dra", "shared.gpu.jetson-k3s.github.io"),
-    ],
-)
-def test_notes_say_which_nodes_get_it_and_how_pods_ask(
-    installed: Helm, values: Values, label: str, how: str
-) -> None:
-    notes = apply(installed, values)
-    assert f"kubectl label node NAME jetson-k3s.github.io/{label}=true" in notes
-    assert how in notes
-
-
 UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "contextOverhead": "200Mi"}}}
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
+        ({}, "kubectl label node NAME jetson-k3s.github.io/device-plugin=true"),
+        ({}, "Docker's default runtime has to be nvidia"),
+        (CONTAINERD, "runtimeClassName: nvidia"),
+        (DRA, "kubectl label node NAME jetson-k3s.github.io/dra=true"),
+        (DRA, "shared.gpu.jetson-k3s.github.io"),
         ({"agent": {"enabled": True}}, "read all pods' logs"),
         ({"agent": {"enabled": True, "mode": "evict"}}, "kill each process"),
         (
@@ -149,7 +138,9 @@ UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "contextOv
         ),
     ],
 )
-def test_notes_say_what_the_choice_can_do_to_a_node(installed: Helm, values: Values, said: str) -> None:
+def test_notes_say_how_pods_get_it_and_what_it_can_do_to_a_node(
+    installed: Helm, values: Values, said: str
+) -> None:
     assert said in apply(installed, values)
 
 

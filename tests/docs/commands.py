@@ -32,7 +32,6 @@ def collect() -> dict[str, list[str]]:
 
 
 def of(document: markdown.Document) -> Iterator[str]:
-    """The commands of one document."""
     for block in document.blocks:
         for line in block.text.replace("\\\n", "").splitlines():
             yield from _of_line(block.language, re.sub(r"\s+", " ", REMARK.sub("", line)).strip())

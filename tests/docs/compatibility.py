@@ -49,7 +49,7 @@ What the levels mean:
 `python -m tests.docs` writes this page.
 Its data are those that the role [preflight](../roles/preflight/) judges by.
 """
-LINE = 119  # characters; tests/docs/test_prose.py
+LINE = 119  # characters; tests/docs/test_markdown.py
 CODE = re.compile("`[^`]+`")
 UNBROKEN = "\0"
 
@@ -75,7 +75,6 @@ WORDS: dict[str, Callable[[str, Any], str]] = {
 
 
 def condition(entry: dict[str, Any]) -> str:
-    """A condition in words."""
     name = NAMES.get(entry["fact"], f"`{entry['fact']}`")
     for operator, say in WORDS.items():
         if operator in entry:
@@ -108,7 +107,6 @@ def wrapped(line: str) -> str:
 
 
 def table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table in Markdown."""
     lines = [titles, ("---",) * len(titles), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

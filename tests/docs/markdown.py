@@ -2,7 +2,6 @@
 """The project's Markdown as its readers see it: headings, links, blocks of code, code within a line."""
 
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tools.cache import CHECKOUT
+from tools.process import run
 
 # What GitHub leaves out of a heading's anchor; then it writes '-' for each blank.
 NOT_IN_AN_ANCHOR = re.compile(r"[^\w\- ]")
@@ -40,10 +40,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """One Markdown file; `code` is what stands within lines."""
+    """One Markdown file; `code` is what stands within lines.
+
+    `passages` are paragraphs, headings, items of lists and cells of tables, with their markup.
+    """
 
     path: Path
     sections: tuple[Section, ...]
+    passages: tuple[str, ...]
     links: tuple[str, ...]
     blocks: tuple[Block, ...]
     code: tuple[str, ...]
@@ -62,25 +66,19 @@ class Document:
 @cache
 def paths() -> tuple[Path, ...]:
     """Every Markdown file that git has."""
-    listed = subprocess.run(
-        ["git", "ls-files", "*.md"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return tuple(CHECKOUT / name for name in listed.stdout.splitlines() if (CHECKOUT / name).exists())
+    listed = run(["git", "ls-files", "*.md"], cwd=CHECKOUT).stdout.splitlines()
+    return tuple(CHECKOUT / name for name in listed if (CHECKOUT / name).exists())
 
 
 @cache
 def read(path: Path) -> Document:
-    """Read a file of Markdown."""
     text = path.read_text()
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     inline = [child for token in tokens for child in token.children or ()]
     return Document(
         path=path,
         sections=tuple(_sections(tokens, text.splitlines())),
+        passages=tuple(token.content for token in tokens if token.type == "inline"),
         links=tuple(
             str(token.attrs["href" if token.type == "link_open" else "src"])
             for token in inline

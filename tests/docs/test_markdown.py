@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every link in the project's Markdown leads somewhere, and every block of code says what it is."""
+"""Markdown: links lead somewhere, blocks of code say what they are, sentences and lines are short."""
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -10,6 +11,15 @@ from tests.docs import CHECKOUT, markdown
 
 # sh: typed on the controller, in the checkout. console: with a prompt that says where, and what comes back.
 LANGUAGES = {"sh", "console", "text", "dockerfile", "yaml", "json", "ini", "python", "mermaid"}
+
+
+MOST_WORDS = 24
+LINE_LIMIT = 120  # characters; a line has fewer
+# Inline code is one word, and of a link counts what a reader sees.
+CODE, TARGET = re.compile(r"`+[^`]+`+"), re.compile(r"\]\([^)]*\)")
+# Where a sentence ends: a stop, perhaps closing brackets or quotes behind it, then a blank or the end.
+STOP = re.compile(r"(?<=[.!?])[)\"'\]]*(?:\s+|$)|  \n")
+WORD = re.compile(r"\S*\w\S*")
 
 
 def broken(document: markdown.Document, checkout: Path = CHECKOUT) -> list[str]:
@@ -38,6 +48,18 @@ def test_every_block_of_code_names_its_language(path: Path) -> None:
         block.line: block.language for block in markdown.read(path).blocks if block.language not in LANGUAGES
     }
     assert wrong == {}, f"line: language; one of {sorted(LANGUAGES)}"
+
+
+@pytest.mark.parametrize("path", markdown.paths(), ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_sentences_are_short_and_lines_too(path: Path) -> None:
+    document = markdown.read(path)
+    for passage in document.passages:
+        for sentence in STOP.split(TARGET.sub("]", CODE.sub("`code`", passage)).replace("*", "")):
+            assert len(WORD.findall(sentence)) <= MOST_WORDS, sentence
+    # A program's output and an address cannot be wrapped.
+    said = "".join(block.text for block in document.blocks if block.language == "console").splitlines()
+    for line in set(path.read_text().splitlines()) - set(said):
+        assert len(line) < LINE_LIMIT or len(line.strip("*- ").split()) == 1, line
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:

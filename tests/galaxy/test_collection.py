@@ -171,7 +171,6 @@ def test_module_of_the_collection_runs_with_what_it_shares_with_others(site: Pat
 
 @pytest.fixture(scope="module")
 def _board() -> Iterator[None]:
-    """A bare virtual board."""
     with lab.fresh(LAB, ("orinnano-jp6",)):
         yield
 

@@ -200,7 +200,6 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 
 
 def changed(answer: Answer, change: Callable[[tuple[str | int, ...], Any], Any]) -> Answer:
-    """The answer with other values."""
     other = copy.deepcopy(answer)
     for path, value in leaves(answer):
         place: Any = other
@@ -254,7 +253,6 @@ KEPT = {
 
 
 def with_texts(answer: Answer, kind: str) -> Answer:
-    """Texts that are none."""
     choice = texts(kind)
 
     def change(path: tuple[str | int, ...], value: Any) -> Any:

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import yaml
 
 from tests.docs import CHECKOUT
 from tests.hostile import answers
+from tests.unit.roles.test_bundle_index import archive
 
 HERE = Path(__file__).parent
 SECRET = "canary-of-the-controller"
@@ -44,15 +43,6 @@ power_mode_nvpmodel=1
 k3s_reset_docker=true
 gpu_device_plugin_metrics_on_host=true
 """
-
-
-def archive(path: Path, image: str) -> None:
-    """A `docker save` of one image, as far as anybody looks into it here."""
-    listed = json.dumps([{"Config": "0" * 64 + ".json", "RepoTags": [image]}]).encode()
-    with tarfile.open(path, "w:gz") as tar:
-        member = tarfile.TarInfo("manifest.json")
-        member.size = len(listed)
-        tar.addfile(member, io.BytesIO(listed))
 
 
 def make_bundle(path: Path) -> dict[str, str]:
@@ -94,8 +84,6 @@ def variables() -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a playbook."""
-
     code: int
     said: str
     written: set[str]

@@ -16,7 +16,7 @@ import pytest
 from tests.hostile import answers
 from tests.hostile.cores import NEWEST, OLDER, core
 from tests.hostile.site import BOARDS, SECRET, TIMEOUT_SECONDS, Run, Site, make_site
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
 
 SERVER, AGENT, _ = BOARDS
 REPORTS = r"site/reports(/.*)?"
@@ -71,7 +71,7 @@ ATTACKS = (
 
 
 @pytest.fixture
-def site(tmp_path: Path, load: Load) -> Site:
+def site(tmp_path: Path) -> Site:
     """A controller with three boards, and a backup of their cluster."""
     made = make_site(tmp_path / "controller")
     (tmp_path / "files/server").mkdir(parents=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 PACKAGE = "tegra_device_plugin"
 ROLE_MODULE = re.compile(r"\w+/(library|module_utils|filter_plugins)/\w+\.py")
-"""How a test names a role's module, for the fixture `load`."""
+"""How a test names a role's module, for `load`."""
 
 
 def distances(test: Path, checkout: Path) -> dict[Path, int]:

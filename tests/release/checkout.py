@@ -53,7 +53,6 @@ class Checkout:
     key: Path
 
     def git(self, *arguments: str | Path) -> str:
-        """Run git in it."""
         return run(["git", "-C", self.path, *arguments], env=ENVIRONMENT).stdout.rstrip("\n")
 
     def write(self, name: str, text: str) -> None:
@@ -69,7 +68,6 @@ class Checkout:
         self.write(name, text.replace(old, new, 1))
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start `python -m release`."""
         return subprocess.Popen(
             [sys.executable, "-m", "release", *arguments],
             cwd=self.path,

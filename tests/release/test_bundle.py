@@ -2,10 +2,8 @@
 """A bundle from the files of a release: its SHA256SUMS is compared before anything is taken."""
 
 import hashlib
-import os
+import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import yaml
 
 from release import signature
 from tests.release.checkout import Checkout, make_key
+from tests.unit.roles.playing import play, write_inventory
 from tests.unit.roles.test_bundle_index import archive
 
 PLUGIN = "tegra-device-plugin-arm64.tar.gz"
@@ -24,13 +23,12 @@ def dist(released: Checkout, tmp_path: Path) -> Path:
     return Path(shutil.copytree(released.path / "dist/0.2.0", tmp_path / "fetched"))
 
 
-def make_bundle(
-    released: Checkout, dist: Path, site: Path, *, k3s: str = "K3s", signers: Path | str = ""
-) -> tuple[int, str]:
+def make_bundle(dist: Path, site: Path, *, k3s: str = "K3s", signers: Path | str = "") -> tuple[int, str]:
     """Run playbooks/bundle.yml with a K3s release of small files; the bundle is made in `site`/bundle."""
     page = site / "releases/v1"
     page.mkdir(parents=True, exist_ok=True)
     (page / "k3s-arm64").write_text(k3s)
+    # An archive has the time of its writing in it.
     if not (page / "k3s-airgap-images-arm64.tar.gz").exists():
         archive(page / "k3s-airgap-images-arm64.tar.gz", "docker.io/rancher/mirrored-pause:3.6")
     archive(site / "device-query.tar.gz", "device-query:r36")
@@ -44,60 +42,46 @@ def make_bundle(
         "bundle_device_query_archive": str(site / "device-query.tar.gz"),
         "bundle_release_signers": str(signers),
     }
-    (site / "settings.yml").write_text(yaml.safe_dump(settings))
-    ansible = Path(sys.executable).with_name("ansible-playbook")
-    ran = subprocess.run(
-        [ansible, "playbooks/bundle.yml", f"--extra-vars=@{site}/settings.yml"],
-        cwd=released.path,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return ran.returncode, " ".join(ran.stdout.split())
+    (site / "settings.json").write_text(json.dumps(settings))
+    inventory = write_inventory(site, {"controller": ["localhost"]})
+    run = play(inventory, "playbooks/bundle.yml", f"--extra-vars=@{site}/settings.json")
+    return run.returncode, run.said
 
 
-def test_bundle_takes_the_image_of_a_release(released: Checkout, dist: Path, tmp_path: Path) -> None:
-    code, said = make_bundle(released, dist, tmp_path / "site")
+def test_bundle_takes_the_image_of_a_release(dist: Path, tmp_path: Path) -> None:
+    code, said = make_bundle(dist, tmp_path / "site")
     assert code == 0, said
     bundle = tmp_path / "site/bundle"
     assert (bundle / PLUGIN).read_bytes() == (dist / PLUGIN).read_bytes()
     assert yaml.safe_load((bundle / "bundle.yml").read_text())["plugin_image"] == "tegra-device-plugin:0.2.0"
 
 
-def test_image_that_is_not_the_releases_is_refused_and_not_taken(
-    released: Checkout, dist: Path, tmp_path: Path
-) -> None:
+def test_image_that_is_not_the_releases_is_refused_and_not_taken(dist: Path, tmp_path: Path) -> None:
     with (dist / PLUGIN).open("ab") as file:
         file.write(b"\0")
-    code, said = make_bundle(released, dist, tmp_path / "site")
+    code, said = make_bundle(dist, tmp_path / "site")
     assert code != 0
     assert "SHA-256 is" in said
     assert not (tmp_path / "site/bundle" / PLUGIN).exists()
 
 
-def test_image_that_the_release_does_not_list_is_refused(
-    released: Checkout, dist: Path, tmp_path: Path
-) -> None:
+def test_image_that_the_release_does_not_list_is_refused(dist: Path, tmp_path: Path) -> None:
     sums = (dist / "SHA256SUMS").read_text().splitlines(keepends=True)
     (dist / "SHA256SUMS").write_text("".join(line for line in sums if PLUGIN not in line))
-    code, said = make_bundle(released, dist, tmp_path / "site")
+    code, said = make_bundle(dist, tmp_path / "site")
     assert code != 0
     assert "not in SHA256SUMS" in said
 
 
-def test_image_without_sums_beside_it_is_taken(released: Checkout, dist: Path, tmp_path: Path) -> None:
+def test_image_without_sums_beside_it_is_taken(dist: Path, tmp_path: Path) -> None:
     (dist / "SHA256SUMS").unlink()
-    code, said = make_bundle(released, dist, tmp_path / "site")
+    code, said = make_bundle(dist, tmp_path / "site")
     assert code == 0, said
 
 
-def test_first_use_pins_k3s_and_a_release_that_changes_is_refused(
-    released: Checkout, dist: Path, tmp_path: Path
-) -> None:
+def test_first_use_pins_k3s_and_a_release_that_changes_is_refused(dist: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    code, said = make_bundle(released, dist, site)
+    code, said = make_bundle(dist, site)
     assert code == 0, said
     pins = (site / "k3s-releases.sha256").read_text()
     digest = hashlib.sha256(b"K3s").hexdigest()
@@ -105,7 +89,7 @@ def test_first_use_pins_k3s_and_a_release_that_changes_is_refused(
     assert "First use of K3s v1:" in said
     assert f"k3s-arm64 {digest}" in said
     shutil.rmtree(site / "bundle")
-    code, said = make_bundle(released, dist, site, k3s="another K3s with sums that fit")
+    code, said = make_bundle(dist, site, k3s="another K3s with sums that fit")
     assert code != 0
     assert "K3s v1 was not downloaded: k3s-arm64: The checksum for" in said
     assert f"did not match {digest}" in said
@@ -113,18 +97,16 @@ def test_first_use_pins_k3s_and_a_release_that_changes_is_refused(
     assert f"remove its line from {site}/k3s-releases.sha256" in said
     assert not (site / "bundle/k3s-arm64").exists()
     assert (site / "k3s-releases.sha256").read_text() == pins
-    code, said = make_bundle(released, dist, site)
+    code, said = make_bundle(dist, site)
     assert code == 0, said
     assert "First use" not in said
 
 
-def test_file_of_pins_that_is_damaged_is_named_with_its_line(
-    released: Checkout, dist: Path, tmp_path: Path
-) -> None:
+def test_file_of_pins_that_is_damaged_is_named_with_its_line(dist: Path, tmp_path: Path) -> None:
     pins = tmp_path / "site/k3s-releases.sha256"
     pins.parent.mkdir()
     pins.write_text(f"{'0' * 64}  v0/k3s\nk3s\n")
-    code, said = make_bundle(released, dist, tmp_path / "site")
+    code, said = make_bundle(dist, tmp_path / "site")
     assert code != 0
     assert f"{pins} line 2: expected is one line" in said
 
@@ -137,14 +119,14 @@ def test_with_keys_named_only_a_signed_release_is_taken(
     signers.write_text(signature.allowed_signers(released.key))
     if missing:
         (dist / missing).unlink()
-    code, said = make_bundle(released, dist, tmp_path / "site", signers=signers)
+    code, said = make_bundle(dist, tmp_path / "site", signers=signers)
     assert (code == 0) is (not missing), said
     assert (tmp_path / "site/bundle" / PLUGIN).exists() is (not missing)
     assert not missing or f"bundle_release_signers: no key in {signers} has signed {dist}/SHA256SUMS" in said
 
 
-def test_release_of_another_key_is_refused(released: Checkout, dist: Path, tmp_path: Path) -> None:
+def test_release_of_another_key_is_refused(dist: Path, tmp_path: Path) -> None:
     signers = tmp_path / "signers"
     signers.write_text(signature.allowed_signers(make_key(tmp_path / "other")))
-    code, said = make_bundle(released, dist, tmp_path / "site", signers=signers)
+    code, said = make_bundle(dist, tmp_path / "site", signers=signers)
     assert (code != 0, "bundle_release_signers: no key in" in said) == (True, True), said

@@ -5,6 +5,9 @@ import copy
 from datetime import datetime, timedelta
 from typing import Any
 
+from tests.unit.roles.loading import load
+
+fleets = load("gpu_report/module_utils/report_fleet.py")
 Report = dict[str, Any]
 
 STARTED = datetime.fromisoformat("2026-11-21T01:02:03.456Z")
@@ -52,24 +55,6 @@ def passed(name: str, kind: int = 0) -> Report:
         }
         for check, title, seconds in CHECKS
     ]
-    evidence = {
-        "default-runtime": [
-            "docker info: DefaultRuntime nvidia",
-            "runtimes: io.containerd.runc.v2, nvidia, runc",
-        ],
-        "plugin-registered": [
-            f"pod kube-system/tegra-device-plugin-x7k2p on {name}: Ready",
-            "capacity nvidia.com/gpu: 1",
-        ],
-        "allocatable": ["allocatable nvidia.com/gpu: 1, configured: 1"],
-        "device-query": [f"Device 0: Orin, compute capability {capability}", "Result = PASS"],
-        "non-root": ["uid 1000, groups 44 (video): /dev/nvmap can be opened"],
-        "uninvited": ["a pod that asks for nothing, NVIDIA_VISIBLE_DEVICES=all: has 12 GPU device nodes"],
-        "concurrency": ["pod1 held the GPU, pod2 waited for it, and had it when pod1 had ended"],
-        "unified-memory": [f"deviceQuery: {memory} bytes, integrated: yes; the board: {memory} bytes"],
-    }
-    for check in checks:
-        check["evidence"] = evidence.get(check["id"], [])
     set_status(checks, "kubelet-restart", "skipped", "only in mode full: it restarts the kubelet")
     scene = next(check for check in checks if check["id"] == "concurrency")
     scene["events"] = [
@@ -79,8 +64,6 @@ def passed(name: str, kind: int = 0) -> Report:
         {"at": at(20.9), "event": "pod2 Running"},
     ]
     output = [
-        "Detected 1 CUDA Capable device(s)",
-        "",
         'Device 0: "Orin"',
         f"  CUDA Capability Major/Minor version number:    {capability}",
         f"  Total amount of global memory:                 {memory >> 20} MBytes ({memory} bytes)",
@@ -166,21 +149,10 @@ def failed(name: str, kind: int = 0) -> Report:
         "Let the container toolkit run in csv mode: "
         'mode = "csv" in /etc/nvidia-container-runtime/config.toml, then run the playbook again.'
     )
+    events = f"Warning  Failed  kubelet  Error: failed to start container: {REFUSED}: unknown"
     check["diagnosis"] = [
-        {
-            "source": "events of pod devicequery",
-            "lines": [
-                "Normal   Scheduled  default-scheduler  Successfully assigned gpu-verify-"
-                + name
-                + "/devicequery",
-                'Warning  Failed     kubelet            Error: failed to start container "main": '
-                f"Error response from daemon: {REFUSED}: unknown",
-            ],
-        },
-        {
-            "source": "conditions of node " + name,
-            "lines": ["Ready True KubeletReady kubelet is posting ready status"],
-        },
+        {"source": "events of pod devicequery", "lines": [events]},
+        {"source": f"conditions of node {name}", "lines": ["Ready True KubeletReady"]},
     ]
     for other in ("non-root", "concurrency", "unified-memory"):
         skipped = set_status(report["checks"], other, "skipped", "deviceQuery did not run")
@@ -231,3 +203,9 @@ def slower(report: Report, check: str, seconds: float) -> Report:
     report = copy.deepcopy(report)
     next(one for one in report["checks"] if one["id"] == check)["seconds"] = seconds
     return report
+
+
+def fleet(**reports: Any) -> Any:
+    """A fleet of boards; each report may be a pair with the one before."""
+    pairs = {name: value if isinstance(value, tuple) else (value, None) for name, value in reports.items()}
+    return fleets.fleet(at(0), [fleets.board(name, *pair) for name, pair in pairs.items()])

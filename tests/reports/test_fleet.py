@@ -4,24 +4,25 @@
 import copy
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.reports import samples
-from tests.reports.conftest import Load, fleet
+from tests.reports.samples import fleet, fleets
 from tests.reports.schema import validate
+from tests.unit.roles.loading import load
 from tools.debian import ensure_packages
 from tools.process import run
 
+junit = load("gpu_report/module_utils/report_junit.py")
 JUNIT_SCHEMA = Path(__file__).parent / "junit.xsd"
 
 
-def changes(fleets: ModuleType, before: Any, after: Any) -> list[tuple[str, str]]:
+def changes(before: Any, after: Any) -> list[tuple[str, str]]:
     """Kind and text of the differences between two reports of one board."""
-    return [(change.kind, change.text) for change in fleet(fleets, a=(after, before)).changes()]
+    return [(change.kind, change.text) for change in fleet(a=(after, before)).changes()]
 
 
 @pytest.mark.parametrize("make", [samples.passed, samples.failed, samples.error, samples.hostile])
@@ -59,16 +60,15 @@ def test_the_published_schema_notices_a_mistake(spoil: Any) -> None:
         ({}, 2),
     ],
 )
-def test_the_fleets_exit_code(fleets: ModuleType, reports: Any, code: int) -> None:
-    view = fleet(fleets, **reports)
+def test_the_fleets_exit_code(reports: Any, code: int) -> None:
+    view = fleet(**reports)
     assert view.exit_code == code
     assert fleets.index(view)["exit_code"] == code
     assert fleets.index(view)["ok"] is (code == 0)
 
 
-def test_no_board_is_left_out_and_those_in_trouble_come_first(fleets: ModuleType) -> None:
+def test_no_board_is_left_out_and_those_in_trouble_come_first() -> None:
     view = fleet(
-        fleets,
         **{"jetson-10": samples.passed("jetson-10"), "jetson-2": samples.passed("jetson-2")},
         gone=None,
         broken=samples.failed("broken"),
@@ -81,35 +81,35 @@ def test_no_board_is_left_out_and_those_in_trouble_come_first(fleets: ModuleType
     ]
 
 
-def test_a_report_that_cannot_be_read_says_why(fleets: ModuleType) -> None:
+def test_a_report_that_cannot_be_read_says_why() -> None:
     board = fleets.board("a", None, None, "its report a.json cannot be read: Expecting value")
     assert (board.status, board.reason) == ("unverified", "its report a.json cannot be read: Expecting value")
     assert "schema version 7" in fleets.board("a", samples.passed("a") | {"schema_version": 7}, None).reason
 
 
-def test_the_same_problem_on_many_boards_is_told_once(fleets: ModuleType) -> None:
+def test_the_same_problem_on_many_boards_is_told_once() -> None:
     names = [f"jetson-{number}" for number in range(1, 41)]
     reports = {name: samples.failed(name) for name in names}
     for name, report in reports.items():
         next(check for check in report["checks"] if check["id"] == "device-query")["reason"] = (
             f"not on {name}"
         )
-    view = fleet(fleets, **reports, other=samples.error("other"))
+    view = fleet(**reports, other=samples.error("other"))
     assert [(problem.check["id"], len(problem.boards)) for problem in view.problems()] == [
         ("device-query", 40),
         ("plugin-registered", 1),
     ]
 
 
-def test_new_failures_and_mended_ones_are_differences(fleets: ModuleType) -> None:
+def test_new_failures_and_mended_ones_are_differences() -> None:
     good, bad = samples.passed("a"), samples.failed("a")
-    assert changes(fleets, good, bad) == [
+    assert changes(good, bad) == [
         ("broken", "device-query: passed → failed"),
         ("other", "non-root, concurrency, unified-memory: passed → skipped"),
     ]
-    assert changes(fleets, bad, good)[0] == ("fixed", "device-query: failed → passed")
-    assert changes(fleets, good, None) == [("broken", "passed → not verified")]
-    assert changes(fleets, good, good) == []
+    assert changes(bad, good)[0] == ("fixed", "device-query: failed → passed")
+    assert changes(good, None) == [("broken", "passed → not verified")]
+    assert changes(good, good) == []
 
 
 @pytest.mark.parametrize(
@@ -122,17 +122,17 @@ def test_new_failures_and_mended_ones_are_differences(fleets: ModuleType) -> Non
     ],
 )
 def test_a_time_must_more_than_double_to_be_told(
-    fleets: ModuleType, before: float, after: float, expected: list[tuple[str, str]]
+    before: float, after: float, expected: list[tuple[str, str]]
 ) -> None:
     report = samples.passed("a")
     slow, fast = (samples.slower(report, "device-query", seconds) for seconds in (before, after))
-    assert changes(fleets, slow, fast) == expected
+    assert changes(slow, fast) == expected
 
 
-def test_new_versions_are_differences_told_once_for_all_boards(fleets: ModuleType) -> None:
+def test_new_versions_are_differences_told_once_for_all_boards() -> None:
     before, after = samples.passed("a"), samples.passed("a")
     after["software"]["k3s"] = "v1.34.1+k3s1"
-    view = fleet(fleets, a=(after, before), b=(copy.deepcopy(after), before))
+    view = fleet(a=(after, before), b=(copy.deepcopy(after), before))
     (change,) = view.changes()
     assert (change.kind, change.text) == ("other", "K3s: v1.33.5+k3s1 → v1.34.1+k3s1")
     assert list(change.boards) == ["a", "b"]
@@ -149,7 +149,7 @@ def test_new_versions_are_differences_told_once_for_all_boards(fleets: ModuleTyp
         (3600, "60 min 00 s"),
     ],
 )
-def test_durations_are_for_people(fleets: ModuleType, value: float, text: str) -> None:
+def test_durations_are_for_people(value: float, text: str) -> None:
     assert fleets.seconds(value) == text
 
 
@@ -157,15 +157,13 @@ def test_durations_are_for_people(fleets: ModuleType, value: float, text: str) -
 
 
 def parsed(text: str) -> ElementTree.Element:
-    """The XML's root."""
     return ElementTree.fromstring(text)  # noqa: S314 - our own text
 
 
 @pytest.fixture
-def mixed(fleets: ModuleType) -> Any:
+def mixed() -> Any:
     """A board in every state."""
     return fleet(
-        fleets,
         good=samples.passed("good"),
         bad=samples.failed("bad"),
         broken=samples.error("broken"),
@@ -174,7 +172,7 @@ def mixed(fleets: ModuleType) -> Any:
     )
 
 
-def test_junit_counts_what_the_reports_count(junit: ModuleType, mixed: Any) -> None:
+def test_junit_counts_what_the_reports_count(mixed: Any) -> None:
     root = parsed(junit.junit(mixed))
     counted = {
         suite.get("name"): tuple(
@@ -195,7 +193,7 @@ def test_junit_counts_what_the_reports_count(junit: ModuleType, mixed: Any) -> N
             assert len(suite.findall(f"testcase/{element}")) == int(suite.get(key, -1))
 
 
-def test_junit_failure_says_all_in_its_text_as_gitlab_shows_no_message(junit: ModuleType, mixed: Any) -> None:
+def test_junit_failure_says_all_in_its_text_as_gitlab_shows_no_message(mixed: Any) -> None:
     root = parsed(junit.junit(mixed))
     case = next(
         case
@@ -215,18 +213,16 @@ def test_junit_failure_says_all_in_its_text_as_gitlab_shows_no_message(junit: Mo
     assert len(keys) == len(set(keys))
 
 
-def test_junit_tells_of_a_verification_that_broke_apart_from_its_checks(
-    fleets: ModuleType, junit: ModuleType
-) -> None:
+def test_junit_tells_of_a_verification_that_broke_apart_from_its_checks() -> None:
     report = samples.passed("a")
     report.update(ok=False, exit_code=2, failures=["cleaning up: kubectl: connection refused"])
     validate(report)
-    view = fleet(fleets, a=report)
+    view = fleet(a=report)
     assert "connection refused" in junit.junit(view)
     assert list(view.unverified()) == ["cleaning up: kubectl: connection refused"]
 
 
-def test_hostile_text_is_kept_but_for_what_xml_cannot_hold(junit: ModuleType, mixed: Any) -> None:
+def test_hostile_text_is_kept_but_for_what_xml_cannot_hold(mixed: Any) -> None:
     text = junit.junit(mixed)
     text.encode()  # no lone surrogate is left
     assert "&lt;script&gt;" in text
@@ -234,11 +230,9 @@ def test_hostile_text_is_kept_but_for_what_xml_cannot_hold(junit: ModuleType, mi
 
 
 @pytest.mark.lab
-def test_junit_fits_the_schema_of_jenkins(
-    junit: ModuleType, mixed: Any, fleets: ModuleType, tmp_path: Path
-) -> None:
+def test_junit_fits_the_schema_of_jenkins(mixed: Any, tmp_path: Path) -> None:
     ensure_packages("libxml2-utils")
-    for number, view in enumerate((mixed, fleet(fleets))):
+    for number, view in enumerate((mixed, fleet())):
         path = tmp_path / f"{number}.xml"
         path.write_text(junit.junit(view))
         run(["xmllint", "--noout", "--schema", JUNIT_SCHEMA, path])
@@ -248,7 +242,7 @@ def test_junit_fits_the_schema_of_jenkins(
 
 
 def test_the_module_keeps_the_reports_before_and_names_every_board(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load("gpu_report/library/gpu_report.py")
     for name in ("a", "b", "c"):
@@ -263,3 +257,18 @@ def test_the_module_keeps_the_reports_before_and_names_every_board(
     (tmp_path / "a.json").unlink()
     module.begin(tmp_path, ["a"])
     assert module.read_board(tmp_path, "a").previous["board"]["name"] == "a"
+
+
+def test_the_summary_says_what_is_wrong_and_what_to_do() -> None:
+    summary = load("gpu_report/filter_plugins/gpu_report.py").summary
+    good, bad = summary(samples.passed("a")), summary(samples.failed("a"))
+    assert good.startswith("a: PASSED (SIMULATED board), Jetson AGX Orin")
+    assert "Result = PASS" in good
+    assert "Insufficient nvidia.com/gpu" in good
+    assert "skipped kubelet-restart: only in mode full" in good
+    silent = samples.error("a")
+    silent["software"]["k3s"] = None
+    assert "K3s not known, allocatable" in summary(silent)
+    assert "a: FAILED" in bad
+    assert "FAILED device-query: the pod was not created" in bad
+    assert "fix: Let the container toolkit run in csv mode" in bad

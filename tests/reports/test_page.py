@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fleet's page in a real browser, on a desktop and on a phone, light and dark."""
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +11,8 @@ from playwright.sync_api import Browser
 
 from tests.reports import samples
 from tests.reports.browser import Shown, browser, shown
-from tests.reports.conftest import fleet
+from tests.reports.samples import fleet
+from tests.unit.roles.loading import load
 from tools.cache import CHECKOUT
 
 pytestmark = pytest.mark.lab
@@ -50,7 +49,7 @@ LEAST_CONTRAST = """(() => {
 
 
 @pytest.fixture(scope="module")
-def views(fleets: ModuleType) -> dict[str, Any]:
+def views() -> dict[str, Any]:
     """Fleets by what is the matter with them."""
     three = {f"jetson-{number}": samples.passed(f"jetson-{number}", number) for number in (1, 2, 3)}
     before = samples.slower(samples.passed("jetson-1", 1), "device-query", 1.2)
@@ -68,19 +67,18 @@ def views(fleets: ModuleType) -> dict[str, Any]:
     many["jetson-71"] = None
     many["a-board-with-a-very-long-name.rack-7.machine-hall-3.example.com"] = samples.error("long")
     return {
-        "one": fleet(fleets, **{"jetson-1": three["jetson-1"]}),
-        "three": fleet(fleets, **{name: (report, report) for name, report in three.items()}),
-        "mixed": fleet(fleets, **mixed),
-        "many": fleet(fleets, **many),
-        "hostile": fleet(fleets, **{"jetson-1": samples.hostile("jetson-1")}),
-        "none": fleet(fleets, **{"jetson-1": None}),
+        "one": fleet(**{"jetson-1": three["jetson-1"]}),
+        "three": fleet(**{name: (report, report) for name, report in three.items()}),
+        "mixed": fleet(**mixed),
+        "many": fleet(**many),
+        "hostile": fleet(**{"jetson-1": samples.hostile("jetson-1")}),
+        "none": fleet(**{"jetson-1": None}),
     }
 
 
 @pytest.fixture(scope="module")
 def pages(views: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The pages of these fleets."""
-    make = importlib.import_module("ansible.module_utils.report_page").page
+    make = load("gpu_report/module_utils/report_page.py").page
     directory = tmp_path_factory.mktemp("pages")
     for name, view in views.items():
         (directory / f"{name}.html").write_text(make(view, TEMPLATES))
@@ -89,7 +87,6 @@ def pages(views: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> di
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One browser for all tests."""
     with browser() as chromium:
         yield chromium
 

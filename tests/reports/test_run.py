@@ -2,15 +2,12 @@
 """Reports of whole runs: of boards that do not answer, and of boards whose checks have been made."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.reports import samples
-from tools.cache import CHECKOUT
+from tests.unit.roles.playing import Run, play
 
 # Nobody listens on port 1.
 INVENTORY = """
@@ -36,26 +33,12 @@ END = """
 """
 
 
-def run(directory: Path, playbook: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, playbook: str | Path, *arguments: str) -> Run:
     """Run a playbook with Ansible's own settings where the checkout's are not."""
     (directory / "inventory").write_text(INVENTORY)
-    return subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            f"--inventory={directory}/inventory",
-            f"--extra-vars=gpu_verify_reports={directory}/reports",
-            playbook,
-            *arguments,
-        ],
-        cwd=CHECKOUT,
-        # A user of the collection has not our ansible.cfg.
-        env={**os.environ, "ANSIBLE_GATHERING": "implicit"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    reports = f"--extra-vars=gpu_verify_reports={directory}/reports"
+    # A user of the collection has not our ansible.cfg.
+    return play(directory / "inventory", playbook, reports, *arguments, ANSIBLE_GATHERING="implicit")
 
 
 def verify(directory: Path, *arguments: str) -> dict[str, object]:

@@ -5,30 +5,23 @@ import json
 import os
 import re
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 from tegra_device_plugin.system import atomicfile
 
-from tests.unit.roles.conftest import ROLES, Load, load
+from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.playing import answer, play_text
 
-__all__ = ["load"]
+roles = load("atomic_files/module_utils/atomic_files.py")
 
 Replace = Callable[..., None]
 
 
-@pytest.fixture
-def roles(load: Load) -> ModuleType:
-    return load("atomic_files/module_utils/atomic_files.py")
-
-
 @pytest.fixture(params=["plugin", "roles"])
-def replace_file(request: pytest.FixtureRequest, roles: ModuleType) -> Replace:
+def replace_file(request: pytest.FixtureRequest) -> Replace:
     found: Replace = (atomicfile if request.param == "plugin" else roles).replace_file
     return found
 
@@ -86,14 +79,14 @@ def test_a_power_cut_leaves_the_old_file_or_the_new_one(
     assert not name.endswith(".json")
 
 
-def test_roles_make_missing_directories(roles: ModuleType, tmp_path: Path) -> None:
+def test_roles_make_missing_directories(tmp_path: Path) -> None:
     roles.replace_file(str(tmp_path / "etc/docker/daemon.json"), "{}\n")
     roles.leave_marker(str(tmp_path / "run/jetson-k3s/docker.restart"))
     assert (tmp_path / "etc/docker/daemon.json").read_text() == "{}\n"
     assert (tmp_path / "run/jetson-k3s/docker.restart").read_text() == ""
 
 
-def test_marker_that_stands_stays(roles: ModuleType, tmp_path: Path) -> None:
+def test_marker_that_stands_stays(tmp_path: Path) -> None:
     (tmp_path / "marker").write_text("since yesterday")
     roles.leave_marker(str(tmp_path / "marker"))
     assert (tmp_path / "marker").read_text() == "since yesterday"
@@ -121,51 +114,19 @@ def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
 
 # A role brings its modules where a play names it, and they must find what they share with other roles.
 PLAYBOOK = """\
-- hosts: localhost
-  connection: local
+- hosts: server
   gather_facts: false
   pre_tasks:
-    - {module}: {arguments}
-      register: result
-    - ansible.builtin.copy:
-        content: "{{{{ result | to_json }}}}"
-        dest: "{{{{ playbook_dir }}}}/result.json"
-        mode: "0644"
+    - file_set: {files: "{{ files }}", marker: "{{ marker }}"}
     - ansible.builtin.meta: end_play
-  roles:
-    - {role}
+  roles: [k3s]
 """
-
-
-def run_module(directory: Path, role: str, module: str, /, **arguments: object) -> None:
-    """Run a role's module by Ansible, with no other role named, away from the checkout.
-
-    What it said is in result.json of that directory.
-    """
-    text = PLAYBOOK.format(role=role, module=module, arguments=json.dumps(arguments))
-    (directory / "play.yml").write_text(text)
-    ran = subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            "--inventory=localhost,",
-            f"--extra-vars=ansible_python_interpreter={sys.executable}",
-            "play.yml",
-        ],
-        cwd=directory,
-        env=os.environ | {"ANSIBLE_ROLES_PATH": str(ROLES)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout
 
 
 def test_modules_of_the_role_k3s_find_it(tmp_path: Path) -> None:
     path, marker = tmp_path / "etc/config.yaml", tmp_path / "run/restart"
     files = [{"path": str(path), "content": "docker: true\n", "mode": "0600"}]
-    run_module(tmp_path, "k3s", "file_set", files=files, marker=str(marker))
+    play_text(tmp_path, PLAYBOOK, variables={"files": files, "marker": str(marker)})
     assert path.read_text() == "docker: true\n"
     assert path.stat().st_mode & 0o777 == 0o600
     assert marker.exists()
@@ -177,17 +138,11 @@ def test_owners_mode_of_daemon_json_stays_and_his_link_to_it(tmp_path: Path) -> 
     kept.write_text("{}")
     kept.chmod(0o640)
     path.symlink_to(kept.name)
-    run_module(
-        tmp_path,
-        "nvidia_docker",
-        "docker_daemon_config",
-        path=str(path),
-        config={"data-root": "/mnt"},
-        record=str(tmp_path / "before"),
-        marker=str(marker),
-    )
+    record = tmp_path / "before"
+    asked = {"path": str(path), "config": {"data-root": "/mnt"}, "record": str(record), "marker": str(marker)}
+    answer("nvidia_docker", "docker_daemon_config", asked)
     assert json.loads(path.read_text()) == {"data-root": "/mnt"}
     assert path.is_symlink()
     assert kept.stat().st_mode & 0o777 == 0o640
-    assert (tmp_path / "before").stat().st_mode & 0o777 == 0o600
+    assert record.stat().st_mode & 0o777 == 0o600
     assert marker.exists()

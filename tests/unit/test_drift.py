@@ -7,7 +7,6 @@ Its own plays and plugin run here, with stubs in place of the roles.
 import json
 import runpy
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from tests.docs import CHECKOUT
+from tests.unit.roles.playing import Run as Played
 from tests.unit.roles.playing import play
 
 PLAYBOOKS = CHECKOUT / "playbooks"
@@ -76,7 +76,7 @@ TASKS = {
     "token": "k3s : Ensure the token",
     "daemonset": "gpu_device_plugin : Ensure the DaemonSet",
 }
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., Played]
 
 
 @pytest.fixture

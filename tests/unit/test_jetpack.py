@@ -6,9 +6,7 @@ import pytest
 import yaml
 from tegra_device_plugin.board import catalogue
 
-from tests.unit.roles.conftest import ROLES, Load, load
-
-__all__ = ["load"]
+from tests.unit.roles.loading import ROLES, load
 
 # L4T release, its JetPack, and the listed release that says so.
 LISTED = [(release, jetpack, release) for release, jetpack in catalogue.load().jetpack.items()]
@@ -34,13 +32,13 @@ UNKNOWN = ["28.2.1", "33.0.0", "35.0.9", "38.1.9", "40.0.0"]
 
 
 @pytest.mark.parametrize(("release", "jetpack", "nearest"), LISTED + NOT_LISTED)
-def test_jetpack_is_as_exact_as_it_is_certain(load: Load, release: str, jetpack: str, nearest: str) -> None:
+def test_jetpack_is_as_exact_as_it_is_certain(release: str, jetpack: str, nearest: str) -> None:
     assert catalogue.jetpack(release) == (jetpack, nearest)
     assert load("jetson_facts/module_utils/jetson_board.py").jetpack_release(release) == jetpack
 
 
 @pytest.mark.parametrize("release", UNKNOWN)
-def test_no_jetpack_is_guessed_from_another_line_or_a_later_release(load: Load, release: str) -> None:
+def test_no_jetpack_is_guessed_from_another_line_or_a_later_release(release: str) -> None:
     assert catalogue.jetpack(release) is None
     assert load("jetson_facts/module_utils/jetson_board.py").jetpack_release(release) is None
 

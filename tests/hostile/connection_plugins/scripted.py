@@ -87,11 +87,9 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
         return 0, answers.answer(self._board, module, arguments), b""
 
     def put_file(self, in_path: str, out_path: str) -> None:
-        """Take a file."""
         content = Path(in_path).read_bytes()
         self._file(out_path).write_bytes(content)
         self._record("file", content)
 
     def fetch_file(self, in_path: str, out_path: str) -> None:
-        """Give a file."""
         Path(out_path).write_bytes(answers.content(self._board, in_path))

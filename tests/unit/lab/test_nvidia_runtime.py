@@ -2,14 +2,11 @@
 """The stand-in for nvidia-container-runtime keeps the contract of NVIDIA's toolkit, release by release."""
 
 import json
-import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import boards
-from tests.lab import staging
 from tests.lab.nvidia_runtime import runtime
 from tests.lab.nvidia_runtime.runtime import Injection, Refused, Settings, Toolkit
 
@@ -19,16 +16,6 @@ NEWEST = Toolkit(honours_keys=True, refuses_other_ids=True)
 def spec(*env: str, **more: Any) -> dict[str, Any]:
     """Return the part of a container's config.json that matters here."""
     return {"process": {"env": list(env)}, **more}
-
-
-@pytest.mark.parametrize("request_", [None, "", "void", "none"])
-def test_nothing_is_injected_for(request_: str | None) -> None:
-    assert runtime.wants_gpu(request_, NEWEST) is False
-
-
-@pytest.mark.parametrize("request_", ["all", "0", "0,all", "all,0"])
-def test_the_gpu_is_injected_for(request_: str) -> None:
-    assert runtime.wants_gpu(request_, NEWEST) is True
 
 
 @pytest.mark.parametrize(
@@ -84,21 +71,9 @@ def test_strict_mode_keeps_the_gpu_from_who_has_not_asked_from_one_release_on(
     assert ("injected=/dev/null" in runtime.edit_container(tmp_path)) is gets
 
 
-@pytest.mark.parametrize("fixture", boards.load().values(), ids=lambda fixture: fixture.id)
-def test_each_board_has_the_toolkit_of_its_jetpack(tmp_path: Path, fixture: boards.Fixture) -> None:
-    staging.tegra(tmp_path, fixture, "ready")
-    text = (tmp_path / staging.TOOLKIT_VERSION.lstrip("/")).read_text()
-    assert text == f"{fixture.toolkit}\n"
-    assert runtime.toolkit(text)
-
-
 def test_the_last_of_two_requests_counts() -> None:
     env = ("NVIDIA_VISIBLE_DEVICES=void", "PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all")
     assert runtime.requested(spec(*env), Settings()) == "all"
-
-
-def test_a_container_without_environment_requests_nothing() -> None:
-    assert runtime.requested({"process": {}}, Settings()) is None
 
 
 def test_an_unprivileged_containers_environment_can_be_switched_off() -> None:
@@ -153,17 +128,6 @@ def test_csv_lists_are_matched_with_what_the_board_has(tmp_path: Path) -> None:
     assert found.absent == ["/dev/no-such-node"]
 
 
-def test_devices_come_with_the_right_to_use_them() -> None:
-    container = spec()
-    assert runtime.inject(container, Injection(devices=["/dev/null"])) == ["/dev/null"]
-    (device,) = container["linux"]["devices"]
-    assert (device["path"], device["type"], device["major"], device["minor"]) == ("/dev/null", "c", 1, 3)
-    assert device["fileMode"] == Path("/dev/null").stat().st_mode & 0o7777
-    assert container["linux"]["resources"]["devices"] == [
-        {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rwm"}
-    ]
-
-
 def test_what_the_container_has_already_is_left_alone(tmp_path: Path) -> None:
     given = {"path": "/dev/null", "type": "c", "major": 1, "minor": 3, "fileMode": 0o600}
     mount = {"destination": str(tmp_path), "source": "/elsewhere", "type": "bind"}
@@ -171,76 +135,3 @@ def test_what_the_container_has_already_is_left_alone(tmp_path: Path) -> None:
     assert runtime.inject(container, Injection(devices=["/dev/null"], mounts=[str(tmp_path)])) == []
     assert container["linux"]["devices"] == [given]
     assert container["mounts"] == [mount]
-
-
-def test_a_link_is_mounted_from_what_it_points_to(tmp_path: Path) -> None:
-    (tmp_path / "lib.so.1").touch()
-    (tmp_path / "lib.so").symlink_to("lib.so.1")
-    container = spec()
-    runtime.inject(container, Injection(mounts=[f"{tmp_path}/lib.so"]))
-    (mount,) = container["mounts"]
-    assert (mount["source"], mount["destination"]) == (f"{tmp_path}/lib.so.1", f"{tmp_path}/lib.so")
-    assert "ro" in mount["options"]
-
-
-def test_capabilities_are_clamped_to_what_can_be_handed_on() -> None:
-    process = {"capabilities": {"bounding": ["CAP_CHOWN", "CAP_SYS_BOOT"], "ambient": None}}
-    changed = runtime.clamp(process, {"CAP_CHOWN"})
-    assert process["capabilities"] == {"bounding": ["CAP_CHOWN"], "ambient": []}
-    assert changed == ["capabilities without CAP_SYS_BOOT"]
-
-
-def test_an_oom_score_that_the_kernel_refuses_is_clamped(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = {"oomScoreAdj": -998}
-    monkeypatch.setattr(runtime, "may_set_oom_score", lambda score: score >= 0)
-    assert runtime.clamp(process, set()) == ["oomScoreAdj -998 -> 0"]
-    assert process == {"oomScoreAdj": 0}
-    assert runtime.clamp({"oomScoreAdj": 998}, set()) == []
-
-
-def test_trying_an_oom_score_leaves_ones_own_alone() -> None:
-    before = Path("/proc/self/oom_score_adj").read_text()
-    assert runtime.may_set_oom_score(int(before)) is True
-    runtime.may_set_oom_score(-998)
-    assert Path("/proc/self/oom_score_adj").read_text() == before
-
-
-def test_limits_are_clamped_unless_this_machine_may_raise_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 20000))
-    process = {"rlimits": [{"type": "RLIMIT_NOFILE", "hard": 1048576, "soft": 1048576}]}
-    assert runtime.clamp(process, {"CAP_SYS_RESOURCE"}) == []
-    assert runtime.clamp(process, set()) == ["RLIMIT_NOFILE 1048576 -> 20000"]
-    assert process == {"rlimits": [{"type": "RLIMIT_NOFILE", "hard": 20000, "soft": 20000}]}
-
-
-def test_own_capabilities_are_named() -> None:
-    bounding = [
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd:")
-    ]
-    assert len(runtime.own_capabilities()) == int(bounding[0].split()[1], 16).bit_count()
-
-
-@pytest.mark.parametrize("words", [["--bundle", "/b", "id"], ["--bundle=/b", "id"]])
-def test_options_are_read_as_runc_reads_them(words: list[str]) -> None:
-    assert runtime.option(["--root", "/r", "create", *words], "--bundle") == "/b"
-    assert runtime.option(["state", "id"], "--bundle") is None
-
-
-def test_a_refusal_is_where_the_engine_looks_for_it(tmp_path: Path) -> None:
-    log = tmp_path / "log.json"
-    with pytest.raises(SystemExit, match="no such device"):
-        runtime.fail(["--log", str(log), "create"], "no such device")
-    assert '"level": "error", "msg": "no such device"' in log.read_text()
-
-
-def test_the_log_says_what_was_lowered_for_the_labs_sake() -> None:
-    assert runtime.clamp_words([]) == []
-    assert runtime.clamp_words(["oomScoreAdj -998 -> 0"])[0].startswith("clamped by the lab")
-
-
-def test_json_is_replaced_in_one_step(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text("{}")
-    before = path.stat().st_ino
-    runtime.replace_json(path, {"a": 1})
-    assert (path.read_text(), path.stat().st_ino != before) == ('{"a": 1}', True)

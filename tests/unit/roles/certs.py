@@ -1,62 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CAs and certificates for tests, made with the openssl command."""
+"""CAs and certificates for tests."""
 
 from __future__ import annotations
 
-import ipaddress
+import datetime
 import re
-import secrets
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
 PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n", re.DOTALL)
-NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-CA_DAYS = 3650  # as K3s
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its private key, both PEM files."""
+    """A private key and its certificate in PEM."""
 
-    cert: Path
-    key: Path
+    name: str
+    key: ec.EllipticCurvePrivateKey
+    pem: bytes = b""
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the certificate as DER."""
+        return x509.load_pem_x509_certificate(self.pem).fingerprint(hashes.SHA256()).hex()
+
+    def signed(
+        self, name: str, key: ec.EllipticCurvePrivateKey, days: int, *extensions: x509.ExtensionType
+    ) -> Pair:
+        """A certificate for another key, by this one."""
+        subject, issuer = (
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (name, self.name)
+        )
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=days))
+        for extension in extensions:
+            critical = isinstance(extension, x509.BasicConstraints)
+            builder = builder.add_extension(extension, critical)
+        made = builder.sign(self.key, hashes.SHA256())
+        return Pair(name, key, made.public_bytes(serialization.Encoding.PEM))
+
+    def write(self, directory: Path, name: str, chain: bytes = b"") -> None:
+        """Write both as files, other certificates behind the own one."""
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{name}.crt").write_bytes(self.pem + chain)
+        encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        key = self.key.private_bytes(encoding, form, serialization.NoEncryption())
+        (directory / f"{name}.key").write_bytes(key)
 
 
-def openssl(*arguments: str | Path) -> bytes:
-    """Run openssl and return what it writes."""
-    return subprocess.run(["openssl", *arguments], check=True, capture_output=True).stdout
+def authority(
+    name: str, by: Pair | None = None, key: ec.EllipticCurvePrivateKey | None = None, *, key_ids: bool = True
+) -> Pair:
+    """A CA, of itself or of another, with a key of its own unless one is given. As K3s', for ten years."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    issuer = by or Pair(name, key)
+    constraints = x509.BasicConstraints(ca=True, path_length=None)
+    extensions: list[x509.ExtensionType] = [constraints]
+    if key_ids:
+        extensions.append(x509.SubjectKeyIdentifier.from_public_key(key.public_key()))
+        extensions.append(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.key.public_key()))
+    return issuer.signed(name, key, 3650, *extensions)
 
 
-def authority(directory: Path, name: str) -> Pair:
-    """Make a CA, named as K3s names its own."""
-    pair = _pair(directory, name)
-    openssl(
-        "req", "-x509", *NEW_KEY, "-keyout", pair.key, "-out", pair.cert, "-days", str(CA_DAYS),
-        "-subj", f"/CN=k3s-{name}@{int(time.time())}",
-        "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
-    )  # fmt: skip
-    return pair
-
-
-def certificate(directory: Path, name: str, ca: Pair, *hosts: str, days: int = 365) -> Pair:
-    """Make a certificate with its CA's behind it: of a server under `hosts`, without them a client's."""
-    pair = _pair(directory, name)
-    extensions = f"extendedKeyUsage={'serverAuth' if hosts else 'clientAuth'}\n"
-    if hosts:
-        extensions += f"subjectAltName={','.join(map(_alternative_name, hosts))}\n"
-    with tempfile.TemporaryDirectory() as scratch:
-        request, described = Path(scratch, "csr"), Path(scratch, "extensions")
-        described.write_text(extensions)
-        openssl("req", "-new", *NEW_KEY, "-keyout", pair.key, "-out", request, "-subj", f"/CN={name}")
-        signed = openssl(
-            "x509", "-req", "-in", request, "-CA", ca.cert, "-CAkey", ca.key, "-days", str(days),
-            "-set_serial", f"0x{secrets.token_hex(16)}", "-extfile", described,
-        )  # fmt: skip
-    pair.cert.write_bytes(signed + ca.cert.read_bytes())
-    return pair
+def certificate(name: str, by: Pair, days: int = 365) -> Pair:
+    """A certificate of this machine, which names its CA's key as Go does."""
+    local = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    by_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
+    return by.signed(name, ec.generate_private_key(ec.SECP256R1()), days, local, by_key)
 
 
 def split(bundle: bytes) -> list[bytes]:
@@ -65,30 +84,10 @@ def split(bundle: bytes) -> list[bytes]:
 
 
 def leads_to(certificate: bytes, roots: bytes, between: bytes) -> bool:
-    """Say whether a certificate leads to one of the roots, by others that are between."""
+    """Say whether OpenSSL comes from a certificate to one of the roots, by others that are between."""
     with tempfile.TemporaryDirectory() as scratch:
-        paths = [Path(scratch, name) for name in ("roots", "between", "certificate")]
-        for path, pem in zip(paths, (roots, between, certificate), strict=True):
-            path.write_bytes(pem)
-        command: list[str | Path] = [
-            "openssl",
-            "verify",
-            "-CAfile",
-            paths[0],
-            "-untrusted",
-            paths[1],
-            paths[2],
-        ]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _pair(directory: Path, name: str) -> Pair:
-    directory.mkdir(parents=True, exist_ok=True)
-    return Pair(directory / f"{name}.crt", directory / f"{name}.key")
-
-
-def _alternative_name(host: str) -> str:
-    try:
-        return f"IP:{ipaddress.ip_address(host)}"
-    except ValueError:
-        return f"DNS:{host}"
+        for name, pem in {"roots": roots, "between": between, "certificate": certificate}.items():
+            Path(scratch, name).write_bytes(pem)
+        command = "openssl verify -CAfile roots -untrusted between certificate"
+        done = subprocess.run(command.split(), cwd=scratch, capture_output=True, check=False)
+        return done.returncode == 0

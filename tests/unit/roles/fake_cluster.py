@@ -104,7 +104,6 @@ class FakeCluster:
         self.sold_mib, self.context_mib = mib, context_mib
 
     def run(self, *argv: str, stdin: str = "", accept: tuple[int, ...] = (0,)) -> str:
-        """Answer a call of kubectl."""
         if self.silent:
             raise self.error("connection refused")
         match argv:
@@ -148,7 +147,6 @@ class FakeCluster:
             self.pods[name] = "new"
 
     def log(self, name: str) -> str:
-        """The output of a pod."""
         failed = FAILED if self.query == "failed" or (self.root_only and name == "nonroot") else ""
         match name:
             case "devicequery" | "nonroot":
@@ -189,7 +187,6 @@ class FakeCluster:
         return f"allocated {got} of {asked} MiB{end}; CUDA says that {share - got} of {share} MiB are free\n"
 
     def get(self, kind: str, *argv: str) -> dict[str, Any] | None:
-        """One object or a list."""
         if self.silent:
             raise self.error("connection refused")
         match kind:
@@ -216,7 +213,6 @@ class FakeCluster:
         return item
 
     def node(self) -> dict[str, Any]:
-        """The node."""
         ready, self.ready = self.ready, self.ready is not False
         return {
             "metadata": {"labels": {}},
@@ -224,9 +220,7 @@ class FakeCluster:
                 "nodeInfo": {"kubeletVersion": "v1.33.5+k3s1", "containerRuntimeVersion": "docker://27.5.1"},
                 "capacity": {self.resource: str(self.capacity)},
                 "allocatable": {self.resource: str(self.allocatable)},
-                "conditions": [
-                    {"type": "Ready", "status": "True" if ready else "False", "message": "kubelet"}
-                ],
+                "conditions": [{"type": "Ready", "status": str(bool(ready)), "message": "kubelet"}],
             },
         }
 
@@ -235,22 +229,17 @@ class FakeCluster:
         return [{"spec": {"devices": self.devices()}}] if self.capacity else []
 
     def claims(self) -> list[dict[str, Any]]:
-        """Claims that pods hold."""
         running = (pod for pod, state in self.pods.items() if state == "running")
         return [self.claim(pod) for pod in (*self.users, *running)]
 
     def devices(self) -> list[dict[str, Any]]:
-        """The driver's devices."""
         taints = [{"key": "example.com/unhealthy", "value": self.taint, "effect": "NoSchedule"}]
         sharing = "shares" if self.allocatable > 1 else "exclusive"
-        return [
-            {
-                "name": f"igpu-0-{number}",
-                "attributes": {"sharing": {"string": sharing}},
-                **({"taints": taints} if self.taint else {}),
-            }
-            for number in range(self.allocatable)
-        ]
+        device = {
+            "attributes": {"sharing": {"string": sharing}},
+            **({"taints": taints} if self.taint else {}),
+        }
+        return [{"name": f"igpu-0-{number}", **device} for number in range(self.allocatable)]
 
     def claim(self, pod: str) -> dict[str, Any]:
         """A claim that a pod holds."""
@@ -261,12 +250,8 @@ class FakeCluster:
         }
 
     def plugin_pod(self) -> dict[str, Any]:
-        """The device plugin's pod."""
-        environment = (
-            [{"name": "CONFIG_FILE", "value": "/etc/config.yaml"}]
-            if self.meaning or self.replicas > 1
-            else []
-        )
+        configured = bool(self.meaning or self.replicas > 1)
+        environment = [{"name": "CONFIG_FILE", "value": "/etc/config.yaml"}] * configured
         return {
             "metadata": {"name": "plugin"},
             "spec": {"containers": [{"image": "plugin:1", "env": environment}]},
@@ -291,16 +276,8 @@ class FakeCluster:
 
     def warnings(self) -> list[dict[str, Any]]:
         """What the kubelet says of pods that its runtime refuses."""
-        return [
-            {
-                "type": "Warning",
-                "reason": "Failed",
-                "message": REFUSED,
-                "involvedObject": {"name": name},
-            }
-            for name in self.pods
-            if self.refuses
-        ]
+        warning = {"type": "Warning", "reason": "Failed", "message": REFUSED}
+        return [{**warning, "involvedObject": {"name": name}} for name in self.pods if self.refuses]
 
     def pod(self, name: str) -> dict[str, Any]:
         """A pod of the proof as it is now."""

@@ -1,30 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a playbook on this machine, for the tests that need no board."""
+"""Runs playbooks and modules on this machine, for the tests that need no board."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
 
 from tests.docs import CHECKOUT
+from tests.unit.roles.loading import ROLES
+
+LOCAL = {
+    "ansible_connection": "local",
+    "ansible_become": False,
+    "ansible_python_interpreter": sys.executable,
+}
 
 
-def play(
-    inventory: Path, playbook: str | Path, *arguments: str, timeout: float = 300, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run ansible-playbook with the checkout's roles; standard output and standard error are one."""
-    return subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            f"--inventory={inventory}",
-            *arguments,
-            playbook,
-        ],
+@dataclass(frozen=True)
+class Run:
+    """A run of a playbook; standard output and standard error are one."""
+
+    returncode: int
+    stdout: str
+
+    @property
+    def said(self) -> str:
+        """The output as one line, wherever Ansible has broken it."""
+        return " ".join(self.stdout.split())
+
+
+def write_inventory(directory: Path, groups: Mapping[str, Iterable[str]], **variables: Any) -> Path:
+    """An inventory of boards that are this machine; a group may give variables of each board."""
+    children = {
+        name: {"hosts": dict(boards) if isinstance(boards, Mapping) else dict.fromkeys(boards)}
+        for name, boards in groups.items()
+    }
+    path = directory / "inventory.yml"
+    path.write_text(json.dumps({"all": {"children": children, "vars": LOCAL | variables}}))
+    return path
+
+
+def play(inventory: Path, playbook: str | Path, *arguments: str, **environment: str) -> Run:
+    """Run ansible-playbook with the checkout's roles."""
+    ansible = Path(sys.executable).with_name("ansible-playbook")
+    settings = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles"}
+    ran = subprocess.run(
+        [ansible, f"--inventory={inventory}", *arguments, playbook],
         cwd=CHECKOUT,
-        env=os.environ | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles"} | environment,
+        env=os.environ | settings | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=timeout,
+        timeout=300,
         check=False,
     )
+    return Run(ran.returncode, ran.stdout)
+
+
+def play_text(
+    directory: Path,
+    text: str,
+    *arguments: str,
+    groups: Mapping[str, Iterable[str]] | None = None,
+    variables: Mapping[str, Any] | None = None,
+    fails: bool = False,
+    **environment: str,
+) -> Run:
+    """Run a playbook with this text, by default on a server, which has to succeed, or to fail.
+
+    `variables` are above those of the roles.
+    """
+    inventory = write_inventory(directory, groups or {"server": ["localhost"]})
+    (directory / "play.yml").write_text(text)
+    (directory / "variables.json").write_text(json.dumps(variables or {}))
+    extra = f"--extra-vars=@{directory}/variables.json"
+    run = play(inventory, directory / "play.yml", extra, *arguments, **environment)
+    assert (run.returncode != 0) is fails, run.stdout
+    return run
+
+
+# A module as Ansible starts it on a board. Its word to the board's log is on standard error.
+MODULE = """\
+import runpy, sys
+from ansible.module_utils import basic
+from tests.unit.roles import loading  # for what modules share
+basic.AnsibleModule.log = lambda module, text, log_args=None: sys.stderr.write(text)
+path = sys.argv.pop()  # a module takes a file that is named there for its arguments
+runpy.run_path(path, run_name="__main__")
+"""
+
+
+def run_module(
+    role: str, module: str, arguments: Mapping[str, Any], **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a role's module by itself; its answer is JSON on standard output."""
+    return subprocess.run(
+        [sys.executable, "-c", MODULE, ROLES / role / "library" / f"{module}.py"],
+        cwd=CHECKOUT,
+        env=os.environ | environment,
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def answer(role: str, module: str, arguments: Mapping[str, Any], **environment: str) -> dict[str, Any]:
+    ran = run_module(role, module, arguments, **environment)
+    assert ran.stdout, ran.stderr
+    said: dict[str, Any] = json.loads(ran.stdout)
+    return said
+
+
+class EndedError(Exception):
+    """A module has given its result."""
+
+
+def outcome(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, params: Mapping[str, Any], check_mode: bool = False
+) -> dict[str, Any]:
+    """What a module's main function says, in this process, so that a test can put fakes into it."""
+
+    def end(**result: Any) -> None:
+        raise EndedError(result)
+
+    fake = SimpleNamespace(
+        params=params,
+        check_mode=check_mode,
+        exit_json=end,
+        fail_json=lambda **result: end(failed=True, **result),
+    )
+    monkeypatch.setattr(module, "AnsibleModule", lambda **_: fake)
+    with pytest.raises(EndedError) as ended:
+        module.main()
+    result: dict[str, Any] = ended.value.args[0]
+    return result

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.unit.roles.conftest import ROLES
+from tests.unit.roles.loading import ROLES
 
 MATRIX = ROLES / "preflight/vars/main"
 RULES = yaml.safe_load((MATRIX / "compatibility.yml").read_text())["__preflight_rules"]

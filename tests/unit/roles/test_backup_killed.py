@@ -21,9 +21,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.openpgp import keyring
-from tests.unit.roles.backups import SECRET, database, encrypted, packed, write_files
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+from tests.unit.roles.test_k3s_backup import SECRET, database, encrypted, packed, write_files
 
 CHANGES = {
     "os.mkdir",
@@ -91,13 +90,6 @@ def at_every_change(directory: Path, work: Callable[[Path], object], check: Call
         number += 1
 
 
-@pytest.fixture(scope="module")
-def key() -> Iterator[Path]:
-    """The owner's public key."""
-    with keyring() as public:
-        yield public
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
     """The data of a server that runs."""
@@ -119,12 +111,12 @@ def places() -> Iterator[Path]:
 
 
 @pytest.fixture
-def backup(load: Load, tmp_path: Path, key: Path) -> dict[str, Any]:
+def backup(tmp_path: Path, key: Path) -> dict[str, Any]:
     """A backup of files that all have the secret, in clear and encrypted."""
     files = write_files(tmp_path / "files")
     (files / "etc" / "config.yaml").write_text(SECRET)
     clear, sealed = tmp_path / "backup", tmp_path / "backup.gpg"
-    clear.write_bytes(packed(load("k3s_backup/module_utils/k3s_archive.py"), files))
+    clear.write_bytes(packed(files))
     sealed.write_bytes(encrypted(clear.read_bytes(), key))
     return {"clear": clear, "archive": str(sealed), "sha256": hash_of(sealed), "token": None}
 
@@ -134,7 +126,7 @@ def hash_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("encrypts", [True, False])
-def test_killed_backup(load: Load, server: Path, places: Path, key: Path, encrypts: bool) -> None:
+def test_killed_backup(server: Path, places: Path, key: Path, encrypts: bool) -> None:
     made = load("k3s_backup/library/k3s_backup.py")
     name = "backup.gpg" if encrypts else "backup"
     params = {"recipient": key.read_text() if encrypts else None}
@@ -161,7 +153,7 @@ def test_killed_backup(load: Load, server: Path, places: Path, key: Path, encryp
 
 
 @pytest.mark.parametrize("state", ["checked", "placed"])
-def test_killed_restore(load: Load, backup: dict[str, Any], places: Path, state: str) -> None:
+def test_killed_restore(backup: dict[str, Any], places: Path, state: str) -> None:
     restored = load("k3s_backup/library/k3s_restore.py")
     gpg = shutil.which("gpg")
     backup["session_key"] = load("k3s_backup/library/k3s_backup_seal.py").session_key(gpg, backup["archive"])
@@ -181,7 +173,7 @@ def test_killed_restore(load: Load, backup: dict[str, Any], places: Path, state:
     assert at_every_change(places, work, check) > 10
 
 
-def test_killed_on_the_controller(load: Load, backup: dict[str, Any], places: Path) -> None:
+def test_killed_on_the_controller(backup: dict[str, Any], places: Path) -> None:
     seal = load("k3s_backup/library/k3s_backup_seal.py")
     read = load("k3s_backup/library/k3s_backup_read.py")
     gpg = shutil.which("gpg")

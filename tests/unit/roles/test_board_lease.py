@@ -4,15 +4,8 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,8 +13,11 @@ import yaml
 from ansible import context  # type: ignore[import-untyped] # ansible-core has no types
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.conftest import Load
-from tests.unit.roles.playing import play
+from tests.unit.roles.loading import load
+from tests.unit.roles.playing import Run, play_text
+
+lease = load("board_lease/library/board_lease.py")
+runs = load("board_lease/filter_plugins/board_lease.py")
 
 NOW = 1000.0  # seconds of the board's clock
 ANNA = {
@@ -41,22 +37,12 @@ def nothing() -> None:
 
 
 @pytest.fixture
-def lease(load: Load) -> ModuleType:
-    return load("board_lease/library/board_lease.py")
-
-
-@pytest.fixture
-def runs(load: Load) -> ModuleType:
-    return load("board_lease/filter_plugins/board_lease.py")
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> str:
     """A lease that nobody has, in a directory that is not there yet."""
     return str(tmp_path / "jetson-k3s/lease.json")
 
 
-def test_second_run_is_told_who_holds_the_board_until_it_is_given_back(lease: ModuleType, path: str) -> None:
+def test_second_run_is_told_who_holds_the_board_until_it_is_given_back(path: str) -> None:
     assert lease.hold(path, ANNA, NOW, nothing) == ""
     refused = lease.hold(path, BERT, NOW + 600, nothing)
     assert "held by anna@ops1, who runs site.yml since 2026-11-22 10:32 UTC." in refused
@@ -69,7 +55,7 @@ def test_second_run_is_told_who_holds_the_board_until_it_is_given_back(lease: Mo
     assert lease.hold(path, ANNA, NOW + 600, nothing)
 
 
-def test_run_takes_its_own_lease_again_and_it_begins_anew(lease: ModuleType, path: str) -> None:
+def test_run_takes_its_own_lease_again_and_it_begins_anew(path: str) -> None:
     lease.hold(path, ANNA, NOW, nothing)
     assert lease.hold(path, {**ANNA, "since": "2026-11-22 11:20 UTC"}, NOW + 3000, nothing) == ""
     refused = lease.hold(path, BERT, NOW + 6000, nothing)
@@ -93,15 +79,13 @@ def test_run_takes_its_own_lease_again_and_it_begins_anew(lease: ModuleType, pat
     ],
 )
 def test_lease_ends_with_its_time_or_its_run(
-    lease: ModuleType, path: str, run: dict[str, Any], later: float, free: bool
+    path: str, run: dict[str, Any], later: float, free: bool
 ) -> None:
     lease.hold(path, ANNA, NOW, nothing)
     assert (lease.hold(path, run, NOW + later, nothing) == "") is free
 
 
-def test_run_that_takes_the_lease_removes_uploads_of_interrupted_runs_first(
-    lease: ModuleType, path: str
-) -> None:
+def test_run_that_takes_the_lease_removes_uploads_of_interrupted_runs_first(path: str) -> None:
     removed: list[bool] = []
 
     def remove() -> None:
@@ -123,7 +107,7 @@ def process(proc: Path, pid: int, parent: int, started: int, *arguments: str) ->
     (proc / str(pid) / "stat").write_text(f"{pid} (a) (b) {' '.join(fields)}\n")
 
 
-def test_run_is_the_process_that_its_workers_are_copies_of(runs: ModuleType, tmp_path: Path) -> None:
+def test_run_is_the_process_that_its_workers_are_copies_of(tmp_path: Path) -> None:
     ansible = ("/usr/bin/python3", "/usr/bin/ansible-playbook", "site.yml")
     process(tmp_path, 1, 0, 1, "/sbin/init")
     process(tmp_path, 40, 1, 50, "bash")
@@ -135,9 +119,7 @@ def test_run_is_the_process_that_its_workers_are_copies_of(runs: ModuleType, tmp
     assert set(runs.alive(tmp_path)) == {"41:60", "42:70", "43:80"}
 
 
-def test_controller_without_proc_says_what_it_can(
-    runs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_controller_without_proc_says_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "CLIARGS", {"args": ("playbooks/reset.yml",)})
     found = runs.run(datetime.datetime(2026, 11, 22, 10, 32, tzinfo=datetime.UTC), tmp_path / "none")
     assert found["alive"] is None
@@ -145,7 +127,7 @@ def test_controller_without_proc_says_what_it_can(
     assert found["process"] == str(os.getppid())
 
 
-def test_user_without_a_name_is_a_number(runs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found: 1000730000")
 
@@ -153,18 +135,15 @@ def test_user_without_a_name_is_a_number(runs: ModuleType, monkeypatch: pytest.M
     assert runs.run(datetime.datetime.now(datetime.UTC))["who"].startswith(f"{os.getuid()}@")
 
 
-# As the playbooks have it, with a change that waits until the test lets it go on, or fails.
+# As the playbooks have it, with boards on which something fails.
 PLAYBOOK = """\
 - hosts: all
   gather_facts: false
   tasks:
     - block:
         - ansible.builtin.import_role: {name: board_lease}
-        - name: Change the board for long
-          ansible.builtin.command: {argv: [cat, "{{ go_on }}"]}
-          when: waits | default(false)
         - ansible.builtin.fail:
-          when: fails | default([]) is contains(inventory_hostname)
+          when: inventory_hostname in fails
       always:
         - ansible.builtin.import_role: {name: board_lease, tasks_from: give_back_failed.yml}
 - hosts: all
@@ -174,116 +153,32 @@ PLAYBOOK = """\
 """
 
 
-class Fleet:
-    """Two boards that are this machine, each with a lease of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.go_on = directory / "go-on"
-        os.mkfifo(self.go_on)
-        self.leases = {name: directory / f"{name}.json" for name in ("one", "two")}
-        variables = {
-            "ansible_connection": "local",
-            "ansible_python_interpreter": sys.executable,
-            "go_on": str(self.go_on),
-        }
-        self.inventory, self.playbook = directory / "inventory.yml", directory / "change.yml"
-        inventory = {"all": {"hosts": dict.fromkeys(self.leases), "vars": variables}}
-        self.inventory.write_text(yaml.safe_dump(inventory))
-        self.playbook.write_text(PLAYBOOK)
-        self.uploads = directory / "jetson-k3s/uploads"
-        # What a role has among its `vars` gives way to extra variables only.
-        lease = f"__board_lease_path={directory}/{{{{inventory_hostname}}}}.json"
-        self.here = f"--extra-vars={lease} __board_lease_uploads={directory}"
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A run over both boards."""
-        return play(self.inventory, self.playbook, self.here, *arguments)
-
-    @contextmanager
-    def changing(self) -> Iterator[subprocess.Popen[str]]:
-        """A run that holds the board `one`, and goes on afterwards."""
-        running = subprocess.Popen(
-            [
-                Path(sys.executable).with_name("ansible-playbook"),
-                f"--inventory={self.inventory}",
-                self.here,
-                "--limit=one",
-                "--extra-vars={waits: true}",
-                self.playbook,
-            ],
-            cwd=CHECKOUT,
-            env=os.environ | {"ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert running.stdout
-        said = []
-        for line in running.stdout:
-            said.append(line)
-            if line.startswith("TASK [Change the board"):
-                break
-        else:
-            raise AssertionError("".join(said))
-        # It is opened when its task opens it, and closed even if the test has failed.
-        with self.go_on.open("w"):
-            yield running
-
-    @property
-    def held(self) -> list[str]:
-        return [name for name, path in self.leases.items() if path.exists()]
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path)
-
-
-def test_run_beside_another_is_refused_and_goes_on_where_it_may(fleet: Fleet) -> None:
-    with fleet.changing() as first:
-        second = fleet.run()
-        said = " ".join(second.stdout.split())
-        assert "who runs change.yml since" in said
-        assert re.search(r"one : ok=\d changed=0 unreachable=0 failed=1", said), said
-        assert re.search(r"two : ok=\d changed=0 unreachable=0 failed=0", said), said
-        assert fleet.held == ["one"]
-        assert fleet.run("--check").returncode == 0, "who changes nothing is not refused"
-    first.communicate(timeout=60)
-    assert first.returncode == 0
-    assert fleet.held == []
-
-
-def test_killed_run_holds_nothing_for_the_next_of_the_same_user(fleet: Fleet) -> None:
-    with fleet.changing() as first:
-        assert json.loads(fleet.leases["one"].read_text())["process"].startswith(f"{first.pid}:")
-        fleet.uploads.mkdir(0o700, parents=True)
-        (fleet.uploads / "archive").touch()
-        first.kill()
-        first.wait(60)
-        assert fleet.held == ["one"]
-        again = fleet.run()
-    assert again.returncode == 0, again.stdout
-    assert fleet.held == []
-    assert not fleet.uploads.exists()
+def run(directory: Path, *fails: str) -> tuple[Run, list[Path]]:
+    """A run over two boards, which are this machine with leases of their own; the leases that are left."""
+    variables = {
+        "fails": fails,
+        "__board_lease_path": f"{directory}/lease-{{{{ inventory_hostname }}}}",
+        "__board_lease_uploads": str(directory),
+    }
+    ran = play_text(directory, PLAYBOOK, groups={"agent": ("one", "two")}, variables=variables, fails=True)
+    return ran, list(directory.glob("lease-*"))
 
 
 def test_place_for_uploads_that_is_not_roots_alone_stops_the_run_before_its_first_change(
-    fleet: Fleet,
+    tmp_path: Path,
 ) -> None:
-    fleet.uploads.mkdir(0o755, parents=True)
-    run = fleet.run()
-    assert run.returncode != 0
-    assert f"{fleet.uploads} is a directory of user id {os.getuid()} with mode 0755" in " ".join(
-        run.stdout.split()
-    )
-    assert fleet.held == []
+    uploads = tmp_path / "jetson-k3s/uploads"
+    uploads.mkdir(0o755, parents=True)
+    ran, held = run(tmp_path)
+    assert f"{uploads} is a directory of user id {os.getuid()} with mode 0755" in ran.said
+    assert held == []
 
 
 @pytest.mark.parametrize("fails", [["one"], ["one", "two"]], ids=["one board", "every board"])
-def test_failed_run_gives_its_boards_back(fleet: Fleet, fails: list[str]) -> None:
-    run = fleet.run("--extra-vars", json.dumps({"fails": fails}))
-    assert run.stdout.count("failed=1") == len(fails), run.stdout
-    assert fleet.held == []
+def test_failed_run_gives_its_boards_back(tmp_path: Path, fails: list[str]) -> None:
+    ran, held = run(tmp_path, *fails)
+    assert ran.stdout.count("failed=1") == len(fails), ran.stdout
+    assert held == []
 
 
 CHANGING = (

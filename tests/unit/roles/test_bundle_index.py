@@ -5,16 +5,12 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
 
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("bundle/library/bundle_index.py")
+module = load("bundle/library/bundle_index.py")
 
 
 def archive(path: Path, *names: str) -> None:
@@ -41,9 +37,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_bundle_that_was_written_is_one_that_can_be_installed_from(
-    module: ModuleType, load: Load, directory: Path
-) -> None:
+def test_bundle_that_was_written_is_one_that_can_be_installed_from(directory: Path) -> None:
     versions = module.describe(str(directory), "arm64", "v1.33.5+k3s1")
     module.put(str(directory / "bundle.yml"), json.dumps(versions))
     module.put(str(directory / "SHA256SUMS"), module.sums(str(directory)))
@@ -67,14 +61,14 @@ def test_bundle_that_was_written_is_one_that_can_be_installed_from(
     ("names", "words"), [(("a:1", "b:1"), "2 images: a:1, b:1"), ((), "0 images: none has a name")]
 )
 def test_archive_with_another_number_of_images_is_refused(
-    module: ModuleType, directory: Path, names: tuple[str, ...], words: str
+    directory: Path, names: tuple[str, ...], words: str
 ) -> None:
     archive(directory / "device-query-arm64.tar.gz", *names)
     with pytest.raises(module.BundleError, match=words):
         module.describe(str(directory), "arm64", "v1")
 
 
-def test_wheels_of_jetson_stats_are_told_with_their_version(module: ModuleType, directory: Path) -> None:
+def test_wheels_of_jetson_stats_are_told_with_their_version(directory: Path) -> None:
     wheels = ["distro-1.9.0-py3-none-any.whl", "jetson_stats-7.2.2-py3-none-any.whl"]
     for name in wheels:
         (directory / name).touch()
@@ -82,16 +76,14 @@ def test_wheels_of_jetson_stats_are_told_with_their_version(module: ModuleType, 
 
 
 @pytest.mark.parametrize("versions", [[], ["7.2.2", "7.3.0"]])
-def test_wheels_without_one_jetson_stats_are_refused(
-    module: ModuleType, directory: Path, versions: list[str]
-) -> None:
+def test_wheels_without_one_jetson_stats_are_refused(directory: Path, versions: list[str]) -> None:
     for name in ("distro-1.9.0", *(f"jetson_stats-{version}" for version in versions)):
         (directory / f"{name}-py3-none-any.whl").touch()
     with pytest.raises(module.BundleError, match=f"{len(versions)} wheels of jetson-stats"):
         module.describe(str(directory), "arm64", "v1")
 
 
-def test_index_is_written_once(module: ModuleType, tmp_path: Path) -> None:
+def test_index_is_written_once(tmp_path: Path) -> None:
     assert module.put(str(tmp_path / "a"), "text") is True
     assert module.put(str(tmp_path / "a"), "text") is False
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Of an archive's packages a board gets those that it lacks, and keeps the engine that it has."""
 
-import json
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.unit.roles.conftest import Load, load
-from tests.unit.test_atomic_files import run_module
+from tests.unit.roles.loading import load
+from tests.unit.roles.playing import answer
 
-__all__ = ["load"]
+module = load("nvidia_docker/library/debs_needed.py")
 
 DEBS = {
     "/d/docker.io.deb": {
@@ -30,11 +28,6 @@ DEBS = {
     "/d/mta.deb": {"Package": "exim4", "Provides": "mail-agent (= 1)"},
 }
 BOARD = {"libc6": "2.35", "libseccomp2": "2.5.3"}
-
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("nvidia_docker/library/debs_needed.py")
 
 
 def compare(one: str, operator: str, other: str) -> bool:
@@ -65,19 +58,17 @@ def compare(one: str, operator: str, other: str) -> bool:
         ),
     ],
 )
-def test_what_is_missing_is_chosen(
-    module: ModuleType, packages: list[str], more: dict[str, str | None], names: str
-) -> None:
+def test_what_is_missing_is_chosen(packages: list[str], more: dict[str, str | None], names: str) -> None:
     found = module.needed(packages, DEBS, {**BOARD, **more}, compare)
     assert found == [f"/d/{name}.deb" for name in names.split()]
 
 
-def test_package_that_the_archive_lacks_is_named(module: ModuleType) -> None:
+def test_package_that_the_archive_lacks_is_named() -> None:
     with pytest.raises(ValueError, match="docker-ce"):
         module.needed(["docker.io", "docker-ce"], DEBS, BOARD, compare)
 
 
-def test_dependencies_are_read_as_debian_writes_them(module: ModuleType) -> None:
+def test_dependencies_are_read_as_debian_writes_them() -> None:
     fields = module.parse_fields("Package: a\nDepends: libc6:any (>= 2.34), b | c (<< 2~rc1),\n d\n")
     assert fields["Package"] == "a"
     assert module.alternatives(fields["Depends"]) == [
@@ -87,35 +78,22 @@ def test_dependencies_are_read_as_debian_writes_them(module: ModuleType) -> None
     ]
 
 
-def test_only_what_is_installed_counts(module: ModuleType) -> None:
+def test_only_what_is_installed_counts() -> None:
     shown = "installed\ta\t1\tx (= 1), y\nconfig-files\tb\t2\t\ninstalled\ty\t3\t\n"
     assert module.installed_packages(shown) == {"a": "1", "x": None, "y": "3"}
 
 
 def test_real_packages_are_read_by_dpkg(tmp_path: Path) -> None:
     """The module itself: one package of two is needed for what this machine lacks."""
-    for name, depends in {
-        "jetson-k3s-test-a": "dpkg (>= 1.0), jetson-k3s-test-b",
-        "jetson-k3s-test-c": "",
-    }.items():
+    depends = {"jetson-k3s-test-a": "dpkg (>= 1.0), jetson-k3s-test-b", "jetson-k3s-test-c": "dpkg"}
+    for name, needs in depends.items():
         control = tmp_path / name / "DEBIAN/control"
         control.parent.mkdir(parents=True)
-        lines = [
-            f"Package: {name}",
-            "Version: 1",
-            "Architecture: all",
-            "Maintainer: a <a@b.c>",
-            "Description: x",
-        ]
-        control.write_text("\n".join([*lines, *([f"Depends: {depends}"] if depends else []), ""]))
+        control.write_text(
+            f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b.c>\nDescription: x\n"
+            f"Depends: {needs}\n"
+        )
         subprocess.run(["dpkg-deb", "--build", tmp_path / name, tmp_path / f"{name}.deb"], check=True)
-    run_module(
-        tmp_path,
-        "nvidia_docker",
-        "debs_needed",
-        directory=str(tmp_path),
-        packages=["jetson-k3s-test-a"],
-    )
-    assert json.loads((tmp_path / "result.json").read_text())["paths"] == [
-        f"{tmp_path}/jetson-k3s-test-a.deb"
-    ]
+    asked = {"directory": str(tmp_path), "packages": ["jetson-k3s-test-a"]}
+    found = answer("nvidia_docker", "debs_needed", asked)
+    assert found["paths"] == [f"{tmp_path}/jetson-k3s-test-a.deb"]

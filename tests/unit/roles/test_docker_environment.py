@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Docker needs around it: the table raw, the right iptables, strict mode and its undoing."""
+"""What Docker needs around it: the table raw, the right iptables, strict mode, kept images."""
 
 import gzip
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+
+module = load("nvidia_docker/library/docker_environment.py")
+kept_images = load("nvidia_docker/library/docker_kept_images.py")
 
 WHOLE = "CONFIG_IP_NF_RAW=m\nCONFIG_NF_TABLES=y\nCONFIG_NFT_COMPAT=m\n"
 # As in JetPack 6.2's kernel.
@@ -25,18 +27,13 @@ environment = []
 
 
 @pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("nvidia_docker/library/docker_environment.py")
-
-
-@pytest.fixture
 def root(tmp_path: Path) -> Path:
     for directory in ("proc", "etc/alternatives", "etc/nvidia-container-runtime"):
         (tmp_path / directory).mkdir(parents=True)
     return tmp_path
 
 
-def plan(module: ModuleType, root: Path, **changes: Any) -> tuple[list[Any], list[str]]:
+def plan(root: Path, **changes: Any) -> tuple[list[Any], list[str]]:
     params = {"docker_version": "28.4.0", "strict": False, "state": "present"} | changes
     result: tuple[list[Any], list[str]] = module.plan(str(root), params)
     return result
@@ -59,29 +56,29 @@ def kernel(root: Path, config: str) -> None:
     ],
 )
 def test_docker_28_is_told_about_a_kernel_without_raw(
-    module: ModuleType, config: str | None, version: str | None, needed: bool
+    config: str | None, version: str | None, needed: bool
 ) -> None:
     assert module.needs_raw_drop_in(module.kernel_options(config), version) is needed
 
 
-def test_docker_that_cannot_be_told_is_refused_with_both_ways_out(module: ModuleType) -> None:
+def test_docker_that_cannot_be_told_is_refused_with_both_ways_out() -> None:
     with pytest.raises(module.EnvironmentProblem, match=r"28\.0\.2 or newer, or 27\.5\.1"):
         module.needs_raw_drop_in(module.kernel_options(WITHOUT_RAW), "28.0.1")
 
 
-def test_drop_in_is_written_once_restarts_docker_and_goes_on_removal(module: ModuleType, root: Path) -> None:
+def test_drop_in_is_written_once_restarts_docker_and_goes_on_removal(root: Path) -> None:
     kernel(root, WITHOUT_RAW)
-    ((path, before, after, restarts),), legacy = plan(module, root)
+    ((path, before, after, restarts),), legacy = plan(root)
     assert (path, before, after, restarts, legacy) == (module.DROP_IN, "", module.RAW_DROP_IN, True, [])
     module.put(str(root / path), after)
-    assert plan(module, root) == ([], [])
-    ((_, _, after, restarts),), _ = plan(module, root, state="absent")
+    assert plan(root) == ([], [])
+    ((_, _, after, restarts),), _ = plan(root, state="absent")
     assert (after, restarts) == ("", True)
     module.put(str(root / path), after)
     assert not (root / path).exists()
 
 
-def test_a_link_leads_to_the_file_that_is_written(module: ModuleType, tmp_path: Path) -> None:
+def test_a_link_leads_to_the_file_that_is_written(tmp_path: Path) -> None:
     kept = tmp_path / "kept.toml"
     kept.write_text("a = 1\n")
     (tmp_path / "config.toml").symlink_to(kept)
@@ -101,29 +98,29 @@ def test_a_link_leads_to_the_file_that_is_written(module: ModuleType, tmp_path: 
     ("config", "expected"), [(WITHOUT_NFT, ["iptables"]), (WHOLE, []), ("CONFIG_NF_TABLES=y\n", ["iptables"])]
 )
 def test_iptables_becomes_legacy_where_the_kernel_cannot_do_nft(
-    module: ModuleType, root: Path, config: str, expected: list[str]
+    root: Path, config: str, expected: list[str]
 ) -> None:
     kernel(root, config + "CONFIG_IP_NF_RAW=y\n")
     (root / "etc/alternatives/iptables").symlink_to("/usr/sbin/iptables-nft")
     (root / "etc/alternatives/ip6tables").symlink_to("/usr/sbin/ip6tables-legacy")
-    assert plan(module, root)[1] == expected
+    assert plan(root)[1] == expected
 
 
-def test_kernel_that_does_not_show_its_configuration_changes_nothing(module: ModuleType, root: Path) -> None:
+def test_kernel_that_does_not_show_its_configuration_changes_nothing(root: Path) -> None:
     (root / "etc/alternatives/iptables").symlink_to("/usr/sbin/iptables-nft")
-    assert plan(module, root) == ([], [])
+    assert plan(root) == ([], [])
 
 
 @pytest.mark.parametrize(
     "text", ["", TOML, "accept-nvidia-visible-devices-as-volume-mounts = false\n[a]\nb = 1\n"]
 )
-def test_strict_mode_is_reversible_and_written_once(module: ModuleType, text: str) -> None:
+def test_strict_mode_is_reversible_and_written_once(text: str) -> None:
     strict = module.strict_config(text, True)
     assert module.strict_config(strict, True) == strict
     assert module.strict_config(strict, False) == text
 
 
-def test_strict_mode_is_what_the_runtime_reads(module: ModuleType) -> None:
+def test_strict_mode_is_what_the_runtime_reads() -> None:
     before = "accept-nvidia-visible-devices-as-volume-mounts = false\n" + TOML
     read = tomllib.loads(module.strict_config(before, True))
     assert read["accept-nvidia-visible-devices-envvar-when-unprivileged"] is False
@@ -132,6 +129,27 @@ def test_strict_mode_is_what_the_runtime_reads(module: ModuleType) -> None:
     assert read["nvidia-container-cli"] == {"environment": []}
 
 
-def test_strict_mode_restarts_nothing(module: ModuleType, root: Path) -> None:
-    ((path, _, _, restarts),), legacy = plan(module, root, strict=True)
+def test_strict_mode_restarts_nothing(root: Path) -> None:
+    ((path, _, _, restarts),), legacy = plan(root, strict=True)
     assert (path, restarts, legacy) == (module.RUNTIME_CONFIG, False, [])
+
+
+@pytest.mark.parametrize(
+    ("images", "holders", "missing", "outdated"),
+    [
+        ({"pause:3.2": "sha256:a"}, [], ["pause:3.2"], []),
+        ({"pause:3.2": "sha256:a"}, [("c1", "sha256:a")], [], []),
+        ({"plugin:2": "sha256:b"}, [("c1", "sha256:a")], ["plugin:2"], ["c1"]),
+        ({}, [("c1", "sha256:a")], [], ["c1"]),
+        ({"b": "sha256:b", "a": "sha256:a"}, [], ["a", "b"], []),
+    ],
+    ids=["first", "kept", "newer", "none", "several"],
+)
+def test_each_image_has_a_container_and_no_other_image_has(
+    images: dict[str, str], holders: list[tuple[str, str]], missing: list[str], outdated: list[str]
+) -> None:
+    assert kept_images.plan(images, holders) == (missing, outdated)
+
+
+def test_reset_takes_away_what_keeps_images() -> None:
+    assert load("k3s_reset/library/k3s_reset.py").KEEPER_LABEL == kept_images.LABEL

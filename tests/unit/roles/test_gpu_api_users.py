@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import json
-from types import ModuleType
 from typing import Any
 
 import pytest
 from tegra_device_plugin.config.presets import PRESETS
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+
+module = load("gpu_device_plugin/library/gpu_api_users.py")
 
 DRIVER = "gpu.jetson-k3s.github.io"
-
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("gpu_device_plugin/library/gpu_api_users.py")
 
 
 def pod(name: str, resource: str = "nvidia.com/gpu", phase: str = "Running", **spec: Any) -> dict[str, Any]:
@@ -40,9 +36,7 @@ def claim(name: str, *pods: str, driver: str = DRIVER) -> dict[str, Any]:
     }
 
 
-def cluster(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, deployed: str, settings: dict[str, Any] | None = None
-) -> None:
+def cluster(monkeypatch: pytest.MonkeyPatch, deployed: str, settings: dict[str, Any] | None = None) -> None:
     """A SIMULATED kubectl of a cluster with one of the DaemonSets."""
     config_map = {"data": {"config.yaml": json.dumps(settings)}} if settings else None
     objects: dict[tuple[str, str], Any] = {("daemonset", deployed): {}, ("configmap", deployed): config_map}
@@ -65,13 +59,13 @@ def cluster(
     monkeypatch.setattr(module, "listed", lambda kind, _all: lists[kind])
 
 
-def test_pods_with_a_claim_keep_the_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster(module, monkeypatch, "tegra-dra-driver")
+def test_pods_with_a_claim_keep_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster(monkeypatch, "tegra-dra-driver")
     assert module.users("device-plugin") == ["n/user"]
 
 
-def test_pods_with_a_gpu_keep_the_device_plugin(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster(module, monkeypatch, "tegra-device-plugin")
+def test_pods_with_a_gpu_keep_the_device_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster(monkeypatch, "tegra-device-plugin")
     assert module.users("dra") == ["n/train"]
 
 
@@ -82,10 +76,8 @@ def test_pods_with_a_gpu_keep_the_device_plugin(module: ModuleType, monkeypatch:
         {"units": {"memoryResource": "example.com/share"}},
     ],
 )
-def test_the_settings_may_name_the_resource(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, sharing: dict[str, Any]
-) -> None:
-    cluster(module, monkeypatch, "tegra-device-plugin", {"version": "v1", "sharing": sharing})
+def test_the_settings_may_name_the_resource(monkeypatch: pytest.MonkeyPatch, sharing: dict[str, Any]) -> None:
+    cluster(monkeypatch, "tegra-device-plugin", {"version": "v1", "sharing": sharing})
     assert module.users("dra") == ["n/named", "n/train"]
 
 
@@ -93,13 +85,13 @@ def test_the_settings_may_name_the_resource(
     ("api", "own"), [("dra", "tegra-dra-driver"), ("device-plugin", "tegra-device-plugin")]
 )
 def test_where_the_other_is_not_deployed_nobody_is_looked_for(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, api: str, own: str
+    monkeypatch: pytest.MonkeyPatch, api: str, own: str
 ) -> None:
-    cluster(module, monkeypatch, own)
+    cluster(monkeypatch, own)
     monkeypatch.setattr(module, "listed", None)  # would raise
     assert module.users(api) == []
 
 
 @pytest.mark.parametrize("name", [name for preset in PRESETS.values() for name in preset.names])
-def test_every_resource_of_the_plugin_is_known(module: ModuleType, name: str) -> None:
+def test_every_resource_of_the_plugin_is_known(name: str) -> None:
     assert module.holders([pod("p", name)], set()) == ["n/p"]

@@ -4,32 +4,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.telemetry.view import Row, as_dict, rows
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+
+filters = load("gpu_status/filter_plugins/gpu_status.py")
+observe = load("k3s/library/k3s_observe.py")
 
 GPU = "nvidia.com/gpu"
-# What is observed on a server without Dynamic Resource Allocation.
-NO_DRA: dict[str, Any] = {"devices": [], "claims": []}
 DRIVER = "gpu.jetson-k3s.github.io"
 LABELS = {f"jetson-k3s.github.io/{key}": key.upper() for key in ("module", "l4t", "jetpack", "chip")}
-
-
-@pytest.fixture
-def filters(load: Load) -> ModuleType:
-    return load("gpu_status/filter_plugins/gpu_status.py")
-
-
-@pytest.fixture
-def observe(load: Load) -> ModuleType:
-    return load("k3s/library/k3s_observe.py")
 
 
 def node(
@@ -51,27 +41,33 @@ def pod(
     }  # fmt: skip
 
 
+def look(answers: dict[str, Any], *pods: dict[str, Any], nodes: Sequence[dict[str, Any]] = ()) -> Any:
+    """The status of a cluster without Dynamic Resource Allocation, by default with the node a."""
+    seen = {"nodes": nodes or [node()], "pods": pods, "devices": [], "claims": [], "answers": answers}
+    return filters.status(seen)
+
+
 def says(*held: tuple[str, str]) -> dict[str, str]:
     """What `holders --output=json` prints, by its own hand."""
     holders = [ContainerAllocation("n", name, "c", GPU, device) for name, device in held]
     return {"stdout": json.dumps(as_dict(rows(holders, None, Path()), {}))}
 
 
-def test_one_holder_of_one_gpu(filters: ModuleType) -> None:
-    observed = {"nodes": [node()], "pods": [pod("p")], **NO_DRA, "answers": {"a": says(("p", "igpu0"))}}
-    (one,) = filters.status(observed)["nodes"]
+def test_one_holder_of_one_gpu() -> None:
+    found = look({"a": says(("p", "igpu0"))}, pod("p"))
+    (one,) = found["nodes"]
     assert one["resources"] == [
         {"name": GPU, "capacity": 1, "allocatable": 1, "used": 1, "free": 0, "sharing": "exclusive"}
     ]
     assert one["holders"][0]["phase"] == "Running"
     assert (one["module"], one["problem"]) == ("MODULE", None)
-    head, line, held = filters.table(filters.status(observed)).splitlines()
+    head, line, held = filters.table(found).splitlines()
     assert head.split() == list(filters.COLUMNS)
     assert line.split(maxsplit=5) == ["a", "Ready", "MODULE", "L4T", "JETPACK", "nvidia.com/gpu: 1 of 1 used"]
     assert held == "  n/p container c: 1 nvidia.com/gpu"
 
 
-def test_shares_are_shown_with_limit_use_and_weight(filters: ModuleType) -> None:
+def test_shares_are_shown_with_limit_use_and_weight() -> None:
     core = ContainerAllocation("n", "p", "c", "a.b/gpu-core", "c3", 30)
     memory = ContainerAllocation("n", "p", "c", "a.b/gpu-memory", "m7", 12)
     mib = 1 << 20
@@ -79,8 +75,7 @@ def test_shares_are_shown_with_limit_use_and_weight(filters: ModuleType) -> None
         Row("n", "p", "c", (core, memory), percent=30, limit=3072 * mib, used=0, resident=200 * mib),
         Row("n", "p", "d", (core,), percent=30),
     ]
-    answers = {"a": {"stdout": json.dumps(as_dict(shares, {}))}}
-    found = filters.status({"nodes": [node()], "pods": [pod("p", count=0)], **NO_DRA, "answers": answers})
+    found = look({"a": {"stdout": json.dumps(as_dict(shares, {}))}}, pod("p", count=0))
     assert filters.table(found).splitlines()[2:] == [
         "  n/p container c: 30 a.b/gpu-core, 12 a.b/gpu-memory, weight 30 %, limit 3072 MiB, used 0 MiB, "
         "resident 200 MiB",
@@ -88,12 +83,10 @@ def test_shares_are_shown_with_limit_use_and_weight(filters: ModuleType) -> None
     ]
 
 
-def test_rows_that_do_not_add_up_to_what_is_in_use_are_told(filters: ModuleType) -> None:
+def test_rows_that_do_not_add_up_to_what_is_in_use_are_told() -> None:
     def table(*held: tuple[str, str]) -> list[str]:
-        pods = [pod("p"), pod("q"), pod("ended", "Failed"), pod("elsewhere", on="b")]
-        found = filters.status(
-            {"nodes": [node(capacity=4)], "pods": pods, **NO_DRA, "answers": {"a": says(*held)}}
-        )
+        pods = (pod("p"), pod("q"), pod("ended", "Failed"), pod("elsewhere", on="b"))
+        found = look({"a": says(*held)}, *pods, nodes=[node(capacity=4)])
         (resource,) = found["nodes"][0]["resources"]
         assert (resource["allocatable"], resource["free"]) == (4, 2)
         return [line for line in filters.table(found).splitlines() if "given out" in line]
@@ -108,7 +101,6 @@ def test_rows_that_do_not_add_up_to_what_is_in_use_are_told(filters: ModuleType)
 
 
 def resource_slice(**device: Any) -> dict[str, Any]:
-    """What the DRA driver publishes."""
     attributes = {"sharing": {"string": "capacity"}, "multiprocessors": {"int": 16}}
     capacity = {"memory": {"value": "6Gi", "requestPolicy": {}}}
     devices = [{"name": "igpu-0", "attributes": attributes, "capacity": capacity, **device}]
@@ -124,7 +116,7 @@ def resource_claim(name: str, **result: Any) -> dict[str, Any]:
     }
 
 
-def test_claims_are_shown_at_the_device_that_they_have(filters: ModuleType, observe: ModuleType) -> None:
+def test_claims_are_shown_at_the_device_that_they_have() -> None:
     taint = {"key": f"{DRIVER}/unhealthy", "value": "hung", "effect": "NoSchedule"}
     given = [
         resource_claim("left", consumedCapacity={"memory": "3Gi", "cores": "0"}),
@@ -141,11 +133,8 @@ def test_claims_are_shown_at_the_device_that_they_have(filters: ModuleType, obse
     }
     found = filters.status(observed)
     (device,) = found["nodes"][0]["devices"]
-    assert (device["name"], device["sharing"], device["capacity"]) == (
-        "igpu-0",
-        "capacity",
-        {"memory": "6Gi"},
-    )
+    assert (device["name"], device["sharing"]) == ("igpu-0", "capacity")
+    assert device["capacity"] == {"memory": "6Gi"}
     assert [(claim["name"], claim["pods"]) for claim in device["claims"]] == [("left", ["left-pod"])]
     _, line, *below = filters.table(found).splitlines()
     assert line.endswith(f"{DRIVER}: 1 of 1 claimed")
@@ -155,13 +144,13 @@ def test_claims_are_shown_at_the_device_that_they_have(filters: ModuleType, obse
     ]
 
 
-def test_a_claim_that_was_given_nothing_holds_nothing(observe: ModuleType) -> None:
+def test_a_claim_that_was_given_nothing_holds_nothing() -> None:
     assert observe.claim_facts({"metadata": {"namespace": "n", "name": "new"}}) is None
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_server_that_does_not_know_of_claims_is_not_asked_for_them(
-    observe: ModuleType, monkeypatch: pytest.MonkeyPatch, known: bool
+    monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     items = [
         {"kind": "ResourceSlice", **resource_slice()},
@@ -173,10 +162,10 @@ def test_a_server_that_does_not_know_of_claims_is_not_asked_for_them(
     assert (len(devices), len(claims)) == ((1, 1) if known else (0, 0))
 
 
-def test_a_pod_for_a_scheduler_that_is_not_there_is_told_with_what_to_do(filters: ModuleType) -> None:
+def test_a_pod_for_a_scheduler_that_is_not_there_is_told_with_what_to_do() -> None:
     other = pod("other", "Pending", on="", unseen_by="volcano") | {"requests": {"example.com/fpga": 1}}
-    pods = [pod("p", "Pending", on="", unseen_by="hami-scheduler"), pod("waits", "Pending", on=""), other]
-    found = filters.status({"nodes": [node()], "pods": pods, **NO_DRA, "answers": {"a": says()}})
+    pods = (pod("p", "Pending", on="", unseen_by="hami-scheduler"), pod("waits", "Pending", on=""), other)
+    found = look({"a": says()}, *pods)
     assert found["unseen"] == [
         {"namespace": "n", "pod": "p", "scheduler": "hami-scheduler", "resources": [GPU]}
     ]
@@ -203,45 +192,29 @@ def test_a_pod_for_a_scheduler_that_is_not_there_is_told_with_what_to_do(filters
     ],
 )
 def test_a_scheduler_that_looks_at_its_pods_leaves_a_trace(
-    observe: ModuleType, spec: dict[str, Any], status: dict[str, Any], scheduler: str | None
+    spec: dict[str, Any], status: dict[str, Any], scheduler: str | None
 ) -> None:
     assert observe.unseen_by({"spec": {"containers": [], **spec}, "status": status}) == scheduler
 
 
-def test_a_shared_gpu_and_pods_that_wait_or_have_ended(filters: ModuleType) -> None:
-    pods = [pod("p"), pod("q"), pod("waits", "Pending", on=""), pod("ended", "Succeeded")]
-    observed = {
-        "nodes": [node(capacity=4)],
-        "pods": pods,
-        **NO_DRA,
-        "answers": {
-            "a": says(("p", "igpu0::0"), ("q", "igpu0::1"), ("ended", "igpu0::2"), ("other", "igpu0::3"))
-        },
-    }
-    found = filters.status(observed)
+def test_a_shared_gpu_and_pods_that_wait_or_have_ended() -> None:
+    pods = (pod("p"), pod("q"), pod("waits", "Pending", on=""), pod("ended", "Succeeded"))
+    held = says(("p", "igpu0::0"), ("q", "igpu0::1"), ("ended", "igpu0::2"), ("other", "igpu0::3"))
+    found = look({"a": held}, *pods, nodes=[node(capacity=4)])
     (one,) = found["nodes"]
     assert one["resources"][0]["used"] == 2
     assert one["resources"][0]["sharing"] == "time-slicing"
     assert [holder["phase"] for holder in one["holders"]] == ["Succeeded", "gone", "Running", "Running"]
     text = filters.table(found)
     assert "2 of 4 used, one GPU shared" in text
-    assert [line.partition("gpu")[2] for line in text.splitlines()[2:6]] == [
-        " (Succeeded)",
-        " (gone)",
-        "",
-        "",
-    ]
+    ends = [line.partition("gpu")[2] for line in text.splitlines()[2:6]]
+    assert ends == [" (Succeeded)", " (gone)", "", ""]
     assert "given out 3 of nvidia.com/gpu, and its pods have asked for 2" in text
 
 
-def test_a_node_that_is_down_is_shown_with_the_reason_and_hides_no_other(filters: ModuleType) -> None:
-    observed = {
-        "nodes": [node("b", ready=False, allocatable=0), node("a")],
-        "pods": [],
-        **NO_DRA,
-        "answers": {"a": says(), "b": {"problem": "the node is not Ready: no power"}},
-    }
-    found = filters.status(observed)
+def test_a_node_that_is_down_is_shown_with_the_reason_and_hides_no_other() -> None:
+    answers = {"a": says(), "b": {"problem": "the node is not Ready: no power"}}
+    found = look(answers, nodes=[node("b", ready=False, allocatable=0), node("a")])
     assert [one["name"] for one in found["nodes"]] == ["a", "b"]
     assert found["nodes"][1]["holders"] is None
     lines = filters.table(found).splitlines()
@@ -250,27 +223,19 @@ def test_a_node_that_is_down_is_shown_with_the_reason_and_hides_no_other(filters
 
 
 @pytest.mark.parametrize("text", ["", "usage: ...", "[]", "{}"])
-def test_a_plugin_that_does_not_know_the_question(filters: ModuleType, text: str) -> None:
-    observed = {"nodes": [node()], "pods": [], **NO_DRA, "answers": {"a": {"stdout": text}}}
-    (one,) = filters.status(observed)["nodes"]
+def test_a_plugin_that_does_not_know_the_question(text: str) -> None:
+    (one,) = look({"a": {"stdout": text}})["nodes"]
     assert one["holders"] is None
     assert "said something else" in one["problem"]
 
 
-def test_a_node_without_gpu_and_labels(filters: ModuleType) -> None:
+def test_a_node_without_gpu_and_labels() -> None:
     bare = {"name": "x", "ready": True, "message": "", "labels": {}, "capacity": {GPU: 0}, "allocatable": {}}
-    observed = {"nodes": [bare], "pods": [], **NO_DRA, "answers": {"x": {"problem": "no pod"}}}
-    assert filters.table(filters.status(observed)).splitlines()[1].split() == [
-        "x",
-        "Ready",
-        "-",
-        "-",
-        "-",
-        "none",
-    ]
+    found = look({"x": {"problem": "no pod"}}, nodes=[bare])
+    assert filters.table(found).splitlines()[1].split() == ["x", "Ready", "-", "-", "-", "none"]
 
 
-def test_what_kubectl_says_becomes_facts(observe: ModuleType) -> None:
+def test_what_kubectl_says_becomes_facts() -> None:
     facts = observe.node_facts(
         {
             "metadata": {"name": "a"},
@@ -286,7 +251,7 @@ def test_what_kubectl_says_becomes_facts(observe: ModuleType) -> None:
     assert (facts["ready"], facts["message"], facts["labels"]) == (False, "stopped posting", {})
 
 
-def test_a_pod_takes_its_containers_devices_and_uses_its_init_containers_again(observe: ModuleType) -> None:
+def test_a_pod_takes_its_containers_devices_and_uses_its_init_containers_again() -> None:
     def asks(count: int) -> dict[str, Any]:
         return {"resources": {"limits": {GPU: str(count), "cpu": "1"}}}
 
@@ -303,11 +268,11 @@ def test_a_pod_takes_its_containers_devices_and_uses_its_init_containers_again(o
 @pytest.mark.parametrize(
     ("quantity", "number"), [("4", 4), ("2k", 2000), ("4Gi", 4 << 30), ("1Ki", 1024), ("1e3", 1000)]
 )
-def test_a_foreign_resource_may_be_counted_in_bytes(observe: ModuleType, quantity: str, number: int) -> None:
+def test_a_foreign_resource_may_be_counted_in_bytes(quantity: str, number: int) -> None:
     assert observe.extended({"koordinator.sh/gpu-memory": quantity}) == {"koordinator.sh/gpu-memory": number}
 
 
-def test_pods_that_cannot_answer_are_not_asked(observe: ModuleType) -> None:
+def test_pods_that_cannot_answer_are_not_asked() -> None:
     def plugin(name: str, phase: str = "Running", **metadata: str) -> dict[str, Any]:
         return {"metadata": {"name": name, **metadata}, "spec": {"nodeName": "a"}, "status": {"phase": phase}}
 
@@ -321,7 +286,7 @@ Pretend = Callable[[str], None]
 
 
 @pytest.fixture
-def kubectl(observe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretend:
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretend:
     """Put a shell script in kubectl's place."""
 
     def pretend(script: str) -> None:
@@ -333,17 +298,17 @@ def kubectl(observe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return pretend
 
 
-def test_the_second_pod_is_asked_if_the_first_gives_no_answer(observe: ModuleType, kubectl: Pretend) -> None:
+def test_the_second_pod_is_asked_if_the_first_gives_no_answer(kubectl: Pretend) -> None:
     kubectl('[ "$4" != agent ] || exit 1\necho "$4 says"')
     assert observe.answer(node(), ["agent", "plugin"], ["true"], 5) == {"stdout": "plugin says\n"}
     assert observe.answer(node(), ["plugin2", "plugin"], ["true"], 5) == {"stdout": "plugin2 says\n"}
 
 
-def test_a_kubectl_that_has_nothing_to_list_prints_nothing(observe: ModuleType, kubectl: Pretend) -> None:
+def test_a_kubectl_that_has_nothing_to_list_prints_nothing(kubectl: Pretend) -> None:
     kubectl("")
     assert observe.listed("pods", "--selector=nobody") == []
 
 
-def test_a_kubectl_that_hangs_is_ended(observe: ModuleType, kubectl: Pretend) -> None:
+def test_a_kubectl_that_hangs_is_ended(kubectl: Pretend) -> None:
     kubectl("exec sleep 60")
     assert "no answer within 0.1 s" in observe.answer(node(), ["pod"], ["true"], 0.1)["problem"]

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,8 +15,12 @@ from tegra_device_plugin.config import settings
 from tegra_device_plugin.config.presets import PRESETS
 
 from tests.reports.schema import validate
-from tests.unit.roles.conftest import ROLES, Load
 from tests.unit.roles.fake_cluster import REFUSED, FakeCluster
+from tests.unit.roles.loading import ROLES, load
+
+pods = load("gpu_verify/module_utils/gpu_verify_pods.py")
+module = load("gpu_verify/library/gpu_checks.py")
+filters = load("gpu_verify/filter_plugins/gpu_verify.py")
 
 CATALOGUE = yaml.safe_load((ROLES / "gpu_verify/vars/main.yml").read_text())["__gpu_verify_checks"]
 MEMORY_BYTES = 8 << 30
@@ -37,52 +41,46 @@ ENGINE = {
 }
 
 
-class Verification:
-    """The role's stages, run in order against a cluster."""
+@dataclass
+class Board(FakeCluster):
+    """A board's cluster, with the role's stages run in order against it."""
 
-    def __init__(self, load: Load, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.module = load("gpu_verify/library/gpu_checks.py")
-        self.filters = load("gpu_verify/filter_plugins/gpu_verify.py")
-        self.busy = ""
-        self.api = cluster.api
-        self.mode = "standard"
-        self.lab = False
-        self.given: dict[str, Any] = {
-            "engine": ENGINE,
-            "video_group": 44,
-            "memory_bytes": MEMORY_BYTES,
-            "strict": False,
-            "restart_error": "",
-        }
-        self.results: dict[str, Any] = {}
-        cluster.install(monkeypatch)
+    busy: str = ""
+    mode: str = "standard"
+    lab: bool = False
+    engine: dict[str, Any] = field(default_factory=lambda: ENGINE)
+    strict: bool = False
+    restart_error: str = ""
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def but(self, **faults: Any) -> Board:
+        """The same, with faults."""
+        vars(self).update(faults)
+        return self
 
     def state(self) -> Any:
-        return self.filters.state_after(self.results, CATALOGUE, self.busy, self.api)
+        return filters.state_after(self.results, CATALOGUE, self.busy, self.api)
 
     def stage(self, name: str) -> None:
         """One call of the module; an error of kubectl is the module's failure."""
         known = self.state()
-        bench = {
-            "node": "jetson-1",
-            "image": "dq:1",
-            "command": ["deviceQuery"],
-            "api": self.api,
-            "runtime_class": None,
-            "timeout": 5,
-        }
+        bench = {"node": "jetson-1", "image": "dq:1", "command": ["deviceQuery"], "api": self.api}
         given = {
-            **self.given,
             "stage": name,
-            "checks": self.filters.of_stage(CATALOGUE, name, known),
+            "checks": filters.of_stage(CATALOGUE, name, known),
             "known": known,
-            "bench": bench,
+            "bench": {**bench, "runtime_class": None, "timeout": 5},
+            "engine": self.engine,
+            "video_group": 44,
+            "memory_bytes": MEMORY_BYTES,
+            "strict": self.strict,
+            "restart_error": self.restart_error,
         }
-        params = self.module.settings(given)
+        params = module.settings(given)
         part = {"started": "2026-11-21T01:00:00.000Z", "checks": [], "gpu": params["gpu"]}
         try:
-            self.module.STAGES[name](self.module.Bench(params), part)
-        except (self.module.KubectlError, OSError) as error:
+            module.STAGES[name](module.Bench(params), part)
+        except (module.KubectlError, OSError) as error:
             self.results[name] = {"msg": str(error), "part": part}
             return
         part["ended"] = "2026-11-21T01:00:01.500Z"
@@ -92,7 +90,7 @@ class Verification:
         """The report after these stages, by default those of the mode `standard`."""
         for name in stages or ("node", "access", "sharing", "close"):
             self.stage(name)
-        report = self.filters.report(
+        report = filters.report(
             self.state(),
             CATALOGUE,
             mode=self.mode,
@@ -106,15 +104,11 @@ class Verification:
 
 
 @pytest.fixture
-def cluster() -> FakeCluster:
-    """A node with one GPU, all well."""
-    return FakeCluster()
-
-
-@pytest.fixture
-def verification(load: Load, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Verification:
-    """The stages against that cluster."""
-    return Verification(load, cluster, monkeypatch)
+def board(monkeypatch: pytest.MonkeyPatch) -> Board:
+    """A board with one GPU, all well."""
+    made = Board()
+    made.install(monkeypatch)
+    return made
 
 
 def checks(report: Any) -> dict[str, Any]:
@@ -127,8 +121,13 @@ def statuses(report: Any) -> dict[str, str]:
     return {check["id"]: check["status"] for check in report["checks"]}
 
 
-def test_healthy_board_passes_everything_but_the_restart(verification: Verification) -> None:
-    report = verification.report()
+def failed(report: Any) -> list[str]:
+    """The ids of the checks that have failed."""
+    return [check["id"] for check in report["checks"] if check["status"] == "failed"]
+
+
+def test_healthy_board_passes_everything_but_the_restart(board: Board) -> None:
+    report = board.report()
     assert (report["ok"], report["exit_code"], report["failures"]) == (True, 0, [])
     assert statuses(report) == {
         "default-runtime": "passed",
@@ -147,23 +146,8 @@ def test_healthy_board_passes_everything_but_the_restart(verification: Verificat
     assert report["seconds"] == 1.5
 
 
-def test_nothing_is_left_behind(verification: Verification, cluster: FakeCluster) -> None:
-    cluster.exclusive = False
-    verification.report()
-    assert cluster.namespaces == set()
-
-
-def test_every_check_has_what_the_contract_asks_for(verification: Verification) -> None:
-    for check in verification.report()["checks"]:
-        assert set(check) == {
-            "id", "title", "status", "seconds", "evidence", "events", "reason", "diagnosis", "fix", "url",
-        }  # fmt: skip
-        assert check["url"] == f"docs/troubleshooting.md#{check['id']}"
-        assert bool(check["reason"]) == (check["status"] != "passed")
-
-
-def test_concurrency_is_one_pod_running_and_one_pending(verification: Verification) -> None:
-    told = [event["event"] for event in checks(verification.report())["concurrency"]["events"]]
+def test_concurrency_is_one_pod_running_and_one_pending(board: Board) -> None:
+    told = [event["event"] for event in checks(board.report())["concurrency"]["events"]]
     pending = next(index for index, event in enumerate(told) if event.startswith("pod2 Pending"))
     assert (
         told.index("pod1 Running")
@@ -174,11 +158,9 @@ def test_concurrency_is_one_pod_running_and_one_pending(verification: Verificati
     assert "Insufficient nvidia.com/gpu" in told[pending]
 
 
-def test_shared_gpu_is_tried_with_all_replicas_at_once(
-    verification: Verification, cluster: FakeCluster
-) -> None:
-    cluster.share(3)
-    report = verification.report()
+def test_shared_gpu_is_tried_with_all_replicas_at_once(board: Board) -> None:
+    board.share(3)
+    report = board.report()
     assert "concurrency" not in statuses(report)
     shared = checks(report)["time-slicing"]
     assert shared["status"] == "passed"
@@ -191,7 +173,7 @@ Sell = Callable[[str], None]
 
 
 @pytest.fixture
-def sell(cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sell:
+def sell(board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sell:
     """Have the plugin say what units mean, and the node offer them."""
 
     def offer(units: str) -> None:
@@ -200,7 +182,7 @@ def sell(cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert plugin(["config", "check", str(config)]) == 0
         configured = settings.load_plugin(config, {}, {}).units
         assert configured
-        cluster.sell(
+        board.sell(
             capsys.readouterr().out,
             configured.memory.name,
             configured.memory_ids,
@@ -213,21 +195,21 @@ def sell(cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_memory_in_units_is_tried_with_two_pods_and_half_of_it_each(
-    preset: str, verification: Verification, cluster: FakeCluster, sell: Sell
+    preset: str, board: Board, sell: Sell
 ) -> None:
     sell(f"preset: {preset}, memoryTotal: 5Gi")
-    cluster.memory_bytes = 5 << 29
-    report = verification.report()
+    board.memory_bytes = 5 << 29
+    report = board.report()
     assert report["failures"] == []
-    assert report["gpu"]["resource"] == cluster.resource
+    assert report["gpu"]["resource"] == board.resource
     assert (report["gpu"]["replicas"], report["gpu"]["limited"]) == (2, True)
     assert report["gpu"]["memory_bytes"] == 5 << 30
     shared = checks(report)["time-slicing"]
     assert (
-        f"pod1, pod2 ran at the same instant, pod3 was Pending (Insufficient {cluster.resource})"
+        f"pod1, pod2 ran at the same instant, pod3 was Pending (Insufficient {board.resource})"
         in (shared["evidence"][1])
     )
-    share = 2 << 10 if cluster.allocatable == 5 else 5 << 9
+    share = 2 << 10 if board.allocatable == 5 else 5 << 9
     assert checks(report)["limits"]["evidence"] == [
         f"neighbour: allocated {share * 3 // 4} of {share * 3 // 4} MiB; "
         f"CUDA says that {share // 4} of {share} MiB are free",
@@ -238,31 +220,24 @@ def test_memory_in_units_is_tried_with_two_pods_and_half_of_it_each(
     assert "its own share" in checks(report)["unified-memory"]["evidence"][-1]
 
 
-def test_a_single_unit_is_held_by_one_pod(verification: Verification, sell: Sell) -> None:
+def test_a_single_unit_is_held_by_one_pod(board: Board, sell: Sell) -> None:
     sell("preset: qgpu, memoryTotal: 1Gi")
-    assert statuses(verification.report())["concurrency"] == "passed"
+    assert statuses(board.report())["concurrency"] == "passed"
 
 
 LIMITED = "memoryTotal: 2Gi"  # a share is 1024 MiB
 
 
-def test_pods_that_try_the_limit_have_the_plugins_own_image_and_equal_shares(
-    verification: Verification, cluster: FakeCluster, sell: Sell
+def test_pods_that_try_the_limit_have_the_plugins_own_image_and_equal_shares_and_go(
+    board: Board, sell: Sell
 ) -> None:
     sell(LIMITED)
-    verification.report()
+    report = board.report("node", "access", "sharing")
+    assert (checks(report)["limits"]["status"], board.pods) == ("passed", {})
     for name in ("neighbour", "greedy"):
-        (container,) = cluster.manifests[name]["spec"]["containers"]
+        (container,) = board.manifests[name]["spec"]["containers"]
         assert (container["image"], container["imagePullPolicy"]) == ("plugin:1", "Never")
-        assert container["resources"] == {"limits": {cluster.resource: 4}}
-
-
-def test_pods_that_tried_the_limit_leave_the_gpu_to_the_next(
-    verification: Verification, cluster: FakeCluster, sell: Sell
-) -> None:
-    sell(LIMITED)
-    report = verification.report("node", "access", "sharing")
-    assert (checks(report)["limits"]["status"], cluster.pods) == ("passed", {})
+        assert container["resources"] == {"limits": {board.resource: 4}}
 
 
 NO_DRIVER = "tegra-device-plugin: no CUDA driver in this container"
@@ -283,38 +258,32 @@ GREED = [
 
 @pytest.mark.parametrize(("fault", "words"), GREED)
 def test_a_limit_that_is_none_or_hurts_others_fails(
-    verification: Verification, cluster: FakeCluster, sell: Sell, fault: dict[str, Any], words: str
+    board: Board, sell: Sell, fault: dict[str, Any], words: str
 ) -> None:
     sell(LIMITED)
-    for name, value in fault.items():
-        setattr(cluster, name, value)
-    report = verification.report("node", "access", "sharing")
-    assert [name for name, status in statuses(report).items() if status == "failed"] == ["limits"]
-    check = checks(report)["limits"]
-    assert words in check["reason"]
-    assert check["fix"] == next(one["fix"] for one in CATALOGUE if one["id"] == "limits")
-    assert cluster.pods == {}
+    report = board.but(**fault).report("node", "access", "sharing")
+    assert failed(report) == ["limits"]
+    assert words in checks(report)["limits"]["reason"]
+    assert board.pods == {}
 
 
-def test_a_program_that_cannot_start_shows_no_limit(
-    verification: Verification, cluster: FakeCluster, sell: Sell
-) -> None:
+def test_a_program_that_cannot_start_shows_no_limit(board: Board, sell: Sell) -> None:
     sell(LIMITED)
-    verification.stage("node")
-    verification.stage("access")
-    cluster.refuses = "ErrImageNeverPull"
-    check = checks(verification.report("sharing"))["limits"]
+    board.stage("node")
+    board.stage("access")
+    board.refuses = "ErrImageNeverPull"
+    check = checks(board.report("sharing"))["limits"]
     assert check["status"] == "failed"
     assert f"neighbour does not start: Pending: ErrImageNeverPull; Failed: {REFUSED}" in check["reason"]
 
 
 @pytest.mark.parametrize(("free", "status"), [(1024 - 300, "passed"), (500, "failed")])
 def test_what_contexts_are_charged_is_nobodys_memory(
-    verification: Verification, cluster: FakeCluster, sell: Sell, free: int, status: str
+    board: Board, sell: Sell, free: int, status: str
 ) -> None:
     sell(f"{LIMITED}, contextOverhead: 300Mi")
-    cluster.free_mib = {"greedy": free}
-    report = verification.report()
+    board.free_mib = {"greedy": free}
+    report = board.report()
     assert report["gpu"]["context_bytes"] == 300 << 20
     assert checks(report)["limits"]["status"] == status
 
@@ -327,20 +296,22 @@ def test_what_contexts_are_charged_is_nobodys_memory(
         ("memoryTotal: 1Gi, contextOverhead: 600Mi", 0),
     ],
 )
-def test_shares_that_are_too_small_are_not_tried(
-    verification: Verification, cluster: FakeCluster, sell: Sell, units: str, half: int
-) -> None:
+def test_shares_that_are_too_small_are_not_tried(board: Board, sell: Sell, units: str, half: int) -> None:
     sell(units)
-    check = checks(verification.report())["limits"]
+    check = checks(board.report())["limits"]
     assert check["status"] == "skipped"
     assert check["reason"].endswith(f"64 MiB or more each, and half of what is sold is {half} MiB")
-    assert "neighbour" not in cluster.manifests
+    assert "neighbour" not in board.manifests
 
 
 # A broken board, the check that must fail, and words of its reason.
 BROKEN = [
-    ({"runtime": "runc"}, "default-runtime", "Docker's default runtime is runc, not nvidia"),
-    ({"engine_error": "permission denied"}, "default-runtime", "permission denied"),
+    (
+        {"engine": {**ENGINE, "DefaultRuntime": "runc"}},
+        "default-runtime",
+        "Docker's default runtime is runc, not nvidia",
+    ),
+    ({"engine": {"error": "permission denied"}}, "default-runtime", "permission denied"),
     ({"plugin": None}, "plugin-registered", "no pod of the device plugin"),
     ({"plugin": "broken"}, "plugin-registered", "is not Ready"),
     ({"ready": False}, "plugin-registered", "node jetson-1 is not Ready: kubelet"),
@@ -374,68 +345,56 @@ BROKEN = [
 
 @pytest.mark.parametrize(("fault", "failing", "words"), BROKEN)
 def test_broken_board_fails_the_right_check(
-    verification: Verification, cluster: FakeCluster, fault: dict[str, Any], failing: str, words: str
+    board: Board, fault: dict[str, Any], failing: str, words: str
 ) -> None:
-    fault = dict(fault)
-    if "runtime" in fault:
-        verification.given["engine"] = {**ENGINE, "DefaultRuntime": fault.pop("runtime")}
-    if "engine_error" in fault:
-        verification.given["engine"] = {"error": fault.pop("engine_error")}
-    for name, value in fault.items():
-        setattr(cluster, name, value)
-    report = verification.report()
-    assert [name for name, status in statuses(report).items() if status == "failed"] == [failing]
+    report = board.but(**fault).report()
+    assert failed(report) == [failing]
     check = checks(report)[failing]
     assert words in check["reason"]
     assert check["fix"] == next(one["fix"] for one in CATALOGUE if one["id"] == failing)
+    assert check["url"] == f"docs/troubleshooting.md#{failing}"
     assert any(source["source"] == "node jetson-1" for source in check["diagnosis"])
     assert (report["ok"], report["exit_code"]) == (False, 1)
     assert report["failures"] == [f"{failing}: {check['reason']}"]
-    assert cluster.namespaces == set()
+    assert board.namespaces == set()
 
 
-def test_node_whose_kubelet_has_just_started_is_waited_for(
-    verification: Verification, cluster: FakeCluster
-) -> None:
-    cluster.ready = None
-    assert statuses(verification.report())["plugin-registered"] == "passed"
+def test_node_whose_kubelet_has_just_started_is_waited_for(board: Board) -> None:
+    board.ready = None
+    assert statuses(board.report())["plugin-registered"] == "passed"
 
 
-def test_what_needs_a_failed_check_is_skipped_and_says_so(
-    verification: Verification, cluster: FakeCluster
-) -> None:
-    cluster.plugin = None
-    report = checks(verification.report())
+def test_what_needs_a_failed_check_is_skipped_and_says_so(board: Board) -> None:
+    board.plugin = None
+    report = checks(board.report())
     assert report["allocatable"]["reason"] == "needs plugin-registered, which failed"
     assert report["device-query"]["reason"] == "needs plugin-registered, which failed"
     assert report["concurrency"]["reason"] == "needs cuda-kernel, which was skipped"
 
 
-def test_failed_check_leaves_the_gpu_to_the_next(verification: Verification, cluster: FakeCluster) -> None:
-    cluster.exclusive = False
-    report = verification.report("node", "access", "sharing")
+def test_failed_check_leaves_the_gpu_to_the_next(board: Board) -> None:
+    board.exclusive = False
+    report = board.report("node", "access", "sharing")
     assert statuses(report)["concurrency"] == "failed"
-    assert cluster.pods == {}
+    assert board.pods == {}
 
 
 @pytest.mark.parametrize(("strict", "status"), [(False, "passed"), (True, "failed")])
 def test_pod_that_has_not_asked_is_reported_and_fails_in_strict_mode_only(
-    verification: Verification, cluster: FakeCluster, strict: bool, status: str
+    board: Board, strict: bool, status: str
 ) -> None:
-    cluster.uninvited_nodes = "/dev/nvhost-gpu\n/dev/nvmap"
-    verification.given["strict"] = strict
-    check = checks(verification.report())["uninvited"]
+    board.uninvited_nodes = "/dev/nvhost-gpu\n/dev/nvmap"
+    board.strict = strict
+    check = checks(board.report())["uninvited"]
     assert check["status"] == status
     assert "has 2 GPU device nodes: /dev/nvhost-gpu, /dev/nvmap" in check["evidence"][0]
-    assert "resources" not in cluster.manifests["uninvited"]["spec"]["containers"][0]
+    assert "resources" not in board.manifests["uninvited"]["spec"]["containers"][0]
 
 
 @pytest.mark.parametrize("root_only", [False, True])
-def test_every_closed_node_is_named_with_owner_group_and_mode(
-    verification: Verification, cluster: FakeCluster, root_only: bool
-) -> None:
-    cluster.root_only = root_only
-    cluster.user_nodes = "\n".join(
+def test_every_closed_node_is_named_with_owner_group_and_mode(board: Board, root_only: bool) -> None:
+    board.root_only = root_only
+    board.user_nodes = "\n".join(
         (
             "node /dev/tty 0:5 666 No such device or address",
             "node /dev/nvmap 0:44 660 ",
@@ -444,7 +403,7 @@ def test_every_closed_node_is_named_with_owner_group_and_mode(
             "node /dev/nvgpu/igpu0/dbg 0:999 660 Operation not permitted",
         )
     )
-    check = checks(verification.report())["non-root"]
+    check = checks(board.report())["non-root"]
     assert check["status"] == ("failed" if root_only else "passed")
     assert check["evidence"][:4] == [
         "opens 1 of 4 device nodes",
@@ -454,9 +413,9 @@ def test_every_closed_node_is_named_with_owner_group_and_mode(
     ]
 
 
-def test_user_is_nobody_but_in_the_group_video(verification: Verification, cluster: FakeCluster) -> None:
-    verification.report()
-    security = cluster.manifests["nonroot"]["spec"]["securityContext"]
+def test_user_is_nobody_but_in_the_group_video(board: Board) -> None:
+    board.report()
+    security = board.manifests["nonroot"]["spec"]["securityContext"]
     assert (security["runAsUser"], security["supplementalGroups"]) == (1000, [44])
 
 
@@ -468,13 +427,13 @@ def test_user_is_nobody_but_in_the_group_video(verification: Verification, clust
     ],
 )
 def test_undisturbed_and_a_gpu_in_use_start_no_pod(
-    verification: Verification, cluster: FakeCluster, mode: str, users: list[str], reason: str
+    board: Board, mode: str, users: list[str], reason: str
 ) -> None:
-    verification.mode = mode
-    verification.busy = reason if mode == "undisturbed" else ""
-    cluster.users = users
-    report = verification.report()
-    assert cluster.manifests == {}
+    board.mode = mode
+    board.busy = reason if mode == "undisturbed" else ""
+    board.users = users
+    report = board.report()
+    assert board.manifests == {}
     assert report["ok"] is True
     skipped = [check for check in report["checks"] if check["status"] == "skipped"]
     assert len(skipped) == 7
@@ -484,46 +443,38 @@ def test_undisturbed_and_a_gpu_in_use_start_no_pod(
 FULL = ("node", "access", "sharing", "hold", "restarted", "close")
 
 
-def test_full_mode_finds_the_holder_untouched(verification: Verification, cluster: FakeCluster) -> None:
-    verification.mode = "full"
-    cluster.registers_again = True
-    report = verification.report(*FULL)
+def test_full_mode_finds_the_holder_untouched(board: Board) -> None:
+    board.mode = "full"
+    board.registers_again = True
+    report = board.report(*FULL)
     check = checks(report)["kubelet-restart"]
     assert (check["status"], report["ok"]) == ("passed", True), check["reason"]
     told = [event["event"] for event in check["events"]]
     assert told.index("holder Running") < told.index("the kubelet was restarted")
-    assert cluster.forsaken == []
+    assert board.forsaken == []
 
 
 @pytest.mark.parametrize(
     ("fault", "status", "words"),
     [
-        ({"registers_again": False}, "failed", "did not register again"),
-        ({"restarts_holder": True}, "failed", "was started again"),
+        ({}, "failed", "did not register again"),
+        ({"registers_again": True, "restarts_holder": True}, "failed", "was started again"),
         ({"restart_error": "Unit k3s.service not found"}, "error", "Unit k3s.service not found"),
     ],
 )
-def test_restart_that_is_noticed_fails(
-    verification: Verification, cluster: FakeCluster, fault: dict[str, Any], status: str, words: str
-) -> None:
-    cluster.registers_again = True
-    verification.given["restart_error"] = fault.pop("restart_error", "")
-    for name, value in fault.items():
-        setattr(cluster, name, value)
-    check = checks(verification.report(*FULL))["kubelet-restart"]
+def test_restart_that_is_noticed_fails(board: Board, fault: dict[str, Any], status: str, words: str) -> None:
+    check = checks(board.but(**fault).report(*FULL))["kubelet-restart"]
     assert (check["status"], words in check["reason"]) == (status, True), check["reason"]
     # The holder runs on beside pods that have ended, and must not outlive the namespace.
-    assert cluster.forsaken == []
+    assert board.forsaken == []
 
 
-def test_screen_tells_of_a_stage_while_the_next_one_runs(
-    verification: Verification, cluster: FakeCluster
-) -> None:
-    cluster.plugin = None
-    verification.stage("node")
-    state = verification.state()
-    stage = verification.filters.of_stage(CATALOGUE, "node", state)
-    said = verification.filters.progress(state, stage).split("; ")
+def test_screen_tells_of_a_stage_while_the_next_one_runs(board: Board) -> None:
+    board.plugin = None
+    board.stage("node")
+    state = board.state()
+    stage = filters.of_stage(CATALOGUE, "node", state)
+    said = filters.progress(state, stage).split("; ")
     assert said[0].startswith("default-runtime passed (0.")
     assert "plugin-registered failed (0.0 s): no pod of the device plugin" in said[1]
     assert said[2].endswith("needs plugin-registered, which failed")
@@ -543,103 +494,87 @@ def test_screen_tells_of_a_stage_while_the_next_one_runs(
         ({"exclusive": False}, "waiter did not have to wait although holder held every GPU"),
     ],
 )
-def test_kubelet_that_comes_back_wrong_fails(
-    verification: Verification, cluster: FakeCluster, fault: dict[str, Any], words: str
-) -> None:
-    cluster.registers_again = True
-    for stage in FULL[:4]:
-        verification.stage(stage)
-    for name, value in fault.items():
-        setattr(cluster, name, value)
-    check = checks(verification.report("restarted", "close"))["kubelet-restart"]
+def test_kubelet_that_comes_back_wrong_fails(board: Board, fault: dict[str, Any], words: str) -> None:
+    board.registers_again = True
+    board.report(*FULL[:4])
+    check = checks(board.but(**fault).report("restarted", "close"))["kubelet-restart"]
     assert (check["status"], words in check["reason"]) == ("failed", True), check["reason"]
 
 
-def test_way_to_a_kubelet_that_has_just_started_is_waited_for(
-    verification: Verification, cluster: FakeCluster
-) -> None:
-    cluster.registers_again, cluster.no_way = True, 2
-    check = checks(verification.report(*FULL))["kubelet-restart"]
+def test_way_to_a_kubelet_that_has_just_started_is_waited_for(board: Board) -> None:
+    board.registers_again, board.no_way = True, 2
+    check = checks(board.report(*FULL))["kubelet-restart"]
     assert check["status"] == "passed", check["reason"]
     assert "a new process in it, after the restart: computed 65536 numbers" in check["evidence"][1]
 
 
-def test_pods_that_compute_have_the_plugins_own_image(
-    verification: Verification, cluster: FakeCluster
-) -> None:
-    assert verification.report()["gpu"]["kernel"] == {
+def test_pods_that_compute_have_the_plugins_own_image(board: Board) -> None:
+    assert board.report()["gpu"]["kernel"] == {
         "said": "computed 65536 numbers on Orin in 1.5 ms, all are right",
         "simulated": False,
     }
     for name in ("kernel", "pod1", "pod2"):
-        (container,) = cluster.manifests[name]["spec"]["containers"]
+        (container,) = board.manifests[name]["spec"]["containers"]
         assert container["image"] == "plugin:1"
         assert "compute" in container["command"]
 
 
-def test_plugin_that_was_started_again_need_register_once_only(
-    verification: Verification, cluster: FakeCluster
-) -> None:
-    for stage in FULL[:4]:
-        verification.stage(stage)
-    cluster.plugin_container = "docker://another"
-    check = checks(verification.report("restarted", "close"))["kubelet-restart"]
+def test_plugin_that_was_started_again_need_register_once_only(board: Board) -> None:
+    board.report(*FULL[:4])
+    board.plugin_container = "docker://another"
+    check = checks(board.report("restarted", "close"))["kubelet-restart"]
     assert check["status"] == "passed", check["reason"]
 
 
-def test_lab_is_simulated_also_where_no_pod_has_said_so(verification: Verification) -> None:
-    verification.lab = True
-    assert verification.report("node")["simulated"] is True
+def test_lab_is_simulated_also_where_no_pod_has_said_so(board: Board) -> None:
+    board.lab = True
+    assert board.report("node")["simulated"] is True
 
 
-def test_report_says_what_runs_by_the_nodes_own_word(
-    verification: Verification, cluster: FakeCluster
-) -> None:
-    assert verification.report()["software"] == {
+def test_report_says_what_runs_by_the_nodes_own_word(board: Board) -> None:
+    assert board.report()["software"] == {
         "k3s": "v1.33.5+k3s1",
         "container_runtime": "docker://27.5.1",
         "device_plugin": "plugin:1",
         "docker": "20.10.24",
         "default_runtime": "nvidia",
     }
-    cluster.plugin = None
-    assert verification.report()["software"]["device_plugin"] is None
+    board.plugin = None
+    assert board.report()["software"]["device_plugin"] is None
 
 
-def test_silent_cluster_is_not_verified(verification: Verification, cluster: FakeCluster) -> None:
-    cluster.silent = True
-    report = verification.report()
+def test_silent_cluster_is_not_verified(board: Board) -> None:
+    board.silent = True
+    report = board.report()
     assert (report["ok"], report["exit_code"]) == (False, 2)
     assert statuses(report)["plugin-registered"] == "error"
     assert "connection refused" in report["failures"][0]
     assert set(statuses(report).values()) == {"error", "skipped"}
 
 
-def test_module_that_breaks_is_not_verified(verification: Verification) -> None:
-    verification.results["node"] = {"unreachable": True, "msg": "Failed to connect to the host via ssh"}
-    report = verification.report("access", "sharing", "close")
+def test_module_that_breaks_is_not_verified(board: Board) -> None:
+    board.results["node"] = {"unreachable": True, "msg": "Failed to connect to the host via ssh"}
+    report = board.report("access", "sharing", "close")
     assert report["exit_code"] == 2
     assert checks(report)["default-runtime"]["reason"] == "Failed to connect to the host via ssh"
     assert checks(report)["concurrency"]["status"] == "skipped"
 
 
-def test_pods_that_cannot_be_removed_are_told(verification: Verification, cluster: FakeCluster) -> None:
-    for stage in ("node", "access", "sharing"):
-        verification.stage(stage)
-    cluster.silent = True
-    report = verification.report("close")
+def test_pods_that_cannot_be_removed_are_told(board: Board) -> None:
+    board.report("node", "access", "sharing")
+    board.silent = True
+    report = board.report("close")
     assert (report["ok"], report["exit_code"]) == (False, 2)
     assert report["failures"] == ["cleaning up: connection refused"]
 
 
-def test_board_that_could_not_be_asked_is_no_failed_board(verification: Verification) -> None:
-    verification.given["engine"] = {"unasked": "ssh: connect to host jetson-1 port 22"}
-    report = verification.report()
+def test_board_that_could_not_be_asked_is_no_failed_board(board: Board) -> None:
+    report = board.but(engine={"unasked": "ssh: connect to host jetson-1 port 22"}).report()
     assert checks(report)["default-runtime"]["status"] == "error"
     assert report["exit_code"] == 2
 
 
-def test_checks_are_known_to_the_module_and_need_earlier_ones(load: Load) -> None:
+def test_checks_are_known_to_the_module_and_need_earlier_ones() -> None:
     names = [check["id"] for check in CATALOGUE]
     assert len(set(names)) == len(names)
     for position, check in enumerate(CATALOGUE):
@@ -647,12 +582,7 @@ def test_checks_are_known_to_the_module_and_need_earlier_ones(load: Load) -> Non
         assert check["fix"] and check["title"]
 
 
-@pytest.fixture
-def pods(load: Load) -> ModuleType:
-    return load("gpu_verify/module_utils/gpu_verify_pods.py")
-
-
-def test_pods_name_the_runtime_in_containerd_mode_only(pods: ModuleType) -> None:
+def test_pods_name_the_runtime_in_containerd_mode_only() -> None:
     params = {"node": "a", "image": "b", "resource": "nvidia.com/gpu", "share": 1, "runtime_class": None}
     params["api"] = "device-plugin"
     assert "runtimeClassName" not in pods.pod("p", params, ["x"])["spec"]
@@ -660,7 +590,7 @@ def test_pods_name_the_runtime_in_containerd_mode_only(pods: ModuleType) -> None
     assert named["runtimeClassName"] == "nvidia"
 
 
-def test_gpu_nodes_are_told_from_other_devices(pods: ModuleType) -> None:
+def test_gpu_nodes_are_told_from_other_devices() -> None:
     others = ["/dev/null", "/dev/nvme0", "/dev/tty", "ready"]
     nodes = ["/dev/nvgpu/igpu0/as", "/dev/nvhost-ctrl-gpu", "/dev/nvidia0", "/dev/nvmap"]
     assert pods.gpu_nodes("\n".join(others + nodes[::-1])) == nodes
@@ -673,9 +603,7 @@ def test_gpu_nodes_are_told_from_other_devices(pods: ModuleType) -> None:
         ("0/1 nodes are available: 1 Insufficient cpu.", False),
     ],
 )
-def test_only_the_schedulers_word_about_this_resource_is_a_refusal(
-    pods: ModuleType, message: str, expected: bool
-) -> None:
+def test_only_the_schedulers_word_about_this_resource_is_a_refusal(message: str, expected: bool) -> None:
     scheduled = {"type": "PodScheduled", "status": "False", "message": message}
     item = {"status": {"phase": "Pending", "conditions": [scheduled]}}
     assert pods.refused("Insufficient nvidia.com/gpu")(item) is expected
@@ -685,12 +613,12 @@ def test_only_the_schedulers_word_about_this_resource_is_a_refusal(
     ("phase", "limits", "count"),
     [("Running", {"nvidia.com/gpu": "1"}, 1), ("Succeeded", {"nvidia.com/gpu": "1"}, 0), ("Running", {}, 0)],
 )
-def test_finished_pods_hold_nothing(pods: ModuleType, phase: str, limits: dict[str, str], count: int) -> None:
+def test_finished_pods_hold_nothing(phase: str, limits: dict[str, str], count: int) -> None:
     item = {"status": {"phase": phase}, "spec": {"containers": [{"resources": {"limits": limits}}]}}
     assert pods.requested(item, "nvidia.com/gpu") == count
 
 
-def test_docker_info_with_an_error_is_no_engine(load: Load) -> None:
+def test_docker_info_with_an_error_is_no_engine() -> None:
     engine = load("gpu_verify/library/gpu_board.py").engine
     assert engine(1, '{"ServerErrors": ["Cannot connect to the Docker daemon"]}', "") == {
         "error": "Cannot connect to the Docker daemon"

@@ -5,34 +5,22 @@ import gzip
 import hashlib
 import io
 import json
-import re
 import socket
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.unit.roles.conftest import ROLES, Load
-from tests.unit.roles.playing import play
+from tests.unit.roles.loading import load
+from tests.unit.roles.playing import answer, play_text
+
+module = load("image_supply/library/registry_images.py")
+pulling = load("image_supply/library/supplied_images.py")
 
 Archive = Sequence[tuple[str, bytes | str]]
 LAYER, OTHER, THIRD = b"one" * 50_000, b"another" * 50_000, b"third" * 50_000
-
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("image_supply/library/registry_images.py")
-
-
-@pytest.fixture
-def pulling(load: Load) -> ModuleType:
-    return load("image_supply/library/supplied_images.py")
 
 
 def digest(data: bytes) -> str:
@@ -125,7 +113,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def store(module: ModuleType, tmp_path: Path) -> Any:
+def store(tmp_path: Path) -> Any:
     """A store with three images of two archives."""
     made = module.Store(str(tmp_path / "store"))
     module.fill(made, str(old_archive(tmp_path / "old.tar.gz")), [image("a"), image("b")])
@@ -153,13 +141,13 @@ def test_image_is_described_as_docker_asks_for_it(store: Any) -> None:
         assert Path(store.blob(part["digest"])).stat().st_size == part["size"]
 
 
-def test_the_same_archive_gives_the_same_files(module: ModuleType, store: Any, tmp_path: Path) -> None:
+def test_the_same_archive_gives_the_same_files(store: Any, tmp_path: Path) -> None:
     before = files(tmp_path / "store")
     module.fill(store, str(tmp_path / "old.tar.gz"), [image("a"), image("b")])
     assert files(tmp_path / "store") == before
 
 
-def test_only_images_that_are_asked_for_are_taken(module: ModuleType, tmp_path: Path) -> None:
+def test_only_images_that_are_asked_for_are_taken(tmp_path: Path) -> None:
     made = module.Store(str(tmp_path / "store"))
     module.fill(made, str(old_archive(tmp_path / "old.tar.gz")), [image("a")])
     assert (bool(made.parts(image("a"))), made.parts(image("b"))) == (True, [])
@@ -177,7 +165,7 @@ def test_what_no_image_needs_goes_and_a_layer_of_two_stays(store: Any) -> None:
 
 @pytest.mark.parametrize("damage", ["cut short", "gone", "another image", "no JSON"])
 def test_image_that_is_not_whole_is_missing_and_is_filled_again(
-    module: ModuleType, store: Any, tmp_path: Path, damage: str
+    store: Any, tmp_path: Path, damage: str
 ) -> None:
     revision, _, layer = store.parts(image("a"))
     tag = Path(store.tags) / image("a").partition(":")[2] / "current/link"
@@ -205,50 +193,17 @@ def test_image_that_is_not_whole_is_missing_and_is_filled_again(
         ([("l", LAYER), (named("a"), config("b")), manifest((named("a"), ["l"]))], "has the SHA-256"),
     ],
 )
-def test_archive_that_is_not_what_it_says_is_refused(
-    module: ModuleType, tmp_path: Path, members: Archive, words: str
-) -> None:
+def test_archive_that_is_not_what_it_says_is_refused(tmp_path: Path, members: Archive, words: str) -> None:
     made = module.Store(str(tmp_path / "store"))
     with pytest.raises(module.ImageError, match=words):
         module.fill(made, str(write(tmp_path / "a.tar.gz", members)), [image("a")])
     assert made.parts(image("a")) == []
 
 
-def tried(tmp_path: Path, *arguments: str, **parameters: Any) -> dict[str, Any]:
+def tried(tmp_path: Path, check: bool, **parameters: Any) -> dict[str, Any]:
     """Run the module as Ansible does; what it said."""
-    settings = {"path": str(tmp_path / "store"), **parameters}
-    (tmp_path / "inventory").write_text(
-        f"localhost ansible_connection=local ansible_python_interpreter={sys.executable}\n"
-    )
-    (tmp_path / "play.yml").write_text(
-        yaml.safe_dump(
-            [
-                {
-                    "hosts": "all",
-                    "gather_facts": False,
-                    "tasks": [
-                        {"registry_images": settings, "register": "said"},
-                        {
-                            "ansible.builtin.copy": {
-                                "content": "{{ said | to_json }}",
-                                "dest": str(tmp_path / "said"),
-                            },
-                            "check_mode": False,
-                        },
-                    ],
-                }
-            ]
-        )
-    )
-    ran = play(
-        tmp_path / "inventory",
-        tmp_path / "play.yml",
-        *arguments,
-        ANSIBLE_LIBRARY=str(ROLES / "image_supply/library"),
-    )
-    assert ran.returncode == 0, ran.stdout
-    said: dict[str, Any] = json.loads((tmp_path / "said").read_text())
-    return said
+    arguments = {"path": str(tmp_path / "store"), "_ansible_check_mode": check, **parameters}
+    return answer("image_supply", "registry_images", arguments)
 
 
 def test_module_says_what_is_missing_fills_it_and_takes_the_rest_away(tmp_path: Path) -> None:
@@ -266,7 +221,7 @@ def test_module_says_what_is_missing_fills_it_and_takes_the_rest_away(tmp_path: 
         (False, {"images": both}, False, both[1:]),
     ]
     for check, parameters, changed, missing in steps:
-        said = tried(tmp_path, *(["--check"] if check else []), **parameters)
+        said = tried(tmp_path, check, **parameters)
         assert (said["changed"], said["missing"]) == (changed, missing), (check, parameters)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "store").rglob("data")} == {0o644}
 
@@ -318,7 +273,6 @@ ID_A, ID_B = (f"sha256:{letter * 64}" for letter in "ab")
     ids=["none", "all", "older", "not in the registry", "wrong"],
 )
 def test_board_takes_what_it_lacks_and_nothing_else(
-    pulling: ModuleType,
     there: dict[str, str],
     registry: dict[str, str],
     outcome: tuple[bool, str, dict[str, str] | None],
@@ -332,13 +286,13 @@ def test_board_takes_what_it_lacks_and_nothing_else(
         assert not any(command.startswith("pull") for command in engine.ran)
 
 
-def test_image_that_is_there_under_another_name_is_not_pulled(pulling: ModuleType) -> None:
+def test_image_that_is_there_under_another_name_is_not_pulled() -> None:
     engine = Engine({"x:0": ID_A}, {})
     assert pulling.supply(pulling.Docker(engine.run), REGISTRY, {"x:1": ID_A}) == (True, "", None)
     assert engine.there == {"x:0": ID_A, "x:1": ID_A}
 
 
-def test_pull_has_a_limit(pulling: ModuleType) -> None:
+def test_pull_has_a_limit() -> None:
     def run(argv: list[str]) -> tuple[int, str, str]:
         assert argv[:2] == ["timeout", "900"]
         return 124, "", ""
@@ -352,7 +306,7 @@ def listening() -> Iterator[socket.socket]:
         yield server
 
 
-def test_registry_that_does_not_answer_is_named(pulling: ModuleType, listening: socket.socket) -> None:
+def test_registry_that_does_not_answer_is_named(listening: socket.socket) -> None:
     registry = f"127.0.0.1:{listening.getsockname()[1]}"
     assert pulling.unreachable(registry) == ""
     listening.close()
@@ -360,89 +314,7 @@ def test_registry_that_does_not_answer_is_named(pulling: ModuleType, listening: 
     assert "does not answer" in pulling.unreachable("no-port")
 
 
-TEMPLATES = """\
-- hosts: all
-  gather_facts: false
-  vars_files: ["{role}/defaults/main.yml", "{role}/vars/main.yml"]
-  tasks:
-    - ansible.builtin.set_fact:
-        cacheable: true
-        jetson: {{arch: aarch64, image_supply: {{program: null, trusted: []}}}}
-    - ansible.builtin.set_fact:
-        preflight_bundle_info: "{{{{ bundle }}}}"
-    - ansible.builtin.template: {{src: "{role}/templates/{{{{ item }}}}.j2", dest: "{out}/{{{{ item }}}}"}}
-      loop: [registry.yml, jetson-k3s-registry.service, openssl.cnf]
-    - ansible.builtin.copy:
-        dest: "{out}/said"
-        content: "{{{{ [registry, archives | list, images] | to_json }}}}"
-      vars:
-        registry: "{{{{ __image_supply_registry }}}}"
-        archives: "{{{{ __image_supply_archives }}}}"
-        images: "{{{{ __image_supply_images }}}}"
-"""
-BUNDLE = {
-    "files": {
-        "k3s-arm64": {"images": {}},
-        "k3s-airgap-images-arm64.tar.gz": {"images": {"pause:1": ID_B, "dns:1": ID_A}},
-        "device-query-l4t35-arm64.tar.gz": {"images": {"query:35": ID_A}},
-        "device-query-amd64.tar.gz": {"images": {"query:1": f"sha256:{'c' * 64}"}},
-    }
-}
-
-
-def rendered(tmp_path: Path, address: str) -> Path:
-    """What the role writes for a board at this address."""
-    (tmp_path / "inventory").write_text(
-        f"jetson-2 ansible_host={address} ansible_connection=local "
-        f"ansible_python_interpreter={sys.executable}\n"
-    )
-    role = ROLES / "image_supply"
-    (tmp_path / "play.yml").write_text(TEMPLATES.format(role=role, out=tmp_path))
-    given = json.dumps({"bundle": BUNDLE, "image_supply_host": "jetson-2"})
-    ran = play(tmp_path / "inventory", tmp_path / "play.yml", f"--extra-vars={given}")
-    assert ran.returncode == 0, ran.stdout
-    return tmp_path
-
-
-def test_registry_only_reads_and_is_at_its_address_alone(tmp_path: Path) -> None:
-    there = rendered(tmp_path, "192.168.1.12")
-    settings = yaml.safe_load((there / "registry.yml").read_text())
-    assert settings["storage"]["maintenance"]["readonly"] == {"enabled": True}
-    assert settings["http"]["addr"] == "192.168.1.12:5443"
-    assert settings["http"]["tls"]["certificate"].endswith("/192.168.1.12.crt")
-    unit = (there / "jetson-k3s-registry.service").read_text()
-    assert "/usr/bin/docker-registry serve /etc/jetson-k3s-registry/192.168.1.12.yml\n" in unit
-    for line in ("User=jetson-k3s-registry", "ProtectSystem=strict", "MemoryMax=256M", "LimitNOFILE=1024"):
-        assert f"\n{line}\n" in unit
-
-
-def test_archives_are_those_of_the_boards_architecture(tmp_path: Path) -> None:
-    said = json.loads((rendered(tmp_path, "192.168.1.12") / "said").read_text())
-    assert said == [
-        "192.168.1.12:5443",
-        ["k3s-airgap-images-arm64.tar.gz", "device-query-l4t35-arm64.tar.gz"],
-        [ID_A, ID_B],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("address", "name"), [("192.168.1.12", "IP Address:192.168.1.12"), ("jetson-2.lan", "DNS:jetson-2.lan")]
-)
-def test_certificate_is_for_the_address_and_signs_no_other(tmp_path: Path, address: str, name: str) -> None:
-    request = rendered(tmp_path, address) / "openssl.cnf"
-    key, made = str(tmp_path / "key"), str(tmp_path / "crt")
-    options = ["-newkey", "rsa:2048", "-nodes", "-config", "/dev/stdin", "-keyout", key, "-out", made]
-    subprocess.run(
-        ["openssl", "req", "-x509", *options], check=True, capture_output=True, input=request.read_bytes()
-    )
-    assert Path(key).stat().st_mode & 0o077 == 0
-    show = ["openssl", "x509", "-in", made, "-noout", "-ext", "subjectAltName,basicConstraints"]
-    told = subprocess.run(show, check=True, capture_output=True, text=True).stdout
-    assert name in told
-    assert "CA:FALSE" in told
-
-
-def test_facts_say_which_registry_is_there_and_trusted(load: Load, tmp_path: Path) -> None:
+def test_facts_say_which_registry_is_there_and_trusted(tmp_path: Path) -> None:
     services = load("jetson_facts/module_utils/jetson_services.py")
     for path in ("192.168.1.12:5443/jetson-k3s.crt", "mine:5000/ca.crt"):
         file = tmp_path / "etc/docker/certs.d" / path
@@ -460,74 +332,29 @@ def test_facts_say_which_registry_is_there_and_trusted(load: Load, tmp_path: Pat
     assert services.image_supply_facts(str(tmp_path / "bare"), {}, None)["trusted"] == []
 
 
-ROLE = """\
-- hosts: k3s_cluster
+PULL = """\
+- hosts: b
   gather_facts: false
   tasks:
+    - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
     - ansible.builtin.set_fact:
-        cacheable: true
-        jetson:
-          arch: aarch64
-          image_supply: {installed: false, active: false, enabled: false, command: null, trusted: [],
-                         program: /usr/bin/docker-registry}
-    - ansible.builtin.set_fact:
-        preflight_bundle_info: "{{ bundle }}"
-    - ansible.builtin.import_role: {name: image_supply}
+        preflight_bundle_info: {files: {k3s-airgap-images-arm64.tar.gz: {images: {"pause:1": "sha256:1"}}}}
+    - ansible.builtin.import_role: {name: image_supply, tasks_from: pull.yml}
 """
-PULL = ROLE.replace("{name: image_supply}", "{name: image_supply, tasks_from: pull.yml}")
-# One that is off.
-OFF = "ansible_connection=ssh ansible_host=127.0.0.1 ansible_port=1"
-CHANGED = re.compile(r"^(\w+) +: ok=\d+ +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
 
 
-def played(tmp_path: Path, text: str, *arguments: str, a: str = "", **variables: Any) -> tuple[str, Any]:
-    """Run a play on the boards a and b, which are this machine; what it said, and {board: recap}."""
-    here = f"ansible_connection=local ansible_python_interpreter={sys.executable}"
-    (tmp_path / "inventory").write_text(f"[k3s_cluster]\na {a or here}\nb {here}\n")
-    (tmp_path / "play.yml").write_text(text)
-    given = json.dumps({"bundle": BUNDLE, **variables})
-    ran = play(tmp_path / "inventory", tmp_path / "play.yml", f"--extra-vars={given}", *arguments)
-    recap = {match[1]: tuple(map(int, match.groups()[1:])) for match in CHANGED.finditer(ran.stdout)}
-    return " ".join(ran.stdout.split()), recap
-
-
-def test_without_the_variable_nothing_happens(tmp_path: Path) -> None:
-    said, recap = played(tmp_path, ROLE)
-    assert recap == {"a": (0, 0, 0), "b": (0, 0, 0)}, said
-
-
-def test_check_mode_says_what_the_supplying_board_would_get(tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle"
-    bundle.mkdir()
-    for name in BUNDLE["files"]:
-        (bundle / name).touch()
-    said, recap = played(
-        tmp_path, ROLE, "--check", image_supply_host="a", bundle={**BUNDLE, "path": str(bundle)}
-    )
-    assert recap["a"][0] > 2, said
-    assert recap["a"][1:] == (0, 0), said
-    assert recap["b"] == (0, 0, 0), said
-
-
-def test_board_goes_on_if_the_one_that_supplies_is_off(tmp_path: Path) -> None:
-    said, recap = played(tmp_path, ROLE, "--limit=b", a=OFF, image_supply_host="a")
-    assert recap == {"b": (0, 0, 0)}, said
-
-
-def test_board_that_gets_no_image_there_says_why(tmp_path: Path, listening: socket.socket) -> None:
+def test_board_that_gets_no_image_there_says_why_and_goes_on(
+    tmp_path: Path, listening: socket.socket
+) -> None:
     port = listening.getsockname()[1]
     listening.close()
-    said, recap = played(
-        tmp_path,
-        PULL,
-        "--limit=b",
-        a="ansible_host=127.0.0.1",
-        image_supply_host="a",
-        image_supply_archive="k3s-airgap-images-arm64.tar.gz",
-        __image_supply_port=port,
-    )
-    assert recap == {"b": (0, 0, 0)}, said
-    assert (
-        "b: a did not supply k3s-airgap-images-arm64.tar.gz, which comes from this computer instead" in said
-    )
-    assert f"127.0.0.1:{port} does not answer: " in said
+    variables = {
+        "image_supply_host": "a",
+        "image_supply_archive": "k3s-airgap-images-arm64.tar.gz",
+        "__image_supply_port": port,
+    }
+    boards: dict[str, dict[str, str]] = {"a": {"ansible_host": "127.0.0.1"}, "b": {}}
+    run = play_text(tmp_path, PULL, groups={"k3s_cluster": boards}, variables=variables)
+    told = "b: a did not supply k3s-airgap-images-arm64.tar.gz, which comes from this computer instead"
+    assert told in run.said
+    assert f"127.0.0.1:{port} does not answer: " in run.said

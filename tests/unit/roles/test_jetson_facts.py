@@ -4,36 +4,20 @@
 import gzip
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from tests import boards
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
 
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("jetson_facts/library/jetson_facts.py")
-
-
-@pytest.fixture
-def board(load: Load) -> ModuleType:
-    return load("jetson_facts/module_utils/jetson_board.py")
-
-
-@pytest.fixture
-def kernel(load: Load) -> ModuleType:
-    return load("jetson_facts/module_utils/jetson_kernel.py")
-
-
-@pytest.fixture
-def services(load: Load) -> ModuleType:
-    return load("jetson_facts/module_utils/jetson_services.py")
+module = load("jetson_facts/library/jetson_facts.py")
+board = load("jetson_facts/module_utils/jetson_board.py")
+kernel = load("jetson_facts/module_utils/jetson_kernel.py")
+services = load("jetson_facts/module_utils/jetson_services.py")
 
 
 @pytest.mark.parametrize("board_id", sorted(boards.load()))
-def test_every_board_is_recognised(board: ModuleType, tmp_path: Path, board_id: str) -> None:
+def test_every_board_is_recognised(tmp_path: Path, board_id: str) -> None:
     fixture = boards.load()[board_id]
     boards.build(fixture, tmp_path)
     identity = board.board_identity(str(tmp_path))
@@ -46,17 +30,17 @@ def test_every_board_is_recognised(board: ModuleType, tmp_path: Path, board_id: 
     assert identity["module"] in (None, fixture.data["p_number"])
 
 
-def test_masked_firmware_leaves_the_l4t_release(board: ModuleType, tmp_path: Path) -> None:
+def test_masked_firmware_leaves_the_l4t_release(tmp_path: Path) -> None:
     boards.build(boards.load()["orinnano-jp6"], tmp_path, state="masked")
     identity = board.board_identity(str(tmp_path))
     assert (identity["platform"], identity["l4t"]) == ("tegra", "36.4.3")
 
 
-def test_a_pc_is_no_jetson(board: ModuleType, tmp_path: Path) -> None:
+def test_a_pc_is_no_jetson(tmp_path: Path) -> None:
     assert board.board_identity(str(tmp_path))["platform"] == "none"
 
 
-def test_a_release_file_alone_is_no_jetson(board: ModuleType, tmp_path: Path) -> None:
+def test_a_release_file_alone_is_no_jetson(tmp_path: Path) -> None:
     """L4T's container images have that file on any machine."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/nv_tegra_release").write_text("# R36 (release), REVISION: 4.3, GCID: 1\n")
@@ -64,9 +48,7 @@ def test_a_release_file_alone_is_no_jetson(board: ModuleType, tmp_path: Path) ->
     assert (identity["platform"], identity["l4t"]) == ("none", "36.4.3")
 
 
-def test_a_board_without_release_file_is_a_jetson_of_an_unknown_jetpack(
-    board: ModuleType, tmp_path: Path
-) -> None:
+def test_a_board_without_release_file_is_a_jetson_of_an_unknown_jetpack(tmp_path: Path) -> None:
     boards.build(boards.load()["orinnano-jp6"], tmp_path)
     (tmp_path / "etc/nv_tegra_release").unlink()
     identity = board.board_identity(str(tmp_path))
@@ -83,11 +65,7 @@ def test_a_board_without_release_file_is_a_jetson_of_an_unknown_jetpack(
     ],
 )
 def test_daemon_json_is_read_or_its_error_named(
-    services: ModuleType,
-    tmp_path: Path,
-    text: str,
-    error: str | None,
-    config: dict[str, object],
+    tmp_path: Path, text: str, error: str | None, config: dict[str, object]
 ) -> None:
     assert services.daemon_json(str(tmp_path)) == {"exists": False, "error": None, "config": {}}
     (tmp_path / "etc/docker").mkdir(parents=True)
@@ -111,7 +89,7 @@ UnitFileState=
 """
 
 
-def test_units_are_told_apart(services: ModuleType) -> None:
+def test_units_are_told_apart() -> None:
     units = services.parse_units(SHOW)
     assert services.unit_state(units["docker.service"]) == {
         "installed": True,
@@ -148,12 +126,12 @@ class FakeCommands:
         ("", None),
     ],
 )
-def test_runtime_version_is_nvidias_own(module: ModuleType, text: str, version: str | None) -> None:
+def test_runtime_version_is_nvidias_own(text: str, version: str | None) -> None:
     facts = module.nvidia_runtime_facts(FakeCommands({"nvidia-container-runtime": text}))
     assert facts == {"path": "/usr/bin/nvidia-container-runtime", "version": version}
 
 
-def test_docker_facts_of_a_running_engine(module: ModuleType, tmp_path: Path) -> None:
+def test_docker_facts_of_a_running_engine(tmp_path: Path) -> None:
     commands = FakeCommands(
         {
             "dockerd": "",
@@ -178,7 +156,7 @@ def test_docker_facts_of_a_running_engine(module: ModuleType, tmp_path: Path) ->
     assert facts["min_api_version"] == "1.12"
 
 
-def test_dockers_version_is_that_of_the_program_that_starts_next(module: ModuleType, tmp_path: Path) -> None:
+def test_dockers_version_is_that_of_the_program_that_starts_next(tmp_path: Path) -> None:
     said = {
         "dockerd": "Docker version 28.4.0, build 249d679\n",
         "docker info": json.dumps({"ServerVersion": "27.5.1"}),
@@ -189,13 +167,13 @@ def test_dockers_version_is_that_of_the_program_that_starts_next(module: ModuleT
     assert (facts["running"], facts["version"]) == (False, "28.4.0")
 
 
-def test_docker_facts_of_a_stopped_engine(module: ModuleType, tmp_path: Path) -> None:
+def test_docker_facts_of_a_stopped_engine(tmp_path: Path) -> None:
     facts = module.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), {})
     assert (facts["installed"], facts["running"], facts["default_runtime"]) == (True, False, None)
     assert facts["min_api_version"] is None
 
 
-def test_k3s_version_is_read(module: ModuleType) -> None:
+def test_k3s_version_is_read() -> None:
     commands = FakeCommands({"k3s": "k3s version v1.25.4+k3s1 (abc)\ngo version go1.19\n"})
     assert module.k3s_facts(commands, "/nonexistent", {})["version"] == "v1.25.4+k3s1"
 
@@ -214,12 +192,12 @@ def test_k3s_version_is_read(module: ModuleType) -> None:
     ],
 )
 def test_flags_that_dockerd_refuses_beside_its_file_are_named(
-    services: ModuleType, command: str, config: dict[str, object], flags: list[str]
+    command: str, config: dict[str, object], flags: list[str]
 ) -> None:
     assert services.conflicting_flags(command.split(), config) == flags
 
 
-def test_flags_in_the_environment_of_the_unit_count(services: ModuleType, tmp_path: Path) -> None:
+def test_flags_in_the_environment_of_the_unit_count(tmp_path: Path) -> None:
     (tmp_path / "etc/default").mkdir(parents=True)
     (tmp_path / "etc/default/docker").write_text('# old\nDOCKER_OPTS="--default-runtime=x --debug"\n')
     unit = {
@@ -274,25 +252,25 @@ def _kernel(
     ],
 )
 def test_kernel_features_come_from_configuration_and_modules(
-    kernel: ModuleType, tmp_path: Path, files: dict[str, str], has_raw: bool | None
+    tmp_path: Path, files: dict[str, str], has_raw: bool | None
 ) -> None:
     _kernel(tmp_path, **files)
     assert kernel.kernel_features(str(tmp_path), KERNEL)["iptable_raw"] is has_raw
 
 
-def test_a_long_list_of_modules_is_read_to_its_end(kernel: ModuleType, tmp_path: Path) -> None:
+def test_a_long_list_of_modules_is_read_to_its_end(tmp_path: Path) -> None:
     many = "".join(f"kernel/drivers/net/some_module_{number}.ko:\n" for number in range(40_000))
     assert len(many) > 1 << 20
     _kernel(tmp_path, builtin="", dep=f"{many}kernel/net/ipv4/netfilter/iptable_raw.ko:\n")
     assert kernel.kernel_features(str(tmp_path), KERNEL)["iptable_raw"] is True
 
 
-def test_masquerade_has_the_name_of_its_kernel(kernel: ModuleType, tmp_path: Path) -> None:
+def test_masquerade_has_the_name_of_its_kernel(tmp_path: Path) -> None:
     _kernel(tmp_path, config="CONFIG_IP_NF_TARGET_MASQUERADE=y\n")
     assert kernel.kernel_features(str(tmp_path), KERNEL)["masquerade"] is True
 
 
-def test_cgroup_controllers_of_both_versions(kernel: ModuleType, tmp_path: Path) -> None:
+def test_cgroup_controllers_of_both_versions(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cgroups").write_text(
         "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t2\t1\t1\nmemory\t0\t1\t0\n"
@@ -303,7 +281,7 @@ def test_cgroup_controllers_of_both_versions(kernel: ModuleType, tmp_path: Path)
     assert kernel.cgroup_controllers(str(tmp_path)) == ["cpu", "cpuset", "io", "memory", "pids"]
 
 
-def test_swap_tells_zram_apart(board: ModuleType, tmp_path: Path) -> None:
+def test_swap_tells_zram_apart(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/swaps").write_text(
         "Filename Type Size Used Priority\n/dev/zram0 partition 1024 0 5\n/swapfile file 2048 0 -2\n"
@@ -312,7 +290,7 @@ def test_swap_tells_zram_apart(board: ModuleType, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("destination", "found"), [("00000000", True), ("0005A8C0", False)])
-def test_default_route(board: ModuleType, tmp_path: Path, destination: str, found: bool) -> None:
+def test_default_route(tmp_path: Path, destination: str, found: bool) -> None:
     (tmp_path / "proc/net").mkdir(parents=True)
     mask = "00000000" if found else "00FFFFFF"
     (tmp_path / "proc/net/route").write_text(
@@ -330,11 +308,11 @@ def test_default_route(board: ModuleType, tmp_path: Path, destination: str, foun
         ("", {"id": None, "name": None}),
     ],
 )
-def test_power_mode_is_read_from_nvpmodel(board: ModuleType, text: str, mode: dict[str, object]) -> None:
+def test_power_mode_is_read_from_nvpmodel(text: str, mode: dict[str, object]) -> None:
     assert board.power_mode(text) == mode
 
 
-def test_newest_jetson_stats_of_the_system_counts(services: ModuleType, tmp_path: Path) -> None:
+def test_newest_jetson_stats_of_the_system_counts(tmp_path: Path) -> None:
     for path in (
         "usr/lib/python3/dist-packages/jetson_stats-4.2.12.egg-info",
         "usr/local/lib/python3.10/dist-packages/jetson_stats-4.3.2.dist-info",
@@ -354,11 +332,11 @@ def test_newest_jetson_stats_of_the_system_counts(services: ModuleType, tmp_path
         ("", {"version": None, "backend": None}),
     ],
 )
-def test_backend_of_iptables(module: ModuleType, text: str, facts: dict[str, str | None]) -> None:
+def test_backend_of_iptables(text: str, facts: dict[str, str | None]) -> None:
     assert module.iptables_facts(FakeCommands({"iptables": text})) == facts
 
 
-def test_package_tells_the_toolkit_where_the_runtime_does_not(module: ModuleType) -> None:
+def test_package_tells_the_toolkit_where_the_runtime_does_not() -> None:
     commands = FakeCommands({"nvidia-container-runtime": "runc version 1.0.0\n", "dpkg-query": "1.7.0-1"})
     assert module.nvidia_runtime_facts(commands)["version"] == "1.7.0"
 
@@ -392,7 +370,7 @@ def test_package_tells_the_toolkit_where_the_runtime_does_not(module: ModuleType
     ],
 )
 def test_what_the_owner_tells_the_kubelet_about_cgroups(
-    services: ModuleType, tmp_path: Path, files: dict[str, str], driver: str | None, fail: str | None
+    tmp_path: Path, files: dict[str, str], driver: str | None, fail: str | None
 ) -> None:
     for name, text in files.items():
         path = tmp_path / "etc/rancher/k3s" / name
@@ -409,7 +387,7 @@ def test_what_the_owner_tells_the_kubelet_about_cgroups(
         'kube-apiserver-arg+: "feature-gates=DRAConsumableCapacity=true"  # feature-gates=A=true',
     ],
 )
-def test_which_features_the_owner_switches_on(services: ModuleType, tmp_path: Path, text: str) -> None:
+def test_which_features_the_owner_switches_on(tmp_path: Path, text: str) -> None:
     path = tmp_path / "etc/rancher/k3s/config.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -420,7 +398,7 @@ def test_which_features_the_owner_switches_on(services: ModuleType, tmp_path: Pa
     }
 
 
-def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(services: ModuleType, tmp_path: Path) -> None:
+def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(tmp_path: Path) -> None:
     assert services.k3s_settings(str(tmp_path), None) == dict.fromkeys(
         ("data-dir", "flannel-backend", "node-ip")
     )

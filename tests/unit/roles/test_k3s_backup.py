@@ -10,32 +10,66 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.acceptance.openpgp import keyring
 from tests.planted import JOURNAL, leaked
-from tests.unit.roles.backups import FACTS, SECRET, database, encrypted, packed, write_files
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+
+archive = load("k3s_backup/module_utils/k3s_archive.py")
+made = load("k3s_backup/library/k3s_backup.py")
+FACTS = {
+    "server": "jetson-1",
+    "k3s_version": "v1.33.5+k3s1",
+    "datastore": "sqlite",
+    "created": "2026-01-02T03:04:05Z",
+    "ca": "c" * 64,
+}
+SECRET = "K10-a-secret-of-the-cluster"
+KINE = "CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, value BLOB)"
+
+
+def write_files(directory: Path) -> Path:
+    for name, text in {
+        "server/token": SECRET,
+        "server/db/state.db": "data",
+        "etc/config.yaml": "theirs",
+        "node/password": "p",
+    }.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
+
+
+def packed(files: Path, **facts: str) -> bytes:
+    stream = io.BytesIO()
+    archive.write(stream, str(files), FACTS | facts)
+    return stream.getvalue()
+
+
+def database(path: Path) -> sqlite3.Connection:
+    """K3s' database, in use."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(KINE)
+    connection.execute("INSERT INTO kine (name, value) VALUES ('/registry/a', x'00ff')")
+    return connection
+
+
+def encrypted(content: bytes, key: Path) -> bytes:
+    """A file for the owner's key, as anybody can make it."""
+    argv = ["gpg", "--batch", "--quiet", "--trust-model=always", f"--recipient-file={key}", "--encrypt"]
+    return subprocess.run(argv, input=content, capture_output=True, check=True).stdout
 
 
 @pytest.fixture
-def archive(load: Load) -> ModuleType:
-    return load("k3s_backup/module_utils/k3s_archive.py")
-
-
-@pytest.fixture
-def made(load: Load) -> ModuleType:
-    return load("k3s_backup/library/k3s_backup.py")
-
-
-@pytest.fixture
-def restored(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = load("k3s_backup/library/k3s_restore.py")
     monkeypatch.setattr(module, "CONFIG", str(tmp_path / "etc"))
     monkeypatch.setattr(module, "NODE_PASSWORD", str(tmp_path / "node" / "password"))
@@ -44,16 +78,13 @@ def restored(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mod
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """What is backed up."""
     return write_files(tmp_path / "files")
 
 
-def test_every_file_comes_back_as_it_was_and_for_root_alone(
-    archive: ModuleType, files: Path, tmp_path: Path
-) -> None:
+def test_every_file_comes_back_as_it_was_and_for_root_alone(files: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()
-    manifest = archive.read(io.BytesIO(packed(archive, files)), str(target))
+    manifest = archive.read(io.BytesIO(packed(files)), str(target))
     assert {key: manifest[key] for key in FACTS} == FACTS
     for path in (one for one in files.rglob("*") if one.is_file()):
         copy = target / path.relative_to(files)
@@ -61,45 +92,53 @@ def test_every_file_comes_back_as_it_was_and_for_root_alone(
         assert copy.stat().st_mode & 0o777 == 0o600
 
 
+gpg = shutil.which("gpg")
 Change = Callable[[tarfile.TarInfo, bytes], bytes | None]
+Spoil = Callable[[bytes], bytes]
 
 
-def changed(content: bytes, change: Change) -> bytes:
-    """A backup whose members have other content or, for None, are left out."""
-    target = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(content)) as old, tarfile.open(fileobj=target, mode="w:gz") as new:
-        for member in old:
-            source = old.extractfile(member)
-            assert source is not None
-            text = change(member, source.read())
-            if text is not None:
-                member.size = len(text)
-                new.addfile(member, io.BytesIO(text))
-    return target.getvalue()
+def changed(change: Change) -> Spoil:
+    """Gives the members of a backup other content or, for None, leaves them out."""
+
+    def spoil(content: bytes) -> bytes:
+        target = io.BytesIO()
+        with (
+            tarfile.open(fileobj=io.BytesIO(content)) as old,
+            tarfile.open(fileobj=target, mode="w:gz") as new,
+        ):
+            for member in old:
+                source = old.extractfile(member)
+                assert source is not None
+                text = change(member, source.read())
+                if text is not None:
+                    member.size = len(text)
+                    new.addfile(member, io.BytesIO(text))
+        return target.getvalue()
+
+    return spoil
 
 
-def of(name: str, other: bytes | None) -> Change:
-    """One member has other content."""
-    return lambda member, text: other if member.name == name else text
+def without(name: str, other: bytes | None = None) -> Spoil:
+    """One member is left out, or has other content."""
+    return changed(lambda member, text: other if member.name == name else text)
 
 
-def elsewhere(name: str) -> Change:
+def saying(old: str, new: str) -> Spoil:
+    """The manifest says something else."""
+    return changed(lambda _, text: text.replace(old.encode(), new.encode()))
+
+
+def elsewhere(name: str) -> Spoil:
     """The token lies elsewhere, and the manifest says so as well."""
 
     def change(member: tarfile.TarInfo, text: bytes) -> bytes:
         member.name = member.name.replace("server/token", name)
         return text.replace(b"server/token", name.encode())
 
-    return change
-
-
-def fact(content: bytes, old: str, new: str) -> bytes:
-    """The manifest says something else."""
-    return changed(content, lambda _, text: text.replace(old.encode(), new.encode()))
+    return changed(change)
 
 
 def twice(content: bytes) -> bytes:
-    """The token is there twice."""
     target = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(content)) as old, tarfile.open(fileobj=target, mode="w:gz") as new:
         for member in old:
@@ -108,34 +147,25 @@ def twice(content: bytes) -> bytes:
     return target.getvalue()
 
 
-DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+DAMAGES: dict[str, tuple[Spoil, str]] = {
     "empty": (lambda content: b"", "damaged or cut off"),
     "cut off": (lambda content: content[: len(content) // 2], "damaged or cut off"),
     "text": (lambda content: b"no tar", "damaged or cut off"),
-    "no manifest": (lambda content: changed(content, of("manifest.json", None)), "does not begin with"),
-    "broken manifest": (lambda content: changed(content, of("manifest.json", b"{}")), "cannot be read"),
-    "missing file": (lambda content: changed(content, of("server/token", None)), "server/token is missing"),
-    "other content": (
-        lambda content: changed(content, of("server/token", SECRET[::-1].encode())),
-        "not what was written",
-    ),
-    "other size": (lambda content: changed(content, of("server/token", b"K11")), "has another size"),
+    "no manifest": (without("manifest.json"), "does not begin with"),
+    "broken manifest": (without("manifest.json", b"{}"), "cannot be read"),
+    "missing file": (without("server/token"), "server/token is missing"),
+    "other content": (without("server/token", SECRET[::-1].encode()), "not what was written"),
+    "other size": (without("server/token", b"K11"), "has another size"),
     "twice": (twice, "is there twice"),
-    "other format": (
-        lambda content: changed(content, lambda _, text: text.replace(b"backup/1", b"backup/9")),
-        "it has the format jetson-k3s-backup/9",
-    ),
-    "way out": (lambda content: changed(content, elsewhere("server/../../x")), "names the file"),
-    "absolute": (lambda content: changed(content, elsewhere("/etc/x")), "names the file"),
-    "no token": (
-        lambda content: changed(content, elsewhere("server/agent-token")),
-        "does not have the token",
-    ),
-    "another version": (lambda content: fact(content, "v1.33.5+k3s1", "v1; x"), "no valid k3s_version"),
-    "another time": (lambda content: fact(content, "2026-01-02T", "{{ x }}T"), "no valid created"),
-    "other data": (lambda content: fact(content, "sqlite", "etcd"), "the data of one data store"),
+    "other format": (saying("backup/1", "backup/9"), "it has the format jetson-k3s-backup/9"),
+    "way out": (elsewhere("server/../../x"), "names the file"),
+    "absolute": (elsewhere("/etc/x"), "names the file"),
+    "no token": (elsewhere("server/agent-token"), "does not have the token"),
+    "another version": (saying("v1.33.5+k3s1", "v1; x"), "no valid k3s_version"),
+    "another time": (saying("2026-01-02T", "{{ x }}T"), "no valid created"),
+    "other data": (saying("sqlite", "etcd"), "the data of one data store"),
 } | {
-    name: (lambda content, name=name: changed(content, elsewhere(name)), "which no backup has")
+    name: (elsewhere(name), "which no backup has")
     for name in (
         "etc/config.yaml.d/50-jetson-k3s.yaml",
         "etc/config.yaml.d/sub/x.yaml",
@@ -151,26 +181,26 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_found(archive: ModuleType, files: Path, tmp_path: Path, damage: str) -> None:
+def test_damage_is_found(files: Path, tmp_path: Path, damage: str) -> None:
     spoil, message = DAMAGES[damage]
     for target in (None, str(tmp_path / "target")):
         if target:
             Path(target).mkdir()
         with pytest.raises(archive.ArchiveError, match=message):
-            archive.read(io.BytesIO(spoil(packed(archive, files))), target)
+            archive.read(io.BytesIO(spoil(packed(files))), target)
     assert not (tmp_path / "etc").exists()
 
 
 def test_a_disk_without_room_is_said_before_it_is_full(
-    archive: ModuleType, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"total": 10**9, "free": 5 * 10**7})
     monkeypatch.setattr(archive.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(OSError, match="50 MB are free on this disk"):
-        archive.read(io.BytesIO(packed(archive, files)), str(tmp_path / "target"))
+        archive.read(io.BytesIO(packed(files)), str(tmp_path / "target"))
 
 
-def test_sqlite_is_copied_as_it_is_at_one_moment(made: ModuleType, tmp_path: Path) -> None:
+def test_sqlite_is_copied_as_it_is_at_one_moment(tmp_path: Path) -> None:
     with contextlib.closing(database(tmp_path / "state.db")) as k3s:
         k3s.execute("BEGIN IMMEDIATE")  # K3s is about to write
         k3s.execute("INSERT INTO kine (name, value) VALUES ('/registry/b', x'01')")
@@ -181,7 +211,7 @@ def test_sqlite_is_copied_as_it_is_at_one_moment(made: ModuleType, tmp_path: Pat
         assert copy.execute("SELECT seq FROM sqlite_sequence").fetchall() == [(1,)]
 
 
-def test_a_database_without_objects_is_no_backup(made: ModuleType, tmp_path: Path) -> None:
+def test_a_database_without_objects_is_no_backup(tmp_path: Path) -> None:
     with contextlib.closing(database(tmp_path / "state.db")) as k3s:
         k3s.execute("DELETE FROM kine")
         with pytest.raises(made.BackupError, match="not sound"):
@@ -197,7 +227,7 @@ def test_a_database_without_objects_is_no_backup(made: ModuleType, tmp_path: Pat
     ],
 )
 def test_a_snapshot_of_etcd_has_its_hash(
-    made: ModuleType, tmp_path: Path, spoil: Callable[[bytes], bytes], message: str | None
+    tmp_path: Path, spoil: Callable[[bytes], bytes], message: str | None
 ) -> None:
     content = bytes(4096)
     path = tmp_path / "snapshot"
@@ -206,13 +236,13 @@ def test_a_snapshot_of_etcd_has_its_hash(
         made.check_etcd(str(path))
 
 
-def test_a_snapshot_that_k3s_does_not_make_is_told_without_secrets(made: ModuleType, tmp_path: Path) -> None:
+def test_a_snapshot_that_k3s_does_not_make_is_told_without_secrets(tmp_path: Path) -> None:
     with pytest.raises(made.BackupError, match="has failed: no disk") as error:
         made.copy_etcd(lambda _: (1, "", f"no disk\n{JOURNAL}"), str(tmp_path))
     assert leaked(str(error.value)) == []
 
 
-def test_data_elsewhere_are_not_backed_up(made: ModuleType, tmp_path: Path) -> None:
+def test_data_elsewhere_are_not_backed_up(tmp_path: Path) -> None:
     with pytest.raises(made.BackupError, match="in a database elsewhere"):
         made.datastore(str(tmp_path))
     (tmp_path / "db").mkdir()
@@ -222,9 +252,7 @@ def test_data_elsewhere_are_not_backed_up(made: ModuleType, tmp_path: Path) -> N
     assert made.datastore(str(tmp_path)) == "etcd"
 
 
-def test_what_a_killed_backup_left_goes(
-    made: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_backup_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "FETCHED_FROM", str(tmp_path / "var-tmp"))
     never_fetched = tmp_path / "var-tmp" / "jetson-k3s-backup-1"
     never_fetched.mkdir(parents=True)
@@ -239,33 +267,17 @@ def test_what_a_killed_backup_left_goes(
 
 
 @pytest.fixture
-def gpg(keys: Path) -> str:
-    """The program gpg, with the owner's key."""
-    found = shutil.which("gpg")
-    assert found is not None
-    return found
-
-
-@pytest.fixture(scope="module")
-def keys() -> Iterator[Path]:
-    """The owner's public key."""
-    with keyring() as public:
-        yield public
-
-
-@pytest.fixture
-def arrived(load: Load, files: Path, tmp_path: Path, keys: Path, gpg: str) -> Callable[..., dict[str, Any]]:
+def arrived(files: Path, tmp_path: Path, key: Path) -> Callable[..., dict[str, Any]]:
     """Encrypts a backup and gives the parameters of the module that restores it."""
-    archive = load("k3s_backup/module_utils/k3s_archive.py")
     seal = load("k3s_backup/library/k3s_backup_seal.py")
 
     def encrypt(**changes: str) -> dict[str, Any]:
         facts = {name: text for name, text in changes.items() if name in FACTS}
         path = tmp_path / "backup.tar.gz.gpg"
-        path.write_bytes(encrypted(packed(archive, files, **facts), keys))
+        path.write_bytes(encrypted(packed(files, **facts), key))
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        key = seal.session_key(gpg, str(path))
-        params = {"archive": str(path), "sha256": sha256, "session_key": key, "token": None}
+        session = seal.session_key(gpg, str(path))
+        params = {"archive": str(path), "sha256": sha256, "session_key": session, "token": None}
         return params | {name: text for name, text in changes.items() if name not in FACTS}
 
     return encrypt
@@ -273,7 +285,7 @@ def arrived(load: Load, files: Path, tmp_path: Path, keys: Path, gpg: str) -> Ca
 
 @pytest.fixture
 def restore(
-    restored: ModuleType, arrived: Callable[..., dict[str, Any]], tmp_path: Path, gpg: str
+    restored: ModuleType, arrived: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> Callable[..., tuple[Path, str | None, str | None]]:
     """Restores a backup; gives the data's path, the snapshot's, and that of the old data."""
 
@@ -320,13 +332,13 @@ def test_etcds_snapshot_is_named(restore: Callable[..., Any], files: Path) -> No
     assert (snapshot, old) == (str(data / "db" / "snapshot"), None)
 
 
-def test_the_manifest_names_no_secret(archive: ModuleType, files: Path) -> None:
-    manifest = archive.read(io.BytesIO(packed(archive, files)))
+def test_the_manifest_names_no_secret(files: Path) -> None:
+    manifest = archive.read(io.BytesIO(packed(files)))
     assert SECRET not in json.dumps(manifest)
 
 
 def test_a_token_that_was_changed_since_is_found_before_anything_stops(
-    restored: ModuleType, arrived: Callable[..., dict[str, Any]], files: Path, tmp_path: Path, gpg: str
+    restored: ModuleType, arrived: Callable[..., dict[str, Any]], files: Path, tmp_path: Path
 ) -> None:
     full = f"K10{'0' * 64}::server:secret\n"
     (files / "server" / "token").write_text(full)

@@ -8,17 +8,20 @@ The CAs are those that a cluster may have: K3s' own, an organisation's, and what
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 
-from tests.unit.roles.conftest import Load
-from tests.unit.roles.fake_k3s import Authority, Server, authority, basic, serving, signed
+from tests.unit.roles import playing
+from tests.unit.roles.certs import Pair, authority
+from tests.unit.roles.conftest import Serve
+from tests.unit.roles.fake_k3s import Server, basic
+from tests.unit.roles.loading import load
+
+token = load("k3s/library/k3s_join_token.py")
+ca = load("k3s/module_utils/k3s_ca.py")
 
 PASSWORD, EXPIRING = "the-password", "q4bjus.7k1x6b1fz0d72prp"
 
@@ -32,12 +35,11 @@ class Case:
     """What a server gives at /cacerts, the CA of its own certificate, and the hash that K3s makes of it."""
 
     bundle: bytes
-    serving: Authority
+    serving: Pair
     hash: str
 
 
 def cases() -> dict[str, Case]:
-    """CAs that clusters have."""
     own = authority("k3s-server-ca@1")
     found = {"own": Case(own.pem, own, file_hash(own.pem))}
 
@@ -56,7 +58,7 @@ def cases() -> dict[str, Case]:
 
     # K3s' script for rotation: a new intermediate CA, the new root by itself and by the old one, the old one.
     new_root = authority("k3s-server-root@2")
-    crossed = signed(new_root.name, new_root.key, own).public_bytes(serialization.Encoding.PEM)
+    crossed = authority(new_root.name, own, new_root.key).pem
     new = authority("k3s-server-ca@2", new_root)
     found["rotated"] = Case(new.pem + new_root.pem + crossed + own.pem, new, new_root.fingerprint)
     # The server's certificate lives on until it is renewed.
@@ -75,27 +77,10 @@ CASES = cases()
 
 
 @pytest.fixture
-def token(load: Load) -> ModuleType:
-    return load("k3s/library/k3s_join_token.py")
-
-
-@pytest.fixture
-def ca(load: Load) -> ModuleType:
-    return load("k3s/module_utils/k3s_ca.py")
-
-
-@pytest.fixture
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest, serve: Serve) -> Server:
     """A server with the CAs of a case, which takes a password and an expiring token."""
     case: Case = request.param
-    accepted = (basic(PASSWORD), f"Bearer {EXPIRING}")
-    with serving(tmp_path, case.serving, case.bundle, accepted) as up:
-        yield up
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_hash_is_that_of_k3s(ca: ModuleType, case: Case) -> None:
-    assert ca.bundle_hash(case.bundle) == case.hash
+    return Server(case.serving, case.bundle, (basic(PASSWORD), f"Bearer {EXPIRING}")).start(serve)
 
 
 @pytest.mark.parametrize(
@@ -106,14 +91,14 @@ def test_hash_is_that_of_k3s(ca: ModuleType, case: Case) -> None:
         b"-----BEGIN CERTIFICATE-----\nnot base64\n-----END CERTIFICATE-----\n",
     ],
 )
-def test_what_is_no_bundle_is_said_to_be_none(ca: ModuleType, bundle: bytes) -> None:
+def test_what_is_no_bundle_is_said_to_be_none(bundle: bytes) -> None:
     with pytest.raises(ca.CaError):
         ca.bundle_hash(bundle)
 
 
 @pytest.mark.parametrize("server", CASES.values(), ids=CASES, indirect=True)
 def test_short_token_gets_the_hash_and_is_accepted_with_it(
-    token: ModuleType, server: Server, request: pytest.FixtureRequest
+    server: Server, request: pytest.FixtureRequest
 ) -> None:
     case = CASES[request.node.callspec.id]
     ca = case.bundle.decode()
@@ -134,13 +119,13 @@ def test_short_token_gets_the_hash_and_is_accepted_with_it(
     [("another-password", "HTTP 401"), ("aaaaaa.bbbbbbbbbbbbbbbb", "may have expired")],
     ids=["password", "expired"],
 )
-def test_wrong_token_is_refused(token: ModuleType, server: Server, given: str, words: str) -> None:
+def test_wrong_token_is_refused(server: Server, given: str, words: str) -> None:
     with pytest.raises(token.TokenError, match=words) as caught:
         token.verify(server.url, server.bundle.decode(), given, 10)
     assert caught.value.reason == "refused"
 
 
-def test_token_of_another_cluster_is_refused_without_a_request(token: ModuleType) -> None:
+def test_token_of_another_cluster_is_refused_without_a_request() -> None:
     case = CASES["organisation"]
     # What the hash was before: that of the file.
     given = f"K10{file_hash(case.bundle)}::node:{PASSWORD}"
@@ -150,47 +135,22 @@ def test_token_of_another_cluster_is_refused_without_a_request(token: ModuleType
 
 
 @pytest.mark.parametrize("ca", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nx\n", "ü"])
-def test_a_ca_file_without_a_certificate_is_no_way_around(token: ModuleType, ca: str) -> None:
+def test_a_ca_file_without_a_certificate_is_no_way_around(ca: str) -> None:
     with pytest.raises(token.TokenError, match="the server's CA file has no certificate"):
         token.complete(PASSWORD, ca, False)
 
 
-class EndedError(Exception):
-    """The module has given its result."""
-
-
-def outcome(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any
-) -> dict[str, Any]:
-    """What the module says."""
-
-    def end(**result: Any) -> None:
-        raise EndedError(result)
-
-    given = {
-        "path": str(tmp_path / "token"),
-        "marker": str(tmp_path / "marker"),
-        "timeout": 10,
-        "server": False,
-    }
-    fake = SimpleNamespace(
-        params={"server_url": None, "ca": None, **given, **params},
-        check_mode=False,
-        exit_json=end,
-        fail_json=lambda **result: end(failed=True, **result),
-    )
-    monkeypatch.setattr(module, "AnsibleModule", lambda **_: fake)
-    with pytest.raises(EndedError) as ended:
-        module.main()
-    result: dict[str, Any] = ended.value.args[0]
-    return result
+def outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> dict[str, Any]:
+    places = {"path": str(tmp_path / "token"), "marker": str(tmp_path / "marker")}
+    given = {"server_url": None, "ca": None, "timeout": 10, "server": False, **places, **params}
+    return playing.outcome(monkeypatch, token, given)
 
 
 @pytest.mark.parametrize("given", [EXPIRING, f"K10{CASES['own'].hash}::{EXPIRING}"], ids=["short", "full"])
 def test_expiring_token_is_for_agents_only(
-    token: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
 ) -> None:
-    result = outcome(token, monkeypatch, tmp_path, token=given, server=True)
+    result = outcome(monkeypatch, tmp_path, token=given, server=True)
     assert (result["failed"], result["reason"]) == (True, "malformed")
     assert "from agents only" in result["msg"]
     assert not (tmp_path / "token").exists()
@@ -198,19 +158,19 @@ def test_expiring_token_is_for_agents_only(
 
 @pytest.mark.parametrize("server", [CASES["own"]], indirect=True)
 def test_expired_token_of_a_node_that_has_joined_is_no_error(
-    token: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
 ) -> None:
     expired = "aaaaaa.bbbbbbbbbbbbbbbb"
     certificate = tmp_path / "client-kubelet.crt"
     monkeypatch.setattr(token.has_joined_with, "__defaults__", (str(certificate),))
     (tmp_path / "token").write_text(f"K10{CASES['own'].hash}::{expired}\n")
     at = {"server_url": server.url, "ca": server.bundle.decode()}
-    assert outcome(token, monkeypatch, tmp_path, **at, token=expired)["reason"] == "refused"
+    assert outcome(monkeypatch, tmp_path, **at, token=expired)["reason"] == "refused"
     certificate.touch()
-    assert outcome(token, monkeypatch, tmp_path, **at, token=expired) == {
+    assert outcome(monkeypatch, tmp_path, **at, token=expired) == {
         "changed": False,
         "restart_due": False,
     }
     # Another token, or a password, is not excused by that.
     for other in ("cccccc.bbbbbbbbbbbbbbbb", "another-password"):
-        assert outcome(token, monkeypatch, tmp_path, **at, token=other)["reason"] == "refused"
+        assert outcome(monkeypatch, tmp_path, **at, token=other)["reason"] == "refused"

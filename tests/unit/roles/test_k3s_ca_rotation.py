@@ -9,62 +9,131 @@ from __future__ import annotations
 import subprocess
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.roles import certs
-from tests.unit.roles.conftest import Load
-from tests.unit.roles.fake_rotation import CA_FILES, RefusedError, Server, ca_hash, check
+from tests.unit.roles.conftest import Serve
+from tests.unit.roles.fake_k3s import Server
+from tests.unit.roles.loading import load
 
-TOKEN = "the-token-of-the-server"
+module = load("k3s/library/k3s_ca_rotation.py")
+ca_hash = load("k3s/module_utils/k3s_ca.py").bundle_hash
 VERSION = "v1.33.5+k3s1"
+# Below server/tls, what `k3s certificate rotate-ca` takes (pkg/daemons/config/types.go).
+CA_FILES = (
+    "server-ca.crt", "server-ca.key", "client-ca.crt", "client-ca.key",
+    "etcd/server-ca.crt", "etcd/server-ca.key", "etcd/peer-ca.crt", "etcd/peer-ca.key", "service.key",
+)  # fmt: skip
 
 
-class Board(Server):
-    """The server, with the module that is run on its board."""
+class RefusedError(Exception):
+    """K3s does not take the CAs."""
 
-    def __init__(self, module: ModuleType, directory: Path) -> None:
-        super().__init__(directory, TOKEN)
-        self.module = module
+
+class Board:
+    """A board with a SIMULATED K3s server, and the module that runs there; files are below `directory`."""
+
+    def __init__(self, directory: Path, serve: Serve) -> None:
+        self.directory, self._serve = directory, serve
+        self.staged = directory / "server/jetson-k3s-rotate-ca"
+        self.tls = directory / "server/tls"
+        for name in ("server-ca", "client-ca"):
+            certs.authority(f"k3s-{name}@{int(time.time())}").write(self.tls, name)
+        (self.tls / "service.key").write_text("a signing key\n")
+        self._waiting: dict[str, bytes] = {}
         marker = str(directory / "run/k3s.restart")
         self.params: dict[str, Any] = {"wanted": "changed", "url": self.serve(), "marker": marker}
         self.refusal = ""
 
+    @property
+    def ca(self) -> bytes:
+        """The bundle of the server's CA."""
+        return (self.tls / "server-ca.crt").read_bytes()
+
+    def served(self) -> bytes:
+        """A certificate of the server by its present CA, and the CA's behind it."""
+        return certs.certificate("serving", self._issuing()).pem + self.ca
+
+    def serve(self) -> str:
+        """Answer with a certificate of the present CA; return the URL."""
+        return Server(self._issuing(), self.ca).start(self._serve).url
+
+    def _issuing(self) -> certs.Pair:
+        key = serialization.load_pem_private_key((self.tls / "server-ca.key").read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        name = x509.load_pem_x509_certificate(self.ca).subject.rfc4514_string().removeprefix("CN=")
+        return certs.Pair(name, key, self.ca)
+
+    def start(self) -> None:
+        """Use what was brought since, as a start of K3s does."""
+        for name, content in self._waiting.items():
+            (self.tls / name).write_bytes(content)
+        self._waiting = {}
+
+    def rotate_ca(self) -> None:
+        """Keep new CAs until the next start. Raises RefusedError for what would not work."""
+        new = {name: self.staged / "tls" / name for name in CA_FILES if (self.staged / "tls" / name).exists()}
+        for name in (file.removesuffix("-ca.crt") for file in new if file.endswith(".crt")):
+            check(name, self.tls, self.staged / "tls")
+        if (self.tls / "service.key").read_bytes() not in new["service.key"].read_bytes():
+            raise RefusedError("old ServiceAccount signing key not in new ServiceAccount key list")
+        self._waiting = {name: file.read_bytes() for name, file in new.items()}
+
     def run(self, argv: list[str], cwd: str | None = None) -> tuple[int, str, str]:
         """AnsibleModule's run_command; K3s is the fake."""
-        if argv[0] != self.module.K3S:
+        if argv[0] != module.K3S:
             done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
             return done.returncode, done.stdout, done.stderr
-        assert argv[1:] == [
-            "certificate",
-            "rotate-ca",
-            f"--path={self.directory}/server/jetson-k3s-rotate-ca",
-            f"--server={self.params['url']}",
-        ]
+        options = [f"--path={self.staged}", f"--server={self.params['url']}"]
+        assert argv[1:] == ["certificate", "rotate-ca", *options]
         if self.refusal:
             return 1, "", self.refusal
         try:
-            self.rotate_ca(self.directory / "server/jetson-k3s-rotate-ca")
+            self.rotate_ca()
         except RefusedError as error:
             return 1, "", str(error)
         return 0, "", ""
 
     def rotation(self) -> Any:
-        return self.module.Rotation(str(self.directory / "server"), self.run)
+        return module.Rotation(str(self.directory / "server"), self.run)
 
     def ensure(self, check_mode: bool = False, version: str = VERSION, **changes: Any) -> tuple[bool, bool]:
-        """Run the module's work, as Ansible would."""
-        begins, changed = self.module.ensure_rotated(
-            self.rotation(), self.params | changes, version, check_mode
-        )
+        """Run the module's work, as Ansible would: does it begin, is there something to close."""
+        params = self.params | changes
+        begins, changed = module.ensure_rotated(self.rotation(), params, version, check_mode)
         return begins, changed
+
+    def change(self, **changes: Any) -> None:
+        """Change the CAs, to the end."""
+        assert self.ensure(**changes) == (True, True)
+        self.start()
+        assert self.rotation().close() is True
 
 
 @pytest.fixture
-def server(load: Load, tmp_path: Path) -> Board:
-    return Board(load("k3s/library/k3s_ca_rotation.py"), tmp_path)
+def server(tmp_path: Path, serve: Serve) -> Board:
+    return Board(tmp_path, serve)
+
+
+def check(name: str, before: Path, after: Path) -> None:
+    """Refuse a CA that those who trust the old one do not trust, or whose key is another one."""
+    old = (before / f"{name}-ca.crt").read_bytes()
+    bundle, key = (after / f"{name}-ca.{kind}" for kind in ("crt", "key"))
+    found = certs.split(bundle.read_bytes())
+    if len(found) < 2:
+        raise RefusedError(f"{name}: new CA bundle contains only a single certificate")
+    # OpenSSL would end at a new root; K3s passes it over.
+    between = b"".join(one for one in found if not certs.leads_to(one, one, one))
+    if not certs.leads_to(found[0], old, between):
+        raise RefusedError(f"{name}: new CA cert cannot be verified using old CA chain")
+    own = serialization.load_pem_private_key(key.read_bytes(), None).public_key()
+    if x509.load_pem_x509_certificate(found[0]).public_key() != own:
+        raise RefusedError(f"{name}: new CA cert and key cannot be loaded as X590KeyPair")
 
 
 def trusts(cafile: bytes, served: bytes) -> bool:
@@ -74,12 +143,10 @@ def trusts(cafile: bytes, served: bytes) -> bool:
 
 def test_new_ca_is_trusted_by_who_knows_the_old_one_and_takes_what_it_has_signed(server: Board) -> None:
     """Also after a second change, and by OpenSSL, which takes the first issuer that fits."""
-    states = [(server.ca.cert.read_bytes(), server.serving().cert.read_bytes())]
+    states = [(server.ca, server.served())]
     for wanted in ("changed", "again"):
-        assert server.ensure(wanted=wanted) == (True, True)
-        server.start()
-        server.rotation().close()
-        states.append((server.ca.cert.read_bytes(), server.serving().cert.read_bytes()))
+        server.change(wanted=wanted)
+        states.append((server.ca, server.served()))
     assert len({certs.split(bundle)[0] for bundle, _ in states}) == 3, "each has another CA"
     assert all(trusts(cas, served) for cas, _ in states for _, served in states)
     # What was signed without its chain, as for a user, is taken on as well.
@@ -91,59 +158,54 @@ def test_new_ca_is_trusted_by_who_knows_the_old_one_and_takes_what_it_has_signed
 
 def test_keys_are_roots_alone_and_that_of_the_root_is_nowhere(server: Board) -> None:
     server.ensure()
-    staged = server.directory / "server/jetson-k3s-rotate-ca"
-    assert staged.stat().st_mode & 0o777 == 0o700
-    found = {path.relative_to(staged).as_posix(): path for path in staged.rglob("*") if path.is_file()}
-    assert set(found) == {f"tls/{name}" for name in CA_FILES if (server.tls / name).exists()}
+    assert server.staged.stat().st_mode & 0o777 == 0o700
+    found = {
+        path.relative_to(server.staged / "tls").as_posix(): path
+        for path in server.staged.rglob("*")
+        if path.is_file()
+    }
+    assert set(found) == {name for name in CA_FILES if (server.tls / name).exists()}
     assert {path.stat().st_mode & 0o777 for path in found.values()} == {0o600}
-    assert found["tls/server-ca.key"].read_text().count("BEGIN EC PRIVATE KEY") == 1
-    assert found["tls/service.key"].read_bytes() == (server.tls / "service.key").read_bytes()
+    assert found["server-ca.key"].read_text().count("BEGIN EC PRIVATE KEY") == 1
+    assert found["service.key"].read_bytes() == (server.tls / "service.key").read_bytes()
     server.start()
     assert server.rotation().close() is True
-    assert sorted(path.name for path in (server.directory / "server").iterdir()) == ["tls", "token"]
+    assert [path.name for path in (server.directory / "server").iterdir()] == ["tls"]
 
 
 def test_each_ca_of_k3s_gets_its_own(server: Board) -> None:
     others = ("request-header", "etcd/server", "etcd/peer")
     for name in others:
-        certs.authority(server.tls / Path(name).parent, f"{Path(name).name}-ca")
+        certs.authority(name).write(server.tls / Path(name).parent, f"{Path(name).name}-ca")
     server.rotation().stage("changed")
-    staged = server.directory / "server/jetson-k3s-rotate-ca/tls"
     subjects = set()
     for name in ("server", "client", *others):
-        new, old = (tls / f"{name}-ca.crt" for tls in (staged, server.tls))
-        check(name, old.read_bytes(), certs.Pair(new, new.with_suffix(".key")))
-        subjects.add(certs.openssl("x509", "-noout", "-subject", "-in", new).decode().partition("@")[0])
-    assert subjects == {
-        f"subject=CN = k3s-{name}-ca"
-        for name in ("server", "client", "request-header", "etcd-server", "etcd-peer")
-    }
+        check(name, server.tls, server.staged / "tls")
+        new = (server.staged / "tls" / f"{name}-ca.crt").read_bytes()
+        subject = x509.load_pem_x509_certificate(new).subject.rfc4514_string()
+        subjects.add(subject.partition("@")[0])
+    names = ("server", "client", "request-header", "etcd-server", "etcd-peer")
+    assert subjects == {f"CN=k3s-{name}-ca" for name in names}
 
 
 def test_second_run_changes_nothing_unless_it_is_asked_to(server: Board) -> None:
-    server.ensure()
-    server.start()
-    server.rotation().close()
+    server.change()
     assert server.ensure() == (False, False)
     assert abs(server.rotation().since - time.time()) < 600
     assert server.ensure(check_mode=True, wanted="again") == (True, True)
 
 
 def test_old_ca_is_taken_away_and_tokens_stay(server: Board) -> None:
-    old_served = server.serving().cert.read_bytes()
-    with pytest.raises(server.module.RotationError, match="were never changed"):
+    old_served = server.served()
+    with pytest.raises(module.RotationError, match="were never changed"):
         server.ensure(wanted="alone")
-    server.ensure()
-    server.start()
-    server.rotation().close()
-    both, served = server.ca.cert.read_bytes(), server.serving().cert.read_bytes()
-    with pytest.raises(server.module.RotationError, match="still shows a certificate of the old CA"):
+    server.change()
+    both, served = server.ca, server.served()
+    with pytest.raises(module.RotationError, match="still shows a certificate of the old CA"):
         server.ensure(wanted="alone")
     server.params["url"] = server.serve()
-    assert server.ensure(wanted="alone") == (True, True)
-    server.start()
-    server.rotation().close()
-    alone = server.ca.cert.read_bytes()
+    server.change(wanted="alone")
+    alone = server.ca
     assert len(certs.split(alone)) == 2
     assert trusts(alone, served)
     assert not trusts(alone, old_served)
@@ -154,16 +216,15 @@ def test_old_ca_is_taken_away_and_tokens_stay(server: Board) -> None:
 
 def test_run_that_was_cut_off_goes_on_with_the_same_cas(server: Board) -> None:
     server.refusal = "cut off"
-    with pytest.raises(server.module.RotationError):
+    with pytest.raises(module.RotationError):
         server.ensure(wanted="again")
     assert Path(server.params["marker"]).exists(), "K3s may have got them"
-    staged = server.directory / "server/jetson-k3s-rotate-ca/tls/server-ca.crt"
-    made, server.refusal = staged.read_bytes(), ""
-    with pytest.raises(server.module.RotationError, match="does not use the new CAs yet"):
+    made, server.refusal = (server.staged / "tls/server-ca.crt").read_bytes(), ""
+    with pytest.raises(module.RotationError, match="does not use the new CAs yet"):
         server.rotation().close()
     assert server.ensure(wanted="again") == (False, True)
     server.start()
-    assert server.ca.cert.read_bytes() == made
+    assert server.ca == made
     assert server.ensure(wanted="again") == (False, False)
 
 
@@ -183,9 +244,7 @@ def test_check_mode_changes_nothing(server: Board) -> None:
 
 @pytest.mark.parametrize("version", ["v1.28.14+k3s1", "v1.31.1+k3s1"])
 def test_k3s_that_would_not_start_is_refused(server: Board, version: str) -> None:
-    with pytest.raises(
-        server.module.RotationError, match=r"does not start .*issues/11014.*playbooks/upgrade.yml"
-    ):
+    with pytest.raises(module.RotationError, match=r"does not start .*issues/11014.*playbooks/upgrade.yml"):
         server.ensure(version=version)
     assert server.ensure(check_mode=True, version="v1.31.10+k3s1") == (True, True)
 
@@ -193,49 +252,38 @@ def test_k3s_that_would_not_start_is_refused(server: Board, version: str) -> Non
 @pytest.mark.parametrize("version", ["v1.23.17+k3s1", "v1.25.4+k3s1", "v1.26.2+k3s1"])
 def test_k3s_that_takes_no_other_cas_is_told_before_anything_is_made(server: Board, version: str) -> None:
     before = sorted(server.directory.rglob("*"))
-    with pytest.raises(
-        server.module.RotationError, match=r"takes no other CAs\. 1\.24\.12, 1\.25\.8, 1\.26\.3"
-    ):
+    with pytest.raises(module.RotationError, match=r"takes no other CAs\. 1\.24\.12, 1\.25\.8, 1\.26\.3"):
         server.ensure(version=version)
     assert sorted(server.directory.rglob("*")) == before
 
 
 def test_ca_of_an_organisation_is_left_alone(server: Board) -> None:
-    certs.openssl(
-        "req", "-x509", "-new", "-key", server.ca.key, "-subj", "/CN=Example CA", "-out", server.ca.cert
-    )  # fmt: skip
-    with pytest.raises(server.module.RotationError, match="of your own organisation"):
+    certs.authority("Example CA").write(server.tls, "server-ca")
+    with pytest.raises(module.RotationError, match="of your own organisation"):
         server.ensure()
-    assert not (server.directory / "server/jetson-k3s-rotate-ca").exists()
+    assert not server.staged.exists()
 
 
 def test_k3s_that_does_not_take_them_says_so(server: Board) -> None:
     server.refusal = "see server log for details: 500 Internal Server Error"
-    with pytest.raises(server.module.RotationError, match=r"Its journal says why\. It said: see server log"):
+    with pytest.raises(module.RotationError, match=r"Its journal says why\. It said: see server log"):
         server.ensure()
 
 
 def test_openssl_that_fails_is_told(server: Board) -> None:
-    server.ca.key.write_text("damaged")
-    with pytest.raises(server.module.RotationError, match=r"(?s)openssl x509: .*Nothing was changed"):
+    (server.tls / "server-ca.key").write_text("damaged")
+    with pytest.raises(module.RotationError, match=r"(?s)openssl x509: .*Nothing was changed"):
         server.ensure()
 
 
 def test_server_that_has_not_started_is_named(server: Board) -> None:
-    server.ca.cert.unlink()
-    with pytest.raises(server.module.RotationError, match="K3s has no CA yet"):
+    (server.tls / "server-ca.crt").unlink()
+    with pytest.raises(module.RotationError, match="K3s has no CA yet"):
         server.ensure()
 
 
-@pytest.mark.parametrize(
-    ("said", "version"),
-    [
-        ("k3s version v1.33.5+k3s1 (1234)", VERSION),
-        ("k3s version v1.25.4+k3s1 (x)", "v1.25.4+k3s1"),
-    ],
-)
-def test_version_is_read(load: Load, said: str, version: str) -> None:
-    module = load("k3s/library/k3s_ca_rotation.py")
-    assert module.installed(lambda _argv: (0, said, "")) == version
+def test_version_is_read() -> None:
+    said = f"k3s version {VERSION} (1234)"
+    assert module.installed(lambda _argv: (0, said, "")) == VERSION
     with pytest.raises(module.RotationError, match="does not say which K3s"):
         module.installed(lambda _argv: (0, "", ""))

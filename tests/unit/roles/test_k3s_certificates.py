@@ -5,56 +5,43 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.unit.roles import certs
-from tests.unit.roles.conftest import Load
-from tests.unit.roles.playing import play
+from tests.unit.roles.loading import load
+
+board = load("jetson_facts/module_utils/jetson_certificates.py")
+filters = load("k3s/filter_plugins/k3s_certificates.py")
+status = load("gpu_status/filter_plugins/gpu_status_credentials.py")
 
 DAY = 86400
 NOW = 1_800_000_000.0
 NEW = "v1.33.5+k3s1"
 
 
-@pytest.fixture
-def board(load: Load) -> ModuleType:
-    return load("jetson_facts/module_utils/jetson_certificates.py")
-
-
-@pytest.fixture
-def filters(load: Load) -> ModuleType:
-    return load("k3s/filter_plugins/k3s_certificates.py")
-
-
-@pytest.fixture
-def status(load: Load) -> ModuleType:
-    return load("gpu_status/filter_plugins/gpu_status_credentials.py")
-
-
 def data_directory(root: Path) -> Path:
     """A server's, as K3s leaves it; what is signed is valid for 30 days."""
     home = root / "var/lib/rancher/k3s"
     tls = home / "server/tls"
-    ca = certs.authority(tls, "server-ca")
-    certs.certificate(tls, "client-admin", ca, days=30)
-    # Left by a release that called it so.
-    certs.certificate(tls, "client-cloud-controller", ca, days=30)
-    certs.certificate(tls / "etcd", "client", ca, days=30)
-    certs.certificate(home / "agent", "serving-kubelet", ca, "a", days=30)
-    listener = certs.certificate(root, "listener", ca, "a", days=30)
-    pem = base64.b64encode(listener.cert.read_bytes()).decode()
+    ca = certs.authority("server-ca")
+    ca.write(tls, "server-ca")
+    signed = certs.certificate("client", ca, days=30)
+    # The last is left by a release that called it so.
+    for name in ("client-admin", "etcd/client", "client-cloud-controller"):
+        signed.write(tls / Path(name).parent, Path(name).name, ca.pem)
+    listener = certs.certificate("a", ca, days=30)
+    listener.write(home / "agent", "serving-kubelet", ca.pem)
+    pem = base64.b64encode(listener.pem + ca.pem).decode()
     (tls / "dynamic-cert.json").write_text(json.dumps({"data": {"tls.crt": pem}}))
     (home / "agent/client-kubelet.crt").write_text("damaged")
     return home
 
 
-def test_certificates_of_a_server_are_read(board: ModuleType, tmp_path: Path) -> None:
+def test_certificates_of_a_server_are_read(tmp_path: Path) -> None:
     home = data_directory(tmp_path)
     found = board.files(str(home), is_server=True)
     kinds = {one["name"]: one["kind"] for one in found}
@@ -70,12 +57,12 @@ def test_certificates_of_a_server_are_read(board: ModuleType, tmp_path: Path) ->
     assert found[-1]["name"] == "server-ca", "the soonest end first"
 
 
-def test_what_a_server_has_left_on_an_agent_is_not_looked_at(board: ModuleType, tmp_path: Path) -> None:
+def test_what_a_server_has_left_on_an_agent_is_not_looked_at(tmp_path: Path) -> None:
     home = data_directory(tmp_path)
     assert [one["name"] for one in board.files(str(home), is_server=False)] == ["serving-kubelet"]
 
 
-def test_data_directory_and_days_are_the_nodes_own(board: ModuleType, tmp_path: Path) -> None:
+def test_data_directory_and_days_are_the_nodes_own(tmp_path: Path) -> None:
     home = data_directory(tmp_path)
     (tmp_path / "mnt").mkdir()
     home.rename(tmp_path / "mnt/k3s")
@@ -92,7 +79,7 @@ def test_data_directory_and_days_are_the_nodes_own(board: ModuleType, tmp_path: 
     "unit",
     [{}, {"ActiveState": "inactive", "ExecMainStartTimestampMonotonic": "7"}, {"ActiveState": "active"}],
 )
-def test_unit_that_does_not_run_has_no_start(board: ModuleType, unit: dict[str, str]) -> None:
+def test_unit_that_does_not_run_has_no_start(unit: dict[str, str]) -> None:
     facts = board.certificate_facts("/nonexistent", {}, unit, {board.VALID_DAYS_VARIABLE: "?"}, False)
     assert facts == {"files": [], "started": None, "valid_days": 365}
 
@@ -110,7 +97,7 @@ def test_unit_that_does_not_run_has_no_start(board: ModuleType, unit: dict[str, 
         (None, 90),
     ],
 )
-def test_window_is_that_of_the_release(filters: ModuleType, version: str | None, days: int) -> None:
+def test_window_is_that_of_the_release(version: str | None, days: int) -> None:
     assert filters.window_days(version) == days
 
 
@@ -143,14 +130,14 @@ def certificate(left: float, written: float = 300, kind: str = "leaf") -> dict[s
     ],
 )
 def test_restart_is_due_where_it_renews(
-    filters: ModuleType, one: dict[str, Any], started: float | None, valid_days: int, due: bool
+    one: dict[str, Any], started: float | None, valid_days: int, due: bool
 ) -> None:
     since = None if started is None else NOW - started * DAY
     k3s = {"version": NEW, "certificates": {"files": [one], "started": since}}
     assert filters.expiring(k3s, valid_days, NOW) == ([one] if due else [])
 
 
-def test_what_was_not_renewed_is_told(filters: ModuleType) -> None:
+def test_what_was_not_renewed_is_told() -> None:
     before, after = certificate(3), certificate(365)
     assert filters.not_renewed([before], [before | {"written": NOW}]) == [before]
     assert filters.not_renewed([before], [after]) == []
@@ -158,7 +145,6 @@ def test_what_was_not_renewed_is_told(filters: ModuleType) -> None:
 
 
 def facts(*found: tuple[str, float, str]) -> dict[str, Any]:
-    """A board's facts."""
     files = [
         {"name": name, "path": f"/{kind}/{name}.crt", "kind": kind, "ends": NOW + left * DAY, "written": NOW}
         for name, left, kind in found
@@ -179,7 +165,7 @@ TOKENS = [
 ]
 
 
-def test_soonest_end_comes_first_and_what_to_do(status: ModuleType) -> None:
+def test_soonest_end_comes_first_and_what_to_do() -> None:
     names = [f"jetson-{number}" for number in range(1, 5)]
     found = status.credentials({"tokens": TOKENS}, names, BOARDS, NOW)
     assert [board["name"] for board in found["boards"]] == ["jetson-2", "jetson-1", "jetson-3", "jetson-4"]
@@ -200,12 +186,12 @@ def test_soonest_end_comes_first_and_what_to_do(status: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("left", "soon"), [(91, False), (89, True), (-1, True)])
-def test_end_within_90_days_is_warned_of(status: ModuleType, left: int, soon: bool) -> None:
+def test_end_within_90_days_is_warned_of(left: int, soon: bool) -> None:
     found = status.credentials({"tokens": []}, ["a"], {"a": facts(("server-ca", left, "ca"))}, NOW)
     assert ("K3s does not renew a CA by itself" in status.table(found)) is soon
 
 
-def test_token_is_told_without_its_secret(load: Load) -> None:
+def test_token_is_told_without_its_secret() -> None:
     def encoded(**data: str) -> dict[str, str]:
         return {key.replace("_", "-"): base64.b64encode(text.encode()).decode() for key, text in data.items()}
 
@@ -214,36 +200,6 @@ def test_token_is_told_without_its_secret(load: Load) -> None:
     }
     observe = load("k3s/library/k3s_observe.py")
     assert observe.token_facts(secret) == {"id": "q4bjus", "ends": "2027-01-15T09:00:00Z", "description": ""}
-
-
-# What the playbook has at hand when it tells: facts of boards that have answered.
-TELLS = """\
-- hosts: jetson-1
-  gather_facts: false
-  tasks:
-    - ansible.builtin.set_fact: {jetson: "{{ facts }}", cacheable: true}
-    - ansible.builtin.import_role: {name: gpu_status, tasks_from: told.yml}
-"""
-
-
-def test_boards_without_facts_are_in_the_status(tmp_path: Path) -> None:
-    variables = {
-        "ansible_connection": "local",
-        "ansible_python_interpreter": sys.executable,
-        "facts": BOARDS["jetson-2"],
-        "k3s_observed": {"nodes": [], "pods": [], "answers": {}, "tokens": [], "devices": [], "claims": []},
-        "gpu_status_file": str(tmp_path / "status.json"),
-    }
-    boards = {"hosts": {"jetson-1": None, "jetson-2": None}, "vars": variables}
-    (tmp_path / "inventory.yml").write_text(json.dumps({"k3s_cluster": boards}))
-    (tmp_path / "play.yml").write_text(TELLS)
-    ran = play(tmp_path / "inventory.yml", tmp_path / "play.yml")
-    assert ran.returncode == 0, ran.stdout
-    found = json.loads((tmp_path / "status.json").read_text())
-    assert [(board["name"], board["problem"] is None) for board in found["boards"]] == [
-        ("jetson-1", True),
-        ("jetson-2", False),
-    ]
 
 
 def ca(path: str, digest: str, started: float | None = NOW) -> dict[str, Any]:
@@ -264,12 +220,12 @@ def ca(path: str, digest: str, started: float | None = NOW) -> dict[str, Any]:
     ],
 )
 def test_restart_is_due_where_the_server_has_other_cas(
-    filters: ModuleType, mine: dict[str, Any], server: dict[str, Any] | None, other: bool
+    mine: dict[str, Any], server: dict[str, Any] | None, other: bool
 ) -> None:
     assert filters.other_ca(mine, server) is other
 
 
-def test_bundles_are_told_apart_by_their_certificates(board: ModuleType, tmp_path: Path) -> None:
+def test_bundles_are_told_apart_by_their_certificates(tmp_path: Path) -> None:
     one, same, other = (tmp_path / name for name in ("one", "same", "other"))
     one.write_text("-----BEGIN CERTIFICATE-----\nAAAA\nBBBB\n-----END CERTIFICATE-----\n")
     same.write_text(one.read_text().replace("\n", "\r\n"))

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What K3s is told on each board: one server, several with embedded etcd, agents, both container runtimes."""
 
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.planted import COMMAND, EXEC_START
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+
+module = load("k3s/filter_plugins/k3s.py")
 
 URL = "https://10.0.0.1:6443"
 TOKEN, AGENT_TOKEN = "/etc/rancher/k3s/a.token", "/etc/rancher/k3s/b.token"
-
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("k3s/filter_plugins/k3s.py")
 
 
 def board(**changes: Any) -> dict[str, Any]:
@@ -31,7 +27,7 @@ def board(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_single_server_needs_no_token_and_no_etcd(module: ModuleType) -> None:
+def test_single_server_needs_no_token_and_no_etcd() -> None:
     assert module.configuration(board(), server_url=URL) == {
         "docker": True,
         "node-name": "jetson-1",
@@ -41,15 +37,13 @@ def test_single_server_needs_no_token_and_no_etcd(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("role", ["server", "agent"])
-def test_what_the_gpus_units_sell_is_added_to_the_owners_kubelet_arguments(
-    module: ModuleType, role: str
-) -> None:
+def test_what_the_gpus_units_sell_is_added_to_the_owners_kubelet_arguments(role: str) -> None:
     config = module.configuration(board(role=role, reserved_memory="2Gi"), server_url=URL)
     assert config["kubelet-arg+"] == ["system-reserved=memory=2Gi"]
     assert "kubelet-arg" not in config
 
 
-def test_three_servers_share_an_embedded_etcd(module: ModuleType) -> None:
+def test_three_servers_share_an_embedded_etcd() -> None:
     first = module.configuration(board(servers=3), server_url=URL)
     other = module.configuration(
         board(servers=3, first=False, node="jetson-2", address="10.0.0.2"), server_url=URL, token_file=TOKEN
@@ -66,7 +60,7 @@ def test_three_servers_share_an_embedded_etcd(module: ModuleType) -> None:
     }
 
 
-def test_agent_gets_a_server_and_a_token_file_and_nothing_of_a_server(module: ModuleType) -> None:
+def test_agent_gets_a_server_and_a_token_file_and_nothing_of_a_server() -> None:
     config = module.configuration(
         board(role="agent", first=False, servers=3),
         server_url=URL,
@@ -76,13 +70,13 @@ def test_agent_gets_a_server_and_a_token_file_and_nothing_of_a_server(module: Mo
     assert config.keys() == {"docker", "node-name", "pause-image", "server", "token-file"}
 
 
-def test_agent_token_is_the_servers_to_know(module: ModuleType) -> None:
+def test_agent_token_is_the_servers_to_know() -> None:
     config = module.configuration(board(), server_url=URL, agent_token_file=AGENT_TOKEN)
     assert config["agent-token-file"] == AGENT_TOKEN
 
 
 @pytest.mark.parametrize("role", ["server", "agent"])
-def test_containerd_is_what_k3s_does_without_docker(module: ModuleType, role: str) -> None:
+def test_containerd_is_what_k3s_does_without_docker(role: str) -> None:
     config = module.configuration(
         board(role=role, container_runtime="containerd", pause_image=None), server_url=URL
     )
@@ -103,12 +97,12 @@ def test_containerd_is_what_k3s_does_without_docker(module: ModuleType, role: st
         ("k3s server --kubelet-arg=max-pods=50", {"kubelet-arg": "max-pods=50"}),
     ],
 )
-def test_flags_become_keys(module: ModuleType, command: str | None, expected: dict[str, Any]) -> None:
+def test_flags_become_keys(command: str | None, expected: dict[str, Any]) -> None:
     assert module.flags(command) == expected
 
 
 @pytest.mark.parametrize(("shown", "command"), [(EXEC_START, COMMAND), ("ExecStart=\n", None)])
-def test_units_command_is_found(module: ModuleType, shown: str, command: str | None) -> None:
+def test_units_command_is_found(shown: str, command: str | None) -> None:
     assert module.unit_command(shown) == command
 
 
@@ -121,11 +115,11 @@ def test_units_command_is_found(module: ModuleType, shown: str, command: str | N
         ("jetson-1", "jetson-1"),
     ],
 )
-def test_ipv6_stands_in_brackets_in_a_url(module: ModuleType, address: str, host: str) -> None:
+def test_ipv6_stands_in_brackets_in_a_url(address: str, host: str) -> None:
     assert module.url_host(address) == host
 
 
-def test_tokens_and_the_roles_own_keys_are_not_migrated(module: ModuleType) -> None:
+def test_tokens_and_the_roles_own_keys_are_not_migrated() -> None:
     command = "k3s server --docker --token=secret --agent-token other --node-label a=b --node-name x"
     assert module.migrated(command) == {"node-label": "a=b"}
 
@@ -157,7 +151,7 @@ OPTIONS:
         {"kubelet-arg+": ["max-pods=40"]},
     ],
 )
-def test_settings_that_k3s_takes_are_taken(module: ModuleType, config: dict[str, Any]) -> None:
+def test_settings_that_k3s_takes_are_taken(config: dict[str, Any]) -> None:
     assert module.problems(config, HELP, "server") == []
 
 
@@ -192,7 +186,7 @@ def test_settings_that_k3s_takes_are_taken(module: ModuleType, config: dict[str,
         ),
     ],
 )
-def test_what_k3s_would_not_do_is_said(module: ModuleType, config: dict[str, Any], problem: str) -> None:
+def test_what_k3s_would_not_do_is_said(config: dict[str, Any], problem: str) -> None:
     assert module.problems(config, HELP, "server") == [problem]
 
 
@@ -205,11 +199,11 @@ def test_what_k3s_would_not_do_is_said(module: ModuleType, config: dict[str, Any
         ({"token+": "x"}, True),
     ],
 )
-def test_settings_with_a_secret_are_known(module: ModuleType, config: dict[str, Any], secret: bool) -> None:
+def test_settings_with_a_secret_are_known(config: dict[str, Any], secret: bool) -> None:
     assert module.has_secrets(config) is secret
 
 
-def test_secrets_are_those_that_boards_hide(module: ModuleType, load: Load) -> None:
+def test_secrets_are_those_that_boards_hide() -> None:
     assert set(load("redact/module_utils/redact.py").K3S_OPTIONS) == module.SECRETS
 
 
@@ -229,7 +223,7 @@ def test_secrets_are_those_that_boards_hide(module: ModuleType, load: Load) -> N
     ],
 )
 def test_lists_of_the_inventory_and_the_roles_own_are_added_up(
-    module: ModuleType, inventory: dict[str, Any], both: dict[str, Any]
+    inventory: dict[str, Any], both: dict[str, Any]
 ) -> None:
     ours = {"docker": True, "tls-san": ["10.0.0.1"], "kubelet-arg+": ["system-reserved=memory=2Gi"]}
     assert module.merged(inventory, ours) == both

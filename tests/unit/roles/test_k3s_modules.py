@@ -4,35 +4,19 @@
 import ast
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import ROLES, Load
+from tests.unit.roles.loading import ROLES, load
+
+token = load("k3s/library/k3s_join_token.py")
+node = load("k3s/library/k3s_node.py")
+kubectl = load("k3s/module_utils/k3s_kubectl.py")
+manifest = load("gpu_device_plugin/library/k3s_manifest.py")
 
 HASH = "0123456789abcdef" * 4
 EXPIRING = "q4bjus.7k1x6b1fz0d72prp"
-
-
-@pytest.fixture
-def token(load: Load) -> ModuleType:
-    return load("k3s/library/k3s_join_token.py")
-
-
-@pytest.fixture
-def node(load: Load) -> ModuleType:
-    return load("k3s/library/k3s_node.py")
-
-
-@pytest.fixture
-def kubectl(load: Load) -> ModuleType:
-    return load("k3s/module_utils/k3s_kubectl.py")
-
-
-@pytest.fixture
-def manifest(load: Load) -> ModuleType:
-    return load("gpu_device_plugin/library/k3s_manifest.py")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +31,7 @@ def manifest(load: Load) -> ModuleType:
         (f"K10{HASH}::node:{EXPIRING}", (HASH, f"node:{EXPIRING}")),
     ],
 )
-def test_token_is_parsed(token: ModuleType, text: str, parsed: tuple[str | None, str]) -> None:
+def test_token_is_parsed(text: str, parsed: tuple[str | None, str]) -> None:
     assert token.parse_token(text) == parsed
 
 
@@ -55,19 +39,19 @@ def test_token_is_parsed(token: ModuleType, text: str, parsed: tuple[str | None,
     "text",
     ["", "K10short::server:x", f"K10{HASH}", f"K10{HASH}::server:", f"K10{HASH}::q4bjus.short", "two words"],
 )
-def test_malformed_token_is_refused_without_repeating_it(token: ModuleType, text: str) -> None:
+def test_malformed_token_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(token.TokenError) as caught:
         token.parse_token(text)
     assert caught.value.reason == "malformed"
     assert not text or text not in str(caught.value)
 
 
-def test_token_is_never_sent_without_tls(token: ModuleType) -> None:
+def test_token_is_never_sent_without_tls() -> None:
     with pytest.raises(token.TokenError, match="https"):
         token.verify("http://127.0.0.1:6443", "a CA", "password", 1)
 
 
-def test_json_stream_is_cut_into_objects_wherever_the_pieces_end(kubectl: ModuleType) -> None:
+def test_json_stream_is_cut_into_objects_wherever_the_pieces_end() -> None:
     text = '{\n "a": 1\n}\n{"b": "}{"}\n'
     for cut in range(len(text)):
         stream = kubectl.JsonStream()
@@ -77,7 +61,7 @@ def test_json_stream_is_cut_into_objects_wherever_the_pieces_end(kubectl: Module
 REFUSED = "The connection to the server 127.0.0.1:6443 was refused - did you specify the right host or port?"
 
 
-def scripted(kubectl: ModuleType, patch: pytest.MonkeyPatch, directory: Path, script: str) -> None:
+def scripted(patch: pytest.MonkeyPatch, directory: Path, script: str) -> None:
     """Have a script in the place of K3s, which counts its calls, and no pause between them."""
     program = directory / "k3s"
     program.write_text(f'#!/bin/sh\necho call >> "$0.calls"\n{script}\n')
@@ -86,11 +70,9 @@ def scripted(kubectl: ModuleType, patch: pytest.MonkeyPatch, directory: Path, sc
     patch.setattr(kubectl.time, "sleep", lambda _: None)
 
 
-def test_api_server_that_restarts_is_asked_again(
-    kubectl: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_api_server_that_restarts_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = f'[ "$(wc -l < "$0.calls")" -gt 2 ] && exec cat\necho "{REFUSED}" >&2\nexit 1'
-    scripted(kubectl, monkeypatch, tmp_path, script)
+    scripted(monkeypatch, tmp_path, script)
     assert kubectl.run("apply", "--filename=-", stdin="manifest") == "manifest"
 
 
@@ -104,22 +86,16 @@ def test_api_server_that_restarts_is_asked_again(
     ],
 )
 def test_an_object_is_watched_as_a_list_from_which_no_event_is_missing(
-    kubectl: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    argv: tuple[str, ...],
-    asked: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: tuple[str, ...], asked: str
 ) -> None:
     script = """echo "$*" > "$0.asked"; echo '{"n": 1}'; echo '{"n": 2}'; exec sleep 60"""
-    scripted(kubectl, monkeypatch, tmp_path, script)
+    scripted(monkeypatch, tmp_path, script)
     assert kubectl.wait_until(lambda item: item["n"] == 2, "two", 30, *argv) == {"n": 2}
     assert (tmp_path / "k3s.asked").read_text() == f"kubectl get --watch --output=json {asked}\n"
 
 
-def test_server_says_which_apis_it_knows(
-    kubectl: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    scripted(kubectl, monkeypatch, tmp_path, "echo v1; echo resource.k8s.io/v1beta1")
+def test_server_says_which_apis_it_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scripted(monkeypatch, tmp_path, "echo v1; echo resource.k8s.io/v1beta1")
     assert [kubectl.knows(api) for api in ("v1", "resource.k8s.io/v1beta1", kubectl.DRA)] == [
         True,
         True,
@@ -132,9 +108,9 @@ def test_server_says_which_apis_it_knows(
     [(0, REFUSED), (60, "error dialing backend: connection refused"), (60, "Forbidden")],
 )
 def test_what_another_call_would_not_mend_is_told_at_once(
-    kubectl: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: int, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: int, said: str
 ) -> None:
-    scripted(kubectl, monkeypatch, tmp_path, f'echo "{said}" >&2\nexit 1')
+    scripted(monkeypatch, tmp_path, f'echo "{said}" >&2\nexit 1')
     monkeypatch.setattr(kubectl, "RESTART_SECONDS", seconds)
     with pytest.raises(kubectl.KubectlError, match=f"kubectl get nodes: {re.escape(said)}"):
         kubectl.run("get", "nodes")
@@ -151,7 +127,7 @@ def test_what_another_call_would_not_mend_is_told_at_once(
     ],
 )
 def test_only_labels_that_differ_are_set(
-    node: ModuleType, current: dict[str, str], wanted: dict[str, str | None], arguments: list[str]
+    current: dict[str, str], wanted: dict[str, str | None], arguments: list[str]
 ) -> None:
     assert node.label_arguments(current, wanted) == arguments
 
@@ -175,7 +151,7 @@ OURS = {"key": "gpu", "value": "only", "effect": "NoSchedule"}
     ],
 )
 def test_only_taints_that_are_ours_come_and_go(
-    node: ModuleType, there: list[dict[str, str]], ours: str, wanted: list[str], changes: Any
+    there: list[dict[str, str]], ours: str, wanted: list[str], changes: Any
 ) -> None:
     annotations = {"annotations": {node.TAINTED: ours}} if ours else {}
     found = node.taint_arguments({"spec": {"taints": there}, "metadata": annotations}, wanted)
@@ -183,7 +159,7 @@ def test_only_taints_that_are_ours_come_and_go(
 
 
 @pytest.mark.parametrize("text", ["gpu", "gpu=only", "gpu=only:Never", "=x:NoSchedule", "a b:NoSchedule"])
-def test_what_is_no_taint_is_named(node: ModuleType, text: str) -> None:
+def test_what_is_no_taint_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not KEY=VALUE:EFFECT"):
         node.taint_arguments({"spec": {}, "metadata": {}}, [text])
 
@@ -197,7 +173,7 @@ def test_what_is_no_taint_is_named(node: ModuleType, text: str) -> None:
     ],
 )
 def test_diff_is_what_kubectl_is_told(
-    node: ModuleType, labels: list[str], taints: list[str], old: list[str], told: str
+    labels: list[str], taints: list[str], old: list[str], told: str
 ) -> None:
     assert node.prepared("jetson-2", labels, taints, old) == told
 
@@ -211,18 +187,11 @@ def test_diff_is_what_kubectl_is_told(
         ({"conditions": [{"type": "Ready", "status": "True"}]}, "offers no nvidia.com/gpu"),
     ],
 )
-def test_complaint_says_what_is_missing(node: ModuleType, status: dict[str, Any] | None, words: str) -> None:
+def test_complaint_says_what_is_missing(status: dict[str, Any] | None, words: str) -> None:
     assert words in node.complaint(None if status is None else {"status": status}, "nvidia.com/gpu")
 
 
-def test_allocatable_counts_nothing_as_zero(node: ModuleType) -> None:
-    assert node.allocatable({"status": {}}, "nvidia.com/gpu") == 0
-    assert node.allocatable({"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, "nvidia.com/gpu") == 2
-
-
-def test_objects_that_must_not_be_there_are_looked_for(
-    manifest: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_that_must_not_be_there_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
     def run(*arguments: str) -> str:
@@ -237,7 +206,7 @@ def test_objects_that_must_not_be_there_are_looked_for(
     assert {"--ignore-not-found", "daemonset.apps/old"} < set(arguments)
 
 
-def test_unchanged_objects_are_no_change(manifest: ModuleType) -> None:
+def test_unchanged_objects_are_no_change() -> None:
     assert manifest.changed_objects("daemonset.apps/a unchanged\n") == []
     assert manifest.changed_objects("daemonset.apps/a configured\nconfigmap/b unchanged\n") == [
         "daemonset.apps/a configured"

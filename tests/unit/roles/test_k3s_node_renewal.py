@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 import importlib
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles import playing
+from tests.unit.roles.loading import load
+
+module = load("k3s/library/k3s_node.py")
 
 PLUGIN, AGENT = "tegra-device-plugin", "tegra-gpu-agent"
 SELECTOR = f"app.kubernetes.io/name in ({PLUGIN}, {AGENT})"
@@ -38,9 +40,9 @@ class FakeServer:
     comes: bool = True  # a new pod
     deleted: list[str] = field(default_factory=list)
     watched: list[str] = field(default_factory=list)
+    told: list[tuple[str, ...]] = field(default_factory=list)  # about the node
 
-    def install(self, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Take kubectl's place."""
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         kubectl = importlib.import_module("ansible.module_utils.k3s_kubectl")
         self.timed_out, self.error = kubectl.WatchTimeoutError, kubectl.KubectlError
         self.pods = [
@@ -60,6 +62,8 @@ class FakeServer:
                     self.end(pod)
             case ("logs", "--namespace=kube-system", *_):
                 return "the plugin's last words\n"
+            case (verb, "--overwrite", "node", node, *what) if node == NODE:
+                self.told.append((verb, *what))
             case _:
                 raise AssertionError(argv)
         return ""
@@ -114,7 +118,6 @@ class FakeServer:
 
     @staticmethod
     def there(field_selector: str, pods: list[Any]) -> list[Any]:
-        """The pods of a node."""
         node = field_selector.removeprefix("--field-selector=spec.nodeName=")
         return [pod for pod in pods if pod["spec"]["nodeName"] == node]
 
@@ -179,25 +182,11 @@ class FakeServer:
         }
 
 
-class EndedError(Exception):
-    """The module has given its result."""
-
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("k3s/library/k3s_node.py")
-
-
 def outcome(
-    module: ModuleType,
-    server: FakeServer,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    check_mode: bool = False,
-    renew: bool = True,
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, *, check_mode: bool = False, **changes: Any
 ) -> dict[str, Any]:
     """What the module says of the first node."""
-    server.install(module, monkeypatch)
+    server.install(monkeypatch)
     params: dict[str, Any] = {
         "name": NODE,
         "labels": {},
@@ -205,72 +194,63 @@ def outcome(
         "resource": "nvidia.com/gpu",
         "driver": None,
         "provider": SELECTOR,
-        "renew": renew,
+        "renew": True,
         "timeout": 5,
+        **changes,
     }
-
-    def end(**result: Any) -> None:
-        raise EndedError(result)
-
-    def fail(**result: Any) -> None:
-        raise EndedError({"failed": True, **result})
-
-    fake = SimpleNamespace(params=params, check_mode=check_mode, exit_json=end, fail_json=fail)
-    monkeypatch.setattr(module, "AnsibleModule", lambda **_: fake)
-    with pytest.raises(EndedError) as ended:
-        module.main()
-    result: dict[str, Any] = ended.value.args[0]
-    return result
+    return playing.outcome(monkeypatch, module, params, check_mode)
 
 
-def test_the_nodes_own_old_pods_are_replaced_and_no_others(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_nodes_own_old_pods_are_replaced_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     server = FakeServer(names=(PLUGIN, AGENT))
-    assert outcome(module, server, monkeypatch)["changed"] is True
+    assert outcome(server, monkeypatch)["changed"] is True
     assert server.deleted == [f"{PLUGIN}-{NODE}-old", f"{AGENT}-{NODE}-old"]
     # The GPU that the old plugin offered was no answer: the new pods came first.
     assert server.watched == ["node", "pods", "pods", "node"]
 
 
-def test_a_node_that_has_the_present_pod_is_left_alone(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_the_node_gets_its_labels_and_then_taints_that_are_recorded_first(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    server = FakeServer(names=())
+    wanted: dict[str, Any] = {"labels": {"a": "1", "b": None}, "taints": ["gpu=only:NoSchedule"]}
+    assert outcome(server, monkeypatch, check_mode=True, **wanted)["changed"] is True
+    assert server.told == []
+    assert outcome(server, monkeypatch, **wanted)["changed"] is True
+    record = f"{module.TAINTED}=gpu:NoSchedule"
+    assert server.told == [("label", "a=1"), ("annotate", record), ("taint", "gpu=only:NoSchedule")]
+
+
+def test_a_node_that_has_the_present_pod_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     server = FakeServer(renewed=(NODE,))
-    assert outcome(module, server, monkeypatch)["changed"] is False
+    assert outcome(server, monkeypatch)["changed"] is False
     assert (server.deleted, server.watched) == ([], ["node", "node"])
 
 
-def test_a_template_that_the_controller_has_not_seen_is_waited_for(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_the_controller_has_not_seen_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     server = FakeServer(seen=False)
-    assert outcome(module, server, monkeypatch)["changed"] is True
+    assert outcome(server, monkeypatch)["changed"] is True
     assert server.deleted == [f"{PLUGIN}-{NODE}-old"]
     assert server.watched[:2] == ["node", "daemonset"]
 
 
 def test_check_mode_says_that_a_pod_would_be_replaced_and_replaces_none(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for renewed, told in (((), f"kubectl delete pods {PLUGIN}-{NODE}-old\n"), ((NODE,), "")):
         server = FakeServer(renewed=renewed)
-        said = outcome(module, server, monkeypatch, check_mode=True)
+        said = outcome(server, monkeypatch, check_mode=True)
         assert said == {"changed": bool(told), "diff": {"prepared": told}}
         assert (server.deleted, server.watched) == ([], [])
 
 
-def test_check_mode_knows_a_cluster_without_the_plugin(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert outcome(module, FakeServer(names=()), monkeypatch, check_mode=True)["changed"] is False
+def test_check_mode_knows_a_cluster_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outcome(FakeServer(names=()), monkeypatch, check_mode=True)["changed"] is False
 
 
-def test_who_only_waits_for_the_gpu_replaces_nothing(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_only_waits_for_the_gpu_replaces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     server = FakeServer()
-    assert outcome(module, server, monkeypatch, renew=False)["changed"] is False
+    assert outcome(server, monkeypatch, renew=False)["changed"] is False
     assert server.deleted == []
 
 
@@ -306,9 +286,9 @@ def test_who_only_waits_for_the_gpu_replaces_nothing(
     ids=["old-pod-stays", "no-image", "crashes", "no-pod"],
 )
 def test_a_board_whose_plugin_is_not_renewed_is_told_what_runs_and_what_to_do(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, server: FakeServer, words: list[str]
+    monkeypatch: pytest.MonkeyPatch, server: FakeServer, words: list[str]
 ) -> None:
-    result = outcome(module, server, monkeypatch)
+    result = outcome(server, monkeypatch)
     assert result["failed"]
     for word in [
         f"node {NODE}: DaemonSet {PLUGIN} does not run {IMAGE} (image-id sha256:bbbb) there.",
@@ -320,10 +300,10 @@ def test_a_board_whose_plugin_is_not_renewed_is_told_what_runs_and_what_to_do(
 
 
 def test_pods_whose_daemonset_is_gone_are_ended_before_the_labels_change(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = FakeServer(names=(PLUGIN, AGENT), renewed=(NODE, OTHER))
-    server.install(module, monkeypatch)
+    server.install(monkeypatch)
     server.names = (AGENT,)
     called: list[tuple[str, ...]] = []
     monkeypatch.setattr(module, "run", lambda *argv: called.append(argv))
@@ -345,6 +325,6 @@ def test_pods_whose_daemonset_is_gone_are_ended_before_the_labels_change(
     ],
 )
 def test_a_slice_offers_the_devices_that_pods_can_be_given(
-    module: ModuleType, devices: list[dict[str, Any]], offered: bool
+    devices: list[dict[str, Any]], offered: bool
 ) -> None:
     assert bool(module.free_devices({"spec": {"devices": devices}})) is offered

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+
+schedule = load("k3s/library/k3s_node_schedule.py")
 
 
 def node(ready: bool = True, **allocatable: str) -> dict[str, Any]:
@@ -22,12 +23,7 @@ def node(ready: bool = True, **allocatable: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def schedule(load: Load) -> ModuleType:
-    return load("k3s/library/k3s_node_schedule.py")
-
-
-def test_kubernetes_own_resources_are_not_waited_for(schedule: ModuleType) -> None:
+def test_kubernetes_own_resources_are_not_waited_for() -> None:
     assert schedule.extended(node(gpu="4", memory="7Gi", cpu="6")) == {"nvidia.com/gpu": 4}
     # What a node has not offered before its restart it need not offer afterwards.
     assert schedule.extended(node(gpu="0")) == {}
@@ -44,13 +40,11 @@ def test_kubernetes_own_resources_are_not_waited_for(schedule: ModuleType) -> No
         (node(ready=False, gpu="4"), "it is not Ready"),
     ],
 )
-def test_what_a_node_lacks_is_said(schedule: ModuleType, there: dict[str, Any], words: str) -> None:
+def test_what_a_node_lacks_is_said(there: dict[str, Any], words: str) -> None:
     assert schedule.lacking(there, {"nvidia.com/gpu": 4}) == words
 
 
-def test_node_that_does_not_come_back_is_told_with_what_it_lacks(
-    schedule: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_that_does_not_come_back_is_told_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(satisfied: Any, what: str, timeout: int, *_argv: str) -> None:
         assert not satisfied(node(gpu="0"))
         raise schedule.WatchTimeoutError(what, node(gpu="0"))
@@ -70,7 +64,7 @@ TAINTED = {"name": "igpu-1", "taints": [{"key": "unhealthy", "effect": "NoSchedu
 
 
 @pytest.fixture
-def server(schedule: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
+def server(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
     """A server that knows claims: what each look at the slices finds, of which the last stays."""
     looks: list[list[dict[str, Any]]] = [[]]
     monkeypatch.setattr(schedule, "knows", lambda api: api == "resource.k8s.io/v1")
@@ -80,9 +74,7 @@ def server(schedule: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[d
     return looks
 
 
-def test_devices_that_a_claim_can_have_are_counted(
-    schedule: ModuleType, server: list[list[dict[str, Any]]]
-) -> None:
+def test_devices_that_a_claim_can_have_are_counted(server: list[list[dict[str, Any]]]) -> None:
     server[:] = [[a_slice({"name": "igpu-0"}, TAINTED), a_slice({"name": "igpu-2"})]]
     assert schedule.devices("jetson-1") == {"gpu.example.org": 2}
     server[:] = [[a_slice({"name": "igpu-0", "taints": [{"key": "hot", "effect": "None"}]})]]
@@ -91,23 +83,19 @@ def test_devices_that_a_claim_can_have_are_counted(
     assert schedule.devices("jetson-1") == {}
 
 
-def test_server_without_claims_is_not_asked_for_slices(
-    schedule: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_without_claims_is_not_asked_for_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "knows", lambda _: False)
     assert schedule.devices("jetson-1") == {}
 
 
-def test_devices_of_claims_are_waited_for(schedule: ModuleType, server: list[list[dict[str, Any]]]) -> None:
+def test_devices_of_claims_are_waited_for(server: list[list[dict[str, Any]]]) -> None:
     well = [a_slice({"name": "igpu-0"})]
     server[:] = [[], [a_slice(TAINTED)], well]
     schedule.wait_offered("jetson-1", {"gpu.example.org": 1}, 120)
     assert server == [well]
 
 
-def test_devices_that_do_not_come_back_are_told(
-    schedule: ModuleType, server: list[list[dict[str, Any]]]
-) -> None:
+def test_devices_that_do_not_come_back_are_told(server: list[list[dict[str, Any]]]) -> None:
     server[:] = [[a_slice(TAINTED)]]
     with pytest.raises(schedule.KubectlError, match=r"after 0 s 0 gpu\.example\.org instead of 1"):
         schedule.wait_offered("jetson-1", {"gpu.example.org": 1}, 0)

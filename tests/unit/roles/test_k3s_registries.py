@@ -2,17 +2,16 @@
 """Registries of the inventory: what is wrong with them, what K3s gets of them, and whose file it is."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.unit.roles.conftest import ROLES, Load
-from tests.unit.roles.playing import play
+from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.playing import Run, play_text, run_module
+
+module = load("k3s/filter_plugins/k3s_registries.py")
 
 PASSWORD = "planted-registry-password"
 REGISTRIES = {
@@ -36,13 +35,8 @@ CONTAINERD = DOCKER | {"container_runtime": "containerd"}
 NO_ADDRESSES = ("a.example:5000", "ftp://a.example", "https://", "http://a:port", "//a", "", 7, None)
 
 
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("k3s/filter_plugins/k3s_registries.py")
-
-
 @pytest.mark.parametrize("registries", [{}, REGISTRIES, {"mirrors": None}, {"configs": {"a.example": None}}])
-def test_what_k3s_reads_is_right(module: ModuleType, registries: dict[str, Any]) -> None:
+def test_what_k3s_reads_is_right(registries: dict[str, Any]) -> None:
     assert module.problems(registries) == []
 
 
@@ -89,12 +83,12 @@ def test_what_k3s_reads_is_right(module: ModuleType, registries: dict[str, Any])
         ),
     ],
 )
-def test_what_k3s_would_not_read_is_named(module: ModuleType, registries: Any, problem: str) -> None:
+def test_what_k3s_would_not_read_is_named(registries: Any, problem: str) -> None:
     (found,) = module.problems(registries)
     assert found.startswith(problem)
 
 
-def test_no_problem_repeats_what_may_be_a_secret(module: ModuleType) -> None:
+def test_no_problem_repeats_what_may_be_a_secret() -> None:
     wrong = {
         "mirrors": {"a": {"endpoint": [f"user:{PASSWORD}@a:5000"]}},
         "configs": {"a": {"auth": [PASSWORD], "tls": {"key_file": [PASSWORD]}}},
@@ -117,7 +111,7 @@ def test_no_problem_repeats_what_may_be_a_secret(module: ModuleType) -> None:
     ],
 )
 def test_preflight_says_what_k3s_would_not_go_by(
-    load: Load, facts: dict[str, Any], given: bool, problems: list[str], ids: list[str]
+    facts: dict[str, Any], given: bool, problems: list[str], ids: list[str]
 ) -> None:
     preflight = load("preflight/filter_plugins/preflight_k3s.py")
     found = preflight.findings_of_registries(facts, given, problems)
@@ -129,9 +123,7 @@ def test_preflight_says_what_k3s_would_not_go_by(
     ("text", "whose"),
     [(None, None), ("", "owner"), ("mirrors: {}\n", "owner"), (HEADER + "mirrors: {}\n", "role")],
 )
-def test_facts_and_reset_know_whose_file_it_is(
-    load: Load, tmp_path: Path, text: str | None, whose: str | None
-) -> None:
+def test_facts_and_reset_know_whose_file_it_is(tmp_path: Path, text: str | None, whose: str | None) -> None:
     file = tmp_path / "etc/rancher/k3s/registries.yaml"
     if text is not None:
         file.parent.mkdir(parents=True)
@@ -145,7 +137,6 @@ def test_facts_and_reset_know_whose_file_it_is(
 PLAYBOOK = """\
 - hosts: all
   gather_facts: false
-  become: false
   tasks:
     - ansible.builtin.set_fact: {jetson: "{{ facts }}", cacheable: true}
     - ansible.builtin.import_role: {name: k3s, tasks_from: configure.yml}
@@ -160,42 +151,30 @@ PLAYBOOK = """\
 
 def configure(
     there: Path, registries: dict[str, Any], whose: str | None, *arguments: str
-) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+) -> tuple[Run, dict[str, Any]]:
     """Run the k3s role's configuration with these registries: the run, and what file_set has said."""
     unit = {"installed": True, "active": False, "enabled": True, "command": None}
+    k3s: dict[str, Any] = {
+        "server": unit,
+        "agent": unit,
+        "kubectl": "/usr/bin/kubectl",
+        "version": None,
+        "registries": whose,
+        "certificates": {"files": [], "started": None, "valid_days": 365},
+    }
     variables = {
-        "ansible_connection": "local",
-        "ansible_python_interpreter": sys.executable,
-        "facts": {
-            "hostname": "a",
-            "arch": "aarch64",
-            "k3s": {
-                "server": unit,
-                "agent": unit,
-                "kubectl": "/usr/bin/kubectl",
-                "version": None,
-                "registries": whose,
-                "certificates": {"files": [], "started": None, "valid_days": 365},
-            },
-        },
+        "facts": {"hostname": "a", "arch": "aarch64", "k3s": k3s},
         "there": str(there),
         "k3s_source": "download",
         "k3s_version": "v1.33.5+k3s1",
         "k3s_container_runtime": "containerd",
         "k3s_registries": registries,
-    }
-    inventory = {"server": {"hosts": {"a": None}}, "all": {"vars": variables}}
-    (there / "inventory.yml").write_text(yaml.safe_dump(inventory))
-    (there / "play.yml").write_text(PLAYBOOK)
-    # Variables of a role are above those of the inventory.
-    above = {
         "__k3s_files": [],
         "__k3s_config_path": str(there / "config.yaml"),
         "__k3s_registries_path": str(there / "registries.yaml"),
         "__k3s_marker": str(there / "run/restart"),
     }
-    ran = play(there / "inventory.yml", there / "play.yml", f"--extra-vars={json.dumps(above)}", *arguments)
-    assert ran.returncode == 0, ran.stdout
+    ran = play_text(there, PLAYBOOK, *arguments, variables=variables)
     return ran, json.loads((there / "result.json").read_text())
 
 
@@ -213,19 +192,6 @@ def test_k3s_gets_them_as_a_file_of_root_that_nobody_sees(tmp_path: Path) -> Non
     assert again["changed"] is False
 
 
-def test_check_mode_says_that_they_differ_and_not_how(tmp_path: Path) -> None:
-    configure(tmp_path, REGISTRIES, None)
-    (tmp_path / "run/restart").unlink()
-    before = (tmp_path / "registries.yaml").read_text()
-    other = {"configs": {"a.example": {"auth": {"username": "b", "password": f"{PASSWORD}-2"}}}}
-    ran, result = configure(tmp_path, other, "role", "--diff", "--check")
-    assert result["changed"] is True
-    assert "+(another text that is not shown)" in ran.stdout
-    assert PASSWORD not in ran.stdout + json.dumps(result)
-    assert (tmp_path / "registries.yaml").read_text() == before
-    assert not (tmp_path / "run/restart").exists()
-
-
 @pytest.mark.parametrize(("whose", "stays"), [("role", False), ("owner", True)])
 def test_file_goes_with_the_variable_if_it_is_the_roles(tmp_path: Path, whose: str, stays: bool) -> None:
     file = tmp_path / "registries.yaml"
@@ -236,19 +202,6 @@ def test_file_goes_with_the_variable_if_it_is_the_roles(tmp_path: Path, whose: s
     assert PASSWORD not in ran.stdout + json.dumps(result)
 
 
-# Ansible's own word of the call goes to the board's log.
-LOGGED = """\
-import runpy, sys
-import ansible.module_utils
-from ansible.module_utils import basic
-module, *shared = sys.argv[1:]
-del sys.argv[1:]  # a module takes a file that is named there for its arguments
-ansible.module_utils.__path__ += shared
-basic.AnsibleModule.log = lambda module, text, log_args=None: sys.stderr.write(text)
-runpy.run_path(module, run_name="__main__")
-"""
-
-
 def test_boards_log_does_not_have_them(tmp_path: Path) -> None:
     file = tmp_path / "registries.yaml"
     text = HEADER + yaml.safe_dump(REGISTRIES)
@@ -257,14 +210,7 @@ def test_boards_log_does_not_have_them(tmp_path: Path) -> None:
         "secrets": {str(file): text},
         "marker": str(tmp_path / "run/restart"),
     }
-    shared = [str(ROLES / role / "module_utils") for role in ("atomic_files", "redact")]
-    ran = subprocess.run(
-        [sys.executable, "-c", LOGGED, ROLES / "k3s/library/file_set.py", *shared],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = run_module("k3s", "file_set", arguments)
     assert file.read_text() == text
     assert ran.stderr.startswith("Invoked with ")
     assert str(file) in ran.stderr

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pure parts of the modules that take K3s off a board and nodes out of service."""
 
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+from tests.unit.roles.playing import outcome
+
+reset = load("k3s_reset/library/k3s_reset.py")
+schedule = load("k3s/library/k3s_node_schedule.py")
 
 # As `iptables-save` writes it on a board with Docker, kube-proxy, flannel and a rule of its owner.
 SAVED = """\
@@ -50,38 +53,28 @@ MOUNTINFO = """\
 """
 
 
-@pytest.fixture
-def reset(load: Load) -> ModuleType:
-    return load("k3s_reset/library/k3s_reset.py")
-
-
-@pytest.fixture
-def schedule(load: Load) -> ModuleType:
-    return load("k3s/library/k3s_node_schedule.py")
-
-
-def test_rules_of_kubernetes_go_and_no_others(load: Load) -> None:
+def test_rules_of_kubernetes_go_and_no_others() -> None:
     assert load("k3s_reset/module_utils/k3s_iptables.py").removal(SAVED) == REMOVAL
 
 
-def test_a_packet_filter_without_kubernetes_is_left_alone(load: Load) -> None:
+def test_a_packet_filter_without_kubernetes_is_left_alone() -> None:
     iptables = load("k3s_reset/module_utils/k3s_iptables.py")
     assert iptables.removal("") == ""
     assert iptables.removal(SAVED[SAVED.index("*filter") :]) == ""
 
 
-def test_mounts_inside_the_trees_go_the_innermost_first(reset: ModuleType) -> None:
+def test_mounts_inside_the_trees_go_the_innermost_first() -> None:
     assert reset.mounts_below(["/var/lib/rancher/k3s", "/var/lib/kubelet"], MOUNTINFO) == [
         "/var/lib/kubelet/pods/1/volumes/secret/a b",
         "/var/lib/kubelet/pods/1/volumes/secret",
     ]
 
 
-def test_a_tree_that_is_a_mount_is_its_owners(reset: ModuleType) -> None:
+def test_a_tree_that_is_a_mount_is_its_owners() -> None:
     assert reset.mounts_below(["/var/lib/rancher"], MOUNTINFO) == []
 
 
-def test_processes_go_with_their_descendants(reset: ModuleType) -> None:
+def test_processes_go_with_their_descendants() -> None:
     assert reset.family([5], {1: 0, 5: 1, 6: 5, 7: 6, 8: 1}) == [5, 6, 7]
 
 
@@ -95,14 +88,8 @@ def test_processes_go_with_their_descendants(reset: ModuleType) -> None:
         ({"metadata": {}, "status": {"phase": "Pending"}}, False),
     ],
 )
-def test_drained_is_a_node_without_pods_that_could_leave(
-    schedule: ModuleType, pod: dict[str, Any], drained: bool
-) -> None:
+def test_drained_is_a_node_without_pods_that_could_leave(pod: dict[str, Any], drained: bool) -> None:
     assert schedule.is_drained([pod]) is drained
-
-
-class Ended(Exception):  # noqa: N818 - how a module ends
-    """What the module said."""
 
 
 @pytest.mark.parametrize(
@@ -122,11 +109,7 @@ class Ended(Exception):  # noqa: N818 - how a module ends
     ],
 )
 def test_forgetting_a_node_that_there_is_not_tells_those_that_there_are(
-    schedule: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    objects: dict[str, Any],
-    result: dict[str, Any],
-    deleted: list[str],
+    monkeypatch: pytest.MonkeyPatch, objects: dict[str, Any], result: dict[str, Any], deleted: list[str]
 ) -> None:
     gone = []
 
@@ -135,17 +118,10 @@ def test_forgetting_a_node_that_there_is_not_tells_those_that_there_are(
             return {"items": [{"metadata": {"name": name}} for name in ("gate-2", "gate-1")]}
         return objects.get(" ".join(argv[-2:]))
 
-    def end(**said: Any) -> None:
-        raise Ended(said)
-
-    params = {"name": "jetson-3", "state": "forgotten", "offers": {}}
-    fake = SimpleNamespace(params=params, check_mode=False, exit_json=end)
-    monkeypatch.setattr(schedule, "AnsibleModule", lambda **_: fake)
     monkeypatch.setattr(schedule, "get", get)
     monkeypatch.setattr(schedule, "listed", lambda *argv: get(*argv)["items"])
     monkeypatch.setattr(schedule, "knows", lambda _: False)
     monkeypatch.setattr(schedule, "run", lambda *argv: gone.append(" ".join(argv[-2:])))
-    with pytest.raises(Ended) as caught:
-        schedule.main()
-    assert caught.value.args == (result,)
+    params = {"name": "jetson-3", "state": "forgotten", "offers": {}}
+    assert outcome(monkeypatch, schedule, params) == result
     assert gone == deleted

@@ -6,39 +6,57 @@ The server is a fake, over TLS on loopback.
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import Load
-from tests.unit.roles.fake_rotation import Server
+from tests.unit.roles import certs
+from tests.unit.roles.conftest import Serve
+from tests.unit.roles.fake_k3s import Server, basic
+from tests.unit.roles.loading import load
 
+rotation = load("k3s/library/k3s_token_rotation.py")
+ca = load("k3s/module_utils/k3s_ca.py")
 OLD, NEW = "an-old-token-of-the-server", "a-new-token-of-the-server"
 Ensure = Callable[..., bool]
 
 
-@pytest.fixture
-def rotation(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module on a board whose server directory and configuration are below tmp_path."""
-    module = load("k3s/library/k3s_token_rotation.py")
-    monkeypatch.setattr(module, "SERVER_DIRECTORY", str(tmp_path / "server"))
-    monkeypatch.setattr(
-        module, "CONFIGURATION", (str(tmp_path / "config.yaml"), str(tmp_path / "config.yaml.d/*"))
-    )
-    return module
+class K3s(Server):
+    """SIMULATED: what K3s does when its token is changed (its pkg/server/handlers)."""
+
+    def __init__(self, directory: Path) -> None:
+        own = certs.authority("k3s-server-ca@1")
+        super().__init__(own, own.pem, (basic(OLD, "server"),))
+        self.file = directory / "server/token"
+        own.write(directory / "server/tls", "server-ca")
+        self.write(OLD)
+
+    def write(self, password: str) -> None:
+        """Write the token in its full form, with the newline that the file ends with."""
+        self.file.write_text(f"K10{ca.bundle_hash(self.bundle)}::server:{password}\n")
+
+    def put(self, path: str, body: bytes) -> int:
+        """Change the token: in the file at once, for nodes at the next start."""
+        assert path == "/v1-k3s/token"
+        self.write(json.loads(body)["newToken"] or secrets.token_hex(16))
+        return 200
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> dict[str, Any]:
-    """The module's parameters for a server that runs with OLD."""
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> dict[str, Any]:
+    """The module's parameters for a server that runs with OLD; all its files are below tmp_path."""
+    monkeypatch.setattr(rotation, "SERVER_DIRECTORY", str(tmp_path / "server"))
+    configuration = (str(tmp_path / "config.yaml"), str(tmp_path / "config.yaml.d/*"))
+    monkeypatch.setattr(rotation, "CONFIGURATION", configuration)
     return {
         "token": None,
         "token_file": str(tmp_path / "jetson-k3s.token"),
         "record": str(tmp_path / "old-token"),
-        "url": Server(tmp_path, OLD).serve(),
+        "url": K3s(tmp_path).start(serve).url,
         "version": "v1.33.5+k3s1",
         "marker": str(tmp_path / "run/k3s.restart"),
     }
@@ -50,7 +68,7 @@ def current(board: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def ensure(rotation: ModuleType, board: dict[str, Any]) -> Ensure:
+def ensure(board: dict[str, Any]) -> Ensure:
     """Run the module's work, as Ansible would."""
 
     def run(check_mode: bool = False, **changes: Any) -> bool:
@@ -59,9 +77,7 @@ def ensure(rotation: ModuleType, board: dict[str, Any]) -> Ensure:
     return run
 
 
-def test_server_makes_a_token_and_the_old_one_is_kept(
-    rotation: ModuleType, board: dict[str, Any], ensure: Ensure
-) -> None:
+def test_server_makes_a_token_and_the_old_one_is_kept(board: dict[str, Any], ensure: Ensure) -> None:
     old = current(board)
     assert ensure() is True
     assert rotation.secret(current(board)) != OLD
@@ -76,7 +92,7 @@ def test_server_makes_a_token_and_the_old_one_is_kept(
     assert rotation.close(board["record"], current(board)) == ""
 
 
-def test_given_token_is_changed_to_once(rotation: ModuleType, board: dict[str, Any], ensure: Ensure) -> None:
+def test_given_token_is_changed_to_once(board: dict[str, Any], ensure: Ensure) -> None:
     assert [ensure(token=NEW), ensure(token=NEW)] == [True, False]
     assert rotation.secret(current(board)) == NEW
     assert ensure(token=current(board)) is False
@@ -99,7 +115,7 @@ def test_check_mode_changes_nothing(board: dict[str, Any], ensure: Ensure) -> No
     ("url", "words"), [("https://127.0.0.1:1", "no K3s answers"), (None, "HTTP status 401")]
 )
 def test_server_that_does_not_change_it_is_left_as_it_was(
-    rotation: ModuleType, board: dict[str, Any], ensure: Ensure, url: str | None, words: str
+    board: dict[str, Any], ensure: Ensure, url: str | None, words: str
 ) -> None:
     if url is None:  # K3s was not started since its token was changed by hand
         token = Path(board["record"]).parent / "server/token"
@@ -113,9 +129,7 @@ def test_server_that_does_not_change_it_is_left_as_it_was(
 @pytest.mark.parametrize(
     "version", ["v1.24.17+k3s1", "v1.25.4+k3s1", "v1.26.9+k3s1", "v1.28.2+k3s1", "unknown"]
 )
-def test_k3s_that_cannot_is_told(
-    rotation: ModuleType, board: dict[str, Any], ensure: Ensure, version: str
-) -> None:
+def test_k3s_that_cannot_is_told(board: dict[str, Any], ensure: Ensure, version: str) -> None:
     with pytest.raises(rotation.RotationError, match=r"cannot change its token\. 1\.25\.15, 1\.26\.10, "):
         ensure(version=version, check_mode=True)
     assert not Path(board["marker"]).exists()
@@ -127,21 +141,19 @@ def test_k3s_that_can_changes_it(ensure: Ensure, version: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "two words", "K10short::server:x"])
-def test_malformed_token_is_refused_without_repeating_it(
-    rotation: ModuleType, ensure: Ensure, text: str
-) -> None:
+def test_malformed_token_is_refused_without_repeating_it(ensure: Ensure, text: str) -> None:
     with pytest.raises(rotation.RotationError, match="k3s_token is malformed") as refused:
         ensure(token=text)
     assert not text or text not in str(refused.value)
 
 
-def test_token_of_another_cluster_is_refused(rotation: ModuleType, ensure: Ensure) -> None:
+def test_token_of_another_cluster_is_refused(ensure: Ensure) -> None:
     with pytest.raises(rotation.RotationError, match="of another cluster"):
         ensure(token=f"K10{'0' * 64}::server:{NEW}")
 
 
 def test_token_in_the_owners_configuration_stops_it(
-    rotation: ModuleType, board: dict[str, Any], ensure: Ensure, tmp_path: Path
+    board: dict[str, Any], ensure: Ensure, tmp_path: Path
 ) -> None:
     config, token_file = tmp_path / "config.yaml", Path(board["token_file"])
     config.write_text(f"token: '{OLD}'\n")

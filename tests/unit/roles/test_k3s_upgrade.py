@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
 
 FILTER = "k3s_upgrade/filter_plugins/k3s_upgrade.py"
 
@@ -21,9 +21,7 @@ FILTER = "k3s_upgrade/filter_plugins/k3s_upgrade.py"
         ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", "v1.34.0+k3s1"),
     ],
 )
-def test_supported_step_is_not_refused(
-    load: Load, role: str, installed: str, wanted: str, server: str | None
-) -> None:
+def test_supported_step_is_not_refused(role: str, installed: str, wanted: str, server: str | None) -> None:
     assert load(FILTER).refusal(wanted, installed, role, server) == ""
 
 
@@ -38,13 +36,11 @@ def test_supported_step_is_not_refused(
         (("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", ""), "does not say which K3s"),
     ],
 )
-def test_unsupported_step_is_refused_with_the_way_out(
-    load: Load, step: tuple[str | None, ...], words: str
-) -> None:
+def test_unsupported_step_is_refused_with_the_way_out(step: tuple[str | None, ...], words: str) -> None:
     role, installed, wanted, server = step
     assert words in load(FILTER).refusal(wanted, installed, role, server)
 
 
-def test_text_that_is_no_version_is_an_error(load: Load) -> None:
+def test_text_that_is_no_version_is_an_error() -> None:
     with pytest.raises(ValueError, match="latest"):
         load(FILTER).refusal("latest", "v1.33.5+k3s1", "server")

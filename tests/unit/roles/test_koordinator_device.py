@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+from tests.unit.roles.playing import outcome
 
+module = load("gpu_device_plugin/library/koordinator_device.py")
 LABEL = "app.kubernetes.io/managed-by"
 DEVICE: dict[str, Any] = {
     "apiVersion": "scheduling.koordinator.sh/v1alpha1",
@@ -20,52 +21,35 @@ DEVICE: dict[str, Any] = {
 }
 
 
-class EndedError(Exception):
-    """The module's end."""
-
-
 class Cluster:
-    """A SIMULATED kubectl: the objects that there are, by kind."""
+    """A SIMULATED kubectl with Koordinator's CRD and the node: the objects that there are, by kind."""
 
-    def __init__(self, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.module = module
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.patch = monkeypatch
         self.objects: dict[str, Any] = {
             "customresourcedefinition": {},
             "node": {"metadata": {"name": "jetson-1", "uid": "u-1"}},
         }
         self.applied: list[Any] = []
-        self.check_mode = False
         monkeypatch.setattr(module, "get", lambda kind, _name: self.objects.get(kind))
         monkeypatch.setattr(module, "run", self.run)
         monkeypatch.setattr(module.os.path, "exists", lambda _path: True)
-        monkeypatch.setattr(module, "AnsibleModule", lambda **_options: self)
-        self.params = {"device": DEVICE}
 
     def run(self, verb: str, *_argv: str, stdin: str, accept: tuple[int, ...] = (0,)) -> str:
-        """Answer `diff` and `apply`."""
         wanted = json.loads(stdin)
         if verb == "diff":
-            return "" if self.objects.get(self.module.KIND) == wanted else "+ health: true"
+            return "" if self.objects.get(module.KIND) == wanted else "+ health: true"
         self.applied.append(wanted)
-        self.objects[self.module.KIND] = wanted
+        self.objects[module.KIND] = wanted
         return ""
 
-    def exit_json(self, **result: Any) -> None:
-        """Keep the result, and end."""
-        self.result = result
-        raise EndedError
-
-    def play(self) -> Any:
-        """Run the module."""
-        with pytest.raises(EndedError):
-            self.module.main()
-        return self.result
+    def play(self, check_mode: bool = False) -> dict[str, Any]:
+        return outcome(self.patch, module, {"device": DEVICE}, check_mode)
 
 
 @pytest.fixture
-def cluster(load: Load, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """A cluster with Koordinator's CRD and the node."""
-    return Cluster(load("gpu_device_plugin/library/koordinator_device.py"), monkeypatch)
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
 
 
 def test_device_is_made_once_and_goes_with_its_node(cluster: Cluster) -> None:
@@ -78,8 +62,7 @@ def test_device_is_made_once_and_goes_with_its_node(cluster: Cluster) -> None:
 
 
 def test_check_mode_writes_nothing(cluster: Cluster) -> None:
-    cluster.check_mode = True
-    assert cluster.play()["changed"] is True
+    assert cluster.play(check_mode=True)["changed"] is True
     assert cluster.applied == []
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ import pytest
 import yaml
 
 from tests.observability import promql
-from tests.unit.roles.conftest import ROLES, Load
-from tests.unit.roles.playing import play
+from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.playing import Run, play_text
 
 PLAYBOOK = """\
 - hosts: monitoring
@@ -41,23 +39,21 @@ def plugin_of(node: str, address: str) -> dict[str, Any]:
         ({"ansible_host": "fd00::1"}, "[fd00::1]"),
     ],
 )
-def test_board_is_asked_at_its_address_and_named_as_its_node(
-    load: Load, variables: dict[str, str], address: str
-) -> None:
+def test_board_is_asked_at_its_address_and_named_as_its_node(variables: dict[str, str], address: str) -> None:
     targets = load("monitoring/filter_plugins/monitoring.py").targets
     board = {"inventory_hostname": "Jetson-1", **variables}
     assert targets([board]) == [plugin_of("jetson-1", address)]
 
 
 @pytest.mark.parametrize(("agent", "ports"), [(True, [9400, 9401]), ("false", [9400])])
-def test_node_agent_is_a_target_where_there_is_one(load: Load, agent: object, ports: list[int]) -> None:
+def test_node_agent_is_a_target_where_there_is_one(agent: object, ports: list[int]) -> None:
     found = load("monitoring/filter_plugins/monitoring.py").targets(
         [{"inventory_hostname": "b", "gpu_device_plugin_agent": agent}]
     )
     assert [target for entry in found for target in entry["targets"]] == [f"b:{port}" for port in ports]
 
 
-def test_where_gpus_are_given_out_by_claims_the_driver_is_the_target(load: Load) -> None:
+def test_where_gpus_are_given_out_by_claims_the_driver_is_the_target() -> None:
     module = load("monitoring/filter_plugins/monitoring.py")
     (entry,) = module.targets([{"inventory_hostname": "b", "gpu_device_plugin_api": "dra"}])
     assert (entry["labels"]["job"], entry["targets"]) == ("tegra-dra-driver", ["b:9400"])
@@ -66,7 +62,7 @@ def test_where_gpus_are_given_out_by_claims_the_driver_is_the_target(load: Load)
     assert (manifest["metadata"]["name"], port["containerPort"]) == module.DRIVER
 
 
-def test_targets_are_what_the_manifests_serve_and_the_alerts_ask_for(load: Load) -> None:
+def test_targets_are_what_the_manifests_serve_and_the_alerts_ask_for() -> None:
     served = {}
     for part in ("base", "agent", "dra"):
         path = ROLES.parent / f"plugin/deploy/{part}/daemonset.yaml"
@@ -98,22 +94,16 @@ class Site:
         program.chmod(0o755)
         self.settings["monitoring_reload"] = [str(program)]
         self.settings["gpu_device_plugin_metrics_on_host"] = True
-        host = f"localhost ansible_connection=local ansible_python_interpreter={sys.executable}"
-        (self.root / "inventory").write_text(
-            "[server]\na ansible_host=10.0.0.1\n[agent]\nb ansible_host=10.0.0.2\n"
-            f"[k3s_cluster:children]\nserver\nagent\n[monitoring]\n{host}\n"
-        )
-        (self.root / "play.yml").write_text(PLAYBOOK)
 
-    def play(self, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    def play(self, *arguments: str, fails: bool = False, **settings: Any) -> Run:
         """Run the role with these settings."""
-        variables = f"--extra-vars={json.dumps(self.settings | settings)}"
-        return play(self.root / "inventory", self.root / "play.yml", variables, *arguments)
+        boards = {"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}
+        groups = {"k3s_cluster": boards, "monitoring": ["localhost"]}
+        variables = self.settings | settings
+        return play_text(self.root, PLAYBOOK, *arguments, groups=groups, variables=variables, fails=fails)
 
     def changed(self, *arguments: str, **settings: Any) -> int:
-        """How much a run changes."""
         run = self.play(*arguments, **settings)
-        assert run.returncode == 0, run.stdout
         match = re.search(r"changed=(\d+)", run.stdout)
         assert match is not None
         return int(match[1])
@@ -185,17 +175,14 @@ NO_DIRECTORY = {f"monitoring_{name}_directory": "" for name in ("rules", "target
 def test_what_cannot_work_is_told_and_nothing_is_written(
     site: Site, settings: dict[str, Any], words: str
 ) -> None:
-    run = site.play(**settings)
-    said = " ".join(run.stdout.split())
-    assert run.returncode != 0
-    assert words in said
-    assert "Nothing was changed." in said
+    run = site.play(fails=True, **settings)
+    assert words in run.said
+    assert "Nothing was changed." in run.said
     assert (site.files, site.reloads) == (OWNERS, 0)
 
 
 def test_prometheus_that_is_not_told_is_an_error_and_the_next_run_tells_it(site: Site) -> None:
-    run = site.play(monitoring_reload=["false"])
-    assert run.returncode != 0
-    assert "`false` failed" in " ".join(run.stdout.split())
+    run = site.play(fails=True, monitoring_reload=["false"])
+    assert "`false` failed" in run.said
     assert site.changed() == 0
     assert site.reloads == 1

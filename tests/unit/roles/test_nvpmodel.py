@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Power modes: which there are, which one it is, what needs a reboot. With a SIMULATED nvpmodel."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import ROLES, Load
+from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.playing import answer
+
+module = load("power_mode/library/nvpmodel.py")
 
 SIMULATED = ROLES.parent / "tests/lab/simulated_power"
 CONFIG = (SIMULATED / "nvpmodel.conf").read_text()
 
 
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("power_mode/library/nvpmodel.py")
-
-
-def test_modes_and_their_masks_are_read(module: ModuleType) -> None:
+def test_modes_and_their_masks_are_read() -> None:
     assert module.parse_models(CONFIG) == {
         0: ("MAXN", {"TPC_PG_MASK": "0"}),
         2: ("MODE_30W", {"TPC_PG_MASK": "240"}),
@@ -30,11 +24,11 @@ def test_modes_and_their_masks_are_read(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "number"), [("2", 2), ("MODE_30W", 2), ("maxn", 0)])
-def test_mode_is_found_by_number_and_name(module: ModuleType, wanted: str, number: int) -> None:
+def test_mode_is_found_by_number_and_name(wanted: str, number: int) -> None:
     assert module.find(module.parse_models(CONFIG), wanted) == number
 
 
-def test_unknown_mode_is_refused_with_those_there_are(module: ModuleType) -> None:
+def test_unknown_mode_is_refused_with_those_there_are() -> None:
     with pytest.raises(module.PowerModeError, match=r"0 \(MAXN\), 2 \(MODE_30W\)"):
         module.find(module.parse_models(CONFIG), "15W")
 
@@ -43,11 +37,11 @@ def test_unknown_mode_is_refused_with_those_there_are(module: ModuleType) -> Non
     ("present", "wanted", "expected"),
     [(0, 0, False), (0, 3, False), (0, 2, True), (2, 3, True), (9, 3, True)],
 )
-def test_another_mask_needs_a_reboot(module: ModuleType, present: int, wanted: int, expected: bool) -> None:
+def test_another_mask_needs_a_reboot(present: int, wanted: int, expected: bool) -> None:
     assert module.needs_reboot(module.parse_models(CONFIG), present, wanted) is expected
 
 
-def test_answer_without_a_mode_is_an_error(module: ModuleType) -> None:
+def test_answer_without_a_mode_is_an_error() -> None:
     with pytest.raises(module.PowerModeError, match="does not say a mode"):
         module.parse_query("NVPM ERROR: no nvpmodel")
 
@@ -55,16 +49,8 @@ def test_answer_without_a_mode_is_an_error(module: ModuleType) -> None:
 def run(board: Path, mode: str, *, check: bool = False) -> dict[str, Any]:
     """Run the module as Ansible does, with the SIMULATED nvpmodel in PATH."""
     arguments = {"mode": mode, "config": str(SIMULATED / "nvpmodel.conf"), "_ansible_check_mode": check}
-    result = subprocess.run(
-        [sys.executable, ROLES / "power_mode/library/nvpmodel.py"],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-        env={"PATH": f"{SIMULATED}:/usr/bin:/bin", "SIMULATED_NVPMODEL_STATE": str(board / "state")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    answer: dict[str, Any] = json.loads(result.stdout)
-    return answer
+    places = {"PATH": f"{SIMULATED}:/usr/bin:/bin", "SIMULATED_NVPMODEL_STATE": str(board / "state")}
+    return answer("power_mode", "nvpmodel", arguments, **places)
 
 
 @pytest.fixture
@@ -94,5 +80,5 @@ def test_change_that_needs_a_reboot_is_left_to_the_role(board: Path, asks: bool)
     if asks:  # a need that the file does not show
         (board / "state.asks").touch()
         mode = "MODE_50W"
-    answer = run(board, mode)
-    assert (answer["changed"], answer["reboot_required"], state(board)) == (False, True, "0")
+    said = run(board, mode)
+    assert (said["changed"], said["reboot_required"], state(board)) == (False, True, "0")

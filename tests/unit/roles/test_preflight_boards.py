@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings of boards beside each other: names, groups, clocks, memory, disks."""
 
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import GOOD, with_facts
 
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("preflight/filter_plugins/preflight_boards.py")
+module = load("preflight/filter_plugins/preflight_boards.py")
 
 
 @pytest.mark.parametrize(
@@ -26,13 +22,11 @@ def module(load: Load) -> ModuleType:
         ("much", "5Mim", 4 << 30),  # refused elsewhere
     ],
 )
-def test_memory_that_is_neither_sold_nor_asked_for(
-    module: ModuleType, sold: str, requests: str, left: int | None
-) -> None:
+def test_memory_that_is_neither_sold_nor_asked_for(sold: str, requests: str, left: int | None) -> None:
     assert module.memory_left(4 << 30, sold, requests) == left
 
 
-def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleType) -> None:
+def test_duplicate_names_and_machine_ids_are_found_on_each_board() -> None:
     fleet = {"a": with_facts(), "b": with_facts(), "c": with_facts(hostname="other", machine_id="bb")}
     assert [entry["id"] for entry in module.findings_of_fleet("a", fleet, [])] == [
         "hostname-duplicate",
@@ -42,15 +36,13 @@ def test_duplicate_names_and_machine_ids_are_found_on_each_board(module: ModuleT
 
 
 @pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä", "--all", "a\n", "a/b", ["a"], None])
-def test_hostname_that_cannot_be_a_node_name_is_found(module: ModuleType, hostname: object) -> None:
+def test_hostname_that_cannot_be_a_node_name_is_found(hostname: object) -> None:
     found = module.findings_of_fleet("a", {"a": with_facts(hostname=hostname)}, [])
     assert [entry["id"] for entry in found] == ["hostname-invalid"]
 
 
 @pytest.mark.parametrize("hostname", ["jetson-2", "Jetson-2"])
-def test_hostname_is_not_the_name_of_another_board_in_the_inventory(
-    module: ModuleType, hostname: str
-) -> None:
+def test_hostname_is_not_the_name_of_another_board_in_the_inventory(hostname: str) -> None:
     fleet = {"jetson-1": with_facts(hostname=hostname)}
     (found,) = module.findings_of_hostname("jetson-1", fleet, ["jetson-1", "jetson-2"])
     assert (found["id"], "calls itself" in found["found"]) == ("hostname-duplicate", True)
@@ -66,7 +58,7 @@ def test_hostname_is_not_the_name_of_another_board_in_the_inventory(
         ({"server": ["b"]}, ["group-none"]),
     ],
 )
-def test_board_belongs_to_one_group(module: ModuleType, groups: dict[str, list[str]], ids: list[str]) -> None:
+def test_board_belongs_to_one_group(groups: dict[str, list[str]], ids: list[str]) -> None:
     assert [entry["id"] for entry in module.findings_of_groups("a", groups)] == ids
 
 
@@ -100,13 +92,13 @@ THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
     ],
 )
 def test_room_is_judged_where_it_is_taken_and_against_the_kubelets_limit(
-    module: ModuleType, changed: dict[str, Any], more: dict[str, Any], ids: list[str]
+    changed: dict[str, Any], more: dict[str, Any], ids: list[str]
 ) -> None:
     facts = with_facts(disks=disks(**changed), **more)
     assert [entry["id"] for entry in module.findings_of_disks(facts)] == ids
 
 
-def test_disk_is_named_by_what_lies_there(module: ModuleType) -> None:
+def test_disk_is_named_by_what_lies_there() -> None:
     changed = {"k3s": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 3 * 10**8}}
     (found,) = module.findings_of_disks(with_facts(disks=disks(**changed)))
     assert found["found"] == "0.3 of 1.0 GB free on the disk with /var/lib/rancher"
@@ -140,7 +132,7 @@ def clocks(**ahead: float) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_clock_is_compared_with_the_controller_and_the_server(
-    module: ModuleType, board: float, server: float, ids: list[str], fix: str
+    board: float, server: float, ids: list[str], fix: str
 ) -> None:
     fleet = clocks(**{"jetson-1": server, "jetson-2": board})
     found = module.findings_of_clock("jetson-2", fleet, "jetson-1", NOW)
@@ -150,18 +142,18 @@ def test_clock_is_compared_with_the_controller_and_the_server(
         assert "this computer has 1970-01-12 13:47:00 (all UTC)" in entry["found"]
 
 
-def test_clock_of_the_server_is_compared_with_the_controller(module: ModuleType) -> None:
+def test_clock_of_the_server_is_compared_with_the_controller() -> None:
     fleet = clocks(**{"jetson-1": -HOUR * 24 * 300})
     assert [entry["id"] for entry in module.findings_of_clock("jetson-1", fleet, "jetson-1", NOW)] == [
         "clock"
     ]
 
 
-def test_a_slow_board_is_not_taken_for_a_wrong_clock(module: ModuleType) -> None:
+def test_a_slow_board_is_not_taken_for_a_wrong_clock() -> None:
     fleet = clocks(**{"jetson-1": 0, "jetson-2": 0})
     assert module.findings_of_clock("jetson-2", fleet, "jetson-1", NOW + 600) == []
 
 
-def test_server_that_was_not_looked_at_is_not_compared(module: ModuleType) -> None:
+def test_server_that_was_not_looked_at_is_not_compared() -> None:
     fleet = clocks(**{"jetson-2": -HOUR})
     assert module.findings_of_clock("jetson-2", fleet, "jetson-1", NOW) == []

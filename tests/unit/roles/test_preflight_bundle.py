@@ -3,19 +3,16 @@
 
 import tarfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import with_facts
 
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("preflight/filter_plugins/preflight_bundle.py")
+module = load("preflight/filter_plugins/preflight_bundle.py")
+bundle_module = load("preflight/library/bundle_info.py")
 
 
 def bundle(**errors: str | None) -> dict[str, Any]:
@@ -31,29 +28,29 @@ def bundle(**errors: str | None) -> dict[str, Any]:
     return {"path": "/bundle", "errors": [], "files": files}
 
 
-def test_whole_bundle_has_no_findings(module: ModuleType) -> None:
+def test_whole_bundle_has_no_findings() -> None:
     assert module.findings_of_bundle(bundle(), "aarch64") == []
 
 
-def test_only_files_for_this_architecture_matter(module: ModuleType) -> None:
+def test_only_files_for_this_architecture_matter() -> None:
     assert module.findings_of_bundle(bundle(k3s_amd64="damaged"), "aarch64") == []
     assert [
         entry["found"] for entry in module.findings_of_bundle(bundle(k3s_arm64="damaged"), "aarch64")
     ] == ["k3s-arm64: damaged"]
 
 
-def test_bundle_of_another_architecture_names_each_missing_file(module: ModuleType) -> None:
+def test_bundle_of_another_architecture_names_each_missing_file() -> None:
     found = [entry["found"] for entry in module.findings_of_bundle(bundle(), "x86_64")]
     assert len(found) == 4
     assert "k3s-amd64: not listed in SHA256SUMS" in found
 
 
-def test_one_error_of_the_whole_bundle_is_enough(module: ModuleType) -> None:
+def test_one_error_of_the_whole_bundle_is_enough() -> None:
     broken = bundle() | {"errors": ["no such directory"], "files": {}}
     assert [entry["id"] for entry in module.findings_of_bundle(broken, "aarch64")] == ["bundle-unusable"]
 
 
-def test_bundle_needs_no_k3s_where_it_is_downloaded(module: ModuleType) -> None:
+def test_bundle_needs_no_k3s_where_it_is_downloaded() -> None:
     content = bundle(k3s_arm64="missing")
     del content["files"]["k3s-airgap-images-arm64.tar.gz"]
     assert module.findings_of_bundle(content, "aarch64", "download") == []
@@ -70,7 +67,7 @@ def test_bundle_needs_no_k3s_where_it_is_downloaded(module: ModuleType) -> None:
     ],
 )
 def test_board_that_supplies_images_is_one_of_the_cluster_and_has_docker(
-    module: ModuleType, supply: str, runtime: str, finding: str | None
+    supply: str, runtime: str, finding: str | None
 ) -> None:
     found = module.findings_of_image_supply(with_facts(container_runtime=runtime), supply, ["a", "b"])
     assert [entry["id"] for entry in found] == ([finding] if finding else [])
@@ -78,12 +75,7 @@ def test_board_that_supplies_images_is_one_of_the_cluster_and_has_docker(
         assert ("'c'" in found[0]["found"], "a, b" in found[0]["fix"]) == (True, True)
 
 
-@pytest.fixture
-def bundle_module(load: Load) -> ModuleType:
-    return load("preflight/library/bundle_info.py")
-
-
-def test_state_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Path) -> None:
+def test_state_of_a_damaged_file(tmp_path: Path) -> None:
     versions = {
         "version": 1,
         "k3s_version": "v1",
@@ -104,7 +96,7 @@ def test_state_of_a_damaged_file(bundle_module: ModuleType, tmp_path: Path) -> N
     assert facts["files"]["gone"]["error"] == "missing"
 
 
-def test_state_of_an_archive_of_packages(bundle_module: ModuleType, tmp_path: Path) -> None:
+def test_state_of_an_archive_of_packages(tmp_path: Path) -> None:
     archive = tmp_path / "debs-jetpack6-arm64.tar"
     names = ("./nvidia-container-toolkit_1.18.0-1_arm64.deb", "tzdata_1%3a2025b-0_all.deb", "./README")
     with tarfile.open(archive, "w") as tar:
@@ -136,18 +128,16 @@ VERSIONS = "version: 1\nk3s_version: v1\nplugin_image: a:1\ndevice_query_image: 
         (VERSIONS + "jtop: [/etc/shadow]\n", "jtop must have"),
     ],
 )
-def test_unusable_bundle_yml_is_named(
-    bundle_module: ModuleType, tmp_path: Path, text: str, words: str
-) -> None:
+def test_unusable_bundle_yml_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "SHA256SUMS").write_text("")
     (tmp_path / "bundle.yml").write_text(text)
     assert words in bundle_module.inspect(str(tmp_path))["errors"][0]
 
 
-def test_absent_bundle_is_named(bundle_module: ModuleType, tmp_path: Path) -> None:
+def test_absent_bundle_is_named(tmp_path: Path) -> None:
     assert "SHA256SUMS" in bundle_module.inspect(str(tmp_path / "none"))["errors"][0]
 
 
-def test_damaged_list_of_sums_is_named_with_its_line(bundle_module: ModuleType) -> None:
+def test_damaged_list_of_sums_is_named_with_its_line() -> None:
     with pytest.raises(bundle_module.BundleError, match="line 2"):
         bundle_module.parse_sums("0" * 64 + "  a\nnonsense\n")

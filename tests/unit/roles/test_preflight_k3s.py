@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings of K3s: roles, versions, servers, tokens."""
 
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import with_facts
+
+module = load("preflight/filter_plugins/preflight_k3s.py")
 
 NO_K3S = {"installed": False, "active": False, "command": None}
 IS_SERVER = {"k3s": {"server": {"installed": True}, "agent": NO_K3S}}
 IS_AGENT = {"k3s": {"server": NO_K3S, "agent": {"installed": True}}}
 IS_BARE = {"k3s": {"server": NO_K3S, "agent": NO_K3S}}
-
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("preflight/filter_plugins/preflight_k3s.py")
 
 
 @pytest.mark.parametrize(
@@ -27,9 +23,7 @@ def module(load: Load) -> ModuleType:
         ([IS_BARE, IS_AGENT], "data were on this server alone"),
     ],
 )
-def test_a_server_without_k3s_does_not_begin_a_second_cluster(
-    module: ModuleType, others: list[dict[str, Any]], fix: str
-) -> None:
+def test_a_server_without_k3s_does_not_begin_a_second_cluster(others: list[dict[str, Any]], fix: str) -> None:
     fleet = {"a": IS_BARE, "b": others[0], "c": others[1]}
     (found,) = module.findings_of_server("a", fleet, "a")
     assert found["id"] == "server-new"
@@ -55,15 +49,13 @@ def running(role: str, active: bool = True) -> dict[str, Any]:
     ],
     ids=["all answer", "the first is down", "another has stopped", "no other runs", "no server answers"],
 )
-def test_another_server_is_asked_while_the_first_is_down(
-    module: ModuleType, fleet: dict[str, Any], asked: str
-) -> None:
+def test_another_server_is_asked_while_the_first_is_down(fleet: dict[str, Any], asked: str) -> None:
     everyone = ["a", "b", "c", "d"]
     assert module.asked("a", fleet, ["a", "b", "c"], everyone) == asked
     assert module.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it was not looked at"
 
 
-def test_a_new_board_waits_for_the_server_that_it_joins(module: ModuleType) -> None:
+def test_a_new_board_waits_for_the_server_that_it_joins() -> None:
     (found,) = module.findings_of_joining(IS_BARE, "a", "b")
     assert found["id"] == "server-down"
     assert "put b first in the inventory" in found["fix"]
@@ -80,9 +72,7 @@ def test_a_new_board_waits_for_the_server_that_it_joins(module: ModuleType) -> N
         {"a": IS_AGENT, "b": IS_SERVER},
     ],
 )
-def test_bare_boards_and_a_server_that_is_there_begin_no_second_cluster(
-    module: ModuleType, fleet: dict[str, Any]
-) -> None:
+def test_bare_boards_and_a_server_that_is_there_begin_no_second_cluster(fleet: dict[str, Any]) -> None:
     server = "b" if fleet["a"] is IS_AGENT else "a"
     assert [module.findings_of_server(name, fleet, server) for name in fleet] == [[] for _ in fleet]
 
@@ -96,7 +86,7 @@ def test_bare_boards_and_a_server_that_is_there_begin_no_second_cluster(
     ],
 )
 def test_installation_of_the_stock_script_is_taken_over_when_asked(
-    module: ModuleType, command: str, ids: list[str], words: str
+    command: str, ids: list[str], words: str
 ) -> None:
     facts = with_facts(k3s__server={"installed": True, "command": f"/usr/local/bin/{command}"})
     found = module.findings_of_role(facts, "server", True)
@@ -122,9 +112,7 @@ def test_installation_of_the_stock_script_is_taken_over_when_asked(
         ({"k3s__agent": {"installed": True, "command": "/usr/local/bin/k3s agent"}}, "agent", []),
     ],
 )
-def test_k3s_of_another_role_or_hand_is_found(
-    module: ModuleType, changes: dict[str, Any], role: str, ids: list[str]
-) -> None:
+def test_k3s_of_another_role_or_hand_is_found(changes: dict[str, Any], role: str, ids: list[str]) -> None:
     assert [entry["id"] for entry in module.findings_of_role(with_facts(**changes), role)] == ids
 
 
@@ -141,7 +129,7 @@ def test_k3s_of_another_role_or_hand_is_found(
     ],
 )
 def test_refused_token_is_a_finding_and_a_server_that_is_not_up_yet_is_none(
-    module: ModuleType, answer: dict[str, Any], count: int
+    answer: dict[str, Any], count: int
 ) -> None:
     assert len(module.findings_of_token(answer)) == count
 
@@ -150,9 +138,7 @@ def test_refused_token_is_a_finding_and_a_server_that_is_not_up_yet_is_none(
     ("token", "count"),
     [(None, 0), ("0123456789abcdef", 0), ("short", 1), ("K10" + "0" * 64 + "::server:short", 1)],
 )
-def test_short_token_is_a_warning_that_does_not_tell_it(
-    module: ModuleType, token: str | None, count: int
-) -> None:
+def test_short_token_is_a_warning_that_does_not_tell_it(token: str | None, count: int) -> None:
     found = module.findings_of_token_strength(token)
     assert len(found) == count
     assert token is None or token not in str(found)
@@ -170,9 +156,7 @@ def test_short_token_is_a_warning_that_does_not_tell_it(
         ("v1.33.5+k3s1", None, []),
     ],
 )
-def test_k3s_does_not_go_back(
-    module: ModuleType, installed: str | None, wanted: str | None, found: list[str]
-) -> None:
+def test_k3s_does_not_go_back(installed: str | None, wanted: str | None, found: list[str]) -> None:
     facts = with_facts(k3s__version=installed, bundle__k3s_version=wanted)
     assert [entry["id"] for entry in module.findings_of_version(facts)] == found
 
@@ -194,7 +178,7 @@ def test_k3s_does_not_go_back(
     ],
 )
 def test_another_minor_version_comes_with_an_upgrade(
-    module: ModuleType, role: str, installed: str | None, server: str | None, found: bool
+    role: str, installed: str | None, server: str | None, found: bool
 ) -> None:
     facts = with_facts(k3s__version=installed, bundle__k3s_version="v1.34.1+k3s1", role=role)
     findings = module.findings_of_upgrade(facts, server)

@@ -6,7 +6,6 @@ import re
 import shlex
 import time
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planted import COMMAND, EXEC_START, FLAGS, PLANTED, UNIT, leaked
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+
+redact = load("redact/module_utils/redact.py")
 
 # Parts of a planted secret. Between them is anything that its form can carry.
 PARTS = ("Qzx7", "x7Qz", "zQ7x")
@@ -24,11 +25,6 @@ EXAMPLES = 20
 CA = "K10" + "0123456789abcdef" * 4 + "::"
 PRINTABLE = "".join(map(chr, range(33, 127)))
 PROXY = f"http://somebody:{PLANTED['proxy']}@proxy.example:3128"
-
-
-@pytest.fixture(scope="module")
-def redact(load: Load) -> ModuleType:
-    return load("redact/module_utils/redact.py")
 
 
 def secrets(alphabet: str) -> st.SearchStrategy[str]:
@@ -150,7 +146,7 @@ FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_part_of_a_secret_stays(redact: ModuleType, form: str) -> None:
+def test_no_part_of_a_secret_stays(form: str) -> None:
     alphabet, text = FORMS[form]
 
     @settings(max_examples=EXAMPLES, deadline=None, database=None)
@@ -180,7 +176,7 @@ def test_no_part_of_a_secret_stays(redact: ModuleType, form: str) -> None:
         f"K3S_DATASTORE_ENDPOINT='{PLANTED['datastore-endpoint']}'\nAWS_SECRET_ACCESS_KEY=planted/secret+key\n",
     ],
 )
-def test_planted_secrets_are_hidden(redact: ModuleType, text: str) -> None:
+def test_planted_secrets_are_hidden(text: str) -> None:
     assert leaked(text)
     assert leaked(redact.redact(text)) == []
 
@@ -201,7 +197,7 @@ def test_planted_secrets_are_hidden(redact: ModuleType, text: str) -> None:
         ("K3S_TOKEN=a b\r\nB=c\r\n", "K3S_TOKEN=(hidden)\r\nB=c\r\n"),
     ],
 )  # fmt: skip
-def test_form_of_the_rest_stays(redact: ModuleType, text: str, hidden: str) -> None:
+def test_form_of_the_rest_stays(text: str, hidden: str) -> None:
     assert redact.redact(text) == hidden
 
 
@@ -224,83 +220,37 @@ def test_form_of_the_rest_stays(redact: ModuleType, text: str, hidden: str) -> N
         "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
     ],
 )
-def test_what_is_no_secret_stays(redact: ModuleType, text: str) -> None:
+def test_what_is_no_secret_stays(text: str) -> None:
     assert redact.redact(text) == text
 
 
 WORDS = (
-    *(
-        "token",
-        "password",
-        "auth",
-        "K3S_TOKEN",
-        "--token",
-        "-t",
-        "k3s",
-        "proxy",
-        "secret-key",
-        "name",
-        "value",
-    ),
-    *(
-        "://",
-        "@",
-        ":",
-        "=",
-        " ",
-        "\n",
-        "\\",
-        "\\\n",
-        '"',
-        "'",
-        "{",
-        "}",
-        "[",
-        "]",
-        ",",
-        "- ",
-        "|",
-        "argv[]=",
-        CA,
-    ),
-    *("x", "eyJ", "Bearer ", "authorization", "-----BEGIN PRIVATE KEY-----", "\0", "\r\n", "\t", "İ", "é"),
+    *("token", "password", "auth", "K3S_TOKEN", "--token", "-t", "k3s", "proxy", "secret-key", "name"),
+    *("://", "@", ":", "=", " ", "\n", "\\", "\\\n", '"', "'", "{", "}", "[", "]", ",", "- ", "|", "argv[]="),
+    *("value", "x", "eyJ", "Bearer ", "authorization", "\0", "\r\n", "\t", "İ", "é", CA),
+    "-----BEGIN PRIVATE KEY-----",
 )
 
 
 @settings(max_examples=300, deadline=None, database=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=40).map("".join))
-def test_garbage_is_no_error_and_has_as_many_lines(redact: ModuleType, text: str) -> None:
+def test_garbage_is_no_error_and_has_as_many_lines(text: str) -> None:
     hidden = redact.redact(text)
     assert hidden.count("\n") == text.count("\n")
     assert redact.redact(hidden) == hidden
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        *(
-            "Nov 25 host k3s[12]: level=info msg=\"can't find 'x' at http://h:80/x\" K3S_TOKEN=abc\n",
-            "a-",
-            "-",
-            '"',
-        ),
-        *(
-            "://",
-            "\\'",
-            "{token:[",
-            'token: "',
-            "--token ",
-            "--token='",
-            "token:\n",
-            '"token":',
-            "token=",
-            "-t ",
-        ),
-        *("\\\n", " ", "proxy=", "eyJ-", "a://u:p/", '"--token",', "bearer ", "name: token\n", "argv[]=", CA),
-        *("\\\"token: 'a", "-----BEGIN EC PRIVATE KEY-----", "token: {a\n", "token:\n ", "token:\n\n\n"),
-    ],
+JOURNAL = "Nov 25 host k3s[12]: level=info msg=\"can't find 'x' at http://h:80/x\" K3S_TOKEN=abc\n"
+REPEATED = (
+    *(JOURNAL, CA, "a-", "-", '"', "://", "\\'", "{token:[", 'token: "', "--token ", "--token='", "token:\n"),
+    *('"token":', "token=", "-t ", "\\\n", " ", "proxy=", "eyJ-", "a://u:p/", '"--token",', "bearer "),
+    *("name: token\n", "argv[]=", "\\\"token: 'a", "-----BEGIN EC PRIVATE KEY-----", "token: {a\n"),
+    *("token:\n ", "token:\n\n\n"),
 )
-def test_time_is_linear(redact: ModuleType, part: str) -> None:
+
+
+@pytest.mark.parametrize("part", REPEATED)
+def test_time_is_linear(part: str) -> None:
     text = '"' + part * (100_000 // len(part))
     start = time.process_time()
     redact.redact(text)
@@ -308,7 +258,7 @@ def test_time_is_linear(redact: ModuleType, part: str) -> None:
     assert time.process_time() - start < 5
 
 
-def test_data_keep_their_structure(redact: ModuleType) -> None:
+def test_data_keep_their_structure() -> None:
     data = {
         "token": "a",
         "https://somebody:a@h": ("--token", "a", 1),

@@ -8,7 +8,6 @@ were told.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 import yaml
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.playing import play
+from tests.unit.roles.playing import Run, play
 
 PLAYS = ("Restart what runs on agents, batch by batch", "Check what the restarts have come to")
 SAY = "- ansible.builtin.shell: echo '{what} {{{{ inventory_hostname }}}}' >> '{log}'"
@@ -60,7 +59,7 @@ def run(tmp_path: Path) -> Any:
         yaml.safe_dump([one | {"become": False, "gather_facts": False} for one in plays], sort_keys=False)
     )
 
-    def runs(**variables: Any) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    def runs(**variables: Any) -> tuple[Run, list[str]]:
         children = {"server": {"hosts": {"s": None}}, "agent": {"hosts": dict.fromkeys("abcd")}}
         settings = {
             "ansible_connection": "local",

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An NVIDIA runtime older than the bundle's is replaced when that is asked for, and judged as the new one."""
+"""What a role installs is judged: an NVIDIA runtime before it is replaced, an engine once it is there."""
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.roles.conftest import ROLES
-from tests.unit.roles.playing import play
+from tests.unit.roles.loading import ROLES
+from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import with_facts
 
 PLAYBOOK = """\
@@ -53,19 +51,41 @@ REFUSED = (
 def test_update_that_is_asked_for_counts(
     tmp_path: Path, asked: bool, installed: str | None, files: dict[str, object], said: str
 ) -> None:
-    (tmp_path / "play.yml").write_text(
-        PLAYBOOK.replace("CONTEXT", str(ROLES / "preflight/vars/main/context.yml"))
-    )
-    (tmp_path / "inventory").write_text(
-        f"[server]\nlocalhost ansible_connection=local ansible_python_interpreter={sys.executable}\n"
-    )
+    text = PLAYBOOK.replace("CONTEXT", str(ROLES / "preflight/vars/main/context.yml"))
     given = with_facts(nvidia_runtime__version=installed)
     variables = {"given": given, "files": files, "nvidia_docker_update_runtime": asked}
-    run = play(
-        tmp_path / "inventory",
-        tmp_path / "play.yml",
-        f"--extra-vars={json.dumps(variables)}",
-        ANSIBLE_FILTER_PLUGINS=str(ROLES / "preflight/filter_plugins"),
-    )
-    assert run.returncode == 0, run.stdout
-    assert said in " ".join(run.stdout.split()), run.stdout
+    filters = str(ROLES / "preflight/filter_plugins")
+    run = play_text(tmp_path, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters)
+    assert said in run.said, run.stdout
+
+
+INSTALLED = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        jetson: "{{ given }}"
+        cacheable: true
+    - ansible.builtin.set_fact:
+        preflight_bundle_info: {versions: "{{ bundled }}"}
+    - ansible.builtin.import_role: {name: preflight, tasks_from: installed.yml}
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("1.24", []),
+        (
+            "1.44",
+            ["it was just installed, and nothing else was changed", "k3s-docker-api-dropped", "below 29"],
+        ),
+    ],
+)
+def test_engine_that_does_not_fit_is_refused_once_it_is_there(
+    tmp_path: Path, version: str, told: list[str]
+) -> None:
+    given = with_facts(docker__min_api_version=version, bundle__k3s_version="v1.27.16+k3s1")
+    variables = {"given": given, "bundled": given["bundle"]}
+    run = play_text(tmp_path, INSTALLED, variables=variables, fails=bool(told))
+    assert [words for words in told if words not in run.said] == []

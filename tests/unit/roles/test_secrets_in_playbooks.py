@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import yaml
 
 from tests.docs import CHECKOUT
 from tests.planted import EXEC_START, FLAGS, JOURNAL, PLANTED, UNIT, leaked, processes, watched
-from tests.unit.roles.playing import play
+from tests.unit.roles.playing import Run, play
 
 PROXY = f"http://somebody:{PLANTED['proxy']}@proxy.example:3128"
 
@@ -44,7 +43,7 @@ def programs(tmp_path: Path) -> str:
     return f"{directory}:{os.environ['PATH']}"
 
 
-def ansible(tmp_path: Path, path: str, playbook: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def ansible(tmp_path: Path, path: str, playbook: Path, *arguments: str) -> Run:
     """Run a playbook on this machine as the server, with all output, and look for secrets in it.
 
     Those of the fact cache and of the process list are looked for, too.
@@ -62,7 +61,7 @@ def ansible(tmp_path: Path, path: str, playbook: Path, *arguments: str) -> subpr
         "JETSON_K3S_TEST": str(tmp_path),
     }
     with watched(lambda: processes(f"JETSON_K3S_TEST={tmp_path}")) as lines:
-        run = play(inventory, playbook, "--diff", "-vvv", *arguments, timeout=150, **environment)
+        run = play(inventory, playbook, "--diff", "-vvv", *arguments, **environment)
     assert any("ansible-playbook" in line for line in lines)
     assert leaked("\n".join(lines)) == []
     assert leaked(run.stdout) == []

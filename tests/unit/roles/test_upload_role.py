@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.conftest import ROLES
+from tests.unit.roles.loading import ROLES
 from tests.unit.roles.playing import play
 from tests.unit.roles.test_uploads import NOBODY, base, needs_root
 

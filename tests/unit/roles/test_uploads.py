@@ -9,19 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
+
+uploads = load("upload/module_utils/uploads.py")
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="runs processes of another user")
-
-
-@pytest.fixture
-def uploads(load: Load) -> ModuleType:
-    return load("upload/module_utils/uploads.py")
 
 
 @pytest.fixture
@@ -66,9 +62,7 @@ def of_nobody(work: Callable[[], object], *, again: bool = False) -> Iterator[No
         os.waitpid(pid, 0)
 
 
-def test_upload_is_in_a_directory_of_its_own_and_leaves_nothing(
-    uploads: ModuleType, base: Path, project: Path
-) -> None:
+def test_upload_is_in_a_directory_of_its_own_and_leaves_nothing(base: Path, project: Path) -> None:
     one, other = Path(uploads.make(base)), Path(uploads.make(base))
     assert one.parent == other.parent == project / "uploads"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (project, one.parent, one)] == [0o755, 0o700, 0o700]
@@ -80,7 +74,7 @@ def test_upload_is_in_a_directory_of_its_own_and_leaves_nothing(
     uploads.remove(base, str(other))
 
 
-def test_uploads_of_interrupted_runs_go_together(uploads: ModuleType, base: Path, project: Path) -> None:
+def test_uploads_of_interrupted_runs_go_together(base: Path, project: Path) -> None:
     uploads.remove_all(base)
     assert not project.exists()
     Path(uploads.make(base), "a.tar").touch()
@@ -89,7 +83,7 @@ def test_uploads_of_interrupted_runs_go_together(uploads: ModuleType, base: Path
     assert list(project.iterdir()) == []
 
 
-def test_check_mode_makes_nothing(uploads: ModuleType, base: Path, project: Path) -> None:
+def test_check_mode_makes_nothing(base: Path, project: Path) -> None:
     assert Path(uploads.planned(base)).parent == project / "uploads"
     assert not project.exists()
     project.symlink_to("/")
@@ -98,7 +92,7 @@ def test_check_mode_makes_nothing(uploads: ModuleType, base: Path, project: Path
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "tmp/..", "../tmp"])
-def test_only_an_upload_is_removed(uploads: ModuleType, base: Path, project: Path, name: str) -> None:
+def test_only_an_upload_is_removed(base: Path, project: Path, name: str) -> None:
     kept = Path(uploads.make(base))
     for path in (f"{kept.parent}/{name}", str(project), "/etc"):
         with pytest.raises(uploads.UploadError, match="Nothing was removed"):
@@ -106,7 +100,7 @@ def test_only_an_upload_is_removed(uploads: ModuleType, base: Path, project: Pat
     assert kept.is_dir()
 
 
-def test_file_that_is_not_the_bundles_is_named_with_both_digests(uploads: ModuleType, base: Path) -> None:
+def test_file_that_is_not_the_bundles_is_named_with_both_digests(base: Path) -> None:
     there = Path(uploads.make(base))
     (there / "a.tar").write_bytes(b"a")
     digest = uploads.sha256(str(there / "a.tar"))
@@ -131,7 +125,7 @@ PREPARED: dict[str, Callable[[Path], object]] = {
 @needs_root
 @pytest.mark.parametrize("what", PREPARED)
 def test_name_that_another_user_has_prepared_is_refused_and_stays(
-    uploads: ModuleType, base: Path, project: Path, what: str
+    base: Path, project: Path, what: str
 ) -> None:
     with of_nobody(lambda: PREPARED[what](project)):
         before = project.lstat()
@@ -147,9 +141,7 @@ def test_name_that_another_user_has_prepared_is_refused_and_stays(
 @pytest.mark.parametrize(
     ("name", "mode"), [("uploads", 0o755), ("uploads", 0o1777), (".", 0o775), ("..", 0o777)]
 )
-def test_directory_that_others_may_change_is_refused(
-    uploads: ModuleType, base: Path, project: Path, name: str, mode: int
-) -> None:
+def test_directory_that_others_may_change_is_refused(base: Path, project: Path, name: str, mode: int) -> None:
     uploads.make(base)
     (project / name).chmod(mode)
     words = "sudo rm -r" if name == "uploads" else "sudo chmod go-w"
@@ -158,7 +150,7 @@ def test_directory_that_others_may_change_is_refused(
 
 
 @needs_root
-def test_directory_of_another_user_on_the_way_is_refused(uploads: ModuleType, base: Path) -> None:
+def test_directory_of_another_user_on_the_way_is_refused(base: Path) -> None:
     (base / "theirs/var-lib").mkdir(parents=True)
     os.chown(base / "theirs", NOBODY, NOBODY)
     (base / "link").symlink_to("theirs/var-lib")
@@ -167,9 +159,7 @@ def test_directory_of_another_user_on_the_way_is_refused(uploads: ModuleType, ba
 
 
 @needs_root
-def test_other_user_who_races_for_every_name_never_changes_an_upload(
-    uploads: ModuleType, base: Path, project: Path
-) -> None:
+def test_other_user_who_races_for_every_name_never_changes_an_upload(base: Path, project: Path) -> None:
     """Until both have won often, nobody makes, links and renames the names and writes into each file."""
 
     def attack() -> None:

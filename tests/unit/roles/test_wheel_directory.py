@@ -4,16 +4,12 @@
 import stat
 import zipfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.unit.roles.conftest import Load
+from tests.unit.roles.loading import load
 
-
-@pytest.fixture
-def module(load: Load) -> ModuleType:
-    return load("jtop/library/wheel_directory.py")
+module = load("jtop/library/wheel_directory.py")
 
 
 def wheel(path: Path, **files: str) -> str:
@@ -23,7 +19,7 @@ def wheel(path: Path, **files: str) -> str:
     return str(path)
 
 
-def test_wheels_lie_beside_each_other_and_everybody_may_read_them(module: ModuleType, tmp_path: Path) -> None:
+def test_wheels_lie_beside_each_other_and_everybody_may_read_them(tmp_path: Path) -> None:
     wheels = [
         wheel(tmp_path / "a.whl", a__init_dot_py="A = 1"),
         wheel(tmp_path / "b.whl", b_dot_py="B = 2"),
@@ -36,7 +32,7 @@ def test_wheels_lie_beside_each_other_and_everybody_may_read_them(module: Module
     assert stat.S_IMODE((target / "b.py").stat().st_mode) == 0o644
 
 
-def test_what_an_interrupted_run_left_does_not_stay(module: ModuleType, tmp_path: Path) -> None:
+def test_what_an_interrupted_run_left_does_not_stay(tmp_path: Path) -> None:
     (tmp_path / "here.new").mkdir()
     (tmp_path / "here.new/half").touch()
     module.make([wheel(tmp_path / "a.whl", a_dot_py="")], str(tmp_path / "here"))
@@ -44,7 +40,7 @@ def test_what_an_interrupted_run_left_does_not_stay(module: ModuleType, tmp_path
     assert not (tmp_path / "here.new").exists()
 
 
-def test_damaged_or_compiled_wheel_leaves_nothing(module: ModuleType, tmp_path: Path) -> None:
+def test_damaged_or_compiled_wheel_leaves_nothing(tmp_path: Path) -> None:
     whole, damaged = wheel(tmp_path / "a.whl", a_dot_py=""), tmp_path / "b.whl"
     damaged.write_text("no archive")
     compiled = wheel(tmp_path / "c.whl", c_dot_so="")
