@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 _DATA = Path(__file__).with_name("boards.json")
 
@@ -21,6 +21,16 @@ _CUDA = {32: "10.2", 35: "11.4", 36: "12.6", 38: "13.0", 39: "13.2"}
 # NVIDIA's container toolkit that each line's package archive brings: 32.7 and 35 have one release, of 36 and
 # 38 it is the newest of those seen (OE4T/meta-tegra pins the same).
 _TOOLKIT = {32: "1.7.0", 35: "1.11.0", 36: "1.16.2", 38: "1.18.0", 39: "1.19.1"}
+
+
+class _Text:
+    """A fact that is text."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __get__(self, fixture: Fixture, _type: object) -> str:
+        return str(fixture.data[self._key])
 
 
 @dataclass(frozen=True)
@@ -37,20 +47,22 @@ class Fixture:
             raise KeyError(f"{self.id} has no {sorted(unknown)}; boards.json has {sorted(self.data)}")
         return Fixture(self.id, {**self.data, **changes})
 
-    @property
-    def module(self) -> str:
-        """Module name as people say it, e.g. `Jetson AGX Orin devkit`."""
-        return self._text("module")
-
-    @property
-    def reported_module(self) -> str:
-        """Module as the plugin tells it by the device tree, e.g. `Jetson AGX Orin 64GB`."""
-        return self._text("reported_module")
-
-    @property
-    def l4t(self) -> str:
-        """L4T release, e.g. `36.4.3`."""
-        return self._text("l4t")
+    module = _Text("module")
+    """Module name as people say it, e.g. `Jetson AGX Orin devkit`."""
+    reported_module = _Text("reported_module")
+    """Module as the plugin tells it by the device tree, e.g. `Jetson AGX Orin 64GB`."""
+    l4t = _Text("l4t")
+    """L4T release, e.g. `36.4.3`."""
+    jetpack = _Text("jetpack")
+    """JetPack version, e.g. `6.2`."""
+    soc = _Text("soc")
+    """System on chip, e.g. `tegra234`."""
+    driver = _Text("driver")
+    """The GPU's kernel driver: `gk20a`, or `nvidia` of a PCI device."""
+    compute_capability = _Text("cc")
+    """CUDA compute capability, e.g. `8.7`."""
+    gpu_device = _Text("gpu_device")
+    """The GPU's device directory below /sys, e.g. `devices/platform/bus@0/17000000.gpu`."""
 
     @property
     def l4t_major(self) -> int:
@@ -58,34 +70,14 @@ class Fixture:
         return int(self.l4t.partition(".")[0])
 
     @property
-    def jetpack(self) -> str:
-        """JetPack version, e.g. `6.2`."""
-        return self._text("jetpack")
-
-    @property
-    def soc(self) -> str:
-        """System on chip, e.g. `tegra234`."""
-        return self._text("soc")
-
-    @property
     def is_pci(self) -> bool:
         """Whether the GPU is a PCI device of the driver `nvidia` (Thor), not a platform device of `gk20a`."""
-        return self._text("driver") == "nvidia"
-
-    @property
-    def compute_capability(self) -> str:
-        """CUDA compute capability, e.g. `8.7`."""
-        return self._text("cc")
+        return self.driver == "nvidia"
 
     @property
     def memory_bytes(self) -> int:
         """What deviceQuery calls global memory: on these boards all of MemTotal."""
         return int(self.data["devicequery_mb"]) * 1024 * 1024
-
-    @property
-    def gpu_device(self) -> str:
-        """The GPU's device directory below /sys, e.g. `devices/platform/bus@0/17000000.gpu`."""
-        return self._text("gpu_device")
 
     @property
     def nodes_always(self) -> tuple[str, ...]:
@@ -124,9 +116,6 @@ class Fixture:
         if self.l4t_major < _R36:
             return (*legacy, *igpu, "host1x", "nvhost-ctrl")
         return (*legacy, *igpu, "host1x-fence", "nvidia0", "nvidiactl")
-
-    def _text(self, key: str) -> str:
-        return cast("str", self.data[key])
 
 
 def load() -> dict[str, Fixture]:

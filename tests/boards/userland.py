@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path, PurePosixPath
 
 from tests.boards.fixture import Fixture
@@ -11,6 +10,8 @@ from tests.boards.fixture import Fixture
 # By L4T release line: the device nodes of L4T's own lists (present on the board or not: the runtime skips
 # absent entries) and, of its hundreds of libraries, libcuda.
 _CSV = Path(__file__).with_name("csv")
+# Each line's lists have the entries of these as well.
+_AND_OF = {32: (), 35: (32,), 36: (), 38: (36,), 39: (36, 38)}
 
 
 def write(fixture: Fixture, root: Path) -> None:
@@ -19,8 +20,10 @@ def write(fixture: Fixture, root: Path) -> None:
     csv_dir = etc / "nvidia-container-runtime" / "host-files-for-container.d"
     csv_dir.mkdir(parents=True)
     (etc / "nv_tegra_release").write_text(fixture.data["nv_tegra_release"], encoding="utf-8")
-    for source in (_CSV / str(fixture.l4t_major)).iterdir():
-        shutil.copyfile(source, csv_dir / source.name)
+    for line in (*_AND_OF[fixture.l4t_major], fixture.l4t_major):
+        for source in sorted((_CSV / str(line)).iterdir()):
+            with (csv_dir / source.name).open("a", encoding="utf-8") as entries:
+                entries.write(source.read_text(encoding="utf-8"))
 
     libraries = root / fixture.library_dir.lstrip("/")
     libraries.mkdir(parents=True)

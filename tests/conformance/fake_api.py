@@ -12,11 +12,10 @@ import asyncio
 import copy
 import itertools
 import json
-import ssl
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
@@ -76,22 +75,16 @@ class RefusedError(Exception):
         """The object that it is about; empty: none."""
 
 
-@dataclass
-class Watch:
-    """One open stream."""
-
-    events: asyncio.Queue[Object | None] = field(default_factory=asyncio.Queue)
+Watch = asyncio.Queue[Object | None]
+"""One open stream: its events, and None at its end."""
 
 
 class FakeApi(Awaited):
     """Serves at `url`. Every change notifies `until`. Use as a context manager."""
 
-    def __init__(
-        self, gates: frozenset[str] = frozenset({CAPACITY, TAINTS}), tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.gates = gates
-        self._tls = tls
+        self.gates = frozenset({CAPACITY, TAINTS})
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.slices: dict[str, Object] = {}
@@ -119,16 +112,11 @@ class FakeApi(Awaited):
     @property
     def url(self) -> str:
         """Where it is."""
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
-
-    @property
-    def port(self) -> int:
-        """Where it listens, from the first start on."""
-        return self._port
+        return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
         """Listen, on the same port as before."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port, ssl=self._tls)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -182,12 +170,6 @@ class FakeApi(Awaited):
         """Make a slice."""
         return self._create({"metadata": {"name": name or "made-by-hand"}, "spec": spec})
 
-    def alter_slice(self, change: Callable[[Object], None]) -> None:
-        """Change the only slice as a person would."""
-        altered = copy.deepcopy(self.slice)
-        change(altered)
-        self._put(altered, "MODIFIED")
-
     def delete_slices(self) -> None:
         """Do what a kubelet does when it starts."""
         for name in list(self.slices):
@@ -196,7 +178,7 @@ class FakeApi(Awaited):
     def end_watches(self) -> None:
         """End all streams as a server does at their time's end."""
         for watch in self.watches:
-            watch.events.put_nowait(None)
+            watch.put_nowait(None)
 
     def forget_history(self) -> None:
         """Answer 410 to whoever goes on from before now."""
@@ -294,23 +276,23 @@ class FakeApi(Awaited):
     async def _stream(self, request: Request, writer: asyncio.StreamWriter) -> None:
         """Send changes in chunks until the stream is ended."""
         version = int(request.query.get("resourceVersion", 0))
-        watch = Watch()
+        watch: Watch = asyncio.Queue()
         if version < self.oldest_version:
             gone = {"kind": "Status", "code": 410, "message": "too old resource version", "reason": "Expired"}
-            watch.events.put_nowait({"type": "ERROR", "object": gone})
-            watch.events.put_nowait(None)
+            watch.put_nowait({"type": "ERROR", "object": gone})
+            watch.put_nowait(None)
         for at, event in self._history:
             if at > version >= self.oldest_version:
-                watch.events.put_nowait(event)
+                watch.put_nowait(event)
         self.watches.append(watch)
         self._changed.set()
         if self.ends_watches_at_once:
-            watch.events.put_nowait(None)
+            watch.put_nowait(None)
         try:
             writer.write(
                 b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
             )
-            while (change := await watch.events.get()) is not None:
+            while (change := await watch.get()) is not None:
                 if self._fits(change["object"], request):
                     line = json.dumps(change).encode() + b"\n"
                     writer.write(b"%x\r\n%b\r\n" % (len(line), line))
@@ -403,7 +385,7 @@ class FakeApi(Awaited):
         told = {"type": event, "object": copy.deepcopy(one)}
         self._history.append((self._version, told))
         for watch in self.watches:
-            watch.events.put_nowait(told)
+            watch.put_nowait(told)
         self._changed.set()
 
     def _drop(self, new: Object, old: Object | None) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -267,6 +267,15 @@ async def call(channel: aio.Channel, method: str, request: Any, response: type[R
     )
     answer: Response = await rpc(request, timeout=SECONDS)
     return answer
+
+
+async def refusal(asking: Awaitable[object]) -> str:
+    """Give the reason for which a call fails, as it must."""
+    try:
+        await asking
+    except aio.AioRpcError as error:
+        return error.details() or ""
+    raise AssertionError("it was not refused")
 
 
 def refusing_socket(path: Path) -> socket.socket:

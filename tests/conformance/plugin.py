@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
+import socket
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -23,6 +25,19 @@ EVENT_DRIVEN_COMMAND = DEFAULT_COMMAND.replace("tegra_device_plugin", "tests.con
 # own watchdog prints the stacks before (signals.py: END_SECONDS).
 GRACE_SECONDS = 10.0
 _ENDING = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+
+
+def free_address() -> str:
+    """Give an address on which a process can serve its pages."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def page(address: str, path: str = "/metrics") -> str:
+    """Give a page that a process serves."""
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 class Plugin:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated kubelet's word on who holds what, and its own account of what is free."""
+"""A SIMULATED kubelet's word on who holds what, PodResources v1, and its own account of what is free."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent import futures
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import grpc
@@ -16,16 +19,63 @@ Name = tuple[str, str, str]
 """Namespace, pod and container."""
 
 
-class PodResources:
-    """PodResources v1. `holds` has the devices of each container by resource."""
+class Kubelet:
+    """It says what it is told to say. What is allocatable it knows only if it is told."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.answer = b""
+        self.allocatable: bytes | grpc.StatusCode = grpc.StatusCode.UNIMPLEMENTED
+        self.refuses = False
+        self.asked = 0
+        self.server = grpc.server(futures.ThreadPoolExecutor(1))
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "List": grpc.unary_unary_rpc_method_handler(self._list),
+            "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(self._get_allocatable),
+        }
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", handlers),)
+        )
+        self.server.add_insecure_port(f"unix:{socket}")
+        self.server.start()
+
+    def update(self) -> None:
+        """Do what has to be done before each answer."""
+
+    def _list(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        assert request == b""
+        self.asked += 1
+        if self.refuses:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such feature")
+        self.update()
+        return self.answer
+
+    def _get_allocatable(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        assert request == b""
+        self.update()
+        if isinstance(self.allocatable, grpc.StatusCode):
+            context.abort(self.allocatable, "no such feature")
+        return self.allocatable
+
+
+@contextmanager
+def running_kubelet() -> Iterator[Kubelet]:
+    """A kubelet; pytest's own directories are too long for a socket's address."""
+    with tempfile.TemporaryDirectory(prefix="pr-", dir="/tmp") as directory:
+        one = Kubelet(Path(directory, "kubelet.sock"))
+        yield one
+        one.server.stop(None).wait()
+
+
+class PodResources(Kubelet):
+    """The word of a kubelet that has devices. `holds` has the devices of each container by resource."""
 
     def __init__(self, kubelet: FakeKubelet, socket: Path) -> None:
-        self.socket = socket
         self.holds: dict[Name, dict[str, Sequence[str]]] = {}
         self.numa_nodes = 1
         """A resource is listed once for each."""
-        self.asked = 0
         self._kubelet = kubelet
+        super().__init__(socket)
 
     async def admits(self, name: Name, limits: Mapping[str, int]) -> None:
         """Give a container the first devices that are free, as the kubelet does, and start it."""
@@ -41,32 +91,26 @@ class PodResources:
     def free(self, resource: str) -> list[str]:
         """Healthy devices that it has not given out."""
         given = {id_ for held in self.holds.values() for id_ in held.get(resource, ())}
-        devices = self._kubelet.devices[resource].items()
-        return [id_ for id_, health in devices if health == "Healthy" and id_ not in given]
+        return [id_ for id_ in self._healthy(resource) if id_ not in given]
 
-    async def list(self, _request: object, _context: object) -> podresources.ListPodResourcesResponse:
-        """Tell who holds what."""
-        self.asked += 1
-        answer = podresources.ListPodResourcesResponse()
+    def update(self) -> None:
+        """Say who holds what, and which devices are healthy."""
+        listed = podresources.ListPodResourcesResponse()
+        allocatable = podresources.AllocatableResourcesResponse()
         pods: dict[tuple[str, str], podresources.PodResources] = {}
         for (namespace, pod, container), held in self.holds.items():
             if (namespace, pod) not in pods:
-                pods[namespace, pod] = answer.pod_resources.add(namespace=namespace, name=pod)
+                pods[namespace, pod] = listed.pod_resources.add(namespace=namespace, name=pod)
             one = pods[namespace, pod].containers.add(name=container)
             for resource, ids in held.items():
                 for _ in range(self.numa_nodes):
                     one.devices.add(resource_name=resource, device_ids=ids)
-        return answer
+        for resource in self._kubelet.devices:
+            allocatable.devices.add(resource_name=resource, device_ids=self._healthy(resource))
+        self.answer, self.allocatable = listed.SerializeToString(), allocatable.SerializeToString()
 
-    async def allocatable(
-        self, _request: object, _context: object
-    ) -> podresources.AllocatableResourcesResponse:
-        """Tell which devices are healthy."""
-        answer = podresources.AllocatableResourcesResponse()
-        for resource, devices in self._kubelet.devices.items():
-            healthy = [id_ for id_, health in devices.items() if health == "Healthy"]
-            answer.devices.add(resource_name=resource, device_ids=healthy)
-        return answer
+    def _healthy(self, resource: str) -> list[str]:
+        return [id_ for id_, health in self._kubelet.devices[resource].items() if health == "Healthy"]
 
 
 @asynccontextmanager
@@ -75,29 +119,7 @@ async def pod_resources(kubelet: FakeKubelet) -> AsyncIterator[PodResources]:
     place = kubelet.directory.with_name("pod-resources")
     place.mkdir(exist_ok=True)
     found = PodResources(kubelet, place / "kubelet.sock")
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers(
-        (
-            grpc.method_handlers_generic_handler(
-                "v1.PodResourcesLister",
-                {
-                    "List": grpc.unary_unary_rpc_method_handler(
-                        found.list,
-                        podresources.ListPodResourcesRequest.FromString,
-                        podresources.ListPodResourcesResponse.SerializeToString,
-                    ),
-                    "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(
-                        found.allocatable,
-                        podresources.AllocatableResourcesRequest.FromString,
-                        podresources.AllocatableResourcesResponse.SerializeToString,
-                    ),
-                },
-            ),
-        )
-    )
-    server.add_insecure_port(f"unix:{found.socket}")
-    await server.start()
     try:
         yield found
     finally:
-        await server.stop(None)
+        await asyncio.to_thread(found.server.stop(None).wait)

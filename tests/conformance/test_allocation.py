@@ -14,7 +14,7 @@ from tegra_device_plugin.kubelet import api_pb2 as api
 
 from tests import boards
 from tests.conformance.conftest import BOARD, Start
-from tests.conformance.fake_kubelet import FakeKubelet, call, dial, watch
+from tests.conformance.fake_kubelet import FakeKubelet, call, dial, refusal, watch
 from tests.conformance.plugin import running
 
 pytestmark = pytest.mark.parametrize("generation", ["1.20"])  # allocation is the same for all
@@ -35,13 +35,6 @@ def shared(tmp_path: Path) -> str:
     path = tmp_path / "shared.yaml"
     path.write_text(SHARED)
     return f"--config={path}"
-
-
-async def refusal(kubelet: FakeKubelet, *containers: list[str]) -> str:
-    """Ask for what must be refused; give the reason."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await kubelet.allocate(*containers)
-    return caught.value.details() or ""
 
 
 async def test_a_container_gets_the_gpus_nodes_and_an_id_the_toolkit_knows(
@@ -110,11 +103,11 @@ async def test_what_cannot_be_given_is_refused_with_a_reason(
     async with start(shared):
         await kubelet.until_allocatable(4)
         first, second = [device for device, _ in kubelet.client.lists[0]][:2]
-        assert "nonsense" in await refusal(kubelet, ["nonsense"])
-        assert "nonsense" in await refusal(kubelet, [first], ["nonsense"])
-        assert await refusal(kubelet, [])
-        assert "twice" in await refusal(kubelet, [first, first])
-        assert "failRequestsGreaterThanOne" in await refusal(kubelet, [first, second])
+        assert "nonsense" in await refusal(kubelet.allocate(["nonsense"]))
+        assert "nonsense" in await refusal(kubelet.allocate([first], ["nonsense"]))
+        assert await refusal(kubelet.allocate([]))
+        assert "twice" in await refusal(kubelet.allocate([first, first]))
+        assert "failRequestsGreaterThanOne" in await refusal(kubelet.allocate([first, second]))
         assert await kubelet.allocate([first])
 
 

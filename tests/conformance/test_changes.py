@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ async def test_no_gpu_no_resource(kubelet: FakeKubelet, start: Start, board: Pat
     shutil.rmtree(board / "sys")
     shutil.rmtree(board / "etc")
     async with start() as plugin:
-        await plugin.says("no Tegra GPU")
+        await plugin.says("WARNING no Tegra GPU")
+        await plugin.says("jtop.sock: the service does not run")
         assert not kubelet.requests
         plugin.signal(signal.SIGTERM)
         assert await plugin.ended() == 0
@@ -80,6 +82,7 @@ async def test_a_changed_file_is_taken_over_and_a_bad_one_is_not(
 ) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(SHARED.format(rename="false", replicas=2))
+    flags = SHARED.format(rename="false", replicas=5) + "flags: {{plugin: {{{}}}}}\n"
     async with start(f"--config={file}") as plugin:
         await kubelet.until_allocatable(2)
         file.write_text(SHARED.format(rename="false", replicas=5))
@@ -87,7 +90,17 @@ async def test_a_changed_file_is_taken_over_and_a_bad_one_is_not(
         assert len(kubelet.requests) == 1
         file.write_text("version: v1\nsharing: {timeslicing: {}}\n")
         await plugin.says("config.yaml:2: sharing.timeslicing")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            file.write_text(flags.format(f"metricsAddress: '{address}'"))
+            await plugin.says(f"metricsAddress {address}: Address already in use")
+        assert plugin.log.read_text().count("the old one stays in force") == 2
         assert kubelet.allocatable() == 5
+        file.write_text(SHARED.format(rename="false", replicas=5))
+        plugin.signal(signal.SIGHUP)
+        await plugin.says("configuration read again: nothing has changed")
+        file.write_text(flags.format("logFormat: json"))
+        await plugin.says('"message": "configuration read again"')
         file.write_text(SHARED.format(rename="true", replicas=3))
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu.shared") == 3, "renamed resource")
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 0, "end of the old resource")

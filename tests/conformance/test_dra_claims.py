@@ -51,7 +51,9 @@ async def test_a_claim_s_life(node: DraNode, api: FakeApi) -> None:
             f"gpu.jetson-k3s.github.io/claim={uid}-igpu-0",
         ]
         assert await node.kubelet.prepare(claim) == first
-        assert len(node.specs) == 1
+        (spec,) = node.specs
+        (device_spec,) = json.loads((node.root / "run/cdi" / spec).read_text())["devices"]
+        assert device_spec["containerEdits"] == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
         assert await node.kubelet.unprepare(claim) == {uid: ""}
         assert await node.kubelet.unprepare(claim) == {uid: ""}
         assert node.leftovers == []
@@ -59,21 +61,6 @@ async def test_a_claim_s_life(node: DraNode, api: FakeApi) -> None:
         assert await driver.ended() == 0
     assert list(node.registry.iterdir()) == []
     assert [path.name for path in node.plugins.iterdir()] == ["checkpoint.json"]
-
-
-@ONLY_V1
-async def test_two_shares_live_together(node: DraNode, api: FakeApi) -> None:
-    async with node.start(sharing=CAPACITY_MODE):
-        await node.ready()
-        claims = [api.allocate("a", share("s1")), api.allocate("b", share("s2"))]
-        answer = await node.kubelet.prepare(*claims)
-        assert [one.error for one in answer.values()] == ["", ""]
-        assert sorted(one.devices[0].share_id for one in answer.values()) == ["s1", "s2"]
-        for name in node.specs:
-            (device,) = json.loads((node.root / "run/cdi" / name).read_text())["devices"]
-            assert "NVIDIA_GPU_MEMORY_LIMIT=3072" in device["containerEdits"]["env"]
-        assert set((await node.kubelet.unprepare(*claims)).values()) == {""}
-        assert node.leftovers == []
 
 
 @ONLY_V1
@@ -98,25 +85,6 @@ async def test_what_cannot_be_prepared_has_its_reason(node: DraNode, api: FakeAp
             assert says in reason
         await node.kubelet.unprepare(held)
         assert (await node.kubelet.prepare(double))[double["metadata"]["uid"]].error == ""
-
-
-@ONLY_V1
-async def test_unprepare_does_not_wait_for_the_api_server(node: DraNode, api: FakeApi) -> None:
-    async with node.start(sharing=CAPACITY_MODE):
-        await node.ready()
-        old = api.allocate("old", share("old"))
-        await node.kubelet.prepare(old)
-        api.faults.append(Fault(fetches_claim, count=100, seconds=100))
-        waiting = [
-            asyncio.ensure_future(node.kubelet.prepare(api.allocate(f"new-{number}", share(f"s{number}"))))
-            for number in range(4)
-        ]
-        await api.until(lambda: len(list(filter(fetches_claim, api.requests))) > 4, "four requests")
-        async with asyncio.timeout(2):
-            assert set((await node.kubelet.unprepare(old)).values()) == {""}
-        for one in waiting:
-            one.cancel()
-        await asyncio.wait(waiting)
 
 
 @ONLY_V1

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import Any
 
 import pytest
 
@@ -50,24 +49,6 @@ async def test_what_a_kubelet_deletes_comes_back(node: DraNode, api: FakeApi) ->
             api.delete_slices()
             await api.until(lambda: bool(api.devices), "slice again")
             assert api.slice["spec"]["pool"]["generation"] == generation
-
-
-async def test_what_a_person_alters_is_set_right(node: DraNode, api: FakeApi) -> None:
-    def alter(one: dict[str, Any]) -> None:
-        one["spec"]["devices"][0]["attributes"]["soc"] = {"string": "toaster"}
-
-    async with node.start():
-        await node.ready()
-        api.alter_slice(alter)
-        await api.until(lambda: api.slice["spec"]["pool"]["generation"] == 2, "next generation")
-        assert api.devices[0]["attributes"]["soc"] == {"string": "tegra234"}
-
-
-async def test_a_second_slice_is_removed(node: DraNode, api: FakeApi) -> None:
-    async with node.start():
-        await node.ready()
-        api.add_slice(api.slice["spec"])
-        await api.until(lambda: len(api.slices) == 1, "single slice")
 
 
 async def test_a_slice_from_before_is_taken_over_without_a_write(node: DraNode, api: FakeApi) -> None:

@@ -14,7 +14,6 @@ import random
 import re
 import resource
 import signal
-import socket
 import sys
 import tempfile
 import uuid
@@ -30,7 +29,7 @@ from tegra_device_plugin.config.names import DRIVER
 from tests.conformance.dra_node import DraNode, share
 from tests.conformance.fake_api import FakeApi, Fault, Request
 from tests.conformance.fake_dra_kubelet import FakeDraKubelet
-from tests.conformance.plugin import Plugin
+from tests.conformance.plugin import Plugin, free_address
 
 SEED = int(os.environ.get("TORTURE_SEED") or random.SystemRandom().randrange(1 << 32))
 STEPS = int(os.environ.get("TORTURE_STEPS") or 2000)
@@ -68,9 +67,7 @@ class Torture:
         """Every claim that was ever made, by uid."""
         self._run = AsyncExitStack()
         self._driver: Plugin | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port: int = probe.getsockname()[1]
+        self._address = free_address()
 
     # What is there.
 
@@ -114,7 +111,7 @@ class Torture:
 
     async def in_use(self) -> int:
         """The number of prepared claims in the driver's memory."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection(*self._address.split(":"))
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         text = (await reader.read()).decode()
         writer.close()
@@ -216,7 +213,7 @@ class Torture:
         """Start the driver, and wait until it has completed or undone what a kill has left."""
         kubelet, before = self.node.kubelet, self.node.kubelet.registrations
         run = self.node.start(
-            f"--metrics-address=127.0.0.1:{self._port}", sharing="dra: {mode: capacity, memoryTotal: 6Gi}"
+            f"--metrics-address={self._address}", sharing="dra: {mode: capacity, memoryTotal: 6Gi}"
         )
         self._driver = await self._run.enter_async_context(run)
         await kubelet.until_registered(before + 1)

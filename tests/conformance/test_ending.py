@@ -18,7 +18,6 @@ from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.daemon import Daemon
 from tegra_device_plugin.signals import Signals
 
-from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import Plugin, running
 from tests.conformance.test_registration import alive, plugin_sockets
@@ -190,47 +189,3 @@ async def test_the_first_process_of_a_container_ends_during_its_start(
             os.kill(pid, signal.SIGTERM)
             assert await plugin.ended() == 0, f"after {number * 10} ms"
     assert not serving(directory)
-
-
-async def test_an_end_in_a_process_of_its_own_that_coincides_with_a_file(
-    kubelet: FakeKubelet, start: Start, directory: Path
-) -> None:
-    for number in range(15):
-        async with start() as plugin:
-            await kubelet.until_allocatable()
-            (directory / "DEPRECATION").write_text(str(number))
-            plugin.signal(signal.SIGTERM)
-            assert await plugin.ended() == 0, f"try {number}"
-            await kubelet.until_allocatable(0)
-
-
-async def test_an_end_while_it_starts_anew(kubelet: FakeKubelet, start: Start, tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    for number in range(10):
-        file.write_text(CONFIG.format(replicas=2))
-        async with start(f"--config={file}") as plugin:
-            await kubelet.until_allocatable(2)
-            file.write_text(ELSEWHERE.format(replicas=2))
-            plugin.signal(signal.SIGHUP)
-            await plugin.says("changed: restarting")
-            await asyncio.sleep(number * 0.005)  # how far it has come
-            plugin.signal(signal.SIGTERM)
-            assert await plugin.ended() == 0, f"after {number * 5} ms"
-            await kubelet.until_allocatable(0)
-
-
-async def test_two_signals_end_it_at_once(kubelet: FakeKubelet, start: Start) -> None:
-    async with start() as plugin:
-        await kubelet.until_allocatable()
-        plugin.signal(signal.SIGTERM)
-        plugin.signal(signal.SIGINT)
-        # Whichever the plugin hears as the second one: the kernel hands out the lower number first.
-        assert await plugin.ended() in (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
-
-
-async def test_its_end_waits_for_no_kubelet(kubelet: FakeKubelet, start: Start) -> None:
-    kubelet.fault = "hang"
-    async with start() as plugin:
-        await kubelet.until(lambda: bool(kubelet.requests), "registration")
-        plugin.signal(signal.SIGTERM)
-        assert await plugin.ended() == 0

@@ -81,7 +81,7 @@ async def play(command: str, board: Path, generation: Generation, events: list[s
             await until_one_endpoint(directory)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     generation=st.sampled_from(GENERATIONS),
     events=st.lists(st.sampled_from(list(EVENTS)), min_size=2, max_size=10),

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -15,7 +14,7 @@ from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.sharing import ledger
 
 from tests.conformance.conftest import Start
-from tests.conformance.fake_kubelet import FakeKubelet
+from tests.conformance.fake_kubelet import FakeKubelet, refusal
 from tests.conformance.node import Node
 from tests.conformance.plugin import Plugin
 from tests.conformance.pod_resources import pod_resources
@@ -59,13 +58,6 @@ async def until_offered(kubelet: FakeKubelet, **counts: int) -> None:
         return {name: count for name, count in found.items() if count} == expected
 
     await kubelet.until(there, f"node with {expected}")
-
-
-async def refusal(asking: Any) -> str:
-    """Give the reason for which a call fails."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await asking
-    return caught.value.details() or ""
 
 
 async def until_one_endpoint_for_each(directory: Path, resources: int) -> None:
@@ -212,17 +204,6 @@ async def test_a_resource_that_begins_to_act_at_starts_tells_the_kubelet(
         node.share("units: {preset: hami, memoryTotal: 1Gi}")
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 10, "HAMi's ten")
         assert kubelet.clients[GPU].options.pre_start_required
-
-
-async def test_a_kubelets_restart_keeps_every_id(kubelet: FakeKubelet, start_units: StartUnits) -> None:
-    async with start_units():
-        await until_offered(kubelet, core=100, memory=24)
-        before = {name: [*devices] for name, devices in kubelet.devices.items()}
-        await kubelet.allocate(["m5", "m6"], resource=MEMORY)
-        await kubelet.restart()
-        await until_offered(kubelet, core=100, memory=24)
-        assert {name: [*devices] for name, devices in kubelet.devices.items()} == before
-        await kubelet.start_container(MEMORY, ["m5", "m6"])
 
 
 @one_generation

@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import sys
-import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.node import Node
+from tests.conformance.plugin import free_address, page
 from tests.conformance.pod_resources import PodResources, pod_resources
 from tests.ledgers import MIB, used_by
 
@@ -33,14 +32,6 @@ def node(tmp_path: Path) -> Node:
     found = Node(tmp_path)
     found.share("units: {memoryTotal: 6Gi, contextOverhead: 10Mi}")
     return found
-
-
-@pytest.fixture
-def address() -> str:
-    """Where the plugin serves its metrics."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 async def holders(pods: PodResources, node: Node) -> dict[str, Any]:
@@ -58,13 +49,8 @@ async def holders(pods: PodResources, node: Node) -> dict[str, Any]:
 
 async def metrics(address: str) -> dict[str, dict[tuple[str, ...], float]]:
     """What the metrics say: by name the values by their labels' values, in the order of the labels' names."""
-
-    def page() -> str:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-            return str(answer.read().decode())
-
     found: dict[str, dict[tuple[str, ...], float]] = {}
-    for family in text_string_to_metric_families(await asyncio.to_thread(page)):
+    for family in text_string_to_metric_families(await asyncio.to_thread(page, address)):
         for sample in family.samples:
             labels = tuple(value for _, value in sorted(sample.labels.items()))
             assert labels not in found.get(sample.name, {})  # Prometheus would refuse the page
@@ -73,8 +59,9 @@ async def metrics(address: str) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 async def test_rows_add_up_to_what_is_allocatable_less_what_is_free(
-    kubelet: FakeKubelet, start: Start, node: Node, address: str
+    kubelet: FakeKubelet, start: Start, node: Node
 ) -> None:
+    address = free_address()
     async with (
         pod_resources(kubelet) as pods,
         start(*node.arguments, f"--metrics-address={address}"),
@@ -138,8 +125,9 @@ async def test_an_ended_pod_that_is_still_listed_and_devices_that_are_lost_are_t
 
 
 async def test_without_the_kubelets_word_there_is_the_rest_of_the_page(
-    kubelet: FakeKubelet, start: Start, node: Node, address: str
+    kubelet: FakeKubelet, start: Start, node: Node
 ) -> None:
+    address = free_address()
     async with start(*node.arguments, f"--metrics-address={address}") as plugin:
         await kubelet.until(lambda: kubelet.allocatable() == 124, "units")
         for _ in range(2):
@@ -150,8 +138,9 @@ async def test_without_the_kubelets_word_there_is_the_rest_of_the_page(
 
 
 async def test_the_kubelet_is_asked_only_where_units_are_sold_and_not_for_each_page(
-    kubelet: FakeKubelet, start: Start, node: Node, address: str
+    kubelet: FakeKubelet, start: Start, node: Node
 ) -> None:
+    address = free_address()
     async with pod_resources(kubelet) as pods, start(*node.arguments, f"--metrics-address={address}"):
         await kubelet.until(lambda: kubelet.allocatable() == 124, "units")
         await asyncio.gather(*(metrics(address) for _ in range(3)))

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,6 +62,17 @@ class Rig:
             env=self.environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+
+    @contextmanager
+    def standing(self, code: str) -> Iterator[subprocess.Popen[str]]:
+        """Start code that prints `there` and waits for its standard input; it is killed at the end."""
+        with self.start(code) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "there\n", process.stderr and process.stderr.read()
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def run(self, code: str) -> subprocess.CompletedProcess[str]:
         """Run such code to its end, which must be a good one."""

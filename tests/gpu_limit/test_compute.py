@@ -7,7 +7,6 @@ The SIMULATED driver does what the kernel's PTX says; NVIDIA's real assembler ma
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from array import array
@@ -87,26 +86,6 @@ def test_nvidias_assembler_makes_code_of_it_for_every_gpu(capability: str, tmp_p
     code = tmp_path / "code.cubin"
     run([assembler, f"--gpu-name=sm_{capability.replace('.', '')}", f"--output-file={code}", PTX])
     assert code.read_bytes().startswith(b"\x7fELF")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_holds_until_it_is_told_to_end(rig: Rig, number: signal.Signals) -> None:
-    with subprocess.Popen(
-        [*COMMAND, "--hold"], env=rig.environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        for line in process.stdout:
-            if line.startswith("computed"):
-                break
-        assert process.poll() is None
-        process.send_signal(number)
-        assert process.wait() == 0
-
-
-def test_a_container_without_the_driver_is_told(rig: Rig) -> None:
-    status, _, error = compute(rig.but(driver=rig.driver / "none"))
-    assert status == 1
-    assert "tegra-device-plugin: no CUDA driver in this container: libcuda.so.1" in error
 
 
 def test_a_share_that_is_too_small_for_it_is_told(rig: Rig) -> None:

@@ -5,8 +5,7 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,26 +16,23 @@ from tests.ledgers import MIB, SLOTS
 
 CLOCK_NANOSLEEP = 230
 """The number of the system call on x86-64."""
-# Holds memory until its standard input ends.
-HOLD = "assert alloc({mib})\nprint('there', flush=True)\nsys.stdin.read()"
 
 
 @pytest.fixture
-def shared(rig: Rig, tmp_path: Path) -> Rig:
+def ledger(tmp_path: Path) -> Path:
+    """The file that programs share."""
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def shared(rig: Rig, ledger: Path) -> Rig:
     """Programs that share 100 MiB."""
-    return rig.but(ledger=tmp_path / "ledger")
+    return rig.but(ledger=ledger)
 
 
-@contextmanager
-def holding(rig: Rig, mib: int) -> Iterator[subprocess.Popen[str]]:
+def holding(rig: Rig, mib: int) -> AbstractContextManager[subprocess.Popen[str]]:
     """Run a program that holds memory."""
-    with rig.start(HOLD.format(mib=mib)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "there\n", process.stderr and process.stderr.read()
-        try:
-            yield process
-        finally:
-            process.kill()
+    return rig.standing(f"assert alloc({mib})\nprint('there', flush=True)\nsys.stdin.read()")
 
 
 def test_processes_share_one_limit(shared: Rig) -> None:
@@ -45,34 +41,28 @@ def test_processes_share_one_limit(shared: Rig) -> None:
         shared.run("assert info() == (40, 100)")
 
 
-def test_a_process_that_ends_leaves_nothing(shared: Rig) -> None:
+def test_a_process_that_ends_leaves_nothing(shared: Rig, ledger: Path) -> None:
     shared.run("alloc(60)")
-    assert shared.ledger
-    assert ledgers.found(shared.ledger) == {}
+    assert ledgers.found(ledger) == {}
 
 
-def test_what_a_killed_process_had_is_free(shared: Rig) -> None:
-    assert shared.ledger
+def test_what_a_killed_process_had_is_free(shared: Rig, ledger: Path) -> None:
     with holding(shared, 60) as process:
-        assert ledgers.found(shared.ledger) == {process.pid: 60 * MIB}
+        assert ledgers.found(ledger) == {process.pid: 60 * MIB}
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie
-        assert ledgers.found(shared.ledger) == {}
+        assert ledgers.found(ledger) == {}
         shared.run("assert info() == (100, 100) and alloc(100) is not None")
 
 
-def test_what_is_freed_is_free_for_others(shared: Rig) -> None:
-    assert shared.ledger
-    with shared.start("""
+def test_what_is_freed_is_free_for_others(shared: Rig, ledger: Path) -> None:
+    with shared.standing("""
         first, second = alloc(60), alloc(40)
         free(first); free(second); alloc(10)
         print("there", flush=True); sys.stdin.read()
     """) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "there\n"
-        assert ledgers.found(shared.ledger) == {process.pid: 10 * MIB}
+        assert ledgers.found(ledger) == {process.pid: 10 * MIB}
         shared.run("assert info() == (90, 100) and alloc(91) is None and alloc(90) is not None")
-        process.kill()
 
 
 def test_a_forked_child_begins_with_nothing(shared: Rig) -> None:
@@ -110,13 +100,12 @@ def test_a_fork_while_others_allocate_does_not_hang(shared: Rig) -> None:
     """)
 
 
-def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(shared: Rig) -> None:
+def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(shared: Rig, ledger: Path) -> None:
     # The ledger is locked, so the thread waits for it (clock_nanosleep) with the lock of the process.
-    assert shared.ledger
-    ledgers.write(shared.ledger)
+    ledgers.write(ledger)
     shared.run(f"""
         import fcntl, threading
-        file = os.open("{shared.ledger}", os.O_RDWR)
+        file = os.open("{ledger}", os.O_RDWR)
         fcntl.flock(file, fcntl.LOCK_EX)
         def work():
             start()
@@ -136,66 +125,53 @@ def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(shared: Rig) -
     """)
 
 
-def test_exec_ends_what_the_program_before_had(shared: Rig) -> None:
+def test_exec_ends_what_the_program_before_had(shared: Rig, ledger: Path) -> None:
     # A program without CUDA, so nothing of the library runs in it but dlsym: the kernel ends the lock.
-    with shared.start("alloc(60); os.execvp('sh', ['sh', '-c', 'echo there; read line'])") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "there\n"
-        assert shared.ledger
-        assert ledgers.found(shared.ledger) == {}
-        process.kill()
+    with shared.standing("alloc(60); os.execvp('sh', ['sh', '-c', 'echo there; read line'])"):
+        assert ledgers.found(ledger) == {}
 
 
-def test_the_65th_process_is_refused_and_says_why(shared: Rig) -> None:
-    assert shared.ledger
-    ledgers.write(shared.ledger)
-    with ledgers.used_by(shared.ledger, *[MIB] * SLOTS):
+def test_the_65th_process_is_refused_and_says_why(shared: Rig, ledger: Path) -> None:
+    ledgers.write(ledger)
+    with ledgers.used_by(ledger, *[MIB] * SLOTS):
         ran = shared.run("assert alloc(1) is None and info() == (36, 100)")
-        assert f"{shared.ledger} has no room for another process: it gets no memory" in ran.stderr
-    with ledgers.used_by(shared.ledger, *[MIB] * (SLOTS - 1)):
+        assert f"{ledger} has no room for another process: it gets no memory" in ran.stderr
+    with ledgers.used_by(ledger, *[MIB] * (SLOTS - 1)):
         shared.run("assert alloc(1) is not None and info() == (36, 100)")
 
 
-def test_a_lock_of_any_other_form_is_counted_and_ends_nobody(shared: Rig) -> None:
-    assert shared.ledger
-    ledgers.write(shared.ledger)
-    holder = shared.start("""
+def test_a_lock_of_any_other_form_is_counted_and_ends_nobody(shared: Rig, ledger: Path) -> None:
+    ledgers.write(ledger)
+    with shared.standing("""
         import fcntl
         file = os.open(os.environ["TEGRA_GPU_LIMIT_LEDGER"], os.O_RDONLY)
         fcntl.lockf(file, fcntl.LOCK_SH)  # all of it, without an end
         print("there", flush=True); sys.stdin.read()
-    """)
-    with holder as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "there\n"
+    """):
         shared.run("assert alloc(1) is None and info() == (0, 100)")
-        process.kill()
     shared.run("assert alloc(100) is not None")
 
 
-def test_the_ledgers_own_limit_holds_without_an_environment(shared: Rig) -> None:
-    assert shared.ledger
-    ledgers.write(shared.ledger, limit=50 * MIB)
+def test_the_ledgers_own_limit_holds_without_an_environment(shared: Rig, ledger: Path) -> None:
+    ledgers.write(ledger, limit=50 * MIB)
     shared.but(limit=None).run("assert info() == (50, 50) and alloc(60) is None and alloc(50) is not None")
     shared.run("assert info() == (50, 50)")
 
 
-def test_each_process_costs_the_overhead(shared: Rig) -> None:
-    assert shared.ledger
-    ledgers.write(shared.ledger, limit=100 * MIB, overhead=20 * MIB)
+def test_each_process_costs_the_overhead(shared: Rig, ledger: Path) -> None:
+    ledgers.write(ledger, limit=100 * MIB, overhead=20 * MIB)
     with holding(shared, 30):
         shared.run("assert alloc(31) is None and alloc(30) is not None and info() == (0, 100)")
 
 
 @pytest.mark.parametrize("content", [b"x" * 5000, b"TGLEDGR2 short", b"TGLEDGR1" + bytes(2104)])
-def test_a_file_that_is_no_ledger_is_named_and_each_process_limited(shared: Rig, content: bytes) -> None:
-    assert shared.ledger
-    shared.ledger.write_bytes(content)
+def test_a_file_that_is_no_ledger_is_named_and_each_process_limited(
+    shared: Rig, ledger: Path, content: bytes
+) -> None:
+    ledger.write_bytes(content)
     ran = shared.run("assert alloc(101) is None and alloc(100) is not None")
-    assert (
-        f"tegra-gpu-limit: {shared.ledger} is not a ledger: each process is limited by itself\n" in ran.stderr
-    )
-    assert shared.ledger.read_bytes() == content
+    assert f"tegra-gpu-limit: {ledger} is not a ledger: each process is limited by itself\n" in ran.stderr
+    assert ledger.read_bytes() == content
 
 
 def test_so_is_one_that_cannot_be_opened(shared: Rig, tmp_path: Path) -> None:
@@ -204,40 +180,31 @@ def test_so_is_one_that_cannot_be_opened(shared: Rig, tmp_path: Path) -> None:
         assert f"tegra-gpu-limit: {path} cannot be opened: each process is limited by itself\n" in ran.stderr
 
 
-def test_a_file_that_is_cut_off_kills_nobody(shared: Rig) -> None:
-    with shared.start("""
+def test_a_file_that_is_cut_off_kills_nobody(shared: Rig, ledger: Path) -> None:
+    with shared.standing("""
         first = alloc(60); print("there", flush=True); sys.stdin.readline()
         assert alloc(50) is None and alloc(40) is not None
         free(first)
         assert alloc(60) is not None
     """) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "there\n"
-        assert shared.ledger
-        os.truncate(shared.ledger, 0)
+        os.truncate(ledger, 0)
         _, error = process.communicate("go on\n")
     assert process.returncode == 0, error
 
 
-def test_a_stopped_process_that_holds_the_lock_stops_nobody(shared: Rig) -> None:
-    assert shared.ledger
-    ledgers.write(shared.ledger)
-    with shared.start(f"""
+def test_a_stopped_process_that_holds_the_lock_stops_nobody(shared: Rig, ledger: Path) -> None:
+    ledgers.write(ledger)
+    with shared.standing(f"""
         import fcntl
-        fcntl.flock(os.open("{shared.ledger}", os.O_RDWR), fcntl.LOCK_EX)
+        fcntl.flock(os.open("{ledger}", os.O_RDWR), fcntl.LOCK_EX)
         print("there", flush=True); sys.stdin.read()
     """) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "there\n"
         process.send_signal(signal.SIGSTOP)
-        try:
-            ran = shared.run("assert alloc(101) is None and alloc(100) is not None")
-        finally:
-            process.kill()
+        ran = shared.run("assert alloc(101) is None and alloc(100) is not None")
     assert "is locked by a process that does not go on: each process is limited by itself" in ran.stderr
 
 
-def test_together_they_never_exceed_the_limit_though_many_are_killed(shared: Rig) -> None:
+def test_together_they_never_exceed_the_limit_though_many_are_killed(shared: Rig, ledger: Path) -> None:
     """In rounds: all allocate and free as they like, some are killed meanwhile, then all stand still."""
     work = """
         import random
@@ -265,8 +232,7 @@ def test_together_they_never_exceed_the_limit_though_many_are_killed(shared: Rig
                 victim.wait()
                 running.remove(victim)
             sizes = {one.pid: int(one.stdout.readline()) for one in running if one.stdout}
-            assert shared.ledger
-            noted = {pid: size // MIB for pid, size in ledgers.found(shared.ledger).items() if size}
+            noted = {pid: size // MIB for pid, size in ledgers.found(ledger).items() if size}
             assert noted == {pid: size for pid, size in sizes.items() if size}
             fullest = max(fullest, sum(sizes.values()))
             assert sum(sizes.values()) <= 100

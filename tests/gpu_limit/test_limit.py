@@ -8,11 +8,11 @@ import pytest
 from tests.gpu_limit.rig import Rig
 from tests.lab.workloads import libcuda
 
-POOLS = ["11.4", "12.6", "13.0"]
 
-
-def pooled(release: str, rig: Rig) -> Rig:
-    return rig.but(driver=libcuda(release))
+@pytest.fixture(params=["11.4", "12.6", "13.0"])
+def pooled(request: pytest.FixtureRequest, rig: Rig) -> Rig:
+    """Each release that has pools."""
+    return rig.but(driver=libcuda(request.param))
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,8 @@ def test_physical_memory_lives_as_long_as_its_last_mapping(each: Rig) -> None:
     """)
 
 
-@pytest.mark.parametrize("release", POOLS)
-def test_a_retained_handle_keeps_it_too(release: str, rig: Rig) -> None:
-    pooled(release, rig).run("""
+def test_a_retained_handle_keeps_it_too(pooled: Rig) -> None:
+    pooled.run("""
         handle, address = make("cuMemCreate", c_size_t(60 * MIB), None, c_uint64(0)), 1 << 44
         call("cuMemMap", c_uint64(address), c_size_t(60 * MIB), c_size_t(0), c_uint64(handle), c_uint64(0))
         call("cuMemRetainAllocationHandle", byref(c_uint64()), c_void_p(address + MIB))
@@ -185,10 +184,9 @@ def test_a_retained_handle_keeps_it_too(release: str, rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("variant", ["", "_ptsz"])
-@pytest.mark.parametrize("release", POOLS)
-def test_pools_count_by_what_they_took(release: str, variant: str, rig: Rig) -> None:
+def test_pools_count_by_what_they_took(variant: str, pooled: Rig) -> None:
     # The simulated pool takes steps of 32 MiB.
-    pooled(release, rig).run(f"""
+    pooled.run(f"""
         pointer = make("cuMemAllocAsync{variant}", c_size_t(40 * MIB), None)
         assert pointer and info() == (36, 100) and used() == 64
         assert make("cuMemAllocAsync{variant}", c_size_t(40 * MIB), None) is None and used() == 64
@@ -201,9 +199,8 @@ def test_pools_count_by_what_they_took(release: str, variant: str, rig: Rig) -> 
     """)
 
 
-@pytest.mark.parametrize("release", POOLS)
-def test_a_pool_that_takes_too_much_is_undone(release: str, rig: Rig) -> None:
-    pooled(release, rig).run("""
+def test_a_pool_that_takes_too_much_is_undone(pooled: Rig) -> None:
+    pooled.run("""
         pointer = alloc(90)
         assert make("cuMemAllocAsync", c_size_t(5 * MIB), None) is None and used() == 90
         free(pointer)
@@ -211,9 +208,8 @@ def test_a_pool_that_takes_too_much_is_undone(release: str, rig: Rig) -> None:
     """)
 
 
-@pytest.mark.parametrize("release", POOLS)
-def test_a_pool_of_ones_own(release: str, rig: Rig) -> None:
-    pooled(release, rig).run("""
+def test_a_pool_of_ones_own(pooled: Rig) -> None:
+    pooled.run("""
         pool = make("cuMemPoolCreate", None)
         pointer = make("cuMemAllocFromPoolAsync", c_size_t(60 * MIB), c_void_p(pool), None)
         assert pointer and alloc(50) is None
@@ -224,9 +220,8 @@ def test_a_pool_of_ones_own(release: str, rig: Rig) -> None:
     """)
 
 
-@pytest.mark.parametrize("release", POOLS)
-def test_freed_pool_memory_is_used_before_anything_is_refused(release: str, rig: Rig) -> None:
-    pooled(release, rig).run("""
+def test_freed_pool_memory_is_used_before_anything_is_refused(pooled: Rig) -> None:
+    pooled.run("""
         pointer = make("cuMemAllocAsync", c_size_t(90 * MIB), None)
         call("cuMemFreeAsync", c_uint64(pointer), None)
         assert used() == 96
@@ -234,13 +229,11 @@ def test_freed_pool_memory_is_used_before_anything_is_refused(release: str, rig:
     """)
 
 
-@pytest.mark.parametrize("release", POOLS)
 @pytest.mark.parametrize("how", ["node", "capture", "generic"])
-def test_memory_of_graphs_counts_once_it_is_there(release: str, how: str, rig: Rig) -> None:
-    if how == "generic" and release == "11.4":
+def test_memory_of_graphs_counts_once_it_is_there(how: str, pooled: Rig) -> None:
+    if how == "generic" and pooled.driver == libcuda("11.4"):
         pytest.skip("cuGraphAddNode is of CUDA 12.2")
-    rig = pooled(release, rig)
-    rig.run(f"""
+    pooled.run(f"""
         graph = c_void_p()
         if "{how}" == "node":
             call("cuGraphCreate", byref(graph), 0)

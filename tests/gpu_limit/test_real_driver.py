@@ -2,7 +2,6 @@
 """NVIDIA's real libcuda, as Debian has it: what it answers, with the library preloaded and without.
 
 No GPU is needed for that: cuInit fails, but functions are found before it. Nothing is allocated here.
-Of releases that Debian does not have, there is a SIMULATED driver with all functions of NVIDIA's cuda.h.
 """
 
 import json
@@ -15,27 +14,13 @@ from typing import Any
 import pytest
 
 from images.arm64 import compiler, gpu_limit
-from tests.gpu_limit import headers
 from tests.gpu_limit.archives import known, unpacked
 from tools.process import run
 
 # When a function got another variant, as cuda.h writes versions.
 VERSIONS = (
-    2000,
-    3020,
-    4000,
-    6050,
-    9000,
-    10020,
-    11000,
-    11020,
-    11030,
-    11040,
-    12000,
-    12020,
-    12030,
-    12040,
-    13000,
+    *(2000, 3020, 4000, 6050, 9000, 10020),
+    *(11000, 11020, 11030, 11040, 12000, 12020, 12030, 12040, 13000),
 )
 # 0: legacy by default; 1: legacy; 2: a default stream for each thread.
 FLAGS = (0, 1, 2)
@@ -70,16 +55,6 @@ json.dump(answer, sys.stdout)
 """
 
 
-@pytest.fixture(params=[*known("driver"), *(f"simulated {release}" for release in known("runtime"))])
-def libcuda(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The driver's file."""
-    simulated, release = "simulated" in request.param, request.param.rpartition(" ")[2]
-    if simulated:
-        return headers.stub(release, tmp_path)
-    (found,) = unpacked("driver", release).rglob("libcuda.so.*.*.*")
-    return found
-
-
 def answers(libcuda: Path, exports: list[str], **environment: str) -> Any:
     bases = sorted({re.sub(r"(_v\d)?(_pt[ds][sz])?$", "", name) for name in exports})
     given = {"exports": exports, "bases": bases, "versions": VERSIONS, "flags": FLAGS}
@@ -92,7 +67,9 @@ def answers(libcuda: Path, exports: list[str], **environment: str) -> Any:
     return json.loads(ran.stdout)
 
 
-def test_only_the_wrapped_functions_are_others(libcuda: Path) -> None:
+@pytest.mark.parametrize("release", known("driver"))
+def test_only_the_wrapped_functions_are_others(release: str) -> None:
+    (libcuda,) = unpacked("driver", release).rglob("libcuda.so.*.*.*")
     listed = run([compiler.tool("readelf", "amd64"), "--wide", "--dyn-syms", libcuda]).stdout
     exports = re.findall(r" (?!UND)\w+ (cu[A-Z]\w+)$", listed, re.MULTILINE)
     assert len(exports) > 400

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.cache import CHECKOUT
-from tools.process import ToolError, run
+from tools.process import run
 
 EXAMPLES = CHECKOUT / "docs" / "ci"
 SCHEMAS = {
@@ -29,21 +29,6 @@ def test_every_example_has_a_schema() -> None:
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_example_fits_its_schema(name: str) -> None:
     check(EXAMPLES / name, *SCHEMAS[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [
-        ("github-actions.yml", "    runs-on:", "    runs_on:"),
-        ("gitlab-ci.yml", "    when: always", "    when: sometimes"),
-    ],
-)
-def test_the_schema_notices_a_mistake(name: str, right: str, wrong: str, tmp_path: Path) -> None:
-    text = (EXAMPLES / name).read_text()
-    assert right in text
-    (tmp_path / name).write_text(text.replace(right, wrong))
-    with pytest.raises(ToolError):
-        check(tmp_path / name, *SCHEMAS[name])
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -62,25 +62,6 @@ def test_the_command_line_of_the_image_is_the_plugin(image: Loaded, tmp_path: Pa
     assert fixture.soc in said.stdout
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("version: v1\nfoo: 1\n", "foo"),
-        ("version: [", "expected"),
-        ("version: v1\nflags: {plugin: {logLevel: loud}}\n", "loud"),
-        ("version: v1\nsharing: {timeSlicing: {resources: [{name: a.b/c, replicas: x}]}}\n", "replicas"),
-    ],
-)
-def test_settings_that_are_wrong_are_named_not_traced(
-    image: Loaded, tmp_path: Path, text: str, problem: str
-) -> None:
-    (tmp_path / "config.yaml").write_text(text)
-    said = image.run("config", "check", "/etc/plugin/config.yaml", options=mounted(tmp_path, "/etc/plugin"))
-    assert said.returncode == 2
-    assert problem in said.stderr
-    assert "Traceback" not in said.stderr
-
-
 def test_a_metrics_address_that_cannot_be_had_is_named_not_traced(image: Loaded) -> None:
     said = image.run("run", "--metrics-address=203.0.113.1:9400")
     assert said.returncode == 1

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
 import pytest
 import yaml
 
@@ -18,91 +17,77 @@ from tests.image.schemas import check
 from tools.process import run
 
 DEPLOY = CHECKOUT / "plugin" / "deploy"
-PLAIN = DEPLOY / "base" / "daemonset.yaml"
-# The oldest and the newest whose schemas are at hand; the lab's acceptance tests apply them to 1.20.
+DRIVER = "gpu.jetson-k3s.github.io"
+# The oldest and the newest whose schemas are at hand, and the first with resource.k8s.io/v1.
 KUBERNETES = ("1.25", "1.37")
-# Those of the DRA driver need a newer Kubernetes: test_dra_manifests.py.
-OVERLAYS = sorted(
-    path.parent.name for path in DEPLOY.glob("*/kustomization.yaml") if not path.parent.name.startswith("dra")
-)
-Documents = dict[str, dict[str, Any]]
+KUBERNETES_WITH_DRA = ("1.34", "1.37")
+# For people who use kubectl alone, and the roles render it, too: the mounts that its pod may write to.
+PLAIN = {
+    "base": ["device-plugins"],
+    "agent": [],
+    "dra": ["plugin", "plugins-registry", "cdi", "gpu-limit"],
+}
+Documents = dict[tuple[str, str], dict[str, Any]]
 
 
 def documents(text: str) -> Documents:
-    """Return manifests by kind."""
-    return {document["kind"]: document for document in yaml.safe_load_all(text) if document}
+    """Return manifests by kind and name."""
+    found = [document for document in yaml.safe_load_all(text) if document]
+    return {(document["kind"], document["metadata"]["name"]): document for document in found}
+
+
+def plain(name: str) -> Documents:
+    """Return the manifests of a directory, each of which its kustomization lists."""
+    listed = yaml.safe_load((DEPLOY / name / "kustomization.yaml").read_text())["resources"]
+    assert {"kustomization.yaml", *listed} == {path.name for path in (DEPLOY / name).glob("*.yaml")}
+    return documents("---\n".join((DEPLOY / name / file).read_text() for file in listed))
+
+
+def daemon_set(found: Documents) -> dict[str, Any]:
+    """Return the DaemonSet's specification."""
+    (spec,) = (document["spec"] for (kind, _), document in found.items() if kind == "DaemonSet")
+    return dict(spec)
 
 
 def pod(found: Documents) -> dict[str, Any]:
     """Return the DaemonSet's pod specification."""
-    spec: dict[str, Any] = found["DaemonSet"]["spec"]["template"]["spec"]
+    spec: dict[str, Any] = daemon_set(found)["template"]["spec"]
     return spec
 
 
-@pytest.fixture
-def plain() -> Documents:
-    """The manifest for people who use kubectl alone, which the role renders too."""
-    return documents(PLAIN.read_text())
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_plain_manifest_fits_the_schemas_and_names_the_image_that_is_built(name: str) -> None:
+    found = plain(name)
+    check(found.values(), KUBERNETES_WITH_DRA if name == "dra" else KUBERNETES)
+    assert [container["image"] for container in pod(found)["containers"]] == [build.reference()]
 
 
-def test_the_plain_manifest_fits_the_schemas(plain: Documents) -> None:
-    check(plain.values(), KUBERNETES)
-
-
-def test_the_schema_check_notices_a_mistake(plain: Documents) -> None:
-    pod(plain)["containers"][0]["imagePullPolice"] = "Never"
-    with pytest.raises(kubernetes_validate.ValidationError):
-        check(plain.values(), KUBERNETES)
-
-
-def test_the_plain_manifest_names_the_image_that_is_built(plain: Documents) -> None:
-    assert [container["image"] for container in pod(plain)["containers"]] == [build.reference()]
-
-
-def test_the_pod_has_no_more_rights_than_it_needs(plain: Documents) -> None:
-    spec = pod(plain)
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_pod_has_no_more_rights_than_it_needs(name: str) -> None:
+    spec = pod(plain(name))
     (container,) = spec["containers"]
-    assert spec["automountServiceAccountToken"] is False
+    assert spec.get("automountServiceAccountToken") == (None if name == "dra" else False)
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    context = container["securityContext"]
-    assert context["capabilities"] == {"drop": ["ALL"]}
-    assert context["readOnlyRootFilesystem"] is True
-    assert context["allowPrivilegeEscalation"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsUser": 0,
+    }
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-    writable = [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
-    assert writable == ["device-plugins"]
+    assert [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")] == PLAIN[name]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in spec["volumes"]}
 
 
-@pytest.fixture
-def agent() -> Documents:
-    """The node agent's manifest."""
-    return documents((DEPLOY / "agent" / "daemonset.yaml").read_text())
-
-
-def test_the_agents_manifest_fits_the_schemas_and_names_the_image(agent: Documents) -> None:
-    check(agent.values(), KUBERNETES)
-    assert [container["image"] for container in pod(agent)["containers"]] == [build.reference()]
-
-
-def test_the_agent_only_looks_as_it_stands(agent: Documents) -> None:
-    spec = pod(agent)
-    (container,) = spec["containers"]
-    assert spec["automountServiceAccountToken"] is False
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert "privileged" not in container["securityContext"]
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+def test_the_agent_only_looks_as_it_stands_and_is_no_part_of_the_plugins_overlays() -> None:
+    (container,) = pod(plain("agent"))["containers"]
     assert not {"--mode=evict", "--qos-policy=burst-share"} & set(container["args"])
-
-
-def test_the_agent_is_no_part_of_what_the_plugins_overlays_apply(plain: Documents) -> None:
     overlays = [path for path in DEPLOY.glob("*/kustomization.yaml") if path.parent.name != "agent"]
     assert overlays and not [path for path in overlays if "agent" in path.read_text()]
-    assert "agent" not in plain["DaemonSet"]["metadata"]["name"]
 
 
-def test_the_pod_starts_before_those_that_need_it_and_stays(plain: Documents) -> None:
-    spec = pod(plain)
+def test_the_pod_starts_before_those_that_need_it_and_stays() -> None:
+    spec = pod(plain("base"))
     assert spec["priorityClassName"] == "system-node-critical"
     assert {"operator": "Exists"} in spec["tolerations"]
     (container,) = spec["containers"]
@@ -110,6 +95,39 @@ def test_the_pod_starts_before_those_that_need_it_and_stays(plain: Documents) ->
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert container["resources"]["requests"].keys() == {"cpu", "memory"}
     assert "memory" in container["resources"]["limits"]
+
+
+def test_the_api_server_lets_the_driver_do_what_it_does_and_nothing_else() -> None:
+    found = plain("dra")
+    assert {
+        (group, kind): rule["verbs"]
+        for rule in found["ClusterRole", "tegra-dra-driver"]["rules"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+    } == {
+        ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "delete"],
+        ("resource.k8s.io", "resourceclaims"): ["get"],
+        ("", "nodes"): ["get"],
+    }
+    (subject,) = found["ClusterRoleBinding", "tegra-dra-driver"]["subjects"]
+    assert subject["name"] == pod(found)["serviceAccountName"] == "tegra-dra-driver"
+    account = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+    policy = found["ValidatingAdmissionPolicy", "tegra-dra-driver"]["spec"]
+    assert account in policy["matchConditions"][0]["expression"]
+    assert policy["failurePolicy"] == "Fail"
+    binding = found["ValidatingAdmissionPolicyBinding", "tegra-dra-driver"]["spec"]
+    assert binding["validationActions"] == ["Deny"]
+
+
+def test_two_drivers_are_never_on_one_node_and_the_device_plugin_sees_the_one_that_is() -> None:
+    driver = plain("dra")
+    rolling = daemon_set(driver)["updateStrategy"]["rollingUpdate"]
+    assert rolling == {"maxSurge": 0, "maxUnavailable": 1}
+    (variable,) = pod(driver)["containers"][0]["env"]
+    assert variable == {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    (own,) = (one["hostPath"]["path"] for one in pod(driver)["volumes"] if one["name"] == "plugin")
+    assert own == f"/var/lib/kubelet/plugins/{DRIVER}"
+    assert own in {one["hostPath"]["path"] for one in pod(plain("base"))["volumes"]}
 
 
 @pytest.fixture(scope="session")
@@ -129,29 +147,27 @@ def rendered(kubectl: Path, overlay: str) -> Documents:
 
 @pytest.mark.lab
 @pytest.mark.acceptance
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_overlay_fits_the_schemas(kubectl: Path, overlay: str) -> None:
-    found = rendered(kubectl, overlay)
-    assert {"DaemonSet", "Job"} & set(found)
-    check(found.values(), KUBERNETES)
+def test_each_overlay_changes_what_it_says_and_nothing_else(kubectl: Path) -> None:
+    """What they render is compared with schemas and the chart in tests/chart, but for the Job of `verify`."""
+    check(rendered(kubectl, "verify").values(), KUBERNETES)
+    base = plain("base")
+    assert rendered(kubectl, "base") == base
 
-
-@pytest.mark.lab
-@pytest.mark.acceptance
-def test_each_overlay_changes_what_it_says_and_nothing_else(kubectl: Path, plain: Documents) -> None:
-    assert rendered(kubectl, "base") == plain
-
-    docker = copy.deepcopy(plain)
+    docker = copy.deepcopy(base)
     pod(docker)["containers"][0]["imagePullPolicy"] = "Never"
     assert rendered(kubectl, "docker") == docker
 
     containerd = rendered(kubectl, "containerd")
-    assert containerd.pop("RuntimeClass")["handler"] == "nvidia"
-    assert containerd == plain
+    assert containerd.pop(("RuntimeClass", "nvidia"))["handler"] == "nvidia"
+    assert containerd == base
 
-    surge = copy.deepcopy(docker)
-    surge["DaemonSet"]["spec"]["updateStrategy"]["rollingUpdate"] = {"maxSurge": 1, "maxUnavailable": 0}
-    assert rendered(kubectl, "surge") == surge
+    daemon_set(docker)["updateStrategy"]["rollingUpdate"] = {"maxSurge": 1, "maxUnavailable": 0}
+    assert rendered(kubectl, "surge") == docker
+
+    driver, bridged = plain("dra"), rendered(kubectl, "dra-extended-resource")
+    assert rendered(kubectl, "dra") == driver
+    assert bridged["DeviceClass", DRIVER]["spec"].pop("extendedResourceName") == "nvidia.com/gpu"
+    assert bridged == driver
 
 
 @pytest.mark.lab
@@ -174,10 +190,10 @@ def test_sharing_gives_the_plugin_a_configuration_that_it_accepts(
     (variable,) = container["env"]
     (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "config")
     (volume,) = (volume for volume in spec["volumes"] if volume["name"] == "config")
-    assert volume["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
+    settings = found["ConfigMap", volume["configMap"]["name"]]["data"]
     assert os.path.dirname(variable["value"]) == mount["mountPath"]  # noqa: PTH120 - a path in the pod
     file = tmp_path / "config.yaml"
-    file.write_text(found["ConfigMap"]["data"][os.path.basename(variable["value"])])  # noqa: PTH119 - the same
+    file.write_text(settings[os.path.basename(variable["value"])])  # noqa: PTH119 - the same
     content = config.read_file(file)
     assert tuple(content.counts) == offered
     assert content.sharing.replicas == (4 if overlay == "time-slicing" else 1)

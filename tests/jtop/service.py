@@ -33,15 +33,8 @@ _DIRECTORIES = (
 )
 # Of /proc what is not the board's but the processes': links into a procfs of the namespace.
 _REAL_PROC = (
-    "self",
-    "thread-self",
-    "uptime",
-    "mounts",
-    "buddyinfo",
-    "swaps",
-    "filesystems",
-    "sys",
-    "loadavg",
+    *("self", "thread-self", "uptime", "mounts", "buddyinfo"),
+    *("swaps", "filesystems", "sys", "loadavg"),
 )
 _SHIM = Path(__file__).with_name("board_shim")
 

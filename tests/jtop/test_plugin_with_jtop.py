@@ -3,13 +3,11 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.boards import load
+from tests.conformance.plugin import free_address, page
 from tests.jtop.service import GPU_MEMORY_KIB, packages, running
 
 pytestmark = [
@@ -51,9 +50,7 @@ def eventually(look: Callable[[], str], good: Callable[[str], bool], seconds: fl
 @contextmanager
 def plugin(host_root: Path, kubelet_dir: Path) -> Iterator[Callable[[], str]]:
     """A running plugin; gives what its /metrics says at the moment, nothing while it does not answer."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = free_address()
     options = (
         f"--host-root={host_root}",
         f"--device-plugin-dir={kubelet_dir}",
@@ -62,9 +59,7 @@ def plugin(host_root: Path, kubelet_dir: Path) -> Iterator[Callable[[], str]]:
 
     def metrics() -> str:
         try:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-                text: str = answer.read().decode()
-                return text
+            return page(address)
         except urllib.error.URLError:
             return ""
 

@@ -6,8 +6,6 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,8 @@ from tegra_device_plugin.telemetry.jtop import Client, JtopProbe, read_once
 
 from tests.boards import load
 from tests.jtop.service import GPU_MEMORY_KIB, Service, packages, running
+from tests.unit.plugin.test_jtop import eventually
+from tests.unit.plugin.test_jtop import running as probing
 
 pytestmark = [
     pytest.mark.lab,
@@ -45,23 +45,6 @@ def client(version: str) -> Client:
         deadline=2.0,
         retries=(0.2,),
     )
-
-
-@asynccontextmanager
-async def listening(probe: JtopProbe) -> AsyncIterator[None]:
-    task = asyncio.create_task(probe.run())
-    try:
-        yield
-        assert not task.done()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - other processes send no event
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -123,7 +106,7 @@ async def test_a_crash_and_a_restart_are_survived(
     service = Service(version, BOARDS["orinnano-jp6"], tmp_path)
     probe = JtopProbe(tmp_path, client(version))
     try:
-        async with listening(probe):
+        async with probing(probe):
             await eventually(lambda: "does not run" in caplog.text)
             await asyncio.to_thread(service.start)
             await eventually(probe.latest)
@@ -142,7 +125,7 @@ async def test_a_frozen_service_is_survived(
     caplog.set_level(logging.INFO)
     probe = JtopProbe(tmp_path, client(version))
     with running(version, BOARDS["orinnano-jp6"], tmp_path) as service:
-        async with listening(probe):
+        async with probing(probe):
             await eventually(probe.latest)
             service.signal(signal.SIGSTOP)
             await eventually(lambda: probe.latest() is None)
@@ -157,7 +140,7 @@ async def test_a_load_that_kills_the_service_is_survived(version: str, tmp_path:
     fixture = BOARDS["orinnano-jp6"]
     probe = JtopProbe(tmp_path, client(version))
     with running(version, fixture, tmp_path):
-        async with listening(probe):
+        async with probing(probe):
             await eventually(probe.latest)
             (tmp_path / "sys" / fixture.gpu_device / "load").write_text("")
             await eventually(lambda: probe.latest() is None)

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import tempfile
-import urllib.request
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -34,13 +32,12 @@ from tests.conformance.fake_api import FakeApi
 from tests.conformance.fake_dra_kubelet import GENERATIONS, FakeDraKubelet
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.node import Node
-from tests.conformance.plugin import DEFAULT_COMMAND, running
-from tests.conformance.pod_resources import pod_resources
+from tests.conformance.plugin import DEFAULT_COMMAND, free_address, page, running
+from tests.conformance.pod_resources import pod_resources, running_kubelet
 from tests.observability import promql
 from tests.observability.promql import ADDED, OF_JTOP, OF_UNITS, Query
 from tests.unit.plugin.agent.node import CORE, MEMORY, Pod
 from tests.unit.plugin.agent.node import Node as AgentNode
-from tests.unit.plugin.podresources import running_kubelet
 
 BOARD = "orinnano-jp6"
 
@@ -57,26 +54,13 @@ def read(said: dict[str, dict[str, set[str]]], page: str) -> None:
                 labels[name].add(value)
 
 
-def free_address() -> str:
-    """Where a process can serve its metrics."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def fetched(address: str) -> str:
-    """Give a process's metrics."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
-
-
 @asynccontextmanager
-async def a_process(kubelet: FakeKubelet, root: Path, *more: str) -> AsyncIterator[Callable[[], str]]:
-    """Run a plugin process on a board; gives what fetches its metrics."""
+async def a_process(kubelet: FakeKubelet, root: Path, *more: str) -> AsyncIterator[str]:
+    """Run a plugin process on a board; gives the address of its metrics."""
     boards.build(boards.load()[BOARD], root)
     address = free_address()
     async with running(DEFAULT_COMMAND, root, kubelet.directory, f"--metrics-address={address}", *more):
-        yield lambda: fetched(address)
+        yield address
 
 
 @asynccontextmanager
@@ -89,12 +73,12 @@ async def a_kubelet() -> AsyncIterator[FakeKubelet]:
 
 async def of_a_process(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     """Add what a plugin process says of a GPU that is well, and of one that has lost a device node."""
-    async with a_kubelet() as kubelet, a_process(kubelet, root) as page:
+    async with a_kubelet() as kubelet, a_process(kubelet, root) as address:
         await kubelet.until_allocatable()
-        read(said, await asyncio.to_thread(page))
+        read(said, await asyncio.to_thread(page, address))
         (root / "dev/nvmap").unlink()
         await kubelet.until_allocatable(0)
-        read(said, await asyncio.to_thread(page))
+        read(said, await asyncio.to_thread(page, address))
 
 
 async def of_units(said: dict[str, dict[str, set[str]]], root: Path) -> None:
@@ -104,12 +88,12 @@ async def of_units(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     async with (
         a_kubelet() as kubelet,
         pod_resources(kubelet) as pods,
-        a_process(kubelet, root / "host", *node.arguments) as page,
+        a_process(kubelet, root / "host", *node.arguments) as address,
     ):
         await kubelet.until_allocatable(104)
         limits = {"jetson-k3s.github.io/gpu-core": 5, "jetson-k3s.github.io/gpu-memory": 1}
         await pods.admits(("n", "p", "c"), limits)
-        read(said, await asyncio.to_thread(page))
+        read(said, await asyncio.to_thread(page, address))
 
 
 async def of_agent(said: dict[str, dict[str, set[str]]], root: Path) -> None:
@@ -166,7 +150,7 @@ async def of_driver(said: dict[str, dict[str, set[str]]]) -> None:
             address = free_address()
             async with node.start(f"--metrics-address={address}"):
                 await node.ready()
-                read(said, await asyncio.to_thread(fetched, address))
+                read(said, await asyncio.to_thread(page, address))
 
 
 @pytest.fixture(scope="module")

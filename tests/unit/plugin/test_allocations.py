@@ -24,7 +24,7 @@ from tegra_device_plugin.kubelet.pod_resources import (
 from tegra_device_plugin.sharing import ledger
 
 from tests import ledgers
-from tests.unit.plugin.podresources import Kubelet, running_kubelet
+from tests.conformance.pod_resources import Kubelet, running_kubelet
 
 # Written by hand after the field numbers of kubernetes/kubelet pkg/apis/podresources/v1/api.proto: pod p of
 # namespace n, its container c with cpu_ids 3 (which is skipped), devices a and b of r with a NUMA topology.
@@ -156,12 +156,6 @@ def test_an_absent_socket_is_named_with_what_to_do(
     said = capsys.readouterr().err
     assert f"there is no {tmp_path}/none.sock" in said
     assert "--pod-resources" in said
-
-
-async def test_a_kubelet_that_refuses_is_quoted(kubelet: Kubelet) -> None:
-    kubelet.refuses = True
-    with pytest.raises(NoAnswerError, match="UNIMPLEMENTED: no such feature"):
-        await ask(kubelet.socket)
 
 
 async def test_a_socket_nobody_listens_on_is_an_error_at_once(kubelet: Kubelet) -> None:

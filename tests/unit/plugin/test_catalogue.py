@@ -7,8 +7,6 @@ import itertools
 import pytest
 from tegra_device_plugin.board import catalogue
 
-from tests.boards import Fixture, load
-
 TABLES = catalogue.load()
 
 
@@ -21,18 +19,6 @@ def test_required_nodes_are_among_those_given_to_containers() -> None:
     given = list(itertools.chain(*TABLES.nodes.values()))
     for name in itertools.chain(*itertools.chain(*TABLES.drivers.values())):
         assert any(fnmatch.fnmatch(name, pattern) for pattern in given), name
-
-
-@pytest.mark.parametrize("fixture", load().values(), ids=load())
-def test_tables_agree_with_the_boards(fixture: Fixture) -> None:
-    chip = TABLES.chips[TABLES.socs[fixture.soc].chip]
-    assert str(TABLES.socs[fixture.soc].soc_id) == fixture.data["soc0"]["soc_id"]
-    assert chip.compute_capability == fixture.compute_capability
-    assert chip.product == fixture.data["devicequery_name"]
-    assert catalogue.jetpack(fixture.l4t) == (fixture.jetpack, fixture.l4t)
-    key = catalogue.nearest(TABLES.cuda, fixture.l4t)
-    assert key is not None
-    assert TABLES.cuda[key] == fixture.cuda
 
 
 def test_releases_stand_from_the_oldest_to_the_newest() -> None:

@@ -67,33 +67,3 @@ async def test_an_edit_while_it_is_read_is_not_lost(tmp_path: Path) -> None:
     watch = ConfigWatch(file, load)
     watch.read()
     await soon(watch.changed())
-
-
-async def test_an_edit_is_heard(reader: Reader) -> None:
-    changed = asyncio.ensure_future(reader.watch.changed())
-    await asyncio.sleep(0)
-    assert not changed.done()
-    reader.file.write_text("edited")
-    await soon(changed)
-
-
-async def test_asking_is_enough_and_lasts_for_one_reading(reader: Reader) -> None:
-    reader.watch.ask()
-    await soon(reader.watch.changed())
-    reader.watch.read()
-    assert await quiet(reader)
-
-
-async def test_without_a_file_only_asking_counts() -> None:
-    watch = ConfigWatch(None, PluginSettings)
-    assert watch.read() == PluginSettings()
-    changed = asyncio.ensure_future(watch.changed())
-    await asyncio.sleep(0)
-    assert not changed.done()
-    watch.ask()
-    await soon(changed)
-
-
-async def test_a_file_that_goes_counts_as_changed(reader: Reader) -> None:
-    reader.file.unlink()
-    await soon(reader.watch.changed())

@@ -32,7 +32,7 @@ def _damage(root: Path, choices: st.DataObject) -> None:
             path.unlink()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(BOARDS)), st.sampled_from(STATES), st.data())
 def test_answers_stay_consistent(board: str, state: State, choices: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tegra_device_plugin.board.detection import detect
@@ -67,129 +67,98 @@ def test_all_places_of_another_machine(tmp_path: Path) -> None:
     ]
 
 
-def _without(name: str) -> Callable[[Path], None]:
-    def damage(root: Path) -> None:
-        path = root / name
-        (shutil.rmtree if path.is_dir() and not path.is_symlink() else Path.unlink)(path)
-
-    return damage
+DEVICE_TREE, RELEASE = "/sys/firmware/devicetree/base/compatible", "/etc/nv_tegra_release"
+SOC0, JETPACK, DEVFREQ = "/sys/devices/soc0", "catalogue: jetpack", "/sys/class/devfreq"
+CHIP, STATE = "gpu chip", "gpu state"
+STRANGE = "x" * 200
 
 
-def _with(name: str, text: str) -> Callable[[Path], None]:
-    def damage(root: Path) -> None:
-        (root / name).write_text(text)
+class Case(NamedTuple):
+    """What is said of a place on a board that differs by facts, by its state or after a shell script."""
 
-    return damage
+    source: str
+    said: str
+    state: State = "ready"
+    script: str = ""
+    changes: Mapping[str, Any] = {}
+    board: str = "orinnano-jp6"
 
 
-def _as_it_is(_root: Path) -> None:
-    """Nothing is changed."""
+def release(text: str) -> dict[str, str]:
+    """The fact that is changed for another release file."""
+    return {"nv_tegra_release": f"{text}\n# R36 (release), REVISION: 4.3\n"}
 
 
-CHANGES: dict[str, tuple[dict[str, Any], State, Callable[[Path], None], dict[str, str]]] = {
-    "hidden device tree": (
-        {},
-        "masked",
-        _as_it_is,
-        {"/sys/firmware/devicetree/base/compatible": "- no device tree, or hidden from this container"},
-    ),
-    "never switched on": (
-        {},
+CASES = {
+    "hidden device tree": Case(DEVICE_TREE, "- no device tree, or hidden from this container", "masked"),
+    "never switched on": Case(
+        STATE,
+        "- never switched on since boot, or switching it on failed (runtime_status suspended)",
         "unpowered",
-        _as_it_is,
-        {
-            "/sys/class/devfreq": "- no GPU there",
-            "gpu state": "- never switched on since boot, or switching it on failed "
-            "(runtime_status suspended)",
-        },
     ),
-    "another family": (
-        {"soc0": {"family": "i.MX8", "soc_id": "1"}},
-        "ready",
-        _as_it_is,
-        {"/sys/devices/soc0": "- family i.MX8, soc_id 1: not a Tegra"},
+    "devfreq that is still to come": Case(DEVFREQ, "- no GPU there", "unpowered"),
+    "another family": Case(
+        SOC0,
+        "- family i.MX8, soc_id 1: not a Tegra",
+        changes={"soc0": {"family": "i.MX8", "soc_id": "1"}},
     ),
-    "a chip to come": (
-        {"soc0": {"family": "Tegra", "soc_id": "99"}},
-        "ready",
-        _as_it_is,
-        {"/sys/devices/soc0": "+ family Tegra, soc_id 99: a chip not in the catalogue"},
+    "a chip to come": Case(
+        SOC0,
+        "+ family Tegra, soc_id 99: a chip not in the catalogue",
+        changes={"soc0": {"family": "Tegra", "soc_id": "99"}},
     ),
-    "no chip id": (
-        {},
-        "ready",
-        _without("sys/devices/soc0/soc_id"),
-        {"/sys/devices/soc0": "+ family Tegra, soc_id not given: a chip not in the catalogue"},
+    "no chip id": Case(
+        SOC0,
+        "+ family Tegra, soc_id not given: a chip not in the catalogue",
+        script="rm sys/devices/soc0/soc_id",
     ),
-    "no release": (
-        {},
-        "ready",
-        _without("etc/nv_tegra_release"),
-        {"/etc/nv_tegra_release": "- not there: the L4T release stays unknown"},
+    "no release": Case(RELEASE, "- not there: the L4T release stays unknown", script=f"rm {RELEASE[1:]}"),
+    "a strange release": Case(RELEASE, f"- not a release line: {STRANGE[:80]!r}", changes=release(STRANGE)),
+    "an old release": Case(
+        JETPACK,
+        "- no release of the line of L4T 28.2.1",
+        changes=release("# R28 (release), REVISION: 2.1, GCID: 1"),
     ),
-    "a strange release": (
-        {},
-        "ready",
-        _with("etc/nv_tegra_release", "x" * 200 + "\n# R36 (release), REVISION: 4.3\n"),
-        {"/etc/nv_tegra_release": f"- not a release line: {'x' * 80!r}"},
+    "a release after the last one": Case(
+        JETPACK,
+        "+ L4T 32.5.9 is JetPack 4.5, after the nearest one, 32.5.2",
+        changes=release("# R32 (release), REVISION: 5.9, GCID: 1"),
     ),
-    "an old release": (
-        {},
-        "ready",
-        _with(
-            "etc/nv_tegra_release",
-            "# R28 (release), REVISION: 2.1, GCID: 1\n# R36 (release), REVISION: 4.3\n",
-        ),
-        {
-            "/etc/nv_tegra_release": "+ 28.2.1",
-            "catalogue: jetpack": "- no release of the line of L4T 28.2.1",
-        },
+    "no driver": Case(STATE, "- driver none instead of gk20a", script=f"rm {GPU[1:]}/driver"),
+    "another driver": Case(
+        STATE,
+        "- driver nouveau instead of gk20a",
+        script=f"mkdir nouveau; ln -sfn /nouveau {GPU[1:]}/driver",
     ),
-    "a release after the last one": (
-        {},
-        "ready",
-        _with("etc/nv_tegra_release", "# R32 (release), REVISION: 5.9, GCID: 1\n"),
-        {"catalogue: jetpack": "+ L4T 32.5.9 is JetPack 4.5, after the nearest one, 32.5.2"},
+    "no node": Case(STATE, "- no /dev/nvmap", script="rm dev/nvmap"),
+    "another GPU than the SoC's": Case(
+        CHIP,
+        "+ GV11B by compatible nvidia,gv11b; but SoC tegra234 has GA10B",
+        changes={"of_compatible": "nvidia,gv11b"},
     ),
-    "no driver": (
-        {},
-        "ready",
-        _without(f"{GPU[1:]}/driver"),
-        {"gpu state": "- driver none instead of gk20a"},
+    "a GPU known by its name": Case(
+        CHIP, "+ GA10B by its name", changes={"of_compatible": "x,y"}, board="agxorin-jp5"
     ),
-    "no node": (
-        {},
-        "ready",
-        _without("dev/nvmap"),
-        {"gpu state": "- no /dev/nvmap"},
-    ),
-    "another GPU than the SoC's": (
-        {"dt_compatible": ["nvidia,tegra194"]},
-        "ready",
-        _as_it_is,
-        {"gpu chip": "+ GA10B by compatible nvidia,ga10b; but SoC tegra194 has GV11B"},
-    ),
-    "a GPU known by the SoC": (
-        {},
+    "a GPU known by the SoC": Case(
+        CHIP,
+        "+ GA10B by SoC tegra234",
         "masked",
-        _with(f"{GPU[1:]}/uevent", "OF_COMPATIBLE_0=acme,gpu\nOF_COMPATIBLE_N=1\n"),
-        {"gpu chip": "+ GA10B by SoC tegra234"},
+        f"printf 'OF_COMPATIBLE_0=acme,gpu\nOF_COMPATIBLE_N=1\n' > {GPU[1:]}/uevent",
+    ),
+    "a GPU that is not known": Case(
+        CHIP,
+        "- compatible x,y, SoC tegra999: unknown",
+        changes={"of_compatible": "x,y", "dt_compatible": ["nvidia,tegra999"]},
     ),
 }
 
 
-@pytest.mark.parametrize(("changes", "state", "damage", "expected"), CHANGES.values(), ids=CHANGES)
-def test_what_is_said_of_one_place(
-    changes: dict[str, Any],
-    state: State,
-    damage: Callable[[Path], None],
-    expected: dict[str, str],
-    tmp_path: Path,
-) -> None:
-    build(BOARDS["orinnano-jp6"].but(**changes), tmp_path, state=state)
-    damage(tmp_path)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_said_of_one_place(case: Case, tmp_path: Path) -> None:
+    build(BOARDS[case.board].but(**case.changes), tmp_path, state=case.state)
+    subprocess.run(["sh", "-ec", case.script], cwd=tmp_path, check=True)
     found = {one.source: f"{'+' if one.found else '-'} {one.detail}" for one in detect(tmp_path).evidence}
-    assert {source: found.get(source) for source in expected} == expected
+    assert found[case.source] == case.said
 
 
 def test_a_card_of_another_maker_is_no_gpu(tmp_path: Path) -> None:
@@ -201,9 +170,8 @@ def test_a_card_of_another_maker_is_no_gpu(tmp_path: Path) -> None:
     assert "- /sys/bus/pci/devices/0000:01:00.0" in told(tmp_path)
 
 
-def test_the_whole_answer_of_detect(tmp_path: Path) -> None:
-    build(BOARDS["orinnano-jp6"], tmp_path)
-    detection = detect(tmp_path)
+def test_the_whole_answer_of_detect(orin: Path) -> None:
+    detection = detect(orin)
     answer = detection.as_dict()
     evidence = answer.pop("evidence")
     assert evidence[3] == {"source": "/etc/nv_tegra_release", "found": True, "detail": "36.4.3"}

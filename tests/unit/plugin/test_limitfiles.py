@@ -26,17 +26,6 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-def test_all_is_there_and_every_container_may_read_it(tmp_path: Path, library: Path) -> None:
-    directory = tmp_path / "limit"
-    limitfiles.provide(directory, library)
-    limitfiles.check(directory)
-    assert (directory / "libtegra-gpu-limit.so").read_bytes() == elf()
-    preload = (directory / "ld.so.preload").read_text()
-    assert preload == "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so\n"
-    modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
-    assert modes == {"libtegra-gpu-limit.so": 0o644, "ld.so.preload": 0o644, "ledgers": 0o700}
-
-
 def test_what_is_there_already_is_left_alone(tmp_path: Path, library: Path) -> None:
     limitfiles.provide(tmp_path, library)
     before = {path: path.stat() for path in tmp_path.iterdir()}

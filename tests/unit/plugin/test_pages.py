@@ -8,99 +8,59 @@ import gc
 import logging
 import math
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tegra_device_plugin.board.detection import Detection, detect
-from tegra_device_plugin.board.health import Health, Sample, judge, sample
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.health import Health, judge, sample
 from tegra_device_plugin.config.settings import PluginSettings, Sharing
-from tegra_device_plugin.kubelet.advertised import Counters
-from tegra_device_plugin.sharing.allocation import Resource
+from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.telemetry import httpd, pages
 from tegra_device_plugin.telemetry.exposition import Metric, exposition, gauge
 from tegra_device_plugin.telemetry.jtop import Telemetry
 from tegra_device_plugin.version import package_version
 
-from tests import boards
 
-
-@dataclass
-class Board:
-    """What a BoardWatch shows: before its first look, or after a look at `root`."""
-
-    root: Path | None = None
-    detection: Detection | None = None
-    sample: Sample | None = None
-    conflict: str | None = None
-    health: Health | None = None
-    observed_at: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.root:
-            self.detection = detect(self.root)
-            if self.has_gpu:
-                self.sample = sample(self.root, self.detection.gpu)
-                self.health = judge(self.sample)
-
-    @property
-    def has_gpu(self) -> bool:
-        """Tell whether there is a GPU."""
-        return self.detection is not None and self.detection.gpu.state != "absent"
-
-
-@dataclass
-class Registrars:
-    """What Registrars show."""
-
-    connected: bool = False
-    streams: int = 0
-    observed_at: float = 0.0
-
-
-@dataclass
-class AdvertisedResources:
-    """What is advertised."""
-
-    resources: Mapping[str, Resource] = field(default_factory=dict)
-
-
-@dataclass
-class Jtop:
-    """What jtop tells."""
-
-    telemetry: Telemetry | None = None
-
-    def latest(self) -> Telemetry | None:
-        """Give it."""
-        return self.telemetry
-
-
-@dataclass
 class Plugin:
-    """The parts that are shown."""
+    """What the pages show: before the first look at a board, or after one at `root`."""
 
-    board: Any = field(default_factory=Board)
-    registrars: Any = field(default_factory=Registrars)
-    advertised: Any = field(default_factory=AdvertisedResources)
-    jtop: Any = field(default_factory=Jtop)
-    counted: Counters = field(default_factory=Counters)
+    def __init__(self, root: Path | None = None, *, connected: bool = False) -> None:
+        self.board = SimpleNamespace(
+            detection=None, has_gpu=False, sample=None, health=None, conflict=None, observed_at=0.0
+        )
+        self.registrars = SimpleNamespace(connected=connected, streams=0, observed_at=0.0)
+        self.advertised = AdvertisedResources()
+        self.counted = Counters()
+        self.telemetry: Telemetry | None = None
+        if root:
+            self.looks_at(root)
+
+    def looks_at(self, root: Path) -> None:
+        """Look at a board."""
+        self.board.detection = detect(root)
+        self.board.has_gpu = self.board.detection.gpu.state != "absent"
+        if self.board.has_gpu:
+            self.board.sample = sample(root, self.board.detection.gpu)
+            self.board.health = judge(self.board.sample)
+
+    def offers(self, settings: PluginSettings) -> None:
+        """Offer what the settings say."""
+        found = make_resources(settings, (), self.board.health)
+        self.advertised.resources = {one.name: one for one in found}
 
     def pages(self) -> pages.Pages:
         """Give the pages."""
-        return pages.Pages(self.board, self.registrars, self.advertised, self.jtop.latest, self.counted)
+        parts: tuple[Any, Any] = (self.board, self.registrars)
+        return pages.Pages(*parts, self.advertised, lambda: self.telemetry, self.counted)
 
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A ready board."""
-    boards.build(boards.load()["orinnano-jp6"], tmp_path)
-    return tmp_path
+    async def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
+        """Give every sample by metric."""
+        return values((await self.pages().metrics()).text)
 
 
 def values(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -112,22 +72,14 @@ def values(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     return found
 
 
-async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
-    (root / "sys/devices/platform/bus@0/17000000.gpu/load").write_text("345\n")
-    board = Board(root)
-    assert board.detection and board.health
-    settings = PluginSettings(sharing=Sharing(replicas=2))
-    offers = make_resources(settings, board.detection.gpu.device_nodes, board.health)
-    counted = Counters()
-    counted.allocations, counted.rejected_allocations, counted.failed_registrations = 3, 2, 4
-    plugin = Plugin(
-        board=board,
-        registrars=Registrars(streams=1),
-        advertised=AdvertisedResources({one.name: one for one in offers}),
-        jtop=Jtop(Telemetry(gpu_memory_bytes=1 << 30, power_mode="15W")),
-        counted=counted,
-    )
-    found = values((await plugin.pages().metrics()).text)
+async def test_metrics_tell_devices_board_and_totals(orin: Path) -> None:
+    (orin / "sys/devices/platform/bus@0/17000000.gpu/load").write_text("345\n")
+    plugin = Plugin(orin)
+    plugin.offers(PluginSettings(sharing=Sharing(replicas=2)))
+    plugin.counted.allocations, plugin.counted.rejected_allocations = 3, 2
+    plugin.counted.failed_registrations, plugin.registrars.streams = 4, 1
+    plugin.telemetry = Telemetry(gpu_memory_bytes=1 << 30, power_mode="15W")
+    found = await plugin.metrics()
     assert found["tegra_device_plugin_devices"] == [
         ({"resource": "nvidia.com/gpu", "health": "healthy", "reason": "ok"}, 2)
     ]
@@ -137,7 +89,7 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
     assert found["tegra_device_plugin_streams"] == [({}, 1)]
     ((info, _),) = found["tegra_device_plugin_info"]
     assert (info["chip"], info["version"]) == ("GA10B", package_version())
-    assert found["tegra_memory_bytes"] == [({}, board.detection.gpu.memory_bytes)]
+    assert found["tegra_memory_bytes"] == [({}, plugin.board.detection.gpu.memory_bytes)]
     assert found["tegra_gpu_memory_bytes"] == [({}, 1 << 30)]
     assert found["tegra_power_mode"] == [({"mode": "15W"}, 1)]
     assert found["tegra_gpu_load_ratio"] == [({}, 0.345)]
@@ -145,22 +97,18 @@ async def test_metrics_tell_devices_board_and_totals(root: Path) -> None:
     assert temperature == pytest.approx(48, abs=1)
 
 
-async def test_metrics_tell_why_a_gpu_is_not_given(root: Path) -> None:
-    board = Board(root)
-    board.health = Health(False, "too-hot", "")
-    (offer,) = make_resources(PluginSettings(), (), board.health)
-    found = values(
-        (
-            await Plugin(board=board, advertised=AdvertisedResources({offer.name: offer})).pages().metrics()
-        ).text
-    )
+async def test_metrics_tell_why_a_gpu_is_not_given(orin: Path) -> None:
+    plugin = Plugin(orin)
+    plugin.board.health = Health(False, "too-hot", "")
+    plugin.offers(PluginSettings())
+    found = await plugin.metrics()
     assert found["tegra_device_plugin_devices"] == [
         ({"resource": "nvidia.com/gpu", "health": "unhealthy", "reason": "too-hot"}, 1)
     ]
 
 
 async def test_metrics_before_the_first_look_are_the_totals_alone() -> None:
-    found = values((await Plugin().pages().metrics()).text)
+    found = await Plugin().metrics()
     assert set(found) == {
         "tegra_device_plugin_allocations_total",
         "tegra_device_plugin_registrations_total",
@@ -198,26 +146,19 @@ async def test_healthz_fails_when_a_loop_has_stopped(part: str, monkeypatch: pyt
     assert await shown.healthz() == httpd.Page(f"stuck: {part} for 41 s\n", HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(root: Path) -> None:
+async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(orin: Path, tmp_path: Path) -> None:
     assert (await Plugin().pages().readyz()).status == HTTPStatus.SERVICE_UNAVAILABLE
-    plugin = Plugin(board=Board(root))
-    assert "no kubelet" in (await plugin.pages().readyz()).text
-    plugin.registrars.connected = True
+    assert "no kubelet" in (await Plugin(orin).pages().readyz()).text
+    plugin = Plugin(orin, connected=True)
     assert await plugin.pages().readyz() == httpd.Page("ok\n")
-    plugin.board.detection = detect(root / "dev")  # no machine at all
-    assert await plugin.pages().readyz() == httpd.Page("not a Tegra: nothing to advertise\n")
-
-
-async def test_readyz_names_the_driver_that_has_the_gpu(root: Path) -> None:
-    board = Board(root, conflict="the DRA driver serves this board")
-    page = await Plugin(board=board, registrars=Registrars(connected=True)).pages().readyz()
-    assert page == httpd.Page(f"{board.conflict}\n", HTTPStatus.SERVICE_UNAVAILABLE)
-
-
-async def test_readyz_fails_on_a_tegra_without_its_gpu(tmp_path: Path) -> None:
+    plugin.board.conflict = "the DRA driver serves this board"
+    conflict = httpd.Page(f"{plugin.board.conflict}\n", HTTPStatus.SERVICE_UNAVAILABLE)
+    assert await plugin.pages().readyz() == conflict
+    elsewhere = Plugin(tmp_path / "none", connected=True)
+    assert await elsewhere.pages().readyz() == httpd.Page("not a Tegra: nothing to advertise\n")
     (tmp_path / "sys/devices/soc0").mkdir(parents=True)
     (tmp_path / "sys/devices/soc0/family").write_text("Tegra\n")
-    page = await Plugin(board=Board(tmp_path), registrars=Registrars(connected=True)).pages().readyz()
+    page = await Plugin(tmp_path, connected=True).pages().readyz()
     assert page.status == HTTPStatus.SERVICE_UNAVAILABLE
     assert "without its GPU" in page.text
 

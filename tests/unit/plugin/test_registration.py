@@ -7,7 +7,6 @@ import pytest
 from tegra_device_plugin.kubelet.registration import (
     PATIENCE,
     RETRY,
-    Backoff,
     Facts,
     Register,
     Registered,
@@ -50,14 +49,6 @@ def register(state: State, facts: Facts, now: float, own_socket: Identity = OWN)
     return accepted(action, facts, seen, now, own_socket=own_socket, rivals=frozenset())
 
 
-def test_nothing_to_do_while_all_is_as_registered() -> None:
-    assert decide(WELL, DONE, 100.0) == Wait()
-
-
-def test_the_first_registration_comes_at_once() -> None:
-    assert decide(FRESH, State(), 5.0) == Register("not registered yet", KUBELET)
-
-
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
@@ -72,23 +63,10 @@ def test_any_difference_is_a_reason(facts: Facts, why: str) -> None:
     assert reason(facts, DONE) == why
 
 
-@pytest.mark.parametrize("state", [DONE, State()])
-def test_without_kubelet_there_is_nothing_to_register_with(state: State) -> None:
-    assert decide(WELL._replace(kubelet=None), state, 1.0) == Wait()
-
-
 def test_a_kubelet_may_take_its_time_to_dial_but_not_for_ever() -> None:
     silent = WELL._replace(streams=0, dialled=False)
     assert decide(silent, DONE, 0.5) == Wait(1.5)
     assert reason(silent, DONE, now=2.0) == "the kubelet opened no stream"
-
-
-def test_a_rival_that_ends_is_a_reason_once() -> None:
-    rival = frozenset({"tegra-gpu-1-0.sock"})
-    state = observe(WELL._replace(rivals=rival), DONE, 1.0)
-    assert step(WELL._replace(rivals=rival), state, 1.0) == Wait()
-    assert reason(WELL, state) == "another instance of the plugin has ended"
-    assert decide(WELL, register(state, WELL, 1.0), 1.1) == Wait()
 
 
 def test_a_newer_instance_is_given_way_to_but_only_by_whoever_was_registered() -> None:
@@ -101,15 +79,6 @@ def test_a_newer_instance_is_given_way_to_but_only_by_whoever_was_registered() -
     assert decide(alone, waiting, 2.0) == Wait()
     assert reason(FRESH, waiting, 3.0) == "not registered yet"
     assert reason(alone, State(), 1.0) == "not registered yet"
-
-
-def test_a_backoff_doubles_up_to_its_cap_and_can_begin_again() -> None:
-    delay, seen = Backoff(first=1.0, cap=5.0), []
-    for _ in range(5):
-        seen.append(delay.seconds)
-        delay = delay.longer()
-    assert seen == [1.0, 2.0, 4.0, 5.0, 5.0]
-    assert delay.reset().seconds == 1.0
 
 
 def test_a_backoff_stays_at_its_cap_for_ever() -> None:

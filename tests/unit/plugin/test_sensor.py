@@ -24,21 +24,6 @@ def broken() -> int:
     raise OSError("broken")
 
 
-async def test_a_hanging_read_is_given_up_and_adds_no_thread() -> None:
-    sensor = Sensor(deadline=1)  # enough for a good read on a machine that is busy
-    release = threading.Event()
-    before = set(threading.enumerate())  # one of the test before may be about to end
-    with pytest.raises(TimeoutError):
-        await sensor.read(release.wait)
-    for _ in range(3):
-        with pytest.raises(TimeoutError, match="earlier"):
-            await sensor.read(lambda: True)
-    (hanging,) = set(threading.enumerate()) - before
-    release.set()
-    hanging.join(5)
-    assert await sensor.read(lambda: "again") == "again"
-
-
 async def test_a_process_out_of_threads_is_told_apart_from_a_read_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

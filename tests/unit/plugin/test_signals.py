@@ -87,12 +87,6 @@ def test_whoever_gives_the_signals_back_ends_by_the_one_that_came() -> None:
     assert start(program).wait(10) == -signal.SIGTERM
 
 
-def test_released_signals_are_as_before() -> None:
-    process = start("asked.release(); " + HANG)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == -signal.SIGTERM
-
-
 def test_the_manifest_allows_more_time_than_an_end_takes() -> None:
     manifest = (PLUGIN / "deploy/base/daemonset.yaml").read_text()
     spec = yaml.safe_load(manifest)["spec"]["template"]["spec"]

@@ -183,14 +183,3 @@ def test_without_kubectl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setenv("PATH", "/nonexistent")
     assert main(["simulate", "laptop"]) == 1
     assert "kubectl is needed to simulate" in capsys.readouterr().err
-
-
-def test_bad_settings_change_nothing(
-    cluster: Path, node: Callable[[], dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = node()
-    file = cluster / "bad.yaml"
-    file.write_text("version: v1\nsharing: {units: {memoryTotal: 2Gi, memoryUnit: 3Gi}}\n")
-    assert main(["simulate", "laptop", "--config", str(file)]) == 2
-    assert "memoryUnit" in capsys.readouterr().err
-    assert node() == before

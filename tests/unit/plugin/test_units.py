@@ -14,10 +14,9 @@ from tegra_device_plugin.config.names import resource_name
 from tegra_device_plugin.config.presets import PRESETS
 from tegra_device_plugin.config.settings import ConfigError, PluginSettings, load_plugin
 from tegra_device_plugin.config.units import most_ids
-from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.kubelet.server import device_list
 from tegra_device_plugin.sharing import limitfiles
-from tegra_device_plugin.sharing.allocation import Allocation, Mount, RejectedRequestError, Resource
+from tegra_device_plugin.sharing.allocation import Allocation, RejectedRequestError, Resource
 from tegra_device_plugin.sharing.deviceids import Numbered, lowest
 from tegra_device_plugin.sharing.resources import make_resources
 
@@ -91,10 +90,6 @@ SOLD: dict[str, tuple[dict[str, int], dict[str, str]]] = {
 }
 
 
-def test_every_preset_is_tried() -> None:
-    assert SOLD.keys() == PRESETS.keys()
-
-
 @pytest.mark.parametrize("preset", SOLD)
 def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_path: Path) -> None:
     resources, env = SOLD[preset]
@@ -124,15 +119,6 @@ def test_all_give_the_nodes_and_memory_alone_gives_more(preset: str, tmp_path: P
             assert dict(grant.envs) == {"NVIDIA_VISIBLE_DEVICES": "all"}
             assert grant.mounts == ()
     assert "NVIDIA_GPU_MEMORY_LIMIT" in seen
-
-
-def test_memory_mounts_its_library_and_its_ledger(tmp_path: Path) -> None:
-    _, memory = offers(tmp_path, "memoryTotal: 6Gi")
-    assert allocated(memory, ["m10", "m9", "m11"], tmp_path).mounts == (
-        Mount(f"{tmp_path}/limit/libtegra-gpu-limit.so", "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so"),
-        Mount(f"{tmp_path}/limit/ld.so.preload", "/etc/ld.so.preload"),
-        Mount(f"{(tmp_path / 'limit/ledgers/m9').resolve()}", "/run/tegra-gpu-limit/ledger"),
-    )
 
 
 def test_what_was_not_prepared_is_not_allocated(tmp_path: Path) -> None:
@@ -197,11 +183,6 @@ def test_a_flaw_of_the_limit_is_one_of_the_memory_alone_and_refused_with_its_rea
         "too-hot",
         "too-hot",
     ]
-
-
-def test_an_offer_is_the_same_as_long_as_nothing_changes(tmp_path: Path) -> None:
-    assert offers(tmp_path, "memoryTotal: 6Gi") == offers(tmp_path, "memoryTotal: 6Gi")
-    assert offers(tmp_path, "memoryTotal: 6Gi") != offers(tmp_path, "memoryTotal: 7Gi")
 
 
 @pytest.mark.parametrize(
@@ -296,14 +277,6 @@ def test_names_unit_and_overhead_are_ones_own_without_preset(tmp_path: Path) -> 
     assert units
     assert units.counts == {"a.b/core": 100, "a.b/mem": 16}
     assert (units.context_overhead, units.memory_unit) == (30 << 20, "64Mi")
-
-
-def test_the_largest_board_fits_into_the_kubelets_message_in_mebibytes(tmp_path: Path) -> None:
-    _, memory, _ = offers(tmp_path, "preset: hami, memoryTotal: 128Gi")
-    assert len(memory.ids) == 131_072
-    message = device_list(memory.ids, healthy=False)
-    assert len(message) < KUBELET_BYTES
-    assert [one.ID for one in api.ListAndWatchResponse.FromString(message).devices] == [*memory.ids]
 
 
 def test_as_many_ids_as_are_said_to_fit_do_and_one_more_does_not() -> None:

@@ -9,17 +9,6 @@ import pytest
 from tegra_device_plugin.system import waiting
 
 
-async def test_an_event_ends_it() -> None:
-    event = asyncio.Event()
-    asyncio.get_running_loop().call_soon(event.set)
-    assert await waiting.happens(event, None)
-    assert await waiting.happens(event, 0)
-
-
-async def test_the_deadline_ends_it() -> None:
-    assert not await waiting.happens(asyncio.Event(), 0)
-
-
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("seconds", [None, 0.0, 1e-6, 60.0])
 async def test_a_cancellation_that_comes_with_the_event_is_not_dropped(
@@ -41,13 +30,6 @@ async def test_a_cancellation_that_comes_with_the_event_is_not_dropped(
         task.cancel()
         await asyncio.wait((task,), timeout=5)
         assert task.cancelled()
-
-
-async def test_work_that_goes_on_is_left_to_itself() -> None:
-    event = asyncio.Event()
-    assert not await waiting.ends(event.wait(), 0.01)
-    event.set()
-    assert await waiting.ends(event.wait(), 0.01)
 
 
 async def test_a_cancellation_ends_the_waiting_and_not_the_work() -> None:

@@ -10,9 +10,9 @@ import pytest
 from tegra_device_plugin.agent.pods import Pods, UnitResources
 from tegra_device_plugin.system.hosttree import HostTree
 
+from tests.conformance.pod_resources import Kubelet, running_kubelet
 from tests.unit.plugin.agent.node import CORE, MEMORY, UNIT_MIB, Node
 from tests.unit.plugin.agent.nvgpu import SimulatedNvgpu
-from tests.unit.plugin.podresources import Kubelet, running_kubelet
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from tegra_device_plugin.kubelet import podresources_pb2 as api
 
 from tests import boards
-from tests.unit.plugin.podresources import Kubelet
+from tests.conformance.pod_resources import Kubelet
 
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
 UNIT_MIB = 64

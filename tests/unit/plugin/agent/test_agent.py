@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -19,9 +18,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.cli import main
 
+from tests.conformance.plugin import free_address, page
 from tests.unit.plugin.agent.node import Node, Pod, uid
 
 MIB = 2**20
+UNITS = "version: v1\nsharing: {units: {memoryTotal: 4Gi, contextOverhead: 150Mi}}\n"
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -52,8 +53,7 @@ class Running:
         deadline = time.monotonic() + 10
         while True:
             try:
-                with urllib.request.urlopen(f"http://{self._address}{path}", timeout=5) as answer:
-                    return str(answer.read().decode())
+                return page(self._address, path)
             except urllib.error.URLError:
                 if time.monotonic() > deadline:
                     raise
@@ -72,11 +72,8 @@ class Running:
 @contextmanager
 def running(node: Node, *arguments: str) -> Iterator[Running]:
     """Run the agent on a node."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    config = node.root / "config.yaml"
-    config.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi, contextOverhead: 150Mi}}\n")
+    address, config = free_address(), node.root / "config.yaml"
+    config.write_text(UNITS)
     command = [sys.executable, "-m", "tegra_device_plugin", "agent", f"--config={config}"]
     places = [
         f"--host-root={node.root}",
@@ -119,26 +116,26 @@ def test_who_holds_what_is_told_in_the_names_of_other_systems(node: Node) -> Non
         assert agent.page("/healthz") == "ok\n"
 
 
-def test_evict_ends_the_offender_and_leaves_its_neighbour(node: Node) -> None:
+def test_evict_ends_the_gpu_processes_of_the_offender_alone(node: Node) -> None:
     node.admits(Pod(1, "greedy", units=1))
     node.admits(Pod(2, "neighbour", units=1))
-    with subprocess.Popen(["sleep", "600"]) as greedy, subprocess.Popen(["sleep", "600"]) as neighbour:
-        try:
-            node.process(greedy.pid, 1)
-            node.process(neighbour.pid, 2)
-            node.holds(**{f"p{greedy.pid}": 257, f"p{neighbour.pid}": 256})
-            with running(node, "--mode=evict") as agent:
-                line = agent.says("holds")
-                assert f"pod default/greedy (uid {uid(1)}) holds 257 MiB" in line
-                assert f"ended its processes {greedy.pid}" in line
-                assert greedy.wait(5) == -signal.SIGKILL
-                assert neighbour.poll() is None
-                pod = {"namespace": "default", "pod": "greedy"}
-                assert agent.metrics()[sample("tegra_gpu_agent_over_limit_total", **pod)] == 1
-                assert agent.metrics()[sample("tegra_gpu_agent_ended_processes_total", **pod)] == 1
-        finally:
-            greedy.kill()
-            neighbour.kill()
+    with ExitStack() as started:
+        first, second, idle, neighbour = (
+            started.enter_context(subprocess.Popen(["sleep", "600"])) for _ in range(4)
+        )
+        for process, pod, mib in ((first, 1, 200), (second, 1, 57), (idle, 1, 0), (neighbour, 2, 256)):
+            started.callback(process.kill)
+            node.process(process.pid, pod)
+            node.holds(**{f"p{process.pid}": mib})
+        with running(node, "--mode=evict") as agent:
+            line = agent.says("holds")
+            assert f"pod default/greedy (uid {uid(1)}) holds 257 MiB" in line
+            assert f"its share is 256 MiB: ended its processes {first.pid}, {second.pid}" in line
+            assert [process.wait(5) for process in (first, second)] == [-signal.SIGKILL] * 2
+            assert [process.poll() for process in (idle, neighbour)] == [None, None]
+            pod_labels = {"namespace": "default", "pod": "greedy"}
+            assert agent.metrics()[sample("tegra_gpu_agent_over_limit_total", **pod_labels)] == 1
+            assert agent.metrics()[sample("tegra_gpu_agent_ended_processes_total", **pod_labels)] == 2
 
 
 def test_burst_share_asks_the_real_kernel_which_has_no_such_device_here(node: Node) -> None:
@@ -216,7 +213,9 @@ def test_an_agent_out_of_descriptors_says_so_in_few_lines_and_recovers(node: Nod
 UNUSABLE = {
     "unknown key": ("version: v1\nfoo: 1\n", "foo is not known"),
     "no units": ("version: v1\n", "--qos-policy burst-share"),
+    # A program may then use its whole share as CUDA memory, and its context puts the pod over the share.
     "no overhead": ("version: v1\nsharing: {units: {memoryTotal: 4Gi}}\n", "--mode evict needs contextOv"),
+    "overhead of nothing": (UNITS.replace("150Mi", "0Mi"), "--mode evict needs contextOverhead above 0Mi"),
 }
 
 
@@ -226,7 +225,7 @@ def test_settings_that_a_start_refuses_are_refused_by_a_reload(
 ) -> None:
     file = tmp_path / "config.yaml"
     choice = ("--mode=evict", "--qos-policy=burst-share", f"--config={file}")
-    file.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi, contextOverhead: 150Mi}}\n")
+    file.write_text(UNITS)
     with running(node, *choice) as agent:
         agent.says("mode evict")
         file.write_text(text)
@@ -237,16 +236,19 @@ def test_settings_that_a_start_refuses_are_refused_by_a_reload(
     assert reason in capsys.readouterr().err
 
 
-def test_a_policy_that_the_driver_cannot_hold_is_refused(
-    node: Node, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("choice", "why"),
+    [
+        ("--mode=evict", "--mode evict needs contextOverhead above 0Mi"),
+        ("--qos-policy=burst-share", "has no percents of the GPU's time"),
+        ("--qos-policy=fixed-share", "nvgpu cannot limit a pod to its share while other pods are idle"),
+    ],
+)
+def test_a_choice_that_cannot_work_without_units_is_refused(
+    choice: str, why: str, node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["agent", "--host-root", str(node.root), "--qos-policy", "fixed-share"]) == 2
-    assert "nvgpu cannot limit a pod to its share while other pods are idle" in capsys.readouterr().err
-
-
-def test_weights_need_a_resource_that_has_them(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["agent", "--host-root", str(node.root), "--qos-policy", "burst-share"]) == 2
-    assert "has no percents of the GPU's time" in capsys.readouterr().err
+    assert main(["agent", "--host-root", str(node.root), choice]) == 2
+    assert why in capsys.readouterr().err
 
 
 def test_a_kernel_that_cannot_evict_is_told_apart_at_once(
@@ -256,15 +258,7 @@ def test_a_kernel_that_cannot_evict_is_told_apart_at_once(
         raise OSError(38, "Function not implemented")
 
     file = tmp_path / "config.yaml"
-    file.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi, contextOverhead: 150Mi}}\n")
+    file.write_text(UNITS)
     monkeypatch.setattr("os.pidfd_open", missing)
     assert main(["agent", "--host-root", str(node.root), "--mode", "evict", "--config", str(file)]) == 1
     assert "Use --mode report" in capsys.readouterr().err
-
-
-def test_help_says_what_each_choice_does(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["agent", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    for text in ("also the end of its GPU processes", "time slices by the pods' gpu-core", "capability KILL"):
-        assert text in said

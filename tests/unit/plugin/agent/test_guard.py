@@ -16,7 +16,7 @@ from tegra_device_plugin.agent import ending
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.pods import PodName, Pods
-from tegra_device_plugin.config.settings import ConfigError, Mode, load_agent
+from tegra_device_plugin.config.settings import Mode
 from tegra_device_plugin.system.hosttree import HostTree
 
 from tests.unit.plugin.agent.node import UNIT_MIB, Node, Pod, uid
@@ -50,18 +50,6 @@ def start() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         process.wait()
 
 
-async def test_memory_is_added_up_by_pod(node: Node, guard: Make) -> None:
-    node.admits(Pod(1, "a", units=4))
-    for pid, pod in {10: 1, 11: 1, 20: 2, 30: None}.items():
-        node.process(pid, pod)
-    node.holds(p10=100, p11=20, p20=7, p30=3, p0=1, p555=2)  # 555 has just ended
-    watch = guard("report")
-    await watch.observe()
-    assert watch.used == {uid(1): 120 * MIB, uid(2): 7 * MIB}
-    assert watch.in_container == {(uid(1), "c"): 120 * MIB, (uid(2), ""): 7 * MIB}
-    assert (watch.outside, watch.kernel) == (5 * MIB, MIB)
-
-
 async def test_a_pod_over_its_share_is_reported_once(
     node: Node, guard: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,25 +74,6 @@ async def test_a_pod_over_its_share_is_reported_once(
     await watch.observe()
     await watch.observe()
     assert watch.over_limit == {PodName("default", "greedy"): 2}
-
-
-async def test_evict_ends_the_gpu_processes_of_the_offender_alone(
-    node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]], caplog: pytest.LogCaptureFixture
-) -> None:
-    node.admits(Pod(1, "greedy", units=2))
-    node.admits(Pod(2, "neighbour", units=2))
-    first, second, idle, neighbour = start(), start(), start(), start()
-    for process, pod in ((first, 1), (second, 1), (idle, 1), (neighbour, 2)):
-        node.process(process.pid, pod)
-    node.holds(**{f"p{first.pid}": 100, f"p{second.pid}": 100, f"p{idle.pid}": 0, f"p{neighbour.pid}": 120})
-    watch = guard("evict")
-    await watch.observe()
-    assert [process.poll() for process in (first, second)] == [None, None]
-    await watch.observe()
-    assert [process.wait(5) for process in (first, second)] == [-9, -9]
-    assert [process.poll() for process in (idle, neighbour)] == [None, None]
-    assert watch.ended == {PodName("default", "greedy"): 2}
-    assert f"its share is 128 MiB: ended its processes {first.pid}, {second.pid}" in caplog.text
 
 
 async def test_a_process_that_is_of_another_pod_by_now_is_left_alone(
@@ -192,18 +161,6 @@ async def test_what_may_not_be_ended_is_said(
     await watch.observe()
     assert f"cannot end process {process.pid}: [Errno 1] Operation not permitted" in caplog.text
     assert caplog.records[-1].message.endswith("ended its processes none")
-
-
-def test_evict_needs_a_kernel_that_can_hold_on_to_a_process(
-    guard: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(_pid: int) -> int:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(os, "pidfd_open", missing)
-    with pytest.raises(ending.CannotEndError, match=r"came with Linux 5\.3.*Use --mode report"):
-        guard("evict")
-    guard("report")
 
 
 def test_evict_needs_the_hosts_process_ids(node: Node, guard: Make) -> None:
@@ -317,13 +274,3 @@ async def test_evict_ends_no_pod_that_kept_its_limit(  # noqa: PLR0917 - a table
     assert watch.over_limit[PodName("default", "pod")] == is_ended
     for process in started:
         assert (process.wait(5) == -9) if is_ended else (process.poll() is None)
-
-
-@pytest.mark.parametrize("units", ["memoryTotal: 4Gi", "memoryTotal: 4Gi, contextOverhead: 0Mi"])
-def test_evict_without_a_stated_context_is_refused(units: str, tmp_path: Path) -> None:
-    """A program may then use its whole share as CUDA memory, and its context puts the pod over the share."""
-    file = tmp_path / "config.yaml"
-    file.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
-    for configuration in (file, None):
-        with pytest.raises(ConfigError, match="--mode evict needs contextOverhead above 0Mi"):
-            load_agent(configuration, {}, {}, mode="evict")

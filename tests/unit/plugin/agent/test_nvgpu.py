@@ -3,22 +3,17 @@
 
 from __future__ import annotations
 
-import errno
-import inspect
 from collections.abc import Iterator
 
 import pytest
-from tegra_device_plugin.agent import nvgpu
-from tegra_device_plugin.agent.nvgpu import ControlNode, Tsg, UnsupportedError
+from tegra_device_plugin.agent.nvgpu import ControlNode, Tsg
 
 from tests.unit.plugin.agent.nvgpu import (
     GET_PARAMS,
     GET_TSG,
     GET_TSGS,
-    LOCK,
     PUT_TSG,
     SET_TIMESLICE,
-    UNLOCK,
     SimulatedNvgpu,
 )
 
@@ -75,13 +70,6 @@ def test_a_slice_is_set_under_a_reference_that_is_given_back(
     assert (driver.contexts[3].timeslice, driver.contexts[3].references) == (6000, 1)
 
 
-def test_a_context_that_has_ended_is_no_error(driver: SimulatedNvgpu, node: ControlNode) -> None:
-    driver.runs(3, 10)
-    (tsg,) = node.tsgs()
-    driver.ends(3)
-    assert not node.set_timeslice(tsg, 6000)
-
-
 @pytest.mark.parametrize("newcomer", [{"pid": 77, "compute": 2}, {"pid": 10, "compute": 0}])
 def test_a_number_with_a_new_owner_or_without_a_runlist_is_left_alone(
     driver: SimulatedNvgpu, node: ControlNode, newcomer: dict[str, int]
@@ -102,48 +90,3 @@ def test_a_context_cannot_change_hands_while_its_slice_is_set(
     driver.before_call = lambda request: driver.ends(3) if request == SET_TIMESLICE else None
     assert node.set_timeslice(tsg, 6000)
     assert driver.contexts == {}  # the last reference was ours
-
-
-def test_a_slice_outside_the_drivers_range_is_an_error(driver: SimulatedNvgpu, node: ControlNode) -> None:
-    driver.runs(3, 10)
-    driver.longest = 5000
-    (tsg,) = node.tsgs()
-    with pytest.raises(OSError, match="Invalid argument") as refused:
-        node.set_timeslice(tsg, 6000)
-    assert refused.value.errno == errno.EINVAL
-    assert driver.contexts[3].references == 1
-
-
-def test_only_one_can_have_the_node(driver: SimulatedNvgpu) -> None:
-    with ControlNode("/dev/nvhost-sched-gpu", driver):
-        with pytest.raises(OSError, match="busy") as refused:
-            ControlNode("/dev/nvhost-sched-gpu", driver)
-        assert refused.value.errno == errno.EBUSY
-    with ControlNode("/dev/nvhost-sched-gpu", driver):
-        assert driver.held
-
-
-@pytest.mark.parametrize("version", [0, 2])
-def test_another_version_of_the_interface_is_not_used(driver: SimulatedNvgpu, version: int) -> None:
-    driver.version = version
-    with pytest.raises(UnsupportedError, match=f"version {version}"):
-        ControlNode("/dev/nvhost-sched-gpu", driver)
-    assert not driver.held
-
-
-def test_a_node_without_the_interface_is_not_used(driver: SimulatedNvgpu) -> None:
-    def refuse(_request: int) -> None:
-        raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
-
-    driver.before_call = refuse
-    with pytest.raises(UnsupportedError, match="no scheduling API"):
-        ControlNode("/dev/nvhost-sched-gpu", driver)
-    assert not driver.held
-
-
-def test_no_number_locks_control() -> None:
-    numbers = {
-        value for name, value in inspect.getmembers(nvgpu) if name.isupper() and isinstance(value, int)
-    }
-    assert not numbers & {LOCK, UNLOCK}
-    assert {GET_TSGS, GET_PARAMS, SET_TIMESLICE, GET_TSG, PUT_TSG} <= numbers

@@ -32,16 +32,6 @@ def test_a_pods_contexts_divide_its_weight(percent: int, of_each: int, microseco
     assert found == dict.fromkeys(range(of_each), microseconds)
 
 
-def test_processes_of_one_pod_divide_its_weight() -> None:
-    found = timeslices(contexts(10, 11, 20), {10: "a", 11: "a", 20: "b"}, {"a": 30, "b": 70})
-    assert found == {0: 3000, 1: 3000, 2: 14_000}
-
-
-def test_who_has_no_weight_is_left_alone() -> None:
-    tsgs = [*contexts(10, 20, 30), Tsg(9, 10, 1024, "", ready=False)]
-    assert timeslices(tsgs, {10: "a", 20: "b"}, {"a": 50, "b": 0}) == {0: 10_000}
-
-
 @given(st.dictionaries(st.integers(1, 50), st.integers(0, 100)), st.lists(st.integers(1, 60), max_size=40))
 def test_every_slice_is_one_that_the_driver_takes(percent: dict[int, int], pids: list[int]) -> None:
     pods = {pid: str(pid % 20) for pid in pids if pid < 50}

@@ -181,28 +181,27 @@ async def test_who_finds_the_node_taken_says_so_once_and_tries_again(
     assert caplog.records[-1].message == "GPU time is divided by weights again"
 
 
-async def test_older_releases_have_the_node_under_its_old_name(
-    weights: Weights, driver: SimulatedNvgpu, node: Node
+async def test_older_releases_have_the_node_under_its_old_name_and_others_have_none(
+    weights: Weights, driver: SimulatedNvgpu, node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     (node.root / "dev/nvgpu/igpu0/sched").unlink()
     await weights.observe()
     assert driver.opened == [f"{node.root}/dev/nvhost-sched-gpu"]
-
-
-async def test_a_board_without_the_node_is_unsupported(
-    weights: Weights, node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("nvgpu/igpu0/sched", "nvhost-sched-gpu"):
-        (node.root / "dev" / name).unlink()
+    await weights._leave()
+    (node.root / "dev/nvhost-sched-gpu").unlink()
     await weights.observe()
     assert weights.state == "unsupported"
     assert "there is no /dev/nvgpu/igpu0/sched or /dev/nvhost-sched-gpu" in caplog.text
 
 
-async def test_another_interface_is_unsupported(weights: Weights, driver: SimulatedNvgpu) -> None:
-    driver.version = 2
+@pytest.mark.parametrize("version", [0, 2])
+async def test_another_interface_is_unsupported(
+    version: int, weights: Weights, driver: SimulatedNvgpu, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.version = version
     await weights.observe()
     assert (weights.state, driver.held) == ("unsupported", False)
+    assert f"version {version}" in caplog.text
 
 
 async def test_a_slice_that_the_driver_refuses_does_not_stop_the_others(
@@ -213,6 +212,7 @@ async def test_a_slice_that_the_driver_refuses_does_not_stop_the_others(
         await weights.observe()
     assert (slices(driver)[10], slices(driver)[20]) == (6000, 1024)
     assert {(one.uid, one.timeslice_us) for one in weights.slices} == {(uid(1), 6000), (uid(2), 1024)}
+    assert driver.contexts[21].references == 1
     refusal = "context 21 of process 20: nvgpu refuses 14000 us: Invalid argument"
     assert [record.message for record in caplog.records] == [refusal]
 

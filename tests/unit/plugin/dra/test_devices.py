@@ -153,12 +153,11 @@ def test_multiprocessors_are_those_that_have_power(tmp_path: Path, board: str) -
     assert read_power(tmp_path, found).multiprocessors is None
 
 
-def test_the_power_mode_is_nvpmodels_number(tmp_path: Path) -> None:
-    boards.build(BOARDS["orinnano-jp6"], tmp_path)
-    found = detect(tmp_path).gpu
-    assert read_power(tmp_path, found).mode is None
-    (tmp_path / "var/lib/nvpmodel").mkdir(parents=True)
-    (tmp_path / "var/lib/nvpmodel/status").write_text("pmode:0000 fmode:quiet\n")
-    assert read_power(tmp_path, found).mode == 0
-    (tmp_path / "var/lib/nvpmodel/status").write_text("pmode:0010\n")
-    assert read_power(tmp_path, found).mode == 10
+def test_the_power_mode_is_nvpmodels_number(orin: Path) -> None:
+    found = detect(orin).gpu
+    assert read_power(orin, found).mode is None
+    (orin / "var/lib/nvpmodel").mkdir(parents=True)
+    (orin / "var/lib/nvpmodel/status").write_text("pmode:0000 fmode:quiet\n")
+    assert read_power(orin, found).mode == 0
+    (orin / "var/lib/nvpmodel/status").write_text("pmode:0010\n")
+    assert read_power(orin, found).mode == 10

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from tegra_device_plugin.dra import claimstore, preparing
 from tegra_device_plugin.dra.claims import ClaimReference, Prepared
-from tegra_device_plugin.dra.claimstore import CheckpointError
 from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.system.quantity import GIB, MIB
@@ -80,18 +79,6 @@ async def hang(_namespace: str, _name: str) -> Mapping[str, Any]:
 def claims(tmp_path: Path) -> Claims:
     """A node."""
     return Claims(tmp_path)
-
-
-async def test_a_prepared_claim_has_its_spec_and_its_line_in_the_checkpoint(claims: Claims) -> None:
-    claims.allocate(CLAIM, result())
-    found = await claims.prepare(CLAIM)
-    assert isinstance(found, Prepared) and found.claim == CLAIM
-    assert claims.edits(CLAIM) == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
-    assert (claims.cdi / "tegra-device-plugin.json").exists()
-    assert list(claimstore.load(claims.place.checkpoint)) == [CLAIM.uid]
-    assert claims.preparer.in_use == 1
-    assert await claims.preparer.unprepare([CLAIM]) == {CLAIM.uid: ""}
-    assert claims.files == [] and claimstore.load(claims.place.checkpoint) == {}
 
 
 async def test_a_share_is_limited_and_its_ledger_lives_as_long_as_the_claim(claims: Claims) -> None:
@@ -179,18 +166,6 @@ async def test_a_claim_that_was_given_something_else_is_prepared_anew(claims: Cl
     assert isinstance(found, Prepared) and found.devices[0].name == "igpu-0-share-1"
 
 
-async def test_a_device_that_another_claim_has_is_refused_until_that_is_unprepared(claims: Claims) -> None:
-    claims.allocate(CLAIM, result())
-    claims.allocate(OTHER, result())
-    await claims.prepare(CLAIM)
-    claims.restarted()
-    refused = await claims.prepare(OTHER)
-    assert isinstance(refused, str) and "still prepared for the claim default/a, mode exclusive" in refused
-    assert claims.files == [f"gpu.jetson-k3s.github.io-claim-{CLAIM.uid}.json"]
-    await claims.preparer.unprepare([CLAIM])
-    assert isinstance(await claims.prepare(OTHER), Prepared)
-
-
 async def test_one_claim_s_trouble_is_not_the_others(claims: Claims) -> None:
     claims.allocate(OTHER, result())
     answer = await claims.preparer.prepare([CLAIM, OTHER, ClaimReference("x", "y", "../../etc/passwd")])
@@ -232,44 +207,3 @@ async def test_after_a_reboot_everything_is_made_again_and_leftovers_go(claims: 
     assert (claims.cdi / "nvidia.json").exists()
     file = claims.ledgers / f"claim-{CLAIM.uid}-igpu-0-s1"
     assert sorted(claims.ledgers.iterdir()) == [file, file.resolve(), claims.ledgers / "m17"]
-
-
-async def test_prepare_alone_makes_everything_again_when_the_cdi_directory_was_wiped(claims: Claims) -> None:
-    claims.allocate(CLAIM, result())
-    await claims.prepare(CLAIM)
-    for path in claims.cdi.iterdir():
-        path.unlink()
-    await claims.prepare(CLAIM)
-    assert claims.files and (claims.cdi / "tegra-device-plugin.json").exists()
-
-
-async def test_a_disk_that_is_full_is_told_and_nothing_is_half_done(
-    claims: Claims, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claims.allocate(CLAIM, result())
-    save = claimstore.save
-
-    def full(_path: Path, _claims: Mapping[str, Prepared]) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(claimstore, "save", full)
-    assert "No space left" in str(await claims.prepare(CLAIM))
-    assert claims.files == [] and claims.preparer.in_use == 0
-    monkeypatch.setattr(claimstore, "save", save)
-    assert isinstance(await claims.prepare(CLAIM), Prepared)
-    monkeypatch.setattr(claimstore, "save", full)
-    assert "No space left" in (await claims.preparer.unprepare([CLAIM]))[CLAIM.uid]
-    assert claims.preparer.in_use == 1
-    monkeypatch.setattr(claimstore, "save", save)
-    assert await claims.preparer.unprepare([CLAIM]) == {CLAIM.uid: ""}
-
-
-async def test_an_unknown_claim_is_unprepared_already(claims: Claims) -> None:
-    assert await claims.preparer.unprepare([CLAIM, OTHER]) == {CLAIM.uid: "", OTHER.uid: ""}
-    assert claims.asked == 0
-
-
-async def test_a_checkpoint_that_cannot_be_read_stops_the_driver(claims: Claims) -> None:
-    claims.place.checkpoint.write_text('{"version": 9}')
-    with pytest.raises(CheckpointError, match="version 9"):
-        claims.restarted()

@@ -104,12 +104,3 @@ def test_dropped_fields_are_named() -> None:
         "taints",
         "allowMultipleAllocations",
     ]
-
-
-def test_the_slice_belongs_to_the_node() -> None:
-    made = slices.content(NODE, "node-uid", [DEVICE], 2)
-    assert made["metadata"]["ownerReferences"] == [
-        {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node-uid", "controller": True}
-    ]
-    assert made["spec"]["pool"] == {"name": NODE, "generation": 2, "resourceSliceCount": 1}
-    assert (made["spec"]["driver"], made["spec"]["nodeName"]) == ("gpu.jetson-k3s.github.io", NODE)

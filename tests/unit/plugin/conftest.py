@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated boards, with which most of these tests begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.boards import Fixture, build, load
+
+
+@pytest.fixture(params=load())
+def board(request: pytest.FixtureRequest) -> Fixture:
+    """Each board."""
+    return load()[request.param]
+
+
+@pytest.fixture
+def orin(tmp_path: Path) -> Path:
+    """The tree of an Orin Nano that is ready."""
+    root = tmp_path / "host"
+    build(load()["orinnano-jp6"], root)
+    return root
