@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of the devices, as the kubelet is told of it."""
+
+from __future__ import annotations
+
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.dra import health_pb2 as health
+from tegra_device_plugin.dra import server
+
+
+def test_health_says_what_is_known() -> None:
+    board = server.HealthBoard("node", ("a", "b"))
+    seen = []
+    for verdict in (
+        None,
+        Health(True, "ok", "runtime_status active"),
+        Health(False, "too-hot", "101 °C"),
+        Health(False, "unknown", "the GPU could not be looked at"),
+    ):
+        if verdict:
+            board.show(verdict)
+        first, second = board.message().devices
+        assert (first.device.device_name, second.device.device_name) == ("a", "b")
+        seen.append((first.health, first.message))
+    assert seen == [
+        (health.UNKNOWN, "not observed yet"),
+        (health.HEALTHY, ""),
+        (health.UNHEALTHY, "too-hot: 101 °C"),
+        (health.UNKNOWN, "unknown: the GPU could not be looked at"),
+    ]
