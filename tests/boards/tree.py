@@ -6,8 +6,6 @@ thermal and soc classes) or L4T's; the values come from boards.json. The tree is
 nodes do nothing and its libcuda is a text file that says so.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

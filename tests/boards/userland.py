@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """L4T's user space on a simulated board: release file, the runtime's CSV lists, a stand-in for libcuda."""
 
-from __future__ import annotations
-
 from pathlib import Path, PurePosixPath
 
 from tests.boards.fixture import Fixture

@@ -4,8 +4,6 @@
 That is Debian's Podman, which has CDI's own library inside, with crun.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Iterator

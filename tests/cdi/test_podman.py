@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real runtime resolves the plugin's CDI devices and makes containers with the GPU by them alone."""
 
-from __future__ import annotations
-
 import pytest
 from tegra_device_plugin.board import cdi
 

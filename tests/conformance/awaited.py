@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waiting until a simulated server has seen something."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a conformance test starts from: a simulated board, a socket directory, a plugin's command line."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager

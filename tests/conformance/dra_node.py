@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node with the DRA driver: simulated board, kubelet and API server, and the driver as a process."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from contextlib import AbstractAsyncContextManager

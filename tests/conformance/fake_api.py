@@ -6,8 +6,6 @@ whose feature gate is off are dropped unless the old object has them, taints get
 an update of another version than the last is a conflict, a version that is too old to be watched is gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import itertools

@@ -5,8 +5,6 @@ What it does is read from kubernetes 1.36.4 (pkg/kubelet/pluginmanager, pkg/kube
 kubelet has inotify.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Sequence

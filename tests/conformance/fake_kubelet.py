@@ -6,8 +6,6 @@ What each generation does is read from kubernetes/kubernetes pkg/kubelet/cm/devi
 plugin: this end speaks real gRPC.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

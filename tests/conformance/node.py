@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node whose GPU is sold in units: configuration, library, and what containers mount."""
 
-from __future__ import annotations
-
 import struct
 import sys
 from pathlib import Path

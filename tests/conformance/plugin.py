@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin under test: a process, started by a command line, watched from outside."""
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 import signal

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SIMULATED kubelet's word on who holds what, PodResources v1, and its own account of what is free."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence

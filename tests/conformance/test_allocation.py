@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """C11 to C13 and C16 to C18: what a container gets, and that no request breaks the plugin."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """C5, C14, C15: health, configuration and hardware change while the plugin runs."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket

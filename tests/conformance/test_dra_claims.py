@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration, claims and their files, as a kubelet sees them."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node's ResourceSlice stays as it should be, whatever the API server, kubelets and people do."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 

@@ -5,8 +5,6 @@ The driver is a real process and its calls are real gRPC. The seed is printed wi
 TORTURE_SEED=N python -m pytest tests/conformance/test_dra_torture.py. TORTURE_STEPS makes it longer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device plugin and DRA driver as processes on one node: one of them offers the GPU, never both."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

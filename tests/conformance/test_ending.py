@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin ends when told, whatever happens at that moment. A node's shutdown is full of coincidences."""
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import itertools

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the suite does with a plugin that fails: it says so at once, and ends."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

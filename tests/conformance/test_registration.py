@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """C1 to C10: the resource is there whenever the kubelet can have it, with exactly one live endpoint."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shlex

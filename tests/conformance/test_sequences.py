@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """C19: whatever happens, in whatever order, the resource comes back, from exactly one live endpoint."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GPU in units: several resources at once, limited containers, and changes under running pods."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager

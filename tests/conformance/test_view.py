@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who has which share: by the command and by the metrics, against the kubelet's own account."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

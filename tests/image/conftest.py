@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The built images, loaded into the engine under names of the tests' own, and a way to run them."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Start and memory are of the plugin in its container with a fake kubelet outside.
 architecture they are of QEMU and the plugin together, and say so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

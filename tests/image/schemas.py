@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kubernetes' own schemas of its objects."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that `make image` writes: read by nothing but a tar reader, not by their writer."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The image at work, restricted as in the cluster: on simulated boards, and with wrong settings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

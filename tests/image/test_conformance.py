@@ -4,8 +4,6 @@
 For arm64 it runs under QEMU's user emulation: what it proves is that the image works, not how fast it is.
 """
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

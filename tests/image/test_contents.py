@@ -5,8 +5,6 @@ A list that is traced from one run breaks on the first error path that was not t
 every file in the image, not at a run.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import sys

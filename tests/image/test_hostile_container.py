@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The image's own plugin prepares the files of a memory limit, and a container that mounts them attacks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """plugin/deploy: manifests fit Kubernetes' schemas, and an overlay is the plain manifest with its change."""
 
-from __future__ import annotations
-
 import copy
 import os
 from pathlib import Path

@@ -5,8 +5,6 @@ The board is a host tree (tests.boards) with what else jtop reads. The service r
 namespaces of its own, with that tree as its root directory: every path it opens is the true one. Needs root.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The expressions of alerts and dashboard, and what they ask for by name."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

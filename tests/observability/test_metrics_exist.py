@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every metric, label and label's value that dashboard and alerts ask for is what a running process says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile

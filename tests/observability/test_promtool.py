@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus' own tool reads rules, configuration and every expression, and plays the alerts through."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated boards, with which most of these tests begin."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`allocations`: what the kubelet answers on a real socket, and what is said when it does not."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what is seen of the board to what is offered."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

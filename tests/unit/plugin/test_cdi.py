@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CDI specs from a simulated board's CSV files."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

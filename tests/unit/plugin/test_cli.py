@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands: what they print, and their exit codes."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration: NVIDIA's file taken as it is, everything else refused with its line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

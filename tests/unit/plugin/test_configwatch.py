@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """When the configuration is read again."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from pathlib import Path

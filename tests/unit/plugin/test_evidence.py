@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `detect` says it looked at: every place, whether it was found there, and what that place says."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path

@@ -117,9 +117,13 @@ def test_a_sleeping_pci_gpu_is_not_asked(tmp_path: Path) -> None:
 def test_looking_does_not_read_what_wakes_or_keeps_awake(orin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gpc_fs_mask", "fbp_fs_mask", "tpc_fs_mask"):
         (orin / ORIN / name).write_text("1\n")
-    paths: list[str] = []
-    read = HostTree.read
-    monkeypatch.setattr(HostTree, "read", lambda host, path: paths.append(path) or read(host, path))
+    paths, read = [], HostTree.read
+
+    def recording(host: HostTree, path: str) -> bytes:
+        paths.append(path)
+        return read(host, path)
+
+    monkeypatch.setattr(HostTree, "read", recording)
 
     def read_by(look: Callable[[], T]) -> T:
         paths.clear()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What koordlet is told of the GPU, by a schema of what its source reads and makes of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

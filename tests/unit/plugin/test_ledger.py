@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger's bytes and locks, and who may open the file that a container has mounted."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that a container with limited memory mounts: put there whole, and only what can be loaded."""
 
-from __future__ import annotations
-
 import struct
 import sys
 from pathlib import Path

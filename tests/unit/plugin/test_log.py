@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log lines as text and as JSON."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """/metrics, /healthz and /readyz over a real connection; Prometheus' own parser reads the metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

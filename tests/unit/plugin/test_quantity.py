@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantities of bytes as Kubernetes writes them."""
 
-from __future__ import annotations
-
 import pytest
 from tegra_device_plugin.system.quantity import parse, render
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """When to register: the decision by itself. What follows from it is in tests/conformance."""
 
-from __future__ import annotations
-
 import pytest
 from tegra_device_plugin.kubelet.registration import (
     PATIENCE,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is advertised and allocated."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

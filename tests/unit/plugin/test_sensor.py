@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocking reads: their answers, their errors, and those that never end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

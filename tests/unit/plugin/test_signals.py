@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a process does at a signal, whatever it is doing. Each test is a process of its own."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

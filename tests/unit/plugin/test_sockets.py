@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The socket directory: who serves, what is left over, what can never work."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GPU in units: what each preset sells, what a container gets for them, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

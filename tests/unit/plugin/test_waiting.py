@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waiting with a deadline: it ends, and a cancellation gets through whatever comes with it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

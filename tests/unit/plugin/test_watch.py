@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events from directories, and life without them."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated node for the agent's tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

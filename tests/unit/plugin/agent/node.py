@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SIMULATED node: a board's tree with processes in pods, and a kubelet that knows who holds what."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

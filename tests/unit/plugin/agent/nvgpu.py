@@ -4,8 +4,6 @@
 The numbers are written out, not taken from the agent. Nothing here knows how a real GPU divides its time.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

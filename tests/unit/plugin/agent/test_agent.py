@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `agent` as its users meet it: a process, its log, its pages, its end."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import socket

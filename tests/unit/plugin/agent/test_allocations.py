@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`allocations` in the agent's pod, which sees what the containers' processes hold."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

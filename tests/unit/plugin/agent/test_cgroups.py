@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a process' control group to its pod."""
 
-from __future__ import annotations
-
 import pytest
 from tegra_device_plugin.agent.cgroups import Member, member
 

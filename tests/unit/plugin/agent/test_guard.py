@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guard: what pods hold, who is over, and that only that one is ended. The ended processes are real."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

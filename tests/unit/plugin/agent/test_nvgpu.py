@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control node: what is asked of the driver, and what its answers and refusals lead to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvmap's list of clients: lines of real boards, and what a process can put into its own name."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

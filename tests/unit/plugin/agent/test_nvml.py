@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML's list of processes, through its C interface; the library is a stand-in that is compiled here."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

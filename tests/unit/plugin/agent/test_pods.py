@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who holds which share, and when the kubelet is asked."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The weights over a simulated driver: set, kept, given up and put back."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a claim means, and who can have the GPU beside whom."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

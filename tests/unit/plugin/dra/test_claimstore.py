@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoint, and commits that are killed or fail at any instant."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

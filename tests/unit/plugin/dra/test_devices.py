@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU as devices of a ResourceSlice, within what the API takes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

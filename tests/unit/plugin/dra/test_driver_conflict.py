@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device plugin and the DRA driver never serve one board together."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The health of the devices, as the kubelet is told of it."""
 
-from __future__ import annotations
-
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.dra import health_pb2 as health
 from tegra_device_plugin.dra import server

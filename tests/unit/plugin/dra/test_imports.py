@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Only `dra` pays for the API server's client: memory is scarce on boards."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepare and unprepare: what is on disk then, and what is said when it cannot be."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

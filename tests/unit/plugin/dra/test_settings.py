@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sharing.dra` of the file, the options of `dra`, and which command serves what."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what the server has to the one next write."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any
