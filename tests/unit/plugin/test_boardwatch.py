@@ -130,14 +130,6 @@ async def test_a_board_without_csv_files_is_unhealthy_for_that_reason_until_they
     assert await watched.looks() == "1 ok"
 
 
-async def test_a_nul_in_a_csv_list_is_a_line_without_sense(orin: Path) -> None:
-    boards.write_run(orin)
-    lists = orin / "etc/nvidia-container-runtime/host-files-for-container.d"
-    (lists / "drivers.csv").write_bytes(b"lib, /usr/lib/" + bytes(4096))  # a power cut
-    watched = Watched(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
-    assert await watched.looks() == "1 ok"
-
-
 async def test_cdi_switched_on_later_is_offered_only_with_its_spec(orin: Path) -> None:
     boards.write_run(orin)
     watched = Watched(orin)

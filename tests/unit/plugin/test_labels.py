@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node labels of every board, their rules and their forms."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 from tegra_device_plugin.board.detection import detect
-from tegra_device_plugin.board.labels import node_labels, render
+from tegra_device_plugin.board.labels import node_labels
 
 from tests.boards import Fixture, build, load
 
@@ -97,10 +96,6 @@ def test_any_text_becomes_a_valid_value(model: str, value: str, tmp_path: Path) 
     assert node_labels(detect(tmp_path))["nvidia.com/gpu.machine"] == value
 
 
-def test_the_label_that_places_the_plugin_is_not_the_plugins_to_give(orin: Path) -> None:
-    assert "nvidia.com/gpu.present" not in node_labels(detect(orin))
-
-
 def test_what_is_not_known_is_not_labelled(orin: Path) -> None:
     (orin / "etc/nv_tegra_release").unlink()
     (orin / "proc/meminfo").unlink()
@@ -108,10 +103,3 @@ def test_what_is_not_known_is_not_labelled(orin: Path) -> None:
     absent = {"cuda.runtime-version.full", "gpu.memory"}
     assert not {f"nvidia.com/{key}" for key in absent} & found.keys()
     assert not {f"jetson-k3s.github.io/{key}" for key in ("l4t", "jetpack", "power-mode")} & found.keys()
-
-
-def test_forms(orin: Path) -> None:
-    found = node_labels(detect(orin))
-    assert json.loads(render(found, "json")) == found
-    assert render(found, "nfd").splitlines()[0] == "jetson-k3s.github.io/chip=GA10B"
-    assert render({}, "text") == ""
