@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tegra_device_plugin.kubelet import api_pb2 as api
@@ -180,11 +180,6 @@ async def compare(commands: Sequence[str], turns: int, rounds: int, idle_seconds
     return "\n".join(lines)
 
 
-def without_times(results: Sequence[Result]) -> list[Result]:
-    """Keep the aims of memory alone: an emulated processor's times are compared with none."""
-    return [result if result.unit == "MiB" else replace(result, aim=None) for result in results]
-
-
 def _spread(taken: Sequence[float], scale: float) -> str:
     return f"{min(taken) * scale:.1f} to {max(taken) * scale:.1f}, {len(taken)} times"
 
@@ -195,22 +190,18 @@ def main() -> int:
     parser.add_argument("--plugin-command", default=DEFAULT_COMMAND, help="see tests/conformance/conftest.py")
     parser.add_argument("--rounds", type=int, default=10, help="how often a start is repeated")
     parser.add_argument("--idle-seconds", type=float, default=60)
-    parser.add_argument(
-        "--emulated", action="store_true", help="the processor is emulated: times are compared with no aim"
-    )
     parser.add_argument("--against", metavar="COMMAND", help="measure this plugin in turn, and print ratios")
     parser.add_argument("--turns", type=int, default=5, help="how often both are measured")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    kind = f"{'EMULATED ' if options.emulated else ''}{os.uname().machine} CPUs"
-    sys.stdout.write(f"simulated {BOARD}, simulated kubelet, load {load:.1f} on {os.cpu_count()} {kind}\n")
+    sys.stdout.write(f"simulated {BOARD}, simulated kubelet, load {load:.1f} on {os.cpu_count()} CPUs\n")
     if options.against:
         commands = (options.plugin_command, options.against)
         table_of_both = compare(commands, options.turns, options.rounds, options.idle_seconds)
         sys.stdout.write(asyncio.run(table_of_both) + "\n")
         return 0
     results = asyncio.run(measure(options.plugin_command, options.rounds, options.idle_seconds))
-    sys.stdout.write(table(without_times(results) if options.emulated else results) + "\n")
+    sys.stdout.write(table(results) + "\n")
     return 0
 
 
