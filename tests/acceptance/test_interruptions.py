@@ -10,18 +10,20 @@ import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, inventory, lab
+from tests.lab import board, bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "interruptions"
-# The moment in which K3s is started with what the tasks before have written.
+# The moment in which K3s is started with what the tasks before have written, a new binary among it.
 MOMENT = "TASK [k3s : Ensure the service is enabled and started]"
 # Smaller than K3s' binary: a SIMULATED full disk, the virtual boards having the machine's.
 FULL_DISK = ("mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", "/usr/local/bin")
 TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
+RECORD = "/usr/local/bin/k3s.previous"
+OLD, NEW = k3s.VERSION, k3s.named_version("2")
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,19 @@ def boards() -> Iterator[list[Board]]:
 
 def site(cut: Board | None = None) -> PlaybookRun:
     """Run the one command. `cut` loses its power in the moment when K3s is started for the first time."""
+    return run(cut, "site.yml")
+
+
+def upgrade(cut: Board | None = None) -> PlaybookRun:
+    """Upgrade the cluster to a newer K3s; `cut` loses its power in the moment."""
+    newer = inventory.bundle_path(LAB).with_name("newer")
+    if not newer.exists():
+        bundle.write(newer, version_suffix="2")
+    return run(cut, "upgrade.yml", f"--extra-vars=jetson_k3s_bundle={newer}")
+
+
+def run(cut: Board | None, playbook: str, *arguments: str) -> PlaybookRun:
+    """Run a playbook; `cut` loses its power in the moment."""
     done = False
 
     def cut_power(line: str) -> None:
@@ -41,9 +56,14 @@ def site(cut: Board | None = None) -> PlaybookRun:
             done = True
             docker("kill", cut.container)
 
-    run = run_playbook(LAB, "site.yml", on_line=cut_power)
-    assert done == (cut is not None), run.output
-    return run
+    ended = run_playbook(LAB, playbook, *arguments, on_line=cut_power)
+    assert done == (cut is not None), ended.output
+    return ended
+
+
+def version(one: Board) -> str:
+    """Which K3s a board has."""
+    return one.exec("k3s", "--version").split()[2]
 
 
 def test_damaged_bundle_changes_nothing(boards: list[Board]) -> None:
@@ -51,20 +71,20 @@ def test_damaged_bundle_changes_nothing(boards: list[Board]) -> None:
     whole = archive.read_bytes()
     try:
         archive.write_bytes(whole[: len(whole) // 2])
-        run = site()
+        ended = site()
     finally:
         archive.write_bytes(whole)
-    assert "[error] bundle-file" in run.output
-    assert {(recap.failed, recap.changed) for recap in run.recap.values()} == {(1, 0)}, run.output
+    assert "[error] bundle-file" in ended.output
+    assert {(recap.failed, recap.changed) for recap in ended.recap.values()} == {(1, 0)}, ended.output
 
 
 def test_power_cut_of_one_board_while_another_is_off(boards: list[Board]) -> None:
     server, agent = boards
     docker("kill", agent.container)
-    run = site(cut=server)
-    assert run.recap[agent.name].unreachable == 1, run.output
-    assert run.recap[server.name].changed > 0, "the board that was on had to go on without the other"
-    assert run.recap[server.name].unreachable + run.recap[server.name].failed == 1, run.output
+    ended = site(cut=server)
+    assert ended.recap[agent.name].unreachable == 1, ended.output
+    assert ended.recap[server.name].changed > 0, "the board that was on had to go on without the other"
+    assert ended.recap[server.name].unreachable + ended.recap[server.name].failed == 1, ended.output
     for one in boards:
         board.start(one)
 
@@ -73,18 +93,18 @@ def test_full_disk_is_named_and_the_server_has_got_over_its_power_cut(boards: li
     server, agent = boards
     agent.exec(*FULL_DISK)
     try:
-        run = site()
+        ended = site()
     finally:
         agent.exec("umount", "/usr/local/bin")
-    assert run.recap[agent.name].failed == 1, run.output
-    assert "No space left on device" in run.output
-    assert run.recap[server.name].failed == 0, run.output
+    assert ended.recap[agent.name].failed == 1, ended.output
+    assert "No space left on device" in ended.output
+    assert ended.recap[server.name].failed == 0, ended.output
     assert Cluster(boards).allocatable() == {server.name: 1}, "the server had to get its plugin all the same"
 
 
 def test_same_command_then_succeeds(boards: list[Board]) -> None:
-    run = site()
-    assert run.returncode == 0, run.why
+    ended = site()
+    assert ended.returncode == 0, ended.why
     assert Cluster(boards).allocatable() == {one.name: 1 for one in boards}
 
 
@@ -93,6 +113,46 @@ def test_token_that_the_server_does_not_take_any_more_is_replaced(boards: list[B
     agent.exec("sed", "--in-place", "s/:[^:]*$/:expired/", TOKEN_FILE)
     agent.exec("systemctl", "restart", "k3s-agent", check=False)
     assert agent.exec("systemctl", "is-active", "k3s-agent", check=False) != "active"
-    run = site()
-    assert run.returncode == 0, run.why
+    ended = site()
+    assert ended.returncode == 0, ended.why
     assert agent.exec("systemctl", "is-active", "k3s-agent") == "active"
+
+
+def test_server_that_loses_its_power_still_knows_the_way_back(boards: list[Board]) -> None:
+    server, agent = boards
+    cut_off = upgrade(cut=server)
+    assert cut_off.recap[server.name].unreachable == 1, cut_off.output
+    assert cut_off.recap[agent.name].changed == 0, "no agent may be newer than its server"
+    board.start(server)
+    assert server.exec("readlink", RECORD) == f"k3s-{OLD}"
+    # Nobody has said for whom it would be encrypted.
+    (kept,) = server.exec("sh", "-c", "ls /var/backups/jetson-k3s/k3s-*.tar.gz").split()
+    assert server.exec("stat", "--format=%a %U", kept).strip() == "600 root"
+
+
+def test_board_that_is_off_holds_up_no_other(boards: list[Board]) -> None:
+    server, agent = boards
+    docker("kill", agent.container)
+    try:
+        ended = upgrade()
+    finally:
+        board.start(agent)
+    assert ended.returncode != 0, "a board that was not upgraded is no success"
+    assert ended.recap[agent.name].unreachable == 1, ended.output
+    assert ended.recap[server.name].failed == 0, ended.output
+    assert [version(one) for one in boards] == [NEW, OLD]
+
+
+def test_same_command_then_finishes_the_upgrade(boards: list[Board]) -> None:
+    ended = upgrade()
+    assert ended.returncode == 0, ended.why
+    assert [version(one) for one in boards] == [NEW, NEW]
+    backups = boards[0].exec("sh", "-c", "ls /var/backups/jetson-k3s/k3s-*.tar.gz")
+    assert len(backups.split()) == 1, "what goes on needs no second backup"
+    cluster = Cluster(boards)
+    assert cluster.allocatable() == {one.name: 1 for one in boards}
+    for one in boards:
+        assert one.exec("sh", "-c", f"ls {RECORD}", check=False) == ""
+        node = cluster.kubectl("get", "node", one.name, "--output=yaml")
+        assert "unschedulable" not in node
+        assert "cordoned" not in node
