@@ -16,7 +16,7 @@ from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_ca import CaError, bundle_hash
 from ansible.module_utils.k3s_https import opener
-from ansible.module_utils.k3s_token import is_usable, parts
+from ansible.module_utils.k3s_token import is_usable, parts, secret
 
 DOCUMENTATION = r"""
 module: k3s_join_token
@@ -45,6 +45,12 @@ options:
       - For agents also C(<id>.<secret>) or C(K10<hash of the CA>::<id>.<secret>), from C(k3s token create).
     type: str
     required: true
+  first:
+    description:
+      The token of the same kind that the cluster has. Another one is refused, as K3s cannot change it. Empty
+      where there is no cluster yet.
+    type: str
+    default: ''
   server:
     description: Is the token for a server? K3s takes no expiring one there.
     type: bool
@@ -68,7 +74,7 @@ attributes:
 
 RETURN = r"""
 reason:
-  description: Why it failed, C(malformed), C(unreachable), C(untrusted), C(other-ca) or C(refused).
+  description: Why it failed, C(malformed), C(unreachable), C(untrusted), C(other-ca), C(refused) or C(fixed).
   returned: failure
   type: str
 restart_due:
@@ -83,6 +89,8 @@ BOOTSTRAP_TOKEN = re.compile(r"^[a-z0-9]{6}\.[a-z0-9]{16}$")
 USER = "node"
 # An agent has it once it has joined.
 CLIENT_CERTIFICATE = "/var/lib/rancher/k3s/agent/client-kubelet.crt"
+# On a server, what agents join with.
+AGENT_TOKEN = "/var/lib/rancher/k3s/server/agent-token"  # noqa: S105 - a file
 ANSWER_BYTES = 1 << 20
 PRIVATE = 0o600
 
@@ -100,15 +108,15 @@ def parse_token(token):
 
     Credentials are a bootstrap token or `node:<password>`.
     """
-    ca_hash, user, secret = parts(token)
-    expires = user is None and is_bootstrap(secret)
-    if not is_usable(secret) or (ca_hash and not user and not expires):
+    ca_hash, user, password = parts(token)
+    expires = user is None and is_bootstrap(password)
+    if not is_usable(password) or (ca_hash and not user and not expires):
         raise TokenError(
             "malformed",
             "the join token is malformed: expected is a password, K10<64 hex digits>::<user>:<password>, or "
             "what `k3s token create` has printed",
         )
-    return ca_hash, secret if expires else "{}:{}".format(USER, secret)
+    return ca_hash, password if expires else "{}:{}".format(USER, password)
 
 
 def is_bootstrap(credentials):
@@ -124,6 +132,18 @@ def check_form(token, server):
             "malformed",
             "the token expires, so K3s takes it from agents only: set it for the group agent, and for "
             "servers a password or nothing",
+        )
+
+
+def check_unchanged(token, first):
+    """TokenError 'fixed' for another token of agents than the cluster's."""
+    if first and secret(token) != secret(first):
+        raise TokenError(
+            "fixed",
+            "k3s_agent_token is not the token that this cluster began with, and K3s cannot change it: K3s "
+            "keeps the first one in its data store and would not start at the start after the next. Give "
+            "the first one, which is the end of {}, or leave k3s_agent_token out. K3s was not "
+            "touched".format(AGENT_TOKEN),
         )
 
 
@@ -218,6 +238,7 @@ def main():
             "server_url": {"type": "str"},
             "ca": {"type": "str"},
             "token": {"type": "str", "required": True, "no_log": True},
+            "first": {"type": "str", "default": "", "no_log": True},
             "server": {"type": "bool", "default": False},
             "path": {"type": "path", "required": True, "no_log": False},
             "marker": {"type": "path", "required": True},
@@ -230,6 +251,7 @@ def main():
     try:
         token = params["token"].strip()
         check_form(token, params["server"])
+        check_unchanged(token, params["first"])
         if params["ca"]:
             token = complete(token, params["ca"], params["server"])
         if params["server_url"]:

@@ -233,7 +233,7 @@ def findings_of_token(answer: Facts) -> list[Finding]:
             answer["msg"],
             "the token of the running K3s server",
             "Take k3s_token out of the inventory: agents then get it from the server. Or set it to what "
-            "/var/lib/rancher/k3s/server/node-token says there; for agents `k3s token create` makes one.",
+            "/var/lib/rancher/k3s/server/agent-token says there; for agents `k3s token create` makes one.",
         )
     ]
 

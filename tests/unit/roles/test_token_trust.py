@@ -49,8 +49,10 @@ def run(
     if ca:
         (directory / "server-ca.crt").write_bytes(ca.pem)
     files = {
+        "__k3s_server_data": str(directory / "server"),
         "__k3s_server_ca_file": str(directory / "server-ca.crt"),
         "__k3s_token_file": str(directory / "token"),
+        "__k3s_agent_token_file": str(directory / "agent-token"),
         "__k3s_marker": str(directory / "marker"),
     }
     text = PLAYBOOK.replace("BOARD", board).replace("TASKS", tasks)
@@ -100,6 +102,43 @@ def test_agent_gets_the_full_token_from_the_true_server(ca: Pair, tmp_path: Path
     hash_of_ca = load("k3s/module_utils/k3s_ca.py").bundle_hash(ca.pem)
     assert (tmp_path / "token").read_text() == f"K10{hash_of_ca}::node:{PASSWORD}\n"
     assert PASSWORD not in ran.stdout
+
+
+def cluster_tokens(directory: Path, server: str, agent: str, ca_hash: str = "1" * 64) -> None:
+    """What K3s keeps beside its data, node-token being the servers'."""
+    (directory / "server").mkdir()
+    for name, secret in {"token": server, "node-token": server, "agent-token": agent}.items():
+        (directory / "server" / name).write_text(f"K10{ca_hash}::node:{secret}\n")
+
+
+def test_agents_get_the_token_of_agents_from_their_server(ca: Pair, tmp_path: Path, serve: Serve) -> None:
+    hash_of_ca = load("k3s/module_utils/k3s_ca.py").bundle_hash(ca.pem)
+    cluster_tokens(tmp_path, "of-servers", PASSWORD, hash_of_ca)
+    true = Server(ca, ca.pem, (basic(PASSWORD),)).start(serve)
+    run(tmp_path, "jetson-4", "agent_token.yml", ca, k3s_server_url=true.url)
+    assert (tmp_path / "token").read_text().endswith(f"::node:{PASSWORD}\n")
+
+
+def test_token_of_agents_stays_where_the_inventory_does_not_say_it_any_more(tmp_path: Path) -> None:
+    # Else K3s takes the servers' for agents, and does not start at its second start.
+    cluster_tokens(tmp_path, "of-servers", PASSWORD)
+    run(tmp_path, "jetson-1", "server_token.yml")
+    assert (tmp_path / "agent-token").read_text() == f"{PASSWORD}\n"
+
+
+def test_servers_whose_agents_have_no_token_of_their_own_get_none(tmp_path: Path) -> None:
+    cluster_tokens(tmp_path, PASSWORD, PASSWORD)
+    run(tmp_path, "jetson-1", "server_token.yml")
+    assert not (tmp_path / "agent-token").exists()
+
+
+@pytest.mark.parametrize("present", ["of-servers", "another"])
+def test_another_token_of_agents_is_refused(tmp_path: Path, present: str) -> None:
+    cluster_tokens(tmp_path, "of-servers", present)
+    ran = run(tmp_path, "jetson-1", "server_token.yml", fails=True, k3s_agent_token=PASSWORD)
+    assert "is not the token that this cluster began with, and K3s cannot change it" in ran.said
+    assert PASSWORD not in ran.said
+    assert not (tmp_path / "agent-token").exists()
 
 
 def test_further_server_joins_by_a_token_that_names_the_ca(ca: Pair, tmp_path: Path) -> None:
