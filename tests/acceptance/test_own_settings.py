@@ -149,6 +149,21 @@ def test_agents_have_a_token_of_their_own(board: Board, run: PlaybookRun) -> Non
         assert board.exec("cat", f"/var/lib/rancher/k3s/server/{name}").strip().endswith(f":{token}")
 
 
+def test_token_of_agents_stays_where_the_inventory_does_not_say_it_any_more(
+    board: Board, run: PlaybookRun, tmp_path: Path
+) -> None:
+    quick = {"gpu_verify_mode": "undisturbed"}
+    without = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(quick)}")
+    assert without.returncode == 0, without.why
+    for _ in range(2):  # K3s compares its passwords with its data store, and does not start with others
+        board.exec("systemctl", "restart", "k3s", timeout=120)
+    assert board.exec("cat", "/var/lib/rancher/k3s/server/agent-token").strip().endswith(f":{AGENT_TOKEN}")
+    other = tmp_path / "other.yml"
+    other.write_text(json.dumps(quick | {"k3s_agent_token": "planted-other-token"}))
+    refused = run_playbook(LAB, "site.yml", f"--extra-vars=@{other}")
+    assert (refused.recap["jetson-1"].failed, "K3s cannot change it" in refused.output) == (1, True)
+
+
 # Its preflight asks the running server about the agents' token.
 def test_second_run_with_the_same_tokens_changes_nothing(
     board: Board, run: PlaybookRun, tmp_path: Path
