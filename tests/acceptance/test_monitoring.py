@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 LAB = "monitoring"
 SERVING = {"gpu_device_plugin_metrics_on_host": True, "gpu_device_plugin_agent": True}
 JOBS = ("tegra-device-plugin", "tegra-gpu-agent")
-# What an owner has: a directory of rules and one of targets, and an Alertmanager.
+# What an owner has: a directory of rules and one of targets.
 CONFIGURATION = """\
 global: {scrape_interval: 5s, evaluation_interval: 5s}
 rule_files: [/etc/prometheus/rules/*.yml]

@@ -90,7 +90,7 @@ def _up(name: str, types: Sequence[str], grades: Sequence[str], which: str) -> l
 
 @contextmanager
 def fresh(name: str, types: Sequence[str], which: str = "") -> Iterator[list[Board]]:
-    """Start a new lab of container boards, and remove it at the end, whatever happens.
+    """Start a new lab of container boards, and remove it at the end, also after an error.
 
     `which` is the K3s of the bundle, as k3s.k3s() takes it.
     """

@@ -146,7 +146,7 @@ AT_ONCE = 2 * (os.cpu_count() or 1)
 
 
 class Judge:
-    """Runs tests on copies of the checkout, as many as there are runs at once."""
+    """Runs tests on copies of the checkout: each run that goes on has its own."""
 
     def __init__(self, scratch: Path) -> None:
         self._copies = SimpleQueue[Path]()

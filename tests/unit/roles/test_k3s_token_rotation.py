@@ -40,7 +40,7 @@ class K3s(Server):
         self.file.write_text(f"K10{ca.bundle_hash(self.bundle)}::server:{password}\n")
 
     def put(self, path: str, body: bytes) -> int:
-        """Change the token: in the file at once, for nodes at the next start."""
+        """Write the new token into the file now; nodes need it from the next start on."""
         assert path == "/v1-k3s/token"
         self.write(json.loads(body)["newToken"] or secrets.token_hex(16))
         return 200

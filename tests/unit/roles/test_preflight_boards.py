@@ -22,7 +22,7 @@ module = load("preflight/filter_plugins/preflight_boards.py")
         ("much", "5Mim", 4 << 30),  # refused elsewhere
     ],
 )
-def test_memory_that_is_neither_sold_nor_asked_for(sold: str, requests: str, left: int | None) -> None:
+def test_memory_that_is_left_for_the_system(sold: str, requests: str, left: int | None) -> None:
     assert module.memory_left(4 << 30, sold, requests) == left
 
 

@@ -119,11 +119,12 @@ def test_agents_get_the_token_of_agents_from_their_server(ca: Pair, tmp_path: Pa
     assert (tmp_path / "token").read_text().endswith(f"::node:{PASSWORD}\n")
 
 
-def test_token_of_agents_stays_where_the_inventory_does_not_say_it_any_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [{}, {"k3s_agent_token": f"with:{PASSWORD}"}], ids=["unsaid", "said"])
+def test_token_of_agents_stays_as_it_is_in_the_cluster(tmp_path: Path, given: dict[str, Any]) -> None:
     # Else K3s takes the servers' for agents, and does not start at its second start.
-    cluster_tokens(tmp_path, "of-servers", PASSWORD)
-    run(tmp_path, "jetson-1", "server_token.yml")
-    assert (tmp_path / "agent-token").read_text() == f"{PASSWORD}\n"
+    cluster_tokens(tmp_path, "of-servers", f"with:{PASSWORD}")
+    run(tmp_path, "jetson-1", "server_token.yml", **given)
+    assert (tmp_path / "agent-token").read_text() == f"with:{PASSWORD}\n"
 
 
 def test_servers_whose_agents_have_no_token_of_their_own_get_none(tmp_path: Path) -> None:
