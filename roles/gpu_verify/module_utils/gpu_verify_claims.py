@@ -6,7 +6,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 from ansible.module_utils.gpu_verify_runner import CheckFailed
 from ansible.module_utils.k3s_kubectl import DRA as API_VERSION
-from ansible.module_utils.k3s_kubectl import get
+from ansible.module_utils.k3s_kubectl import WatchTimeoutError, get, wait_until
 
 DRA = "dra"
 DRIVER = "gpu.jetson-k3s.github.io"
@@ -18,9 +18,27 @@ NONE_LEFT = "cannot allocate all claims"
 
 def devices(node):
     """The devices that the driver has published for a node."""
-    of_it = "--field-selector=spec.driver={},spec.nodeName={}".format(DRIVER, node)
-    slices = get("resourceslices", of_it) or {"items": []}
+    slices = get("resourceslices", slices_of(node)) or {"items": []}
     return [device for item in slices["items"] for device in item["spec"].get("devices") or []]
+
+
+def wait_for_devices(node, seconds):
+    """The same; where there is none, waits for one: a kubelet that starts removes the slices before it."""
+    found = devices(node)
+    if found:
+        return found
+    try:
+        wait_until(
+            lambda item: item["spec"].get("devices"), "a device", seconds, "resourceslices", slices_of(node)
+        )
+    except WatchTimeoutError:
+        return []
+    return devices(node)
+
+
+def slices_of(node):
+    """What selects the driver's slices of a node."""
+    return "--field-selector=spec.driver={},spec.nodeName={}".format(DRIVER, node)
 
 
 def name_of_class(found):

@@ -91,6 +91,11 @@ def plugin_ready(params, record):
     return item
 
 
+def counted(node, field, resource):
+    """How many of a resource a node's status counts in `capacity` or `allocatable`; 0 where it does not."""
+    return int((((node or {}).get("status") or {}).get(field) or {}).get(resource, 0))
+
+
 def plugin_registered(params, gpu, record):
     """The plugin's pod is Ready and the kubelet counts its resource.
 
@@ -105,16 +110,24 @@ def plugin_registered(params, gpu, record):
         gpu.update(told)
         record.prove("it is configured to offer {devices} x {resource}".format(**told))
     resource = gpu["resource"]
-    capacity = int((get("node", name)["status"].get("capacity") or {}).get(resource, 0))
-    if capacity == 0:
-        raise CheckFailed("the kubelet of {} knows no {}".format(name, resource))
-    record.prove("capacity {}: {}".format(resource, capacity))
+    try:
+        # A kubelet that has just started knows no device, and says so after what the one before it has said.
+        node = wait_until(
+            lambda item: counted(item, "capacity", resource) > 0,
+            resource,
+            params["timeout"],
+            "node",
+            name,
+        )
+    except WatchTimeoutError as timeout:
+        raise CheckFailed("the kubelet of {} knows no {}".format(name, resource)) from timeout
+    record.prove("capacity {}: {}".format(resource, counted(node, "capacity", resource)))
 
 
 def driver_registered(params, gpu, record):
     """The same for the DRA driver: its pod is Ready, and the node has devices. Each pod takes one."""
     plugin_ready(params, record)
-    found = claims.devices(params["node"])
+    found = claims.wait_for_devices(params["node"], params["timeout"])
     if not found:
         raise CheckFailed("{} has no ResourceSlice of {}".format(params["node"], claims.DRIVER))
     gpu.update(resource=claims.name_of_class(found), devices=len(found), replicas=len(found), limited=False)
@@ -181,13 +194,23 @@ def meaning(counts, memory, context):
 
 def allocatable(params, gpu, record):
     """The node offers as many as the plugin was told to; writes `allocatable` into `gpu`."""
-    resource, devices = gpu["resource"], gpu["devices"]
-    status = get("node", params["node"])["status"]
-    found = int((status.get("allocatable") or {}).get(resource, 0))
+    name, resource, devices = params["node"], gpu["resource"], gpu["devices"]
+    try:
+        # As of the capacity: the number may still be that of the kubelet before.
+        node = wait_until(
+            lambda item: counted(item, "allocatable", resource) == devices,
+            resource,
+            READY_SECONDS,
+            "node",
+            name,
+        )
+    except WatchTimeoutError as timeout:
+        node = timeout.last
+    found = counted(node, "allocatable", resource)
     gpu["allocatable"] = found
     record.prove("allocatable {}: {}, expected {}".format(resource, found, devices))
     if found != devices:
-        item = plugin_pod(params["node"])
+        item = plugin_pod(name)
         cause = UNHEALTHY.findall(plugin_log(item)) if item and found < devices else []
         raise CheckFailed(
             "the node offers {} {} to pods, not {}".format(found or "no", resource, devices)

@@ -43,6 +43,7 @@ class FakeCluster:
     allocatable: int = 1
     capacity: int = 1
     ready: bool | None = True  # None: at the second look
+    late: bool = False  # the GPU is offered when somebody watches for it
     plugin: str | None = "ready"
     plugin_container: str = "docker://plugin"
     holder_phase: str = "Running"
@@ -207,7 +208,14 @@ class FakeCluster:
     def wait_until(self, satisfied: Any, what: str, _timeout: int, *argv: str) -> dict[str, Any]:
         """A watch: what does not satisfy at once never will."""
         kind, name = argv[-2:]
-        item = self.node() if kind == "node" else self.plugin_pod() if name == "plugin" else self.pod(name)
+        self.late = self.late and kind == "pod"
+        match kind:
+            case "node":
+                item = self.node()
+            case "resourceslices":
+                item = next(iter(self.slices()), {"spec": {}})
+            case _:
+                item = self.plugin_pod() if name == "plugin" else self.pod(name)
         if not satisfied(item):
             raise self.timed_out(f"{what} did not happen", item)
         return item
@@ -218,15 +226,15 @@ class FakeCluster:
             "metadata": {"labels": {}},
             "status": {
                 "nodeInfo": {"kubeletVersion": "v1.33.5+k3s1", "containerRuntimeVersion": "docker://27.5.1"},
-                "capacity": {self.resource: str(self.capacity)},
-                "allocatable": {self.resource: str(self.allocatable)},
+                "capacity": {self.resource: str(0 if self.late else self.capacity)},
+                "allocatable": {self.resource: str(0 if self.late else self.allocatable)},
                 "conditions": [{"type": "Ready", "status": str(bool(ready)), "message": "kubelet"}],
             },
         }
 
     def slices(self) -> list[dict[str, Any]]:
         """What the DRA driver has published."""
-        return [{"spec": {"devices": self.devices()}}] if self.capacity else []
+        return [{"spec": {"devices": self.devices()}}] if self.capacity and not self.late else []
 
     def claims(self) -> list[dict[str, Any]]:
         running = (pod for pod, state in self.pods.items() if state == "running")

@@ -359,9 +359,10 @@ def test_broken_board_fails_the_right_check(
     assert board.namespaces == set()
 
 
-def test_node_whose_kubelet_has_just_started_is_waited_for(board: Board) -> None:
-    board.ready = None
-    assert statuses(board.report())["plugin-registered"] == "passed"
+@pytest.mark.parametrize("fault", [{"ready": None}, {"late": True}, {"api": "dra", "late": True}])
+def test_node_whose_kubelet_has_just_started_is_waited_for(board: Board, fault: dict[str, Any]) -> None:
+    found = statuses(board.but(**fault).report())
+    assert (found["plugin-registered"], found["allocatable"]) == ("passed", "passed")
 
 
 def test_what_needs_a_failed_check_is_skipped_and_says_so(board: Board) -> None:
