@@ -65,7 +65,7 @@ acceptance-arm64: venv ## site.yml on an emulated arm64 board with a kernel and 
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
 
 docs: venv ## write from data: docs/compatibility.md, the lists of variables in the roles' READMEs, the roles' list of JetPacks
-	$(PYTHON) -m tests.docs
+	$(PYTHON) -m tools.docs
 
 image: venv ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The project's Markdown as its readers see it: headings, links, blocks of code, code within a line."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +12,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tools.cache import CHECKOUT
+from tools.docs.anchors import anchor
 from tools.process import run
-
-# What GitHub leaves out of a heading's anchor; then it writes '-' for each blank.
-NOT_IN_AN_ANCHOR = re.compile(r"[^\w\- ]")
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,6 @@ def read(path: Path) -> Document:
         ),
         code=tuple(token.content for token in inline if token.type == "code_inline"),
     )
-
-
-def anchor(heading: str) -> str:
-    """The anchor that GitHub gives the first heading of this text."""
-    return NOT_IN_AN_ANCHOR.sub("", heading.strip().lower()).replace(" ", "-")
 
 
 def _sections(tokens: list[Token], lines: list[str]) -> Iterator[Section]:

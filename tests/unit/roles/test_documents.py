@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docs import CHECKOUT, generated
 from tests.unit.roles.loading import ROLES
+from tools.cache import CHECKOUT
+from tools.docs import generated
 
 # Roles without tasks are for modules to share; nobody gives them variables.
 ALL_ROLES = sorted(path.parent.name for path in ROLES.glob("*/tasks"))

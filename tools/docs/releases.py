@@ -7,7 +7,7 @@ from tegra_device_plugin.board import catalogue
 
 HEAD = '''\
 # SPDX-License-Identifier: Apache-2.0
-"""JetPack by L4T release. Written by `python -m tests.docs` from the device plugin's catalogue.json."""
+"""JetPack by L4T release. Written by `python -m tools.docs` from the device plugin's catalogue.json."""
 
 JETPACK = {
 '''

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tests.docs.markdown import anchor
+from tools.docs.anchors import anchor
 
 # Facts by the names that people know them by.
 NAMES = {
@@ -46,7 +46,7 @@ What the levels mean:
 * An **error** stops a board before anything on it is touched.
 * A **warning** is shown. If you know it, accept it with `preflight_accepted: [id]`.
 
-`python -m tests.docs` writes this page.
+`python -m tools.docs` writes this page.
 Its data are those that the role [preflight](../roles/preflight/) judges by.
 """
 LINE = 119  # characters; tests/docs/test_markdown.py

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-BEGIN = "<!-- variables: from meta/argument_specs.yml, written by `python -m tests.docs` -->"
+BEGIN = "<!-- variables: from meta/argument_specs.yml, written by `python -m tools.docs` -->"
 END = "<!-- end of variables -->"
 LONGEST_DEFAULT = 60  # characters; a longer one is read better where it stands
 WRAP = textwrap.TextWrapper(width=118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -3,7 +3,8 @@
 
 import sys
 
-from tests.docs import CHECKOUT, generated
+from tools.cache import CHECKOUT
+from tools.docs import generated
 
 
 def main() -> int:
