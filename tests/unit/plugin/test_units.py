@@ -143,13 +143,6 @@ def test_percents_are_asked_for_in_steps_where_the_system_has_them(tmp_path: Pat
     assert not refusal(core, 7)
 
 
-@pytest.mark.parametrize("preset", ["hami", "koordinator"])
-def test_more_gpus_than_the_one_are_refused_with_what_to_do(preset: str, tmp_path: Path) -> None:
-    *_, count = offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
-    assert not refusal(count, 1)
-    assert "2 requested, but this node has one GPU: request 1" in refusal(count, 2)
-
-
 # Of each preset's other resources: with how many of its ids a container needs no memory.
 NEEDS_NO_MEMORY: dict[str, list[tuple[int, ...]]] = {
     "none": [(1, 100)],

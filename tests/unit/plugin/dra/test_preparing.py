@@ -115,6 +115,27 @@ async def test_a_new_claim_needs_the_api_server(claims: Claims) -> None:
     assert claims.preparer.in_use == 0 and claims.files == []
 
 
+async def test_a_claim_that_waits_for_the_api_server_delays_no_other(claims: Claims) -> None:
+    get, asked = claims._get, asyncio.Event()
+
+    async def hang_for_the_first(namespace: str, name: str) -> Mapping[str, Any] | None:
+        if name == OTHER.name:
+            return await get(namespace, name)
+        asked.set()
+        return await hang(namespace, name)
+
+    claims.allocate(OTHER, result())
+    preparer = Preparer(claims.place, hang_for_the_first, claims.calls)
+    waiting = asyncio.ensure_future(preparer.prepare([CLAIM]))
+    await asked.wait()
+    async with asyncio.timeout(20):
+        assert isinstance((await preparer.prepare([OTHER]))[OTHER.uid], Prepared)
+        await preparer.unprepare([OTHER])
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    assert preparer.in_use == 0
+
+
 async def test_prepare_gives_up_before_the_kubelet_does(
     claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
