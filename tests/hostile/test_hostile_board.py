@@ -138,14 +138,3 @@ def test_playbooks_stop_where_facts_would_override_variables(site: Site, line: s
     run = site.play(core(line), "status", {}, ANSIBLE_INJECT_FACT_VARS="True")
     assert (run.code, run.sent) == (2, {board: [] for board in BOARDS})
     assert "Set inject_facts_as_vars = False" in " ".join(run.said.split())
-
-
-@pytest.mark.parametrize("playbook", PLAYBOOKS)
-def test_every_playbook_checks_that_facts_override_no_variable(playbook: str) -> None:
-    directory = Path(__file__).parents[2] / "playbooks"
-    text = (directory / f"{playbook}.yml").read_text()
-    assert (
-        "tasks_from: controller.yml" in text
-        or "import_playbook: preflight.yml" in text
-        or playbook == "preflight"
-    )

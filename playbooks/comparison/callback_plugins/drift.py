@@ -66,7 +66,8 @@ def table(changes: list[dict[str, Any]], missed: dict[str, str], compared: int) 
     if missed:
         lines.append("Boards that were not compared may differ, too.")
     if not rows:
-        lines.append(f"Nothing differs. Boards compared: {compared}.")
+        lines.append("Nothing differs.")
+    lines.append(f"Boards compared: {compared} of {compared + len(missed)}.")
     return "\n".join(lines)
 
 
