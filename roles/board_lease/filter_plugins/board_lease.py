@@ -56,6 +56,11 @@ def alive(proc: Path) -> list[str] | None:
     ]
 
 
+def sees_all(proc: Path) -> bool:
+    """Are other users' processes told, too? Not where /proc is mounted with hidepid (proc(5))."""
+    return bool(command_line(proc / "1"))
+
+
 def controller(proc: Path) -> str:
     """This computer since its last start, or this container: where process numbers mean the same."""
     try:
@@ -74,7 +79,7 @@ def user() -> str:
 
 
 def run(now: datetime.datetime, proc: Path = PROC) -> dict[str, Any]:
-    """Who runs what since when, for people; `controller`, `process` and `alive` for the module."""
+    """Who runs what since when, for people; all else is for the module, which judges other runs by it."""
     here = of_run(proc, os.getpid()) if proc.is_dir() else Path(str(os.getppid()))
     playbooks = context.CLIARGS.get("args") or ("a playbook",)
     return {
@@ -84,6 +89,7 @@ def run(now: datetime.datetime, proc: Path = PROC) -> dict[str, Any]:
         "controller": controller(proc),
         "process": token(here),
         "alive": alive(proc),
+        "sees_all": sees_all(proc),
     }
 
 

@@ -21,8 +21,8 @@ module: board_lease
 short_description: One run at a time changes a board
 description:
   - The first run to come holds the board. Another one fails, and is told who holds it and since when.
-  - A board is free when it is given back, when it was started again, and when the lease is over. For runs by
-    the same user of the same controller it is also free when the run that held it has ended.
+  - A board is free when it is given back, when it was started again, and when the lease is over. For runs on
+    the same controller it is also free when the run that held it has ended.
   - Nothing is held in check mode, and nobody is refused.
   - A run that takes the lease removes the uploads that interrupted runs have left.
 author: The jetson-k3s authors
@@ -62,19 +62,20 @@ def is_own(lease, run):
 
 def is_over(lease, run, now):
     """Is its time over, or has the run ended that took it? Only that run's own computer knows the latter."""
-    same = (lease["who"], lease["controller"]) == (run["who"], run["controller"])
-    return now >= lease["until"] or (
-        same and run["alive"] is not None and lease["process"] not in run["alive"]
-    )
+    if now >= lease["until"]:
+        return True
+    seen = lease["controller"] == run["controller"] and (lease["who"] == run["who"] or run["sees_all"])
+    return seen and run["alive"] is not None and lease["process"] not in run["alive"]
 
 
-def refusal(lease, now):
+def refusal(path, lease, now):
     """Why another run must not go on, for people."""
     return (
-        "{}: held by {who}, who runs {playbook} since {since}. Nothing was changed on this board. Run the "
-        "same command again when that run has ended. If it was cut off, the board is free in at most "
-        "{minutes:.0f} minutes, and for {who} at once."
-    ).format(socket.gethostname(), minutes=max(1, (lease["until"] - now) / 60), **lease)
+        "{host}: held by {who}, who runs {playbook} since {since}. Nothing was changed on this board. Run "
+        "the same command again when that run has ended. If it was cut off, the board is free in at most "
+        "{minutes:.0f} minutes, and at once for a run on the same controller. If you know that it is "
+        "dead: sudo rm {path}   (on the board)"
+    ).format(host=socket.gethostname(), minutes=max(1, (lease["until"] - now) / 60), path=path, **lease)
 
 
 def taken(lease, run, now):
@@ -110,7 +111,7 @@ def hold(path, run, now, clean):
     with alone(path):
         lease = read(path)
         if lease and not is_own(lease, run) and not is_over(lease, run, now):
-            return refusal(lease, now)
+            return refusal(path, lease, now)
         if not lease or not is_own(lease, run):
             clean()
         replace_file(path, json.dumps(taken(lease, run, now)))

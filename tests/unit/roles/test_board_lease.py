@@ -27,6 +27,7 @@ ANNA = {
     "controller": "ops1 boot-1 pid:[1]",
     "process": "4711:100",
     "alive": ["4711:100", "4712:200"],
+    "sees_all": False,
 }
 OTHER = {"playbook": "upgrade.yml", "since": "2026-11-22 10:50 UTC", "process": "4712:200"}
 BERT = {**ANNA, **OTHER, "who": "bert@ops2", "controller": "ops2 boot-9 pid:[1]", "alive": ["4712:200"]}
@@ -46,7 +47,8 @@ def test_second_run_is_told_who_holds_the_board_until_it_is_given_back(path: str
     assert lease.hold(path, ANNA, NOW, nothing) == ""
     refused = lease.hold(path, BERT, NOW + 600, nothing)
     assert "held by anna@ops1, who runs site.yml since 2026-11-22 10:32 UTC." in refused
-    assert "free in at most 50 minutes, and for anna@ops1 at once" in refused
+    assert "free in at most 50 minutes" in refused
+    assert f"sudo rm {path} " in refused
     lease.give_back(path, BERT)
     assert lease.hold(path, BERT, NOW + 600, nothing), "only its owner gives a board back"
     lease.give_back(path, ANNA)
@@ -73,8 +75,10 @@ def test_run_takes_its_own_lease_again_and_it_begins_anew(path: str) -> None:
         ({**ANNA, **OTHER, "alive": ["4712:200"]}, 1, True),
         ({**ANNA, **OTHER, "alive": ["4711:999", "4712:200"]}, 1, True),
         ({**ANNA, **OTHER, "alive": None}, 1, False),
-        # Another user may not see it, and on another computer its number says nothing.
+        # Another user sees it or not, and on another computer its number says nothing.
         ({**ANNA, **OTHER, "who": "bert@ops1", "alive": ["4712:200"]}, 1, False),
+        ({**ANNA, **OTHER, "who": "bert@ops1", "alive": ["4712:200"], "sees_all": True}, 1, True),
+        ({**ANNA, **OTHER, "who": "bert@ops1", "sees_all": True}, 1, False),
         ({**ANNA, **OTHER, "controller": "ops1 boot-2 pid:[1]", "alive": ["4712:200"]}, 1, False),
     ],
 )
@@ -117,6 +121,9 @@ def test_run_is_the_process_that_its_workers_are_copies_of(tmp_path: Path) -> No
     assert runs.token(runs.of_run(tmp_path, 43)) == "41:60"
     assert runs.token(runs.of_run(tmp_path, 41)) == "41:60"
     assert set(runs.alive(tmp_path)) == {"41:60", "42:70", "43:80"}
+    assert runs.sees_all(tmp_path)
+    (tmp_path / "1/cmdline").unlink()  # as with hidepid
+    assert not runs.sees_all(tmp_path)
 
 
 def test_controller_without_proc_says_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
