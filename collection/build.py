@@ -38,6 +38,7 @@ PARTS = (
     "roles",
     "plugin/deploy/base",
     "plugin/deploy/agent",
+    "plugin/deploy/dra",
 )
 OWN = {"README.md": "README.md", "runtime.yml": "meta/runtime.yml"}
 # Directory inside a role -> directory of the collection.
