@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.lab.paths import lab_dir
 from tests.reports.schema import validate
 from tools.cache import CHECKOUT
@@ -22,10 +20,6 @@ from tools.cache import CHECKOUT
 RECAP = re.compile(r"^(\S+)\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
 # The slowest playbook of the tests on container boards, on a busy two-core machine.
 TIMEOUT_SECONDS = 900
-# The role's own: whoever sets the variable replaces all of it.
-DAEMON_CONFIG: dict[str, Any] = yaml.safe_load(
-    (CHECKOUT / "roles/nvidia_docker/defaults/main.yml").read_text()
-)["nvidia_docker_daemon_config"]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import pytest
 
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
-from tests.acceptance.playbook import DAEMON_CONFIG, PlaybookRun, run_playbook
+from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import board, bundle, inventory, k3s
 from tests.lab.board import Board
 from tests.lab.lab import fresh
@@ -125,7 +125,7 @@ class Fleet:
             "k3s_server_config": k3s.SERVER_SETTINGS | kubelet,
             "k3s_agent_config": kubelet,
             # Restarts Docker with every other change.
-            "nvidia_docker_daemon_config": DAEMON_CONFIG | {"icc": self.icc},
+            "nvidia_docker_daemon_config": {"icc": self.icc},
         }
         self.begun, self.struck = 0, False
 

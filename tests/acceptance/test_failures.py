@@ -144,8 +144,7 @@ def test_flag_that_dockerd_refuses_beside_its_file_is_refused(bare: Board, tmp_p
 
 
 def test_docker_that_does_not_start_is_explained_by_its_journal(bare: Board, tmp_path: Path) -> None:
-    runtimes = {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}
-    config = {"default-runtime": "nvidia", "runtimes": runtimes, "storage-driver": "no-such-driver"}
+    config = {"storage-driver": "no-such-driver"}
     try:
         run = run_alone(bare, tmp_path, "--extra-vars", json.dumps({"nvidia_docker_daemon_config": config}))
     finally:

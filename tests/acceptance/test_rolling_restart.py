@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.acceptance.cluster import Cluster, wait_until
-from tests.acceptance.playbook import DAEMON_CONFIG, PlaybookRun, run_playbook
+from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import lab
 from tests.lab.board import Board
 from tests.lab.vm.machine import Machine
@@ -33,7 +33,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 FEWER_PODS = {
-    "nvidia_docker_daemon_config": DAEMON_CONFIG | {"icc": True},
+    "nvidia_docker_daemon_config": {"icc": True},
     "k3s_server_config": {"kubelet-arg": ["max-pods=40"]},
     "k3s_agent_config": {"kubelet-arg": ["max-pods=30"]},
     "k3s_node_taints": ["edge=far:PreferNoSchedule"],
@@ -61,7 +61,7 @@ def site(**variables: object) -> PlaybookRun:
 
 def with_docker(**settings: object) -> PlaybookRun:
     """Run site.yml with more keys for daemon.json."""
-    return site(nvidia_docker_daemon_config=DAEMON_CONFIG | settings)
+    return site(nvidia_docker_daemon_config=settings)
 
 
 def started(boards: Sequence[Board | Machine], unit: str = "docker") -> list[int]:

@@ -114,6 +114,15 @@ def arguments(command, variables):
     return result
 
 
+def _unique(pairs):
+    """An object of JSON. ValueError names a key that stands there twice: readers keep the last one alone."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError("the key {} is there twice".format(next(key for key in keys if keys.count(key) > 1)))
+    return found
+
+
 def daemon_json(root):
     """State of Docker's configuration file: {exists, error, config}; the error names line and column.
 
@@ -123,7 +132,7 @@ def daemon_json(root):
     if text is None or not text.strip():
         return {"exists": text is not None, "error": None, "config": {}}
     try:
-        config = json.loads(text)
+        config = json.loads(text, object_pairs_hook=_unique)
     except ValueError as error:
         return {"exists": True, "error": str(error), "config": {}}
     if not isinstance(config, dict):

@@ -158,15 +158,32 @@ def merge(current, wanted):
     return merged
 
 
+def as_shim(runtime):
+    """An entry that names a shim has no path and no arguments beside it: dockerd refuses both together.
+
+    `runtimeType` and `options` are of Docker 23 (moby daemon/config, Runtime).
+    """
+    if "runtimeType" not in runtime:
+        return runtime
+    return {key: value for key, value in runtime.items() if key not in ("path", "runtimeArgs", "args")}
+
+
+def shim_runs(runtime, program):
+    """Is it an entry that names a shim, and in its options this program?"""
+    options = runtime.get("options") or {}
+    return "runtimeType" in runtime and same_program(options.get("BinaryName") or "", program)
+
+
 def merge_runtimes(current, wanted):
     """`runtimes` merged: an entry that already means what is wanted stays as its owner wrote it."""
     merged = dict(current)
     for name, runtime in wanted.items():
         old = current.get(name)
-        if not isinstance(old, dict):
-            merged[name] = runtime
+        if not isinstance(old, dict) or ("runtimeType" in old) != ("runtimeType" in runtime):
+            if not isinstance(old, dict) or not shim_runs(old, runtime.get("path", "")):
+                merged[name] = as_shim(runtime)
             continue
-        new = merge(old, runtime)
+        new = as_shim(merge(old, runtime))
         if "runtimeArgs" in runtime:
             new.pop(
                 "args", None
@@ -204,7 +221,8 @@ def unmerge(current, wanted, original):
             ours = [
                 name
                 for name, runtime in value.items()
-                if isinstance(current[key].get(name), dict) and same_runtime(current[key][name], runtime)
+                if isinstance(current[key].get(name), dict)
+                and same_runtime(current[key][name], as_shim(runtime))
             ]
             result[key] = restore(current[key], ours, original.get(key) or {})
         elif isinstance(value, dict) and isinstance(current[key], dict):

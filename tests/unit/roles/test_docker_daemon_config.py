@@ -65,6 +65,7 @@ def test_defaults_are_taken_back_with_the_rest() -> None:
         {"path": PATH},
         {"path": "nvidia-container-runtime", "args": []},
         {"path": "nvidia-container-runtime", "runtimeArgs": []},
+        {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": PATH}},
     ],
 )
 def test_the_same_runtime_in_other_words_is_left_alone(runtime: dict[str, Any]) -> None:
@@ -78,12 +79,20 @@ def test_the_same_runtime_in_other_words_is_left_alone(runtime: dict[str, Any]) 
         {"path": "/opt/nvidia-container-runtime"},
         {"path": PATH, "args": ["--debug"]},
         {"path": "/usr/bin/runc"},
+        {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "/usr/bin/runc"}},
         "odd",
     ],
 )
 def test_another_runtime_of_that_name_is_replaced(runtime: Any) -> None:
     after = module.merge_config({"runtimes": {"nvidia": runtime}}, WANTED)
     assert after["runtimes"]["nvidia"] == {"path": PATH, "runtimeArgs": []}
+
+
+@pytest.mark.parametrize("before", [{}, {"path": PATH, "args": []}, {"runtimeType": "io.containerd.runc.v1"}])
+def test_runtime_that_the_inventory_names_by_its_shim_has_no_path_beside_it(before: dict[str, Any]) -> None:
+    shim = {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": PATH}}
+    wanted = {"runtimes": {"nvidia": {**WANTED["runtimes"]["nvidia"], **shim}}}  # merged with the role's own
+    assert module.merge_config({"runtimes": {"nvidia": before}}, wanted) == {"runtimes": {"nvidia": shim}}
 
 
 @pytest.mark.parametrize(

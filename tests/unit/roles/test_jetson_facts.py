@@ -62,6 +62,7 @@ def test_a_board_without_release_file_is_a_jetson_of_an_unknown_jetpack(tmp_path
         ('{"debug": true}', None, {"debug": True}),
         ('{\n "a": 1,\n}', "line 3 column 1", {}),
         ("[1]", "not a JSON object", {}),
+        ('{"log-opts": {"max-size": "1", "max-size": "2"}}', "the key max-size is there twice", {}),
     ],
 )
 def test_daemon_json_is_read_or_its_error_named(
