@@ -15,9 +15,9 @@ say = @printf '\033[1m==> %s\033[0m\n' $(1)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/.ready: pyproject.toml constraints.txt tests/bootstrap.sh
+.venv/.ready: pyproject.toml constraints.txt tools/bootstrap.sh
 	$(call say,"Python environment in .venv (installs python3-venv by apt where it is missing)")
-	sh tests/bootstrap.sh
+	sh tools/bootstrap.sh
 
 venv: .venv/.ready ## create or refresh the Python environment in .venv
 
@@ -82,4 +82,4 @@ release: venv ## the next version in dist/, signed, committed, tagged, not pushe
 
 clean: ## remove every virtual board, container, volume, network and process of the lab (caches stay)
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tests.lab down --all; fi
-	rm -rf dist build reports .lab/pictures
+	rm -rf dist build reports

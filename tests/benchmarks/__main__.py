@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +45,7 @@ async def measure(command: str, rounds: int, idle_seconds: float) -> list[Result
                 await kubelet.until_allocatable()
                 results += [*await allocate(kubelet), await restart_to_register(kubelet, rounds)]
                 results.append(await health_to_message(root, kubelet))
-                results += [*memory(plugin), *await idle(plugin, idle_seconds)]
+                results += [*memory(plugin), await idle(plugin, idle_seconds)]
     return results
 
 
@@ -117,33 +116,14 @@ def memory(plugin: Plugin) -> list[Result]:
     ]
 
 
-async def idle(plugin: Plugin, seconds: float) -> list[Result]:
-    """CPU time and wake-ups while nothing happens, per minute."""
+async def idle(plugin: Plugin, seconds: float) -> Result:
+    """CPU time while nothing happens, per minute."""
     # The process' CPU clock, as clock_getcpuclockid(3) makes it: exact, threads that have ended counted too.
     clock = (~plugin.process.pid << 3) | 2
-    before, switches_before = time.clock_gettime(clock), voluntary_switches(plugin)
+    before = time.clock_gettime(clock)
     await asyncio.sleep(seconds)
-    used, switches = time.clock_gettime(clock) - before, voluntary_switches(plugin)
-    woken = sum(count - switches_before.get(thread, 0) for thread, count in switches.items())
-    return [
-        Result("idle CPU", used * 60 / seconds * _MS, "ms/min", 60, f"over {seconds:g} s"),
-        Result(
-            "idle context switches",
-            woken * 60 / seconds,
-            "1/min",
-            detail="voluntary; an idle gRPC server alone has 430",
-        ),
-    ]
-
-
-def voluntary_switches(plugin: Plugin) -> dict[str, int]:
-    """Count how often each thread has gone to sleep (proc_pid_status(5), voluntary_ctxt_switches)."""
-    found = {}
-    for thread in Path(f"/proc/{plugin.process.pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-            lines = thread.joinpath("status").read_text().splitlines()
-            found[thread.name] = int(next(line for line in lines if line.startswith("voluntary")).split()[1])
-    return found
+    used = time.clock_gettime(clock) - before
+    return Result("idle CPU", used * 60 / seconds * _MS, "ms/min", 60, f"over {seconds:g} s")
 
 
 def table(results: Sequence[Result]) -> str:

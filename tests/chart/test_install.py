@@ -96,22 +96,19 @@ def test_every_choice_is_taken_and_leaves_nothing_of_the_one_before(
         assert bool(found(server, "deviceclasses")) == (values.get("api") == "dra")
 
 
-def test_class_of_k3s_stays_as_it_is(installed: Helm, server: ApiServer) -> None:
-    server.kubectl("create", "--filename=-", stdin=json.dumps(K3S_CLASS))
-    before = found(server, "runtimeclasses")["nvidia"]
-    for values in (CONTAINERD, {**CONTAINERD, "metricsOnHost": True}):
-        apply(installed, values)
-        assert found(server, "runtimeclasses")["nvidia"] == before
-    installed("uninstall", RELEASE, "--namespace=kube-system")
-    assert found(server, "runtimeclasses")["nvidia"] == before
-
-
-def test_own_class_stays_as_long_as_the_release(installed: Helm, server: ApiServer) -> None:
+@pytest.mark.parametrize("k3s", [True, False])
+def test_class_of_k3s_stays_as_it_is_and_the_own_one_as_long_as_the_release(
+    installed: Helm, server: ApiServer, k3s: bool
+) -> None:
+    if k3s:
+        server.kubectl("create", "--filename=-", stdin=json.dumps(K3S_CLASS))
+    before = found(server, "runtimeclasses")
     for values in (CONTAINERD, {**CONTAINERD, "metricsOnHost": True}):
         apply(installed, values)
         assert found(server, "runtimeclasses")["nvidia"]["handler"] == "nvidia"
+        assert not k3s or found(server, "runtimeclasses") == before
     installed("uninstall", RELEASE, "--namespace=kube-system")
-    assert "nvidia" not in found(server, "runtimeclasses")
+    assert found(server, "runtimeclasses") == before
 
 
 UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "contextOverhead": "200Mi"}}}

@@ -4,15 +4,31 @@
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Self
 
 SECONDS = 60.0  # a plugin that has ended is not waited for; an emulated one starts in 20 s beside other work
 
 
 class Awaited:
-    """Something that changes, and says so by setting `_changed`."""
+    """Something that changes, and says so by setting `_changed`. Use as a context manager."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.stop()
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin to serve, or to look."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End as a process does."""
 
     @abstractmethod
     def describe(self) -> str:

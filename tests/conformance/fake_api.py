@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.conformance.awaited import Awaited
@@ -100,13 +100,6 @@ class FakeApi(Awaited):
         self._clients: set[asyncio.Task[None]] = set()
         self._port = 0
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_exception: object) -> None:
-        await self.stop()
-
     @property
     def url(self) -> str:
         """Where it is."""
@@ -182,27 +175,19 @@ class FakeApi(Awaited):
         """Answer 410 to whoever goes on from before now."""
         self.oldest_version = self._version
 
-    def allocate(
-        self,
-        name: str,
-        *results: Object,
-        namespace: str = "default",
-        uid: str | None = None,
-        pool: str = NODE,
-        config: tuple[Object, ...] = (),
-    ) -> Object:
+    def allocate(self, name: str, *results: Object) -> Object:
         """Make a claim that the scheduler has given these devices."""
         full = [
-            {"driver": "gpu.jetson-k3s.github.io", "pool": pool, "request": "gpu"} | one for one in results
+            {"driver": "gpu.jetson-k3s.github.io", "pool": NODE, "request": "gpu"} | one for one in results
         ]
         claim = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
-            "metadata": {"name": name, "namespace": namespace, "uid": uid or str(uuid.uuid4())},
+            "metadata": {"name": name, "namespace": "default", "uid": str(uuid.uuid4())},
             "spec": {},
-            "status": {"allocation": {"devices": {"results": full, "config": list(config)}}} if full else {},
+            "status": {"allocation": {"devices": {"results": full, "config": []}}} if full else {},
         }
-        self.claims[namespace, name] = claim
+        self.claims["default", name] = claim
         return claim
 
     # HTTP.

@@ -10,15 +10,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from grpc import aio
 from tegra_device_plugin.dra import dra_pb2 as dra
 from tegra_device_plugin.dra import health_pb2 as health
 from tegra_device_plugin.dra import pluginregistration_pb2 as registration
 
-from tests.conformance.awaited import SECONDS, Awaited
-from tests.conformance.fake_kubelet import dial
+from tests.conformance.awaited import Awaited
+from tests.conformance.fake_kubelet import call, dial
 
 Generation = Literal["v1beta1", "v1"]
 GENERATIONS: tuple[Generation, ...] = ("v1beta1", "v1")
@@ -50,13 +50,6 @@ class FakeDraKubelet(Awaited):
         self._channel: aio.Channel | None = None
         self._seen: tuple[int, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_exception: object) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Begin to look."""
@@ -97,10 +90,7 @@ class FakeDraKubelet(Awaited):
 
     async def _call(self, method: str, request: Any, response: Any) -> Any:
         assert self._channel
-        rpc = self._channel.unary_unary(
-            f"/{self._service}/{method}", type(request).SerializeToString, response.FromString
-        )
-        return await rpc(request, timeout=SECONDS)
+        return await call(self._channel, method, request, response, service=self._service)
 
     async def _look(self) -> None:
         socket = self.directory / "plugins_registry" / "gpu.jetson-k3s.github.io-reg.sock"
@@ -122,21 +112,16 @@ class FakeDraKubelet(Awaited):
     async def _register(self, socket: Path) -> bool:
         """Ask what is there, and tell it what becomes of it; False: nobody answers."""
         async with dial(socket) as channel:
-            get_info = channel.unary_unary(
-                "/pluginregistration.Registration/GetInfo",
-                registration.InfoRequest.SerializeToString,
-                registration.PluginInfo.FromString,
-            )
-            notify = channel.unary_unary(
-                "/pluginregistration.Registration/NotifyRegistrationStatus",
-                registration.RegistrationStatus.SerializeToString,
-                registration.RegistrationStatusResponse.FromString,
-            )
+            told, service = registration.RegistrationStatusResponse, "pluginregistration.Registration"
             try:
-                info = await get_info(registration.InfoRequest(), timeout=1)
+                asked = registration.InfoRequest()
+                info = await call(
+                    channel, "GetInfo", asked, registration.PluginInfo, service=service, seconds=1
+                )
                 name = f"{self.generation}.DRAPlugin"
                 why = self.refusal or ("" if name in info.supported_versions else f"no {name}")
-                await notify(registration.RegistrationStatus(plugin_registered=not why, error=why), timeout=5)
+                status = registration.RegistrationStatus(plugin_registered=not why, error=why)
+                await call(channel, "NotifyRegistrationStatus", status, told, service=service, seconds=5)
             except aio.AioRpcError:
                 return False
         self.registrations += 1

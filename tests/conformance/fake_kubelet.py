@@ -13,7 +13,7 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 import grpc
 from grpc import aio
@@ -69,10 +69,6 @@ class FakeKubelet(Awaited):
         self._endpoints: dict[str, dict[Path, Client]] = {}
         """Of 1.37, per resource."""
         self._server: aio.Server | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.stop(leave_socket=False)
@@ -256,14 +252,22 @@ def watch(channel: aio.Channel) -> AsyncIterator[api.ListAndWatchResponse]:
     return aiter(rpc(api.Empty()))
 
 
-async def call(channel: aio.Channel, method: str, request: Any, response: type[Response]) -> Response:
-    """Call one of the plugin's methods; fails after SECONDS."""
+async def call(
+    channel: aio.Channel,
+    method: str,
+    request: Any,
+    response: type[Response],
+    *,
+    service: str = "v1beta1.DevicePlugin",
+    seconds: float = SECONDS,
+) -> Response:
+    """Call one of the plugin's methods; fails after so many seconds."""
     rpc = channel.unary_unary(
-        f"/v1beta1.DevicePlugin/{method}",
+        f"/{service}/{method}",
         type(request).SerializeToString,
         response.FromString,  # type: ignore[attr-defined] # every message has it
     )
-    answer: Response = await rpc(request, timeout=SECONDS)
+    answer: Response = await rpc(request, timeout=seconds)
     return answer
 
 

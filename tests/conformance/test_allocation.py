@@ -13,26 +13,18 @@ from tegra_device_plugin.kubelet import api_pb2 as api
 from tests import boards
 from tests.conformance.conftest import BOARD, Start
 from tests.conformance.fake_kubelet import FakeKubelet, call, dial, refusal, watch
+from tests.conformance.node import Node
 from tests.conformance.plugin import running
 
 pytestmark = pytest.mark.parametrize("generation", ["1.20"])  # allocation is the same for all
-
-SHARED = """
-version: v1
-sharing:
-  timeSlicing:
-    resources:
-      - name: nvidia.com/gpu
-        replicas: 4
-"""
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> str:
     """Argument that shares the GPU between four containers."""
-    path = tmp_path / "shared.yaml"
-    path.write_text(SHARED)
-    return f"--config={path}"
+    node = Node(tmp_path)
+    node.share("timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}")
+    return f"--config={node.config}"
 
 
 async def test_a_container_gets_the_gpus_nodes_and_an_id_the_toolkit_knows(

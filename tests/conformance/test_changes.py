@@ -16,15 +16,8 @@ pytestmark = pytest.mark.parametrize(
     "generation", ["1.26"]
 )  # what a kubelet does with health is the same for all
 
-SHARED = """
-version: v1
-sharing:
-  timeSlicing:
-    renameByDefault: {rename}
-    resources:
-      - name: nvidia.com/gpu
-        replicas: {replicas}
-"""
+SHARING = "renameByDefault: {rename}, resources: [{{name: nvidia.com/gpu, replicas: {replicas}}}]"
+SHARED = f"version: v1\nsharing: {{{{timeSlicing: {{{{{SHARING}}}}}}}}}\n"
 
 
 @pytest.fixture

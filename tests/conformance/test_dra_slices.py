@@ -3,11 +3,13 @@
 
 import asyncio
 import signal
+from urllib.error import HTTPError
 
 import pytest
 
 from tests.conformance.dra_node import DraNode
 from tests.conformance.fake_api import CAPACITY, TAINTS, FakeApi, Fault, Request
+from tests.conformance.plugin import free_address, page
 
 pytestmark = pytest.mark.parametrize("dra_generation", ["v1"])
 
@@ -117,13 +119,17 @@ async def test_a_server_without_this_api_is_told_and_waited_for(node: DraNode, a
 
 
 async def test_a_server_that_is_away_is_waited_for(node: DraNode, api: FakeApi) -> None:
+    address = free_address()
     await api.stop()
-    async with node.start() as driver:
+    async with node.start(f"--metrics-address={address}") as driver:
         await node.kubelet.until_registered()
         await driver.says("the ResourceSlice is not published: no API server")
+        with pytest.raises(HTTPError, match="503"):
+            await asyncio.to_thread(page, address, "/readyz")
         await api.start()
         await node.ready()
         await driver.says("the ResourceSlice is published again")
+        assert await asyncio.to_thread(page, address, "/readyz") == "ok\n"
         # A watch that begins after the loss would not show it, and no server restarts before a watch begins.
         await api.until(lambda: bool(api.watches), "watch")
         await api.stop()
@@ -148,7 +154,8 @@ async def test_a_renewed_token_is_read_again(node: DraNode, api: FakeApi) -> Non
 
 
 async def test_a_gpu_that_fails_is_tainted_until_it_is_well(node: DraNode, api: FakeApi) -> None:
-    async with node.start():
+    address = free_address()
+    async with node.start(f"--metrics-address={address}"):
         await node.ready()
         hidden = node.hide("/dev/nvmap")
         await api.until(lambda: "taints" in api.devices[0], "taint")
@@ -158,6 +165,8 @@ async def test_a_gpu_that_fails_is_tainted_until_it_is_well(node: DraNode, api: 
         hidden.rename(hidden.with_name("nvmap"))
         await api.until(lambda: "taints" not in api.devices[0], "device without a taint")
         await node.kubelet.until(lambda: node.kubelet.health[-1]["igpu-0"] == (1, ""), "word of it")
+        updates = 'tegra_dra_driver_slice_writes_total{result="updated"} 2\n'
+        assert updates in await asyncio.to_thread(page, address)
 
 
 async def test_where_taints_are_dropped_a_failed_gpu_leaves(node: DraNode, api: FakeApi) -> None:

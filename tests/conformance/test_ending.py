@@ -19,6 +19,7 @@ from tegra_device_plugin.signals import Signals
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import Plugin, running
 from tests.conformance.test_registration import alive, plugin_sockets
+from tests.conformance.test_sequences import cut, delete_own_socket
 
 pytestmark = pytest.mark.parametrize("generation", ["1.37"])
 
@@ -81,35 +82,9 @@ class Life:
             self._task.result()
         return bool(done) and not serving(self.kubelet.directory)
 
-    async def nothing(self) -> None:
-        """Only the signal comes."""
-
-    async def unrelated_file(self) -> None:
-        """Something changes in the socket directory."""
-        (self.kubelet.directory / "DEPRECATION").write_text("again")
-
-    async def own_socket_goes(self) -> None:
-        """The plugin's own socket is removed."""
-        for path in serving(self.kubelet.directory):
-            path.unlink()
-
-    async def stream_ends(self) -> None:
-        """The kubelet hangs up, if it has a stream."""
-        if self.kubelet.clients:
-            await self.kubelet.cut()
-
-    async def kubelet_restarts(self) -> None:
-        """Another kubelet is there."""
-        await self.kubelet.restart()
-
-    async def settings_change(self) -> None:
-        """Another number of replicas is to be offered."""
-        self.file.write_text(CONFIG.format(replicas=next(self._numbers)))
-        os.kill(os.getpid(), signal.SIGHUP)
-
-    async def new_places(self) -> None:
-        """Settings change that make the plugin start anew."""
-        self.file.write_text(ELSEWHERE.format(replicas=next(self._numbers)))
+    def configure(self, text: str) -> None:
+        """Change the settings, with other numbers of replicas each time."""
+        self.file.write_text(text.format(replicas=next(self._numbers)))
         os.kill(os.getpid(), signal.SIGHUP)
 
 
@@ -119,15 +94,15 @@ async def life(kubelet: FakeKubelet, board: Path, tmp_path: Path, signals: Signa
     yield Life(kubelet, board, tmp_path / "config.yaml", signals)
 
 
-EVENTS: tuple[Callable[[Life], Awaitable[None]], ...] = (
-    Life.nothing,
-    Life.unrelated_file,
-    Life.own_socket_goes,
-    Life.stream_ends,
-    Life.kubelet_restarts,
-    Life.settings_change,
-    Life.new_places,
-)
+EVENTS: dict[str, Callable[[Life], object]] = {
+    "nothing": lambda _life: None,
+    "unrelated file": lambda life: (life.kubelet.directory / "DEPRECATION").write_text("again"),
+    "own socket goes": lambda life: delete_own_socket(life.kubelet),
+    "stream ends": lambda life: cut(life.kubelet),
+    "kubelet restarts": lambda life: life.kubelet.restart(),
+    "settings change": lambda life: life.configure(CONFIG),
+    "settings that need a new start": lambda life: life.configure(ELSEWHERE),
+}
 
 
 async def turns(number: int) -> None:
@@ -139,16 +114,18 @@ async def turns(number: int) -> None:
 async def test_five_hundred_ends_that_coincide_with_an_event(life: Life) -> None:
     chance = random.Random(SEED)  # noqa: S311 - the same coincidences in each run
     for number in range(COINCIDENCES):
-        event = EVENTS[number % len(EVENTS)]
+        event = list(EVENTS)[number % len(EVENTS)]
         started, before, between = chance.random() < 0.8, chance.randrange(40), chance.randrange(6)
         life.begin()
         if started:
             await life.kubelet.until_allocatable(2, seconds=10)
         await turns(before)
-        await event(life)
+        happening = EVENTS[event](life)
+        if isinstance(happening, Awaitable):
+            await happening
         await turns(between)
         life.end()
-        where = f"{number}: {event.__name__}, started {started}, {before} turns before, {between} between"
+        where = f"{number}: {event}, started {started}, {before} turns before, {between} between"
         assert await life.ended(), where
 
 

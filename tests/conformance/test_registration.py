@@ -248,13 +248,14 @@ async def test_a_kubelet_that_answers_but_never_dials_is_asked_again(
 
 
 async def test_a_stream_cut_without_a_restart(kubelet: FakeKubelet, start: Start, directory: Path) -> None:
-    async with start():
+    async with start() as plugin:
         for cuts in range(1, 4):
             await kubelet.until_allocatable()
             await kubelet.cut()
             await kubelet.until(lambda: len(kubelet.requests) > cuts, "registration after the cut")  # noqa: B023 - awaited at once
         await kubelet.until_allocatable()
         await until_one_endpoint(directory)
+        await plugin.says("the kubelet's stream ended")
 
 
 async def test_a_new_instance_takes_over_from_an_old_one(

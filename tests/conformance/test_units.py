@@ -6,9 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import grpc
 import pytest
-from tegra_device_plugin.kubelet import api_pb2 as api
 from tegra_device_plugin.sharing import ledger
 
 from tests.conformance.conftest import Start
@@ -218,24 +216,6 @@ async def test_one_resources_fault_is_not_the_others(kubelet: FakeKubelet, start
         assert kubelet.clients[CORE].live
 
 
-async def test_the_largest_board_is_sold_in_mebibytes(
-    kubelet: FakeKubelet, start_units: StartUnits, node: Node, board: Path
-) -> None:
-    meminfo = board / "proc/meminfo"
-    before = meminfo.read_text()
-    meminfo.write_text("MemTotal: 134217728 kB\n")
-    node.share("units: {memoryUnit: 1Mi, memoryTotal: 128Gi}")
-    try:
-        async with start_units():
-            await until_offered(kubelet, core=100, memory=131_072)
-            ids = [*kubelet.devices[MEMORY]]
-            (answer,) = (await kubelet.allocate(ids, resource=MEMORY)).container_responses
-            assert answer.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "131072"
-            await kubelet.start_container(MEMORY, ids)
-    finally:
-        meminfo.write_text(before)
-
-
 @one_generation
 async def test_what_cannot_be_given_is_refused_with_a_reason(
     kubelet: FakeKubelet, start_units: StartUnits, node: Node
@@ -279,18 +259,3 @@ async def test_a_kubelet_that_does_not_say_who_holds_what_is_no_permission(
         await kubelet.until(lambda: kubelet.allocatable() == 100 + 1024 + 10, "units")
         text = await refusal(kubelet.start_container(GPU, ["g3"]))
         assert f"{kubelet.directory.parent}/pod-resources/kubelet.sock" in text
-
-
-@one_generation
-async def test_no_bytes_break_the_start_of_a_container(kubelet: FakeKubelet, start_units: StartUnits) -> None:
-    async with start_units() as plugin:
-        await until_offered(kubelet, core=100, memory=24)
-        channel = kubelet.clients[MEMORY].channel
-        for payload in (b"", b"\xff" * 9, b"\x0a\x02../", b"\x0a\x05../m0", bytes(5 << 20)):
-            rpc: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-                "/v1beta1.DevicePlugin/PreStartContainer"
-            )
-            with pytest.raises(grpc.aio.AioRpcError):
-                await rpc(payload, timeout=5)
-        assert isinstance(await kubelet.allocate(["m0"], resource=MEMORY), api.AllocateResponse)
-        assert plugin.process.returncode is None

@@ -9,6 +9,10 @@ request.
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from tests.docs import markdown
 
@@ -19,6 +23,24 @@ OURS = re.compile(
 )
 # A remark at the end of a line, set off by blanks.
 REMARK = re.compile(r"\s+#\s.*$")
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a command of the documents is tried, as `cases.yml` says; `status` is what it ends with.
+
+    `run` is what is run in its stead, and `why`; `test` is the test that runs it. With `why` alone nothing
+    runs it.
+    """
+
+    command: str
+    status: int = 0
+    run: str = ""
+    why: str = ""
+    test: str = ""
+
+
+CASES = tuple(Case(**entry) for entry in yaml.safe_load(Path(__file__).with_name("cases.yml").read_text()))
 
 
 def collect() -> dict[str, list[str]]:

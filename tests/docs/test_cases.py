@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.docs import CHECKOUT, commands
-from tests.docs.cases import CASES, Case
+from tests.docs.commands import CASES, Case
 
 
 def test_every_command_of_the_documents_is_tried_in_one_way_and_no_other() -> None:

@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from tests.acceptance.command import run_here
-from tests.docs.cases import CASES, Case
-from tests.docs.commands import PROMPT
+from tests.docs.commands import CASES, PROMPT, Case
 from tests.lab import inventory, lab, power, ssh
 from tests.lab.board import Board, set_toolkit
 from tests.lab.images import USER

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/elastic-gpu.md: manifests that Kubernetes takes, with the names that the driver has."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import published
 from tegra_device_plugin.system import quantity
 
-from tests import newer_go
 from tests.docs import CHECKOUT, markdown
 from tests.image.schemas import check
-from tests.lab import api_server
 from tests.unit.plugin.dra.objects import gpu
 
 Object = dict[str, Any]
@@ -43,22 +40,6 @@ def ours(kind: str) -> list[Object]:
 )
 def test_kubernetes_takes_the_manifest(manifest: Object, release: str) -> None:
     check([manifest], [release])
-
-
-@pytest.mark.lab
-@pytest.mark.acceptance
-def test_an_api_server_takes_the_manifests(tmp_path: Path) -> None:
-    manifests = [one for one in MANIFESTS if not is_elastic(one)]
-    # The page has the pod of both sides under one name.
-    manifests = [one for one in manifests if "annotations" not in one["metadata"]]
-    with newer_go.skipped_without(), api_server.started(tmp_path) as server:
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-        text = yaml.safe_dump_all([account, *manifests])
-        server.kubectl("apply", "--namespace=default", "--filename=-", stdin=text)
-        # What a gate keeps out would be gone without a word.
-        (slice_,) = json.loads(server.kubectl("get", "resourceslices", "--output=json"))["items"]
-        (wanted,) = ours("ResourceSlice")
-        assert slice_["spec"] == wanted["spec"]
 
 
 def test_class_is_the_one_that_comes_with_the_driver() -> None:

@@ -2,12 +2,17 @@
 """Every function that gives a program memory is wrapped, or there is a reason; by NVIDIA's own cuda.h."""
 
 import re
+from functools import cache
 
 import pytest
 
-from images.arm64 import gpu_limit
-from tests.gpu_limit.archives import known
-from tests.gpu_limit.headers import functions
+from images.arm64 import compiler, gpu_limit
+from tests.gpu_limit.archives import known, unpacked
+from tools.process import run
+
+# The names that a program gets: as a rule; those of old programs; those of a default stream for each thread.
+VIEWS = ((), ("-D__CUDA_API_VERSION_INTERNAL",), ("-DCUDA_API_PER_THREAD_DEFAULT_STREAM",))
+FUNCTION = re.compile(r"CUresult\s+(cu[A-Z]\w*)\s*\(([^;{]*)\)\s*;")
 
 # What memory is handed out as, and how a function is called that makes some.
 HANDED_OUT = re.compile(
@@ -43,6 +48,17 @@ LEFT_OUT = {
     },
 }  # fmt: skip
 REASONED = frozenset().union(*LEFT_OUT.values())
+
+
+@cache
+def functions(release: str) -> dict[str, str]:
+    """Return the exported functions of a CUDA release's driver with their parameters, as cuda.h has them."""
+    (header,) = unpacked("runtime", release).rglob("cuda.h")
+    found: dict[str, str] = {}
+    for view in VIEWS:
+        text = run([compiler.tool("gcc", "amd64"), "-E", "-P", *view, header]).stdout
+        found |= {name: " ".join(parameters.split()) for name, parameters in FUNCTION.findall(text)}
+    return found
 
 
 def giving(release: str) -> set[str]:

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """plugin/deploy: manifests fit Kubernetes' schemas, and an overlay is the plain manifest with its change."""
 
-import copy
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +9,6 @@ import yaml
 from images.arm64 import build
 from images.arm64.context import CHECKOUT
 from tests.image.schemas import check
-from tools.process import run
 
 DEPLOY = CHECKOUT / "plugin" / "deploy"
 DRIVER = "gpu.jetson-k3s.github.io"
@@ -126,72 +122,3 @@ def test_two_drivers_are_never_on_one_node_and_the_device_plugin_sees_the_one_th
     (own,) = (one["hostPath"]["path"] for one in pod(driver)["volumes"] if one["name"] == "plugin")
     assert own == f"/var/lib/kubelet/plugins/{DRIVER}"
     assert own in {one["hostPath"]["path"] for one in pod(plain("base"))["volumes"]}
-
-
-@pytest.fixture(scope="session")
-def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lab's kubectl, whose kustomize is the oldest that the overlays are for."""
-    from tests.lab.k3s import k3s  # noqa: PLC0415 - builds K3s when asked
-
-    link = tmp_path_factory.mktemp("bin") / "kubectl"
-    link.symlink_to(k3s())
-    return link
-
-
-def rendered(kubectl: Path, overlay: str) -> Documents:
-    """Return what `kubectl apply -k` would apply."""
-    return documents(run([kubectl, "kustomize", DEPLOY / overlay]).stdout)
-
-
-@pytest.mark.lab
-@pytest.mark.acceptance
-def test_each_overlay_changes_what_it_says_and_nothing_else(kubectl: Path) -> None:
-    """What they render is compared with schemas and the chart in tests/chart, but for the Job of `verify`."""
-    check(rendered(kubectl, "verify").values(), KUBERNETES)
-    base = plain("base")
-    assert rendered(kubectl, "base") == base
-
-    docker = copy.deepcopy(base)
-    pod(docker)["containers"][0]["imagePullPolicy"] = "Never"
-    assert rendered(kubectl, "docker") == docker
-
-    containerd = rendered(kubectl, "containerd")
-    assert containerd.pop(("RuntimeClass", "nvidia"))["handler"] == "nvidia"
-    assert containerd == base
-
-    daemon_set(docker)["updateStrategy"]["rollingUpdate"] = {"maxSurge": 1, "maxUnavailable": 0}
-    assert rendered(kubectl, "surge") == docker
-
-    driver, bridged = plain("dra"), rendered(kubectl, "dra-extended-resource")
-    assert rendered(kubectl, "dra") == driver
-    assert bridged["DeviceClass", DRIVER]["spec"].pop("extendedResourceName") == "nvidia.com/gpu"
-    assert bridged == driver
-
-
-@pytest.mark.lab
-@pytest.mark.acceptance
-@pytest.mark.parametrize(
-    ("overlay", "offered"),
-    [
-        ("time-slicing", ("nvidia.com/gpu",)),
-        ("units", ("jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory")),
-    ],
-)
-def test_sharing_gives_the_plugin_a_configuration_that_it_accepts(
-    overlay: str, offered: tuple[str, ...], kubectl: Path, tmp_path: Path
-) -> None:
-    from tegra_device_plugin.config import settings as config  # noqa: PLC0415 - here alone
-
-    found = rendered(kubectl, overlay)
-    spec = pod(found)
-    (container,) = spec["containers"]
-    (variable,) = container["env"]
-    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "config")
-    (volume,) = (volume for volume in spec["volumes"] if volume["name"] == "config")
-    settings = found["ConfigMap", volume["configMap"]["name"]]["data"]
-    assert os.path.dirname(variable["value"]) == mount["mountPath"]  # noqa: PTH120 - a path in the pod
-    file = tmp_path / "config.yaml"
-    file.write_text(settings[os.path.basename(variable["value"])])  # noqa: PTH119 - the same
-    content = config.read_file(file)
-    assert tuple(content.counts) == offered
-    assert content.sharing.replicas == (4 if overlay == "time-slicing" else 1)

@@ -5,14 +5,12 @@ The board is a host tree (tests.boards) with what else jtop reads. The service r
 namespaces of its own, with that tree as its root directory: every path it opens is the true one. Needs root.
 """
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.boards import Fixture, build
@@ -128,22 +126,6 @@ class Service:
             self._process.kill()  # unshare, and by --kill-child PID 1 of the namespace, and so all others
             self._process.wait()
             self._process = None
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all the service's processes, to freeze and thaw them."""
-        assert self._process, "start it first"
-        for pid in list(_descendants(self._process.pid)):
-            with suppress(ProcessLookupError):  # a program that it has run, and that has just ended
-                os.kill(pid, number)
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    """Yield the children of a process, and theirs."""
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # as above
-            for child in map(int, children.read_text().split()):
-                yield child
-                yield from _descendants(child)
 
 
 @contextmanager

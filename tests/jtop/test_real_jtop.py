@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin's telemetry against the real jtop service, of both versions that boards have."""
 
-import asyncio
 import logging
 import os
-import signal
 import sys
+import tempfile
+import urllib.error
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.telemetry.jtop import Client, JtopProbe, read_once
+from tegra_device_plugin.telemetry.jtop import Client, read_once
 
 from tests.boards import load
-from tests.jtop.service import GPU_MEMORY_KIB, Service, packages, running
+from tests.conformance.plugin import DEFAULT_COMMAND, free_address, page
+from tests.conformance.plugin import running as plugin
+from tests.jtop.service import GPU_MEMORY_KIB, packages, running
 from tests.unit.plugin.test_jtop import eventually
-from tests.unit.plugin.test_jtop import running as probing
 
 pytestmark = [
     pytest.mark.lab,
@@ -67,17 +69,6 @@ def test_all_telemetry_arrives(version: str, board: str, tmp_path: Path) -> None
     assert told.jetpack == fixture.jetpack
 
 
-def test_socket_is_heard_by_its_second_name(tmp_path: Path) -> None:
-    """Role jtop gives it one in a directory that pods may mount."""
-    second = tmp_path / "mounted"
-    (second / "run").mkdir(parents=True)
-    with running("7.2.2", BOARDS["orinnano-jp6"], tmp_path / "board") as service:
-        (second / "run/jtop.sock").hardlink_to(service.host_root / "run/jtop.sock")
-        told = read_once(second, client("7.2.2"))
-    assert told is not None
-    assert told.memory_total_bytes == BOARDS["orinnano-jp6"].memory_bytes
-
-
 def test_thor_without_nvml_tells_what_it_can(tmp_path: Path) -> None:
     with running("7.2.2", BOARDS["thor5000-jp70"], tmp_path) as service:
         told = read_once(service.host_root, client("7.2.2"))
@@ -98,49 +89,24 @@ def test_another_version_is_said(
     assert client_version in caplog.text
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_crash_and_a_restart_are_survived(
-    version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    service = Service(version, BOARDS["orinnano-jp6"], tmp_path)
-    probe = JtopProbe(tmp_path, client(version))
-    try:
-        async with probing(probe):
-            await eventually(lambda: "does not run" in caplog.text)
-            await asyncio.to_thread(service.start)
-            await eventually(probe.latest)
-            await asyncio.to_thread(service.stop)
-            await eventually(lambda: probe.latest() is None)
-            await asyncio.to_thread(service.start)
-            await eventually(probe.latest)
-    finally:
-        service.stop()
+async def test_metrics_have_telemetry_while_the_service_lives(tmp_path: Path) -> None:
+    address, root = free_address(), tmp_path / "host"
+    command = f"env PYTHONPATH={PLUGIN}:{packages(VERSIONS[-1])} {DEFAULT_COMMAND}"
 
+    def metrics() -> str:
+        with suppress(urllib.error.URLError):  # it does not serve yet
+            return page(address)
+        return ""
 
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_frozen_service_is_survived(
-    version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    probe = JtopProbe(tmp_path, client(version))
-    with running(version, BOARDS["orinnano-jp6"], tmp_path) as service:
-        async with probing(probe):
-            await eventually(probe.latest)
-            service.signal(signal.SIGSTOP)
-            await eventually(lambda: probe.latest() is None)
-            # Until a client was started that blocks for ever in connecting to the frozen service.
-            await eventually(lambda: "no answer in 5 s" in caplog.text)
-            service.signal(signal.SIGCONT)
-            await eventually(probe.latest)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_load_that_kills_the_service_is_survived(version: str, tmp_path: Path) -> None:
-    fixture = BOARDS["orinnano-jp6"]
-    probe = JtopProbe(tmp_path, client(version))
-    with running(version, fixture, tmp_path):
-        async with probing(probe):
-            await eventually(probe.latest)
-            (tmp_path / "sys" / fixture.gpu_device / "load").write_text("")
-            await eventually(lambda: probe.latest() is None)
+    with (
+        tempfile.TemporaryDirectory() as short,
+        running(VERSIONS[-1], BOARDS["orinnano-jp6"], root) as service,
+    ):
+        sockets = Path(short, "sockets")
+        async with plugin(command, root, sockets, f"--metrics-address={address}"):
+            await eventually(lambda: "tegra_power_mode" in metrics(), 60)
+            assert 'tegra_power_mode{mode="25W"} 1' in metrics()
+            assert f"tegra_gpu_memory_bytes {GPU_MEMORY_KIB * 1024}\n" in metrics()
+            service.stop()
+            await eventually(lambda: "tegra_power_mode" not in metrics(), 60)
+            assert 'health="healthy"' in metrics(), "the GPU is as healthy as before"

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -90,12 +89,3 @@ def _columns(panel: Mapping[str, Any]) -> Iterator[str]:
 def with_values(expression: str) -> str:
     """A dashboard's expression with values for Grafana's variables, as Prometheus gets it."""
     return expression.replace("$node", ".*").replace("$__rate_interval", "5m")
-
-
-def rules(path: Path, queries: Iterator[Query]) -> None:
-    """Write expressions as a rule file, which promtool can check."""
-    recorded = [
-        {"record": f"test:{number}", "expr": with_values(query.expression)}
-        for number, query in enumerate(queries)
-    ]
-    path.write_text(yaml.safe_dump({"groups": [{"name": "test", "rules": recorded}]}))

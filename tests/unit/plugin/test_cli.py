@@ -82,10 +82,12 @@ def test_labels_tell_what_becomes_of_weights(  # noqa: PLR0917 - a table and the
     assert json.loads(capsys.readouterr().out).get("jetson-k3s.github.io/gpu-share") == label
 
 
-def test_labels_tell_the_power_mode_that_jtop_tells(
+def test_labels_and_detect_tell_what_jtop_tells(
     orin: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jtop, "read_once", lambda _root: jtop.Telemetry(power_mode="MAXN"))
+    monkeypatch.setattr(jtop, "read_once", lambda _root: jtop.Telemetry(power_mode="MAXN", module="Orin"))
+    assert main(["detect", "--host-root", str(orin)]) == 0
+    assert "  + jtop: Orin, MAXN" in capsys.readouterr().out.splitlines()
     assert main(["labels", "--host-root", str(orin)]) == 0
     assert "jetson-k3s.github.io/power-mode=MAXN" in capsys.readouterr().out.splitlines()
 

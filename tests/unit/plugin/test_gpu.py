@@ -110,17 +110,6 @@ def test_a_card_in_a_slot_is_not_thors_gpu(tmp_path: Path) -> None:
     assert detect(tmp_path).gpu.state == "absent"
 
 
-def test_discrete_nvidia_card_on_a_pc_is_no_tegra_gpu(tmp_path: Path) -> None:
-    device = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
-    device.mkdir(parents=True)
-    (device / "vendor").write_text("0x10de\n")
-    (tmp_path / "dev").mkdir()
-    for name in ("nvidia0", "nvidiactl", "nvidia-uvm"):
-        (tmp_path / "dev" / name).touch()
-    detection = detect(tmp_path)
-    assert (detection.board.platform, detection.gpu.state) == ("none", "absent")
-
-
 def test_unknown_soc_is_looked_at_everywhere(tmp_path: Path) -> None:
     changes = {"soc0": {"family": "Tegra", "soc_id": "99"}, "dt_compatible": ["nvidia,tegra999"]}
     nvgpu = _built(BOARDS["orinnano-jp6"].but(**changes), tmp_path / "nvgpu").gpu

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What koordlet is told of the GPU, by a schema of what its source reads and makes of it."""
+"""What koordlet is told of the GPU. tests/acceptance has the Device in a cluster with its CRD."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]  # its stubs are another package
 import pytest
-import yaml
 from tegra_device_plugin import cli
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health
@@ -21,47 +20,10 @@ from tegra_device_plugin.sharing import koordinator
 from tests import boards
 from tests.conformance.node import Node
 
-# XPUDeviceInfo (pkg/koordlet/util/device.go), and what becomes of it in a Device: the minor is parsed as a
-# number, vendor and model are labels, errCode is the reason of a condition, resources are quantities.
-LABEL = "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-SCHEMA = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["vendor", "model", "uuid", "minor", "resources", "status"],
-        "properties": {
-            "vendor": {"pattern": LABEL},
-            "model": {"pattern": LABEL},
-            "uuid": {"type": "string", "minLength": 1},
-            "minor": {"type": "string", "pattern": "^[0-9]+$"},
-            "resources": {
-                "type": "object",
-                "propertyNames": {"pattern": "^koordinator\\.sh/gpu(-core|-memory|-memory-ratio|\\.shared)$"},
-                "additionalProperties": {"type": "string", "pattern": "^[0-9]+([KMG]i)?$"},
-            },
-            "status": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["healthy"],
-                "properties": {
-                    "healthy": {"type": "boolean"},
-                    "errCode": {"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
-                    "errMessage": {"type": "string", "maxLength": 32768},
-                },
-            },
-        },
-    },
-}
-
-
-CRD = yaml.safe_load(Path(__file__).with_name("koordinator_crd.yaml").read_text())
-DEVICE = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-
-
-def check(infos: object) -> None:
-    """Compare it with the schema."""
-    jsonschema.Draft202012Validator(SCHEMA).validate(infos)
+# What becomes of XPUDeviceInfo (pkg/koordlet/util/device.go) in a Device: the model is a label, errCode is
+# the reason of a condition.
+LABEL = re.compile("[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+ERROR_CODE = re.compile("[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 
 
 Make = Callable[[str], PluginSettings]
@@ -91,9 +53,7 @@ def watched(settings: PluginSettings) -> BoardWatch[PluginSettings]:
 def told(settings: PluginSettings) -> Any:
     """What is in koordlet's directory, in which it reads every file."""
     (file,) = (settings.host_root / "var/run/koordlet/xpu-device-infos").iterdir()
-    infos = json.loads(file.read_text())
-    check(infos)
-    return infos
+    return json.loads(file.read_text())
 
 
 async def test_koordlet_is_told_of_the_gpu_and_of_its_health(make: Make) -> None:
@@ -124,16 +84,16 @@ def test_every_board_and_reason_is_fit_for_labels_and_conditions(
     assert settings.units
     for reason in ("ok", "too-hot", "cdi-missing", "unknown"):
         verdict = Health(reason == "ok", reason, "why")
-        check(koordinator.device_infos(detect(root), settings.units, verdict))
+        (info,) = koordinator.device_infos(detect(root), settings.units, verdict)
+        assert LABEL.fullmatch(info["model"])
+        assert reason == "ok" or ERROR_CODE.fullmatch(info["status"]["errCode"])
 
 
 def printed(settings: PluginSettings, config: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """What the command prints of a node."""
     arguments = ["koordinator-device", "jetson-1", f"--host-root={settings.host_root}", f"--config={config}"]
     assert cli.main(arguments) == 0
-    device = json.loads(capsys.readouterr().out)
-    jsonschema.Draft202012Validator(DEVICE).validate(device)
-    return device
+    return json.loads(capsys.readouterr().out)
 
 
 def test_device_is_what_koordlet_would_make(

@@ -123,6 +123,10 @@ def test_what_was_not_prepared_is_not_allocated(tmp_path: Path) -> None:
     _, memory = offers(tmp_path, "memoryTotal: 6Gi")
     with pytest.raises(RejectedRequestError, match=r"no memory limit is possible: .*ledgers/m9"):
         memory.allocation_for(["m9"])
+    allocated(memory, ["m9"], tmp_path)
+    (tmp_path / "limit" / limitfiles.LIBRARY).unlink()
+    with pytest.raises(RejectedRequestError, match=f"no memory limit is possible: .*{limitfiles.LIBRARY}"):
+        memory.prepare(["m9"])
 
 
 def refusal(offer: Resource, asked: int) -> str:

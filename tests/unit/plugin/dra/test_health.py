@@ -19,6 +19,9 @@ def test_health_says_what_is_known() -> None:
             board.show(verdict)
         first, second = board.message().devices
         assert (first.device.device_name, second.device.device_name) == ("a", "b")
+        assert {one.device.pool_name for one in (first, second)} == {"node"}
+        assert first.health_check_timeout_seconds > 0
+        assert (first.last_updated_time > 0) == (verdict is not None)
         seen.append((first.health, first.message))
     assert seen == [
         (health.UNKNOWN, "not observed yet"),
