@@ -1,21 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image at work, restricted as in the cluster: on simulated boards, and with wrong settings."""
+"""The image at work, restricted as in the cluster."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from release import version
-from tests import boards
 from tests.image.conftest import Loaded
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
-
-
-def mounted(root: Path, place: str) -> tuple[str, ...]:
-    """Return docker's option that shows a directory of this machine, read-only."""
-    return (f"--volume={root}:{place}:ro",)
 
 
 def test_it_says_the_version_and_the_revision_of_its_label(image: Loaded) -> None:
@@ -24,14 +17,6 @@ def test_it_says_the_version_and_the_revision_of_its_label(image: Loaded) -> Non
     revision = image.label("revision")
     assert len(revision.removesuffix("-dirty")) == 40
     assert said.stdout == f"tegra-device-plugin {version.current()} (revision {revision})\n"
-
-
-def test_the_command_line_of_the_image_is_the_plugin(image: Loaded, tmp_path: Path) -> None:
-    fixture = next(iter(boards.load().values()))
-    boards.build(fixture, tmp_path)
-    said = image.run("detect", "--host-root=/host", options=mounted(tmp_path, "/host"))
-    assert said.returncode == 0, said.stderr
-    assert fixture.soc in said.stdout
 
 
 def test_a_traceback_on_a_board_would_show_the_plugins_lines(image: Loaded) -> None:

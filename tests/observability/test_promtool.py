@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' own tool reads rules, configuration and every expression, and plays the alerts through."""
+"""Prometheus' own tool reads rules and configuration, and plays the alerts through."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,14 +33,8 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(promtool: Path, *arguments: str, files: Path) -> subprocess.CompletedProcess[str]:
-    """Run promtool where the files are."""
-    return run([promtool, *arguments], cwd=files, check=False)
-
-
 def test_the_alerts_fire_when_they_should(promtool: Path, files: Path) -> None:
-    played = ask(promtool, "test", "rules", "alerts.test.yml", files=files)
-    assert played.returncode == 0, played.stdout + played.stderr
+    run([promtool, "test", "rules", "alerts.test.yml"], cwd=files)
 
 
 def test_every_alert_is_played_both_ways() -> None:
@@ -61,6 +54,5 @@ def test_the_configuration_is_good(promtool: Path, files: Path) -> None:
         assert job.pop("kubernetes_sd_configs")[0]["role"] == "pod"
         job["static_configs"] = [{"targets": ["localhost:9400"]}]
     path.write_text(yaml.safe_dump(configuration))
-    checked = ask(promtool, "check", "config", "prometheus.yml", files=files)
-    assert checked.returncode == 0, checked.stderr
+    checked = run([promtool, "check", "config", "prometheus.yml"], cwd=files)
     assert "rules found" in checked.stdout
