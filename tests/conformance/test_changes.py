@@ -16,8 +16,15 @@ pytestmark = pytest.mark.parametrize(
     "generation", ["1.26"]
 )  # what a kubelet does with health is the same for all
 
-SHARING = "renameByDefault: {rename}, resources: [{{name: nvidia.com/gpu, replicas: {replicas}}}]"
-SHARED = f"version: v1\nsharing: {{{{timeSlicing: {{{{{SHARING}}}}}}}}}\n"
+SHARED = """
+version: v1
+sharing:
+  timeSlicing:
+    renameByDefault: {rename}
+    resources:
+      - name: nvidia.com/gpu
+        replicas: {replicas}
+"""
 
 
 @pytest.fixture
