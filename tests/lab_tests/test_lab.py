@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import board, bundle, lab
+from tests.lab import bundle, lab
 from tests.lab.paths import lab_dir
 from tests.lab.workloads import device_query_archive, device_query_image
 from tools import engine
@@ -63,11 +63,6 @@ def test_a_lab_leaves_nothing_and_down_is_idempotent(monkeypatch: pytest.MonkeyP
     assert nested_cgroups(identity) == []
     lab.down(NAME)
     assert NAME not in lab.names()
-
-
-def test_a_board_that_is_not_there_is_named() -> None:
-    with pytest.raises(ToolError, match="lab 'nowhere' has no board 'jetson-1'"):
-        board.get("nowhere", "jetson-1")
 
 
 @pytest.mark.parametrize("milestone", ["starting", "writing the bundle"])
