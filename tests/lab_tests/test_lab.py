@@ -80,13 +80,3 @@ def test_an_interrupted_up_leaves_nothing(milestone: str, how: signal.Signals) -
         rest = process.stderr.read()
         assert process.wait(timeout=60) == 130, rest
     assert left(NAME) == []
-
-
-def test_a_killed_up_is_cleaned_by_down() -> None:
-    argv = [sys.executable, "-m", "tests.lab", "up", "--name", NAME]
-    with subprocess.Popen(argv, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert any("starting" in line for line in process.stderr)
-        process.kill()
-    lab.down(NAME)
-    assert left(NAME) == []

@@ -71,67 +71,9 @@ def test_strict_mode_keeps_the_gpu_from_who_has_not_asked_from_one_release_on(
     assert ("injected=/dev/null" in runtime.edit_container(tmp_path)) is gets
 
 
-def test_the_last_of_two_requests_counts() -> None:
-    env = ("NVIDIA_VISIBLE_DEVICES=void", "PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all")
-    assert runtime.requested(spec(*env), Settings()) == "all"
-
-
 def test_an_unprivileged_containers_environment_can_be_switched_off() -> None:
     settings = Settings(accept_env_when_unprivileged=False)
     container = spec("NVIDIA_VISIBLE_DEVICES=all")
     assert runtime.requested(container, settings) is None
     container["process"]["capabilities"] = {"bounding": ["CAP_SYS_ADMIN"]}
     assert runtime.requested(container, settings) == "all"
-
-
-def test_volume_mounts_count_only_when_switched_on() -> None:
-    mounts = [
-        {"source": "/dev/null", "destination": "/var/run/nvidia-container-devices/0"},
-        {"source": "/dev/zero", "destination": "/var/run/nvidia-container-devices/7"},
-        {"source": "/dev/null", "destination": "/dev/elsewhere"},
-    ]
-    container = spec("NVIDIA_VISIBLE_DEVICES=void", mounts=mounts)
-    assert runtime.requested(container, Settings()) == "void"
-    assert runtime.requested(container, Settings(accept_volume_mounts=True)) == "0"
-
-
-def test_settings_come_from_the_toolkits_file(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    assert Settings.read(path) == Settings(accept_env_when_unprivileged=True, accept_volume_mounts=False)
-    path.write_text(
-        "accept-nvidia-visible-devices-as-volume-mounts = true\n"
-        "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
-        '[nvidia-container-runtime]\nmode = "auto"\n'
-    )
-    assert Settings.read(path) == Settings(accept_env_when_unprivileged=False, accept_volume_mounts=True)
-    path.write_text("accept = = true\n")
-    with pytest.raises(Refused, match=r"config\.toml.*line 1"):
-        Settings.read(path)
-
-
-def test_csv_lists_are_matched_with_what_the_board_has(tmp_path: Path) -> None:
-    (tmp_path / "libcuda.so.1.1").touch()
-    (tmp_path / "libnvos.so").touch()
-    (tmp_path / "libcuda.so").symlink_to("libcuda.so.1.1")
-    (tmp_path / "firmware").mkdir()
-    (tmp_path / "devices.csv").write_text(
-        f"dev, /dev/null\n dev ,/dev/zero \ndev, /dev/no-such-node\n\ndev, {tmp_path}/libnvos.so\nnonsense\n"
-        "spell, /dev/full\ndev, relative\n"
-    )
-    (tmp_path / "drivers.csv").write_text(
-        f"lib, {tmp_path}/lib*.so\nsym, {tmp_path}/libcuda.so\ndir, {tmp_path}/firmware\ndev, /dev/null\n"
-    )
-    (tmp_path / "ignored.csv").write_text("dev, /dev/full\n")
-    found = runtime.injection(tmp_path)
-    assert found.devices == ["/dev/null", "/dev/zero"]
-    assert found.mounts == [f"{tmp_path}/{name}" for name in ("libcuda.so", "libnvos.so", "firmware")]
-    assert found.absent == ["/dev/no-such-node"]
-
-
-def test_what_the_container_has_already_is_left_alone(tmp_path: Path) -> None:
-    given = {"path": "/dev/null", "type": "c", "major": 1, "minor": 3, "fileMode": 0o600}
-    mount = {"destination": str(tmp_path), "source": "/elsewhere", "type": "bind"}
-    container = spec(linux={"devices": [dict(given)]}, mounts=[dict(mount)])
-    assert runtime.inject(container, Injection(devices=["/dev/null"], mounts=[str(tmp_path)])) == []
-    assert container["linux"]["devices"] == [given]
-    assert container["mounts"] == [mount]

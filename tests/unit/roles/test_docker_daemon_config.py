@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.planted import PLANTED, leaked
 from tests.unit.roles.loading import load
 from tests.unit.roles.playing import answer
 
@@ -183,6 +184,17 @@ def test_configuration_that_dockerd_takes_or_cannot_check_is_written(
 def test_configuration_that_dockerd_refuses_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(module.ConfigError, match="don't match any configuration option: mtuu"):
         module.validate(FakeModule(tmp_path, 1, "keys don't match any configuration option: mtuu"), "{}")
+
+
+def test_diff_has_no_password(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.json"
+    path.write_text(json.dumps({"proxies": {"https-proxy": f"http://me:{PLANTED['proxy']}@proxy.example"}}))
+    places = {name: str(tmp_path / name) for name in ("record", "marker")}
+    asked = {"path": str(path), "config": {"debug": True}, "_ansible_diff": True, **places}
+    result = answer("nvidia_docker", "docker_daemon_config", asked)
+    assert '"debug": true' in result["diff"]["after"]
+    assert leaked(json.dumps(result)) == []
+    assert PLANTED["proxy"] in path.read_text()
 
 
 @pytest.mark.parametrize(

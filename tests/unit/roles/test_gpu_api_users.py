@@ -59,37 +59,35 @@ def cluster(monkeypatch: pytest.MonkeyPatch, deployed: str, settings: dict[str, 
     monkeypatch.setattr(module, "listed", lambda kind, _all: lists[kind])
 
 
-def test_pods_with_a_claim_keep_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster(monkeypatch, "tegra-dra-driver")
-    assert module.users("device-plugin") == ["n/user"]
-
-
-def test_pods_with_a_gpu_keep_the_device_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster(monkeypatch, "tegra-device-plugin")
-    assert module.users("dra") == ["n/train"]
+SHARE = "example.com/share"
 
 
 @pytest.mark.parametrize(
-    "sharing",
+    ("wanted", "deployed", "sharing", "users"),
     [
-        {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "rename": "example.com/share"}]}},
-        {"units": {"memoryResource": "example.com/share"}},
+        ("device-plugin", "tegra-dra-driver", None, ["n/user"]),
+        ("device-plugin", "tegra-device-plugin", None, []),
+        ("dra", "tegra-dra-driver", None, []),
+        ("dra", "tegra-device-plugin", None, ["n/train"]),
+        # The settings may name the resource.
+        (
+            "dra",
+            "tegra-device-plugin",
+            {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "rename": SHARE}]}},
+            ["n/named", "n/train"],
+        ),
+        ("dra", "tegra-device-plugin", {"units": {"memoryResource": SHARE}}, ["n/named", "n/train"]),
     ],
 )
-def test_the_settings_may_name_the_resource(monkeypatch: pytest.MonkeyPatch, sharing: dict[str, Any]) -> None:
-    cluster(monkeypatch, "tegra-device-plugin", {"version": "v1", "sharing": sharing})
-    assert module.users("dra") == ["n/named", "n/train"]
-
-
-@pytest.mark.parametrize(
-    ("api", "own"), [("dra", "tegra-dra-driver"), ("device-plugin", "tegra-device-plugin")]
-)
-def test_where_the_other_is_not_deployed_nobody_is_looked_for(
-    monkeypatch: pytest.MonkeyPatch, api: str, own: str
+def test_pods_that_use_the_gpu_in_the_other_way_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: str,
+    deployed: str,
+    sharing: dict[str, Any] | None,
+    users: list[str],
 ) -> None:
-    cluster(monkeypatch, own)
-    monkeypatch.setattr(module, "listed", None)  # would raise
-    assert module.users(api) == []
+    cluster(monkeypatch, deployed, {"version": "v1", "sharing": sharing} if sharing else None)
+    assert module.users(wanted) == users
 
 
 @pytest.mark.parametrize("name", [name for preset in PRESETS.values() for name in preset.names])

@@ -57,17 +57,6 @@ def test_each_pod_has_the_boards_own_image_and_is_renewed_by_the_run_of_its_boar
         assert (container["image"], container["imagePullPolicy"]) == ("plugin:9", "Never")
 
 
-def test_other_settings_make_the_pods_new() -> None:
-    settings = ({"version": "v1"}, {"version": "v1", "flags": {}})
-    found = [
-        one["spec"]["template"]["metadata"]["annotations"]
-        for config in settings
-        for one in rendered(config=config)
-        if one["kind"] == "DaemonSet"
-    ]
-    assert found[0] != found[1]
-
-
 LABELS = {
     "nvidia.com/gpu.count": "1",
     "jetson-k3s.github.io/power-mode": "MODE_15W",
@@ -122,20 +111,6 @@ DEVICE_INFO = {
 }
 
 
-def test_image_with_jetson_stats_sees_the_socket_of_jtop_and_nothing_else_of_run() -> None:
-    def host_paths(image: str) -> set[str]:
-        (daemonset,) = rendered(image)
-        spec = daemonset["spec"]["template"]["spec"]
-        names = {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
-        assert names == {volume["name"] for volume in spec["volumes"]}
-        return {volume["hostPath"]["path"] for volume in spec["volumes"]}
-
-    assert host_paths("plugin:9-jtop") - host_paths("plugin:9") == {"/run/jtop"}
-
-
-UNITS = {"memoryTotal": "4Gi"}
-
-
 def test_the_plain_manifests_sell_what_the_plugin_accepts() -> None:
     settings = config.load_plugin(DEPLOY / "units/config.yaml", {}, {})
     assert settings.units
@@ -174,6 +149,7 @@ def test_the_agent_has_the_rights_that_its_mode_needs(
 
 
 SHARED = {"name": "nvidia.com/gpu", "replicas": 2}
+UNITS = {"memoryTotal": "4Gi"}
 
 
 @pytest.mark.parametrize(

@@ -53,20 +53,6 @@ def says(*held: tuple[str, str]) -> dict[str, str]:
     return {"stdout": json.dumps(as_dict(rows(holders, None, Path()), {}))}
 
 
-def test_one_holder_of_one_gpu() -> None:
-    found = look({"a": says(("p", "igpu0"))}, pod("p"))
-    (one,) = found["nodes"]
-    assert one["resources"] == [
-        {"name": GPU, "capacity": 1, "allocatable": 1, "used": 1, "free": 0, "sharing": "exclusive"}
-    ]
-    assert one["holders"][0]["phase"] == "Running"
-    assert (one["module"], one["problem"]) == ("MODULE", None)
-    head, line, held = filters.table(found).splitlines()
-    assert head.split() == list(filters.COLUMNS)
-    assert line.split(maxsplit=5) == ["a", "Ready", "MODULE", "L4T", "JETPACK", "nvidia.com/gpu: 1 of 1 used"]
-    assert held == "  n/p container c: 1 nvidia.com/gpu"
-
-
 def test_shares_are_shown_with_limit_use_and_weight() -> None:
     core = ContainerAllocation("n", "p", "c", "a.b/gpu-core", "c3", 30)
     memory = ContainerAllocation("n", "p", "c", "a.b/gpu-memory", "m7", 12)
@@ -162,19 +148,6 @@ def test_a_server_that_does_not_know_of_claims_is_not_asked_for_them(
     assert (len(devices), len(claims)) == ((1, 1) if known else (0, 0))
 
 
-def test_a_pod_for_a_scheduler_that_is_not_there_is_told_with_what_to_do() -> None:
-    other = pod("other", "Pending", on="", unseen_by="volcano") | {"requests": {"example.com/fpga": 1}}
-    pods = (pod("p", "Pending", on="", unseen_by="hami-scheduler"), pod("waits", "Pending", on=""), other)
-    found = look({"a": says()}, *pods)
-    assert found["unseen"] == [
-        {"namespace": "n", "pod": "p", "scheduler": "hami-scheduler", "resources": [GPU]}
-    ]
-    assert filters.table(found).splitlines()[2:] == [
-        "n/p waits for hami-scheduler, and no scheduler of that name has looked at it: "
-        "remove schedulerName, the default scheduler counts nvidia.com/gpu"
-    ]
-
-
 @pytest.mark.parametrize(
     ("spec", "status", "scheduler"),
     [
@@ -210,16 +183,6 @@ def test_a_shared_gpu_and_pods_that_wait_or_have_ended() -> None:
     ends = [line.partition("gpu")[2] for line in text.splitlines()[2:6]]
     assert ends == [" (Succeeded)", " (gone)", "", ""]
     assert "given out 3 of nvidia.com/gpu, and its pods have asked for 2" in text
-
-
-def test_a_node_that_is_down_is_shown_with_the_reason_and_hides_no_other() -> None:
-    answers = {"a": says(), "b": {"problem": "the node is not Ready: no power"}}
-    found = look(answers, nodes=[node("b", ready=False, allocatable=0), node("a")])
-    assert [one["name"] for one in found["nodes"]] == ["a", "b"]
-    assert found["nodes"][1]["holders"] is None
-    lines = filters.table(found).splitlines()
-    assert "NotReady" in lines[2] and "only 0 allocatable" in lines[2]
-    assert lines[3] == "  who holds what is not known: the node is not Ready: no power"
 
 
 @pytest.mark.parametrize("text", ["", "usage: ...", "[]", "{}"])

@@ -45,8 +45,6 @@ ENGINE = {
 class Board(FakeCluster):
     """A board's cluster, with the role's stages run in order against it."""
 
-    busy: str = ""
-    mode: str = "standard"
     lab: bool = False
     engine: dict[str, Any] = field(default_factory=lambda: ENGINE)
     strict: bool = False
@@ -59,7 +57,7 @@ class Board(FakeCluster):
         return self
 
     def state(self) -> Any:
-        return filters.state_after(self.results, CATALOGUE, self.busy, self.api)
+        return filters.state_after(self.results, CATALOGUE, "", self.api)
 
     def stage(self, name: str) -> None:
         """One call of the module; an error of kubectl is the module's failure."""
@@ -93,7 +91,7 @@ class Board(FakeCluster):
         report = filters.report(
             self.state(),
             CATALOGUE,
-            mode=self.mode,
+            mode="standard",
             board=BOARD,
             software={"k3s": None, "device_plugin": None, "docker": "20.10.24", "default_runtime": "nvidia"},
             lab=self.lab,
@@ -156,17 +154,6 @@ def test_concurrency_is_one_pod_running_and_one_pending(board: Board) -> None:
         < told.index("pod2 Running")
     )
     assert "Insufficient nvidia.com/gpu" in told[pending]
-
-
-def test_shared_gpu_is_tried_with_all_replicas_at_once(board: Board) -> None:
-    board.share(3)
-    report = board.report()
-    assert "concurrency" not in statuses(report)
-    shared = checks(report)["time-slicing"]
-    assert shared["status"] == "passed"
-    assert "it is configured to offer 3 x nvidia.com/gpu" in checks(report)["plugin-registered"]["evidence"]
-    assert "pod1, pod2, pod3 ran at the same instant, pod4 was Pending" in shared["evidence"][1]
-    assert report["gpu"]["replicas"] == 3
 
 
 Sell = Callable[[str], None]
@@ -420,39 +407,7 @@ def test_user_is_nobody_but_in_the_group_video(board: Board) -> None:
     assert (security["runAsUser"], security["supplementalGroups"]) == (1000, [44])
 
 
-@pytest.mark.parametrize(
-    ("mode", "users", "reason"),
-    [
-        ("undisturbed", [], "mode undisturbed starts no pod"),
-        ("standard", ["train"], "in use by default/train"),
-    ],
-)
-def test_undisturbed_and_a_gpu_in_use_start_no_pod(
-    board: Board, mode: str, users: list[str], reason: str
-) -> None:
-    board.mode = mode
-    board.busy = reason if mode == "undisturbed" else ""
-    board.users = users
-    report = board.report()
-    assert board.manifests == {}
-    assert report["ok"] is True
-    skipped = [check for check in report["checks"] if check["status"] == "skipped"]
-    assert len(skipped) == 7
-    assert all(reason in check["reason"] for check in skipped if check["id"] != "kubelet-restart")
-
-
 FULL = ("node", "access", "sharing", "hold", "restarted", "close")
-
-
-def test_full_mode_finds_the_holder_untouched(board: Board) -> None:
-    board.mode = "full"
-    board.registers_again = True
-    report = board.report(*FULL)
-    check = checks(report)["kubelet-restart"]
-    assert (check["status"], report["ok"]) == ("passed", True), check["reason"]
-    told = [event["event"] for event in check["events"]]
-    assert told.index("holder Running") < told.index("the kubelet was restarted")
-    assert board.forsaken == []
 
 
 @pytest.mark.parametrize(

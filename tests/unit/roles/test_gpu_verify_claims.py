@@ -37,15 +37,6 @@ def test_pods_ask_by_a_claim_of_their_own_and_name_no_runtime(board: Board) -> N
     assert "resourceClaims" not in uninvited and "resources" not in uninvited["containers"][0]
 
 
-def test_each_share_is_held_at_the_same_time(board: Board) -> None:
-    board.share(3)
-    report = board.report()
-    assert report["failures"] == []
-    assert statuses(report)["time-slicing"] == "passed"
-    assert report["gpu"]["resource"] == f"shared.{DRIVER}"
-    assert {"pod1", "pod2", "pod3", "pod4"} <= board.manifests.keys()
-
-
 def test_a_node_without_a_slice_fails(board: Board) -> None:
     board.capacity = 0
     report = board.report()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.roles.loading import load
-from tests.unit.roles.playing import answer, play_text
+from tests.unit.roles.playing import answer
 
 module = load("image_supply/library/registry_images.py")
 pulling = load("image_supply/library/supplied_images.py")
@@ -330,31 +330,3 @@ def test_facts_say_which_registry_is_there_and_trusted(tmp_path: Path) -> None:
         "trusted": ["192.168.1.12:5443"],
     }
     assert services.image_supply_facts(str(tmp_path / "bare"), {}, None)["trusted"] == []
-
-
-PULL = """\
-- hosts: b
-  gather_facts: false
-  tasks:
-    - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
-    - ansible.builtin.set_fact:
-        preflight_bundle_info: {files: {k3s-airgap-images-arm64.tar.gz: {images: {"pause:1": "sha256:1"}}}}
-    - ansible.builtin.import_role: {name: image_supply, tasks_from: pull.yml}
-"""
-
-
-def test_board_that_gets_no_image_there_says_why_and_goes_on(
-    tmp_path: Path, listening: socket.socket
-) -> None:
-    port = listening.getsockname()[1]
-    listening.close()
-    variables = {
-        "image_supply_host": "a",
-        "image_supply_archive": "k3s-airgap-images-arm64.tar.gz",
-        "__image_supply_port": port,
-    }
-    boards: dict[str, dict[str, str]] = {"a": {"ansible_host": "127.0.0.1"}, "b": {}}
-    run = play_text(tmp_path, PULL, groups={"k3s_cluster": boards}, variables=variables)
-    told = "b: a did not supply k3s-airgap-images-arm64.tar.gz, which comes from this computer instead"
-    assert told in run.said
-    assert f"127.0.0.1:{port} does not answer: " in run.said

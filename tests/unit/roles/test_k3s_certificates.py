@@ -152,39 +152,6 @@ def facts(*found: tuple[str, float, str]) -> dict[str, Any]:
     return {"k3s": {"certificates": {"files": files}}}
 
 
-BOARDS = {
-    "jetson-1": facts(
-        ("client-admin", 300, "leaf"), ("client-ca", 3000, "ca"), ("serving-kubelet", 300, "leaf")
-    ),
-    "jetson-2": facts(("serving-kubelet", 42, "leaf"), ("client-ca", 3000, "ca")),
-    "jetson-4": facts(),
-}
-TOKENS = [
-    {"id": "aaaaaa", "ends": "", "description": ""},
-    {"id": "q4bjus", "ends": "2027-01-15T09:00:00Z", "description": "new boards"},
-]
-
-
-def test_soonest_end_comes_first_and_what_to_do() -> None:
-    names = [f"jetson-{number}" for number in range(1, 5)]
-    found = status.credentials({"tokens": TOKENS}, names, BOARDS, NOW)
-    assert [board["name"] for board in found["boards"]] == ["jetson-2", "jetson-1", "jetson-3", "jetson-4"]
-    first = found["boards"][0]
-    assert (first["ends"], first["certificates"][0]["days"]) == ("2027-02-26T08:00:00Z", 42)
-    assert status.table(found).splitlines() == [
-        "BOARD     ENDS        DAYS  CERTIFICATES OF K3S",
-        "jetson-2  2027-02-26  42    serving-kubelet",
-        f"  {status.REMEDIES['leaf']}",
-        "jetson-1  2027-11-11  300   client-admin, serving-kubelet",
-        "jetson-1  2035-04-03  3000  client-ca",
-        "jetson-2  2035-04-03  3000  client-ca",
-        f"jetson-3  {status.NOT_KNOWN}",
-        f"jetson-4  {status.NO_K3S}",
-        "token q4bjus (new boards) ends 2027-01-15T09:00:00Z",
-        "token aaaaaa does not end",
-    ]
-
-
 @pytest.mark.parametrize(("left", "soon"), [(91, False), (89, True), (-1, True)])
 def test_end_within_90_days_is_warned_of(left: int, soon: bool) -> None:
     found = status.credentials({"tokens": []}, ["a"], {"a": facts(("server-ca", left, "ca"))}, NOW)

@@ -43,46 +43,6 @@ def test_what_the_gpus_units_sell_is_added_to_the_owners_kubelet_arguments(role:
     assert "kubelet-arg" not in config
 
 
-def test_three_servers_share_an_embedded_etcd() -> None:
-    first = module.configuration(board(servers=3), server_url=URL)
-    other = module.configuration(
-        board(servers=3, first=False, node="jetson-2", address="10.0.0.2"), server_url=URL, token_file=TOKEN
-    )
-    assert first["cluster-init"] is True
-    assert "server" not in first
-    assert other == {
-        "docker": True,
-        "node-name": "jetson-2",
-        "pause-image": "pause:1",
-        "server": URL,
-        "tls-san": ["10.0.0.2"],
-        "token-file": TOKEN,
-    }
-
-
-def test_agent_gets_a_server_and_a_token_file_and_nothing_of_a_server() -> None:
-    config = module.configuration(
-        board(role="agent", first=False, servers=3),
-        server_url=URL,
-        token_file=TOKEN,
-        agent_token_file=AGENT_TOKEN,
-    )
-    assert config.keys() == {"docker", "node-name", "pause-image", "server", "token-file"}
-
-
-def test_agent_token_is_the_servers_to_know() -> None:
-    config = module.configuration(board(), server_url=URL, agent_token_file=AGENT_TOKEN)
-    assert config["agent-token-file"] == AGENT_TOKEN
-
-
-@pytest.mark.parametrize("role", ["server", "agent"])
-def test_containerd_is_what_k3s_does_without_docker(role: str) -> None:
-    config = module.configuration(
-        board(role=role, container_runtime="containerd", pause_image=None), server_url=URL
-    )
-    assert not {"docker", "pause-image"} & config.keys()
-
-
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
@@ -104,24 +64,6 @@ def test_flags_become_keys(command: str | None, expected: dict[str, Any]) -> Non
 @pytest.mark.parametrize(("shown", "command"), [(EXEC_START, COMMAND), ("ExecStart=\n", None)])
 def test_units_command_is_found(shown: str, command: str | None) -> None:
     assert module.unit_command(shown) == command
-
-
-@pytest.mark.parametrize(
-    ("address", "host"),
-    [
-        ("fd00::11", "[fd00::11]"),
-        ("[fd00::11]", "[fd00::11]"),
-        ("10.0.0.1", "10.0.0.1"),
-        ("jetson-1", "jetson-1"),
-    ],
-)
-def test_ipv6_stands_in_brackets_in_a_url(address: str, host: str) -> None:
-    assert module.url_host(address) == host
-
-
-def test_tokens_and_the_roles_own_keys_are_not_migrated() -> None:
-    command = "k3s server --docker --token=secret --agent-token other --node-label a=b --node-name x"
-    assert module.migrated(command) == {"node-label": "a=b"}
 
 
 # As K3s 1.19 and 1.33 print it.

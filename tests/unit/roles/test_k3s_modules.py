@@ -117,21 +117,6 @@ def test_what_another_call_would_not_mend_is_told_at_once(
     assert (tmp_path / "k3s.calls").read_text().count("call") == 1
 
 
-@pytest.mark.parametrize(
-    ("current", "wanted", "arguments"),
-    [
-        ({"a": "1", "mine": "x"}, {"a": "1"}, []),
-        ({"a": "1"}, {"a": "2", "b": "true"}, ["a=2", "b=true"]),
-        ({}, {}, []),
-        ({"a": "1"}, {"a": None, "b": None}, ["a-"]),
-    ],
-)
-def test_only_labels_that_differ_are_set(
-    current: dict[str, str], wanted: dict[str, str | None], arguments: list[str]
-) -> None:
-    assert node.label_arguments(current, wanted) == arguments
-
-
 OTHERS = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
 OURS = {"key": "gpu", "value": "only", "effect": "NoSchedule"}
 
@@ -162,20 +147,6 @@ def test_only_taints_that_are_ours_come_and_go(
 def test_what_is_no_taint_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not KEY=VALUE:EFFECT"):
         node.taint_arguments({"spec": {}, "metadata": {}}, [text])
-
-
-@pytest.mark.parametrize(
-    ("labels", "taints", "old", "told"),
-    [
-        ([], [], [], ""),
-        (["a=2", "b-"], [], [], "kubectl label node jetson-2 a=2 b-\n"),
-        ([], ["gpu-"], ["p"], "kubectl taint node jetson-2 gpu-\nkubectl delete pods p\n"),
-    ],
-)
-def test_diff_is_what_kubectl_is_told(
-    labels: list[str], taints: list[str], old: list[str], told: str
-) -> None:
-    assert node.prepared("jetson-2", labels, taints, old) == told
 
 
 @pytest.mark.parametrize(

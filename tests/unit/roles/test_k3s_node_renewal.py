@@ -126,7 +126,7 @@ class FakeServer:
         """A node that offers a GPU all the time: the old plugin's."""
         ready = {"type": "Ready", "status": "True"}
         return {
-            "metadata": {"name": name, "labels": {}},
+            "metadata": {"name": name, "labels": {"kept": "1", "old": "1", "new": "0"}},
             "spec": {},
             "status": {"conditions": [ready], "allocatable": {"nvidia.com/gpu": "1"}},
         }
@@ -213,12 +213,17 @@ def test_the_node_gets_its_labels_and_then_taints_that_are_recorded_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = FakeServer(names=())
-    wanted: dict[str, Any] = {"labels": {"a": "1", "b": None}, "taints": ["gpu=only:NoSchedule"]}
-    assert outcome(server, monkeypatch, check_mode=True, **wanted)["changed"] is True
+    labels = {"kept": 1, "old": None, "absent": None, "new": "1"}
+    wanted: dict[str, Any] = {"labels": labels, "taints": ["gpu=only:NoSchedule"]}
+    told = f"kubectl label node {NODE} new=1 old-\nkubectl taint node {NODE} gpu=only:NoSchedule\n"
+    assert outcome(server, monkeypatch, check_mode=True, **wanted) == {
+        "changed": True,
+        "diff": {"prepared": told},
+    }
     assert server.told == []
-    assert outcome(server, monkeypatch, **wanted)["changed"] is True
+    assert outcome(server, monkeypatch, **wanted)["diff"]["prepared"] == told
     record = f"{module.TAINTED}=gpu:NoSchedule"
-    assert server.told == [("label", "a=1"), ("annotate", record), ("taint", "gpu=only:NoSchedule")]
+    assert server.told == [("label", "new=1", "old-"), ("annotate", record), ("taint", "gpu=only:NoSchedule")]
 
 
 def test_a_node_that_has_the_present_pod_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registries of the inventory: what is wrong with them, what K3s gets of them, and whose file it is."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import yaml
 
 from tests.unit.roles.loading import ROLES, load
-from tests.unit.roles.playing import Run, play_text, run_module
+from tests.unit.roles.playing import run_module
 
 module = load("k3s/filter_plugins/k3s_registries.py")
 
@@ -132,74 +131,6 @@ def test_facts_and_reset_know_whose_file_it_is(tmp_path: Path, text: str | None,
     reset = load("k3s_reset/library/k3s_reset.py")
     written = reset.WRITTEN["/etc/rancher/k3s/registries.yaml"]
     assert reset.begins(str(file), written) is (whose == "role")
-
-
-PLAYBOOK = """\
-- hosts: all
-  gather_facts: false
-  tasks:
-    - ansible.builtin.set_fact: {jetson: "{{ facts }}", cacheable: true}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: configure.yml}
-    - ansible.builtin.copy:
-        content: "{{ __k3s_configured | to_json }}"
-        dest: "{{ there }}/result.json"
-        mode: "0600"
-      check_mode: false
-      diff: false
-"""
-
-
-def configure(
-    there: Path, registries: dict[str, Any], whose: str | None, *arguments: str
-) -> tuple[Run, dict[str, Any]]:
-    """Run the k3s role's configuration with these registries: the run, and what file_set has said."""
-    unit = {"installed": True, "active": False, "enabled": True, "command": None}
-    k3s: dict[str, Any] = {
-        "server": unit,
-        "agent": unit,
-        "kubectl": "/usr/bin/kubectl",
-        "version": None,
-        "registries": whose,
-        "certificates": {"files": [], "started": None, "valid_days": 365},
-    }
-    variables = {
-        "facts": {"hostname": "a", "arch": "aarch64", "k3s": k3s},
-        "there": str(there),
-        "k3s_source": "download",
-        "k3s_version": "v1.33.5+k3s1",
-        "k3s_container_runtime": "containerd",
-        "k3s_registries": registries,
-        "__k3s_files": [],
-        "__k3s_config_path": str(there / "config.yaml"),
-        "__k3s_registries_path": str(there / "registries.yaml"),
-        "__k3s_marker": str(there / "run/restart"),
-    }
-    ran = play_text(there, PLAYBOOK, *arguments, variables=variables)
-    return ran, json.loads((there / "result.json").read_text())
-
-
-def test_k3s_gets_them_as_a_file_of_root_that_nobody_sees(tmp_path: Path) -> None:
-    ran, result = configure(tmp_path, REGISTRIES, None, "--diff", "-vvv")
-    file = tmp_path / "registries.yaml"
-    assert yaml.safe_load(file.read_text()) == REGISTRIES
-    assert file.read_text().startswith(HEADER)
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert (result["changed"], result["restart_due"]) == (True, True)
-    assert (tmp_path / "run/restart").exists()
-    assert f"{file} (mode 0600)" in ran.stdout
-    assert PASSWORD not in ran.stdout + json.dumps(result)
-    _, again = configure(tmp_path, REGISTRIES, "role")
-    assert again["changed"] is False
-
-
-@pytest.mark.parametrize(("whose", "stays"), [("role", False), ("owner", True)])
-def test_file_goes_with_the_variable_if_it_is_the_roles(tmp_path: Path, whose: str, stays: bool) -> None:
-    file = tmp_path / "registries.yaml"
-    file.write_text(f"configs: {{a: {{auth: {{password: {PASSWORD}}}}}}}\n")
-    ran, result = configure(tmp_path, {}, whose, "--diff", "-vvv")
-    assert file.exists() is stays
-    assert (str(file) in result["paths"]) is not stays
-    assert PASSWORD not in ran.stdout + json.dumps(result)
 
 
 def test_boards_log_does_not_have_them(tmp_path: Path) -> None:

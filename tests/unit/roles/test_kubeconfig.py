@@ -157,11 +157,24 @@ def test_second_run_changes_nothing(operator: Operator) -> None:
     assert (again["changed"], operator.path.read_text()) == (False, before)
 
 
-@pytest.mark.parametrize("changes", [{"user": "otto"}, {"cluster": "jetson-2"}])
-def test_file_for_something_else_is_made_anew(operator: Operator, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "refuses", "damage", "why"),
+    [
+        ({"user": "otto"}, False, None, "user, server or CA is another one"),
+        ({"cluster": "jetson-2"}, False, None, "user, server or CA is another one"),
+        ({}, True, None, "the server does not take its certificate any more"),
+        ({}, False, "users: []\n", "it is damaged"),
+    ],
+)
+def test_file_that_does_not_fit_any_more_is_made_anew(
+    operator: Operator, changes: dict[str, Any], refuses: bool, damage: str | None, why: str
+) -> None:
     operator.make()
+    operator.api.refuses = refuses
+    if damage:
+        operator.path.write_text(module.HEADER + damage)
     found = operator.requested(**changes)
-    assert found["why"] == "user, server or CA is another one"
+    assert found["why"] == why
     assert "BEGIN CERTIFICATE REQUEST" in found["request"]
 
 
@@ -173,17 +186,6 @@ def test_certificate_is_renewed_at_half_its_time(operator: Operator) -> None:
     assert module.outdated(text, params, start + 0.6 * (end - start)) == (
         "half of its certificate's time is over"
     )
-
-
-def test_damaged_file_is_made_anew(operator: Operator) -> None:
-    operator.path.write_text(module.HEADER + "users: []\n")
-    assert operator.requested()["why"] == "it is damaged"
-
-
-def test_certificate_that_the_server_does_not_take_any_more_is_made_anew(operator: Operator) -> None:
-    operator.make()
-    operator.api.refuses = True
-    assert operator.requested()["why"] == "the server does not take its certificate any more"
 
 
 def test_file_of_somebody_else_is_refused_and_stays(operator: Operator) -> None:
@@ -315,20 +317,6 @@ def test_refusal_to_sign_is_told_and_leaves_nothing(kubectl: Kubectl) -> None:
     with pytest.raises(user.UserError, match="the cluster does not sign: no such signer"):
         user.signed("anna", "CSR", 86400, 1)
     assert kubectl.log[-1] == "delete jetson-k3s-x7"
-
-
-def test_role_that_is_not_there_is_refused_with_those_that_are(kubectl: Kubectl) -> None:
-    assert user.rules_of("view") == VIEW
-    with pytest.raises(user.UserError, match=r"no ClusterRole viewer\. It has edit, view\. Nothing was made"):
-        user.rules_of("viewer")
-
-
-def test_user_is_bound_once_and_to_another_role_by_another_binding(kubectl: Kubectl) -> None:
-    changed = [user.bind("anna", role, "present", False) for role in ("view", "view", "edit")]
-    assert changed == [True, False, True]
-    (ours,) = kubectl.listed("clusterrolebindings")
-    assert ours == user.binding("anna", "edit")
-    assert [user.bind("anna", None, "absent", False) for _ in range(2)] == [True, False]
 
 
 def test_check_mode_binds_nobody(kubectl: Kubectl) -> None:

@@ -15,14 +15,6 @@ SIMULATED = ROLES.parent / "tests/lab/simulated_power"
 CONFIG = (SIMULATED / "nvpmodel.conf").read_text()
 
 
-def test_modes_and_their_masks_are_read() -> None:
-    assert module.parse_models(CONFIG) == {
-        0: ("MAXN", {"TPC_PG_MASK": "0"}),
-        2: ("MODE_30W", {"TPC_PG_MASK": "240"}),
-        3: ("MODE_50W", {"TPC_PG_MASK": "0"}),
-    }
-
-
 @pytest.mark.parametrize(("wanted", "number"), [("2", 2), ("MODE_30W", 2), ("maxn", 0)])
 def test_mode_is_found_by_number_and_name(wanted: str, number: int) -> None:
     assert module.find(module.parse_models(CONFIG), wanted) == number

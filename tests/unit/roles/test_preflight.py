@@ -182,14 +182,6 @@ def test_what_works_is_not_refused(changes: dict[str, Any]) -> None:
     assert module.findings_of_rules(with_facts(**changes), RULES) == []
 
 
-def test_all_problems_are_reported_at_once() -> None:
-    found = module.findings_of_rules(
-        with_facts(platform="none", nvidia_runtime__path=None, arch="armv7l", docker__installed=False),
-        RULES,
-    )
-    assert {entry["id"] for entry in found} >= {"not-a-jetson", "architecture", "docker-absent"}
-
-
 @pytest.mark.parametrize("entry", KERNEL, ids=lambda entry: entry["feature"])
 def test_each_missing_kernel_feature_is_found_alone(entry: dict[str, Any]) -> None:
     facts = with_facts(**{f"kernel_features__{entry['feature']}": False})

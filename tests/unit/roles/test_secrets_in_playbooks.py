@@ -131,36 +131,6 @@ def test_taking_over_keeps_the_secrets_and_does_not_tell_them(tmp_path: Path, pr
     assert (tmp_path / "token").read_text().strip() == PLANTED["token"]
 
 
-def test_diff_of_daemon_json_has_no_password(tmp_path: Path, programs: str) -> None:
-    config, playbook = tmp_path / "daemon.json", tmp_path / "playbook.yml"
-    config.write_text(json.dumps({"proxies": {"https-proxy": PROXY}}))
-    module = {
-        "path": str(config),
-        "config": {"debug": True},
-        "record": str(tmp_path / "record"),
-        "marker": str(tmp_path / "marker"),
-    }
-    playbook.write_text(
-        yaml.safe_dump(
-            [
-                {
-                    "hosts": "server",
-                    "gather_facts": False,
-                    # A role's modules are found once the role is named.
-                    "tasks": [
-                        {"ansible.builtin.import_role": {"name": "nvidia_docker"}, "when": False},
-                        {"docker_daemon_config": module},
-                    ],
-                }
-            ]
-        )
-    )
-    run = ansible(tmp_path, programs, playbook)
-    assert run.returncode == 0, run.stdout
-    assert '"debug": true' in run.stdout
-    assert json.loads(config.read_text())["proxies"]["https-proxy"] == PROXY
-
-
 class Mirror(BaseHTTPRequestHandler):
     """A mirror of K3s' releases that wants a password."""
 

@@ -2,8 +2,6 @@
 """Each step of site.yml can be run alone, and none without the look at the boards."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 import yaml
 
 from tests.docs import CHECKOUT
+from tests.unit.roles.playing import play
 
 SITE = CHECKOUT / "playbooks/site.yml"
 INVENTORY = "[server]\na\n[agent]\nb\n[k3s_cluster:children]\nserver\nagent\n"
@@ -46,24 +45,10 @@ def called(task: dict[str, Any]) -> str:
         # preflight asks the K3s server about the token
         ("preflight", {"k3s", "nvidia_docker"}),
         ("nvidia_docker", {"k3s", "board_lease", "nvidia_docker", "rolling_restart", "upload"}),
-        ("image_supply", {"k3s", "board_lease", "image_supply", "nvidia_docker", "upload"}),
         ("gpu_verify", {"k3s", "nvidia_docker", "image_supply", "gpu_verify", "gpu_report", "upload"}),
     ],
 )
 def test_tag_runs_its_step_after_the_look_at_the_boards(tmp_path: Path, tag: str, roles: set[str]) -> None:
     (tmp_path / "inventory").write_text(INVENTORY)
-    listed = subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            f"--inventory={tmp_path}/inventory",
-            f"--tags={tag}",
-            "--list-tasks",
-            SITE,
-        ],
-        cwd=CHECKOUT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=120,
-    ).stdout
-    assert set(ROLE_OF_TASK.findall(listed)) == LOOK | roles
+    listed = play(tmp_path / "inventory", SITE, f"--tags={tag}", "--list-tasks")
+    assert set(ROLE_OF_TASK.findall(listed.stdout)) == LOOK | roles

@@ -96,14 +96,6 @@ def test_preflight_sends_nothing_before_there_is_a_cluster(impostor: Server, tmp
     assert impostor.requests == []
 
 
-def test_agent_gets_the_full_token_from_the_true_server(ca: Pair, tmp_path: Path, serve: Serve) -> None:
-    true = Server(ca, ca.pem, (basic(PASSWORD),)).start(serve)
-    ran = run(tmp_path, "jetson-4", "agent_token.yml", ca, k3s_server_url=true.url, k3s_token=PASSWORD)
-    hash_of_ca = load("k3s/module_utils/k3s_ca.py").bundle_hash(ca.pem)
-    assert (tmp_path / "token").read_text() == f"K10{hash_of_ca}::node:{PASSWORD}\n"
-    assert PASSWORD not in ran.stdout
-
-
 def cluster_tokens(directory: Path, server: str, agent: str, ca_hash: str = "1" * 64) -> None:
     """What K3s keeps beside its data, node-token being the servers'."""
     (directory / "server").mkdir()
