@@ -108,33 +108,17 @@ def checks(_board: str, arguments: Answer) -> Answer:
 
 def observed(_board: str, _arguments: Answer) -> Answer:
     """The cluster as role gpu_status looks at it."""
-    node = {
-        "name": "jetson-1",
-        "ready": True,
-        "labels": {},
-        "capacity": {"nvidia.com/gpu": 1},
-        "allocatable": {},
-    }
-    return {
-        "nodes": [node],
-        "pods": [],
-        "devices": [],
-        "claims": [],
-        "tokens": [],
-        "answers": {"jetson-1": {"problem": "no answer"}},
-    }
+    node = {"name": "jetson-1", "ready": True, "labels": {}, "allocatable": {}}
+    nothing: Answer = {"pods": [], "devices": [], "claims": [], "tokens": []}
+    found = {"nodes": [node | {"capacity": {"nvidia.com/gpu": 1}}], **nothing}
+    return found | {"answers": {"jetson-1": {"problem": "no answer"}}}
 
 
 def backup(_board: str, _arguments: Answer) -> Answer:
     """A backup that waits to be fetched."""
     name = "k3s-jetson-1-20260102T030405Z.tar.gz.gpg"
-    return {
-        "name": name,
-        "path": f"/var/tmp/b/{name}",
-        "sha256": CONTENT_SHA256,
-        "bytes": 7,
-        "datastore": "sqlite",
-    }
+    file = {"name": name, "path": f"/var/tmp/b/{name}", "sha256": CONTENT_SHA256}
+    return file | {"bytes": 7, "datastore": "sqlite"}
 
 
 CONTENT = b"content"
@@ -142,6 +126,7 @@ CONTENT_SHA256 = "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f
 CONTENT_SHA1 = "040f06fd774092478d450774f5ba30c5da78acc8"
 TOKEN = "SzEwOjpzZXJ2ZXI6c2VjcmV0"  # base64 of a token
 DIFF = {"prepared": ""}
+JOB = {"ansible_job_id": "j1.1", "started": 1}
 
 HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "jetson_facts": lambda board, given: {"ansible_facts": {"jetson": facts(board, float(given["asked"]))}},
@@ -179,13 +164,8 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "uri": {"status": 200, "json": {"data": {"activeTargets": []}}},
     "tempfile": {"path": "/var/tmp/made"},
     "ping": {"ping": "pong"},
-    "async_wrapper": {
-        "ansible_job_id": "j1.1",
-        "started": 1,
-        "finished": 0,
-        "results_file": "/root/.ansible_async/j1.1",
-    },
-    "async_status": {"ansible_job_id": "j1.1", "started": 1, "finished": 1},
+    "async_wrapper": JOB | {"finished": 0, "results_file": "/root/.ansible_async/j1.1"},
+    "async_status": JOB | {"finished": 1},
     "copy": {"checksum": CONTENT_SHA1, "dest": "/x", "src": "/y"},
 }
 
@@ -226,30 +206,10 @@ def texts(kind: str) -> tuple[str, ...]:
 
 # What a run needs to get as far as where a hostile answer matters.
 KEPT = {
-    "arch",
-    "cgroup_controllers",
-    "command",
-    "jetpack",
-    "l4t",
-    "version",
-    "platform",
-    "python",
-    "exists",
-    "state",
-    "status",
-    "id",
-    "cgroup_driver",
-    "backend",
-    "rc",
-    "activation",
-    "checksum",
-    "sha256",
-    "ansible_job_id",
-    "min_api_version",
-    "kernel",
-    "ping",
-    "hostname",
-}
+    "arch", "cgroup_controllers", "command", "jetpack", "l4t", "version", "platform", "python",
+    "exists", "state", "status", "id", "cgroup_driver", "backend", "rc", "activation", "checksum",
+    "sha256", "ansible_job_id", "min_api_version", "kernel", "ping", "hostname",
+}  # fmt: skip
 
 
 def with_texts(answer: Answer, kind: str) -> Answer:
@@ -333,13 +293,3 @@ def answer(board: str, module: str, arguments: Answer) -> bytes:
         if name in RAW and module != "jetson_facts":
             text = RAW[name](text)
     return text
-
-
-def directory(board: str, name: str) -> bytes:
-    """What the shell says when it has made a directory for files."""
-    return f"{name}=/root/.ansible/tmp/{name}\n".encode()
-
-
-def content(_board: str, _path: str) -> bytes:
-    """A file of the board."""
-    return CONTENT

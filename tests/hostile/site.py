@@ -11,16 +11,22 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.docs import CHECKOUT
 from tests.hostile import answers
 from tests.unit.roles.test_bundle_index import archive
+from tools.cache import cache, locked
 
 HERE = Path(__file__).parent
 SECRET = "canary-of-the-controller"
 TIMEOUT_SECONDS = 600
 BOARDS = ("jetson-1", "jetson-2", "jetson-3")
+# By the one for JetPack 4, and the last one without data tagging. Python 3.13 is too new for 2.16.
+OLDER = {"2.16": "2.16.19", "2.18": "2.18.12"}
+TOO_NEW = {"2.16": (3, 13)}
+NEWEST = "2.19"
 INVENTORY = """\
 [server]
 jetson-1
@@ -45,6 +51,23 @@ gpu_device_plugin_metrics_on_host=true
 """
 
 
+def core(line: str) -> Path | None:
+    """Directory with the `ansible` package of a release, downloaded once; None for the tests' environment."""
+    if line == NEWEST:
+        return None
+    if sys.version_info[:2] >= TOO_NEW.get(line, (4, 0)):
+        pytest.skip(
+            f"ansible-core {line} does not run with Python {sys.version_info[0]}.{sys.version_info[1]}"
+        )
+    path = cache() / "ansible-core" / OLDER[line]
+    with locked("ansible-core"):
+        if not (path / "ansible/release.py").exists():
+            # Its dependencies are those of the environment.
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(path)]
+            subprocess.run([*command, f"ansible-core=={OLDER[line]}"], check=True)
+    return path
+
+
 def make_bundle(path: Path) -> dict[str, str]:
     """A small bundle; its sums."""
     path.mkdir()
@@ -65,15 +88,9 @@ def make_bundle(path: Path) -> dict[str, str]:
 
 def variables() -> list[str]:
     """Every variable that a role has a default for, or that a user may set."""
-    found: set[str] = {
-        "inventory_dir",
-        "jetson_k3s_bundle",
-        "omit",
-        "groups",
-        "hostvars",
-        "playbook_dir",
-        "role_path",
-    }
+    found = {
+        "inventory_dir", "jetson_k3s_bundle", "omit", "groups", "hostvars", "playbook_dir", "role_path",
+    }  # fmt: skip
     for path in CHECKOUT.glob("roles/*/defaults/main.yml"):
         found.update(yaml.safe_load(path.read_text()) or {})
     for path in CHECKOUT.glob("roles/*/meta/argument_specs.yml"):
@@ -138,16 +155,9 @@ class Site:
             | settings
         )
         before = self.state()
+        command = [sys.executable, "-m", "ansible", "playbook", f"--inventory={self.root}/site/inventory"]
         ran = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "ansible",
-                "playbook",
-                f"--inventory={self.root}/site/inventory",
-                *arguments,
-                f"{CHECKOUT}/playbooks/{playbook}.yml",
-            ],
+            [*command, *arguments, f"{CHECKOUT}/playbooks/{playbook}.yml"],
             cwd=self.root / "site",
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -162,10 +172,8 @@ class Site:
         written = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         sent = {
             board: [
-                (path.name.split("-", 2)[2], path.read_bytes()) for path in sorted((boards / board).iterdir())
+                (path.name.split("-", 2)[2], path.read_bytes()) for path in sorted((boards / board).glob("*"))
             ]
-            if (boards / board).is_dir()
-            else []
             for board in BOARDS
         }
         return Run(ran.returncode, ran.stdout, written, sent)

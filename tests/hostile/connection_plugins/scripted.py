@@ -76,7 +76,7 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
             self._record("shell", cmd)
             made, uploaded = DIRECTORY.search(cmd), UPLOADED.search(cmd)
             if made:
-                return 0, answers.directory(self._board, made[1]), b""
+                return 0, f"{made[1]}=/root/.ansible/tmp/{made[1]}\n".encode(), b""
             if uploaded is None:
                 return 0, b"/root\n", b""
             in_data = self._file(uploaded[0]).read_bytes()
@@ -92,4 +92,4 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
         self._record("file", content)
 
     def fetch_file(self, in_path: str, out_path: str) -> None:
-        Path(out_path).write_bytes(answers.content(self._board, in_path))
+        Path(out_path).write_bytes(answers.CONTENT)
