@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import boards
-from tests.lab import board, ssh
+from tests.lab import board, bundle, lab, ssh
 from tests.lab.board import Board
 from tests.lab.workloads import device_query_archive, device_query_image
 from tools.process import run
@@ -26,6 +26,26 @@ def sh(on: Board, command: str) -> str:
     options = [word for option in ssh.options(on.lab) for word in ("-o", option)]
     argv = ["ssh", "-F", "none", *options, "-i", str(ssh.key_path(on.lab)), f"jetson@{on.address}", command]
     return run(argv, timeout=60).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def boards_up() -> Iterator[list[Board]]:
+    """A Xavier NX under JetPack 5 (nvgpu, a platform device) and a Thor under JetPack 7 (a PCI device)."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Takes minutes with an empty cache, and nothing here installs anything from it.
+        patch.setattr(bundle, "write", lambda _directory, **_options: None)
+        with lab.fresh("labtest", ("xaviernx-jp5", "thor5000-jp70")) as up:
+            yield up
+
+
+@pytest.fixture
+def xavier(boards_up: list[Board]) -> Board:
+    return boards_up[0]
+
+
+@pytest.fixture
+def thor(boards_up: list[Board]) -> Board:
+    return boards_up[1]
 
 
 @pytest.fixture(scope="module")
