@@ -53,11 +53,6 @@ def test_defaults_are_for_a_file_that_says_nothing_of_them(
     assert module.with_defaults(WANTED, LOGS, before) == written
 
 
-def test_defaults_are_taken_back_with_the_rest() -> None:
-    after = module.merge_config({"debug": True}, module.with_defaults(WANTED, LOGS, {}))
-    assert module.unmerge(after, {**LOGS, **WANTED}, {"debug": True}) == {"debug": True}
-
-
 @pytest.mark.parametrize(
     "runtime",
     [

@@ -326,12 +326,6 @@ def test_a_server_that_goes_back_keeps_its_data_and_its_owners_files(
     assert [path.name for path in data.parent.iterdir()] == ["server"]
 
 
-def test_etcds_snapshot_is_named(restore: Callable[..., Any], files: Path) -> None:
-    (files / "server" / "db" / "state.db").rename(files / "server" / "db" / "snapshot")
-    data, snapshot, old = restore(datastore="etcd")
-    assert (snapshot, old) == (str(data / "db" / "snapshot"), None)
-
-
 def test_the_manifest_names_no_secret(files: Path) -> None:
     manifest = archive.read(io.BytesIO(packed(files)))
     assert SECRET not in json.dumps(manifest)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that the role k3s writes on boards, and what it shows of them."""
+"""The files that the role k3s writes on boards, and the secrets in them, which it does not show."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ def configure(
     there: Path,
     *arguments: str,
     groups: Mapping[str, Iterable[str]] | None = None,
-    whose: str | None = None,
+    written_by: str | None = None,
     fails: bool = False,
     **variables: Any,
 ) -> Run:
@@ -49,7 +49,7 @@ def configure(
         "facts": {
             "hostname": "{{ inventory_hostname }}",
             "arch": "aarch64",
-            "k3s": K3S | {"registries": whose},
+            "k3s": K3S | {"registries": written_by},
         },
         "there": str(there),
         "k3s_source": "download",
@@ -64,12 +64,12 @@ def configure(
 
 
 def result(there: Path) -> dict[str, Any]:
-    """What file_set has said of the only board."""
-    said: dict[str, Any] = json.loads((there / "localhost.json").read_text())
-    return said
+    """The answer of the module file_set on the only board."""
+    answer: dict[str, Any] = json.loads((there / "localhost.json").read_text())
+    return answer
 
 
-def test_registries_are_a_file_of_root_that_nobody_sees(tmp_path: Path) -> None:
+def test_registries_are_for_root_alone_and_not_shown(tmp_path: Path) -> None:
     ran = configure(tmp_path, "--diff", "-vvv", k3s_registries=REGISTRIES)
     file, found = tmp_path / "registries.yaml", result(tmp_path)
     assert yaml.safe_load(file.read_text()) == REGISTRIES
@@ -79,17 +79,17 @@ def test_registries_are_a_file_of_root_that_nobody_sees(tmp_path: Path) -> None:
     assert (tmp_path / "run/restart").exists()
     assert f"{file} (mode 0600)" in ran.stdout
     assert PASSWORD not in ran.stdout + json.dumps(found)
-    configure(tmp_path, k3s_registries=REGISTRIES, whose="role")
+    configure(tmp_path, k3s_registries=REGISTRIES, written_by="role")
     assert result(tmp_path)["changed"] is False
 
 
-@pytest.mark.parametrize(("whose", "stays"), [("role", False), ("owner", True)])
-def test_registries_go_with_the_variable_if_the_file_is_the_roles(
-    tmp_path: Path, whose: str, stays: bool
+@pytest.mark.parametrize(("written_by", "stays"), [("role", False), ("owner", True)])
+def test_registries_are_removed_with_the_variable_if_the_role_wrote_them(
+    tmp_path: Path, written_by: str, stays: bool
 ) -> None:
     file = tmp_path / "registries.yaml"
     file.write_text(f"configs: {{a: {{auth: {{password: {PASSWORD}}}}}}}\n")
-    ran = configure(tmp_path, "--diff", "-vvv", whose=whose)
+    ran = configure(tmp_path, "--diff", "-vvv", written_by=written_by)
     assert file.exists() is stays
     assert (str(file) in result(tmp_path)["paths"]) is not stays
     assert PASSWORD not in ran.stdout + json.dumps(result(tmp_path))

@@ -215,13 +215,13 @@ def test_the_node_gets_its_labels_and_then_taints_that_are_recorded_first(
     server = FakeServer(names=())
     labels = {"kept": 1, "old": None, "absent": None, "new": "1"}
     wanted: dict[str, Any] = {"labels": labels, "taints": ["gpu=only:NoSchedule"]}
-    told = f"kubectl label node {NODE} new=1 old-\nkubectl taint node {NODE} gpu=only:NoSchedule\n"
+    commands = f"kubectl label node {NODE} new=1 old-\nkubectl taint node {NODE} gpu=only:NoSchedule\n"
     assert outcome(server, monkeypatch, check_mode=True, **wanted) == {
         "changed": True,
-        "diff": {"prepared": told},
+        "diff": {"prepared": commands},
     }
     assert server.told == []
-    assert outcome(server, monkeypatch, **wanted)["diff"]["prepared"] == told
+    assert outcome(server, monkeypatch, **wanted)["diff"]["prepared"] == commands
     record = f"{module.TAINTED}=gpu:NoSchedule"
     assert server.told == [("label", "new=1", "old-"), ("annotate", record), ("taint", "gpu=only:NoSchedule")]
 

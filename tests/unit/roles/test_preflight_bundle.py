@@ -134,10 +134,6 @@ def test_unusable_bundle_yml_is_named(tmp_path: Path, text: str, words: str) -> 
     assert words in bundle_module.inspect(str(tmp_path))["errors"][0]
 
 
-def test_absent_bundle_is_named(tmp_path: Path) -> None:
-    assert "SHA256SUMS" in bundle_module.inspect(str(tmp_path / "none"))["errors"][0]
-
-
 def test_damaged_list_of_sums_is_named_with_its_line() -> None:
     with pytest.raises(bundle_module.BundleError, match="line 2"):
         bundle_module.parse_sums("0" * 64 + "  a\nnonsense\n")

@@ -39,12 +39,6 @@ REFUSED = (
         (True, "1.16.2", {ARCHIVE: {"packages": HAS}}, "due=True, judged=1.18.0, ."),
         (True, "1.19.0", {ARCHIVE: {"packages": HAS}}, "due=False, judged=1.19.0, ."),
         (True, None, {ARCHIVE: {"packages": HAS}}, "due=False, judged=, ."),
-        (
-            True,
-            "1.16.2",
-            {ARCHIVE: {"packages": {"docker.io": "27"}}},
-            f"due=False, judged=1.16.2, {REFUSED}",
-        ),
         (True, "1.16.2", {}, f"due=False, judged=1.16.2, {REFUSED}"),
     ],
 )
