@@ -319,6 +319,20 @@ def test_refusal_to_sign_is_told_and_leaves_nothing(kubectl: Kubectl) -> None:
     assert kubectl.log[-1] == "delete jetson-k3s-x7"
 
 
+def test_role_that_is_not_there_is_refused_with_those_that_are(kubectl: Kubectl) -> None:
+    assert user.rules_of("view") == VIEW
+    with pytest.raises(user.UserError, match=r"no ClusterRole viewer\. It has edit, view\. Nothing was made"):
+        user.rules_of("viewer")
+
+
+def test_user_is_bound_once_and_to_another_role_by_another_binding(kubectl: Kubectl) -> None:
+    changed = [user.bind("anna", role, "present", False) for role in ("view", "view", "edit")]
+    assert changed == [True, False, True]
+    (ours,) = kubectl.listed("clusterrolebindings")
+    assert ours == user.binding("anna", "edit")
+    assert [user.bind("anna", None, "absent", False) for _ in range(2)] == [True, False]
+
+
 def test_check_mode_binds_nobody(kubectl: Kubectl) -> None:
     assert user.bind("anna", "view", "present", True) is True
     assert kubectl.log == []
