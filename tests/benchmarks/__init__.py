@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.benchmarks`: how fast and small the plugin is; `...many_nodes`: how fast playbooks are."""
+"""`python -m tests.benchmarks`: how fast and small the plugin is; `...many_nodes`: what many nodes cost."""

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +46,7 @@ async def measure(command: str, rounds: int, idle_seconds: float) -> list[Result
                 await kubelet.until_allocatable()
                 results += [*await allocate(kubelet), await restart_to_register(kubelet, rounds)]
                 results.append(await health_to_message(root, kubelet))
-                results += [*memory(plugin), await idle(plugin, idle_seconds)]
+                results += [*memory(plugin), *await idle(plugin, idle_seconds)]
     return results
 
 
@@ -116,14 +117,33 @@ def memory(plugin: Plugin) -> list[Result]:
     ]
 
 
-async def idle(plugin: Plugin, seconds: float) -> Result:
-    """CPU time while nothing happens, per minute."""
+async def idle(plugin: Plugin, seconds: float) -> list[Result]:
+    """CPU time and wake-ups while nothing happens, per minute."""
     # The process' CPU clock, as clock_getcpuclockid(3) makes it: exact, threads that have ended counted too.
     clock = (~plugin.process.pid << 3) | 2
-    before = time.clock_gettime(clock)
+    before, switches_before = time.clock_gettime(clock), voluntary_switches(plugin)
     await asyncio.sleep(seconds)
-    used = time.clock_gettime(clock) - before
-    return Result("idle CPU", used * 60 / seconds * _MS, "ms/min", 60, f"over {seconds:g} s")
+    used, switches = time.clock_gettime(clock) - before, voluntary_switches(plugin)
+    woken = sum(count - switches_before.get(thread, 0) for thread, count in switches.items())
+    return [
+        Result("idle CPU", used * 60 / seconds * _MS, "ms/min", 60, f"over {seconds:g} s"),
+        Result(
+            "idle context switches",
+            woken * 60 / seconds,
+            "1/min",
+            detail="voluntary; an idle gRPC server alone has 430",
+        ),
+    ]
+
+
+def voluntary_switches(plugin: Plugin) -> dict[str, int]:
+    """Count how often each thread has gone to sleep (proc_pid_status(5), voluntary_ctxt_switches)."""
+    found = {}
+    for thread in Path(f"/proc/{plugin.process.pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            lines = thread.joinpath("status").read_text().splitlines()
+            found[thread.name] = int(next(line for line in lines if line.startswith("voluntary")).split()[1])
+    return found
 
 
 def table(results: Sequence[Result]) -> str:
@@ -137,6 +157,22 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+async def compare(commands: Sequence[str], turns: int, rounds: int, idle_seconds: float) -> str:
+    """Measure both plugins in turn; give the medians and their ratio, the first's over the second's.
+
+    These machines are noisy: only figures of one run can be compared, and only their ratio tells something.
+    """
+    seen: list[list[list[Result]]] = [[], []]
+    for _ in range(turns):
+        for results, command in zip(seen, commands, strict=True):
+            results.append(await measure(command, rounds, idle_seconds))
+    lines = [f"{'':<30}{'this':>9} {'other':>9} {'unit':<7}{'ratio':>6}"]
+    for this, other in zip(*([list(zip(*runs, strict=True)) for runs in seen]), strict=True):
+        mine, others = (statistics.median(result.value for result in runs) for runs in (this, other))
+        lines.append(f"{this[0].what:<30}{mine:>9.1f} {others:>9.1f} {this[0].unit:<7}{mine / others:>6.2f}")
+    return "\n".join(lines)
+
+
 def _spread(taken: Sequence[float], scale: float) -> str:
     return f"{min(taken) * scale:.1f} to {max(taken) * scale:.1f}, {len(taken)} times"
 
@@ -147,9 +183,16 @@ def main() -> int:
     parser.add_argument("--plugin-command", default=DEFAULT_COMMAND, help="see tests/conformance/conftest.py")
     parser.add_argument("--rounds", type=int, default=10, help="how often a start is repeated")
     parser.add_argument("--idle-seconds", type=float, default=60)
+    parser.add_argument("--against", metavar="COMMAND", help="measure this plugin in turn, and print ratios")
+    parser.add_argument("--turns", type=int, default=5, help="how often both are measured")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     sys.stdout.write(f"simulated {BOARD}, simulated kubelet, load {load:.1f} on {os.cpu_count()} CPUs\n")
+    if options.against:
+        commands = (options.plugin_command, options.against)
+        table_of_both = compare(commands, options.turns, options.rounds, options.idle_seconds)
+        sys.stdout.write(asyncio.run(table_of_both) + "\n")
+        return 0
     results = asyncio.run(measure(options.plugin_command, options.rounds, options.idle_seconds))
     sys.stdout.write(table(results) + "\n")
     return 0
