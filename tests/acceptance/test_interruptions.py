@@ -111,7 +111,10 @@ def test_same_command_then_succeeds(boards: list[Board]) -> None:
 def test_token_that_the_server_does_not_take_any_more_is_replaced(boards: list[Board]) -> None:
     agent = boards[1]
     agent.exec("sed", "--in-place", "s/:[^:]*$/:expired/", TOKEN_FILE)
-    agent.exec("systemctl", "restart", "k3s-agent", check=False)
+    agent.exec("systemctl", "restart", "--no-block", "k3s-agent")  # it is not up before its server takes it
+    agent.exec(
+        "sh", "-c", "until journalctl --unit=k3s-agent | grep --quiet '401 Unauthorized'; do sleep 1; done"
+    )
     assert agent.exec("systemctl", "is-active", "k3s-agent", check=False) != "active"
     ended = site()
     assert ended.returncode == 0, ended.why

@@ -149,6 +149,17 @@ def test_agents_have_a_token_of_their_own(board: Board, run: PlaybookRun) -> Non
         assert board.exec("cat", f"/var/lib/rancher/k3s/server/{name}").strip().endswith(f":{token}")
 
 
+# Its preflight asks the running server about the agents' token.
+def test_second_run_with_the_same_tokens_changes_nothing(
+    board: Board, run: PlaybookRun, tmp_path: Path
+) -> None:
+    variables = tmp_path / "token.yml"
+    variables.write_text(TOKENS)
+    second = run_playbook(LAB, "site.yml", f"--extra-vars=@{variables}")
+    assert second.returncode == 0, second.why
+    assert second.recap["jetson-1"].changed == 0, second.output
+
+
 def test_token_of_agents_stays_where_the_inventory_does_not_say_it_any_more(
     board: Board, run: PlaybookRun, tmp_path: Path
 ) -> None:
@@ -163,17 +174,6 @@ def test_token_of_agents_stays_where_the_inventory_does_not_say_it_any_more(
     refused = run_playbook(LAB, "site.yml", f"--extra-vars=@{other}")
     assert refused.recap["jetson-1"].failed == 1, refused.output
     assert "K3s cannot change it" in " ".join(refused.output.split())
-
-
-# Its preflight asks the running server about the agents' token.
-def test_second_run_with_the_same_tokens_changes_nothing(
-    board: Board, run: PlaybookRun, tmp_path: Path
-) -> None:
-    variables = tmp_path / "token.yml"
-    variables.write_text(TOKENS)
-    second = run_playbook(LAB, "site.yml", f"--extra-vars=@{variables}")
-    assert second.returncode == 0, second.why
-    assert second.recap["jetson-1"].changed == 0, second.output
 
 
 def test_images_of_the_bundle_stay_on_a_full_disk(board: Board, run: PlaybookRun) -> None:
