@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of Debian root file systems: the board's, and one with a runtime that reads CDI specs.
+"""The image of a virtual board: a Debian root file system.
 
-The board has systemd, SSH, a Docker engine of its own, and the CNI plugins where K3s finds them; no K3s,
+It has systemd, SSH, a Docker engine of its own, and the CNI plugins where K3s finds them; no K3s,
 nothing of NVIDIA.
 """
 
@@ -14,7 +14,7 @@ from tools.debian import rootfs
 from tools.engine import LABEL, docker
 from tools.process import step
 
-REPOSITORIES = "jetson-k3s-lab"
+REPOSITORY = "jetson-k3s-lab/board"
 USER = "jetson"
 
 PACKAGES = (
@@ -51,27 +51,17 @@ def board_rootfs(
 
 
 def board_image() -> str:
-    """Return the reference of the board's image, imported into the engine when it is not there yet."""
-    return _imported("board", board_rootfs())
-
-
-def cdi_reader_image() -> str:
-    """Return the reference of an image with a runtime that knows CDI: Debian's Podman and crun."""
-    return _imported("cdi-reader", rootfs("cdi-reader", ("podman", "crun")))
-
-
-def _imported(name: str, tar: Path) -> str:
-    """Return the reference of a root file system's image; outdated ones of the same name go."""
-    repository = f"{REPOSITORIES}/{name}"
-    reference = f"{repository}:{tar.stem.rsplit('-', 1)[1]}"
-    with locked(f"{name}-image"):
-        known = docker("image", "ls", repository, "--format={{.Repository}}:{{.Tag}}").split()
+    """Return the reference of the board's image, imported into the engine; outdated ones go."""
+    tar = board_rootfs()
+    reference = f"{REPOSITORY}:{tar.stem.rsplit('-', 1)[1]}"
+    with locked("board-image"):
+        known = docker("image", "ls", REPOSITORY, "--format={{.Repository}}:{{.Tag}}").split()
         if reference not in known:
-            with step(f"importing the image {name} into Docker"):
+            with step("importing the image of the boards into Docker"):
                 docker(
                     "import",
                     "--change=ENV container=docker",
-                    f"--change=LABEL {LABEL}.image={name}",
+                    f"--change=LABEL {LABEL}.image=board",
                     tar,
                     reference,
                     timeout=None,  # half a gigabyte: minutes on a slow disk
