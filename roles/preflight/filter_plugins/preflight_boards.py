@@ -45,15 +45,18 @@ def findings_of_hostname(host: str, fleet: dict[str, Facts], inventory: list[str
     mine = fleet[host]
     node = mine["hostname"].lower() if isinstance(mine["hostname"], str) else ""
     findings = []
+    # K3s makes the node's name of it, in lower case.
     same_name = [
-        name for name, facts in fleet.items() if name != host and facts["hostname"] == mine["hostname"]
+        name
+        for name, facts in fleet.items()
+        if name != host and node and str(facts["hostname"]).lower() == node
     ]
     named = [name for name in inventory if name != host and name.lower() == node]
     if same_name or named:
         findings.append(
             finding(
                 "hostname-duplicate",
-                f"{host} and {', '.join(same_name)} all call themselves {mine['hostname']!r}"
+                f"{host} and {', '.join(same_name)} all call themselves {node!r}"
                 if same_name
                 else f"{host} calls itself {mine['hostname']!r}, as the inventory calls another board",
                 "one hostname per board: it becomes the node's name",
@@ -85,7 +88,9 @@ def findings_of_fleet(host: str, fleet: dict[str, Facts], inventory: list[str]) 
                 "machine-id-duplicate",
                 f"{host} and {', '.join(same_id)} share the machine-id {mine['machine_id']}",
                 "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
-                "sudo rm /etc/machine-id && sudo systemd-machine-id-setup && sudo reboot",
+                # systemd takes D-Bus' own id again where that is a file and not a link (machine-id-setup.c).
+                "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup && "
+                "sudo reboot",
             )
         )
     return findings
