@@ -124,10 +124,11 @@ PYTEST = (
 
 # No process is left. Everything but /tmp is read-only, and the checkout also below /tmp: a fault may be in
 # the path that the plugin writes to.
+# With what is mounted below /tmp: the kernel refuses to leave out what another user namespace has mounted.
 # What the tests write is in memory: boards are trees of many small files.
 NAMESPACE = "unshare --user --map-root-user --mount --pid --fork --kill-child --mount-proc"
 CONFINED = """
-mount --bind /tmp /tmp
+mount --rbind /tmp /tmp
 mount -o remount,bind,ro /
 mount --bind "$2" "$2"
 mount -o remount,bind,ro "$2"
