@@ -31,7 +31,7 @@ def facts(board: str, asked: float) -> Answer:
         "version": OLD,
         "kubectl": None,
         "certificates": {"files": [], "started": 100.0, "valid_days": 365},
-        "settings": {"flannel-backend": None, "node-ip": None},
+        "settings": {"flannel-backend": None, "node-ip": None, "node-name": None},
         "server": {**(RUNS_ON if server else dict.fromkeys(RUNS_ON, False)), "command": "k3s server"},
         "agent": {**(dict.fromkeys(RUNS_ON, False) if server else RUNS_ON), "command": "k3s agent"},
     }

@@ -48,7 +48,7 @@ PACKAGES = (
 K3S_CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.yaml")
 KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1")
 FEATURE_GATES = ("kube-apiserver", "kube-scheduler", "kubelet")
-SETTINGS = ("data-dir", "flannel-backend", "node-ip")
+SETTINGS = ("data-dir", "flannel-backend", "node-ip", "node-name")
 
 # How role k3s begins a registries.yaml (its __k3s_registries_header).
 REGISTRIES, OWN = "etc/rancher/k3s/registries.yaml", "# Written by Ansible (role k3s)"

@@ -127,6 +127,24 @@ def findings_of_role(facts: Facts, role: str, migrate: bool = False) -> list[Fin
     return findings
 
 
+def findings_of_node(host: str, facts: Facts) -> list[Finding]:
+    """Would K3s register a second node, because the hostname has changed since it was installed?"""
+    node, name = str(facts["k3s"]["settings"]["node-name"] or "").lower(), str(facts["hostname"]).lower()
+    if node in ("", name) or not any(facts["k3s"][role]["installed"] for role in ("server", "agent")):
+        return []
+    return [
+        finding(
+            "node-renamed",
+            f"the board's node is {node}, and its hostname is {name}",
+            "one name: K3s would register a second node, and the first would stay in the cluster, NotReady",
+            f"To keep the node: sudo hostnamectl set-hostname {node}. For a node {name} take K3s off first "
+            f"(playbooks/reset.yml --limit {host} -e k3s_reset_leave=false), and type on a server: sudo k3s "
+            f"kubectl delete node {node}; sudo k3s kubectl -n kube-system delete secret "
+            f"{node}.node-password.k3s. Then this again.",
+        )
+    ]
+
+
 def numbers(version: str) -> tuple[int, ...]:
     """The leading ones of K3s' version: 'v1.33.5+k3s1' and 'v1.33.5-rc2+k3s1' both give (1, 33, 5)."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", version)
@@ -264,6 +282,7 @@ class FilterModule:
         return {
             "preflight_asked": lambda *given: wrap_var(asked(*given)),
             "preflight_joining": findings_of_joining,
+            "preflight_node": findings_of_node,
             "preflight_registries": findings_of_registries,
             "preflight_role": findings_of_role,
             "preflight_server": lambda *given: wrap_var(findings_of_server(*given)),

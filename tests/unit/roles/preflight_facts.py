@@ -56,7 +56,7 @@ GOOD: dict[str, Any] = {
         "version": None,
         "server": {"installed": False, "command": None},
         "agent": {"installed": False, "command": None},
-        "settings": {"flannel-backend": None, "node-ip": None},
+        "settings": {"flannel-backend": None, "node-ip": None, "node-name": None},
         "kubelet_arguments": {"cgroup-driver": None, "fail-cgroupv1": None},
         "feature_gates": {"kube-apiserver": [], "kube-scheduler": [], "kubelet": []},
         "registries": None,

@@ -401,7 +401,7 @@ def test_which_features_the_owner_switches_on(tmp_path: Path, text: str) -> None
 
 def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(tmp_path: Path) -> None:
     assert services.k3s_settings(str(tmp_path), None) == dict.fromkeys(
-        ("data-dir", "flannel-backend", "node-ip")
+        ("data-dir", "flannel-backend", "node-ip", "node-name")
     )
     (tmp_path / "etc/rancher/k3s/config.yaml.d").mkdir(parents=True)
     (tmp_path / "etc/rancher/k3s/config.yaml").write_text(
@@ -409,10 +409,8 @@ def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(tmp_path: Path) 
     )
     (tmp_path / "etc/rancher/k3s/config.yaml.d/60-site.yaml").write_text("flannel-backend: host-gw # LAN\n")
     settings = services.k3s_settings(str(tmp_path), "/usr/local/bin/k3s server")
-    assert settings == {"data-dir": None, "flannel-backend": "host-gw", "node-ip": "10.0.0.1"}
+    unnamed = {"data-dir": None, "node-name": None}
+    assert settings == {**unnamed, "flannel-backend": "host-gw", "node-ip": "10.0.0.1"}
     command = "/usr/local/bin/k3s server --node-ip 10.0.0.9 --flannel-backend=none"
-    assert services.k3s_settings(str(tmp_path), command) == {
-        "data-dir": None,
-        "flannel-backend": "none",
-        "node-ip": "10.0.0.9",
-    }
+    settings = services.k3s_settings(str(tmp_path), command)
+    assert settings == {**unnamed, "flannel-backend": "none", "node-ip": "10.0.0.9"}

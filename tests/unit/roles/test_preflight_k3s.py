@@ -55,6 +55,27 @@ def test_another_server_is_asked_while_the_first_is_down(fleet: dict[str, Any], 
     assert module.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it was not looked at"
 
 
+@pytest.mark.parametrize(
+    ("node", "hostname", "found"),
+    [
+        ("cam-north", "cam-south", True),
+        ("cam-north", "Cam-North", False),
+        ("Cam-North", "cam-north", False),  # K3s makes it lower-case
+        (None, "cam-south", False),
+    ],
+)
+def test_board_that_was_renamed_keeps_its_node_or_leaves_first(
+    node: str | None, hostname: str, found: bool
+) -> None:
+    facts: dict[str, Any] = {"hostname": hostname, "k3s": {"settings": {"node-name": node}}}
+    facts["k3s"] |= running("agent")["k3s"]
+    findings = module.findings_of_node("camera", facts)
+    assert [entry["id"] for entry in findings] == ["node-renamed"] * found
+    for words in ("set-hostname cam-north", "--limit camera", "delete node cam-north") if found else ():
+        assert words in findings[0]["fix"]
+    assert module.findings_of_node("camera", facts | {"k3s": facts["k3s"] | IS_BARE["k3s"]}) == []
+
+
 def test_a_new_board_waits_for_the_server_that_it_joins() -> None:
     (found,) = module.findings_of_joining(IS_BARE, "a", "b")
     assert found["id"] == "server-down"
