@@ -7,6 +7,7 @@ playbooks that bring something to the controller; `make acceptance` runs every p
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from pathlib import Path
@@ -83,10 +84,17 @@ ATTACKS = (
 def site(tmp_path: Path) -> Site:
     """A controller with three boards, and a backup of their cluster."""
     made = make_site(tmp_path / "controller")
-    (tmp_path / "files/server").mkdir(parents=True)
+    (tmp_path / "files/server/db").mkdir(parents=True)
+    (tmp_path / "files/server/db/state.db").touch()
     (tmp_path / "files/server/token").write_text("K10")
     stream = io.BytesIO()
-    manifest = {"server": SERVER, "k3s_version": answers.OLD, "datastore": "sqlite", "created": "", "ca": "c"}
+    manifest = {
+        "server": SERVER,
+        "k3s_version": answers.OLD,
+        "datastore": "sqlite",
+        "created": "2026-01-02T03:04:05Z",
+        "ca": "c" * 64,
+    }
     load("k3s_backup/module_utils/k3s_archive.py").write(stream, str(tmp_path / "files"), manifest)
     (made.root / "site/old.tar.gz").write_bytes(stream.getvalue())
     return made
@@ -95,6 +103,9 @@ def site(tmp_path: Path) -> Site:
 def play(site: Site, line: str, playbook: str, attacks: dict[str, list[str]]) -> Run:
     """Run a playbook as PLAYBOOKS says."""
     arguments = [argument.replace("ROOT", str(site.root)) for argument in PLAYBOOKS[playbook][0]]
+    if playbook == "restore":  # of a backup that another computer made
+        digest = hashlib.sha256((site.root / "site/old.tar.gz").read_bytes()).hexdigest()
+        arguments.append(f"--extra-vars=k3s_backup_accepted_sha256={digest}")
     return site.play(core(line), playbook, attacks, *arguments)
 
 
@@ -102,7 +113,7 @@ def assert_unharmed(run: Run, playbook: str, attacks: dict[str, list[str]]) -> N
     """Only the report was written, no secret left the controller, and other boards got no hostile text."""
     allowed = re.compile(PLAYBOOKS[playbook][1])
     assert sorted(name for name in run.written if not allowed.fullmatch(name)) == [], run.said
-    assert run.sent[SERVER], run.said
+    assert any(run.sent.values()), run.said
     told = {board: b"\n".join(content for _, content in sent) for board, sent in run.sent.items()}
     assert [board for board, text in told.items() if SECRET.encode() in text] == []
     if SERVER in attacks:
