@@ -79,6 +79,13 @@ def test_a_newer_instance_is_given_way_to_but_only_by_whoever_was_registered() -
     assert reason(alone, State(), 1.0) == "not registered yet"
 
 
+def test_a_backoff_stays_at_its_cap_for_ever() -> None:
+    delay = RETRY
+    for _ in range(10_000):
+        delay = delay.longer()
+    assert delay.seconds == RETRY.cap
+
+
 def test_attempts_that_fail_come_ever_later() -> None:
     state, now, pauses = State(), 0.0, []
     for _ in range(12):

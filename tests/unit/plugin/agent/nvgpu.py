@@ -2,7 +2,6 @@
 """SIMULATED control node of nvgpu's scheduler: the driver's answers to each call, after os/linux/sched.c.
 
 The numbers are written out, not taken from the agent. Nothing here knows how a real GPU divides its time.
-Each other call is refused, such as those that lock out other users of the GPU.
 """
 
 import ctypes
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 GET_TSGS, GET_PARAMS, SET_TIMESLICE = 0xC010_5301, 0xC020_5304, 0x4008_5305
+LOCK, UNLOCK = 0x5307, 0x5308
 GET_API_VERSION, GET_TSG, PUT_TSG = 0x8004_5309, 0x4004_530A, 0x4004_530B
 
 

@@ -17,7 +17,7 @@ from tegra_device_plugin.agent.pods import PodName, Pods
 from tegra_device_plugin.config.settings import Mode
 from tegra_device_plugin.system.hosttree import HostTree
 
-from tests.unit.plugin.agent.node import Node, Pod, uid
+from tests.unit.plugin.agent.node import UNIT_MIB, Node, Pod, uid
 
 MIB = 2**20
 Make = Callable[[Mode], Guard]
@@ -125,6 +125,20 @@ async def test_who_offends_again_is_ended_again(
     assert watch.over_limit == {PodName("default", "greedy"): 2}
 
 
+async def test_without_the_kubelet_nobody_is_ended(
+    node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    node.admits(Pod(1, "unknown", units=1))
+    node.kubelet.refuses = True
+    process = start()
+    node.process(process.pid, 1)
+    node.holds(**{f"p{process.pid}": 4000})
+    watch = guard("evict")
+    for _ in range(3):
+        await watch.observe()
+    assert process.poll() is None
+
+
 async def test_what_may_not_be_ended_is_said(
     node: Node,
     guard: Make,
@@ -214,3 +228,47 @@ async def test_only_observations_in_a_row_count(between: int | None, node: Node,
     await watch.observe()
     await watch.observe()
     assert watch.over_limit == {PodName("default", "greedy"): 1}
+
+
+OVERHEAD = 150
+# Of a pod in MiB: its share, and of each process the CUDA memory and its context. The library grants as much
+# CUDA memory as is left of the share beside `contextOverhead` for each process.
+KEPT = {
+    "one process uses all that the library grants": (512, [(512 - OVERHEAD, OVERHEAD)]),
+    "a context that is smaller than stated": (512, [(512 - OVERHEAD, 120)]),
+    "two processes": (1024, [(400, OVERHEAD), (1024 - 400 - 2 * OVERHEAD, OVERHEAD)]),
+    "contexts alone": (320, [(0, OVERHEAD), (0, OVERHEAD)]),
+    "nothing": (64, [(0, 0)]),
+}
+EXCEEDED = {
+    "CUDA memory past the library": (512, [(512, OVERHEAD)]),
+    "by one MiB": (512, [(512 - OVERHEAD + 1, OVERHEAD)]),
+    "one process of two": (1024, [(1000, OVERHEAD), (0, OVERHEAD)]),
+    "no CUDA memory, but more contexts than the share has room for": (128, [(0, OVERHEAD)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("share", "processes", "is_ended"),
+    [(*row, False) for row in KEPT.values()] + [(*row, True) for row in EXCEEDED.values()],
+    ids=[*KEPT, *EXCEEDED],
+)
+async def test_evict_ends_no_pod_that_kept_its_limit(  # noqa: PLR0917 - a table and the fixtures
+    share: int,
+    processes: list[tuple[int, int]],
+    is_ended: bool,
+    node: Node,
+    guard: Make,
+    start: Callable[[], subprocess.Popen[bytes]],
+) -> None:
+    node.admits(Pod(1, "pod", units=share // UNIT_MIB))
+    started = [start() for _ in processes]
+    for process, (cuda, context) in zip(started, processes, strict=True):
+        node.process(process.pid, 1)
+        node.holds(**{f"p{process.pid}": cuda + context})
+    watch = guard("evict")
+    for _ in range(3):
+        await watch.observe()
+    assert watch.over_limit[PodName("default", "pod")] == is_ended
+    for process in started:
+        assert (process.wait(5) == -9) if is_ended else (process.poll() is None)

@@ -78,3 +78,13 @@ def test_a_number_with_a_new_owner_or_without_a_runlist_is_left_alone(
     driver.runs(3, **newcomer)
     assert not node.set_timeslice(tsg, 6000)
     assert (driver.contexts[3].timeslice, driver.contexts[3].references) == (1024, 1)
+
+
+def test_a_context_cannot_change_hands_while_its_slice_is_set(
+    driver: SimulatedNvgpu, node: ControlNode
+) -> None:
+    driver.runs(3, 10)
+    (tsg,) = node.tsgs()
+    driver.before_call = lambda request: driver.ends(3) if request == SET_TIMESLICE else None
+    assert node.set_timeslice(tsg, 6000)
+    assert driver.contexts == {}  # the last reference was ours

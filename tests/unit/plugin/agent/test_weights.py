@@ -19,11 +19,18 @@ from tegra_device_plugin.system.hosttree import HostTree
 
 from tests.unit.plugin.agent.node import Node, Pod, uid
 from tests.unit.plugin.agent.nvgpu import (
+    GET_API_VERSION,
+    GET_PARAMS,
     GET_TSG,
     GET_TSGS,
+    LOCK,
+    PUT_TSG,
     SET_TIMESLICE,
+    UNLOCK,
     SimulatedNvgpu,
 )
+
+HARMLESS = {GET_API_VERSION, GET_TSGS, GET_PARAMS, GET_TSG, SET_TIMESLICE, PUT_TSG}
 
 
 @pytest.fixture
@@ -257,6 +264,25 @@ async def test_a_device_that_goes_away_does_not_keep_the_agent_busy(
         driver.goes_away()
         await until(lambda: weights.state == "unsupported")  # as at each later look the node has no answer
     assert len(heard) <= 2
+
+
+async def test_a_whole_life_never_locks_control(
+    weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+    async with running(weights, driver) as until:
+        node.process(21, 2)
+        driver.runs(50, 21)
+        await until(lambda: driver.contexts[50].timeslice == 7000)
+        driver.bitmap_bytes = 128
+        driver.contexts[11].timeslice = 5000
+        await until(lambda: driver.contexts[11].timeslice == 6000)
+        driver.longest = 5000
+        driver.ends(50)
+        await until(lambda: driver.calls[-1] == PUT_TSG and driver.contexts[21].timeslice == 7000)
+    assert set(driver.calls) <= HARMLESS
+    assert not set(driver.calls) & {LOCK, UNLOCK}
 
 
 def contexts(*pids: int) -> list[Tsg]:
