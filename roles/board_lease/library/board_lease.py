@@ -21,8 +21,8 @@ module: board_lease
 short_description: One run at a time changes a board
 description:
   - The first run to come holds the board. Another one fails, and is told who holds it and since when.
-  - A board is free when it is given back, when it was started again, and when the lease is over. For runs on
-    the same controller it is also free when the run that held it has ended.
+  - A board is free when it is given back, when it was started again, and when the lease has expired. For
+    runs on the same controller it is also free when the run that held it has ended.
   - Nothing is held in check mode, and nobody is refused.
   - A run that takes the lease removes the uploads that interrupted runs have left.
 author: The jetson-k3s authors
@@ -73,8 +73,8 @@ def refusal(path, lease, now):
     return (
         "{host}: held by {who}, who runs {playbook} since {since}. Nothing was changed on this board. Run "
         "the same command again when that run has ended. If it was cut off, the board is free in at most "
-        "{minutes:.0f} minutes, and at once for a run on the same controller. If you know that it is "
-        "dead: sudo rm {path}   (on the board)"
+        "{minutes:.0f} minutes, and at once for a run on the same controller. If you are sure that it "
+        "has ended: sudo rm {path}   (on the board)"
     ).format(host=socket.gethostname(), minutes=max(1, (lease["until"] - now) / 60), path=path, **lease)
 
 

@@ -179,8 +179,11 @@ def merge_runtimes(current, wanted):
     merged = dict(current)
     for name, runtime in wanted.items():
         old = current.get(name)
-        if not isinstance(old, dict) or ("runtimeType" in old) != ("runtimeType" in runtime):
-            if not isinstance(old, dict) or not shim_runs(old, runtime.get("path", "")):
+        if not isinstance(old, dict):
+            merged[name] = as_shim(runtime)
+            continue
+        if ("runtimeType" in old) != ("runtimeType" in runtime):
+            if not shim_runs(old, runtime.get("path", "")):
                 merged[name] = as_shim(runtime)
             continue
         new = as_shim(merge(old, runtime))
