@@ -21,7 +21,7 @@ help: ## list the targets
 
 venv: .venv/.ready ## create or refresh the Python environment in .venv
 
-demo: venv ## the main job on virtual boards: make demo [BOARDS=3] [LAB_K3S=v1.33.5+k3s1|PATH]
+demo: venv ## the main job on virtual boards: make demo [BOARDS=3] [LAB_K3S=v1.36.5+k3s1|PATH]
 	$(call say,"$(BOARDS) fresh virtual board(s); the first time K3s is downloaded or compiled (about 7 minutes)")
 	$(PYTHON) -m tests.lab down --name $(LAB)
 	$(PYTHON) -m tests.lab up --name $(LAB) --boards $(BOARDS) $(if $(LAB_K3S),--k3s "$(LAB_K3S)")

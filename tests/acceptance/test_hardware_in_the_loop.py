@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""playbooks/hil.py on a virtual board, well and with a dead GPU; the Job that looks from inside a cluster."""
+"""playbooks/hil.py and a CI system's job on a virtual board; the Job that looks from inside a cluster."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,10 +13,12 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import reports_dir
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
+from tests.lab.bundle import checksums
 from tests.lab.paths import lab_dir
 from tests.reports.schema import validate
 from tools.cache import CHECKOUT
@@ -49,13 +53,13 @@ def hil(*arguments: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-def published() -> tuple[dict[str, str], ElementTree.Element, str]:
+def published(reports: Path) -> tuple[dict[str, str], ElementTree.Element, str]:
     """What hil.py has published: each check's status, the JUnit XML and the page."""
-    report = json.loads((reports_dir(LAB) / "jetson-1.json").read_text())
+    report = json.loads((reports / "jetson-1.json").read_text())
     validate(report)
-    junit = ElementTree.fromstring((reports_dir(LAB) / "junit.xml").read_text())  # noqa: S314 - our own
+    junit = ElementTree.fromstring((reports / "junit.xml").read_text())  # noqa: S314 - our own
     statuses = {check["id"]: check["status"] for check in report["checks"]}
-    return statuses, junit, (reports_dir(LAB) / "index.html").read_text()
+    return statuses, junit, (reports / "index.html").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +71,7 @@ def cluster(jetson: Board) -> Cluster:
 
 
 def test_a_board_that_is_well_passes_every_check(cluster: Cluster) -> None:
-    statuses, junit, page = published()
+    statuses, junit, page = published(reports_dir(LAB))
     assert set(statuses.values()) == {"passed"}
     assert (junit.get("tests"), junit.get("failures"), junit.get("errors")) == (str(len(statuses)), "0", "0")
     assert "jetson-1 has passed" in page
@@ -113,13 +117,51 @@ def test_the_job_fails_where_no_gpu_is(jetson: Board, cluster: Cluster, tmp_path
     assert ended(cluster) == {"Failed": "DeadlineExceeded"}
 
 
-def test_a_dead_gpu_fails_in_all_reports_and_the_board_is_reset(jetson: Board, cluster: Cluster) -> None:
-    status, output = hil()
-    assert status == 1, output
-    statuses, junit, page = published()
+def laboratory(directory: Path) -> Path:
+    """What the administrator of a CI system's runner provides, and K3s' release page as a directory."""
+    bundle = inventory.bundle_path(LAB)
+    version = yaml.safe_load((bundle / "bundle.yml").read_text())["k3s_version"]
+    release = directory / "releases" / version
+    release.mkdir(parents=True)
+    files = {"k3s-amd64": "k3s", "k3s-airgap-images-amd64.tar.gz": "k3s-airgap-images-amd64.tar.gz"}
+    for source, target in files.items():
+        (release / target).symlink_to(bundle / source)
+    (release / "sha256sum-amd64.txt").write_text(checksums(release))
+    (directory / "inventory" / "group_vars").mkdir(parents=True)
+    (directory / "inventory" / "boards.ini").write_text((lab_dir(LAB) / "inventory.ini").read_text())
+    settings = {
+        "bundle_arch": "amd64",
+        "bundle_k3s_version": version,
+        "bundle_k3s_release_url": (directory / "releases").as_uri(),
+    }
+    (directory / "inventory" / "group_vars" / "all.yml").write_text(yaml.safe_dump(settings))
+    (directory / "device-query.tar.gz").symlink_to(bundle / "device-query-amd64.tar.gz")
+    return directory
+
+
+def test_a_dead_gpu_fails_the_job_of_a_ci_system_and_the_board_is_reset(
+    jetson: Board, cluster: Cluster, tmp_path: Path
+) -> None:
+    job = yaml.safe_load((CHECKOUT / "docs/ci/gitlab-ci.yml").read_text())["verify-boards"]
+    place = {"LAB": str(laboratory(tmp_path)), "BOARD": "k3s_cluster"}
+    shutil.copytree(reports_dir(LAB), tmp_path / "reports" / "k3s_cluster")
+    ended = subprocess.run(
+        ["/bin/bash", "-e", "-c", "\n".join(job["script"])],
+        cwd=CHECKOUT,
+        env=os.environ | place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stdout
+    made = yaml.safe_load((tmp_path / "bundles/k3s_cluster/bundle.yml").read_text())
+    assert made["plugin_image"] == plugin.reference()
+    statuses, junit, page = published(tmp_path / "reports/k3s_cluster")
     assert [name for name, status in statuses.items() if status == "failed"] == ["allocatable"]
     (failure,) = junit.iter("failure")
-    for text in (output, failure.text or "", page):
+    for text in (ended.stdout, failure.text or "", page):
         assert "the GPU could not be switched on" in text
         assert "needs a reboot of the board" in text
     assert "allocatable: passed → failed" in page
