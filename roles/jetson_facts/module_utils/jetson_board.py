@@ -100,7 +100,7 @@ def swap(root):
 
 
 def disk(path):
-    """The file system below path, or below its nearest parent that exists: which one, and its bytes.
+    """The file system below path, or below its nearest parent that exists: which one, its type and its bytes.
 
     Free is what the kubelet counts as available: not what is reserved for root.
     """
@@ -111,9 +111,21 @@ def disk(path):
     return {
         "path": path,
         "filesystem": os.stat(there).st_dev,
+        "type": filesystem_type("/", os.path.realpath(there)),
+        "read_only": bool(os.statvfs(there).f_flag & os.ST_RDONLY),
         "total_bytes": usage.total,
         "free_bytes": usage.free,
     }
+
+
+def filesystem_type(root, path):
+    """The type of the file system that is mounted at or above path, such as `ext4`; null if unknown."""
+    mounts = [line.split() for line in (read(root, "proc/mounts") or "").splitlines()]
+    above = [
+        (mount[1], mount[2]) for mount in mounts if mount[1] == "/" or (path + "/").startswith(mount[1] + "/")
+    ]
+    # The longest place, and of several mounts on it the last.
+    return max(enumerate(above), key=lambda one: (len(one[1][0]), one[0]))[1][1] if above else None
 
 
 def has_default_route(root):

@@ -27,6 +27,7 @@ CODED = {
     "clock-server-drift": ("warning", "a clock is more than a minute away from that of the K3s server"),
     "disk-eviction": ("warning", "so little is free that the kubelet evicts pods"),
     "disk-full": ("error", "less is free than an installation takes"),
+    "disk-volatile": ("error", "the data of K3s or Docker would be lost at a reboot, or cannot be written"),
     "group-both": ("error", "a board is server and agent in the inventory"),
     "group-none": ("error", "a board is neither server nor agent in the inventory"),
     "hostname-duplicate": ("error", "two boards have one hostname"),

@@ -30,6 +30,8 @@ INSTALLED = {
 # pods where less than 5 % of either are free (pkg/daemons/agent: eviction-hard).
 WATCHED = {"docker": ("docker", "kubelet"), "containerd": ("k3s", "kubelet")}
 EVICTION = 0.05
+# Ubuntu's overlayroot, file systems in memory: a reboot empties them.
+VOLATILE = ("aufs", "overlay", "ramfs", "tmpfs")
 
 
 def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
@@ -120,7 +122,7 @@ def findings_of_disks(facts: Facts) -> list[Finding]:
     places: dict[int, list[str]] = {}
     for name, disk in facts["disks"].items():
         places.setdefault(disk["filesystem"], []).append(name)
-    findings = []
+    findings = volatile_disks(facts)
     for names in places.values():
         total, free = (facts["disks"][names[0]][key] for key in ("total_bytes", "free_bytes"))
         need = sum(needs.get(name, 0) for name in names)
@@ -140,6 +142,25 @@ def findings_of_disks(facts: Facts) -> list[Finding]:
                 "larger disk.",
             )
         )
+    return findings
+
+
+def volatile_disks(facts: Facts) -> list[Finding]:
+    """Would K3s or Docker lose its data at a reboot, or be unable to write them?"""
+    findings = []
+    for name in ("k3s", "docker") if facts["container_runtime"] == "docker" else ("k3s",):
+        disk = facts["disks"][name]
+        if disk["read_only"] or disk["type"] in VOLATILE:
+            kind = "read-only" if disk["read_only"] else disk["type"]
+            findings.append(
+                finding(
+                    "disk-volatile",
+                    f"{disk['path']}: {kind} file system",
+                    "a file system that can be written and keeps its files over a reboot",
+                    "Switch the overlay or read-only root off (overlayroot: `overlayroot=disabled` in "
+                    f"/etc/overlayroot.local.conf, then reboot). Or mount a partition on {disk['path']}.",
+                )
+            )
     return findings
 
 

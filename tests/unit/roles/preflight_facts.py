@@ -26,7 +26,14 @@ GOOD: dict[str, Any] = {
     "iptables": {"version": "1.8.7", "backend": "nf_tables"},
     "memory_bytes": 8 * 10**9,
     "disks": {
-        name: {"path": path, "filesystem": 1, "total_bytes": 64 * 10**9, "free_bytes": 20 * 10**9}
+        name: {
+            "path": path,
+            "filesystem": 1,
+            "type": "ext4",
+            "read_only": False,
+            "total_bytes": 64 * 10**9,
+            "free_bytes": 20 * 10**9,
+        }
         for name, path in {
             "docker": "/var/lib/docker",
             "k3s": "/var/lib/rancher",

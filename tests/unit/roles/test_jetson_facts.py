@@ -282,6 +282,21 @@ def test_cgroup_controllers_of_both_versions(tmp_path: Path) -> None:
     assert kernel.cgroup_controllers(str(tmp_path)) == ["cpu", "cpuset", "io", "memory", "pids"]
 
 
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/", "overlay"), ("/var/lib/docker/x", "ext4"), ("/var/lib/dockers", "overlay"), ("/data", "xfs")],
+)
+def test_a_directory_is_on_the_last_file_system_mounted_above_it(
+    tmp_path: Path, path: str, kind: str
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/mounts").write_text(
+        "/dev/root / ext4 ro 0 0\noverlayroot / overlay rw 0 0\n/dev/nvme0n1p1 /var/lib/docker ext4 rw 0 0\n"
+        "tmpfs /data tmpfs rw 0 0\n/dev/nvme0n1p2 /data xfs rw 0 0\n"
+    )
+    assert board.filesystem_type(str(tmp_path), path) == kind
+
+
 def test_swap_tells_zram_apart(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/swaps").write_text(

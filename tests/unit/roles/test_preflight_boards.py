@@ -81,7 +81,7 @@ def test_board_belongs_to_one_group(groups: dict[str, list[str]], ids: list[str]
     assert [entry["id"] for entry in module.findings_of_groups("a", groups)] == ids
 
 
-def disks(**changes: dict[str, int]) -> dict[str, Any]:
+def disks(**changes: dict[str, Any]) -> dict[str, Any]:
     """The good board's disks, some of them others."""
     return {name: disk | changes.get(name, {}) for name, disk in GOOD["disks"].items()}
 
@@ -108,6 +108,9 @@ THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
         # Nobody evicts pods for the sake of uploads.
         ({"uploads": {"filesystem": 2, "total_bytes": 10**10, "free_bytes": 4 * 10**8}}, {}, []),
         ({"docker": {"filesystem": 2, "free_bytes": 0}}, {"container_runtime": "containerd"}, []),
+        ({"k3s": {"type": "overlay"}, "kubelet": {"type": "overlay"}}, {}, ["disk-volatile"]),
+        ({"docker": {"read_only": True}}, {}, ["disk-volatile"]),
+        ({"docker": {"type": "tmpfs"}}, {"container_runtime": "containerd"}, []),
     ],
 )
 def test_room_is_judged_where_it_is_taken_and_against_the_kubelets_limit(
