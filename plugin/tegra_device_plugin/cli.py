@@ -26,6 +26,7 @@ COMMANDS = {
     "allocations": "print each container's share of this node's GPU, and the free rest",
     "allocate": "allocate GPU memory as a CUDA program, to find this container's limit",
     "compute": "run a CUDA kernel, check its result, and list the visible device nodes",
+    "device-query": "print the GPU's properties as NVIDIA's sample deviceQuery does",
     "koordinator-device": "print Koordinator's Device of this node, with the preset koordinator",
     "simulate": "let a node of a cluster without boards advertise a GPU that it does not have",
     "config": "check a configuration file: print its errors, or its meaning",

@@ -26,22 +26,74 @@ class CudaError(OSError):
     """The driver cannot be loaded, or refused a call for another reason than memory."""
 
 
-class Cuda:
-    """The first GPU, in its primary context, as CUDA's runtime uses it. Raises CudaError."""
+class Device:
+    """The first GPU. Without a context, which takes memory. Raises CudaError."""
 
     def __init__(self) -> None:
         self._driver = _load()
         self._call("cuInit", 0)
-        self._device, context = ctypes.c_int(), ctypes.c_void_p()
+        self._device = ctypes.c_int()
         self._call("cuDeviceGet", ctypes.byref(self._device), 0)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
-        self._call("cuCtxSetCurrent", context)
 
     def name(self) -> str:
         """Give the GPU's name, such as `Orin`."""
         text = ctypes.create_string_buffer(_NAME_BYTES)
         self._call("cuDeviceGetName", text, len(text), self._device)
         return text.value.decode()
+
+    def count(self) -> int:
+        """Give the number of GPUs."""
+        count = ctypes.c_int()
+        self._call("cuDeviceGetCount", ctypes.byref(count))
+        return count.value
+
+    def cuda_version(self) -> int:
+        """Give the newest CUDA that the driver serves: 12060 is 12.6."""
+        version = ctypes.c_int()
+        self._call("cuDriverGetVersion", ctypes.byref(version))
+        return version.value
+
+    def total_bytes(self) -> int:
+        """Give the size of the GPU's memory. On a Jetson, this is the board's memory."""
+        size = ctypes.c_size_t()
+        self._call("cuDeviceTotalMem_v2", ctypes.byref(size), self._device)
+        return size.value
+
+    def attribute(self, number: int) -> int:
+        """Give a CUdevice_attribute of cuda.h. Older drivers refuse newer numbers."""
+        value = ctypes.c_int()
+        self._call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device)
+        return value.value
+
+    def _call(self, name: str, *arguments: Any) -> bool:
+        """Tell whether the call was out of memory."""
+        result: int = self._function(name)(*arguments)
+        if result not in (0, _OUT_OF_MEMORY):
+            raise CudaError(f"{name}: {self._error(result)}")
+        return result != 0
+
+    def _error(self, number: int) -> str:
+        name = ctypes.c_char_p()
+        if self._function("cuGetErrorName")(number, ctypes.byref(name)) or not name.value:
+            return f"error {number}"
+        return f"{name.value.decode()} ({number})"
+
+    def _function(self, name: str) -> Callable[..., int]:
+        try:
+            function: Callable[..., int] = getattr(self._driver, name)
+        except AttributeError:
+            raise CudaError(f"this driver has no {name}") from None
+        return function
+
+
+class Cuda(Device):
+    """The first GPU, in its primary context, as CUDA's runtime uses it. Raises CudaError."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        context = ctypes.c_void_p()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
+        self._call("cuCtxSetCurrent", context)
 
     def allocate(self, mib: int) -> int:
         """Allocate `mib` MiB, in steps, until the process ends; give the MiB allocated."""
@@ -91,26 +143,6 @@ class Cuda:
     def _must(self, name: str, *arguments: Any) -> None:
         if self._call(name, *arguments):
             raise CudaError(f"{name}: {self._error(_OUT_OF_MEMORY)}")
-
-    def _call(self, name: str, *arguments: Any) -> bool:
-        """Tell whether the call was out of memory."""
-        result: int = self._function(name)(*arguments)
-        if result not in (0, _OUT_OF_MEMORY):
-            raise CudaError(f"{name}: {self._error(result)}")
-        return result != 0
-
-    def _error(self, number: int) -> str:
-        name = ctypes.c_char_p()
-        if self._function("cuGetErrorName")(number, ctypes.byref(name)) or not name.value:
-            return f"error {number}"
-        return f"{name.value.decode()} ({number})"
-
-    def _function(self, name: str) -> Callable[..., int]:
-        try:
-            function: Callable[..., int] = getattr(self._driver, name)
-        except AttributeError:
-            raise CudaError(f"this driver has no {name}") from None
-        return function
 
 
 def _size(numbers: array[int]) -> ctypes.c_size_t:

@@ -6,7 +6,7 @@
  * steps of 32 MiB and give it back at a synchronisation, graphs take theirs at the first launch.
  *
  * On a virtual board the facts of tests/boards/userland.py stand behind it in the same file: cuInit opens the
- * device nodes that they name, and there is no GPU without them.
+ * device nodes that they name, and there is no GPU without them. The GPU's properties are those facts, too.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -79,13 +79,36 @@ static size_t total(void)
     return mib ? (size_t)atol(mib) * MIB : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
+static FILE *own_file(void)
+{
+    Dl_info here;
+    return dladdr(&blocks, &here) ? fopen(here.dli_fname, "r") : NULL;
+}
+
+/* The number of one of this file's own facts, such as `multiprocessors`; `text` gets all of its value. */
+static int fact(const char *key, int otherwise, char *text, size_t size)
+{
+    char line[256];
+    size_t length = strlen(key);
+    FILE *file = own_file();
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, key, length) == 0 && line[length] == '=') {
+            line[strcspn(line, "\n")] = 0;
+            otherwise = atoi(line + length + 1);
+            if (text)
+                snprintf(text, size, "%s", line + length + 1);
+        }
+    if (file)
+        fclose(file);
+    return otherwise;
+}
+
 /* Open the nodes that this file's own facts name. */
 static CUresult open_nodes(void)
 {
-    Dl_info here;
     char line[256];
     CUresult result = CUDA_SUCCESS;
-    FILE *file = dladdr(&blocks, &here) ? fopen(here.dli_fname, "r") : NULL;
+    FILE *file = own_file();
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = 0;
         int node = strncmp(line, "open=/", 6) == 0 ? open(line + 5, O_RDWR | O_CLOEXEC) : -2;
@@ -206,6 +229,38 @@ EXPORT CUresult cuDeviceGetName(char *name, int size, CUdevice device)
 {
     (void)device;
     snprintf(name, (size_t)size, "SIMULATED GPU");
+    fact("device_name", 0, name, (size_t)size);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetCount(int *count)
+{
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+/* What all of Tegra's GPUs have in common, by the numbers of cuda.h; the rest is 1. */
+static const int attributes[][2] = {
+    {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 0x7fffffff}, {6, 65535}, {7, 65535}, {8, 49152}, {9, 65536},
+    {10, 32}, {11, 0x7fffffff}, {12, 65536}, {14, 512}, {17, 0}, {20, 0}, {32, 0}, {34, 0}, {50, 0},
+};
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+    char capability[16] = "8.7";
+    (void)device;
+    *value = 1;
+    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
+        if (attributes[i][0] == attribute)
+            *value = attributes[i][1];
+    fact("compute_capability", 0, capability, sizeof capability);
+    switch (attribute) {
+    case 16: *value = fact("multiprocessors", 16, NULL, 0); break;
+    case 18: *value = fact("integrated", 1, NULL, 0); break;
+    case 33: *value = fact("pci_bus_id", 0, NULL, 0); break;
+    case 75: *value = atoi(capability); break;
+    case 76: *value = atoi(strchr(capability, '.') + 1); break;
+    }
     return CUDA_SUCCESS;
 }
 
