@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/compatibility.md: the matrix that preflight judges by, in words."""
 
+import ast
 import re
 import runpy
 import textwrap
@@ -15,7 +16,7 @@ from tools.docs.anchors import anchor
 # Facts by the names that people know them by.
 NAMES = {
     "bundle.k3s_version": "K3s",
-    "cgroup_controllers": "cgroup controllers",
+    "cgroup_lacks": "missing cgroup controllers",
     "cgroup_version": "cgroup version",
     "controller.ansible_core": "ansible-core",
     "docker.version": "Docker",
@@ -66,11 +67,13 @@ def in_words(value: Any) -> str:
 # The operators of preflight's filter plugin, all but from and below.
 WORDS: dict[str, Callable[[str, Any], str]] = {
     "equals": lambda name, value: f"{name} is {in_words(value)}",
+    "is_not": lambda name, value: f"{name} is not {in_words(value)}",
     "same_as": lambda name, value: f"{name} is the same as {NAMES.get(value, f'`{value}`')}",
     "known": lambda name, value: f"{name} is {'' if value else 'not '}known",
     "one_of": lambda name, value: f"{name} is one of {', '.join(map(str, value))}",
     "at_least": lambda name, value: f"at least {value:,} {name}".replace(",", " "),
     "includes": lambda name, value: f"{name} include {', '.join(value)}",
+    "without": lambda name, value: f"{name}: none of {', '.join(value)}",
 }
 
 
@@ -129,11 +132,26 @@ def releases(jetpack: Mapping[str, str]) -> list[tuple[str, ...]]:
     return [(name, ", ".join(l4t)) for name, l4t in reversed(by_jetpack.items())]
 
 
+def kernel_options(roles: Path) -> dict[str, str]:
+    """By feature of the kernel, the option that brings it and its module."""
+    code = ast.parse((roles / "jetson_facts/module_utils/jetson_kernel.py").read_text())
+    (found,) = [
+        ast.literal_eval(node.value)
+        for node in code.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "KERNEL_FEATURES"
+    ]
+    return {
+        name: f"{' or '.join(f'CONFIG_{option}' for option in options)} ({' or '.join(modules)})"
+        for name, (options, modules) in found.items()
+    }
+
+
 def render(roles: Path, jetpack: Mapping[str, str]) -> str:
     """The whole document; `jetpack` is the catalogue's, by L4T release, the oldest first."""
     data = roles / "preflight/vars/main"
     rules = yaml.safe_load((data / "compatibility.yml").read_text())["__preflight_rules"]
     kernel = yaml.safe_load((data / "kernel.yml").read_text())["__preflight_kernel"]
+    options = kernel_options(roles)
     coded = runpy.run_path(str(roles / "preflight/filter_plugins/preflight.py"))["CODED"]
     rule_items = [
         item(
@@ -148,7 +166,7 @@ def render(roles: Path, jetpack: Mapping[str, str]) -> str:
         item(
             f"{entry('kernel-' + feature['feature'].replace('_', '-'))}, {feature['level']}",
             where=where(feature),
-            option=feature["option"],
+            options=", ".join(options[name] for name in feature.get("features", [feature["feature"]])),
             without_it=feature["without"],
             fix=linked(feature["fix"], feature.get("reference")),
         )
@@ -162,7 +180,8 @@ def render(roles: Path, jetpack: Mapping[str, str]) -> str:
             "A rule without a `where` holds for every board.\n",
             *rule_items,
             "\n## Kernel features\n",
-            "A feature is no finding if the board does not tell whether its kernel has it.\n",
+            "A feature is no finding if the board does not tell whether its kernel has it.\n"
+            "Each option has its module in brackets.\n",
             *kernel_items,
             "\n## Inventory, bundle, token, a foreign K3s\n",
             *coded_items,

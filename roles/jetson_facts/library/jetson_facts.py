@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gather in one round trip all that the other roles need to know about a board.
 
-Runs on the board, therefore Python 3.6 compatible. Looks only; starts and changes nothing.
+Runs on the board, therefore Python 3.6 compatible. Changes nothing, and starts nothing but short commands.
 """
 
 import json
@@ -24,7 +24,13 @@ from ansible.module_utils.jetson_board import (
     swap,
 )
 from ansible.module_utils.jetson_certificates import certificate_facts
-from ansible.module_utils.jetson_kernel import cgroup_controllers, cgroup_version, kernel_features
+from ansible.module_utils.jetson_iptables import iptables_facts
+from ansible.module_utils.jetson_kernel import (
+    cgroup_controllers,
+    cgroup_lacks,
+    cgroup_version,
+    kernel_lacks,
+)
 from ansible.module_utils.jetson_services import (
     arguments,
     conflicting_flags,
@@ -80,6 +86,8 @@ UNIT_PROPERTIES = (
     "Id",
     "LoadState",
     "ActiveState",
+    "SubState",
+    "Result",
     "UnitFileState",
     "ExecStart",
     "Environment",
@@ -106,6 +114,14 @@ class Commands:
         return out if code == 0 else ""
 
 
+def unit_failure(unit):
+    """How a unit has failed, in words; None where it runs or was not started."""
+    result = unit.get("Result") or "no result"
+    if unit.get("ActiveState") == "failed":
+        return "failed ({})".format(result)
+    return "starts again and again ({})".format(result) if unit.get("SubState") == "auto-restart" else None
+
+
 def docker_facts(commands, root, unit):
     """The engine: what is installed, what runs, which images it has, and its configuration file."""
     info = json.loads(commands.output("docker", "info", "--format", "{{json .}}") or "{}")
@@ -122,6 +138,7 @@ def docker_facts(commands, root, unit):
         {
             "installed": commands.path("dockerd") is not None,
             "running": running,
+            "failure": unit_failure(unit),
             # Of the program: what runs now may be older, and starts no more.
             "version": program or info.get("ServerVersion") or None,
             "containers": info.get("Containers"),
@@ -176,16 +193,6 @@ def nvidia_runtime_facts(commands):
     }
 
 
-def iptables_facts(commands):
-    """iptables: its version and which backend the alternatives chose; before 1.8 there was one only."""
-    text = commands.output("iptables", "--version")
-    version = parse_version(r"v(\d+(?:\.\d+)+)", text)
-    return {
-        "version": version,
-        "backend": first([parse_version(r"\((\w+)\)", text), "legacy" if version else None]),
-    }
-
-
 def main():
     """Ansible's entry point."""
     module = AnsibleModule(
@@ -198,6 +205,7 @@ def main():
     )
     docker = docker_facts(commands, root, units.get("docker.service", {}))
     release = os.uname().release
+    lacking = kernel_lacks(root, release)
     facts = board_identity(root)
     facts.update(
         {
@@ -207,14 +215,15 @@ def main():
             "python": platform.python_version(),
             "clock": {"board": time.time(), "asked": module.params["asked"]},
             "kernel": release,
-            "kernel_features": kernel_features(root, release),
+            "kernel_lacks": lacking,
             "cgroup_version": cgroup_version(root),
             "cgroup_controllers": cgroup_controllers(root),
+            "cgroup_lacks": cgroup_lacks(root, release),
             "memory_bytes": memory_bytes(root),
             "swap": swap(root),
             "disks": {name: disk(path) for name, path in dict(DISKS, docker=docker["data_root"]).items()},
             "default_route": has_default_route(root),
-            "iptables": iptables_facts(commands),
+            "iptables": iptables_facts(module, root, lacking),
             "power_mode": power_mode(commands.output("nvpmodel", "-q")),
             "jtop": jtop_facts(root, units.get("jtop.service", {})),
             "image_supply": image_supply_facts(root, units.get(SUPPLY, {}), commands.path("docker-registry")),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a board's kernel can do of what Docker and Kubernetes ask.
+"""What the kernel of a board lacks of what Docker and Kubernetes need.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -7,34 +7,59 @@ Runs on the board, therefore Python 3.6 compatible.
 import gzip
 import os
 import re
+import zlib
 
 from ansible.module_utils.jetson_board import FACT_FILE_BYTES, read
 
 # A kernel with everything as modules has a modules.dep of more than 1 MiB.
 MODULE_LIST_BYTES = 16 << 20
 
-# What Docker and Kubernetes ask of the kernel: feature, the options of which one brings it, its modules.
+# Features of the kernel: the options, one of which brings the feature, and the modules, one of which has it.
 KERNEL_FEATURES = {
     "br_netfilter": (("BRIDGE_NETFILTER",), ("br_netfilter",)),
     "bridge": (("BRIDGE",), ("bridge",)),
+    "ip6table_filter": (("IP6_NF_FILTER",), ("ip6table_filter",)),
+    "ip6table_nat": (("IP6_NF_NAT",), ("ip6table_nat",)),
+    "ip6table_raw": (("IP6_NF_RAW",), ("ip6table_raw",)),
     "ip_set": (("IP_SET",), ("ip_set",)),
+    "ip_set_bitmap_port": (("IP_SET_BITMAP_PORT",), ("ip_set_bitmap_port",)),
+    "ip_set_hash_ip": (("IP_SET_HASH_IP",), ("ip_set_hash_ip",)),
+    "ip_set_hash_ipport": (("IP_SET_HASH_IPPORT",), ("ip_set_hash_ipport",)),
+    "ip_set_hash_net": (("IP_SET_HASH_NET",), ("ip_set_hash_net",)),
+    "ip_set_hash_netnet": (("IP_SET_HASH_NETNET",), ("ip_set_hash_netnet",)),
+    "ipt_REJECT": (("IP_NF_TARGET_REJECT",), ("ipt_REJECT",)),
+    "iptable_filter": (("IP_NF_FILTER",), ("iptable_filter",)),
+    "iptable_nat": (("IP_NF_NAT",), ("iptable_nat",)),
     "iptable_raw": (("IP_NF_RAW",), ("iptable_raw",)),
     # Renamed in Linux 5.2.
     "masquerade": (
         ("NETFILTER_XT_TARGET_MASQUERADE", "IP_NF_TARGET_MASQUERADE"),
         ("xt_MASQUERADE", "ipt_MASQUERADE"),
     ),
+    # Part of nf_tables since Linux 4.17, a module of its own before.
+    "nf_tables_ipv4": (("NF_TABLES_IPV4",), ("nf_tables_ipv4",)),
+    "nf_tables_ipv6": (("NF_TABLES_IPV6",), ("nf_tables_ipv6",)),
     "nf_tables": (("NF_TABLES",), ("nf_tables",)),
+    # Renamed in Linux 5.1.
+    "nft_chain_nat": (("NFT_NAT",), ("nft_chain_nat", "nft_chain_nat_ipv4")),
+    "nft_compat": (("NFT_COMPAT",), ("nft_compat",)),
     "overlay": (("OVERLAY_FS",), ("overlay",)),
     "veth": (("VETH",), ("veth",)),
     "vxlan": (("VXLAN",), ("vxlan",)),
+    "xt_NFLOG": (("NETFILTER_XT_TARGET_NFLOG",), ("xt_NFLOG",)),
     "xt_addrtype": (("NETFILTER_XT_MATCH_ADDRTYPE",), ("xt_addrtype",)),
     "xt_comment": (("NETFILTER_XT_MATCH_COMMENT",), ("xt_comment",)),
     "xt_conntrack": (("NETFILTER_XT_MATCH_CONNTRACK",), ("xt_conntrack",)),
+    "xt_limit": (("NETFILTER_XT_MATCH_LIMIT",), ("xt_limit",)),
+    "xt_mark": (("NETFILTER_XT_MARK",), ("xt_mark",)),
     "xt_multiport": (("NETFILTER_XT_MATCH_MULTIPORT",), ("xt_multiport",)),
     "xt_nat": (("NETFILTER_XT_NAT",), ("xt_nat",)),
+    "xt_physdev": (("NETFILTER_XT_MATCH_PHYSDEV",), ("xt_physdev",)),
+    "xt_set": (("NETFILTER_XT_SET",), ("xt_set",)),
     "xt_statistic": (("NETFILTER_XT_MATCH_STATISTIC",), ("xt_statistic",)),
 }
+# Controllers without which K3s or its kubelet ends, and the option of each.
+CGROUP_CONTROLLERS = {"cpu": "CGROUP_SCHED", "cpuset": "CPUSETS", "memory": "MEMCG", "pids": "CGROUP_PIDS"}
 
 
 def cgroup_version(root):
@@ -56,39 +81,95 @@ def kernel_config(root, release):
     try:
         with gzip.open(os.path.join(root, "proc/config.gz"), "rt", errors="replace") as handle:
             text = handle.read(FACT_FILE_BYTES)
-    except OSError:
+    except (OSError, EOFError, zlib.error):
         text = read(root, "boot/config-" + release)
     if text is None:
         return None
     return dict(re.findall(r"^CONFIG_(\w+)=([ym])$", text, re.MULTILINE))
 
 
-def module_names(root, release):
-    """Modules of this kernel, built in or loadable; None where the lists of them are missing."""
-    lists = [
-        read(root, "lib/modules/{}/{}".format(release, name), MODULE_LIST_BYTES)
+def cgroup_lacks(root, release):
+    """{controller: why the kernel does not offer it}, of those that K3s and its kubelet need."""
+    config, offered = kernel_config(root, release), cgroup_controllers(root)
+    disabled = re.findall(r"(?:^|\s)cgroup_disable=(\S+)", read(root, "proc/cmdline") or "")
+    lacking = {}
+    for controller, option in CGROUP_CONTROLLERS.items():
+        if controller in offered:
+            continue
+        if controller in ",".join(disabled).split(","):
+            lacking[controller] = "cgroup_disable={} is on the kernel's command line".format(controller)
+        elif config is not None and option not in config:
+            lacking[controller] = "CONFIG_{} is not set".format(option)
+        else:
+            lacking[controller] = "the kernel does not offer it"
+    return lacking
+
+
+def modules_on_disk(root, release):
+    """Modules of this kernel, built in or with a file that modprobe finds; None without the lists of them."""
+    directory = os.path.join(root, "lib/modules", release)
+    builtin, loadable = (
+        read(root, os.path.join(directory, name), MODULE_LIST_BYTES)
         for name in ("modules.builtin", "modules.dep")
-    ]
-    if None in lists:
+    )
+    if builtin is None or loadable is None:
         return None
+    files = re.findall(r"^(\S+?\.ko[^\s:]*):", loadable, re.MULTILINE)
+    there = [path for path in files if os.path.exists(os.path.join(directory, path))]
+    return {module_name(path) for path in builtin.split() + there}
+
+
+def module_name(path):
+    """Name of the module in a file such as kernel/net/xt-mark.ko.zst."""
+    return os.path.basename(path).split(".ko")[0].replace("-", "_")
+
+
+def files_on_disk(root, release):
+    """{module: its file, as a path on the board}, whatever modules.dep says."""
+    directory = os.path.join(root, "lib/modules", release)
     return {
-        os.path.basename(path).replace("-", "_")
-        for path in re.findall(r"^(\S+?)\.ko", "\n".join(lists), re.M)
+        module_name(name): os.path.join("/lib/modules", release, os.path.relpath(place, directory), name)
+        for place, _, names in os.walk(directory)
+        for name in names
+        if ".ko" in name
     }
 
 
-def kernel_features(root, release):
-    """{feature: has the kernel got it}; null where neither its configuration nor its modules tell."""
-    config, present = kernel_config(root, release), module_names(root, release)
+def why_missing(root, release, modules, files):
+    """Why modprobe finds none of these modules; `files` are those of files_on_disk()."""
+    unlisted = [files[module] for module in modules if module in files]
+    if unlisted:
+        return "modules.dep does not list {} (run `sudo depmod`)".format(unlisted[0])
+    missing = " or ".join(module + ".ko" for module in modules) + " is missing"
+    parent = os.path.join(root, "lib/modules")
+    others = sorted(os.listdir(parent)) if os.path.isdir(parent) else []
+    if release in others:
+        return "{} in /lib/modules/{}".format(missing, release)
+    rest = ", only that of {}".format(", ".join(others)) if others else ""
+    return "{}: there is no /lib/modules/{}{}".format(missing, release, rest)
+
+
+def kernel_lacks(root, release):
+    """{feature: why it is missing}; a feature of which neither configuration nor modules tell is left out.
+
+    A feature is there when it is built in, when its module is loaded, or when modprobe finds the module.
+    """
+    config, on_disk = kernel_config(root, release), modules_on_disk(root, release)
     loaded = {line.split()[0] for line in (read(root, "proc/modules") or "").splitlines() if line}
-    features = {}
+    there = loaded.union(on_disk or ())
+    files = files_on_disk(root, release)
+    lacking = {}
     for feature, (options, modules) in KERNEL_FEATURES.items():
         states = {config.get(option) for option in options} if config is not None else set()
-        if "y" in states or loaded.intersection(modules):
-            features[feature] = True
-        elif present is not None and (config is None or "m" in states):
-            # A module that was configured is there only when its package is installed.
-            features[feature] = bool(present.intersection(modules))
-        else:
-            features[feature] = "m" in states if config is not None else None
-    return features
+        option = " or ".join("CONFIG_" + option for option in options)
+        if "y" in states or there.intersection(modules):
+            continue
+        if "m" in states:
+            lacking[feature] = "{} is m, but {}".format(option, why_missing(root, release, modules, files))
+        elif config is not None:
+            lacking[feature] = "{} is not set (module {})".format(option, " or ".join(modules))
+        elif on_disk is not None:
+            lacking[feature] = "{} ({}; the kernel does not show its configuration)".format(
+                why_missing(root, release, modules, files), option
+            )
+    return lacking

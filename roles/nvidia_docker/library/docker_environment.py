@@ -5,22 +5,23 @@
 Runs on the board, therefore Python 3.6 compatible.
 """
 
-import gzip
 import os
-import re
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.compat.version import LooseVersion
+from ansible.module_utils.jetson_iptables import NotTried, iptables_plan
+from ansible.module_utils.jetson_kernel import kernel_lacks
 from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: docker_environment
 short_description: What Docker needs around it on a Jetson
 description:
-  - Kernels of some JetPacks lack what newer programs take for granted. Without the iptables table C(raw)
-    Docker 28 publishes no port unless its unit says so; without C(nf_tables) and C(nft_compat) only
-    iptables-legacy works. A kernel that does not show its configuration is taken to have everything.
+  - Kernels of some JetPacks lack features that newer programs need. Without the iptables table C(raw)
+    Docker 28 publishes no port unless its unit says so. With some kernels only iptables-legacy works, with
+    others only iptables-nft. The present one is tried with real rules in a network namespace of its own, and
+    the other one where that fails; also in check mode. If iptables cannot be tried, it stays as it is.
   - With C(strict) NVIDIA's runtime gives the GPU to those only to whom the device plugin gave it.
   - A marker stands from before the first change that needs a restart of Docker until the role removes it.
 author: The jetson-k3s authors
@@ -73,9 +74,6 @@ Environment=DOCKER_INSECURE_NO_IPTABLES_RAW=1
 """
 # First version that wants the table, and first that can do without it.
 WANTS_RAW, KNOWS_NO_RAW = "28.0.0", "28.0.2"
-# iptables-nft works through both.
-NFT_OPTIONS = ("NF_TABLES", "NFT_COMPAT")
-IPTABLES = ("iptables", "ip6tables")
 
 # Keys of config.toml, all of the top level, and their values in strict mode.
 STRICT = (
@@ -90,41 +88,22 @@ class EnvironmentProblem(Exception):  # noqa: N818 - it is the board's, not this
     """The board cannot run this Docker; the text says why and what to do."""
 
 
-def kernel_options(config):
-    """Options (without CONFIG_) that are built in or modules; None for a configuration that is not known."""
-    if config is None:
-        return None
-    return set(re.findall(r"^CONFIG_(\w+)=[ym]$", config, re.MULTILINE))
+def needs_raw_drop_in(raw, docker_version):
+    """Must Docker be told that there is no table raw? EnvironmentProblem where it cannot be told.
 
-
-def read_kernel_config(root):
-    """Text of /proc/config.gz, None where the kernel does not show it."""
-    try:
-        with gzip.open(os.path.join(root, "proc/config.gz"), "rt") as stream:
-            return stream.read()
-    except OSError:
-        return None
-
-
-def needs_raw_drop_in(options, docker_version):
-    """Must Docker be told that there is no table raw? EnvironmentProblem where it cannot be told."""
-    if options is None or "IP_NF_RAW" in options or not docker_version:
+    `raw` is what fails there, None where nothing does.
+    """
+    if raw is None or not docker_version:
         return False
     version = LooseVersion(docker_version)
     if version < WANTS_RAW:
         return False
     if version < KNOWS_NO_RAW:
         raise EnvironmentProblem(
-            "Docker {} publishes no ports on this kernel, which has no iptables table raw "
-            "(https://github.com/moby/moby/issues/49557). Install Docker 28.0.2 or newer, "
-            "or 27.5.1 and hold it.".format(docker_version)
+            "Docker {} publishes no ports on this kernel ({}; https://github.com/moby/moby/issues/49557). "
+            "Install Docker 28.0.2 or newer, or 27.5.1 and hold it.".format(docker_version, raw)
         )
     return True
-
-
-def needs_legacy_iptables(options):
-    """Does this kernel lack what iptables-nft works through?"""
-    return options is not None and not options.issuperset(NFT_OPTIONS)
 
 
 def strict_config(text, strict):
@@ -165,29 +144,37 @@ def put(path, text, rename=os.rename):
         os.unlink(path)
 
 
-def nft_alternatives(root):
-    """Those of iptables and ip6tables whose alternative is the nft one."""
-    return [
-        name
-        for name in IPTABLES
-        if os.path.islink(os.path.join(root, "etc/alternatives", name))
-        and os.readlink(os.path.join(root, "etc/alternatives", name)).endswith("-nft")
-    ]
+def variants(module, root):
+    """The plan for iptables and ip6tables, empty where they cannot be tried."""
+    try:
+        return iptables_plan(module, root, kernel_lacks(root, os.uname().release))
+    except NotTried as reason:
+        module.warn("iptables stays as it is, because it could not be tried: {}".format(reason))
+        return {}
 
 
-def plan(root, params):
-    """What has to change: ([(path, before, after, restarts Docker)], [alternatives to set to legacy])."""
+def plan(root, params, iptables):
+    """What has to change: ([(path, before, after, restarts Docker)], {alternative: path to choose}).
+
+    `iptables` is the plan of variants().
+    """
     present = params["state"] == "present"
-    options = kernel_options(read_kernel_config(root)) if present else None
-    drop_in = RAW_DROP_IN if present and needs_raw_drop_in(options, params["docker_version"]) else ""
+    drop_in = read(os.path.join(root, DROP_IN))
+    if not present:
+        wanted = ""
+    elif "iptables" in iptables:
+        raw = iptables["iptables"]["raw"]
+        wanted = RAW_DROP_IN if needs_raw_drop_in(raw, params["docker_version"]) else ""
+    else:
+        wanted = drop_in
     runtime_config = read(os.path.join(root, RUNTIME_CONFIG))
     files = [
-        (DROP_IN, read(os.path.join(root, DROP_IN)), drop_in, True),
+        (DROP_IN, drop_in, wanted, True),
         # Read at each start of a container: no restart.
         (RUNTIME_CONFIG, runtime_config, strict_config(runtime_config, present and params["strict"]), False),
     ]
-    legacy = nft_alternatives(root) if needs_legacy_iptables(options) else []
-    return [change for change in files if change[1] != change[2]], legacy
+    choices = {name: family["choose"] for name, family in sorted(iptables.items()) if family["choose"]}
+    return [change for change in files if change[1] != change[2]], choices
 
 
 def main():
@@ -204,25 +191,24 @@ def main():
     )
     root, marker = "/", module.params["marker"]
     try:
-        files, legacy = plan(root, module.params)
+        iptables = variants(module, root) if module.params["state"] == "present" else {}
+        files, choices = plan(root, module.params, iptables)
     except EnvironmentProblem as problem:
         module.fail_json(msg=str(problem))
-    restart = bool(legacy) or any(restarts for _, _, _, restarts in files)
+    restart = bool(choices) or any(restarts for _, _, _, restarts in files)
     due = restart or os.path.exists(marker)
     held = due and module.params["hold"]
     if held:
-        files, legacy = [change for change in files if not change[3]], []
+        files, choices = [change for change in files if not change[3]], {}
     if not module.check_mode:
         if restart and not held:
             leave_marker(marker)
         for path, _, after, _ in files:
             put(os.path.join(root, path), after, module.atomic_move)
-        for name in legacy:
-            module.run_command(
-                ["update-alternatives", "--set", name, "/usr/sbin/{}-legacy".format(name)], check_rc=True
-            )
+        for name, path in choices.items():
+            module.run_command(["update-alternatives", "--set", name, path], check_rc=True)
     module.exit_json(
-        changed=bool(files or legacy),
+        changed=bool(files or choices),
         restart_due=due,
         held=held,
         diff=[
@@ -230,8 +216,11 @@ def main():
             for path, before, after, _ in files
         ]
         + [
-            {"before": "{0} is {0}-nft\n".format(name), "after": "{0} is {0}-legacy\n".format(name)}
-            for name in legacy
+            {
+                "before": "{} fails: {}\n".format(name, iptables[name]["reason"]),
+                "after": "{} is {}\n".format(name, path),
+            }
+            for name, path in choices.items()
         ],
     )
 

@@ -71,6 +71,8 @@ def version_key(text: str) -> tuple[int, ...]:
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "equals": lambda value, wanted: bool(value == wanted),
+    "is_not": lambda value, wanted: bool(value != wanted),
+    "without": lambda value, unwanted: not set(unwanted) & set(value or ()),
     "known": lambda value, wanted: (value is not None) == wanted,
     "one_of": lambda value, wanted: value in wanted,
     "at_least": lambda value, wanted: value is not None and value >= wanted,
@@ -79,10 +81,11 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def holds(condition: dict[str, Any], facts: Facts) -> bool:
-    """Does one condition hold? An unknown value (None) satisfies only `equals: null` and `known: false`.
+    """Does one condition hold?
 
-    A condition is a `fact` and an operator: equals, same_as (another fact), known, one_of, at_least (number),
-    includes (list), from/below (versions).
+    A condition is a `fact` and an operator: equals, is_not, same_as (another fact), known, one_of, at_least
+    (number), includes (list), without (list of keys), from/below (versions). Only `equals: null`, `is_not`,
+    `without` and `known: false` hold for an unknown value (None).
     """
     value = lookup(facts, condition["fact"])
     if "same_as" in condition:
@@ -103,13 +106,21 @@ def guide(finding_id: str) -> str:
     return f"{GUIDE}#{finding_id.replace(SEPARATOR, '')}"
 
 
+def shown(condition: dict[str, Any], facts: Facts) -> Any:
+    """The value that a finding shows: of `without`, what stands at the unwanted keys."""
+    value = lookup(facts, condition["fact"])
+    if "without" in condition:
+        return "; ".join(value[key] for key in condition["without"] if key in value)
+    return value
+
+
 def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding]:
     """A finding for each rule that applies (`when`, all of them) and is broken (`require` does not hold)."""
     return [
         {
             "id": rule["id"],
             "level": rule["level"],
-            "found": rule["found"].format(value=lookup(facts, rule["require"]["fact"])),
+            "found": rule["found"].format(value=shown(rule["require"], facts)),
             "expected": rule["expected"],
             "fix": rule["fix"],
             "url": guide(rule["id"]),
@@ -120,23 +131,20 @@ def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding
     ]
 
 
-def rules_of_kernel(features: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A rule for each kernel feature of the table; a feature of which nothing is known breaks none."""
-    rules = []
-    for entry in features:
-        fact = f"kernel_features.{entry['feature']}"
-        rules.append(
-            {
-                "id": f"kernel-{entry['feature'].replace('_', '-')}",
-                "level": entry["level"],
-                "when": [*entry.get("when", []), {"fact": fact, "equals": False}],
-                "require": {"fact": fact, "equals": True},
-                "found": f"a kernel without {entry['option']}: {entry['without']}",
-                "expected": f"a kernel with {entry['option']}",
-                "fix": entry["fix"],
-            }
-        )
-    return rules
+def rules_of_kernel(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A rule for each entry of the kernel's table; a feature of which nothing is known breaks none."""
+    return [
+        {
+            "id": f"kernel-{entry['feature'].replace('_', '-')}",
+            "level": entry["level"],
+            "when": entry.get("when", []),
+            "require": {"fact": "kernel_lacks", "without": entry.get("features", [entry["feature"]])},
+            "found": f"{{value}}: {entry['without']}",
+            "expected": "a kernel with these features, built in or as modules of the kernel that runs",
+            "fix": entry["fix"],
+        }
+        for entry in entries
+    ]
 
 
 def complete(finding: Finding) -> Finding:

@@ -21,9 +21,14 @@ GOOD: dict[str, Any] = {
     "clock": {"board": 1_000_000.0, "asked": 1_000_000.0},
     "cgroup_version": 2,
     "cgroup_controllers": ["cpu", "cpuset", "io", "memory", "pids"],
-    "kernel_features": {entry["feature"]: True for entry in KERNEL},
+    "cgroup_lacks": {},
+    "kernel_lacks": {},
     "default_route": True,
-    "iptables": {"version": "1.8.7", "backend": "nf_tables"},
+    "iptables": {
+        "version": "1.8.7",
+        "backend": "nf_tables",
+        **dict.fromkeys(("changes", "not_tried", "problem", "raw")),
+    },
     "memory_bytes": 8 * 10**9,
     "disks": {
         name: {
@@ -51,6 +56,7 @@ GOOD: dict[str, Any] = {
     "docker": {
         "installed": True,
         "running": True,
+        "failure": None,
         "version": "27.5.1",
         "min_api_version": "1.24",
         "containerd_store": False,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Docker needs around it: the table raw, the right iptables, strict mode, kept images."""
+"""What Docker needs around it: the table raw, strict mode, kept images. Iptables: test_jetson_iptables.py."""
 
-import gzip
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,7 @@ from tests.unit.roles.loading import load
 module = load("nvidia_docker/library/docker_environment.py")
 kept_images = load("nvidia_docker/library/docker_kept_images.py")
 
-WHOLE = "CONFIG_IP_NF_RAW=m\nCONFIG_NF_TABLES=y\nCONFIG_NFT_COMPAT=m\n"
-# As in JetPack 6.2's kernel.
-WITHOUT_RAW = "# CONFIG_IP_NF_RAW is not set\nCONFIG_NF_TABLES=m\nCONFIG_NFT_COMPAT=m\n"
-WITHOUT_NFT = "CONFIG_IP_NF_RAW=m\n# CONFIG_NF_TABLES is not set\n"
+FAILS = "iptables-legacy, table raw: no"
 TOML = """\
 #accept-nvidia-visible-devices-envvar-when-unprivileged = true
 disable-require = false
@@ -28,51 +24,48 @@ environment = []
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for directory in ("proc", "etc/alternatives", "etc/nvidia-container-runtime"):
-        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "etc/nvidia-container-runtime").mkdir(parents=True)
     return tmp_path
 
 
-def plan(root: Path, **changes: Any) -> tuple[list[Any], list[str]]:
+def plan(root: Path, raw: str | None = None, **changes: Any) -> tuple[list[Any], dict[str, str]]:
     params = {"docker_version": "28.4.0", "strict": False, "state": "present"} | changes
-    result: tuple[list[Any], list[str]] = module.plan(str(root), params)
+    result: tuple[list[Any], dict[str, str]] = module.plan(
+        str(root), params, {"iptables": {"choose": None, "raw": raw}}
+    )
     return result
 
 
-def kernel(root: Path, config: str) -> None:
-    (root / "proc/config.gz").write_bytes(gzip.compress(config.encode()))
-
-
 @pytest.mark.parametrize(
-    ("config", "version", "needed"),
+    ("raw", "version", "needed"),
     [
-        (WITHOUT_RAW, "28.4.0", True),
-        (WITHOUT_RAW, "28.0.2", True),
-        (WITHOUT_RAW, "27.5.1", False),
-        (WITHOUT_RAW, "20.10.24+dfsg1", False),
-        (WITHOUT_RAW, None, False),
-        (WHOLE, "28.4.0", False),
+        (FAILS, "28.4.0", True),
+        (FAILS, "28.0.2", True),
+        (FAILS, "27.5.1", False),
+        (FAILS, "20.10.24+dfsg1", False),
+        (FAILS, None, False),
         (None, "28.4.0", False),
     ],
 )
 def test_docker_28_is_told_about_a_kernel_without_raw(
-    config: str | None, version: str | None, needed: bool
+    raw: str | None, version: str | None, needed: bool
 ) -> None:
-    assert module.needs_raw_drop_in(module.kernel_options(config), version) is needed
+    assert module.needs_raw_drop_in(raw, version) is needed
 
 
 def test_docker_that_cannot_be_told_is_refused_with_both_ways_out() -> None:
-    with pytest.raises(module.EnvironmentProblem, match=r"28\.0\.2 or newer, or 27\.5\.1"):
-        module.needs_raw_drop_in(module.kernel_options(WITHOUT_RAW), "28.0.1")
+    with pytest.raises(module.EnvironmentProblem, match=r"table raw: no.*28\.0\.2 or newer, or 27\.5\.1"):
+        module.needs_raw_drop_in(FAILS, "28.0.1")
 
 
 def test_drop_in_is_written_once_restarts_docker_and_goes_on_removal(root: Path) -> None:
-    kernel(root, WITHOUT_RAW)
-    ((path, before, after, restarts),), legacy = plan(root)
-    assert (path, before, after, restarts, legacy) == (module.DROP_IN, "", module.RAW_DROP_IN, True, [])
+    ((path, before, after, restarts),), choices = plan(root, FAILS)
+    assert (path, before, after, restarts, choices) == (module.DROP_IN, "", module.RAW_DROP_IN, True, {})
     module.put(str(root / path), after)
-    assert plan(root) == ([], [])
-    ((_, _, after, restarts),), _ = plan(root, state="absent")
+    assert plan(root, FAILS) == ([], {})
+    params = {"docker_version": "28.4.0", "strict": False, "state": "present"}
+    assert module.plan(str(root), params, {}) == ([], {}), "not tried: the file stays"
+    ((_, _, after, restarts),), _ = plan(root, FAILS, state="absent")
     assert (after, restarts) == ("", True)
     module.put(str(root / path), after)
     assert not (root / path).exists()
@@ -95,23 +88,6 @@ def test_a_link_leads_to_the_file_that_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "expected"), [(WITHOUT_NFT, ["iptables"]), (WHOLE, []), ("CONFIG_NF_TABLES=y\n", ["iptables"])]
-)
-def test_iptables_becomes_legacy_where_the_kernel_cannot_do_nft(
-    root: Path, config: str, expected: list[str]
-) -> None:
-    kernel(root, config + "CONFIG_IP_NF_RAW=y\n")
-    (root / "etc/alternatives/iptables").symlink_to("/usr/sbin/iptables-nft")
-    (root / "etc/alternatives/ip6tables").symlink_to("/usr/sbin/ip6tables-legacy")
-    assert plan(root)[1] == expected
-
-
-def test_kernel_that_does_not_show_its_configuration_changes_nothing(root: Path) -> None:
-    (root / "etc/alternatives/iptables").symlink_to("/usr/sbin/iptables-nft")
-    assert plan(root) == ([], [])
-
-
-@pytest.mark.parametrize(
     "text", ["", TOML, "accept-nvidia-visible-devices-as-volume-mounts = false\n[a]\nb = 1\n"]
 )
 def test_strict_mode_is_reversible_and_written_once(text: str) -> None:
@@ -130,8 +106,8 @@ def test_strict_mode_is_what_the_runtime_reads() -> None:
 
 
 def test_strict_mode_restarts_nothing(root: Path) -> None:
-    ((path, _, _, restarts),), legacy = plan(root, strict=True)
-    assert (path, restarts, legacy) == (module.RUNTIME_CONFIG, False, [])
+    ((path, _, _, restarts),), choices = plan(root, strict=True)
+    assert (path, restarts, choices) == (module.RUNTIME_CONFIG, False, {})
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,25 @@ def test_docker_facts_of_a_stopped_engine(tmp_path: Path) -> None:
     assert facts["min_api_version"] is None
 
 
+@pytest.mark.parametrize(
+    ("unit", "failure"),
+    [
+        ({"ActiveState": "active", "SubState": "running", "Result": "success"}, None),
+        ({"ActiveState": "inactive", "SubState": "dead", "Result": "success"}, None),
+        ({"ActiveState": "failed", "SubState": "failed", "Result": "exit-code"}, "failed (exit-code)"),
+        (
+            {"ActiveState": "activating", "SubState": "auto-restart", "Result": "exit-code"},
+            "starts again and again (exit-code)",
+        ),
+        ({}, None),
+    ],
+)
+def test_an_engine_that_failed_is_not_one_that_was_not_started(
+    tmp_path: Path, unit: dict[str, str], failure: str | None
+) -> None:
+    assert module.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), unit)["failure"] == failure
+
+
 def test_k3s_version_is_read() -> None:
     commands = FakeCommands({"k3s": "k3s version v1.25.4+k3s1 (abc)\ngo version go1.19\n"})
     assert module.k3s_facts(commands, "/nonexistent", {})["version"] == "v1.25.4+k3s1"
@@ -214,61 +233,122 @@ def test_flags_in_the_environment_of_the_unit_count(tmp_path: Path) -> None:
 
 
 KERNEL = "5.15.148-tegra"
+RAW = f"lib/modules/{KERNEL}/kernel/net/iptable_raw.ko"
+LISTS = {f"lib/modules/{KERNEL}/modules.{name}": "" for name in ("builtin", "dep")}
+LISTED = f"lib/modules/{KERNEL}/modules.dep", "kernel/net/iptable_raw.ko{}: kernel/net/x_tables.ko\n"
+UNSET, MODULE = "# CONFIG_IP_NF_RAW is not set\n", "CONFIG_IP_NF_RAW=m\n"
+CONFIG, BOOT = "proc/config.gz", f"boot/config-{KERNEL}"
 
 
-def _kernel(
-    root: Path, config: str | None = None, builtin: str | None = None, dep: str = "", loaded: str = ""
-) -> None:
-    for path, text in (
-        (f"lib/modules/{KERNEL}/modules.builtin", builtin),
-        (f"lib/modules/{KERNEL}/modules.dep", None if builtin is None else dep),
-        ("proc/modules", loaded),
-    ):
-        if text is not None:
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(text)
-    if config is not None:
-        (root / "proc/config.gz").write_bytes(gzip.compress(config.encode()))
+def build(root: Path, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(gzip.compress(text.encode()) if path.endswith("gz") else text.encode())
 
 
 @pytest.mark.parametrize(
-    ("files", "has_raw"),
+    ("files", "why"),
     [
-        ({"config": "CONFIG_IP_NF_RAW=y\n"}, True),
-        ({"config": "# CONFIG_IP_NF_RAW is not set\n"}, False),
-        ({"config": "CONFIG_IP_NF_RAW=m\n"}, True),
-        ({"config": "CONFIG_IP_NF_RAW=m\n", "builtin": ""}, False),
-        (
-            {
-                "config": "CONFIG_IP_NF_RAW=m\n",
-                "builtin": "",
-                "dep": "kernel/net/ipv4/netfilter/iptable_raw.ko.zst: x.ko\n",
-            },
-            True,
+        # Built in, loaded, or a file that modprobe finds.
+        ({CONFIG: "CONFIG_IP_NF_RAW=y\n"}, None),
+        ({BOOT: "CONFIG_IP_NF_RAW=y\n"}, None),
+        ({CONFIG: UNSET, "proc/modules": "iptable_raw 16384 0 - Live 0x0\n"}, None),
+        ({**LISTS, f"lib/modules/{KERNEL}/modules.builtin": "kernel/net/iptable_raw.ko\n"}, None),
+        *(
+            ({**LISTS, CONFIG: MODULE, LISTED[0]: LISTED[1].format(packed), RAW + packed: ""}, None)
+            for packed in ("", ".gz", ".xz", ".zst")
         ),
-        ({"config": "", "loaded": "iptable_raw 16384 0 - Live 0x0\n"}, True),
-        ({"builtin": "kernel/net/ipv4/netfilter/iptable_raw.ko\n"}, True),
-        ({"builtin": ""}, False),
+        # Built by the owner, beside JetPack's kernel.
+        ({**LISTS, CONFIG: UNSET, LISTED[0]: LISTED[1].format(""), RAW: ""}, None),
+        # Neither configuration nor modules tell.
         ({}, None),
+        ({CONFIG: UNSET}, "CONFIG_IP_NF_RAW is not set (module iptable_raw)"),
+        ({BOOT: UNSET}, "CONFIG_IP_NF_RAW is not set (module iptable_raw)"),
+        (
+            {**LISTS, CONFIG: MODULE},
+            f"CONFIG_IP_NF_RAW is m, but iptable_raw.ko is missing in /lib/modules/{KERNEL}",
+        ),
+        (
+            {**LISTS, BOOT: MODULE, LISTED[0]: LISTED[1].format("")},
+            f"CONFIG_IP_NF_RAW is m, but iptable_raw.ko is missing in /lib/modules/{KERNEL}",
+        ),
+        (
+            {**LISTS, CONFIG: MODULE, RAW + ".xz": ""},
+            f"CONFIG_IP_NF_RAW is m, but modules.dep does not list /{RAW}.xz (run `sudo depmod`)",
+        ),
+        (
+            {CONFIG: MODULE, "lib/modules/5.15.136-tegra/modules.dep": LISTED[1].format("")},
+            f"CONFIG_IP_NF_RAW is m, but iptable_raw.ko is missing: there is no /lib/modules/{KERNEL}, "
+            "only that of 5.15.136-tegra",
+        ),
+        (
+            {CONFIG: MODULE},
+            f"CONFIG_IP_NF_RAW is m, but iptable_raw.ko is missing: there is no /lib/modules/{KERNEL}",
+        ),
+        (
+            LISTS,
+            f"iptable_raw.ko is missing in /lib/modules/{KERNEL} (CONFIG_IP_NF_RAW; the kernel does not show "
+            "its configuration)",
+        ),
     ],
 )
-def test_kernel_features_come_from_configuration_and_modules(
-    tmp_path: Path, files: dict[str, str], has_raw: bool | None
+def test_a_kernel_feature_is_there_or_it_is_said_what_is_missing(
+    tmp_path: Path, files: dict[str, str], why: str | None
 ) -> None:
-    _kernel(tmp_path, **files)
-    assert kernel.kernel_features(str(tmp_path), KERNEL)["iptable_raw"] is has_raw
+    build(tmp_path, files)
+    assert kernel.kernel_lacks(str(tmp_path), KERNEL).get("iptable_raw") == why
 
 
 def test_a_long_list_of_modules_is_read_to_its_end(tmp_path: Path) -> None:
     many = "".join(f"kernel/drivers/net/some_module_{number}.ko:\n" for number in range(40_000))
     assert len(many) > 1 << 20
-    _kernel(tmp_path, builtin="", dep=f"{many}kernel/net/ipv4/netfilter/iptable_raw.ko:\n")
-    assert kernel.kernel_features(str(tmp_path), KERNEL)["iptable_raw"] is True
+    build(tmp_path, {**LISTS, LISTED[0]: many + LISTED[1].format(""), RAW: ""})
+    assert "iptable_raw" not in kernel.kernel_lacks(str(tmp_path), KERNEL)
+
+
+def test_a_damaged_configuration_of_the_kernel_is_none(tmp_path: Path) -> None:
+    build(tmp_path, {BOOT: UNSET})
+    (tmp_path / "proc").mkdir()
+    (tmp_path / CONFIG).write_bytes(gzip.compress(b"CONFIG_IP_NF_RAW=y")[:-9])
+    assert "iptable_raw" in kernel.kernel_lacks(str(tmp_path), KERNEL)
 
 
 def test_masquerade_has_the_name_of_its_kernel(tmp_path: Path) -> None:
-    _kernel(tmp_path, config="CONFIG_IP_NF_TARGET_MASQUERADE=y\n")
-    assert kernel.kernel_features(str(tmp_path), KERNEL)["masquerade"] is True
+    build(tmp_path, {CONFIG: "CONFIG_IP_NF_TARGET_MASQUERADE=y\n"})
+    assert "masquerade" not in kernel.kernel_lacks(str(tmp_path), KERNEL)
+
+
+CGROUPS = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
+OTHERS = "cpu\t1\t1\t1\ncpuset\t2\t1\t1\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "lacking"),
+    [
+        ({"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids"}, {}),
+        ({"proc/cgroups": CGROUPS + OTHERS + "memory\t3\t1\t1\npids\t4\t1\t1\n"}, {}),
+        (
+            {
+                "proc/cgroups": CGROUPS + OTHERS + "memory\t0\t1\t0\npids\t4\t1\t1\n",
+                "proc/cmdline": "quiet cgroup_disable=memory,io\n",
+            },
+            {"memory": "cgroup_disable=memory is on the kernel's command line"},
+        ),
+        (
+            {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu memory", CONFIG: "CONFIG_MEMCG=y\n"},
+            {"pids": "CONFIG_CGROUP_PIDS is not set"},
+        ),
+        (
+            {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu memory"},
+            {"pids": "the kernel does not offer it"},
+        ),
+    ],
+)
+def test_a_missing_cgroup_controller_is_named_with_its_reason(
+    tmp_path: Path, files: dict[str, str], lacking: dict[str, str]
+) -> None:
+    build(tmp_path, files)
+    assert kernel.cgroup_lacks(str(tmp_path), KERNEL) == lacking
 
 
 def test_cgroup_controllers_of_both_versions(tmp_path: Path) -> None:
@@ -337,19 +417,6 @@ def test_newest_jetson_stats_of_the_system_counts(tmp_path: Path) -> None:
     facts = services.jtop_facts(str(tmp_path), {"ActiveState": "active", "LoadState": "loaded"})
     assert (facts["version"], facts["active"]) == ("4.3.2", True)
     assert services.jtop_facts(str(tmp_path / "empty"), {})["version"] is None
-
-
-@pytest.mark.parametrize(
-    ("text", "facts"),
-    [
-        ("iptables v1.8.7 (nf_tables)\n", {"version": "1.8.7", "backend": "nf_tables"}),
-        ("iptables v1.8.4 (legacy)\n", {"version": "1.8.4", "backend": "legacy"}),
-        ("iptables v1.6.1\n", {"version": "1.6.1", "backend": "legacy"}),
-        ("", {"version": None, "backend": None}),
-    ],
-)
-def test_backend_of_iptables(text: str, facts: dict[str, str | None]) -> None:
-    assert module.iptables_facts(FakeCommands({"iptables": text})) == facts
 
 
 def test_package_tells_the_toolkit_where_the_runtime_does_not() -> None:

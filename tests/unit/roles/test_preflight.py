@@ -49,7 +49,12 @@ def test_a_good_board_has_no_findings() -> None:
             "warning",
         ),
         ({"memory_bytes": 10**9}, "memory", "warning"),
-        ({"cgroup_controllers": ["cpu", "cpuset"]}, "cgroup-controllers", "error"),
+        ({"cgroup_lacks": {"pids": "CONFIG_CGROUP_PIDS is not set"}}, "cgroup-controllers", "error"),
+        ({"iptables__problem": "table nat: no"}, "iptables", "error"),
+        ({"iptables__changes": "table nat: no"}, "iptables-variant", "warning"),
+        ({"iptables__not_tried": "unshare: no"}, "iptables-not-tried", "warning"),
+        ({"iptables__raw": "table raw: no", "docker__version": "28.0.1"}, "kernel-iptable-raw", "error"),
+        ({"docker__running": False, "docker__failure": "failed (exit-code)"}, "docker-failed", "warning"),
         ({"docker__containerd_store": True}, "docker-containerd-store", "warning"),
         ({"docker__installed": False}, "docker-absent", "warning"),
         ({"docker__daemon_json__error": "line 3"}, "docker-daemon-json", "error"),
@@ -182,34 +187,64 @@ def test_what_works_is_not_refused(changes: dict[str, Any]) -> None:
     assert module.findings_of_rules(with_facts(**changes), RULES) == []
 
 
-@pytest.mark.parametrize("entry", KERNEL, ids=lambda entry: entry["feature"])
-def test_each_missing_kernel_feature_is_found_alone(entry: dict[str, Any]) -> None:
-    facts = with_facts(**{f"kernel_features__{entry['feature']}": False})
-    if entry["feature"] == "iptable_raw":
-        facts["docker"]["version"] = "28.0.1"
-    (found,) = module.findings_of_rules(facts, module.rules_of_kernel(KERNEL))
-    assert found["id"] == "kernel-" + entry["feature"].replace("_", "-")
-    assert entry["without"] in found["found"]
+LACKS = "CONFIG_X is not set (module x)"
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("entry", "feature"),
+    [(entry, feature) for entry in KERNEL for feature in entry.get("features", [entry["feature"]])],
+    ids=lambda value: value if isinstance(value, str) else value["feature"],
+)
+def test_each_missing_kernel_feature_is_found_alone(entry: dict[str, Any], feature: str) -> None:
+    facts = with_facts(kernel_lacks={feature: LACKS})
+    for condition in entry.get("when", []):
+        facts["docker"]["version"] = condition.get("from", facts["docker"]["version"])
+        if condition["fact"] == "flannel_backend" and "equals" in condition:
+            facts["flannel_backend"] = condition["equals"]
+    found = {entry["id"]: entry for entry in module.findings_of_rules(facts, module.rules_of_kernel(KERNEL))}
+    own = found.pop("kernel-" + entry["feature"].replace("_", "-"))
+    assert own["found"] == f"{LACKS}: {entry['without']}"
+    # Docker 28.0.0 and network policies use the same sets.
+    assert set(found) <= {"kernel-ip-set"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
     [
-        {"kernel_features": {}},
-        {"kernel_features": {entry["feature"]: None for entry in KERNEL}},
-        {"kernel_features__nf_tables": False, "iptables__backend": "legacy"},
-        {"kernel_features__vxlan": False, "flannel_backend": "host-gw"},
-        {"kernel_features__vxlan": False, "flannel_backend": None},
-        {"kernel_features__iptable_raw": False, "docker__version": "28.0.2"},
+        ({"kernel_lacks": {"vxlan": LACKS}, "flannel_backend": "host-gw"}, {}),
+        ({"kernel_lacks": {"vxlan": LACKS}, "flannel_backend": None}, {}),
+        ({"kernel_lacks": {"nf_tables": LACKS, "iptable_raw": LACKS}}, {}),
+        ({"iptables__raw": "table raw: no", "docker__version": "28.0.2"}, {}),
+        ({"iptables__raw": "no", "docker__version": "28.0.1", "container_runtime": "containerd"}, {}),
+        ({"kernel_lacks": {"ip_set": LACKS}}, {"kernel-ip-set": "disable-network-policy"}),
+        (
+            {"kernel_lacks": {"ip_set": LACKS}, "flannel_backend": None},
+            {"kernel-ip-set": "disable-network-policy"},
+        ),
+        # K3s' own controller is not what enforces policies there.
+        (
+            {"kernel_lacks": {"ip_set": LACKS}, "flannel_backend": "none"},
+            {"kernel-ip-set-calico": "take `flannel-backend` out"},
+        ),
+        ({"kernel_lacks": {"ip_set_bitmap_port": LACKS}}, {}),
+        (
+            {"kernel_lacks": {"ip_set_hash_ip": "a", "xt_NFLOG": "b"}, "docker__version": "28.0.0"},
+            {"kernel-ip-set": "disable-network-policy"},
+        ),
     ],
 )
-def test_kernel_that_does_not_tell_or_does_not_matter_is_left_alone(changes: dict[str, Any]) -> None:
-    assert module.findings_of_rules(with_facts(**changes), module.rules_of_kernel(KERNEL)) == []
+def test_a_missing_kernel_feature_is_found_where_it_matters(
+    changes: dict[str, Any], found: dict[str, str]
+) -> None:
+    findings = module.findings_of_rules(with_facts(**changes), RULES + module.rules_of_kernel(KERNEL))
+    assert {entry["id"] for entry in findings} == found.keys()
+    for entry in findings:
+        assert found[entry["id"]] in entry["fix"]
 
 
 def test_facts_tell_every_kernel_feature_of_the_matrix() -> None:
     features = load("jetson_facts/module_utils/jetson_kernel.py").KERNEL_FEATURES
-    assert {entry["feature"] for entry in KERNEL} == features.keys()
+    assert {name for entry in KERNEL for name in entry.get("features", [entry["feature"]])} <= features.keys()
 
 
 def test_rules_are_complete_and_their_ids_unique() -> None:
