@@ -130,6 +130,8 @@ def create(
         *(f"--security-opt={option}=unconfined" for option in ("seccomp", "apparmor", "systempaths")),
         *(f"--tmpfs={place}" for place in ("/run:exec", "/run/lock", "/tmp:exec")),
         *_cgroup_options(),
+        # The kernel is the machine's, so its modules are, too.
+        *(("--volume=/lib/modules:/lib/modules:ro",) if Path("/lib/modules").is_dir() else ()),
         "--device=/dev/kmsg",  # the kubelet does not start without it
         # The board's containers live in its cgroup, and a privileged one may use every device.
         "--device-cgroup-rule=a *:* rwm",

@@ -15,6 +15,7 @@ from ansible.module_utils.jetson_board import FACT_FILE_BYTES, read
 MODULE_LIST_BYTES = 16 << 20
 
 # Features of the kernel: the options, one of which brings the feature, and the modules, one of which has it.
+# A feature without a module of its own is part of another one.
 KERNEL_FEATURES = {
     "br_netfilter": (("BRIDGE_NETFILTER",), ("br_netfilter",)),
     "bridge": (("BRIDGE",), ("bridge",)),
@@ -36,10 +37,9 @@ KERNEL_FEATURES = {
         ("NETFILTER_XT_TARGET_MASQUERADE", "IP_NF_TARGET_MASQUERADE"),
         ("xt_MASQUERADE", "ipt_MASQUERADE"),
     ),
-    # Part of nf_tables since Linux 4.17, a module of its own before.
-    "nf_tables_ipv4": (("NF_TABLES_IPV4",), ("nf_tables_ipv4",)),
-    "nf_tables_ipv6": (("NF_TABLES_IPV6",), ("nf_tables_ipv6",)),
     "nf_tables": (("NF_TABLES",), ("nf_tables",)),
+    "nf_tables_ipv4": (("NF_TABLES_IPV4",), ()),
+    "nf_tables_ipv6": (("NF_TABLES_IPV6",), ()),
     # Renamed in Linux 5.1.
     "nft_chain_nat": (("NFT_NAT",), ("nft_chain_nat", "nft_chain_nat_ipv4")),
     "nft_compat": (("NFT_COMPAT",), ("nft_compat",)),
@@ -162,12 +162,13 @@ def kernel_lacks(root, release):
     for feature, (options, modules) in KERNEL_FEATURES.items():
         states = {config.get(option) for option in options} if config is not None else set()
         option = " or ".join("CONFIG_" + option for option in options)
-        if "y" in states or there.intersection(modules):
+        if "y" in states or there.intersection(modules) or not (modules or states == {None}):
             continue
         if "m" in states:
             lacking[feature] = "{} is m, but {}".format(option, why_missing(root, release, modules, files))
         elif config is not None:
-            lacking[feature] = "{} is not set (module {})".format(option, " or ".join(modules))
+            module = " (module {})".format(" or ".join(modules)) if modules else ""
+            lacking[feature] = "{} is not set{}".format(option, module)
         elif on_disk is not None:
             lacking[feature] = "{} ({}; the kernel does not show its configuration)".format(
                 why_missing(root, release, modules, files), option

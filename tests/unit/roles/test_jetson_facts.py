@@ -313,6 +313,22 @@ def test_a_damaged_configuration_of_the_kernel_is_none(tmp_path: Path) -> None:
     assert "iptable_raw" in kernel.kernel_lacks(str(tmp_path), KERNEL)
 
 
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({CONFIG: "# CONFIG_NF_TABLES_IPV4 is not set\n"}, "CONFIG_NF_TABLES_IPV4 is not set"),
+        ({CONFIG: "CONFIG_NF_TABLES_IPV4=y\n"}, None),
+        ({CONFIG: "CONFIG_NF_TABLES_IPV4=m\n"}, None),
+        (LISTS, None),
+    ],
+)
+def test_a_feature_without_a_module_is_judged_by_its_option(
+    tmp_path: Path, files: dict[str, str], why: str | None
+) -> None:
+    build(tmp_path, files)
+    assert kernel.kernel_lacks(str(tmp_path), KERNEL).get("nf_tables_ipv4") == why
+
+
 def test_masquerade_has_the_name_of_its_kernel(tmp_path: Path) -> None:
     build(tmp_path, {CONFIG: "CONFIG_IP_NF_TARGET_MASQUERADE=y\n"})
     assert "masquerade" not in kernel.kernel_lacks(str(tmp_path), KERNEL)
