@@ -4,6 +4,7 @@
 Runs on the board, therefore Python 3.6 compatible.
 """
 
+import glob
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ L4T_LINE = re.compile(r"^# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)")
 SOC = re.compile(r"^nvidia,(tegra\d+)$")  # not "tegra23x", which JetPack 5 lists after tegra234
 PART_NUMBER = re.compile(r"\+(p\d{4}-\d{4})")
 DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
+# For configuring and watching MIG (NVIDIA's MIG user guide, "Device nodes and capabilities").
+MIG_NODES = ("nvidia-cap1", "nvidia-cap2")
 FACT_FILE_BYTES = 1 << 20  # far above any file read here; a board's file never makes us eat memory
 
 
@@ -141,3 +144,15 @@ def power_mode(text):
     """Number and name of the power mode from `nvpmodel -q`; null where there is no nvpmodel."""
     match = re.search(r"^NV Power Mode: *(\S+)\s+(\d+)\s*$", text, re.MULTILINE)
     return {"id": int(match.group(2)), "name": match.group(1)} if match else {"id": None, "name": None}
+
+
+def mig_instances(root):
+    """How many instances MIG has divided the GPU into; 0 without MIG.
+
+    A driver that does not list them has device nodes, of which the first two belong to no instance.
+    """
+    capabilities = os.path.join(root, "proc/driver/nvidia/capabilities")
+    if os.path.isdir(capabilities):
+        return len(glob.glob(os.path.join(capabilities, "gpu*/mig/gi*")))
+    nodes = glob.glob(os.path.join(root, "dev/nvidia-caps/nvidia-cap*"))
+    return len({os.path.basename(node) for node in nodes}.difference(MIG_NODES))

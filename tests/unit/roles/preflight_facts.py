@@ -22,6 +22,7 @@ GOOD: dict[str, Any] = {
     "cgroup_version": 2,
     "cgroup_controllers": ["cpu", "cpuset", "io", "memory", "pids"],
     "cgroup_lacks": {},
+    "mig_instances": 0,
     "kernel_lacks": {},
     "default_route": True,
     "iptables": {

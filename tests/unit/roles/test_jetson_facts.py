@@ -401,6 +401,23 @@ def test_swap_tells_zram_apart(tmp_path: Path) -> None:
     assert board.swap(str(tmp_path)) == {"total_bytes": 3 * 1024**2, "zram_bytes": 1024**2}
 
 
+@pytest.mark.parametrize(
+    ("paths", "instances"),
+    [
+        ([], 0),
+        (["dev/nvidia-caps/nvidia-cap1", "dev/nvidia-caps/nvidia-cap2"], 0),
+        (["dev/nvidia-caps/nvidia-cap2", "dev/nvidia-caps/nvidia-cap12"], 1),
+        (["proc/driver/nvidia/capabilities/gpu0/mig/config"], 0),
+        # Nodes of instances that are gone may stay.
+        (["proc/driver/nvidia/capabilities/mig/config", "dev/nvidia-caps/nvidia-cap12"], 0),
+        ([f"proc/driver/nvidia/capabilities/gpu0/mig/gi{number}/access" for number in (1, 2)], 2),
+    ],
+)
+def test_a_gpu_that_mig_has_divided(tmp_path: Path, paths: list[str], instances: int) -> None:
+    build(tmp_path, dict.fromkeys(paths, ""))
+    assert board.mig_instances(str(tmp_path)) == instances
+
+
 @pytest.mark.parametrize(("destination", "found"), [("00000000", True), ("0005A8C0", False)])
 def test_default_route(tmp_path: Path, destination: str, found: bool) -> None:
     (tmp_path / "proc/net").mkdir(parents=True)

@@ -39,6 +39,7 @@ def test_a_good_board_has_no_findings() -> None:
         ({"jetpack": "4.2"}, "jetpack-unknown", "warning"),
         ({"jetpack": "4"}, "jetpack-unknown", "warning"),
         ({"arch": "armv7l"}, "architecture", "error"),
+        ({"mig_instances": 2}, "gpu-mig", "warning"),
         ({"controller__ansible_core": "2.15.9"}, "ansible-core", "error"),
         ({"controller__ansible_core": "2.21.0"}, "ansible-core-untested", "warning"),
         ({"python": "3.6.9", "controller__ansible_core": "2.18.1"}, "ansible-core-python-3.6", "error"),
