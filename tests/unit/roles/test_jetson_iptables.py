@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One plan for iptables: preflight tells it, and role nvidia_docker carries it out."""
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,48 @@ def test_a_finding_names_the_table_and_what_the_kernel_lacks_for_it(tmp_path: Pa
         "iptables-legacy, table nat: iptables v1.8.7: no table `nat'; no iptable_nat.ko",
     ):
         assert part in text
+
+
+class RealBoard(Board):
+    """A board with this machine's kernel, and an iptables-nft that may not use the table nat."""
+
+    PROGRAMS = ("iptables-legacy", "xtables-nft-multi", "setpriv", "unshare")
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, {}, NFT_ONLY)
+        refused = "setpriv --bounding-set=-net_admin --inh-caps=-net_admin"
+        self._program(
+            "iptables-nft", f'case " $* " in *" nat "*) with="{refused}";; esac', "xtables-nft-multi iptables"
+        )
+        self._program("iptables-legacy", "", "iptables-legacy")
+
+    def _program(self, name: str, first: str, program: str) -> None:
+        script = self.root / "usr/sbin" / name
+        script.write_text(f'#!/bin/sh\n{first}\nexec $with {program} "$@"\n')
+        script.chmod(0o755)
+
+    def get_bin_path(self, name: str) -> str | None:
+        return shutil.which(name) if name == "unshare" else super().get_bin_path(name)
+
+    def run_command(self, argv: list[str]) -> tuple[int, str, str]:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+
+def can_try() -> bool:
+    """Has this machine both variants, and root that may make a network namespace?"""
+    argv = ["unshare", "--net", "iptables-legacy", "--list"]
+    return all(map(shutil.which, RealBoard.PROGRAMS)) and not subprocess.run(argv, check=False).returncode
+
+
+@pytest.mark.skipif(not can_try(), reason="needs both variants of iptables, root and network namespaces")
+def test_the_kernels_own_answer_decides_and_its_rules_stay_as_they_are(tmp_path: Path) -> None:
+    board = RealBoard(tmp_path)
+    assert "iptables-nft, table nat: iptables v" in found(board, {})["iptables-variant"]
+    assert done(board) == ([], LEGACY)
+    for variant in VERSIONS:
+        listed = board.run_command([f"iptables-{variant}", "--table", "raw", "--list-rules"])
+        assert iptables.ADDRESSES["iptables"] not in listed[1]
 
 
 @pytest.mark.parametrize("outside", ["missing", "unmanaged"])
