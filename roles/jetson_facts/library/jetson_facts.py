@@ -34,14 +34,14 @@ from ansible.module_utils.jetson_kernel import (
 )
 from ansible.module_utils.jetson_services import (
     arguments,
-    conflicting_flags,
+    daemon_flags,
     daemon_json,
     environment,
-    feature_gates,
     image_supply_facts,
     jtop_facts,
+    k3s_environment,
+    k3s_files,
     k3s_settings,
-    kubelet_arguments,
     parse_units,
     registries,
     unit_state,
@@ -152,7 +152,7 @@ def docker_facts(commands, root, unit):
             "containerd_store": ["driver-type", CONTAINERD_STORE] in (info.get("DriverStatus") or []),
             "data_root": first([info.get("DockerRootDir"), config["config"].get("data-root"), DATA_ROOT]),
             "daemon_json": config,
-            "conflicting_flags": conflicting_flags(arguments(state["command"], variables), config["config"]),
+            "flags": daemon_flags(arguments(state["command"], variables)),
             "no_iptables_raw": variables.get("DOCKER_INSECURE_NO_IPTABLES_RAW") == "1",
         }
     )
@@ -163,13 +163,14 @@ def k3s_facts(commands, root, units):
     """K3s: the version its link leads to, what it tells the kubelet, certificates, and both units."""
     server = unit_state(units.get("k3s.service", {}))
     agent = unit_state(units.get("k3s-agent.service", {}))
-    settings = k3s_settings(root, server["command"] or agent["command"])
+    files = k3s_files(root)
+    settings = k3s_settings(files, server["command"] or agent["command"])
     unit = units.get("k3s.service" if server["installed"] else "k3s-agent.service", {})
     return {
         "version": parse_version(r"k3s version (v\S+)", commands.output("k3s", "--version")),
         "kubectl": commands.path("kubectl"),
-        "kubelet_arguments": kubelet_arguments(root),
-        "feature_gates": feature_gates(root),
+        "files": files,
+        "environment": k3s_environment(root, units),
         "registries": registries(root),
         "settings": settings,
         "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),

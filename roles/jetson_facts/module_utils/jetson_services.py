@@ -34,9 +34,6 @@ FLAG_KEYS = {
     "storage-opt": "storage-opts",
 }
 
-# What nvidia_docker writes into daemon.json. Not `runtimes`: those dockerd merges (moby's skipDuplicates).
-OWN_KEYS = frozenset(["default-runtime"])
-
 # Where pip, Debian's Python and our role jtop put packages; jetson-stats insists on the system's Python.
 PACKAGES = (
     "usr/lib/python3*/dist-packages",
@@ -44,20 +41,19 @@ PACKAGES = (
     "usr/local/lib/jetson-k3s/jtop-*",
 )
 
-# Where K3s reads its configuration, in this order, and those of the kubelet's arguments that matter here.
-K3S_CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.yaml")
-KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1")
-FEATURE_GATES = ("kube-apiserver", "kube-scheduler", "kubelet")
-SETTINGS = ("data-dir", "flannel-backend", "node-ip", "node-name")
+# Where K3s reads its configuration (pkg/configfilearg/parser.go); a file is far smaller than this.
+K3S_DIRECTORY, K3S_FILE = "etc/rancher/k3s", "config.yaml"
+K3S_FILE_BYTES = 1 << 16
+# Those of the settings with which K3s was installed that matter here.
+SETTINGS = ("data-dir", "node-name")
+# Where a unit of K3s has its environment, whoever has installed it (template of role k3s, K3s' install.sh).
+K3S_ENVIRONMENT = ("/etc/default/{}", "/etc/sysconfig/{}", "/etc/systemd/system/{}.service.env")
 
 # How role k3s begins a registries.yaml (its __k3s_registries_header).
 REGISTRIES, OWN = "etc/rancher/k3s/registries.yaml", "# Written by Ansible (role k3s)"
 
 # What makes Docker trust a registry of role image_supply; its directory has the registry's name.
 SUPPLY_TRUST = "etc/docker/certs.d/*/jetson-k3s.crt"
-
-# The key, the rest of its line and its list below: boards may have no parser for YAML.
-ARGUMENTS = r"^{}-arg\+?:.*(?:\n(?:[ \t-].*)?)*"
 
 
 def parse_units(text):
@@ -140,71 +136,61 @@ def daemon_json(root):
     return {"exists": True, "error": None, "config": redact_data(config)}
 
 
-def conflicting_flags(command_line, config):
-    """Flags of dockerd whose key stands in daemon.json or will: dockerd refuses to start with both."""
-    keys = (OWN_KEYS | set(config)) - {"runtimes"}
-    flags = []
+def daemon_flags(command_line):
+    """Flags of dockerd, each with its key in daemon.json: dockerd refuses to start with both."""
+    flags = {}
     for argument in command_line[1:]:
         flag = argument.split("=", 1)[0]
         if not flag.startswith("--"):
             flag = flag[:2]  # -Hfd:// and -H fd:// are the same
-        name = flag.lstrip("-")
-        if flag.startswith("-") and FLAG_KEYS.get(name, name) in keys:
-            flags.append(flag)
-    return sorted(set(flags))
+        if flag.startswith("-"):
+            flags[flag] = FLAG_KEYS.get(flag.lstrip("-"), flag.lstrip("-"))
+    return flags
 
 
-def k3s_configuration(root):
-    """Texts of K3s' configuration files without comments, in the order in which K3s reads them."""
-    files = [path for pattern in K3S_CONFIG for path in sorted(glob.glob(os.path.join(root, pattern)))]
-    return [re.sub(r"(^|\s)#.*", "", read(root, path) or "") for path in files]
+def k3s_files(root):
+    """K3s' configuration files without secrets and comment lines, by their path below /etc/rancher/k3s.
+
+    They are in K3s' order of reading. The controller parses them: a board may have no YAML parser.
+    """
+    directory = os.path.join(root, K3S_DIRECTORY, K3S_FILE + ".d")
+    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    paths = [K3S_FILE] + [
+        "{}.d/{}".format(K3S_FILE, name) for name in names if name.lower().endswith((".yaml", ".yml"))
+    ]
+    texts = ((path, read(root, os.path.join(K3S_DIRECTORY, path), K3S_FILE_BYTES)) for path in paths)
+    return {path: re.sub(r"(?m)^[ \t]*#.*$", "", redact(text)) for path, text in texts if text is not None}
 
 
-def k3s_settings(root, command):
-    """The judged ones of K3s' settings, null where neither its files nor its unit's command name them.
+def k3s_environment(root, units):
+    """K3s' own variables in the environment of its units, by the unit's name."""
+    found = {}
+    for name in ("k3s", "k3s-agent"):
+        unit = units.get(name + ".service", {})
+        files = [path.format(name) for path in K3S_ENVIRONMENT] + unit.get(
+            "EnvironmentFiles", ""
+        ).splitlines()
+        given = environment(
+            root, {"Environment": unit.get("Environment", ""), "EnvironmentFiles": "\n".join(files)}
+        )
+        found[name] = redact_data({key: value for key, value in given.items() if key.startswith("K3S_")})
+    return found
+
+
+def k3s_settings(files, command):
+    """The settings that K3s has now, null where neither its `files` nor its unit's command name them.
 
     Of several files the last one counts, and before them all a flag.
     """
     found = dict.fromkeys(SETTINGS)
     given = [
         pair
-        for text in k3s_configuration(root)
+        for text in files.values()
         for pair in re.findall(r"""^([\w-]+):[ \t]*["']?([^\s"']+)""", text, re.MULTILINE)
     ]
     given += re.findall(r"\s--([\w-]+)[= ](\S+)", command or "")
     found.update((name, value) for name, value in given if name in found)
     return found
-
-
-def kubelet_arguments(root):
-    """The judged ones of the arguments that K3s' configuration gives the kubelet, null where it does not."""
-    found = dict.fromkeys(KUBELET_ARGUMENTS)
-    for text in k3s_configuration(root):
-        for name, value in re.findall(r"([\w-]+)=([^\s\"',\]]*)", component_arguments(text, "kubelet")):
-            if name in found:
-                found[name] = value
-    return found
-
-
-def component_arguments(text, component):
-    """What a file of K3s' configuration says of a component's arguments, as it stands there."""
-    return " ".join(re.findall(ARGUMENTS.format(component), text, re.MULTILINE))
-
-
-def feature_gates(root):
-    """By component the features that K3s' configuration switches on there."""
-    texts = k3s_configuration(root)
-    return {
-        component: sorted(
-            {
-                name
-                for text in texts
-                for gates in re.findall(r"feature-gates=([^\s\"'\]]*)", component_arguments(text, component))
-                for name in re.findall(r"(\w+)=true", gates)
-            }
-        )
-        for component in FEATURE_GATES
-    }
 
 
 def registries(root):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any
 
@@ -13,74 +12,6 @@ SHORT = {"-t": "token", "-s": "server", "-d": "data-dir", "-c": "config"}
 NOT_MIGRATED = frozenset(
     {"docker", "node-name", "server", "token", "token-file", "agent-token", "agent-token-file", "pause-image"}
 )
-# What the inventory says in another way than by K3s' own key, and how.
-ELSEWHERE = {
-    "agent-token": "k3s_agent_token says it",
-    "agent-token-file": "k3s_agent_token says it",
-    "cluster-init": "the number of boards in the group server says it",
-    "cluster-reset": "it is no setting, but a command for one start",
-    "cluster-reset-restore-path": "it is no setting, but a command for one start",
-    "config": "K3s reads /etc/rancher/k3s/config.yaml",
-    "data-dir": "the roles look for K3s' files in /var/lib/rancher/k3s; mount another disk there",
-    "docker": "k3s_container_runtime says it",
-    "node-label": "K3s sets it only once, when a node registers; k3s_node_labels keeps labels",
-    "node-name": "it is the board's host name",
-    "node-taint": "K3s sets it only once, when a node registers; k3s_node_taints keeps taints",
-    "pause-image": "it comes with the bundle",
-    "private-registry": "k3s_registries says it, or your own /etc/rancher/k3s/registries.yaml",
-    "server": "k3s_server_url says it",
-    "token": "k3s_token says it",
-    "token-file": "k3s_token says it",
-}
-# Keys of K3s whose value is a secret, not the path of one: those of role redact, which boards have.
-SECRETS = frozenset(
-    {
-        "agent-token",
-        "cluster-secret",
-        "datastore-endpoint",
-        "etcd-s3-access-key",
-        "etcd-s3-secret-key",
-        "etcd-s3-session-token",
-        "token",
-        "vpn-auth",
-    }
-)
-# A line of `k3s server --help`: names, then what a value is called if there is one, then two spaces or more.
-OPTION = re.compile(
-    r"^ +--(?P<name>[a-z0-9-]+)(?P<value> \S+)?(?:, -\S+(?: \S+)?)*(?: \[.*?\])?(?:  |$)", re.MULTILINE
-)
-
-
-def problems(config: dict[str, Any], shown: str, role: str) -> list[str]:
-    """What is wrong with the settings that an inventory has for K3s, a sentence each.
-
-    `shown` is the output of `k3s <role> --help`, which knows what this version takes.
-    """
-    takes = {match["name"]: match["value"] is not None for match in OPTION.finditer(shown)}
-    found = []
-    for given, value in config.items():
-        key = given.removesuffix("+")
-        if key in ELSEWHERE:
-            found.append(f"{given}: {ELSEWHERE[key]}")
-        elif key not in takes:
-            close = difflib.get_close_matches(key, takes, n=1)
-            instead = f"; is {close[0]} meant?" if close else ""
-            found.append(f"{given}: this K3s has no such option of `k3s {role}`{instead}")
-        elif key != given and key in config:
-            found.append(f"{given}: {key} is there as well; give one of the two")
-        elif not all(isinstance(one, str | int | float) for one in _listed(value)):
-            but = "" if key in SECRETS else f", not {value!r}"
-            found.append(f"{given}: text, a number, true, false or a list of them is needed{but}")
-        elif takes[key] and isinstance(value, bool):
-            found.append(f"{given}: a value is needed, not {str(value).lower()}")
-        elif not takes[key] and not isinstance(value, bool):
-            found.append(f"{given}: true or false is needed, not {value!r}")
-    return found
-
-
-def has_secrets(config: dict[str, Any]) -> bool:
-    """Does one of the settings have a secret?"""
-    return any(key.removesuffix("+") in SECRETS for key in config)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -179,10 +110,8 @@ class FilterModule:
         return {
             "k3s_configuration": configuration,
             "k3s_flags": flags,
-            "k3s_has_secrets": has_secrets,
             "k3s_merged": merged,
             "k3s_migrated": migrated,
-            "k3s_problems": problems,
             "k3s_unit_command": unit_command,
             "k3s_url_host": url_host,
         }

@@ -248,11 +248,13 @@ def activation(before, after):
     """What a running dockerd needs to take over the change: 'none', 'reload' or 'restart'.
 
     A key that is gone needs a restart: on SIGHUP dockerd looks at the keys that are there and keeps the
-    values of all others (moby daemon/reload.go: `IsValueSet`).
+    values of all others (moby daemon/reload.go: `IsValueSet`). The image store is chosen when dockerd starts.
     """
     changed = [key for key in set(before) | set(after) if before.get(key) != after.get(key)]
     if not changed:
         return "none"
+    if len({(config.get("features") or {}).get("containerd-snapshotter") for config in (before, after)}) > 1:
+        return "restart"
     return "reload" if RELOADABLE.intersection(after).issuperset(changed) else "restart"
 
 

@@ -16,8 +16,6 @@ Facts = dict[str, Any]
 
 # Shorter passwords can be guessed by whoever reaches the server's port; K3s' own have 32 characters.
 TOKEN_LENGTH = 16
-# Flags of an installation that the roles could not follow: other names and places than theirs.
-NOT_MIGRATED = ("--node-name", "--data-dir", "-d", "--config", "-c")
 
 
 def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
@@ -90,10 +88,11 @@ def findings_of_joining(facts: Facts, joined: str, server: str) -> list[Finding]
     ]
 
 
-def findings_of_role(facts: Facts, role: str, migrate: bool = False) -> list[Finding]:
+def findings_of_role(facts: Facts, role: str, migrate: bool, stuck: list[str]) -> list[Finding]:
     """Is K3s on this board what its group in the inventory says? `role` is 'server' or 'agent'.
 
-    With `migrate` an installation of the stock script is taken over, unless the role cannot follow its flags.
+    With `migrate` an installation of the stock script is taken over, unless it has flags that role k3s
+    refuses: `stuck`.
     """
     other = {"server": "agent", "agent": "server"}[role]
     own_unit, other_unit = facts["k3s"][role], facts["k3s"][other]
@@ -111,7 +110,6 @@ def findings_of_role(facts: Facts, role: str, migrate: bool = False) -> list[Fin
     command = own_unit["command"]
     if command is None or command.split()[1:] == [role]:
         return findings
-    stuck = [flag for flag in NOT_MIGRATED if re.search(rf"\s{flag}\b", command)]
     if not migrate or stuck:
         findings.append(
             finding(
@@ -194,6 +192,28 @@ def findings_of_upgrade(facts: Facts, server: str | None, upgrades: bool = False
             "Run playbooks/upgrade.yml with this bundle first. Or let jetson_k3s_bundle in the inventory "
             "name the bundle that the cluster has (k3s_version with k3s_source: download).",
         )
+    ]
+
+
+def findings_of_settings(plan: Facts) -> list[Finding]:
+    """Would K3s read settings that make the board another node than the roles expect? `plan` is role k3s'."""
+    findings = [
+        finding(
+            "k3s-option",
+            f"{entry['name']} in {entry['source']}",
+            f"no setting that changes {entry['changes']}: {entry['reason']}",
+            f"Take {entry['name']} out of {entry['source']}.",
+        )
+        for entry in plan["refused"]
+    ]
+    return findings + [
+        finding(
+            "k3s-unread",
+            f"{entry['path']} is not understood: {entry['error']}",
+            "YAML with settings of K3s: K3s does not start with another file",
+            f"Correct {entry['path']} on the board.",
+        )
+        for entry in plan["unread"]
     ]
 
 
@@ -285,6 +305,7 @@ class FilterModule:
             "preflight_node": findings_of_node,
             "preflight_registries": findings_of_registries,
             "preflight_role": findings_of_role,
+            "preflight_settings": lambda plan: wrap_var(findings_of_settings(plan)),
             "preflight_server": lambda *given: wrap_var(findings_of_server(*given)),
             "preflight_token": findings_of_token,
             "preflight_token_strength": findings_of_token_strength,

@@ -51,6 +51,7 @@ GOOD: dict[str, Any] = {
     "role": "server",
     "container_runtime": "docker",
     "flannel_backend": "vxlan",
+    "network_policy": True,
     "strict": False,
     "gpu_device_plugin_api": "device-plugin",
     "gpu_device_plugin_config": {},
@@ -64,6 +65,7 @@ GOOD: dict[str, Any] = {
         "cgroup_driver": "systemd",
         "conflicting_flags": [],
         "daemon_json": {"exists": False, "error": None, "config": {}},
+        "flags": {},
     },
     "nvidia_runtime": {"path": "/usr/bin/nvidia-container-runtime", "version": "1.16.2"},
     "k3s": {

@@ -100,6 +100,8 @@ def test_runtime_that_the_inventory_names_by_its_shim_has_no_path_beside_it(befo
         ({}, {"data-root": "/mnt"}, "restart"),
         ({"debug": True, "exec-opts": ["a"]}, {"debug": False}, "restart"),
         (WANTED, {}, "restart"),
+        ({"features": {"buildkit": True}}, {"features": {"buildkit": False}}, "reload"),
+        ({}, {"features": {"containerd-snapshotter": False}}, "restart"),
         ({"debug": True, **WANTED}, {"debug": True}, "restart"),
         ({"runtimes": {"kata": {}, **WANTED["runtimes"]}}, {"runtimes": {"kata": {}}}, "reload"),
     ],

@@ -14,6 +14,7 @@ module = load("jetson_facts/library/jetson_facts.py")
 board = load("jetson_facts/module_utils/jetson_board.py")
 kernel = load("jetson_facts/module_utils/jetson_kernel.py")
 services = load("jetson_facts/module_utils/jetson_services.py")
+preflight = load("preflight/filter_plugins/preflight_boards.py")
 
 
 @pytest.mark.parametrize("board_id", sorted(boards.load()))
@@ -153,7 +154,7 @@ def test_docker_facts_of_a_running_engine(tmp_path: Path) -> None:
     assert facts["containers"] == 2
     assert facts["runtimes"] == ["nvidia", "runc"]
     assert facts["images"] == {"pause:3.2": "sha256:aa", "registry:5000/x:1": "sha256:bb"}
-    assert facts["conflicting_flags"] == ["--default-runtime"]
+    assert facts["flags"] == {"--default-runtime": "default-runtime"}
     assert facts["min_api_version"] == "1.12"
 
 
@@ -204,7 +205,7 @@ def test_k3s_version_is_read() -> None:
         ("dockerd -H fd://", {}, []),
         ("dockerd -H fd://", {"hosts": ["fd://"]}, ["-H"]),
         ("dockerd -Hfd://", {"hosts": ["fd://"]}, ["-H"]),
-        ("dockerd --default-runtime=runc", {}, ["--default-runtime"]),
+        ("dockerd --default-runtime=runc", {"default-runtime": "nvidia"}, ["--default-runtime"]),
         ("dockerd --exec-opt native.cgroupdriver=systemd", {"exec-opts": []}, ["--exec-opt"]),
         # dockerd merges these two, so they are no conflict.
         ("dockerd --add-runtime nvidia=/usr/bin/nvidia-container-runtime", {"runtimes": {}}, []),
@@ -214,7 +215,8 @@ def test_k3s_version_is_read() -> None:
 def test_flags_that_dockerd_refuses_beside_its_file_are_named(
     command: str, config: dict[str, object], flags: list[str]
 ) -> None:
-    assert services.conflicting_flags(command.split(), config) == flags
+    docker = {"flags": services.daemon_flags(command.split()), "daemon_json": {"config": config}}
+    assert preflight.planned_docker(docker, {})["conflicting_flags"] == flags
 
 
 def test_flags_in_the_environment_of_the_unit_count(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_flags_in_the_environment_of_the_unit_count(tmp_path: Path) -> None:
     assert variables["TWO"] == "a b"
     command_line = services.arguments(services.unit_state(unit)["command"], variables)
     assert command_line == ["/usr/bin/dockerd", "-H", "fd://", "--default-runtime=x", "--debug"]
-    assert services.conflicting_flags(command_line, {}) == ["--default-runtime"]
+    assert services.daemon_flags(command_line)["--default-runtime"] == "default-runtime"
 
 
 KERNEL = "5.15.148-tegra"
@@ -457,75 +459,17 @@ def test_package_tells_the_toolkit_where_the_runtime_does_not() -> None:
     assert module.nvidia_runtime_facts(commands)["version"] == "1.7.0"
 
 
-@pytest.mark.parametrize(
-    ("files", "driver", "fail"),
-    [
-        ({}, None, None),
-        ({"config.yaml": "docker: true\n# kubelet-arg: cgroup-driver=systemd\n"}, None, None),
-        ({"config.yaml": "kubelet-arg: cgroup-driver=systemd\n"}, "systemd", None),
-        (
-            {"config.yaml": 'kubelet-arg:\n  - "fail-cgroupv1=false"\n\n  - v=2\ndocker: true\n'},
-            None,
-            "false",
-        ),
-        (
-            {"config.yaml": "kubelet-arg:\n- cgroup-driver=systemd # why\n- 'fail-cgroupv1=false'\n"},
-            "systemd",
-            "false",
-        ),
-        ({"config.yaml": 'kubelet-arg: ["v=2", "cgroup-driver=cgroupfs"]\n'}, "cgroupfs", None),
-        ({"config.yaml": "kubelet-arg:\n  - v=2\nkube-proxy-arg: [cgroup-driver=systemd]\n"}, None, None),
-        (
-            {
-                "config.yaml": "kubelet-arg: cgroup-driver=systemd",
-                "config.yaml.d/9.yaml": "kubelet-arg+: [cgroup-driver=cgroupfs]",
-            },
-            "cgroupfs",
-            None,
-        ),
-    ],
-)
-def test_what_the_owner_tells_the_kubelet_about_cgroups(
-    tmp_path: Path, files: dict[str, str], driver: str | None, fail: str | None
-) -> None:
-    for name, text in files.items():
-        path = tmp_path / "etc/rancher/k3s" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert services.kubelet_arguments(str(tmp_path)) == {"cgroup-driver": driver, "fail-cgroupv1": fail}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "kube-apiserver-arg: [feature-gates=DRAConsumableCapacity=true]\nkubelet-arg: [feature-gates=A=no]",
-        "kube-apiserver-arg:\n  - v=2\n  - feature-gates=B=false,DRAConsumableCapacity=true\n",
-        'kube-apiserver-arg+: "feature-gates=DRAConsumableCapacity=true"  # feature-gates=A=true',
-    ],
-)
-def test_which_features_the_owner_switches_on(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "etc/rancher/k3s/config.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    assert services.feature_gates(str(tmp_path)) == {
-        "kube-apiserver": ["DRAConsumableCapacity"],
-        "kube-scheduler": [],
-        "kubelet": [],
-    }
-
-
 def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(tmp_path: Path) -> None:
-    assert services.k3s_settings(str(tmp_path), None) == dict.fromkeys(
-        ("data-dir", "flannel-backend", "node-ip", "node-name")
-    )
+    assert services.k3s_settings(services.k3s_files(str(tmp_path)), None) == {
+        "data-dir": None,
+        "node-name": None,
+    }
     (tmp_path / "etc/rancher/k3s/config.yaml.d").mkdir(parents=True)
-    (tmp_path / "etc/rancher/k3s/config.yaml").write_text(
-        "# node-ip: 1.1.1.1\nflannel-backend: vxlan\nnode-ip: '10.0.0.1'\n"
-    )
-    (tmp_path / "etc/rancher/k3s/config.yaml.d/60-site.yaml").write_text("flannel-backend: host-gw # LAN\n")
-    settings = services.k3s_settings(str(tmp_path), "/usr/local/bin/k3s server")
-    unnamed = {"data-dir": None, "node-name": None}
-    assert settings == {**unnamed, "flannel-backend": "host-gw", "node-ip": "10.0.0.1"}
-    command = "/usr/local/bin/k3s server --node-ip 10.0.0.9 --flannel-backend=none"
-    settings = services.k3s_settings(str(tmp_path), command)
-    assert settings == {**unnamed, "flannel-backend": "none", "node-ip": "10.0.0.9"}
+    (tmp_path / "etc/rancher/k3s/config.yaml").write_text("# node-name: a\nnode-name: 'b'\n")
+    (tmp_path / "etc/rancher/k3s/config.yaml.d/60-site.yml").write_text("node-name: c # d\ntoken: planted\n")
+    files = services.k3s_files(str(tmp_path))
+    assert list(files) == ["config.yaml", "config.yaml.d/60-site.yml"]
+    assert "planted" not in str(files)
+    assert services.k3s_settings(files, "/usr/local/bin/k3s server")["node-name"] == "c"
+    command = "/usr/local/bin/k3s server --node-name e --data-dir=/mnt"
+    assert services.k3s_settings(files, command) == {"data-dir": "/mnt", "node-name": "e"}

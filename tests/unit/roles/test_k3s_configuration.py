@@ -9,6 +9,7 @@ from tests.planted import COMMAND, EXEC_START
 from tests.unit.roles.loading import load
 
 module = load("k3s/filter_plugins/k3s.py")
+options = load("k3s/filter_plugins/k3s_options.py")
 
 URL = "https://10.0.0.1:6443"
 TOKEN, AGENT_TOKEN = "/etc/rancher/k3s/a.token", "/etc/rancher/k3s/b.token"
@@ -88,13 +89,13 @@ OPTIONS:
     "config",
     [
         {},
-        {"debug": True, "selinux": False, "lb-server-port": 6445, "flannel-backend": "host-gw"},
+        {"debug": True, "v": 4, "selinux": False, "lb-server-port": 6445, "flannel-backend": "host-gw"},
         {"kubelet-arg": ["max-pods=40"], "disable": "traefik", "node-ip": ["10.0.0.1", "fd00::1"]},
         {"kubelet-arg+": ["max-pods=40"]},
     ],
 )
 def test_settings_that_k3s_takes_are_taken(config: dict[str, Any]) -> None:
-    assert module.problems(config, HELP, "server") == []
+    assert options.problems(config, HELP, "server") == []
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_settings_that_k3s_takes_are_taken(config: dict[str, Any]) -> None:
     ],
 )
 def test_what_k3s_would_not_do_is_said(config: dict[str, Any], problem: str) -> None:
-    assert module.problems(config, HELP, "server") == [problem]
+    assert options.problems(config, HELP, "server") == [problem]
 
 
 @pytest.mark.parametrize(
@@ -142,11 +143,11 @@ def test_what_k3s_would_not_do_is_said(config: dict[str, Any], problem: str) -> 
     ],
 )
 def test_settings_with_a_secret_are_known(config: dict[str, Any], secret: bool) -> None:
-    assert module.has_secrets(config) is secret
+    assert options.has_secrets(config) is secret
 
 
 def test_secrets_are_those_that_boards_hide() -> None:
-    assert set(load("redact/module_utils/redact.py").K3S_OPTIONS) == module.SECRETS
+    assert set(load("redact/module_utils/redact.py").K3S_OPTIONS) == options.SECRETS
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,7 @@ def test_each_missing_kernel_feature_is_found_alone(entry: dict[str, Any], featu
     [
         ({"kernel_lacks": {"vxlan": LACKS}, "flannel_backend": "host-gw"}, {}),
         ({"kernel_lacks": {"vxlan": LACKS}, "flannel_backend": None}, {}),
+        ({"kernel_lacks": {"ip_set": LACKS}, "network_policy": False}, {}),
         ({"kernel_lacks": {"nf_tables": LACKS, "iptable_raw": LACKS}}, {}),
         ({"iptables__raw": "table raw: no", "docker__version": "28.0.2"}, {}),
         ({"iptables__raw": "no", "docker__version": "28.0.1", "container_runtime": "containerd"}, {}),

@@ -9,6 +9,7 @@ from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import with_facts
 
 module = load("preflight/filter_plugins/preflight_k3s.py")
+options = load("k3s/filter_plugins/k3s_options.py")
 
 NO_K3S = {"installed": False, "active": False, "command": None}
 IS_SERVER = {"k3s": {"server": {"installed": True}, "agent": NO_K3S}}
@@ -110,7 +111,7 @@ def test_installation_of_the_stock_script_is_taken_over_when_asked(
     command: str, ids: list[str], words: str
 ) -> None:
     facts = with_facts(k3s__server={"installed": True, "command": f"/usr/local/bin/{command}"})
-    found = module.findings_of_role(facts, "server", True)
+    found = module.findings_of_role(facts, "server", True, options.not_taken_over(command))
     assert [entry["id"] for entry in found] == ids
     assert all(words in entry["fix"] for entry in found)
 
@@ -134,7 +135,7 @@ def test_installation_of_the_stock_script_is_taken_over_when_asked(
     ],
 )
 def test_k3s_of_another_role_or_hand_is_found(changes: dict[str, Any], role: str, ids: list[str]) -> None:
-    assert [entry["id"] for entry in module.findings_of_role(with_facts(**changes), role)] == ids
+    assert [entry["id"] for entry in module.findings_of_role(with_facts(**changes), role, False, [])] == ids
 
 
 @pytest.mark.parametrize(
