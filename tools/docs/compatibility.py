@@ -92,6 +92,18 @@ def linked(text: str, reference: str | None) -> str:
     return f"{text} ([more]({reference}))" if reference else text
 
 
+def fix_in_words(fix: str | list[dict[str, Any]]) -> str:
+    """The fix, with the boards that each part of it is for."""
+    if isinstance(fix, str):
+        return fix
+    return " ".join(f"{places(part)}{part['text'].removesuffix('.')}." for part in fix)
+
+
+def places(part: dict[str, Any]) -> str:
+    """The boards that a part of a fix is for; empty for all."""
+    return f"Where {where(part)}: " if "when" in part else ""
+
+
 def item(title: str, **details: str) -> str:
     """An item of a list, and below it what there is to say about it; an empty detail is left out."""
     told = {name.replace("_", " "): detail for name, detail in details.items() if detail}
@@ -158,7 +170,7 @@ def render(roles: Path, jetpack: Mapping[str, str]) -> str:
             f"{entry(rule['id'])}, {rule['level']}",
             where=where(rule),
             must_hold=condition(rule["require"]),
-            fix=linked(rule["fix"], rule.get("reference")),
+            fix=linked(fix_in_words(rule["fix"]), rule.get("reference")),
         )
         for rule in rules
     ]
@@ -168,7 +180,7 @@ def render(roles: Path, jetpack: Mapping[str, str]) -> str:
             where=where(feature),
             options=", ".join(options[name] for name in feature.get("features", [feature["feature"]])),
             without_it=feature["without"],
-            fix=linked(feature["fix"], feature.get("reference")),
+            fix=linked(fix_in_words(feature["fix"]), feature.get("reference")),
         )
         for feature in kernel
     ]

@@ -116,6 +116,15 @@ def shown(condition: dict[str, Any], facts: Facts) -> Any:
     return value
 
 
+def advice(fix: str | list[dict[str, Any]], facts: Facts) -> str:
+    """The fix for one board: of a list, each `text` whose conditions (`when`, all of them) hold there."""
+    if isinstance(fix, str):
+        return fix
+    return " ".join(
+        part["text"] for part in fix if all(holds(condition, facts) for condition in part.get("when", []))
+    )
+
+
 def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding]:
     """A finding for each rule that applies (`when`, all of them) and is broken (`require` does not hold)."""
     return [
@@ -124,7 +133,7 @@ def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding
             "level": rule["level"],
             "found": rule["found"].format(value=shown(rule["require"], facts)),
             "expected": rule["expected"],
-            "fix": rule["fix"],
+            "fix": advice(rule["fix"], facts),
             "url": guide(rule["id"]),
         }
         for rule in rules
