@@ -9,14 +9,11 @@ import os
 import re
 import secrets
 import shutil
-import socket
-import ssl
 import time
-from urllib.parse import urlsplit
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_ca import CaError, alone, blocks, made_by_k3s, rotated
+from ansible.module_utils.k3s_ca import CaError, blocks, made_by_k3s, rotated
 from ansible.module_utils.k3s_releases import is_older, named
 from ansible.module_utils.redact import redact
 
@@ -37,11 +34,9 @@ options:
     choices: [rotated, closed]
     required: true
   wanted:
-    description:
-      - C(changed) is for CAs that were not changed before. C(again) changes them once more.
-      - C(alone) is for CAs that were changed. K3s then trusts them alone, and no longer those of before.
+    description: C(changed) is for CAs that were not changed before. C(again) changes them once more.
     type: str
-    choices: [changed, again, alone]
+    choices: [changed, again]
     default: changed
   url:
     description: Address of K3s on this board.
@@ -89,7 +84,6 @@ STAGED, UNFINISHED = "jetson-k3s-rotate-ca", ".jetson-k3s-rotate-ca"
 FIRST_PATCH = {24: 12, 25: 8, 26: 3}
 # They do not start with other CAs (K3s issue 11014).
 BROKEN = ("v1.28.14", "v1.29.9", "v1.30.5", "v1.31.1")
-TIMEOUT_SECONDS = 30
 # As long as K3s' own.
 DAYS = "3650"
 # What K3s' script asks for. The subject's section has to be there.
@@ -150,25 +144,6 @@ def check(version, server_ca):
             "the cluster's CA is of your own organisation, not of K3s. Make the next one there, and "
             "see https://docs.k3s.io/cli/certificate for how K3s takes it. Nothing was changed."
         )
-
-
-def check_shown(url, cas):
-    """RotationError where what K3s shows at its port is not of these CAs.
-
-    K3s before October 2025 does not renew that certificate when it starts (K3s issue 13006), unless told to.
-    """
-    context = ssl.create_default_context(cadata=cas)
-    context.check_hostname = False  # the CA is this board's own K3s'
-    address = urlsplit(url)
-    try:
-        with socket.create_connection((address.hostname, address.port), TIMEOUT_SECONDS) as plain:
-            context.wrap_socket(plain).close()
-    except ssl.SSLError as error:
-        raise RotationError(
-            "K3s still shows a certificate of the old CA at {} ({}). Make it renew that one: sudo k3s "
-            "certificate rotate --service k3s-server; sudo k3s kubectl --namespace=kube-system delete secret "
-            "k3s-serving; sudo systemctl restart k3s. Nothing was changed.".format(url, error)
-        ) from error
 
 
 class Openssl:
@@ -259,16 +234,9 @@ class Rotation:
 
     def is_needed(self, wanted):
         """Are the CAs in use others than those that are wanted? RotationError."""
-        if wanted == "alone" and self.since is None:
-            raise RotationError(
-                "the CAs were never changed, so there are none of before. Run playbooks/rotate_ca.yml "
-                "without k3s_ca first. Nothing was changed."
-            )
-        if wanted == "alone":
-            return len(blocks(alone(self.server_ca))) != len(blocks(self.server_ca))
         return wanted == "again" or self.since is None
 
-    def stage(self, wanted):
+    def stage(self):
         """Put the CAs that K3s is to get into their place, all or none of them."""
         self._clean()
         os.mkdir(self._unfinished, 0o700)
@@ -276,12 +244,7 @@ class Rotation:
         os.mkdir(work, 0o700)
         openssl, made = Openssl(self._run, work), int(time.time())
         for name in self._names(self._directory):
-            if wanted == "alone":
-                crt, key = (tls(self._unfinished, name, kind) for kind in ("crt", "key"))
-                replace_file(key, read(tls(self._directory, name, "key")), 0o600)
-                replace_file(crt, alone(read(tls(self._directory, name, "crt"))), 0o600)
-            else:
-                make(openssl, name, self._directory, self._unfinished, made)
+            make(openssl, name, self._directory, self._unfinished, made)
         # It stays as it is. Older releases want it with the rest (K3s issue 10689).
         key = os.path.join("tls", "service.key")
         replace_file(os.path.join(self._unfinished, key), read(self._directory, key), 0o600)
@@ -321,11 +284,9 @@ def ensure_rotated(rotation, params, version, check_mode):
     changes = begins or (rotation.begun and not rotation.in_use)
     if changes:
         check(version, rotation.server_ca)
-    if begins and params["wanted"] == "alone":
-        check_shown(params["url"], alone(rotation.server_ca))
     if changes and not check_mode:
         if begins:
-            rotation.stage(params["wanted"])
+            rotation.stage()
         leave_marker(params["marker"])
         rotation.load(params["url"])
     return begins, changes
@@ -344,7 +305,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["rotated", "closed"], "required": True},
-            "wanted": {"type": "str", "choices": ["changed", "again", "alone"], "default": "changed"},
+            "wanted": {"type": "str", "choices": ["changed", "again"], "default": "changed"},
             "url": {"type": "str", "required": True},
             "marker": {"type": "path", "required": True},
         },

@@ -44,13 +44,6 @@ def blocks(text):
     return [match.group() + "\n" for match in re.finditer(CERTIFICATE.pattern.decode(), text, re.DOTALL)]
 
 
-def alone(text):
-    """A bundle without the CAs of before: its first one, and the root to which that leads."""
-    first, *others = blocks(text)
-    root = _root(text.encode("ascii"))
-    return first + "".join(block for block in others if parsed(_ders(block.encode("ascii"))[0]) == root)
-
-
 def made_by_k3s(text):
     """Is a server's CA one that K3s has begun with, or one of a rotation?"""
     return _made(text) is not None

@@ -17,8 +17,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.roles import certs
-from tests.unit.roles.conftest import Serve
-from tests.unit.roles.fake_k3s import Server
 from tests.unit.roles.loading import load
 
 module = load("k3s/library/k3s_ca_rotation.py")
@@ -38,8 +36,8 @@ class RefusedError(Exception):
 class Board:
     """A board with a SIMULATED K3s server, and the module that runs there; files are below `directory`."""
 
-    def __init__(self, directory: Path, serve: Serve) -> None:
-        self.directory, self._serve = directory, serve
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.staged = directory / "server/jetson-k3s-rotate-ca"
         self.tls = directory / "server/tls"
         for name in ("server-ca", "client-ca"):
@@ -47,7 +45,7 @@ class Board:
         (self.tls / "service.key").write_text("a signing key\n")
         self._waiting: dict[str, bytes] = {}
         marker = str(directory / "run/k3s.restart")
-        self.params: dict[str, Any] = {"wanted": "changed", "url": self.serve(), "marker": marker}
+        self.params: dict[str, Any] = {"wanted": "changed", "url": "https://127.0.0.1:6443", "marker": marker}
         self.refusal = ""
 
     @property
@@ -58,10 +56,6 @@ class Board:
     def served(self) -> bytes:
         """A certificate of the server by its present CA, and the CA's behind it."""
         return certs.certificate("serving", self._issuing()).pem + self.ca
-
-    def serve(self) -> str:
-        """Answer with a certificate of the present CA; return the URL."""
-        return Server(self._issuing(), self.ca).start(self._serve).url
 
     def _issuing(self) -> certs.Pair:
         key = serialization.load_pem_private_key((self.tls / "server-ca.key").read_bytes(), None)
@@ -116,8 +110,8 @@ class Board:
 
 
 @pytest.fixture
-def server(tmp_path: Path, serve: Serve) -> Board:
-    return Board(tmp_path, serve)
+def server(tmp_path: Path) -> Board:
+    return Board(tmp_path)
 
 
 def check(name: str, before: Path, after: Path) -> None:
@@ -177,7 +171,7 @@ def test_each_ca_of_k3s_gets_its_own(server: Board) -> None:
     others = ("request-header", "etcd/server", "etcd/peer")
     for name in others:
         certs.authority(name).write(server.tls / Path(name).parent, f"{Path(name).name}-ca")
-    server.rotation().stage("changed")
+    server.rotation().stage()
     subjects = set()
     for name in ("server", "client", *others):
         check(name, server.tls, server.staged / "tls")
@@ -193,25 +187,6 @@ def test_second_run_changes_nothing_unless_it_is_asked_to(server: Board) -> None
     assert server.ensure() == (False, False)
     assert abs(server.rotation().since - time.time()) < 600
     assert server.ensure(check_mode=True, wanted="again") == (True, True)
-
-
-def test_old_ca_is_taken_away_and_tokens_stay(server: Board) -> None:
-    old_served = server.served()
-    with pytest.raises(module.RotationError, match="were never changed"):
-        server.ensure(wanted="alone")
-    server.change()
-    both, served = server.ca, server.served()
-    with pytest.raises(module.RotationError, match="still shows a certificate of the old CA"):
-        server.ensure(wanted="alone")
-    server.params["url"] = server.serve()
-    server.change(wanted="alone")
-    alone = server.ca
-    assert len(certs.split(alone)) == 2
-    assert trusts(alone, served)
-    assert not trusts(alone, old_served)
-    assert ca_hash(alone) == ca_hash(both)
-    assert server.ensure(wanted="alone") == (False, False)
-    assert server.ensure() == (False, False)
 
 
 def test_run_that_was_cut_off_goes_on_with_the_same_cas(server: Board) -> None:
