@@ -61,7 +61,7 @@ acceptance: programs ## all other tests on virtual boards (hours): containerd; s
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m acceptance tests
 
 acceptance-arm64: venv ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
-	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64 and boots each board once")
+	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
 
 docs: venv ## write from data: docs/compatibility.md, the lists of variables in the roles' READMEs, the roles' list of JetPacks

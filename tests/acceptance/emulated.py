@@ -18,9 +18,9 @@ def emulated(name: str, kind: str) -> Iterator[Machine]:
     """A fresh emulated board in a lab of its own, of which nothing is left in the end."""
     lab.down(name)
     try:
-        (fresh,) = lab.up_graded(name, [kind], [lab.ARM64])
+        (fresh,) = lab.up_graded(name, [kind], lab.ARM64)
         assert isinstance(fresh, Machine)
-        interface = Path("/sys/class/net", fresh.qemu.interface)
+        interface = Path("/sys/class/net", fresh.interface)
         assert interface.exists()
         yield fresh
     finally:
@@ -30,7 +30,6 @@ def emulated(name: str, kind: str) -> Iterator[Machine]:
 
 
 def the_kernel_knows_the_board(board: Machine) -> None:
-    """Compare what the kernel read at boot with the board's data."""
     fixture = boards.load()[board.type]
     assert board.exec("uname", "-m") == "aarch64"
     tree = "/proc/device-tree"

@@ -35,6 +35,7 @@ def facts_of_ansible(name: str, directory: Path) -> Any:
         f"--inventory={lab_dir(name) / 'inventory.ini'}",
         "--become",
         "--module-name=jetson_facts",
+        "--args=asked=0",
         f"--tree={directory}",
         "k3s_cluster",
         ANSIBLE_LIBRARY=str(CHECKOUT / "roles/jetson_facts/library"),

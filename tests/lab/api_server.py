@@ -37,7 +37,6 @@ class ApiServer:
     program: Path
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
-        """Run kubectl and return what it says. Raises ToolError."""
         return run([self.program, f"--kubeconfig={self.kubeconfig}", *arguments], stdin=stdin).stdout
 
 
@@ -70,7 +69,6 @@ def started(directory: Path) -> Iterator[ApiServer]:
 
 
 def free_port() -> int:
-    """Return a TCP port of loopback that nobody has."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
@@ -120,7 +118,6 @@ def server_flags(directory: Path, address: str, port: int) -> list[str]:
 
 
 def kubeconfig(directory: Path, url: str, token: str) -> str:
-    """Return a user's kubeconfig for the API server of `directory`."""
     cluster = {"server": url, "certificate-authority": f"{directory}/apiserver.crt"}
     return json.dumps(
         {
@@ -136,7 +133,6 @@ def kubeconfig(directory: Path, url: str, token: str) -> str:
 
 @contextmanager
 def process(command: Sequence[str | Path], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program that does not end by itself; it is gone afterwards."""
     with log.open("wb") as said, subprocess.Popen(command, stdout=said, stderr=said) as running:
         try:
             yield running
@@ -149,7 +145,6 @@ def process(command: Sequence[str | Path], log: Path) -> Iterator[subprocess.Pop
 
 
 def wait(server: ApiServer, running: Sequence[subprocess.Popen[bytes]], directory: Path) -> None:
-    """Wait until the server is ready. Raises ToolError with the programs' last words."""
     end = time.monotonic() + START_SECONDS
     while True:
         try:

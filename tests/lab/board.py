@@ -49,7 +49,6 @@ class Board:
 
     @property
     def variables(self) -> Mapping[str, object]:
-        """Return what the roles need to be told of it: nothing."""
         return {}
 
     def exec(self, *command: str, check: bool = True, timeout: float | None = 120) -> str:
@@ -63,12 +62,10 @@ def labels(lab: str) -> tuple[str, str]:
 
 
 def network_name(lab: str) -> str:
-    """Return the name of a lab's Docker network."""
     return f"jetson-k3s-{lab}"
 
 
 def find(lab: str) -> list[Board]:
-    """Return the boards of a lab, in order."""
     ids = docker(
         "ps", "--all", "--quiet", f"--filter=label={LABEL}={lab}", f"--filter=label={BOARD_LABEL}"
     ).split()
@@ -92,7 +89,6 @@ def find(lab: str) -> list[Board]:
 
 
 def get(lab: str, name: str) -> Board:
-    """Return one board by its name; raises ToolError when the lab has no such board."""
     return pick(lab, name, find(lab))
 
 
@@ -105,9 +101,7 @@ def pick(lab: str, name: str, known: Sequence[Named]) -> Named:
     raise ToolError(f"lab {lab!r} has no board {name!r} (it has {have})")
 
 
-def create(
-    lab: str, name: str, address: str, fixture: boards.Fixture, state: boards.State = "ready"
-) -> Board:
+def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> Board:
     """Create a board's container, not started yet, with its simulated hardware and its SSH keys inside."""
     container = f"{lab}-{name}"
     volumes = []
@@ -142,26 +136,24 @@ def create(
     )
     with staging.directory() as stage:
         host_key = staging.own_files(stage, lab, name)
-        staging.tegra(stage, fixture, state)
+        staging.tegra(stage, fixture, "ready")
         docker("cp", "--archive", f"{stage}/.", f"{container}:/")
     ssh.trust(lab, address, host_key)
     return get(lab, name)
 
 
 def lose_disks(one: Board) -> None:
-    """Take a board away with all that is on it: the next `up` of its lab makes a new one in its place."""
     docker("rm", "--force", "--volumes", one.container)
     docker("volume", "rm", *(f"{one.container}{place.replace('/', '-')}" for place in VOLUMES))
 
 
-def start(board: Board, *, deadline_seconds: float = READY_SECONDS) -> None:
+def start(board: Board) -> None:
     """Start a board and wait until it is up and takes SSH connections; raises ToolError with a diagnosis."""
     docker("start", board.container)
-    wait_until_up(board, deadline_seconds=deadline_seconds)
+    wait_until_up(board)
 
 
 def reboot(board: Board) -> None:
-    """Restart a board as a power button would, and wait until it is up again."""
     docker("restart", board.container)
     wait_until_up(board)
 
@@ -197,9 +189,8 @@ def set_toolkit(board: Board, version: str) -> None:
     board.exec("sh", "-c", f"echo {version} > {staging.TOOLKIT_VERSION}")
 
 
-def wait_until_up(board: Board, *, deadline_seconds: float = READY_SECONDS) -> None:
-    """Wait until a board takes SSH connections and systemd has finished booting."""
-    deadline = time.monotonic() + deadline_seconds
+def wait_until_up(board: Board) -> None:
+    deadline = time.monotonic() + READY_SECONDS
     while not ssh.answers(board.address):
         if (
             time.monotonic() > deadline
@@ -214,7 +205,6 @@ def wait_until_up(board: Board, *, deadline_seconds: float = READY_SECONDS) -> N
 
 
 def diagnosis(board: Board) -> str:
-    """Return what helps to see why a board is not up."""
     questions = {
         "container": [
             "inspect",

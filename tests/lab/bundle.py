@@ -10,7 +10,6 @@ import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Collection
 from pathlib import Path
 
 import yaml
@@ -26,29 +25,26 @@ CHECKSUMS = "SHA256SUMS"
 def write(
     directory: Path,
     version_suffix: str = "",
-    archs: Collection[str] = (DEFAULT_ARCH,),
+    arch: str = DEFAULT_ARCH,
     minors: int = 0,
     which: str = "",
 ) -> None:
-    """Write the bundle for boards of the given architectures, or bring the one that is there up to date.
+    """Write the bundle for boards of an architecture, or bring the one that is there up to date.
 
     The suffix is appended to the version that K3s names, and `minors` added to its minor one. `which` is that
     of k3s.k3s().
     """
-    executables = {
-        arch: k3s.compiled(arch, version_suffix, minors) if version_suffix or minors else k3s.k3s(arch, which)
-        for arch in archs
-    }
+    simulated = version_suffix or minors
+    executable = k3s.compiled(arch, version_suffix, minors) if simulated else k3s.k3s(arch, which)
     directory.mkdir(parents=True, exist_ok=True)
     with step("writing the bundle"):
-        for arch, executable in executables.items():
-            _place(executable, directory / f"k3s-{arch}")
-            _place(workloads.pause_archive(arch), directory / f"k3s-airgap-images-{arch}.tar.gz")
-            _place(workloads.device_query_archive(arch), directory / f"device-query-{arch}.tar.gz")
-            plugin.build(arch, directory / f"tegra-device-plugin-{arch}.tar.gz")
+        _place(executable, directory / f"k3s-{arch}")
+        _place(workloads.pause_archive(arch), directory / f"k3s-airgap-images-{arch}.tar.gz")
+        _place(workloads.device_query_archive(arch), directory / f"device-query-{arch}.tar.gz")
+        plugin.build(arch, directory / f"tegra-device-plugin-{arch}.tar.gz")
         described = {
             "version": 1,
-            "k3s_version": k3s_version(run([next(iter(executables.values())), "--version"]).stdout),
+            "k3s_version": k3s_version(run([executable, "--version"]).stdout),
             "plugin_image": plugin.reference(),
             "device_query_image": workloads.device_query_image(),
             "pause_image": workloads.PAUSE_IMAGE,
@@ -66,7 +62,6 @@ def k3s_version(said: str) -> str:
 
 
 def checksums(directory: Path) -> str:
-    """Return the checksums of a directory's files, as `sha256sum --check` reads them."""
     lines = []
     for path in sorted(directory.iterdir()):
         if path.name != CHECKSUMS:
@@ -83,7 +78,6 @@ def _place(source: Path, target: Path) -> None:
 
 
 def main() -> int:
-    """Write a bundle; exit status 1 when that is not possible."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.lab.bundle", description="Write a bundle of the lab."
     )

@@ -2,8 +2,8 @@
 """The lab's command line. Exit status: 0 done, 1 could not, 2 wrong usage, 130 interrupted."""
 
 import argparse
-import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -19,7 +19,6 @@ INTERRUPTED = 130
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="python -m tests.lab",
         description="Virtual Jetson boards: systemd containers with a simulated Tegra, reached over SSH.",
@@ -39,15 +38,13 @@ def parser() -> argparse.ArgumentParser:
         help=f"which boards, the last one repeated (default: {lab.DEFAULT_TYPE}; "
         f"all: {', '.join(boards.load())})",
     )
-
     up.add_argument(
         "--grade",
         default=lab.CONTAINER,
-        metavar="GRADE[,GRADE...]",
-        help="what each board is, the last one repeated: container (default), or arm64: a whole machine, "
-        "emulated, with a kernel of its own (slow; tests/lab/README.md)",
+        choices=lab.GRADES,
+        help="what the boards are: container (default), or arm64: whole machines, emulated, each with a "
+        "kernel of its own (slow; tests/lab/README.md)",
     )
-
     up.add_argument("--k3s", default="", metavar="WHICH", help=k3s.WHICH)
 
     commands.add_parser("status", help="show the labs and their boards")
@@ -65,7 +62,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command of the lab and return its exit status."""
     arguments = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -92,7 +88,7 @@ def _up(arguments: argparse.Namespace) -> int:
     types = [given[min(index, len(given) - 1)] for index in range(count)]
     fresh = arguments.name not in lab.names()
     try:
-        ready = lab.up_graded(arguments.name, types, arguments.grade.split(","), arguments.k3s)
+        ready = lab.up_graded(arguments.name, types, arguments.grade, arguments.k3s)
     except KeyboardInterrupt:
         if fresh:
             say("interrupted: taking away what was made so far")
@@ -113,7 +109,7 @@ def _status(_arguments: argparse.Namespace) -> int:
 
 def _shell(arguments: argparse.Namespace) -> int:
     found = pick(arguments.name, arguments.board, lab.find(arguments.name))
-    return ssh.call(arguments.name, found.address, arguments.argv)
+    return subprocess.run(ssh.command(arguments.name, found.address, *arguments.argv), check=False).returncode
 
 
 def _down(arguments: argparse.Namespace) -> int:
@@ -124,7 +120,6 @@ def _down(arguments: argparse.Namespace) -> int:
 
 
 def _show(found: Sequence[Board | Machine]) -> None:
-    """Write a table of boards to stdout."""
     rows = [("LAB", "BOARD", "TYPE", "ADDRESS", "STATE", "DOCKER", "K3S")]
     for one in found:
         units = ("-", "-", "-")
@@ -134,12 +129,9 @@ def _show(found: Sequence[Board | Machine]) -> None:
             up, docker, server, agent = [*answers, *["?"] * 4][:4]
             units = (up, docker, server if agent == "inactive" else agent)
         rows.append((one.lab, one.name, one.type, one.address, *units))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        sys.stdout.write(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            + os.linesep
-        )
+        sys.stdout.write("  ".join(map(str.ljust, row, widths)).rstrip() + "\n")
 
 
 COMMANDS = {"up": _up, "status": _status, "shell": _shell, "down": _down}

@@ -61,12 +61,10 @@ def programs(name: str, arch: str, recipe: Recipe = PLAIN) -> Path:
 
 
 def is_compiled(name: str, arch: str, recipe: Recipe = PLAIN) -> bool:
-    """Say whether the programs of a module are in the cache."""
     return (cache() / entry(name, arch, recipe)).exists()
 
 
 def entry(name: str, arch: str, recipe: Recipe = PLAIN) -> str:
-    """Return the name of a module's programs in the cache."""
     return f"go/{name}-{arch}-{digest(name, recipe)}"
 
 
@@ -84,7 +82,6 @@ def versions(name: str) -> Mapping[str, str]:
 
 
 def build(source: Path, out: Path, arch: str, recipe: Recipe = PLAIN) -> None:
-    """Compile what a module names into the directory `out`; its parent is scratch."""
     work = out.parent
     ensure_go(source)
     check_room(work)
@@ -152,12 +149,10 @@ def ensure_go(source: Path) -> None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return a version's numbers, for comparing."""
     return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def check_room(directory: Path) -> None:
-    """Raise ToolError when there is no room to compile."""
     free = shutil.disk_usage(directory).free
     if free < SCRATCH_BYTES:
         raise ToolError(

@@ -44,7 +44,6 @@ CUSTOMIZE = (
 def board_rootfs(
     packages: Sequence[str] = PACKAGES, customize: Sequence[str] = CUSTOMIZE, arch: str = "amd64"
 ) -> Path:
-    """Return the cached tar of a board's root file system."""
     # A release has them inside, and K3s looks for them in PATH.
     plugins = f'cp "{k3s.cni_plugins(arch)}"/* "$1/usr/local/bin/"'
     return rootfs("board", packages, customize=(*customize, plugins), arch=arch)

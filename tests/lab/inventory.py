@@ -33,7 +33,6 @@ class Host(Protocol):
 
 
 def bundle_path(lab: str) -> Path:
-    """Return the directory of a lab's bundle."""
     return lab_dir(lab) / "bundle"
 
 
@@ -43,7 +42,6 @@ def control_directory(lab: str) -> Path:
 
 
 def render(lab: str, boards: Sequence[Host], servers: int = 1) -> str:
-    """Return the text of the inventory; the first boards are servers."""
     hosts = [
         " ".join([board.name, *_assignments({"ansible_host": board.address, **board.variables})])
         for board in boards
@@ -82,7 +80,6 @@ def _assignments(variables: Mapping[str, object]) -> list[str]:
 
 
 def write(lab: str, boards: Sequence[Host]) -> Path:
-    """Write `inventory.ini` into the lab's directory and return its path."""
     path = lab_dir(lab) / "inventory.ini"
     path.write_text(render(lab, boards))
     return path

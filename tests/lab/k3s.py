@@ -4,7 +4,6 @@
 `python -m tests.lab.k3s` gets it and prints where it is.
 """
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -74,12 +73,10 @@ def recipe(suffix: str = "", minors: int = 0) -> Recipe:
 
 
 def cni_plugins(arch: str | None = None) -> Path:
-    """Return the cached directory of the CNI plugins, which a release has inside."""
     return gomodules.programs("cni", arch or debian.architecture())
 
 
 def named_version(suffix: str = "", minors: int = 0) -> str:
-    """Return VERSION with `suffix` appended and `minors` added to the minor version."""
     major, minor, patch = VERSION.split(".", 2)
     return f"{major}.{int(minor) + minors}.{patch}{suffix}"
 
@@ -106,20 +103,7 @@ def _own(given: str) -> Path:
     return path
 
 
-def main() -> int:
-    """Get what is absent and print the executable's path."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.lab.k3s", description="Get K3s for virtual boards."
-    )
-    parser.add_argument(
-        "--arch", choices=("amd64", "arm64"), help="architecture of the boards (default: this machine's)"
-    )
-    parser.add_argument("--k3s", default="", metavar="WHICH", help=WHICH)
-    arguments = parser.parse_args()
-    return print_path(lambda: k3s(arguments.arch, arguments.k3s))
-
-
 WHICH = f"another K3s: the version of a release, or the path of an executable (default: {VERSION})"
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_path(k3s))

@@ -140,12 +140,10 @@ class Service:
 
     @property
     def unit(self) -> str:
-        """The name of its systemd unit."""
         return unit_name(self.name)
 
     @property
     def text(self) -> str:
-        """The text of its systemd unit."""
         return UNIT.format(
             name=self.name,
             after=" ".join(map(unit_name, self.after)),
@@ -157,7 +155,6 @@ class Service:
 
 
 def unit_name(program: str) -> str:
-    """Return the name of a program's systemd unit."""
     return f"{UNIT_PREFIX}{program}.service"
 
 
@@ -187,7 +184,6 @@ def fresh(name: str) -> Iterator[Board]:
 
 
 def install(board: Board, found: Sequence[Path]) -> None:
-    """Put the programs of these directories on a board, start them and wait until the node is Ready."""
     board.exec("mkdir", "-p", str(PROGRAM_DIRECTORY), str(IMAGES))
     for directory in found:
         docker("cp", f"{directory}/.", f"{board.container}:{PROGRAM_DIRECTORY}")
@@ -244,17 +240,14 @@ def write_files(stage: Path, node: str, address: str, board_cgroup: str) -> None
 
 
 def below(stage: Path, path: Path) -> Path:
-    """Return where a path of the board is staged."""
     return stage / path.relative_to("/")
 
 
 def kubeconfig_path(user: str) -> Path:
-    """Return where the kubeconfig of a component's user is."""
     return SERVER / f"{user.rpartition(':')[2]}.kubeconfig"
 
 
 def services(address: str, kubelet_user: str, board_cgroup: str) -> list[Service]:
-    """Return the programs of a node in the order of their start."""
     behind_server = ["kube-apiserver"]
 
     def kubeconfig(user: str) -> str:

@@ -35,56 +35,39 @@ def up(name: str, types: Sequence[str], which: str = "") -> list[Board]:
     A lab that is up already is left as it is; stopped boards are started, missing ones are added. `which` is
     the K3s of the bundle, as k3s.k3s() takes it.
     """
-    return [one for one in up_graded(name, types, [CONTAINER], which) if isinstance(one, Board)]
+    return [one for one in up_graded(name, types, CONTAINER, which) if isinstance(one, Board)]
 
 
-def up_graded(
-    name: str, types: Sequence[str], grades: Sequence[str], which: str = ""
-) -> list[Board | Machine]:
-    """Do the same; `grades` say what each board is, the last one repeated: a container or a whole machine."""
-    _check(name, types, grades)
+def up_graded(name: str, types: Sequence[str], grade: str, which: str = "") -> list[Board | Machine]:
+    """Do the same; `grade` says what the boards are: containers or whole machines."""
+    _check(name, types)
     with engine.kept():  # until a board runs on it
-        return _up(name, types, grades, which)
+        return _up(name, types, grade, which)
 
 
-def _up(name: str, types: Sequence[str], grades: Sequence[str], which: str) -> list[Board | Machine]:
+def _up(name: str, types: Sequence[str], grade: str, which: str) -> list[Board | Machine]:
     engine.ensure()
     inotify.ensure_room()
-    wanted = {
-        f"jetson-{number}": (kind, grades[min(number, len(grades)) - 1])
-        for number, kind in enumerate(types, 1)
-    }
-    used = {grade for _, grade in wanted.values()}
     fixtures = boards.load()
     with step("looking for what boards are made from"):
-        if CONTAINER in used:
-            board_image()
-        for kind, grade in wanted.values():
-            if grade == ARM64:
-                machine.saved_machine(fixtures[kind])
+        _ = disk.assets() if grade == ARM64 else board_image()
     lab_dir(name).mkdir(parents=True, exist_ok=True)
     with locked(f"lab-{name}"):
         subnet = _network(name)
+        wanted = {f"jetson-{number}": kind for number, kind in enumerate(types, 1)}
         existing = {found.name: found for found in find(name)}
-        _check_existing(name, existing, wanted)
+        _check_existing(name, existing, wanted, grade)
         with step(f"starting {len(wanted)} virtual board(s)"):
-            addresses = {
-                board_name: f"{subnet}.{FIRST_ADDRESS + number}" for number, board_name in enumerate(wanted)
-            }
-            for board_name, (kind, grade) in wanted.items():
-                if board_name not in existing and grade == CONTAINER:
-                    address = addresses[board_name]
-                    existing[board_name] = board.create(name, board_name, address, fixtures[kind])
-            _start([found for found in existing.values() if isinstance(found, Board)])
-            for board_name, (kind, grade) in wanted.items():
-                if grade == ARM64:
-                    address = addresses[board_name]
-                    _ensure_machine(name, board_name, address, fixtures[kind], existing.get(board_name))
+            for number, (board_name, kind) in enumerate(wanted.items()):
+                if board_name not in existing:
+                    create = machine.create if grade == ARM64 else board.create
+                    create(name, board_name, f"{subnet}.{FIRST_ADDRESS + number}", fixtures[kind])
+            _start(find(name))
         ready = find(name)
         inventory.control_directory(name).mkdir(exist_ok=True)
         inventory.write(name, ready)
-        archs = {CONTAINER: workloads.DEFAULT_ARCH, ARM64: disk.ARCH}
-        bundle.write(inventory.bundle_path(name), archs=[archs[grade] for grade in sorted(used)], which=which)
+        arch = disk.ARCH if grade == ARM64 else workloads.DEFAULT_ARCH
+        bundle.write(inventory.bundle_path(name), arch=arch, which=which)
     return ready
 
 
@@ -102,19 +85,8 @@ def fresh(name: str, types: Sequence[str], which: str = "") -> Iterator[list[Boa
 
 
 def find(name: str) -> list[Board | Machine]:
-    """Return the boards of a lab, of every grade, in order."""
     found: list[Board | Machine] = [*board.find(name), *machine.find(name)]
     return sorted(found, key=lambda one: int(one.name.rpartition("-")[2]))
-
-
-def _ensure_machine(
-    lab: str, name: str, address: str, fixture: boards.Fixture, existing: Board | Machine | None
-) -> None:
-    """Make an emulated board, or switch the one that is there on."""
-    if not isinstance(existing, Machine):
-        machine.create(lab, name, address, fixture)
-    elif not existing.running:
-        machine.start(existing)
 
 
 def down(name: str) -> None:
@@ -147,17 +119,23 @@ def names(everywhere: bool = False) -> list[str]:
     return sorted(found)
 
 
-def _start(boards_to_start: Collection[Board]) -> None:
+def _start(boards_to_start: Collection[Board | Machine]) -> None:
     """Start boards at the same time. An interruption does not wait for those that are still booting."""
     pool = ThreadPoolExecutor(max_workers=MOST_BOARDS)
     try:
-        list(pool.map(board.start, boards_to_start))
+        list(pool.map(_ensure_running, boards_to_start))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _ensure_running(one: Board | Machine) -> None:
+    if isinstance(one, Board):
+        board.start(one)
+    elif not one.running:
+        machine.start(one)
+
+
 def _sweep(name: str) -> bool:
-    """Remove what Docker has of a lab; say whether there was anything."""
     of_lab = f"--filter=label={LABEL}={name}"
     containers = docker("ps", "--all", "--quiet", of_lab).split()
     if containers:
@@ -172,27 +150,25 @@ def _sweep(name: str) -> bool:
     return bool(containers or networks or volumes)
 
 
-def _check(name: str, types: Sequence[str], grades: Sequence[str]) -> None:
+def _check(name: str, types: Sequence[str]) -> None:
     if not NAME.fullmatch(name):
         raise ToolError(f"{name!r} is no name for a lab: up to 30 of a-z, 0-9 and -, no - at the ends")
     known = boards.load()
     if unknown := [kind for kind in types if kind not in known]:
         raise ToolError(f"no such board type: {', '.join(unknown)}; boards.json has {', '.join(known)}")
-    if unknown := [grade for grade in grades if grade not in GRADES]:
-        raise ToolError(f"no such grade of boards: {', '.join(unknown)}; there are {', '.join(GRADES)}")
     if not 0 < len(types) <= MOST_BOARDS:
         raise ToolError(f"a lab has 1 to {MOST_BOARDS} boards, not {len(types)}")
 
 
 def _check_existing(
-    name: str, existing: dict[str, Board | Machine], wanted: dict[str, tuple[str, str]]
+    name: str, existing: dict[str, Board | Machine], wanted: dict[str, str], grade: str
 ) -> None:
     have = {
-        board_name: (found.type, CONTAINER if isinstance(found, Board) else ARM64)
-        for board_name, found in existing.items()
+        found.name: (found.type, CONTAINER if isinstance(found, Board) else ARM64)
+        for found in existing.values()
     }
-    if any(wanted.get(board_name) != kind for board_name, kind in have.items()):
-        said = ", ".join(f"{board_name} ({kind}, {grade})" for board_name, (kind, grade) in have.items())
+    if any((wanted.get(board_name), grade) != what for board_name, what in have.items()):
+        said = ", ".join(f"{board_name} ({', '.join(what)})" for board_name, what in have.items())
         raise ToolError(
             f"lab {name!r} is there already with other boards: {said}; "
             f"take it down first (`python -m tests.lab down --name {name}`) or choose another --name"

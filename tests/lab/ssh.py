@@ -3,8 +3,6 @@
 
 import shutil
 import socket
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.lab.images import USER
@@ -24,12 +22,10 @@ def make_key(path: Path, comment: str) -> str:
 
 
 def key_path(lab: str) -> Path:
-    """Return the path of the lab's private key."""
     return lab_dir(lab) / "id_ed25519"
 
 
 def known_hosts_path(lab: str) -> Path:
-    """Return the path of the lab's known_hosts file."""
     return lab_dir(lab) / "known_hosts"
 
 
@@ -46,7 +42,6 @@ def trust(lab: str, address: str, public_key: str) -> None:
 
 
 def options(lab: str) -> list[str]:
-    """Return the `-o` settings that make ssh trust this lab's boards only, and ask nobody."""
     return [
         f'UserKnownHostsFile="{known_hosts_path(lab)}"',
         "GlobalKnownHostsFile=none",
@@ -56,18 +51,15 @@ def options(lab: str) -> list[str]:
 
 
 def common_args(lab: str) -> str:
-    """Return the settings as one string for Ansible's `ansible_ssh_common_args`."""
     return " ".join(f"-o {option}" for option in options(lab))
 
 
-def call(lab: str, address: str, command: Sequence[str]) -> int:
-    """Run a command on a board (a login shell without one), on this terminal; return its exit status."""
-    argv = ["ssh", *_settings(lab), f"{USER}@{address}", *command]
-    return subprocess.run(argv, check=False).returncode
+def command(lab: str, address: str, *words: str) -> list[str]:
+    """Return the command line that runs words in a shell on a board, or a login shell without them."""
+    return ["ssh", *_settings(lab), f"{USER}@{address}", *words]
 
 
 def copy(lab: str, address: str, source: Path, target: str) -> None:
-    """Copy a file to a board, as the user that connects there; raises ToolError when that is not possible."""
     run(["scp", *_settings(lab), source, f"{USER}@{address}:{target}"])
 
 
@@ -84,7 +76,6 @@ def close_connections(sockets: Path) -> None:
 
 
 def answers(address: str) -> bool:
-    """Say whether an SSH server greets at the address."""
     try:
         with socket.create_connection((address, 22), timeout=1) as connection:
             return connection.recv(4) == b"SSH-"

@@ -27,12 +27,10 @@ TOOLS = ("sh", "ls", "cat", "env", "sleep", "grep", "stat", "head", "id", "true"
 
 
 def pause_archive(arch: str = DEFAULT_ARCH) -> Path:
-    """Return the cached archive of the simulated pause image, `PAUSE_IMAGE`."""
     return _archive("pause", arch)
 
 
 def device_query_archive(arch: str = DEFAULT_ARCH) -> Path:
-    """Return the cached archive of the simulated deviceQuery image, `device_query_image()`."""
     return _archive("device-query", arch)
 
 
@@ -42,7 +40,6 @@ def device_query_image() -> str:
 
 
 def libcuda(release: str, arch: str = DEFAULT_ARCH) -> Path:
-    """Return the directory of the SIMULATED libcuda.so.1 of a CUDA release, such as `12.6`."""
     major, _, minor = release.partition(".")
     # Drivers before CUDA 12 have the older table of symbols only.
     hashes = "both" if int(major) >= 12 else "sysv"
@@ -91,7 +88,6 @@ def _build(out: Path, arch: str) -> None:
 
 
 def _busybox(unpacked: Path, arch: str) -> bytes:
-    """Return Debian's static busybox."""
     mmdebstrap(unpacked, "extract", arch, ["busybox-static"], excluded=EXCLUDED)
     with tarfile.open(unpacked) as tar:
         program = tar.extractfile("./bin/busybox")
@@ -100,7 +96,6 @@ def _busybox(unpacked: Path, arch: str) -> bytes:
 
 
 def _compile(source: str, scratch: Path, arch: str) -> bytes:
-    """Return a static program for an architecture."""
     program = scratch / Path(source).stem
     gcc = compiler.tool("gcc", arch)
     run([gcc, "-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCES / source])

@@ -25,7 +25,6 @@ INCLUDE = "include /etc/ld.so.conf.d/*.conf\n"
 
 
 def root_of(state: TextIO) -> Path:
-    """Return a container's root file system, by its OCI state."""
     bundle = Path(json.load(state)["bundle"])
     root: str = json.loads((bundle / "config.json").read_text())["root"]["path"]
     return bundle / root
@@ -37,7 +36,6 @@ def inside(root: Path, path: str) -> Path:
 
 
 def create_symlinks(root: Path, links: Sequence[str]) -> None:
-    """Make links in a container, each given as TARGET::LINK."""
     for text in links:
         target, _, name = text.partition("::")
         link = inside(root, name)
@@ -61,7 +59,6 @@ def update_ldcache(root: Path, folders: Sequence[str]) -> None:
 
 
 def values(arguments: Sequence[str], flag: str) -> list[str]:
-    """Return the values of a flag that may be given many times."""
     given = list(zip(arguments[::2], arguments[1::2], strict=True))
     if unknown := [name for name, _ in given if name != flag]:
         raise ValueError(f"this stand-in does not know {unknown[0]}")
@@ -72,7 +69,6 @@ HOOKS = {"create-symlinks": (create_symlinks, "--link"), "update-ldcache": (upda
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what a hook asks for."""
     _, name, *arguments = argv
     if name not in HOOKS:
         sys.stderr.write(f"nvidia-ctk (stand-in): this stand-in does not know the hook {name}\n")

@@ -88,7 +88,6 @@ class Settings:
 
     @classmethod
     def read(cls, path: Path) -> "Settings":
-        """Read config.toml; a missing one means the defaults."""
         try:
             given = tomllib.loads(path.read_text())
         except FileNotFoundError:
@@ -113,7 +112,6 @@ class Injection:
 
 
 def environment(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment of a container's process; of a name given twice the last counts."""
     return dict(entry.partition("=")[::2] for entry in spec["process"].get("env") or [])
 
 
@@ -160,7 +158,6 @@ def csv_entries(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def injection(directory: Path = CSV_DIRECTORY) -> Injection:
-    """Match the CSV lists with what the board has."""
     found = Injection()
     for kind, pattern in csv_entries(directory):
         paths = sorted(str(path) for path in Path("/").glob(pattern.lstrip("/")))
@@ -174,7 +171,6 @@ def injection(directory: Path = CSV_DIRECTORY) -> Injection:
 
 
 def is_device(path: str) -> bool:
-    """Say whether a path is a device node."""
     mode = Path(path).stat().st_mode
     return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
 
@@ -259,7 +255,6 @@ def may_set_oom_score(score: int) -> bool:
 
 
 def own_capabilities() -> set[str]:
-    """Return the capabilities in this process's bounding set."""
     status = Path("/proc/self/status").read_text()
     mask = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapBnd:"))
     return {f"CAP_{name}" for number, name in enumerate(CAPABILITIES) if mask >> number & 1}
@@ -285,7 +280,6 @@ def edit_container(bundle: Path) -> str:
 
 
 def edit_process(path: Path) -> str:
-    """Change the process of an exec into a running container; return the log's words on it."""
     process = json.loads(path.read_text())
     words = clamp_words(clamp(process, own_capabilities()))
     if words:
@@ -299,14 +293,12 @@ def clamp_words(changed: list[str]) -> list[str]:
 
 
 def replace_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file in one step."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps(content))
     fresh.replace(path)
 
 
 def option(argv: list[str], name: str) -> str | None:
-    """Return the value of `--name value` or `--name=value` of runc's command line."""
     for position, word in enumerate(argv):
         if word == name and position + 1 < len(argv):
             return argv[position + 1]
@@ -316,7 +308,6 @@ def option(argv: list[str], name: str) -> str | None:
 
 
 def log(line: str) -> None:
-    """Append one line to the runtime's log."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     with LOG.open("a") as file:
         file.write(f"{stamp} {line}\n")
@@ -332,7 +323,6 @@ def fail(argv: list[str], message: str) -> NoReturn:
 
 
 def main(argv: list[str]) -> None:
-    """Edit what runc's command line is about to make."""
     if "create" in argv or "run" in argv:
         said = f"{argv[-1]} create"
         try:

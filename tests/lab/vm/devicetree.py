@@ -47,7 +47,6 @@ def _strings(*values: str) -> str:
 
 
 def write(fixture: Fixture, machine: Path, out: Path) -> None:
-    """Write the board's tree to `out`, in the kernel's form; `machine` is what QEMU says of its machine."""
     ensure_packages("device-tree-compiler")
     own = run(["dtc", "-q", "-I", "dtb", "-O", "dts", machine]).stdout
     # dtc merges nodes that are given twice, the later properties win.

@@ -19,19 +19,13 @@ from tools.debian import ensure_packages
 from tools.process import run, step
 
 ARCH = "arm64"
-# Besides a container board's: udev names the network's interface, the guest agent is the lab's way in.
-PACKAGES = (*images.PACKAGES, "udev", "qemu-guest-agent")
+# Besides a container board's: udev names the network's interface.
+PACKAGES = (*images.PACKAGES, "udev")
 # The simulated Tegra is merged into /sys by overlays. systemd takes only sysfs itself for /sys unless it is
 # told not to look (its docs/ENVIRONMENT.md); without that it would lose every device with the first overlay.
 SYSFS = "SYSTEMD_DEVICE_VERIFY_SYSFS=0"
 MANAGER = f"[Manager]\nManagerEnvironment={SYSFS}\nDefaultEnvironment={SYSFS}\n"
-NETWORK = "[Match]\\nName=eth0\\n[Network]\\nLinkLocalAddressing=no\\n"
-CUSTOMIZE = (
-    *images.CUSTOMIZE,
-    # Until the lab has given it an address and keys, a board is reached through the guest agent only.
-    f'printf "{NETWORK}" > "$1/etc/systemd/network/lab.network"',
-    'chroot "$1" systemctl enable systemd-networkd qemu-guest-agent',
-)
+CUSTOMIZE = (*images.CUSTOMIZE, 'chroot "$1" systemctl enable systemd-networkd')
 KERNEL = "linux-image-arm64"
 # Parts of the kernel's modules that no virtual board has hardware for: four fifths of 300 MB.
 UNUSED = (
@@ -59,6 +53,8 @@ until [ -b /dev/vda ] || [ "$tries" = 100 ]; do tries=$((tries + 1)); /bin/busyb
 /bin/busybox mount /dev/vda /root || exec /bin/busybox sh
 /bin/busybox umount /proc /sys
 /bin/busybox mount --move /dev /root/dev
+# The board's own files: a disk that it has at its first boot.
+[ ! -b /root/dev/vdb ] || /bin/busybox chroot /root /bin/tar --extract --file=/dev/vdb
 exec /bin/busybox switch_root /root /lib/systemd/systemd
 """
 DISK_SIZE = "12G"  # sparse: it takes what is written
@@ -66,12 +62,11 @@ DISK_SIZE = "12G"  # sparse: it takes what is written
 
 @dataclass(frozen=True)
 class Assets:
-    """The files that QEMU is given. `digest` names what they were made of."""
+    """The files that QEMU is given."""
 
     kernel: Path
     initrd: Path
     disk: Path
-    digest: str
 
 
 def assets() -> Assets:
@@ -80,7 +75,7 @@ def assets() -> Assets:
     recipe = json.dumps([debian.SUITE, PACKAGES, CUSTOMIZE, plugins, Path(__file__).read_text()])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     directory = cached(f"arm64/disk-{digest}", _build)
-    return Assets(directory / "vmlinuz", directory / "initrd.gz", directory / "disk.img", digest)
+    return Assets(directory / "vmlinuz", directory / "initrd.gz", directory / "disk.img")
 
 
 def _build(out: Path) -> None:
@@ -108,24 +103,14 @@ def _build(out: Path) -> None:
         settings = root / "etc/systemd/system.conf.d/simulated-sysfs.conf"
         settings.parent.mkdir(parents=True)
         settings.write_text(MANAGER)
-        # A board gets its host keys later, and takes connections from then on.
-        (root / "etc/systemd/system/multi-user.target.wants/ssh.service").unlink()
         run(["mke2fs", "-q", "-t", "ext4", "-d", root, out / "disk.img", DISK_SIZE])
 
 
 def _extract(packed: Path, directory: Path) -> None:
     """Unpack a tar as it is: owners, modes, links; device nodes are the kernel's to make."""
     directory.mkdir()
-    run(
-        [
-            "tar",
-            "--extract",
-            f"--file={packed}",
-            f"--directory={directory}",
-            "--numeric-owner",
-            "--exclude=./dev/*",
-        ]
-    )
+    places = (f"--file={packed}", f"--directory={directory}", "--exclude=./dev/*")
+    run(["tar", "--extract", "--numeric-owner", *places])
 
 
 def _initrd(kernel: Path, version: str, tree: Path, out: Path) -> None:
