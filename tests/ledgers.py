@@ -15,7 +15,6 @@ _FLOCK = struct.Struct("@hhqqi4x")
 
 
 def write(path: Path, limit: int = 0, overhead: int = 0) -> None:
-    """Write a ledger that no process has locked."""
     path.write_bytes(_HEADER.pack(b"TGLEDGR2", limit, overhead))
 
 

@@ -80,12 +80,10 @@ def processes(marker: str) -> str:
 
 
 def leaked(told: str | Path) -> list[str]:
-    """Names of the planted secrets in a text, or in the files below a directory, in whatever spelling."""
     if isinstance(told, Path):
         told = "\n".join(path.read_text(errors="replace") for path in told.rglob("*") if path.is_file())
     return [name for name, value in PLANTED.items() if any(form in told for form in forms(value))]
 
 
 def forms(value: str) -> set[str]:
-    """A secret as it may be written: plain, in a URL, in JSON, in base64."""
     return {value, quote(value, safe=""), json.dumps(value)[1:-1], base64.b64encode(value.encode()).decode()}

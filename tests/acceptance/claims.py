@@ -24,7 +24,6 @@ CDI_FILES = f"/var/run/cdi/{DRIVER}-claim-*.json"
 
 
 def apply(cluster: Cluster, *objects: Mapping[str, Any]) -> None:
-    """Apply objects to the default namespace."""
     text = "\n---\n".join(map(json.dumps, objects))
     cluster.boards[0].exec("sh", "-c", f"printf %s {shlex.quote(text)} | k3s kubectl apply -f -")
 
@@ -71,7 +70,6 @@ def pod(
 
 
 def get(cluster: Cluster, kind: str, *arguments: str) -> Any:
-    """Return what the API server has of a kind, as parsed JSON."""
     return json.loads(cluster.kubectl("get", kind, *arguments, "--output=json"))
 
 
@@ -109,7 +107,6 @@ def ends(cluster: Cluster, *names: str) -> None:
 
 
 def driver_pod(cluster: Cluster, node: str) -> str | None:
-    """Return the name of the driver's pod on a node that is Ready."""
     for item in get(cluster, "pods", SYSTEM, DRIVER_PODS, f"--field-selector=spec.nodeName={node}")["items"]:
         conditions = {one["type"]: one["status"] for one in item["status"].get("conditions", [])}
         if conditions.get("Ready") == "True" and "deletionTimestamp" not in item["metadata"]:

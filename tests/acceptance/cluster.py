@@ -28,7 +28,6 @@ class Cluster:
     runtime_class: str | None = None
 
     def kubectl(self, *arguments: str) -> str:
-        """Run kubectl on the server; raises ToolError when it fails."""
         return self.boards[0].exec("k3s", "kubectl", *arguments)
 
     def allocatable(self, resource: str = RESOURCE) -> dict[str, int]:
@@ -39,12 +38,10 @@ class Cluster:
         }
 
     def kubelets(self) -> dict[str, str]:
-        """The version of each node's kubelet."""
         nodes = self._json("get", "nodes")["items"]
         return {node["metadata"]["name"]: node["status"]["nodeInfo"]["kubeletVersion"] for node in nodes}
 
     def hold_gpu(self, name: str, node: str, image: str) -> None:
-        """Create a pod on a node that asks for one GPU and keeps it until it is deleted."""
         self.create_sleeper(name, node, image, {"resources": {"limits": {RESOURCE: 1}}})
 
     def create_sleeper(
@@ -101,7 +98,6 @@ class Cluster:
         self.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
 
     def phase(self, pod: str) -> str:
-        """Phase of a pod of the default namespace."""
         return str(self._json("get", "pod", pod)["status"]["phase"])
 
     def health_in_pod(self, pod: str) -> list[str]:
@@ -122,7 +118,6 @@ class Cluster:
         return next((str(c.get("message", "")) for c in conditions if c.get("reason") == "Unschedulable"), "")
 
     def plugin_pod(self, node: str) -> str | None:
-        """Name of the plugin's running pod on a node."""
         selectors = (
             f"--selector={PLUGIN_PODS}",
             f"--field-selector=spec.nodeName={node},status.phase=Running",

@@ -56,8 +56,6 @@ class Peak:
 
 @dataclass(frozen=True)
 class Light:
-    """A light board."""
-
     name: str
     address: str
     variables = MappingProxyType[str, object]({})

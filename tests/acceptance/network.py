@@ -33,6 +33,5 @@ def check(cluster: Cluster, image: str) -> None:
 
 
 def _answers(cluster: Cluster, address: str, port: int) -> bool:
-    """Say whether the pod `asker` gets what the pod `server` gives to those who connect."""
     ask = f"import socket; print(socket.create_connection(('{address}', {port}), 5).recv(9).decode())"
     return cluster.kubectl("exec", "asker", "--", "python3.11", "-c", ask).strip() == "hello"

@@ -34,8 +34,6 @@ class Recap:
 
 @dataclass(frozen=True)
 class PlaybookRun:
-    """How a run of a playbook ended."""
-
     returncode: int
     output: str
     failed_checks: str = ""
@@ -43,7 +41,6 @@ class PlaybookRun:
 
     @property
     def recap(self) -> dict[str, Recap]:
-        """The recap by host."""
         return {match[1]: Recap(*map(int, match.groups()[1:])) for match in RECAP.finditer(self.output)}
 
     @property
@@ -58,13 +55,21 @@ class PlaybookRun:
                 found.append(line if line.startswith(" ") else f"{task}\n{line}")
         return "\n".join([f"status {self.returncode}", *found, self.failed_checks, self.output])
 
+    def checked(self) -> "PlaybookRun":
+        """Return the run, which has to have succeeded; AssertionError with what failed."""
+        assert self.returncode == 0, self.why
+        return self
+
+    def unchanged(self) -> "PlaybookRun":
+        """Return the run, which has to have succeeded and to have changed nothing on any board."""
+        assert {recap.changed for recap in self.checked().recap.values()} == {0}, self.output
+        return self
+
 
 def cluster_status(lab: str, directory: Path) -> dict[str, Any]:
     """What status.yml says of a lab's cluster, by a file in `directory`; it must have changed nothing."""
     file = directory / "status.json"
-    run = run_playbook(lab, "status.yml", f"--extra-vars=gpu_status_file={file}")
-    assert run.returncode == 0, run.why
-    assert all(recap.changed == 0 for recap in run.recap.values())
+    run = run_playbook(lab, "status.yml", f"--extra-vars=gpu_status_file={file}").unchanged()
     found: dict[str, Any] = json.loads(file.read_text())
     assert all(node["name"] in run.output for node in found["nodes"])
     return found
@@ -76,7 +81,6 @@ def reports_dir(lab: str) -> Path:
 
 
 def state_home(lab: str) -> Path:
-    """Where playbooks keep the state of a lab's controller."""
     return lab_dir(lab) / "state"
 
 

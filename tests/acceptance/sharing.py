@@ -17,13 +17,11 @@ POD_SECONDS = 90
 
 
 def sell_units(lab: str, board: Board) -> PlaybookRun:
-    """Provision the board of a lab so that its GPU is sold in units."""
     set_toolkit(board, "1.18.0")  # JetPack 6's own ignores strict mode
     return run_playbook(lab, "site.yml", f"--extra-vars={json.dumps(UNITS | STRICT)}")
 
 
 def ask(cluster: Cluster, name: str, mib: int, limits: Mapping[str, int], **pod_settings: str) -> None:
-    """Create a pod that allocates memory of the GPU and holds it."""
     settings = {
         "command": ["python3.11", "-m", "tegra_device_plugin", "allocate", str(mib), "--hold"],
         "resources": {"limits": limits},

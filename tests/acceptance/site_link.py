@@ -39,12 +39,10 @@ def crossed(lab: str) -> int:
 
 
 def reindex(directory: Path) -> None:
-    """Write a bundle's checksums again."""
     (directory / bundle.CHECKSUMS).write_text(bundle.checksums(directory))
 
 
 def bring_registry(lab: str, jetpack: int) -> None:
-    """Put Debian's registry into the bundle, for boards of a JetPack."""
     directory = inventory.bundle_path(lab)
     with tarfile.open(directory / f"debs-jetpack{jetpack}-{ARCH}.tar", "w") as tar:
         for deb in sorted(debian.package_files(*REGISTRY_PACKAGES).glob("*.deb")):
@@ -53,7 +51,6 @@ def bring_registry(lab: str, jetpack: int) -> None:
 
 
 def bring_plugin(lab: str, tag: str) -> Brought:
-    """Put a plugin of another version into the lab's bundle."""
     directory = inventory.bundle_path(lab)
     return _bring(
         directory, "plugin_image", f"tegra-device-plugin-{ARCH}.tar.gz", f"tegra-device-plugin:{tag}"

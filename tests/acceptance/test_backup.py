@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster loses the disk of its only server and comes back, while a job goes on on another board.
 
-The tests are one story, in the order of the file, on a server and two agents. The data are SQLite's;
-test_several_servers.py has etcd's.
+The data are SQLite's; test_several_servers.py has etcd's.
 """
 
 import hashlib
@@ -34,17 +33,14 @@ JOB = "train"
 
 @pytest.fixture(scope="module")
 def key() -> Iterator[Path]:
-    """The operator's key."""
     with keyring() as public:
         yield public
 
 
 @pytest.fixture(scope="module")
 def boards(key: Path) -> Iterator[list[Board]]:
-    """A cluster of three boards, and a job that holds the GPU of the last one."""
     with lab.fresh(LAB, TYPES) as up:
-        first = run_playbook(LAB, "site.yml")
-        assert first.returncode == 0, first.why
+        run_playbook(LAB, "site.yml").checked()
         cluster = Cluster(up)
         cluster.hold_gpu(JOB, up[-1].name, workloads.device_query_image())
         wait_until(lambda: cluster.phase(JOB) == "Running", "the job", 60)
@@ -52,40 +48,33 @@ def boards(key: Path) -> Iterator[list[Board]]:
 
 
 def backup(key: Path, *arguments: str) -> PlaybookRun:
-    """Run the command."""
     return run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={key}", *arguments)
 
 
 def restore(file: Path, *arguments: str, on_line: Callable[[str], object] | None = None) -> PlaybookRun:
-    """Run the command."""
     return run_playbook(
         LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}", *arguments, on_line=on_line
     )
 
 
 def sha256(file: Path) -> str:
-    """A file's hash."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def accepted(file: Path) -> str:
-    """The argument that accepts a file which is not recorded."""
     return f"--extra-vars=k3s_backup_accepted_sha256={sha256(file)}"
 
 
 def newest() -> Path:
-    """The newest backup on the controller."""
     return sorted(BACKUPS.iterdir())[-1]
 
 
 def decrypted(file: Path) -> bytes:
-    """What is in a backup, with the operator's key."""
     argv = ["gpg", "--batch", "--quiet", "--decrypt", str(file)]
     return subprocess.run(argv, capture_output=True, check=True).stdout
 
 
 def config_maps(boards: list[Board]) -> set[str]:
-    """Names of the config maps that the tests have made."""
     return set(Cluster(boards).kubectl("get", "configmaps", "--output=name").split()) & {
         "configmap/before",
         "configmap/after",
@@ -97,8 +86,7 @@ def test_server_writes_a_backup_that_only_the_owner_can_read(boards: list[Board]
     Cluster(boards).kubectl("create", "configmap", "before")
     running = starts(boards)
     for _ in range(2):
-        run = backup(key, "--extra-vars=k3s_backup_keep=1")
-        assert run.returncode == 0, run.why
+        run = backup(key, "--extra-vars=k3s_backup_keep=1").checked()
     Cluster(boards).kubectl("create", "configmap", "after")
     assert starts(boards) == running
     (file,) = BACKUPS.iterdir()
@@ -212,18 +200,14 @@ def test_server_whose_disk_is_lost_comes_back_and_the_job_has_gone_on(boards: li
 
     lost = run_playbook(LAB, "site.yml")
     assert "server-new" in lost.output, lost.output
-    looked = restore(newest(), "--check")
-    assert looked.returncode == 0, looked.why
+    restore(newest(), "--check").checked()
 
-    run = restore(newest())
-    assert run.returncode == 0, run.why
+    restore(newest()).checked()
     assert Cluster(boards).allocatable() == {each.name: 1 for each in boards}
     assert Cluster(boards).started(JOB) == job
     assert starts(boards[1:]) >= {entry for entry in before if "k8s_main_train" in entry}
     assert config_maps(boards) == {"configmap/before"}
-    again = run_playbook(LAB, "site.yml")
-    assert again.returncode == 0, again.why
-    assert {name: recap.changed for name, recap in again.recap.items()} == {each.name: 0 for each in boards}
+    run_playbook(LAB, "site.yml").unchanged()
 
 
 def test_server_goes_back_to_its_backup_after_runs_that_were_cut_off(
@@ -238,8 +222,7 @@ def test_server_goes_back_to_its_backup_after_runs_that_were_cut_off(
         assert cut_off.returncode != 0
         assert moment in cut_off.output, cut_off.output
         assert left_in_clear(server, tmp_path) == []
-    run = restore(newest())
-    assert run.returncode == 0, run.why
+    run = restore(newest()).checked()
     assert config_maps(boards) == {"configmap/before"}
     assert Cluster(boards).phase(JOB) == "Running"
     kept = server.exec("sh", "-c", "ls -d /var/lib/rancher/k3s/server.before-*").split()[-1]
@@ -250,12 +233,9 @@ def test_server_goes_back_to_its_backup_after_runs_that_were_cut_off(
 
 def test_an_agent_that_the_backup_does_not_know_registers_again(boards: list[Board], key: Path) -> None:
     agent = boards[1]
-    forgotten = run_playbook(LAB, "forget.yml", f"--limit={agent.name}")
-    assert forgotten.returncode == 0, forgotten.why
-    run = backup(key)
-    assert run.returncode == 0, run.why
+    run_playbook(LAB, "forget.yml", f"--limit={agent.name}").checked()
+    backup(key).checked()
     agent.exec("systemctl", "restart", "k3s-agent")  # it joins again
     wait_until(lambda: agent.name in Cluster(boards).allocatable(), "the node again", 60)
-    run = restore(newest())
-    assert run.returncode == 0, run.why
+    restore(newest()).checked()
     assert Cluster(boards).allocatable() == {each.name: 1 for each in boards}

@@ -2,7 +2,6 @@
 """One server and two agents of three board generations: site.yml as a user runs it, and what it leaves."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import yaml
 from tests import boards as board_types
 from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
-from tests.lab import board, bundle, inventory, k3s, lab
+from tests.lab import board, bundle, inventory, k3s
 from tests.lab.board import Board
 from tools.cache import CHECKOUT
 from tools.engine import docker
@@ -25,35 +24,24 @@ REPLICAS = 4  # as plugin/deploy/time-slicing has it
 
 
 @pytest.fixture(scope="module")
-def boards() -> Iterator[list[Board]]:
-    """Three fresh boards."""
-    with lab.fresh(LAB, TYPES) as up:
-        yield up
-
-
-@pytest.fixture(scope="module")
 def first_run(boards: list[Board]) -> PlaybookRun:
-    """The first run of site.yml, with the verification that restarts the kubelets, too."""
     assert len(boards) == len(TYPES)
     return run_playbook(LAB, "site.yml", "--extra-vars=gpu_verify_mode=full")
 
 
 @pytest.fixture(scope="module")
 def cluster(boards: list[Board], first_run: PlaybookRun) -> Cluster:
-    """The cluster that the first run has made."""
     assert first_run.returncode == 0, first_run.why
     return Cluster(boards)
 
 
 @pytest.fixture(scope="module")
 def image() -> str:
-    """The deviceQuery image of the bundle, which has `sleep`."""
     return str(yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())["device_query_image"])
 
 
 @pytest.fixture(scope="module")
 def holders(cluster: Cluster, image: str) -> dict[str, object]:
-    """Pods that hold the GPU, one on each node, with when each was started."""
     pods = [f"holder-{name}" for name in NAMES]
     for pod, name in zip(pods, NAMES, strict=True):
         cluster.hold_gpu(pod, name, image)
@@ -80,20 +68,12 @@ def test_device_query_and_the_scene_are_on_the_screen(first_run: PlaybookRun, cl
 
 def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: Cluster) -> None:
     before = starts(boards)
-    second = run_playbook(LAB, "site.yml")
-    assert second.returncode == 0, second.why
-    assert {name: recap.changed for name, recap in second.recap.items()} == dict.fromkeys(NAMES, 0), (
-        second.output
-    )
+    run_playbook(LAB, "site.yml").unchanged()
     assert starts(boards) == before
 
 
 def test_check_mode_on_a_finished_cluster_finds_nothing_to_change(cluster: Cluster) -> None:
-    check = run_playbook(LAB, "site.yml", "--check", "--diff")
-    assert check.returncode == 0, check.why
-    assert {name: recap.changed for name, recap in check.recap.items()} == dict.fromkeys(NAMES, 0), (
-        check.output
-    )
+    run_playbook(LAB, "site.yml", "--check", "--diff").unchanged()
 
 
 @pytest.mark.usefixtures("holders")
@@ -189,8 +169,7 @@ def test_upgrade_of_all_boards_moves_a_pod_with_a_gpu(boards: list[Board], clust
     newer = inventory.bundle_path(LAB).with_name("newer")
     bundle.write(newer, version_suffix="2")
     variables = f"--extra-vars=jetson_k3s_bundle={newer} gpu_verify_mode=undisturbed"
-    run = run_playbook(LAB, "upgrade.yml", variables)
-    assert run.returncode == 0, run.why
+    run_playbook(LAB, "upgrade.yml", variables).checked()
     assert set(cluster.kubelets().values()) == {k3s.named_version("2")}
     assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
     cluster.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
@@ -223,8 +202,7 @@ def test_time_slicing_lets_four_pods_run_at_once_and_no_fifth(cluster: Cluster, 
 def test_agent_that_is_reset_leaves_the_cluster_and_keeps_nothing(
     boards: list[Board], cluster: Cluster
 ) -> None:
-    run = run_playbook(LAB, "reset.yml", "--limit=jetson-3")
-    assert run.returncode == 0, run.why
+    run_playbook(LAB, "reset.yml", "--limit=jetson-3").checked()
     assert set(cluster.kubelets()) == {"jetson-1", "jetson-2"}
     # The record of what Docker's configuration was stays: Docker is left as it is.
     ours = "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml /etc/systemd/system/k3s-agent.service"

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods run by containerd, Debian's, under K3s: the other way to run it.
-
-The tests are one story, in the order of the file, on a server and an agent.
-"""
+"""Pods run by containerd, Debian's, under K3s: the other way to run it."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,7 +11,7 @@ from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.acceptance.site_link import REGISTRY_PACKAGES
-from tests.lab import board, k3s, lab, workloads
+from tests.lab import board, k3s, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 from tools import debian
@@ -33,27 +29,17 @@ SETTINGS = "version: 0.1\nstorage: {filesystem: {rootdirectory: /var/lib/site}}\
 MIRROR = {"mirrors": {SITE: {"endpoint": ["http://jetson-2:5000"]}}}
 
 
-@pytest.fixture(scope="module")
-def boards() -> Iterator[list[Board]]:
-    """Two bare boards."""
-    with lab.fresh(LAB, ["agxorin-jp6", "orinnano-jp6"]) as up:
-        yield up
-
-
 @pytest.fixture
 def one(boards: list[Board]) -> Board:
-    """The server, which is a node as well."""
     return boards[0]
 
 
 def site(*arguments: str) -> PlaybookRun:
-    """Run site.yml for containerd."""
     return run_playbook(LAB, "site.yml", CONTAINERD, *arguments)
 
 
 def test_one_run_serves_and_proves_the_gpus(boards: list[Board]) -> None:
-    run = site()
-    assert run.returncode == 0, run.why
+    site().checked()
     assert Cluster(boards).allocatable() == {each.name: 1 for each in boards}
 
 
@@ -79,14 +65,12 @@ def test_a_kubelet_that_is_restarted_has_the_gpu_again(boards: list[Board]) -> N
 
 
 def registrations(cluster: Cluster, one: Board) -> int:
-    """How often the plugin on a board has registered, in the log of its present container."""
     log = cluster.kubectl("--namespace=kube-system", "logs", str(cluster.plugin_pod(one.name)))
     return log.count(f"registered {RESOURCE}")
 
 
 def test_a_second_run_changes_nothing(boards: list[Board]) -> None:
-    again = site()
-    assert again.returncode == 0, again.why
+    again = site().checked()
     assert {each.name: again.recap[each.name].changed for each in boards} == {
         each.name: 0 for each in boards
     }, again.output
@@ -102,8 +86,7 @@ def test_strict_mode_is_refused_where_the_toolkit_ignores_it(one: Board) -> None
 def test_strict_mode_keeps_the_gpu_from_a_pod_that_has_not_asked(one: Board, boards: list[Board]) -> None:
     for each in boards:
         board.set_toolkit(each, "1.18.0")
-    run = site(STRICT)
-    assert run.returncode == 0, run.why
+    run = site(STRICT).checked()
     assert "uninvited passed" in " ".join(run.output.split())
     assert "= false  # jetson-k3s: strict" in one.exec("cat", "/etc/nvidia-container-runtime/config.toml")
     assert not one.exec("cat", "/etc/docker/daemon.json", check=False), "Docker is left as it is"
@@ -118,7 +101,6 @@ def test_the_gpu_is_there_again_after_a_reboot(one: Board) -> None:
 
 
 def plugin_container(cluster: Cluster, one: Board) -> str:
-    """The id of the plugin's container on a board."""
     query = "--output=jsonpath={.status.containerStatuses[0].containerID}"
     return cluster.kubectl("--namespace=kube-system", "get", "pod", str(cluster.plugin_pod(one.name)), query)
 
@@ -127,8 +109,7 @@ def test_a_backup_of_sqlite_brings_the_cluster_back(one: Board, boards: list[Boa
     cluster = Cluster(boards)
     cluster.kubectl("create", "configmap", "before")
     with keyring() as key:
-        run = run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={key}")
-        assert run.returncode == 0, run.why
+        run = run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={key}").checked()
         assert "(sqlite, " in run.output
         cluster.kubectl("delete", "configmap", "before")
         (file,) = (lab_dir(LAB) / "backups").iterdir()
@@ -142,8 +123,7 @@ def test_a_backup_of_sqlite_brings_the_cluster_back(one: Board, boards: list[Boa
 def test_images_come_from_the_registry_that_the_inventory_names(boards: list[Board]) -> None:
     serve(boards[1])
     cluster = Cluster(boards)
-    run = site("--skip-tags=gpu_verify", STRICT, f"--extra-vars={json.dumps({'k3s_registries': MIRROR})}")
-    assert run.returncode == 0, run.why
+    site("--skip-tags=gpu_verify", STRICT, f"--extra-vars={json.dumps({'k3s_registries': MIRROR})}").checked()
     cluster.kubectl("run", "pulled", f"--image={IMAGE}", "--image-pull-policy=Always", "--", "sleep", "600")
     try:
         wait_until(lambda: cluster.phase("pulled") == "Running", "a pod whose image was pulled", 60)
@@ -152,7 +132,6 @@ def test_images_come_from_the_registry_that_the_inventory_names(boards: list[Boa
 
 
 def serve(board: Board) -> None:
-    """Make a board a registry, Debian's, that has the image."""
     for deb in sorted(debian.package_files(*REGISTRY_PACKAGES).glob("*.deb")):
         docker("cp", str(deb), f"{board.container}:/var/tmp/")
     board.exec("sh", "-c", "dpkg --install /var/tmp/*.deb; systemctl stop docker-registry")

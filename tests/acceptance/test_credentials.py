@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lets people and boards into a cluster: kubeconfigs, and certificates that end.
-
-The tests are one story, in the order of the file, on a server and an agent.
-"""
+"""What lets people and boards into a cluster: kubeconfigs, and certificates that end."""
 
 import json
 from collections.abc import Iterator
@@ -35,35 +32,29 @@ def cluster() -> Iterator[Cluster]:
     """A cluster whose certificates are valid for 30 days."""
     with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
         boards[0].exec("sh", "-c", f"echo {DAYS_VARIABLE}=30 > {ENVIRONMENT}")
-        run = play("site.yml")
-        assert run.returncode == 0, run.why
+        play("site.yml").checked()
         yield Cluster(boards)
 
 
 def play(playbook: str, *arguments: str, **variables: object) -> PlaybookRun:
-    """Run a playbook with these variables."""
     return run_playbook(LAB, playbook, f"--extra-vars={json.dumps(UNDISTURBED | variables)}", *arguments)
 
 
 def changed(run: PlaybookRun) -> int:
-    """How much a run has changed that went well."""
     assert run.returncode == 0, run.why
     return sum(recap.changed for recap in run.recap.values())
 
 
 @pytest.fixture(scope="module")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the operator's file goes."""
     return tmp_path_factory.mktemp("operator") / "kubeconfig.yaml"
 
 
 def let_in(path: Path, **variables: object) -> PlaybookRun:
-    """Run kubeconfig.yml for the operator."""
     return play("kubeconfig.yml", kubeconfig_file=str(path), kubeconfig_user="anna", **variables)
 
 
 def may(cluster: Cluster, path: Path, *what: str) -> bool:
-    """Whether the file's user may do something; kubectl is on the server."""
     server = cluster.boards[0]
     server.exec("sh", "-c", 'umask 077; echo "$1" > /root/anna', "sh", path.read_text())
     # Its status is 1 where the answer is no.
@@ -120,7 +111,6 @@ def test_role_is_changed_and_taken_away(cluster: Cluster, kubeconfig: Path) -> N
 
 
 def days(status: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Days that each board's certificates have left, by name."""
     return {
         board["name"]: {one["name"]: one["days"] for one in board["certificates"]}
         for board in status["boards"]
@@ -157,8 +147,7 @@ def test_status_names_boards_that_do_not_answer(cluster: Cluster, tmp_path: Path
     inventory = tmp_path / "inventory.ini"
     text = (lab_dir(LAB) / "inventory.ini").read_text()
     inventory.write_text(text.replace("[agent]\n", f"[agent]\njetson-9 ansible_host={NOBODY}\n"))
-    run = run_playbook(LAB, "status.yml", inventory=inventory)
-    assert run.returncode == 0, run.why
+    run = run_playbook(LAB, "status.yml", inventory=inventory).checked()
     assert "jetson-9 not known: the board did not answer" in " ".join(run.output.split())
     assert run.output.count("ends soon: K3s renews it when it starts") == 2
     assert BOOTSTRAP["token-secret"] not in run.output
@@ -173,8 +162,7 @@ def test_short_certificates_that_are_meant_to_be_short_restart_nothing(cluster: 
 def test_check_mode_tells_of_the_restart(cluster: Cluster) -> None:
     cluster.boards[0].exec("rm", ENVIRONMENT)
     before = starts(cluster.boards)
-    run = play("site.yml", "--check")
-    assert run.returncode == 0, run.why
+    run = play("site.yml", "--check").checked()
     said = " ".join(run.output.split())
     for board in cluster.boards:
         assert f"{board.name}: K3s renews certificates that end soon when it starts" in said

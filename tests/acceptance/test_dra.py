@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs by claims (Dynamic Resource Allocation) on a node with Kubernetes 1.36, faults included.
-
-The tests are one story, in the order of the file, on one board.
-"""
+"""GPUs by claims (Dynamic Resource Allocation) on a node with Kubernetes 1.36, faults included."""
 
 import json
 import re
@@ -42,7 +39,6 @@ KINDS = (
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Board]:
-    """An AGX Orin with JetPack 6 that is a node, and a bundle that fits it."""
     with newer_go.skipped_without():
         kubernetes_1_36.compiled()
     with kubernetes_1_36.fresh(LAB) as up:
@@ -51,12 +47,10 @@ def node() -> Iterator[Board]:
 
 @pytest.fixture
 def cluster(node: Board) -> Cluster:
-    """The cluster of that node."""
     return Cluster([node])
 
 
 def image(key: str = "plugin_image") -> str:
-    """Return an image of the bundle."""
     return str(yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())[key])
 
 
@@ -67,20 +61,17 @@ def site(api: str, tags: str = "gpu_device_plugin,gpu_verify", **variables: Any)
 
 
 def start(cluster: Cluster, name: str, **settings: Any) -> None:
-    """Make a claim, and a pod of the same name that holds it."""
     of_pod = {key: settings.pop(key) for key in ("again", "command") if key in settings}
     on = cluster.boards[0].name
     apply(cluster, claim(name, **settings), claims.pod(name, image(), claim=name, node=on, **of_pod))
 
 
 def end(cluster: Cluster, *names: str) -> None:
-    """Have such pods and their claims go."""
     ends(cluster, *(f"pod/{name}" for name in names))
     ends(cluster, *(f"resourceclaim/{name}" for name in names))
 
 
 def ready_driver(cluster: Cluster) -> str:
-    """Wait for the driver's pod; return its name."""
     found: list[str] = []
 
     def look() -> bool:
@@ -93,8 +84,7 @@ def ready_driver(cluster: Cluster) -> str:
 
 
 def test_one_run_deploys_the_driver_and_proves_the_gpus_by_claims(cluster: Cluster, node: Board) -> None:
-    run = site(DRA)
-    assert run.returncode == 0, run.why
+    site(DRA).checked()
     (found,) = claims.get(cluster, "nodes")["items"]
     assert found["status"]["nodeInfo"]["kubeletVersion"] == kubernetes_1_36.VERSION
     assert found["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://2.")
@@ -106,8 +96,7 @@ def test_one_run_deploys_the_driver_and_proves_the_gpus_by_claims(cluster: Clust
 
 
 def test_a_second_run_changes_nothing(node: Board) -> None:
-    again = site(DRA)
-    assert again.returncode == 0, again.why
+    again = site(DRA).checked()
     assert again.recap[node.name].changed == 0, again.output
 
 
@@ -197,8 +186,6 @@ def test_the_examples_of_the_documents_choose_the_board(
 
 
 def job_waits(cluster: Cluster, job: str) -> None:
-    """Wait until the scheduler has said that nothing is left for a Job's pod."""
-
     def pods() -> list[str]:
         of_it = f"--selector=batch.kubernetes.io/job-name={job}"
         return [pod["metadata"]["name"] for pod in claims.get(cluster, "pods", of_it)["items"]]
@@ -236,7 +223,6 @@ def test_a_pod_ends_although_the_driver_died_while_its_claim_was_prepared(
 
 
 def gone(cluster: Cluster, kind: str, name: str) -> bool:
-    """Say whether the API server does not have an object any more."""
     return not cluster.kubectl("get", kind, name, "--ignore-not-found", "--output=name").strip()
 
 
@@ -338,7 +324,6 @@ def test_a_gpu_that_dies_is_told_of_and_given_to_nobody(cluster: Cluster, node: 
 
 
 def tainted(cluster: Cluster, on: Board) -> bool:
-    """Say whether a board's device is kept from pods."""
     (device,) = devices(cluster)[on.name]
     return any(taint["effect"] == "NoSchedule" for taint in device.get("taints", []))
 
@@ -353,7 +338,6 @@ def as_driver(cluster: Cluster, token: str, wanted: dict[str, Any]) -> str:
 
 
 def resource_slice(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a slice as the API server takes it."""
     return {
         "apiVersion": claims.API_VERSION,
         "kind": "ResourceSlice",
@@ -396,8 +380,7 @@ def test_docker_is_refused_with_the_reason() -> None:
 
 
 def test_two_claims_share_the_memory_and_the_third_waits(cluster: Cluster, node: Board) -> None:
-    run = site(DRA, gpu_device_plugin_config=CAPACITY)
-    assert run.returncode == 0, run.why
+    site(DRA, gpu_device_plugin_config=CAPACITY).checked()
     for name in ("left", "right", "third"):
         start(cluster, name, device_class=SHARED, memory="3Gi")
         if name != "third":
@@ -464,8 +447,7 @@ def test_the_way_back_is_refused_while_a_claim_is_held(cluster: Cluster, node: B
 def test_the_way_back_to_the_device_plugin_leaves_nothing_of_the_driver(
     cluster: Cluster, node: Board
 ) -> None:
-    run = site(PLUGIN)
-    assert run.returncode == 0, run.why
+    site(PLUGIN).checked()
     assert cluster.allocatable() == {node.name: 1}
     names = cluster.kubectl("get", KINDS, "--output=name")
     assert "tegra-dra-driver" not in names and DRIVER not in names
@@ -502,11 +484,9 @@ def test_the_device_plugin_is_not_replaced_while_a_pod_has_its_gpu(node: Board) 
 
 
 def test_a_board_that_is_reset_keeps_nothing_of_the_driver(cluster: Cluster, node: Board) -> None:
-    run = site(DRA)
-    assert run.returncode == 0, run.why
+    site(DRA).checked()
     assert set(cluster.allocatable(RESOURCE).values()) == {0}
-    run = run_playbook(LAB, "reset.yml")
-    assert run.returncode == 0, run.why
+    run_playbook(LAB, "reset.yml").checked()
     places = "/var/lib/kubelet /run/cdi/*.json /var/lib/tegra-gpu-limit"
     found = node.exec("sh", "-c", f"ls -d {places} 2>&1 || true")
     assert all("No such file" in line for line in found.splitlines()), found

@@ -3,18 +3,18 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import inventory, lab
+from tests.lab import inventory
 from tests.lab.board import Board
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "failures"
+TYPES = ("orinnano-jp6",) * 3  # one becomes a server, one stays bare, one loses its Tegra
 WRONG_TOKEN = "certainly-not-the-token"
 # Where a playbook could leave something. Not /home, where Ansible has its scratch files, and not the logs.
 PLACES = (
@@ -57,25 +57,15 @@ END
 
 
 @pytest.fixture(scope="module")
-def boards() -> Iterator[list[Board]]:
-    """Three bare boards: one becomes a server, one stays bare, one loses its Tegra."""
-    with lab.fresh(LAB, ("orinnano-jp6",) * 3) as up:
-        yield up
-
-
-@pytest.fixture(scope="module")
 def bare(boards: list[Board]) -> Board:
-    """A board that no playbook has touched."""
     return boards[1]
 
 
 def state(board: Board) -> list[str]:
-    """Everything about a board that a playbook could have changed."""
     return board.exec("sh", "-c", STATE).splitlines()
 
 
 def run_alone(board: Board, tmp_path: Path, *arguments: str) -> PlaybookRun:
-    """Run site.yml with this board as the only one."""
     path = tmp_path / "inventory.ini"
     path.write_text(inventory.render(LAB, [board]))
     return run_playbook(LAB, "site.yml", *arguments, inventory=path)

@@ -33,13 +33,11 @@ VERIFY = CHECKOUT / "plugin" / "deploy" / "verify"
 
 @pytest.fixture(scope="module")
 def jetson() -> Iterator[Board]:
-    """A fresh board."""
     with lab.fresh(LAB, ["agxorin-jp6"]) as (jetson,):
         yield jetson
 
 
 def hil(*arguments: str) -> tuple[int, str]:
-    """Run playbooks/hil.py on the lab; its exit status and output."""
     command: list[str | Path] = [
         sys.executable,
         CHECKOUT / "playbooks" / "hil.py",
@@ -64,7 +62,6 @@ def published(reports: Path) -> tuple[dict[str, str], ElementTree.Element, str]:
 
 @pytest.fixture(scope="module")
 def cluster(jetson: Board) -> Cluster:
-    """The cluster that hil.py has made and kept."""
     status, output = hil("--keep")
     assert status == 0, output
     return Cluster([jetson])
@@ -78,7 +75,6 @@ def test_a_board_that_is_well_passes_every_check(cluster: Cluster) -> None:
 
 
 def start_job(jetson: Board, cluster: Cluster, tmp_path: Path) -> None:
-    """Make the Job for the node, as its kustomization.yaml says."""
     image = yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())["device_query_image"]
     name, tag = image.split(":")
     kustomization = yaml.safe_load((VERIFY / "kustomization.yaml").read_text())
@@ -91,7 +87,6 @@ def start_job(jetson: Board, cluster: Cluster, tmp_path: Path) -> None:
 
 
 def ended(cluster: Cluster) -> dict[str, str]:
-    """The conditions of the Job that are true, with their reasons."""
     job = json.loads(cluster.kubectl("get", "job", "gpu-verify-jetson-1", "--output=json"))
     conditions = job["status"].get("conditions", [])
     return {one["type"]: one.get("reason", "") for one in conditions if one["status"] == "True"}

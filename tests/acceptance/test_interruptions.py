@@ -103,8 +103,7 @@ def test_full_disk_is_named_and_the_server_has_got_over_its_power_cut(boards: li
 
 
 def test_same_command_then_succeeds(boards: list[Board]) -> None:
-    ended = site()
-    assert ended.returncode == 0, ended.why
+    site().checked()
     assert Cluster(boards).allocatable() == {one.name: 1 for one in boards}
 
 
@@ -116,8 +115,7 @@ def test_token_that_the_server_does_not_take_any_more_is_replaced(boards: list[B
         "sh", "-c", "until journalctl --unit=k3s-agent | grep --quiet '401 Unauthorized'; do sleep 1; done"
     )
     assert agent.exec("systemctl", "is-active", "k3s-agent", check=False) != "active"
-    ended = site()
-    assert ended.returncode == 0, ended.why
+    site().checked()
     assert agent.exec("systemctl", "is-active", "k3s-agent") == "active"
 
 
@@ -147,8 +145,7 @@ def test_board_that_is_off_holds_up_no_other(boards: list[Board]) -> None:
 
 
 def test_same_command_then_finishes_the_upgrade(boards: list[Board]) -> None:
-    ended = upgrade()
-    assert ended.returncode == 0, ended.why
+    upgrade().checked()
     assert [version(one) for one in boards] == [NEW, NEW]
     backups = boards[0].exec("sh", "-c", "ls /var/backups/jetson-k3s/k3s-*.tar.gz")
     assert len(backups.split()) == 1, "what goes on needs no second backup"

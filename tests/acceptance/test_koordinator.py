@@ -39,7 +39,6 @@ PLAYBOOK = """\
 
 
 def device(place: Path) -> dict[str, Any]:
-    """What the plugin says of a board."""
     config = place / "config.yaml"
     config.write_text("version: v1\nsharing: {units: {preset: koordinator, memoryTotal: 2Gi}}\n")
     units = load_plugin(config, {}, {}).units
@@ -53,8 +52,7 @@ def test_device_is_written_once_and_left_to_koordlet(tmp_path: Path) -> None:
     (tmp_path / "play.yml").write_text(PLAYBOOK)
     wanted = device(tmp_path)
     with lab.fresh(LAB, ["agxorin-jp6"]) as (one,):
-        run = run_playbook(LAB, "site.yml", "--tags=nvidia_docker,k3s")
-        assert run.returncode == 0, run.why
+        run_playbook(LAB, "site.yml", "--tags=nvidia_docker,k3s").checked()
 
         def said() -> str:
             given = f"--extra-vars={json.dumps({'device': wanted})}"

@@ -19,15 +19,13 @@ LAB = "leaving"
 def boards() -> Iterator[list[Board]]:
     """A server and an agent, joined."""
     with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
-        first = run_playbook(LAB, "site.yml")
-        assert first.returncode == 0, first.why
+        run_playbook(LAB, "site.yml").checked()
         yield up
 
 
 def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Board]) -> None:
     server, agent = boards
-    run = run_playbook(LAB, "reset.yml", f"--limit={agent.name}")
-    assert run.returncode == 0, run.why
+    run_playbook(LAB, "reset.yml", f"--limit={agent.name}").checked()
     assert set(Cluster(boards).allocatable()) == {server.name}
     secrets = Cluster(boards).kubectl("--namespace=kube-system", "get", "secrets", "--output=name")
     assert f"{agent.name}.node-password" not in secrets
@@ -45,11 +43,9 @@ def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Boar
 
 def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> None:
     server, agent = boards
-    joined = run_playbook(LAB, "site.yml")
-    assert joined.returncode == 0, joined.why
+    run_playbook(LAB, "site.yml").checked()
     # What a new card has not: the password by which the server knows the old board.
-    reset = run_playbook(LAB, "reset.yml", f"--limit={agent.name}", "--extra-vars=k3s_reset_leave=false")
-    assert reset.returncode == 0, reset.why
+    run_playbook(LAB, "reset.yml", f"--limit={agent.name}", "--extra-vars=k3s_reset_leave=false").checked()
     agent.exec("rm", "/etc/rancher/node/password")
 
     refused = run_playbook(LAB, "site.yml")
@@ -58,8 +54,7 @@ def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> No
 
     forgotten = run_playbook(LAB, "forget.yml", f"--limit={agent.name}")
     assert forgotten.recap[agent.name].changed == 1, forgotten.output
-    taken = run_playbook(LAB, "site.yml")
-    assert taken.returncode == 0, taken.why
+    run_playbook(LAB, "site.yml").checked()
     assert Cluster(boards).allocatable() == {server.name: 1, agent.name: 1}
 
 
@@ -73,8 +68,7 @@ def test_a_new_first_server_does_not_take_the_agents_away(boards: list[Board]) -
     server.exec("sh", "-c", f"mv /root/k3s.service {kept} && systemctl daemon-reload && systemctl start k3s")
     assert f"{server.name} would begin a cluster and has no K3s, while {agent.name} (agent)" in run.output
     assert {name: recap.changed for name, recap in run.recap.items()} == {server.name: 0, agent.name: 0}
-    again = run_playbook(LAB, "site.yml")
-    assert again.returncode == 0, again.why
+    run_playbook(LAB, "site.yml").checked()
 
 
 def test_nobody_is_forgotten_without_being_named(boards: list[Board]) -> None:

@@ -48,8 +48,7 @@ OWNERS = {
 def cluster() -> Iterator[Cluster]:
     """A cluster whose boards serve their metrics, with node agents."""
     with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
-        run = play("site.yml", "--skip-tags=gpu_verify")
-        assert run.returncode == 0, run.why
+        play("site.yml", "--skip-tags=gpu_verify").checked()
         yield Cluster(boards)
 
 
@@ -78,27 +77,22 @@ def given(cluster: Cluster, owners: Board, tmp_path_factory: pytest.TempPathFact
 
 
 def play(playbook: str, *arguments: str, inventory: Path | None = None, **variables: Any) -> PlaybookRun:
-    """Run a playbook with these variables."""
     settings = f"--extra-vars={json.dumps(SERVING | variables)}"
     return run_playbook(LAB, playbook, settings, *arguments, inventory=inventory)
 
 
 def changed(given: Path, *arguments: str, **variables: Any) -> int:
-    """How much a run of monitoring.yml has changed on the owner's host."""
-    run = play("monitoring.yml", *arguments, inventory=given, **OWNERS, **variables)
-    assert run.returncode == 0, run.why
+    run = play("monitoring.yml", *arguments, inventory=given, **OWNERS, **variables).checked()
     return sum(recap.changed for recap in run.recap.values())
 
 
 def ask(one: Board, path: str, **parameters: str) -> Any:
-    """What the API of a board's Prometheus answers."""
     given = [word for name, value in parameters.items() for word in ("--data-urlencode", f"{name}={value}")]
     url = f"http://127.0.0.1:9090/api/v1/{path}"
     return json.loads(one.exec("curl", "--silent", "--show-error", "--get", *given, url))["data"]
 
 
 def health(one: Board) -> dict[tuple[str, str], str]:
-    """Whether targets answer, by job and node."""
     return {
         (target["labels"]["job"], target["labels"]["node"]): target["health"]
         for target in ask(one, "targets")["activeTargets"]
@@ -106,7 +100,6 @@ def health(one: Board) -> dict[tuple[str, str], str]:
 
 
 def firing(one: Board) -> set[tuple[str, str]]:
-    """Alerts of ours that fire, with their nodes."""
     return {
         (alert["labels"]["alertname"], alert["labels"]["node"])
         for alert in ask(one, "alerts")["alerts"]
@@ -115,12 +108,10 @@ def firing(one: Board) -> set[tuple[str, str]]:
 
 
 def rules(one: Board) -> set[str]:
-    """Names of the groups of rules that a Prometheus has read."""
     return {group["name"] for group in ask(one, "rules")["groups"]}
 
 
 def files(one: Board) -> set[str]:
-    """What is in the owner's directories."""
     return set(one.exec("find", *OWNERS.values(), "-type", "f").split())
 
 

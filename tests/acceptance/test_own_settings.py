@@ -76,7 +76,6 @@ def board() -> Iterator[Board]:
 
 @pytest.fixture(scope="module")
 def docker_process(board: Board) -> str:
-    """Which process Docker is before the playbook runs."""
     return board.exec("systemctl", "show", "--property=MainPID", "docker")
 
 
@@ -100,7 +99,6 @@ def run(
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Ansible keeps the board's facts."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -155,17 +153,14 @@ def test_second_run_with_the_same_tokens_changes_nothing(
 ) -> None:
     variables = tmp_path / "token.yml"
     variables.write_text(TOKENS)
-    second = run_playbook(LAB, "site.yml", f"--extra-vars=@{variables}")
-    assert second.returncode == 0, second.why
-    assert second.recap["jetson-1"].changed == 0, second.output
+    run_playbook(LAB, "site.yml", f"--extra-vars=@{variables}").unchanged()
 
 
 def test_token_of_agents_stays_where_the_inventory_does_not_say_it_any_more(
     board: Board, run: PlaybookRun, tmp_path: Path
 ) -> None:
     quick = {"gpu_verify_mode": "undisturbed"}
-    without = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(quick)}")
-    assert without.returncode == 0, without.why
+    run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(quick)}").checked()
     for _ in range(2):  # K3s compares its passwords with its data store, and does not start with others
         board.exec("systemctl", "restart", "k3s", timeout=120)
     assert board.exec("cat", "/var/lib/rancher/k3s/server/agent-token").strip().endswith(f":{AGENT_TOKEN}")
@@ -197,7 +192,6 @@ def test_images_of_the_bundle_stay_on_a_full_disk(board: Board, run: PlaybookRun
 
 
 def index_bundle() -> None:
-    """Add jetson-stats to the lab's bundle and write its index anew."""
     bundle = inventory.bundle_path(LAB)
     with tempfile.NamedTemporaryFile("w", suffix=".yml") as playbook:
         playbook.write(WHEELS)
@@ -238,8 +232,7 @@ def ask_jtop(board: Board) -> dict[str, str]:
 def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, run: PlaybookRun) -> None:
     changed = []
     for _ in range(2):
-        result = run_playbook(LAB, "jtop.yml")
-        assert result.returncode == 0, result.why
+        result = run_playbook(LAB, "jtop.yml").checked()
         changed.append(result.recap["jetson-1"].changed > 0)
         if changed == [True]:
             process = board.exec("systemctl", "show", "--property=MainPID", "jtop")
@@ -260,8 +253,7 @@ def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookR
     plugin.build("amd64", bundle / "tegra-device-plugin-amd64.tar.gz", jtop=True)
     index_bundle()
     for playbook in ("jtop.yml", "site.yml"):
-        result = run_playbook(LAB, playbook)
-        assert result.returncode == 0, result.why
+        run_playbook(LAB, playbook).checked()
     cluster = Cluster([board])
     pod = str(cluster.plugin_pod("jetson-1"))
 
@@ -272,8 +264,7 @@ def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookR
     # The service is another process then, with another socket.
     board.exec("systemctl", "kill", "--signal=KILL", "jtop")
     wait_until(lambda: heard() == 2, "the plugin hears the next one", 120)
-    gone = run_playbook(LAB, "jtop.yml", "--extra-vars=jtop_state=absent")
-    assert gone.returncode == 0, gone.why
+    run_playbook(LAB, "jtop.yml", "--extra-vars=jtop_state=absent").checked()
 
 
 @pytest.mark.usefixtures("_jtop_bundle")
@@ -303,14 +294,12 @@ def test_power_mode_and_clocks_are_set_once_and_given_back(powered: Board) -> No
     wanted = ("--extra-vars=power_mode_nvpmodel=MODE_50W", "--extra-vars=power_mode_jetson_clocks=true")
     changed = []
     for _ in range(2):
-        result = run_playbook(LAB, "power_mode.yml", *wanted)
-        assert result.returncode == 0, result.why
+        result = run_playbook(LAB, "power_mode.yml", *wanted).checked()
         changed.append(result.recap["jetson-1"].changed > 0)
     assert changed == [True, False]
     assert powered.exec("cat", "/var/lib/nvpmodel/simulated").strip() == "3"
     assert powered.exec("ls", "/run/simulated-clocks-locked")
-    back = run_playbook(LAB, "power_mode.yml", wanted[0])
-    assert back.returncode == 0, back.why
+    run_playbook(LAB, "power_mode.yml", wanted[0]).checked()
     assert powered.exec("ls", "/run/simulated-clocks-locked", check=False).strip() == ""
 
 
@@ -387,8 +376,7 @@ def test_newer_runtime_comes_from_the_bundle_when_asked(
     settings = json.dumps(strict | {"nvidia_docker_update_runtime": True})
     changed = []
     for _ in range(2):
-        result = run_playbook(LAB, "site.yml", f"--extra-vars={settings}")
-        assert result.returncode == 0, result.why
+        result = run_playbook(LAB, "site.yml", f"--extra-vars={settings}").checked()
         changed.append(result.recap["jetson-1"].changed > 0)
     assert changed == [True, False], result.output
     assert board.exec("systemctl", "show", "--property=MainPID", "docker") == docker_process
@@ -401,8 +389,7 @@ def test_newer_runtime_comes_from_the_bundle_when_asked(
 # Last, for the cluster goes with it.
 def test_reset_gives_docker_its_owners_settings_back(board: Board, run: PlaybookRun) -> None:
     again = ("reset.yml", "--extra-vars=k3s_reset_docker=true")
-    reset = run_playbook(LAB, *again)
-    assert reset.returncode == 0, reset.why
+    run_playbook(LAB, *again).checked()
     assert json.loads(board.exec("cat", "/etc/docker/daemon.json")) == OWN
     assert board.exec("docker", "info", "--format={{.DefaultRuntime}}").strip() == "runc"
     assert "nvidia" not in board.exec("docker", "info", "--format={{.Runtimes}}")

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another plugin for a cluster of which one board is off: every other board gets it, and says so if not.
-
-The tests are one story, in the order of the file, on one server and two agents.
-"""
+"""Another plugin for a cluster of which one board is off: every other board gets it, and says so if not."""
 
 import json
 from collections.abc import Iterator
@@ -46,8 +43,7 @@ def template_of(boards: list[Board], one: Board) -> str:
 def boards() -> Iterator[list[Board]]:
     """A server and two agents, whose GPUs are exclusive."""
     with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")) as up:
-        first = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
-        assert first.returncode == 0, first.why
+        run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify").checked()
         yield up
 
 
@@ -71,12 +67,10 @@ def test_its_next_run_brings_it_to_the_board_that_was_off_and_renews_no_other(bo
     wait_until(
         lambda: Cluster(boards).plugin_pod(off.name) is not None, "the board is back with its plugin", 120
     )
-    run = site(2, f"--limit={off.name}")
-    assert run.returncode == 0, run.why
+    site(2, f"--limit={off.name}").checked()
     assert len({template_of(boards, one) for one in boards}) == 1
     assert [Cluster(boards).plugin_pod(one.name) for one in boards[:-1]] == pods
-    again = site(replicas=2)
-    assert {recap.changed for recap in again.recap.values()} == {0}, again.output
+    site(replicas=2).unchanged()
 
 
 def test_board_that_keeps_the_old_plugin_fails_and_says_which_it_runs(boards: list[Board]) -> None:
@@ -95,6 +89,5 @@ def test_board_that_keeps_the_old_plugin_fails_and_says_which_it_runs(boards: li
     assert "being ended since" in said
     assert "restart K3s on the board" in said
 
-    again = site(replicas=3)
-    assert again.returncode == 0, again.why
+    site(replicas=3).checked()
     assert Cluster(boards).allocatable() == {one.name: 3 for one in boards}

@@ -22,10 +22,8 @@ LAB = "presets"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """One board whose GPU is sold in units."""
     with lab.fresh(LAB, ["agxorin-jp6"]) as (board,):
-        run = sell_units(LAB, board)
-        assert run.returncode == 0, run.why
+        sell_units(LAB, board).checked()
         yield Cluster([board])
 
 

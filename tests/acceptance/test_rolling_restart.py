@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A change that needs a restart of Docker or K3s goes from node to node, no further than the first failure.
-
-The tests are one story, in the order of the file, on a server and an agent.
-"""
+"""A change that restarts Docker or K3s goes from node to node, no further than the first failure."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,10 +20,8 @@ STARTED = ("systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "--v
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A cluster with a Deployment."""
     with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as boards:
-        run = run_playbook(LAB, "site.yml")
-        assert run.returncode == 0, run.why
+        run_playbook(LAB, "site.yml").checked()
         made = Cluster(boards)
         made.create_jobs()
         yield made
@@ -41,50 +36,42 @@ FEWER_PODS = {
 
 
 def room(cluster: Cluster) -> list[int]:
-    """For how many pods each node has room."""
     nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
     by_name = {node["metadata"]["name"]: int(node["status"]["capacity"]["pods"]) for node in nodes}
     return [by_name[board.name] for board in cluster.boards]
 
 
 def taints(cluster: Cluster) -> set[str]:
-    """All nodes' taints."""
     nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
     return {taint["key"] for node in nodes for taint in node["spec"].get("taints", [])}
 
 
 def site(**variables: object) -> PlaybookRun:
-    """Run site.yml with these variables."""
     given = json.dumps({"gpu_verify_mode": "undisturbed"} | variables)
     return run_playbook(LAB, "site.yml", f"--extra-vars={given}")
 
 
 def with_docker(**settings: object) -> PlaybookRun:
-    """Run site.yml with more keys for daemon.json."""
     return site(nvidia_docker_daemon_config=settings)
 
 
 def started(boards: Sequence[Board | Machine], unit: str = "docker") -> list[int]:
-    """When each board's unit has started, by the clock of the machine that they share."""
     units = {board: "k3s-agent" if unit == "k3s" and board is not boards[0] else unit for board in boards}
     return [int(board.exec(*STARTED, units[board])) for board in boards]
 
 
 def unschedulable(cluster: Cluster) -> list[str]:
-    """Nodes that take no pods."""
     nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
     return [node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")]
 
 
 def job(cluster: Cluster) -> str:
-    """The name of the Deployment's pod."""
     return cluster.kubectl("get", "pods", "--selector=app=jobs", "--output=name")
 
 
 def test_nodes_restart_docker_one_after_the_other(cluster: Cluster) -> None:
     before, pod = started(cluster.boards), job(cluster)
-    run = with_docker(icc=True)
-    assert run.returncode == 0, run.why
+    with_docker(icc=True).checked()
     after = started(cluster.boards)
     assert before[0] < after[0] < after[1]
     assert unschedulable(cluster) == []
@@ -98,8 +85,7 @@ def test_nodes_restart_docker_one_after_the_other(cluster: Cluster) -> None:
 
 def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster) -> None:
     before, docker, pod = started(cluster.boards, "k3s"), started(cluster.boards), job(cluster)
-    run = site(**FEWER_PODS)
-    assert run.returncode == 0, run.why
+    site(**FEWER_PODS).checked()
     after = started(cluster.boards, "k3s")
     assert before[0] < after[0] < after[1]
     assert room(cluster) == [40, 30]
@@ -118,8 +104,7 @@ def test_setting_that_k3s_does_not_know_is_refused_before_it_is_touched(cluster:
 
 
 def test_setting_that_is_taken_out_of_the_inventory_goes_from_the_boards(cluster: Cluster) -> None:
-    run = with_docker(icc=True)
-    assert run.returncode == 0, run.why
+    with_docker(icc=True).checked()
     assert room(cluster) == [110, 110]  # the kubelet's default
     assert taints(cluster) == set()
 
@@ -134,8 +119,7 @@ def test_first_failure_is_the_last(cluster: Cluster) -> None:
     assert started(cluster.boards)[1] == before[1]
     assert unschedulable(cluster) == []
 
-    mended = with_docker(icc=True, **{"log-driver": "json-file"})
-    assert mended.returncode == 0, mended.why
+    with_docker(icc=True, **{"log-driver": "json-file"}).checked()
     assert unschedulable(cluster) == []
     wait_until(
         lambda: cluster.allocatable() == {board.name: 1 for board in cluster.boards}, "GPUs again", 120

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three servers share an embedded etcd: any of them may be down, and one that was flashed again joins anew.
-
-The tests are one story, in the order of the file, on three servers and an agent.
-"""
+"""Three servers share an etcd: any of them may be down, and one that was flashed again joins anew."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -33,13 +30,6 @@ export ETCDCTL_API=3
 """
 
 
-@pytest.fixture(scope="module")
-def boards() -> Iterator[list[Board]]:
-    """Bare boards."""
-    with lab.fresh(LAB, TYPES) as up:
-        yield up
-
-
 def site(
     boards: Sequence[Board], playbook: str = "site.yml", *arguments: str, site: str = "north"
 ) -> PlaybookRun:
@@ -57,7 +47,6 @@ def changed(run: PlaybookRun) -> dict[str, int]:
 
 
 def members(one: Board) -> set[str]:
-    """Nodes whose servers are voting members of etcd, by one of them."""
     docker("cp", str(debian.program("etcd-client", "/usr/bin/etcdctl", ARCH)), f"{one.container}:{ETCDCTL}")
     found = [line.split(", ") for line in one.exec("sh", "-c", MEMBERS).splitlines()]
     assert {(status, learner) for _, status, *_, learner in found} == {("started", "false")}
@@ -65,7 +54,6 @@ def members(one: Board) -> set[str]:
 
 
 def sites(one: Board) -> dict[str, str]:
-    """The nodes' labels, by one of the servers."""
     nodes = json.loads(one.exec("k3s", "kubectl", "get", "nodes", "--output=json"))["items"]
     return {node["metadata"]["name"]: node["metadata"]["labels"].get("site", "") for node in nodes}
 

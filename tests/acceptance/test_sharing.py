@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One GPU, several pods, a limit for each: units of time and memory, from the inventory to CUDA's answer.
 
-The real kubelet, plugin and limit library; the GPU's driver is simulated. The tests are one story, in the
-order of the file, on one board.
+The real kubelet, plugin and limit library; the GPU's driver is simulated.
 """
 
 import json
@@ -34,14 +33,12 @@ ELASTIC = "elasticgpu.io/gpu-memory"
 
 @pytest.fixture(scope="module")
 def board() -> Iterator[Board]:
-    """A board whose GPU is sold in units."""
     with lab.fresh(LAB, ["agxorin-jp6"]) as (one,):
         yield one
 
 
 @pytest.fixture
 def cluster(board: Board) -> Cluster:
-    """Its cluster."""
     return Cluster([board])
 
 
@@ -61,8 +58,7 @@ def test_units_that_promise_too_much_are_refused_before_anything_is_touched(boar
 
 
 def test_one_run_sells_and_proves_the_units(board: Board, cluster: Cluster) -> None:
-    run = sell_units(LAB, board)
-    assert run.returncode == 0, run.why
+    sell_units(LAB, board).checked()
     name = cluster.boards[0].name
     assert (cluster.allocatable(CORE), cluster.allocatable(MEMORY)) == ({name: 100}, {name: 8})
     (node,) = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
@@ -167,8 +163,7 @@ def test_a_pod_without_memory_is_not_limited_and_has_no_library(cluster: Cluster
 
 
 def test_back_to_one_whole_gpu(cluster: Cluster) -> None:
-    run = run_playbook(LAB, "site.yml")
-    assert run.returncode == 0, run.why
+    run_playbook(LAB, "site.yml").checked()
     name = cluster.boards[0].name
     assert (cluster.allocatable(), cluster.allocatable(MEMORY)) == ({name: 1}, {name: 0})
 

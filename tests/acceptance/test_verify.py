@@ -42,33 +42,27 @@ class Verified:
     report: Any
 
     def statuses(self) -> dict[str, str]:
-        """The checks' statuses by id."""
         return {check["id"]: check["status"] for check in self.report["checks"]}
 
     def check(self, name: str) -> Any:
-        """One check."""
         return next(check for check in self.report["checks"] if check["id"] == name)
 
 
 @pytest.fixture(scope="module")
 def one() -> Iterator[Board]:
-    """A fresh board."""
     with lab.fresh(LAB, ("xaviernx-jp5",)) as (fresh,):
         yield fresh
 
 
 @pytest.fixture(scope="module")
 def cluster(one: Board) -> Cluster:
-    """The cluster of this board alone."""
-    run = run_playbook(LAB, "site.yml")
-    assert run.returncode == 0, run.why
+    run_playbook(LAB, "site.yml").checked()
     return Cluster([one])
 
 
 def verify(
     *variables: str, playbook: str = "verify.yml", on_line: Callable[[str], None] | None = None
 ) -> Verified:
-    """Run a playbook that ends with verification."""
     path = reports_dir(LAB) / f"{NAME}.json"  # no earlier one: a run begins with moving that away
     run = run_playbook(
         LAB, playbook, *(f"--extra-vars={variable}" for variable in variables), on_line=on_line
@@ -80,13 +74,11 @@ def verify(
 
 
 def nothing_is_left(cluster: Cluster) -> bool:
-    """Are the pods and the namespace of verification gone?"""
     return "gpu-verify" not in cluster.kubectl("get", "namespaces", "--output=name")
 
 
 @contextmanager
 def dead_gpu(one: Board, cluster: Cluster) -> Iterator[None]:
-    """The GPU dies."""
     board.set_state(one, "dead")
     try:
         wait_until(lambda: cluster.allocatable()[NAME] == 0, "the dead GPU is taken off the node", 60)
@@ -98,7 +90,6 @@ def dead_gpu(one: Board, cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def other_runtime(one: Board, cluster: Cluster) -> Iterator[None]:
-    """Somebody has taken Docker's default runtime back."""
     path = "/etc/docker/daemon.json"
     before = one.exec("cat", path)
     changed = json.dumps({**json.loads(before), "default-runtime": "runc"})
@@ -110,7 +101,6 @@ def other_runtime(one: Board, cluster: Cluster) -> Iterator[None]:
 
 
 def set_daemon_json(one: Board, text: str, runtime: str) -> None:
-    """Write Docker's configuration and wait until Docker has it."""
     one.exec("sh", "-c", f"cat > /etc/docker/daemon.json <<'END'\n{text}\nEND")
     one.exec("systemctl", "reload", "docker")
     wait_until(
@@ -122,7 +112,6 @@ def set_daemon_json(one: Board, text: str, runtime: str) -> None:
 
 @contextmanager
 def no_plugin(_one: Board, cluster: Cluster) -> Iterator[None]:
-    """The node has lost its label, and with it the device plugin."""
     cluster.kubectl("label", "node", NAME, f"{PLUGIN_LABEL}-")
     try:
         wait_until(lambda: cluster.plugin_pod(NAME) is None, "the plugin's pod is gone", 60)
@@ -189,7 +178,6 @@ def test_broken_board_fails_the_right_check_with_its_fix(one: Board, cluster: Cl
 
 @pytest.fixture
 def holder(cluster: Cluster) -> Iterator[str]:
-    """Somebody's pod that holds the GPU."""
     bundle = yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())
     cluster.hold_gpu("train", NAME, bundle["device_query_image"])
     try:

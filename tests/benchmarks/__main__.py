@@ -36,7 +36,6 @@ class Result:
 
 
 async def measure(command: str, rounds: int, idle_seconds: float) -> list[Result]:
-    """Run everything."""
     with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
         root, directory = Path(parent, "host"), Path(parent, "device-plugins")
         boards.build(boards.load()[BOARD], root)
@@ -51,7 +50,6 @@ async def measure(command: str, rounds: int, idle_seconds: float) -> list[Result
 
 
 async def start_to_register(command: str, root: Path, kubelet: FakeKubelet, rounds: int) -> Result:
-    """From the start of the process, imports included, to the kubelet's handler."""
     taken = []
     for _ in range(rounds):
         kubelet.requests.clear()
@@ -63,7 +61,6 @@ async def start_to_register(command: str, root: Path, kubelet: FakeKubelet, roun
 
 
 async def restart_to_register(kubelet: FakeKubelet, rounds: int) -> Result:
-    """From the new kubelet.sock to the kubelet's handler."""
     taken = []
     for _ in range(rounds):
         await kubelet.until_allocatable()
@@ -95,7 +92,6 @@ async def allocate(kubelet: FakeKubelet, calls: int = 3000) -> list[Result]:
 
 
 async def health_to_message(root: Path, kubelet: FakeKubelet) -> Result:
-    """From a device node that vanishes to the list that says so."""
     node = root / "dev/nvmap"
     node.rename(root / "nvmap")
     begin = time.perf_counter()
@@ -107,7 +103,6 @@ async def health_to_message(root: Path, kubelet: FakeKubelet) -> Result:
 
 
 def memory(plugin: Plugin) -> list[Result]:
-    """Memory of the process, which has served all of the above."""
     lines = Path(f"/proc/{plugin.process.pid}/smaps_rollup").read_text().splitlines()
     kib = {line.split()[0].rstrip(":"): int(line.split()[1]) for line in lines[1:]}
     return [
@@ -178,7 +173,6 @@ def _spread(taken: Sequence[float], scale: float) -> str:
 
 
 def main() -> int:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--plugin-command", default=DEFAULT_COMMAND, help="see tests/conformance/conftest.py")
     parser.add_argument("--rounds", type=int, default=10, help="how often a start is repeated")

@@ -38,7 +38,6 @@ async def starts(other: Path, own: Path, rounds: int) -> str:
 
 
 async def start_to_registered() -> float:
-    """Return the seconds from the start of a driver, imports included, to its registration."""
     with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as place:
         async with FakeApi() as api, FakeDraKubelet(Path(place, "kubelet")) as kubelet:
             node = DraNode(Path(place), api, kubelet)
@@ -49,7 +48,6 @@ async def start_to_registered() -> float:
 
 
 def main() -> int:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.dra", description=__doc__)
     parser.add_argument("other", type=Path, help="a `plugin` directory of an earlier version")
     parser.add_argument("--rounds", type=int, default=10, help="starts of each driver (default: 10)")

@@ -29,7 +29,6 @@ NOT_PERMITTED = 77
 
 
 def main() -> int:
-    """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu_limit", description=__doc__)
     parser.add_argument(
         "--against", metavar="LIBRARY", type=Path, help="measure the waits with this one, too"
@@ -45,7 +44,6 @@ def main() -> int:
 
 
 def costs() -> None:
-    """Print the costs of a call, and of a start."""
     with tempfile.TemporaryDirectory() as scratch:
         program, ledger = Path(scratch, "program"), Path(scratch, "ledger")
         source = Path(__file__).with_suffix(".c")

@@ -78,7 +78,6 @@ def create(server: Board, numbers: range) -> None:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """A process' children, and theirs."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:  # it has just ended
@@ -103,7 +102,6 @@ def own_memory() -> str:
 
 
 def measured(server: Board, playbook: str) -> str:
-    """One run, as a line."""
     begin = time.monotonic()
     with watched(server) as peaks, planted.watched(own_memory) as here:
         run = run_playbook(LAB, playbook, *PLAYBOOKS[playbook])
@@ -118,7 +116,6 @@ def _check(run: PlaybookRun) -> None:
 
 
 def main() -> int:
-    """Bring the server up, make the cluster larger step by step, take it down."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.many_nodes", description=__doc__)
     parser.add_argument("--nodes", default="0,125,250,500", help="numbers, rising (default: %(default)s)")
     options = parser.parse_args()

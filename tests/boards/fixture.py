@@ -24,8 +24,6 @@ _TOOLKIT = {32: "1.7.0", 35: "1.11.0", 36: "1.16.2", 38: "1.18.0", 39: "1.19.1"}
 
 
 class _Text:
-    """A fact that is text."""
-
     def __init__(self, key: str) -> None:
         self._key = key
 
@@ -66,7 +64,6 @@ class Fixture:
 
     @property
     def l4t_major(self) -> int:
-        """L4T release line, e.g. 36."""
         return int(self.l4t.partition(".")[0])
 
     @property
@@ -119,7 +116,6 @@ class Fixture:
 
 
 def load() -> dict[str, Fixture]:
-    """All boards of boards.json by id."""
     found: dict[str, Fixture] = {}
     for entry in json.loads(_DATA.read_text(encoding="utf-8"))["boards"]:
         like = entry.pop("like", None)

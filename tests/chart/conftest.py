@@ -11,7 +11,6 @@ from tools import debian
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """Helm, compiled when it is not in the cache."""
     with newer_go.skipped_without():
         programs = gomodules.programs("helm", debian.architecture())
     return Helm(programs / "helm", tmp_path_factory.mktemp("helm"))

@@ -36,7 +36,6 @@ class Helm:
     def __call__(
         self, *arguments: str | Path, values: Values | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command with values; it may fail."""
         places = {f"HELM_{name}_HOME": str(self.home / name) for name in ("CACHE", "CONFIG", "DATA")}
         environment = {**os.environ, **places, "KUBECONFIG": str(self.kubeconfig)}
         command = [self.program, *arguments, *([] if values is None else ["--values=-"])]

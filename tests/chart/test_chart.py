@@ -89,7 +89,6 @@ class Choice:
 
 
 def units(**more: Any) -> Values:
-    """Settings that sell the GPU in units."""
     return {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", **more}}}
 
 
@@ -119,14 +118,12 @@ def key(document: Object) -> tuple[str, str]:
 
 
 def checked(helm: Helm, values: Values) -> list[Object]:
-    """Return what Helm renders, after it was compared with Kubernetes' schemas."""
     found = helm.template(values)
     check(found, KUBERNETES_WITH_DRA if values.get("api") == "dra" else KUBERNETES)
     return found
 
 
 def pod(document: Object) -> Object:
-    """Return the pod specification of a DaemonSet."""
     spec: Object = document["spec"]["template"]["spec"]
     return spec
 
@@ -156,7 +153,6 @@ def normal(documents: list[Object]) -> dict[tuple[str, str], Object]:
 
 @cache
 def overlay(name: str) -> str:
-    """What `kubectl apply -k` would apply, with the oldest kustomize that the overlays are for."""
     return run([k3s(), "kubectl", "kustomize", DEPLOY / name]).stdout
 
 

@@ -45,7 +45,6 @@ def server(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api
 
 @pytest.fixture
 def installed(helm: Helm, server: ApiServer) -> Iterator[Helm]:
-    """Helm with that server; the release is gone afterwards."""
     there = replace(helm, kubeconfig=server.kubeconfig)
     yield there
     there("uninstall", RELEASE, "--namespace=kube-system", "--ignore-not-found")
@@ -53,7 +52,6 @@ def installed(helm: Helm, server: ApiServer) -> Iterator[Helm]:
 
 
 def apply(helm: Helm, values: Values) -> str:
-    """Install or upgrade; return the notes."""
     options = ("--install", "--namespace=kube-system")
     done = helm("upgrade", RELEASE, CHART, *options, values=values)
     assert done.returncode == 0, done.stderr
@@ -61,7 +59,6 @@ def apply(helm: Helm, values: Values) -> str:
 
 
 def found(server: ApiServer, kind: str) -> dict[str, Object]:
-    """Objects of a kind in kube-system, or of the cluster, by name."""
     listed = json.loads(server.kubectl("get", kind, "--namespace=kube-system", "--output=json"))
     return {one["metadata"]["name"]: one for one in listed["items"]}
 

@@ -50,42 +50,36 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture(params=GENERATIONS)
 def generation(request: pytest.FixtureRequest) -> Generation:
-    """Each generation of kubelets."""
     found: Generation = request.param
     return found
 
 
 @pytest.fixture
 async def kubelet(directory: Path, generation: Generation) -> AsyncIterator[FakeKubelet]:
-    """A kubelet that is running."""
     async with FakeKubelet(directory, generation) as fake:
         yield fake
 
 
 @pytest.fixture
 def start(request: pytest.FixtureRequest, board: Path, directory: Path) -> Start:
-    """Start the plugin, with more arguments if wanted."""
     command: str = request.config.getoption("--plugin-command")
     return lambda *more: running(command, board, directory, *more)
 
 
 @pytest.fixture
 async def api() -> AsyncIterator[FakeApi]:
-    """An API server that is running, with all gates on."""
     async with FakeApi() as fake:
         yield fake
 
 
 @pytest.fixture(params=DRA_GENERATIONS)
 def dra_generation(request: pytest.FixtureRequest) -> DraGeneration:
-    """Each version of the API between kubelet and driver."""
     found: DraGeneration = request.param
     return found
 
 
 @pytest.fixture
 async def node(api: FakeApi, dra_generation: DraGeneration) -> AsyncIterator[DraNode]:
-    """A node with a kubelet that is running."""
     with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as place:
         async with FakeDraKubelet(Path(place, "kubelet"), dra_generation) as kubelet:
             yield DraNode(Path(place), api, kubelet)

@@ -35,7 +35,6 @@ class DraNode:
         self.registry = kubelet.directory / "plugins_registry"
 
     def start(self, *more: str, sharing: str = "") -> AbstractAsyncContextManager[Plugin]:
-        """Run the driver, with a file that has this `sharing`."""
         if sharing:
             self.files.share(sharing)
             more = (*more, f"--config={self.files.config}")
@@ -47,13 +46,11 @@ class DraNode:
         return running(command, self.root, self.kubelet.directory, *more)
 
     async def ready(self) -> None:
-        """Wait until the kubelet has the driver, and the API server its devices."""
         await self.kubelet.until_registered()
         await self.api.until(lambda: bool(self.api.devices), "device in the slice")
 
     @property
     def specs(self) -> list[str]:
-        """The CDI specs of claims."""
         return sorted(path.name for path in (self.root / "run/cdi").glob("*claim*"))
 
     @property

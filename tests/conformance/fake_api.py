@@ -30,8 +30,6 @@ Object = dict[str, Any]
 
 @dataclass
 class Request:
-    """One request, as it came."""
-
     method: str
     path: str
     query: dict[str, str]
@@ -39,12 +37,10 @@ class Request:
 
     @property
     def is_watch(self) -> bool:
-        """A stream of changes."""
         return self.query.get("watch") == "true"
 
     @property
     def is_write(self) -> bool:
-        """It would change something."""
         return self.method != "GET" and "dryRun" not in self.query
 
 
@@ -63,8 +59,6 @@ class Fault:
 
 
 class RefusedError(Exception):
-    """An HTTP status."""
-
     def __init__(self, status: int, reason: str, name: str = "") -> None:
         super().__init__(reason)
         self.status = status
@@ -102,16 +96,13 @@ class FakeApi(Awaited):
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Listen, on the same port as before."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """End as a process does: connections break."""
         if self._server:
             self._server.close()
             self._server = None
@@ -135,13 +126,11 @@ class FakeApi(Awaited):
         )
 
     def describe(self) -> str:
-        """Give the state, for a failed assertion."""
         last = [f"{one.method} {one.path} {one.query}" for one in self.requests[-12:]]
         return f"slices {json.dumps(self.slices, indent=1)}, requests {last}"
 
     @property
     def slice(self) -> Object:
-        """The only slice."""
         (found,) = self.slices.values()
         return found
 
@@ -152,13 +141,11 @@ class FakeApi(Awaited):
 
     @property
     def writes(self) -> list[Request]:
-        """All requests that would change something."""
         return [one for one in self.requests if one.is_write]
 
     # What others than the driver do.
 
     def add_slice(self, spec: Object, name: str = "") -> Object:
-        """Make a slice."""
         return self._create({"metadata": {"name": name or "made-by-hand"}, "spec": spec})
 
     def delete_slices(self) -> None:
@@ -167,7 +154,6 @@ class FakeApi(Awaited):
             self._delete(name)
 
     def end_watches(self) -> None:
-        """End all streams as a server does at their time's end."""
         for watch in self.watches:
             watch.put_nowait(None)
 

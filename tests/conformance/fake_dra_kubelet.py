@@ -52,12 +52,10 @@ class FakeDraKubelet(Awaited):
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin to look."""
         (self.directory / "plugins_registry").mkdir(parents=True, exist_ok=True)
         self._tasks = [asyncio.create_task(self._look())]
 
     async def stop(self) -> None:
-        """End as a process does; nothing of it stays on disk."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -69,21 +67,17 @@ class FakeDraKubelet(Awaited):
         self._seen = None
 
     def describe(self) -> str:
-        """Give the state, for a failed assertion."""
         return f"files {sorted(str(path.relative_to(self.directory)) for path in self.directory.rglob('*'))}"
 
     async def until_registered(self, count: int = 1) -> None:
-        """Wait for that many registrations."""
         await self.until(lambda: self.registrations >= count and self.info is not None, "registration")
 
     async def prepare(self, *claims: Object) -> dict[str, dra.NodePrepareResourceResponse]:
-        """Ask for claims; the answers by uid."""
         request = dra.NodePrepareResourcesRequest(claims=_named(claims))
         answer = await self._call("NodePrepareResources", request, dra.NodePrepareResourcesResponse)
         return dict(answer.claims)
 
     async def unprepare(self, *claims: Object) -> dict[str, str]:
-        """Give claims back; the errors by uid."""
         request = dra.NodeUnprepareResourcesRequest(claims=_named(claims))
         answer = await self._call("NodeUnprepareResources", request, dra.NodeUnprepareResourcesResponse)
         return {uid: one.error for uid, one in answer.claims.items()}

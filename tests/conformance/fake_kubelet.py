@@ -36,8 +36,6 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 
 @dataclass
 class Client:
-    """The kubelet's connection to one endpoint."""
-
     resource: str
     path: Path
     channel: aio.Channel
@@ -75,7 +73,6 @@ class FakeKubelet(Awaited):
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
         return self.directory / "kubelet.sock"
 
     async def start(self) -> None:
@@ -117,7 +114,6 @@ class FakeKubelet(Awaited):
             refusing_socket(self.socket)
 
     async def restart(self) -> None:
-        """Stop and start, as `systemctl restart` does."""
         await self.stop()
         await self.start()
 
@@ -130,11 +126,9 @@ class FakeKubelet(Awaited):
         )
 
     async def until_allocatable(self, count: int = 1, seconds: float = SECONDS) -> None:
-        """Wait until the node shows that many devices."""
         await self.until(lambda: self.allocatable() == count, f"allocatable == {count}", seconds)
 
     def describe(self) -> str:
-        """Give the state, for a failed assertion."""
         files = (
             sorted(path.name for path in self.directory.iterdir())
             if self.directory.is_dir()
@@ -144,7 +138,6 @@ class FakeKubelet(Awaited):
 
     @property
     def client(self) -> Client:
-        """The only client."""
         (client,) = self.clients.values()
         return client
 
@@ -239,13 +232,11 @@ class FakeKubelet(Awaited):
 
 
 def dial(path: Path, authority: str = "localhost") -> aio.Channel:
-    """Connect to an endpoint."""
     options = [("grpc.default_authority", authority), ("grpc.use_local_subchannel_pool", 1)]
     return aio.insecure_channel(f"unix:{path}", options=options)
 
 
 def watch(channel: aio.Channel) -> AsyncIterator[api.ListAndWatchResponse]:
-    """Open a ListAndWatch stream."""
     rpc = channel.unary_stream(
         "/v1beta1.DevicePlugin/ListAndWatch", api.Empty.SerializeToString, api.ListAndWatchResponse.FromString
     )

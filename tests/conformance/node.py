@@ -17,12 +17,10 @@ class Node:
         self.library.write_bytes(own[:16] + struct.pack("<H", 3) + own[18:] + bytes(100))
 
     def share(self, sharing: str) -> None:
-        """Write the configuration."""
         self.config.write_text(f"version: v1\nsharing: {{{sharing}}}\n")
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The plugin's command line."""
         return (
             f"--config={self.config}",
             f"--gpu-limit-dir={self.limit}",

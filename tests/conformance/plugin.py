@@ -26,14 +26,12 @@ _ENDING = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
 
 def free_address() -> str:
-    """Give an address on which a process can serve its pages."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def page(address: str, path: str = "/metrics") -> str:
-    """Give a page that a process serves."""
     with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
         return str(answer.read().decode())
 
@@ -47,7 +45,6 @@ class Plugin:
         self.may_end = False
 
     def signal(self, number: int) -> None:
-        """Send a signal."""
         self.may_end |= number in _ENDING
         self.process.send_signal(number)
 
@@ -65,7 +62,6 @@ class Plugin:
             raise AssertionError(f"still there {GRACE_SECONDS:g} s after a signal: {self._doing()}") from None
 
     async def says(self, text: str) -> None:
-        """Wait until its log has `text`; fails the test after SECONDS."""
         try:
             async with asyncio.timeout(SECONDS):
                 while text not in self.log.read_text():  # noqa: ASYNC110 - another process: nothing to await
@@ -74,7 +70,6 @@ class Plugin:
             raise AssertionError(f"within {SECONDS:g} s its log had no {text!r}") from None
 
     def threads(self) -> Counter[str]:
-        """Threads it has, by name."""
         names: Counter[str] = Counter()
         for thread in self._proc.joinpath("task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
@@ -82,11 +77,9 @@ class Plugin:
         return names
 
     def descriptors(self) -> int:
-        """Files it has open."""
         return len(list(self._proc.joinpath("fd").iterdir()))
 
     def open_files(self) -> list[str]:
-        """What its descriptors lead to, as the kernel names it."""
         files = []
         for entry in self._proc.joinpath("fd").iterdir():
             with suppress(FileNotFoundError):  # it has just been closed
@@ -94,7 +87,6 @@ class Plugin:
         return files
 
     def private_kib(self) -> int:
-        """Memory that is its own."""
         rollup = self._proc.joinpath("smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) for line in rollup if line.startswith("Private_"))
 

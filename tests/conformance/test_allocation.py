@@ -21,7 +21,6 @@ pytestmark = pytest.mark.parametrize("generation", ["1.20"])  # allocation is th
 
 @pytest.fixture
 def shared(tmp_path: Path) -> str:
-    """Argument that shares the GPU between four containers."""
     node = Node(tmp_path)
     node.share("timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}")
     return f"--config={node.config}"

@@ -29,7 +29,6 @@ sharing:
 
 @pytest.fixture
 def board(tmp_path: Path) -> Path:
-    """Host tree of a simulated Jetson, to be changed by the test."""
     root = tmp_path / "host"
     boards.build(boards.load()[BOARD], root)
     return root

@@ -18,12 +18,10 @@ CAPACITY_MODE = "dra: {mode: capacity, memoryTotal: 6Gi}"
 
 
 def fetches_claim(request: Request) -> bool:
-    """It asks for a claim."""
     return "resourceclaims" in request.path
 
 
 async def killed(driver: Plugin) -> None:
-    """End it as a board's power cut does."""
     driver.signal(signal.SIGKILL)
     await driver.process.wait()
 

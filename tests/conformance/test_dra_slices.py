@@ -17,17 +17,14 @@ CAPACITY_MODE = "dra: {mode: capacity, memoryTotal: 6Gi}"
 
 
 def creates(request: Request) -> bool:
-    """It would make a slice in earnest."""
     return request.method == "POST" and request.is_write
 
 
 def watches_of(api: FakeApi) -> int:
-    """How many watches were asked for."""
     return len([one for one in api.requests if one.is_watch])
 
 
 async def until_watched_again(api: FakeApi, before: int) -> None:
-    """Wait for another watch than those `before`."""
     await api.until(lambda: watches_of(api) > before, "watch again")
 
 

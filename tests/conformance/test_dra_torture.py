@@ -50,7 +50,6 @@ Object = dict[str, Any]
 
 
 def fetches_claim(request: Request) -> bool:
-    """It asks for a claim."""
     return "resourceclaims" in request.path
 
 
@@ -104,7 +103,6 @@ class Torture:
 
     @property
     def log(self) -> str:
-        """The end of the driver's log."""
         return self._driver.log.read_text()[-4000:] if self._driver else ""
 
     async def in_use(self) -> int:
@@ -118,7 +116,6 @@ class Torture:
         return int(found[1])
 
     async def check(self) -> None:
-        """Assert what has to be true after each step."""
         free = self.free
         claim = self._new_claim(self.random.choice(free or SHARES))
         if free:
@@ -131,13 +128,11 @@ class Torture:
     # The steps.
 
     async def step(self) -> None:
-        """Do one."""
         (name,) = self.random.choices(list(STEP_WEIGHTS), list(STEP_WEIGHTS.values()))
         self.done[name] += 1
         await getattr(self, name)()
 
     async def prepare(self) -> None:
-        """A new claim, for a share that may be held."""
         share_id = self.random.choice(SHARES)
         claim = self._new_claim(share_id)
         if share_id in self.free:
@@ -152,7 +147,6 @@ class Torture:
                 await self._prepared(self.claims[uid])
 
     async def unprepare(self) -> None:
-        """A claim that is prepared, or was."""
         await self._unprepared(self._any_claim())
 
     async def cancel(self) -> None:
@@ -208,7 +202,6 @@ class Torture:
     # The driver.
 
     async def start(self) -> None:
-        """Start the driver, and wait until it has completed or undone what a kill has left."""
         kubelet, before = self.node.kubelet, self.node.kubelet.registrations
         run = self.node.start(
             f"--metrics-address={self._address}", sharing="dra: {mode: capacity, memoryTotal: 6Gi}"
@@ -221,7 +214,6 @@ class Torture:
                 await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """End the driver."""
         await self._run.aclose()
 
     # Calls.
@@ -276,7 +268,6 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 async def torture(place: Path) -> AsyncIterator[Torture]:
-    """A node whose driver has started."""
     async with FakeApi() as api, FakeDraKubelet(place / "kubelet", "v1") as kubelet:
         made = Torture(DraNode(place, api, kubelet), random.Random(SEED))  # noqa: S311 - repeatable
         await made.start()

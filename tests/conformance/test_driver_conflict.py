@@ -16,7 +16,6 @@ pytestmark = pytest.mark.parametrize("dra_generation", ["v1"])
 
 @pytest.fixture
 def plugins(node: DraNode) -> Path:
-    """The kubelet's directory of device plugins."""
     directory = node.kubelet.directory / "device-plugins"
     directory.mkdir()
     return directory

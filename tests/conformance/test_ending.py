@@ -63,14 +63,12 @@ class Life:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Start."""
         self.file.write_text(CONFIG.format(replicas=2))
         self._signals.ended = False
         watch = ConfigWatch(self.file, lambda: settings.load_plugin(self.file, self._places, {}))
         self._task = asyncio.ensure_future(Daemon(watch, self._signals).run())
 
     def end(self) -> None:
-        """Send what a kubelet sends."""
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def ended(self) -> bool:
@@ -83,7 +81,6 @@ class Life:
         return bool(done) and not serving(self.kubelet.directory)
 
     def configure(self, text: str) -> None:
-        """Change the settings, with other numbers of replicas each time."""
         self.file.write_text(text.format(replicas=next(self._numbers)))
         os.kill(os.getpid(), signal.SIGHUP)
 
@@ -106,7 +103,6 @@ EVENTS: dict[str, Callable[[Life], object]] = {
 
 
 async def turns(number: int) -> None:
-    """Let the event loop turn so many times."""
     for _ in range(number):
         await asyncio.sleep(0)
 
@@ -130,14 +126,12 @@ async def test_five_hundred_ends_that_coincide_with_an_event(life: Life) -> None
 
 
 def takes_sigterm(pid: int) -> bool:
-    """Tell whether the process has a handler for SIGTERM."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (caught,) = (line.split()[1] for line in lines if line.startswith("SigCgt:"))
     return bool(int(caught, 16) & 1 << signal.SIGTERM - 1)
 
 
 def child_of(plugin: Plugin) -> int | None:
-    """Give the only child of the process that was started, None as long as there is none."""
     pid = plugin.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(children[0]) if children else None

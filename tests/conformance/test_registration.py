@@ -32,31 +32,26 @@ MOST_IN_POOL = 2 * min(max(os.cpu_count() or 1, 4), 16)
 
 
 def alive(path: Path) -> bool:
-    """Tell whether somebody listens there."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(os.fspath(path)) == 0
 
 
 def plugin_sockets(directory: Path) -> list[Path]:
-    """Every socket but the kubelet's."""
     return [path for path in directory.glob("*.sock") if path.name != "kubelet.sock"]
 
 
 def one_live_endpoint(directory: Path) -> bool:
-    """Tell whether the plugin has exactly one socket, and it answers."""
     sockets = plugin_sockets(directory)
     return len(sockets) == 1 and alive(sockets[0])
 
 
 async def until_one_endpoint(directory: Path) -> None:
-    """Wait until the plugin has exactly one socket, and it answers."""
     async with asyncio.timeout(10):
         while not one_live_endpoint(directory):  # noqa: ASYNC110 - files of another process: nothing to await
             await asyncio.sleep(0.01)
 
 
 def outside_pool(threads: Mapping[str, int]) -> int:
-    """Count the threads that are not of gRPC's pool."""
     return sum(number for name, number in threads.items() if name != POOL)
 
 

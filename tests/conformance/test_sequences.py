@@ -24,20 +24,17 @@ Event = Callable[[FakeKubelet], Awaitable[None] | None]
 
 
 def delete_own_socket(kubelet: FakeKubelet) -> None:
-    """Remove the plugin's sockets."""
     for path in kubelet.directory.glob("*.sock"):
         if path != kubelet.socket:
             path.unlink()
 
 
 def empty(kubelet: FakeKubelet) -> None:
-    """Remove every socket and file."""
     for path in kubelet.directory.iterdir():
         path.unlink()
 
 
 async def cut(kubelet: FakeKubelet) -> None:
-    """Break the connection, if there is one."""
     if kubelet.clients:
         await kubelet.cut()
 

@@ -40,7 +40,6 @@ StartUnits = Callable[[], AbstractAsyncContextManager[Plugin]]
 
 @pytest.fixture
 def start_units(start: Start, node: Node) -> StartUnits:
-    """Start the plugin on that node."""
     return lambda: start(*node.arguments)
 
 
@@ -57,7 +56,6 @@ async def until_offered(kubelet: FakeKubelet, **counts: int) -> None:
 
 
 async def until_one_endpoint_for_each(directory: Path, resources: int) -> None:
-    """Wait until there are so many sockets, all alive."""
     async with asyncio.timeout(10):
         while len(plugin_sockets(directory)) != resources or not all(map(alive, plugin_sockets(directory))):  # noqa: ASYNC110 - files of another process
             await asyncio.sleep(0.01)

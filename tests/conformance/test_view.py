@@ -33,7 +33,6 @@ def node(tmp_path: Path) -> Node:
 
 
 async def holders(pods: PodResources, node: Node) -> dict[str, Any]:
-    """What the command says."""
     command = [sys.executable, "-m", "tegra_device_plugin", "allocations", "--output=json"]
     process = await asyncio.create_subprocess_exec(
         *command, f"--config={node.config}", f"--pod-resources={pods.socket}",
@@ -46,7 +45,6 @@ async def holders(pods: PodResources, node: Node) -> dict[str, Any]:
 
 
 async def metrics(address: str) -> dict[str, dict[tuple[str, ...], float]]:
-    """What the metrics say: by name the values by their labels' values, in the order of the labels' names."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(await asyncio.to_thread(page, address)):
         for sample in family.samples:

@@ -44,7 +44,6 @@ CASES = tuple(Case(**entry) for entry in yaml.safe_load(Path(__file__).with_name
 
 
 def collect() -> dict[str, list[str]]:
-    """Every command, with the documents that have it; one for a board begins with its prompt."""
     found: dict[str, list[str]] = {}
     for path in markdown.paths():
         document = markdown.read(path)
@@ -61,7 +60,6 @@ def of(document: markdown.Document) -> Iterator[str]:
 
 
 def _of_line(language: str, line: str) -> Iterator[str]:
-    """The command in a line of a block, if it has one."""
     if language == "sh" and line and not line.startswith("#"):
         yield line
     elif language == "console" and (match := PROMPT.match(line)):

@@ -51,18 +51,15 @@ class Document:
 
     @property
     def name(self) -> str:
-        """Its path in the checkout."""
         return str(self.path.relative_to(CHECKOUT))
 
     @property
     def anchors(self) -> frozenset[str]:
-        """Where a link can lead to."""
         return frozenset(section.anchor for section in self.sections)
 
 
 @cache
 def paths() -> tuple[Path, ...]:
-    """Every Markdown file that git has."""
     listed = run(["git", "ls-files", "*.md"], cwd=CHECKOUT).stdout.splitlines()
     return tuple(CHECKOUT / name for name in listed if (CHECKOUT / name).exists())
 

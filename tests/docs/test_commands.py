@@ -73,13 +73,11 @@ class Site:
 
 
 def ssh_to(board: Board) -> list[str]:
-    """The options of ssh and scp for a board, and its address."""
     settings = [word for option in ssh.options(LAB) for word in ("-o", option)]
     return ["-F", "none", *settings, "-i", str(ssh.key_path(LAB)), f"{USER}@{board.address}"]
 
 
 def release(directory: Path) -> None:
-    """A release page of K3s, with the lab's bundle as what was released."""
     bundle = inventory.bundle_path(LAB)
     page = directory / "releases" / RELEASE
     page.mkdir(parents=True)
@@ -100,7 +98,6 @@ def release(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Two boards that no playbook has touched."""
     ensure_packages("rsync")
     directory = tmp_path_factory.mktemp("srv")
     with lab.fresh(LAB, TYPES) as boards:

@@ -25,7 +25,6 @@ KUBERNETES = ("1.34", "1.37")
 
 
 def is_elastic(manifest: Object) -> bool:
-    """Tell whether a manifest is one of Elastic GPU."""
     return str(manifest["apiVersion"]) == "elasticgpu.io/v1alpha1"
 
 

@@ -23,7 +23,6 @@ WORD = re.compile(r"\S*\w\S*")
 
 
 def broken(document: markdown.Document) -> list[str]:
-    """The links within the checkout that lead nowhere."""
     lost = []
     for link in document.links:
         url = urlsplit(link)

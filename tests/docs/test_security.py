@@ -11,7 +11,6 @@ DEFINED = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
 
 
 def promises() -> list[str]:
-    """The items of the lists below Promises."""
     text = PAGE.read_text().partition("\n## Promises\n")[2].partition("\n## ")[0]
     return re.findall(r"^\* .*(?:\n  .*)*", text, re.MULTILINE)
 

@@ -18,7 +18,6 @@ VERIFICATION = yaml.safe_load((CHECKOUT / "roles/gpu_verify/vars/main.yml").read
 
 
 def finding_ids() -> set[str]:
-    """Ids of all findings that preflight can have."""
     data = {
         name: yaml.safe_load((PREFLIGHT / f"vars/main/{name}.yml").read_text())
         for name in ("compatibility", "kernel")
@@ -29,7 +28,6 @@ def finding_ids() -> set[str]:
 
 
 def entries(chapter: str) -> dict[str, markdown.Section]:
-    """The entries of a chapter, by title."""
     sections = iter(markdown.read(CHECKOUT / PAGE).sections)
     for section in sections:
         if (section.level, section.title) == (2, chapter):

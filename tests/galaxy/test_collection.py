@@ -62,7 +62,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(site: Path) -> Path:
-    """Where the collection is."""
     return site / "c/ansible_collections" / build.NAME.replace(".", "/")
 
 
@@ -124,7 +123,6 @@ def test_list_of_wheels_is_in_the_collection_as_a_file(installed: Path) -> None:
 
 
 def files(place: Path) -> set[str]:
-    """The files below a directory, or the file that it is."""
     return {str(path.relative_to(place)) for path in (place.rglob("*") if place.is_dir() else [place])}
 
 

@@ -27,7 +27,6 @@ PLATFORMS = ("manylinux2014_x86_64", "manylinux1_x86_64")
 
 
 def known(kind: str) -> list[str]:
-    """Return the names of all packages of a kind."""
     return list(PACKAGES[kind])
 
 

@@ -10,11 +10,9 @@ from tests.lab.workloads import libcuda
 
 @pytest.fixture(params=RELEASES)
 def each(request: pytest.FixtureRequest) -> Rig:
-    """Every CUDA release that a JetPack has."""
     return Rig(libcuda(request.param), library=gpu_limit.build("amd64"))
 
 
 @pytest.fixture
 def rig() -> Rig:
-    """One release, where it makes no difference."""
     return Rig(libcuda("12.6"), library=gpu_limit.build("amd64"))

@@ -15,8 +15,6 @@ driver = ctypes.CDLL("libcuda.so.1")
 
 
 class Array(ctypes.Structure):
-    """CUDA_ARRAY3D_DESCRIPTOR."""
-
     _fields_ = (
         ("width", c_size_t),
         ("height", c_size_t),
@@ -28,7 +26,6 @@ class Array(ctypes.Structure):
 
 
 def call(name: str, *arguments: Any) -> int:
-    """Call a function that must succeed, or be out of memory."""
     result = getattr(driver, name)(*arguments)
     assert result in (0, OUT_OF_MEMORY), f"{name}: {result}"
     return int(result)
@@ -49,17 +46,14 @@ def start(device: int = 0) -> None:
 
 
 def alloc(mib: float) -> int | None:
-    """Allocate memory of the device."""
     return make("cuMemAlloc_v2", c_size_t(int(mib * MIB)))
 
 
 def free(pointer: int) -> None:
-    """Free memory of the device."""
     call("cuMemFree_v2", c_uint64(pointer))
 
 
 def info() -> tuple[float, float]:
-    """Return what the driver says is free, and in all."""
     left, total = c_size_t(), c_size_t()
     call("cuMemGetInfo_v2", byref(left), byref(total))
     return left.value / MIB, total.value / MIB

@@ -35,12 +35,10 @@ class Rig:
     device_mib: int = 4096
 
     def but(self, **changes: object) -> "Rig":
-        """Return a rig that differs."""
         return replace(self, **changes)  # type: ignore[arg-type]  # by name
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program gets."""
         chosen = {
             "LD_PRELOAD": self.library and str(self.library),
             "NVIDIA_GPU_MEMORY_LIMIT": self.limit,

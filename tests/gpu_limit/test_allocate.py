@@ -14,7 +14,6 @@ COMMAND = (sys.executable, "-m", "tegra_device_plugin", "allocate")
 
 
 def allocate(rig: Rig, *arguments: str) -> tuple[int, str, str]:
-    """Run the command; return its status, what it says and what it complains of."""
     ran = subprocess.run(
         [*COMMAND, *arguments], env=rig.environment, capture_output=True, text=True, check=False
     )

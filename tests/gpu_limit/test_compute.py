@@ -29,7 +29,6 @@ COMMAND = (sys.executable, "-m", "tegra_device_plugin", "compute")
 
 
 def compute(rig: Rig, package: Path = PACKAGE) -> tuple[int, str, str]:
-    """Run the command of a plugin; return its status, what it says last, and what it complains of."""
     environment = {**rig.environment, "PYTHONPATH": str(package.parent)}
     ran = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=False)
     return ran.returncode, ran.stdout, ran.stderr

@@ -53,7 +53,6 @@ class Root:
         run([*gcc, *atomics, "-o", out, *sources_and_options, "-Wl,--allow-shlib-undefined", *libc, "-lgcc"])
 
     def preload(self) -> None:
-        """Install the library for every program here."""
         target = self.path / INSTALLED
         target.parent.mkdir(parents=True)
         shutil.copy(gpu_limit.build(self.arch), target)
@@ -61,7 +60,6 @@ class Root:
         (self.path / "etc" / "ld.so.preload").write_text(f"/{INSTALLED}\n")
 
     def run(self, program: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run a program, with a limit of 100 MiB and a ledger; `options` are of unshare(1)."""
         emulated: list[str] = []
         if self.arch == "arm64" and os.uname().machine != "aarch64":
             ensure_packages("qemu-user-static")
@@ -82,7 +80,6 @@ class Root:
 
 @pytest.fixture(params=known("glibc"))
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
-    """A glibc."""
     return Root(tmp_path, *request.param.split("-"))
 
 

@@ -20,18 +20,15 @@ CLOCK_NANOSLEEP = 230
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    """The file that programs share."""
     return tmp_path / "ledger"
 
 
 @pytest.fixture
 def shared(rig: Rig, ledger: Path) -> Rig:
-    """Programs that share 100 MiB."""
     return rig.but(ledger=ledger)
 
 
 def holding(rig: Rig, mib: int) -> AbstractContextManager[subprocess.Popen[str]]:
-    """Run a program that holds memory."""
     return rig.standing(f"assert alloc({mib})\nprint('there', flush=True)\nsys.stdin.read()")
 
 

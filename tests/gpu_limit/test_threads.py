@@ -16,7 +16,6 @@ SECONDS, NOT_PERMITTED = "1", 77
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """The program of threads.c."""
     out = tmp_path / "threads"
     run([compiler.tool("gcc", "amd64"), "-O2", "-Wall", "-Werror", "-o", out, SOURCE, "-ldl", "-lpthread"])
     return out

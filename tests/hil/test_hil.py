@@ -42,16 +42,13 @@ class Ansible:
         self.does("reset", "true")
 
     def does(self, playbook: str, script: str) -> None:
-        """Say what a playbook is to do."""
         (self.directory / playbook).write_text(script + "\n")
 
     def publishes(self, exit_code: int, then: str = "true") -> None:
-        """Have verify.yml publish a report."""
         index = json.dumps({"exit_code": exit_code})
         self.does("verify", f"echo '{index}' > {self.reports}/index.json; {then}")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start hil.py."""
         options = (f"--inventory={self.directory}/inventory", f"--reports={self.reports}")
         return subprocess.Popen(
             [self.directory / "python", HIL, *options, *arguments],
@@ -61,20 +58,17 @@ class Ansible:
         )
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """Run hil.py to its end; its exit status and output."""
         with self.start(*arguments) as process:
             output, _ = process.communicate(timeout=60)
         return process.returncode, output
 
     @property
     def calls(self) -> list[str]:
-        """The playbooks that were run, with all arguments."""
         file = self.directory / "calls"
         return file.read_text().splitlines() if file.exists() else []
 
     @property
     def playbooks(self) -> list[str]:
-        """The playbooks that were run."""
         return [call.partition(" ")[0] for call in self.calls]
 
 
@@ -165,7 +159,6 @@ def test_a_wrong_inventory_is_told_before_anything_is_run(ansible: Ansible) -> N
 
 
 def stopped(ansible: Ansible, number: signal.Signals, playbook: str = "site") -> tuple[int, str]:
-    """Send a signal to hil.py while a playbook runs; its exit status and output."""
     ready = ansible.directory / "ready"
     os.mkfifo(ready)
     # sh ends at SIGINT as ansible-playbook does; the sleep would outlive it.

@@ -78,7 +78,6 @@ def uploaded_checksum(board: str, arguments: Answer) -> str:
 
 
 def command(_board: str, arguments: Answer) -> Answer:
-    """Output of the programs that the roles run."""
     argv = arguments.get("argv") or [arguments.get("_raw_params", "")]
     outputs = {
         "DefaultRuntime": "nvidia",
@@ -115,7 +114,6 @@ def observed(_board: str, _arguments: Answer) -> Answer:
 
 
 def backup(_board: str, _arguments: Answer) -> Answer:
-    """A backup that waits to be fetched."""
     name = "k3s-jetson-1-20260102T030405Z.tar.gz.gpg"
     file = {"name": name, "path": f"/var/tmp/b/{name}", "sha256": CONTENT_SHA256}
     return file | {"bytes": 7, "datastore": "sqlite"}
@@ -257,7 +255,6 @@ def with_facts_of_others(answer: Answer) -> Answer:
 
 
 def with_other_types(answer: Answer) -> Answer:
-    """Values of another type than the roles expect."""
     others: tuple[Any, ...] = (None, [], {}, 0, -1, "", [[MARK]], {MARK: MARK}, 10**400, True)
     return changed(answer, lambda path, _: others[zlib.crc32(repr(path).encode()) % len(others)])
 
@@ -275,13 +272,11 @@ RAW = {
 
 @functools.cache
 def attacks() -> dict[str, list[str]]:
-    """Which board does what."""
     found: dict[str, list[str]] = json.loads(os.environ["SCRIPTED_ATTACKS"])
     return found
 
 
 def answer(board: str, module: str, arguments: Answer) -> bytes:
-    """Standard output of a module."""
     made = HONEST.get(module, {})
     result = {"changed": False, **(made(board, arguments) if callable(made) else made)}
     chosen = attacks().get(board, [])

@@ -69,7 +69,6 @@ def core(line: str) -> Path | None:
 
 
 def make_bundle(path: Path) -> dict[str, str]:
-    """A small bundle; its sums."""
     path.mkdir()
     plugin, query, pause = answers.IMAGES
     archive(path / "tegra-device-plugin-amd64.tar.gz", plugin)
@@ -109,8 +108,6 @@ class Run:
 
 @dataclass(frozen=True)
 class Site:
-    """The controller's directories."""
-
     root: Path
     sums: dict[str, str]
 
@@ -131,7 +128,6 @@ class Site:
         *arguments: str,
         **settings: str,
     ) -> Run:
-        """Run a playbook with these boards hostile."""
         boards = self.root / "boards" / f"{playbook}-{len(list((self.root / 'boards').iterdir()))}"
         (boards / "uploads").mkdir(parents=True)
         environment = (
@@ -180,7 +176,6 @@ class Site:
 
 
 def make_site(root: Path) -> Site:
-    """A controller's home, directory of work, and bundle."""
     for name in ("home/.ssh", "tmp", "site", "boards"):
         (root / name).mkdir(parents=True)
     (root / "home/.ssh/id_ed25519").write_text(SECRET)

@@ -82,7 +82,6 @@ ATTACKS = (
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """A controller with three boards, and a backup of their cluster."""
     made = make_site(tmp_path / "controller")
     (tmp_path / "files/server/db").mkdir(parents=True)
     (tmp_path / "files/server/db/state.db").touch()
@@ -101,7 +100,6 @@ def site(tmp_path: Path) -> Site:
 
 
 def play(site: Site, line: str, playbook: str, attacks: dict[str, list[str]]) -> Run:
-    """Run a playbook as PLAYBOOKS says."""
     arguments = [argument.replace("ROOT", str(site.root)) for argument in PLAYBOOKS[playbook][0]]
     if playbook == "restore":  # of a backup that another computer made
         digest = hashlib.sha256((site.root / "site/old.tar.gz").read_bytes()).hexdigest()

@@ -33,7 +33,6 @@ class Loaded:
         return [*start, *RESTRICTED, *options, self.name, *arguments]
 
     def run(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        """Run the image once and return what it said, whatever its exit code."""
         return run(self.command(*arguments, options=options), check=False, timeout=120)
 
     def python(self, program: str, *options: str) -> str:
@@ -43,7 +42,6 @@ class Loaded:
         return run(self.command("-", options=inside), stdin=program, timeout=900).stdout
 
     def label(self, name: str) -> str:
-        """Return the image's label org.opencontainers.image.NAME."""
         form = f'{{{{index .Config.Labels "org.opencontainers.image.{name}"}}}}'
         return docker("image", "inspect", f"--format={form}", self.name)
 
@@ -74,11 +72,9 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bo
 
 @pytest.fixture(scope="session", params=build.ARCHITECTURES)
 def image(request: pytest.FixtureRequest, load: Callable[[str, bool], Loaded]) -> Loaded:
-    """The plugin's image, for each architecture."""
     return load(request.param, False)
 
 
 @pytest.fixture(scope="session", params=build.ARCHITECTURES)
 def jtop_image(request: pytest.FixtureRequest, load: Callable[[str, bool], Loaded]) -> Loaded:
-    """The image with jtop, for each architecture."""
     return load(request.param, True)

@@ -24,7 +24,6 @@ LARGEST_ARCHIVE = 20_000_000
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with everything that the build writes."""
     directory = tmp_path_factory.mktemp("dist")
     build.build_all(directory)
     return directory
@@ -32,13 +31,11 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def blobs(dist: Path) -> dict[str, bytes]:
-    """The OCI archive's files by name."""
     return contents(dist / "tegra-device-plugin.oci.tar")
 
 
 @pytest.fixture(scope="module")
 def index(blobs: dict[str, bytes]) -> dict[str, Any]:
-    """The image index that the archive's only entry points to."""
     assert json.loads(blobs["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
     (entry,) = json.loads(blobs["index.json"])["manifests"]
     found: dict[str, Any] = json.loads(blob(blobs, entry))
@@ -46,14 +43,12 @@ def index(blobs: dict[str, bytes]) -> dict[str, Any]:
 
 
 def contents(archive: Path) -> dict[str, bytes]:
-    """Return a tar's files."""
     with tarfile.open(archive) as tar:
         files = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
         return {name: file.read() for name, file in files.items() if file}
 
 
 def blob(blobs: dict[str, bytes], descriptor: dict[str, Any]) -> bytes:
-    """Return what a descriptor points to, after comparing digest and size."""
     data = blobs[f"blobs/{descriptor['digest'].replace(':', '/')}"]
     assert sha256(data) == descriptor["digest"]
     assert len(data) == descriptor["size"]
@@ -61,7 +56,6 @@ def blob(blobs: dict[str, bytes], descriptor: dict[str, Any]) -> bytes:
 
 
 def sha256(data: bytes) -> str:
-    """Return a digest as OCI writes it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 

@@ -121,7 +121,6 @@ LIBRARIES = (
 
 @pytest.fixture(scope="module")
 def broken(image: Loaded) -> dict[str, str]:
-    """Modules that cannot be imported in the image, with the reason."""
     answer = json.loads(image.python(IMPORT_ALL))
     assert answer["count"] > 300
     failed: dict[str, str] = answer["failed"]

@@ -25,26 +25,22 @@ Documents = dict[tuple[str, str], dict[str, Any]]
 
 
 def documents(text: str) -> Documents:
-    """Return manifests by kind and name."""
     found = [document for document in yaml.safe_load_all(text) if document]
     return {(document["kind"], document["metadata"]["name"]): document for document in found}
 
 
 def plain(name: str) -> Documents:
-    """Return the manifests of a directory, each of which its kustomization lists."""
     listed = yaml.safe_load((DEPLOY / name / "kustomization.yaml").read_text())["resources"]
     assert {"kustomization.yaml", *listed} == {path.name for path in (DEPLOY / name).glob("*.yaml")}
     return documents("---\n".join((DEPLOY / name / file).read_text() for file in listed))
 
 
 def daemon_set(found: Documents) -> dict[str, Any]:
-    """Return the DaemonSet's specification."""
     (spec,) = (document["spec"] for (kind, _), document in found.items() if kind == "DaemonSet")
     return dict(spec)
 
 
 def pod(found: Documents) -> dict[str, Any]:
-    """Return the DaemonSet's pod specification."""
     spec: dict[str, Any] = daemon_set(found)["template"]["spec"]
     return spec
 

@@ -105,7 +105,6 @@ class Service:
         _add_what_jtop_reads(fixture, host_root)
 
     def start(self) -> None:
-        """Start it and wait until clients can connect. Raises ToolError with its log's end."""
         prefix = sys.base_prefix
         command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER, "sh"]
         command += [str(self.host_root), prefix, str(self.packages), f"{prefix}/bin/python3", "-c", _SERVER]
@@ -130,7 +129,6 @@ class Service:
 
 @contextmanager
 def running(version: str, fixture: Fixture, host_root: Path) -> Iterator[Service]:
-    """A started service, ended afterwards."""
     service = Service(version, fixture, host_root)
     try:
         service.start()

@@ -22,7 +22,6 @@ DAEMON_JSON = {
 
 
 def sh(on: Board, command: str) -> str:
-    """Run a shell command on a board over SSH, as its user; return what it says."""
     options = [word for option in ssh.options(on.lab) for word in ("-o", option)]
     argv = ["ssh", "-F", "none", *options, "-i", str(ssh.key_path(on.lab)), f"jetson@{on.address}", command]
     return run(argv, timeout=60).stdout.strip()
@@ -61,13 +60,11 @@ def nvidia(boards_up: list[Board]) -> Board:
 
 @pytest.fixture
 def changed(xavier: Board) -> Iterator[Board]:
-    """A board whose simulated hardware a test may change."""
     yield xavier
     board.set_state(xavier, "ready")
 
 
 def device_query(on: Board, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run the simulated deviceQuery in a container on the board."""
     return run(
         ["docker", "exec", on.container, "docker", "run", "--rm", *options, device_query_image()], check=False
     )

@@ -32,7 +32,6 @@ def nothing_left() -> Iterator[None]:
 
 
 def left(name: str) -> list[str]:
-    """Return what Docker, the mount table and the cgroup tree have of a lab."""
     of_lab = f"--filter=label={LABEL}={name}"
     found = docker("ps", "--all", "--quiet", of_lab).split()
     found += docker("volume", "ls", "--quiet", of_lab).split()
@@ -42,7 +41,6 @@ def left(name: str) -> list[str]:
 
 
 def nested_cgroups(container: str) -> list[Path]:
-    """Return the cgroups of the containers inside a board's container."""
     return list(Path("/sys/fs/cgroup").glob(f"**/*{container}*/docker/*/cgroup.procs"))
 
 

@@ -20,12 +20,10 @@ STEPS = ("test", "create", "converge", "verify", "destroy")
 
 
 def scenarios() -> list[str]:
-    """Return the names of all scenarios."""
     return sorted(path.parent.name for path in HERE.glob("*/molecule.yml"))
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="python -m tests.molecule",
         description="Run a Molecule scenario, or one step of it.",
@@ -56,7 +54,6 @@ def commands(arguments: argparse.Namespace) -> list[list[str]]:
 
 
 def environment(inventory: Path | None) -> dict[str, str]:
-    """Return what is added to Molecule's environment."""
     # Molecule starts ansible-playbook by its bare name.
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     given = {"INVENTORY": str(inventory.absolute())} if inventory else {}
@@ -64,7 +61,6 @@ def environment(inventory: Path | None) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run Molecule and return its exit status."""
     options = parser()
     arguments = options.parse_args(argv)
     if (arguments.scenario == HARDWARE) != (arguments.inventory is not None):

@@ -158,7 +158,6 @@ class Judge:
             self._copies.put(copy)
 
     def check(self, tests: Sequence[str]) -> None:
-        """Exit unless all tests pass as long as nothing is wrong."""
         shares = [share for start in range(AT_ONCE) if (share := tests[start::AT_ONCE])]
         with ThreadPoolExecutor(AT_ONCE) as threads:
             for passed, said in threads.map(self._check, shares):
@@ -173,7 +172,6 @@ class Judge:
             self._copies.put(copy)
 
     def notices(self, mutant: Mutant, tests: Sequence[str]) -> bool:
-        """Tell whether one of the tests fails."""
         copy = self._copies.get()
         file = copy / mutant.path
         try:
@@ -215,7 +213,6 @@ def _not_copied(directory: str, names: list[str]) -> set[str]:
 
 
 def main() -> int:
-    """Return 0 if enough faults are noticed, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--sample", type=int, default=SAMPLE, help="faults in all (default: %(default)s)")
     parser.add_argument("--roles", action="store_true", help="modules of the roles instead of the plugin's")
@@ -234,7 +231,6 @@ def main() -> int:
 
 
 def modules(roles: bool) -> list[Path]:
-    """Give the modules that can have faults, in the checkout."""
     if roles:
         found = [
             path for kind in ("library", "module_utils") for path in (CHECKOUT / ROLES).glob(f"*/{kind}/*.py")
@@ -291,12 +287,10 @@ def runs(module: Path) -> list[str]:
 
 
 def short(path: Path) -> str:
-    """Give a module's path below the package, or below the roles."""
     return str(path.relative_to(ROLES if path.is_relative_to(ROLES) else PLUGIN / PACKAGE))
 
 
 def told(mutant: Mutant, noticed: bool) -> bool:
-    """Show that it goes on."""
     sys.stdout.write(f"{'noticed ' if noticed else 'SURVIVED'} {short(mutant.path)}:{mutant.line}\n")
     sys.stdout.flush()
     return noticed

@@ -32,8 +32,6 @@ _CHECKS = {"len", "isinstance"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault on a line of a module; `code` makes the faulty module's text."""
-
     path: Path
     line: int
     original: str
@@ -43,19 +41,16 @@ class Mutant:
 
     @property
     def code(self) -> str:
-        """The faulty module."""
         faulty = self.module.deep_replace(self.node, self.fault)
         assert isinstance(faulty, cst.Module)
         return faulty.code
 
     def diff(self) -> str:
-        """The fault as two lines."""
         lines = difflib.unified_diff(self.original.splitlines(), self.code.splitlines(), lineterm="", n=0)
         return "\n".join(line for line in lines if line[:2] not in ("--", "++", "@@"))
 
 
 def of_module(path: Path, original: str) -> list[Mutant]:
-    """All faults of a module with the text `original`, in its order."""
     wrapper = MetadataWrapper(cst.parse_module(original), unsafe_skip_copy=True)
     positions = wrapper.resolve(PositionProvider)
     return [

@@ -44,7 +44,6 @@ class Query:
     shown: frozenset[str] = frozenset()
 
     def selectors(self) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-        """Metrics, each with its matchers: label, operator, value."""
         for match in _SELECTOR.finditer(self.expression):
             yield match["metric"], _MATCHER.findall(match["matchers"] or "")
 
@@ -57,7 +56,6 @@ class Query:
 
 
 def alerts() -> Iterator[Query]:
-    """What the alerts ask for."""
     for group in yaml.safe_load((FILES / "alerts.yml").read_text())["groups"]:
         for rule in group["rules"]:
             shown = frozenset(_SHOWN.findall(" ".join(rule["annotations"].values())))
@@ -65,7 +63,6 @@ def alerts() -> Iterator[Query]:
 
 
 def dashboard() -> Iterator[Query]:
-    """What the dashboard's panels and variables ask for."""
     found = json.loads((FILES / "dashboard.json").read_text())
     for panel in found["panels"]:
         columns = frozenset(_columns(panel))

@@ -44,7 +44,6 @@ Said = Mapping[str, Mapping[str, set[str]]]
 
 
 def read(said: dict[str, dict[str, set[str]]], page: str) -> None:
-    """Add what a /metrics page says."""
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             labels = said.setdefault(sample.name, defaultdict(set))
@@ -54,7 +53,6 @@ def read(said: dict[str, dict[str, set[str]]], page: str) -> None:
 
 @asynccontextmanager
 async def a_process(kubelet: FakeKubelet, root: Path, *more: str) -> AsyncIterator[str]:
-    """Run a plugin process on a board; gives the address of its metrics."""
     boards.build(boards.load()[BOARD], root)
     address = free_address()
     async with running(DEFAULT_COMMAND, root, kubelet.directory, f"--metrics-address={address}", *more):
@@ -63,14 +61,12 @@ async def a_process(kubelet: FakeKubelet, root: Path, *more: str) -> AsyncIterat
 
 @asynccontextmanager
 async def a_kubelet() -> AsyncIterator[FakeKubelet]:
-    """Run a kubelet in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
         async with FakeKubelet(Path(parent, "device-plugins")) as kubelet:
             yield kubelet
 
 
 async def of_a_process(said: dict[str, dict[str, set[str]]], root: Path) -> None:
-    """Add what a plugin process says of a GPU that is well, and of one that has lost a device node."""
     async with a_kubelet() as kubelet, a_process(kubelet, root) as address:
         await kubelet.until_allocatable()
         read(said, await asyncio.to_thread(page, address))
@@ -80,7 +76,6 @@ async def of_a_process(said: dict[str, dict[str, set[str]]], root: Path) -> None
 
 
 async def of_units(said: dict[str, dict[str, set[str]]], root: Path) -> None:
-    """Add what it says of a GPU that is sold in units, when a container holds some."""
     node = Node(root)
     node.share("units: {memoryTotal: 1Gi}")
     async with (
@@ -95,7 +90,6 @@ async def of_units(said: dict[str, dict[str, set[str]]], root: Path) -> None:
 
 
 async def of_agent(said: dict[str, dict[str, set[str]]], root: Path) -> None:
-    """Add what the node agent says when a pod holds memory."""
     with running_kubelet() as kubelet:
         node = AgentNode(root, kubelet)
         node.admits(Pod(1, "vision", percent=30))
@@ -123,8 +117,6 @@ async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """Everything that the plugin's metrics say."""
-
     async def collect() -> Said:
         found: dict[str, dict[str, set[str]]] = {}
         await of_a_process(found, tmp_path_factory.mktemp("board") / "host")
@@ -138,7 +130,6 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
 
 
 async def of_driver(said: dict[str, dict[str, set[str]]]) -> None:
-    """Add what the DRA driver says."""
     with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as place:
         async with (
             FakeApi() as api,
@@ -153,7 +144,6 @@ async def of_driver(said: dict[str, dict[str, set[str]]]) -> None:
 
 @pytest.fixture(scope="module")
 def said_by_driver() -> Said:
-    """What the DRA driver's metrics say."""
     found: dict[str, dict[str, set[str]]] = {}
     asyncio.run(of_driver(found))
     return found
@@ -161,14 +151,12 @@ def said_by_driver() -> Said:
 
 @pytest.fixture(scope="module")
 def said_by_agent(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """What the node agent's metrics say."""
     found: dict[str, dict[str, set[str]]] = {}
     asyncio.run(of_agent(found, tmp_path_factory.mktemp("board") / "host"))
     return found
 
 
 def missing(query: Query, said: Said) -> Iterator[str]:
-    """What a query asks for and nobody says."""
     known: set[str] = set(ADDED)
     for metric, matchers in query.selectors():
         if metric not in said:

@@ -21,13 +21,11 @@ IN_THE_CLUSTER = CHECKOUT / "docs/observability/prometheus.yml"
 
 @pytest.fixture(scope="session")
 def promtool() -> Path:
-    """Debian's promtool."""
     return debian.program("prometheus", "/usr/bin/promtool", ARCH)
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A copy of what is checked."""
     for path in (IN_THE_CLUSTER, promql.FILES / "alerts.yml", HERE / "alerts.test.yml"):
         shutil.copy(path, tmp_path)
     return tmp_path

@@ -56,13 +56,11 @@ class Checkout:
         return run(["git", "-C", self.path, *arguments], env=ENVIRONMENT).stdout.rstrip("\n")
 
     def write(self, name: str, text: str) -> None:
-        """Commit a file with this text."""
         (self.path / name).write_text(text)
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message=Change")
 
     def replace(self, name: str, old: str, new: str) -> None:
-        """Commit a file with a part of it replaced."""
         text = (self.path / name).read_text()
         assert old in text
         self.write(name, text.replace(old, new, 1))
@@ -79,13 +77,11 @@ class Checkout:
         )
 
     def release(self, *arguments: str, signed: bool = True) -> tuple[int, str]:
-        """Run `python -m release`; return its exit status and all that it said."""
         process = self.start(*arguments, *([f"--key={self.key}"] if signed else []))
         said, _ = process.communicate()
         return process.returncode, said
 
     def state(self) -> dict[str, object]:
-        """Everything that a release may change."""
         return {
             "branch": self.git("branch", "--show-current"),
             "refs": self.git("for-each-ref"),
@@ -98,7 +94,6 @@ class Checkout:
 
 
 def make_key(path: Path) -> Path:
-    """Make a throw-away key for signing."""
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "maintainer@example", "-f", path])
     return path
 

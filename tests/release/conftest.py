@@ -16,13 +16,11 @@ def _template(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture
 def checkout(_template: Checkout, tmp_path: Path) -> Checkout:
-    """A checkout that can be released."""
     return Checkout(shutil.copytree(_template.path, tmp_path / "checkout", symlinks=True), _template.key)
 
 
 @pytest.fixture(scope="session")
 def released(_template: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A checkout of which 0.2.0 was released."""
     own = tmp_path_factory.mktemp("released") / "checkout"
     checkout = Checkout(shutil.copytree(_template.path, own, symlinks=True), _template.key)
     code, said = checkout.release("0.2.0")

@@ -19,7 +19,6 @@ PLUGIN = "tegra-device-plugin-arm64.tar.gz"
 
 @pytest.fixture
 def dist(released: Checkout, tmp_path: Path) -> Path:
-    """A copy of the release's files, as somebody has fetched them."""
     return Path(shutil.copytree(released.path / "dist/0.2.0", tmp_path / "fetched"))
 
 

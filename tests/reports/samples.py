@@ -28,12 +28,10 @@ REFUSED = "failed to create shim task: OCI runtime create failed: unsupported de
 
 
 def at(seconds: float) -> str:
-    """A moment after the start of the sample runs."""
     return (STARTED + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def passed(name: str) -> Report:
-    """A report of a board on which every check has passed but the one that only mode full has."""
     checks: list[Report] = [
         {
             "id": check,
@@ -179,13 +177,11 @@ def hostile(name: str) -> Report:
 
 
 def slower(report: Report, check: str, seconds: float) -> Report:
-    """The same report with one check that took another time, later."""
     report = copy.deepcopy(report)
     next(one for one in report["checks"] if one["id"] == check)["seconds"] = seconds
     return report
 
 
 def fleet(**reports: Any) -> Any:
-    """A fleet of boards; each report may be a pair with the one before."""
     pairs = {name: value if isinstance(value, tuple) else (value, None) for name, value in reports.items()}
     return fleets.fleet(at(0), [fleets.board(name, *pair) for name, pair in pairs.items()])

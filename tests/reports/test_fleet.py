@@ -160,7 +160,6 @@ def parsed(text: str) -> ElementTree.Element:
 
 @pytest.fixture
 def mixed() -> Any:
-    """A board in every state."""
     return fleet(
         good=samples.passed("good"),
         bad=samples.failed("bad"),

@@ -85,7 +85,6 @@ def shown(chromium: Browser, file: Path, width: int, height: int, *, dark: bool 
 
 @pytest.fixture(scope="module")
 def views() -> dict[str, Any]:
-    """Fleets by what is the matter with them."""
     three = {f"jetson-{number}": samples.passed(f"jetson-{number}") for number in (1, 2, 3)}
     before = samples.slower(samples.passed("jetson-1"), "device-query", 1.2)
     before["software"]["k3s"] = "v1.32.1+k3s1"
@@ -130,7 +129,6 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def show(chromium: Browser, pages: dict[str, Path]) -> Iterator[Show]:
-    """A function that shows one of the pages."""
     with ExitStack() as windows:
 
         def show(name: str, size: tuple[int, int] = SIZES[0], *, dark: bool = False) -> Shown:

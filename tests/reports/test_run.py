@@ -42,7 +42,6 @@ def run(directory: Path, playbook: str | Path, *arguments: str) -> Run:
 
 
 def verify(directory: Path, *arguments: str) -> dict[str, object]:
-    """Run verify.yml; what index.json says."""
     ran = run(directory, "playbooks/verify.yml", *arguments)
     assert (directory / "reports" / "index.json").exists(), ran.stdout
     index: dict[str, object] = json.loads((directory / "reports" / "index.json").read_text())

@@ -82,7 +82,6 @@ Run = Callable[..., Played]
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """What the boards have: what the inventory says."""
     directory = tmp_path / "there"
     directory.mkdir()
     for name, text in RIGHT.items():
@@ -93,7 +92,6 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def drift(tmp_path: Path, there: Path) -> Run:
-    """Run drift.yml on two boards, which write into one directory."""
     for path, text in STUBS.items():
         file = tmp_path / "roles" / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -125,18 +123,15 @@ def drift(tmp_path: Path, there: Path) -> Run:
 
 
 def found(directory: Path) -> dict[str, Any]:
-    """What the run has written."""
     written: dict[str, Any] = json.loads((directory / "drift.json").read_text())
     return written
 
 
 def contents(directory: Path) -> dict[str, str]:
-    """Every file's text."""
     return {path.name: path.read_text().strip() for path in directory.iterdir()}
 
 
 def rows(told: str, board: str, text: str) -> list[str]:
-    """Lines of the table about a board that have this text."""
     _, _, table = told.partition("WHAT DIFFERS")
     return [line for line in table.splitlines() if line.startswith(f"{board} ") and text in line]
 

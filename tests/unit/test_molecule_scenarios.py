@@ -19,12 +19,10 @@ VIRTUAL = [name for name in scenarios() if name != HARDWARE]
 
 
 def config(path: Path) -> dict[str, Any]:
-    """A file of Molecule's."""
     return dict(yaml.safe_load(path.read_text()))
 
 
 def sequence(name: str) -> list[str]:
-    """The steps of a scenario's test."""
     own = config(HERE / name / "molecule.yml").get("scenario", {})
     return list(own.get("test_sequence") or config(HERE / "config.yml")["scenario"]["test_sequence"])
 

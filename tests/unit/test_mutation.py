@@ -16,7 +16,6 @@ SENSOR = Path("plugin/tegra_device_plugin/system/sensor.py")
 
 
 def faults(*lines: str) -> set[str]:
-    """Faulty lines of a function with these lines, stripped."""
     source = "def f(a, b):\n" + "".join(f"    {line}\n" for line in lines)
     found = mutants.of_module(Path("m.py"), source)
     return {line[1:].strip() for one in found for line in one.diff().splitlines() if line.startswith("+")}

@@ -34,7 +34,6 @@ UPLOADED = re.compile(r"/root/\S*AnsiballZ_(\w+)[.]py")
 
 
 def module_call(source: str) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of the module in Ansible's wrapper."""
     name, parameters = MODULE.search(source), PARAMETERS.search(source)
     assert name is not None, source[:500]
     assert parameters is not None, source[:500]
@@ -70,7 +69,6 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
     def exec_command(
         self, cmd: str, in_data: bytes | None = None, sudoable: bool = True
     ) -> tuple[int, bytes, bytes]:
-        """Answer a command of the shell or a module."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         if in_data is None:
             self._record("shell", cmd)

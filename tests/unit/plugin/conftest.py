@@ -10,13 +10,11 @@ from tests.boards import Fixture, build, load
 
 @pytest.fixture(params=load())
 def board(request: pytest.FixtureRequest) -> Fixture:
-    """Each board."""
     return load()[request.param]
 
 
 @pytest.fixture
 def orin(tmp_path: Path) -> Path:
-    """The tree of an Orin Nano that is ready."""
     root = tmp_path / "host"
     build(load()["orinnano-jp6"], root)
     return root

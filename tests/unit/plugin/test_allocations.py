@@ -34,7 +34,6 @@ ANSWER = (
 
 @pytest.fixture
 def kubelet() -> Iterator[Kubelet]:
-    """A kubelet that answers."""
     with running_kubelet() as one:
         yield one
 
@@ -82,7 +81,6 @@ def test_containers_without_devices_are_left_out(
 
 
 def answering(*resources: tuple[str, Sequence[str]]) -> bytes:
-    """What a kubelet answers when container c of pod n/p holds these."""
     devices = [api.ContainerDevices(resource_name=name, device_ids=ids) for name, ids in resources]
     containers = [api.ContainerResources(name="c", devices=devices)]
     pods = [api.PodResources(name="p", namespace="n", containers=containers)]
@@ -90,7 +88,6 @@ def answering(*resources: tuple[str, Sequence[str]]) -> bytes:
 
 
 def allocatable(**devices: Sequence[str]) -> bytes:
-    """What a kubelet answers when these are healthy."""
     listed = [api.ContainerDevices(resource_name=name, device_ids=ids) for name, ids in devices.items()]
     return api.AllocatableResourcesResponse(devices=listed).SerializeToString()
 

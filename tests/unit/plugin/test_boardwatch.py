@@ -22,8 +22,6 @@ BOARDS = boards.load()
 
 
 class Watched:
-    """A board that is looked at by hand."""
-
     def __init__(self, root: Path, settings: PluginSettings | None = None) -> None:
         self.advertised = AdvertisedResources()
         settings = settings or PluginSettings(host_root=root)
@@ -31,12 +29,10 @@ class Watched:
 
     @property
     def offer(self) -> Resource:
-        """What is offered; there is something."""
         (offer,) = self.advertised.resources.values()
         return offer
 
     async def looks(self, count: int = 1) -> str:
-        """Look so many times; say what is offered then."""
         for _ in range(count):
             await self.watch.observe()
         found = [f"{len(offer.ids)} {offer.health.reason}" for offer in self.advertised.resources.values()]
@@ -104,7 +100,6 @@ async def test_a_process_without_descriptors_or_memory_keeps_the_gpus_last_healt
 
 
 def unreadable(*_arguments: object) -> None:
-    """Stand for an observation that fails."""
     raise PermissionError
 
 

@@ -15,19 +15,16 @@ from tests import boards
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A simulated board."""
     boards.build(boards.load()["orinnano-jp6"], tmp_path)
     boards.write_run(tmp_path)
     return tmp_path
 
 
 def spec_file(root: Path) -> Path:
-    """Where the spec is written."""
     return root / "run/cdi/tegra-device-plugin.json"
 
 
 def csv_directory(root: Path) -> Path:
-    """Where NVIDIA's lists are."""
     return root / "etc/nvidia-container-runtime/host-files-for-container.d"
 
 

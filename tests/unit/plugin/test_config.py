@@ -59,14 +59,12 @@ sharing:
 
 
 def read(tmp_path: Path, text: str) -> PluginSettings:
-    """PluginSettings of a file with that text."""
     path = tmp_path / "config.yaml"
     path.write_text(text)
     return load_plugin(path, {}, {})
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:
-    """What is wrong with a file, without its directory."""
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
     return [problem.removeprefix(f"{tmp_path}/") for problem in caught.value.problems]

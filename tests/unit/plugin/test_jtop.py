@@ -47,7 +47,6 @@ def host(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The pids of the clients that were started."""
     pids: list[int] = []
     create = asyncio.create_subprocess_exec
 

@@ -31,7 +31,6 @@ Make = Callable[[str], PluginSettings]
 
 @pytest.fixture
 def make(orin: Path, tmp_path: Path) -> Make:
-    """Make the settings of a preset, on a board whose memory can be limited."""
     (orin / "var/run/koordlet").mkdir(parents=True)
     node = Node(tmp_path)
 
@@ -44,7 +43,6 @@ def make(orin: Path, tmp_path: Path) -> Make:
 
 
 def watched(settings: PluginSettings) -> BoardWatch[PluginSettings]:
-    """A board with what `run` tells of it."""
     return BoardWatch(
         settings, ResourcePublisher(AdvertisedResources()), subscribers=[KoordinatorSubscriber()]
     )

@@ -18,7 +18,6 @@ def elf(ident: bytes = OWN[:16], kind: int = 3, machine: bytes = OWN[18:20]) -> 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """One that this board could load."""
     path = tmp_path / "library.so"
     path.write_bytes(elf())
     return path

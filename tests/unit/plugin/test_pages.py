@@ -39,7 +39,6 @@ class Plugin:
             self.looks_at(root)
 
     def looks_at(self, root: Path) -> None:
-        """Look at a board."""
         self.board.detection = detect(root)
         self.board.has_gpu = self.board.detection.gpu.state != "absent"
         if self.board.has_gpu:
@@ -47,22 +46,18 @@ class Plugin:
             self.board.health = judge(self.board.sample)
 
     def offers(self, settings: PluginSettings) -> None:
-        """Offer what the settings say."""
         found = make_resources(settings, (), self.board.health)
         self.advertised.resources = {one.name: one for one in found}
 
     def pages(self) -> pages.Pages:
-        """Give the pages."""
         parts: tuple[Any, Any] = (self.board, self.registrars)
         return pages.Pages(*parts, self.advertised, lambda: self.telemetry, self.counted)
 
     async def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
-        """Give every sample by metric."""
         return values((await self.pages().metrics()).text)
 
 
 def values(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Every sample by metric, as Prometheus reads them."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(text):
         for one in family.samples:
@@ -188,7 +183,6 @@ def test_every_number_has_a_form_in_prometheus_format(value: float, text: str) -
 
 
 async def answer(port: int, request: bytes) -> bytes:
-    """Send bytes, give all that comes back until the other side closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     try:
@@ -203,8 +197,6 @@ GET = b"GET /a HTTP/1.1\r\n\r\n"
 
 
 def a_page(text: str) -> httpd.Pages:
-    """One page, with this text."""
-
     async def page() -> httpd.Page:
         return httpd.Page(text)
 

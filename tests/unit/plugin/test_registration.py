@@ -28,19 +28,16 @@ DONE = State(registered=Registered(KUBELET, OWN, stream_until=2.0), was_register
 
 
 def decide(facts: Facts, state: State, now: float) -> Wait | Register | StandBy:
-    """Look and decide."""
     return step(facts, observe(facts, state, now), now)
 
 
 def reason(facts: Facts, state: State, now: float = 1.0) -> str:
-    """Say why to register."""
     action = decide(facts, state, now)
     assert isinstance(action, Register)
     return action.reason
 
 
 def register(state: State, facts: Facts, now: float, own_socket: Identity = OWN) -> State:
-    """Register with success."""
     seen = observe(facts, state, now)
     action = step(facts, seen, now)
     assert isinstance(action, Register)

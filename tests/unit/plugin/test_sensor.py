@@ -18,7 +18,6 @@ async def test_answers_and_errors_come_through() -> None:
 
 
 def broken() -> int:
-    """Fail as a sensor does."""
     raise OSError("broken")
 
 

@@ -23,7 +23,6 @@ while True:
 
 
 def start(program: str) -> subprocess.Popen[str]:
-    """Start a Python program, and wait until it says that it is ready."""
     process = subprocess.Popen(
         [sys.executable, "-c", BEGIN + program],
         cwd=PLUGIN,

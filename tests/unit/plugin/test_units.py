@@ -25,20 +25,17 @@ KUBELET_BYTES = 4 * 1024 * 1024
 
 
 def read(tmp_path: Path, units: str) -> PluginSettings:
-    """PluginSettings of a file with these units."""
     path = tmp_path / "config.yaml"
     path.write_text(f"version: v1\nsharing:\n  units: {{{units}}}\n")
     return load_plugin(path, {}, {})
 
 
 def offers(tmp_path: Path, units: str, verdict: Health = GOOD, flaw: Health | None = None) -> list[Resource]:
-    """What is advertised by these units on a board with one device node."""
     settings = read(tmp_path, units)._replace(gpu_limit_dir=tmp_path / "limit")
     return list(make_resources(settings, ("/dev/nvmap",), verdict, flaw))
 
 
 def allocated(offer: Resource, ids: list[str], tmp_path: Path) -> Allocation:
-    """What a container with these devices gets."""
     files = Node(tmp_path)
     limitfiles.provide(files.limit, files.library)
     offer.prepare(ids)
@@ -130,7 +127,6 @@ def test_what_was_not_prepared_is_not_allocated(tmp_path: Path) -> None:
 
 
 def refusal(offer: Resource, asked: int) -> str:
-    """Why that many devices are not given; empty: they are."""
     try:
         offer.check([*offer.ids][:asked])
     except RejectedRequestError as error:
@@ -300,7 +296,6 @@ def test_every_resource_of_every_preset_is_one_that_a_kubelet_takes() -> None:
 
 
 def explained(tmp_path: Path, capsys: pytest.CaptureFixture[str], units: str) -> list[str]:
-    """What `config check` prints of these units."""
     from tegra_device_plugin.cli import main  # noqa: PLC0415
 
     read(tmp_path, units)

@@ -21,21 +21,17 @@ PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n", 
 
 @dataclass(frozen=True)
 class Pair:
-    """A private key and its certificate in PEM."""
-
     name: str
     key: ec.EllipticCurvePrivateKey
     pem: bytes = b""
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 of the certificate as DER."""
         return x509.load_pem_x509_certificate(self.pem).fingerprint(hashes.SHA256()).hex()
 
     def signed(
         self, name: str, key: ec.EllipticCurvePrivateKey, days: int, *extensions: x509.ExtensionType
     ) -> Pair:
-        """A certificate for another key, by this one."""
         subject, issuer = (
             x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (name, self.name)
         )
@@ -72,14 +68,12 @@ def authority(
 
 
 def certificate(name: str, by: Pair, days: int = 365) -> Pair:
-    """A certificate of this machine, which names its CA's key as Go does."""
     local = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
     by_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
     return by.signed(name, ec.generate_private_key(ec.SECP256R1()), days, local, by_key)
 
 
 def split(bundle: bytes) -> list[bytes]:
-    """Return the certificates of a bundle, each as PEM."""
     return PEM.findall(bundle)
 
 

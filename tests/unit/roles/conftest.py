@@ -43,6 +43,5 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def key() -> Iterator[Path]:
-    """The owner's public key; gpg has the private one."""
     with keyring() as public:
         yield public

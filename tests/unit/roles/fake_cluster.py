@@ -95,11 +95,9 @@ class FakeCluster:
             monkeypatch.setattr(module, "time", clock)
 
     def share(self, replicas: int) -> None:
-        """Time-slicing, as configured at the plugin."""
         self.replicas = self.allocatable = self.capacity = replicas
 
     def sell(self, meaning: str, resource: str, devices: int, mib: int, context_mib: int) -> None:
-        """Units of memory, as configured at the plugin."""
         self.share(devices)
         self.resource, self.meaning = resource, meaning
         self.sold_mib, self.context_mib = mib, context_mib
@@ -138,7 +136,6 @@ class FakeCluster:
         return ""
 
     def create(self, manifest: Mapping[str, Any]) -> None:
-        """Take a pod, or a template of claims."""
         assert self.namespaces, "an object without its namespace"
         name = manifest["metadata"]["name"]
         if manifest["kind"] == "ResourceClaimTemplate":
@@ -164,7 +161,6 @@ class FakeCluster:
         return f"{self.nodes}\n{COMPUTED}"
 
     def compute_again(self, name: str) -> str:
-        """A new process in a holder."""
         assert self.pods[name] == "running"
         if self.no_way:
             self.no_way -= 1
@@ -175,7 +171,6 @@ class FakeCluster:
         return COMPUTED
 
     def allocated(self, name: str) -> str:
-        """The words of the plugin's program that allocates memory."""
         if name in self.dies_saying or name == self.mute:
             return self.dies_saying.get(name, "")
         *_, asked, hold = self.manifests[name]["spec"]["containers"][0]["command"]
@@ -233,7 +228,6 @@ class FakeCluster:
         }
 
     def slices(self) -> list[dict[str, Any]]:
-        """What the DRA driver has published."""
         return [{"spec": {"devices": self.devices()}}] if self.capacity and not self.late else []
 
     def claims(self) -> list[dict[str, Any]]:
@@ -250,7 +244,6 @@ class FakeCluster:
         return [{"name": f"igpu-0-{number}", **device} for number in range(self.allocatable)]
 
     def claim(self, pod: str) -> dict[str, Any]:
-        """A claim that a pod holds."""
         given = {"driver": "gpu.jetson-k3s.github.io", "pool": "jetson-1", "device": "igpu-0"}
         return {
             "metadata": {"namespace": "default", "name": f"{pod}-gpu"},
@@ -271,7 +264,6 @@ class FakeCluster:
         }
 
     def user(self, name: str) -> dict[str, Any]:
-        """Somebody's pod that holds a GPU."""
         return {
             "metadata": {"namespace": "default", "name": name},
             "status": {"phase": "Running"},
@@ -279,7 +271,6 @@ class FakeCluster:
         }
 
     def holding(self) -> list[dict[str, Any]]:
-        """The proof's own pods that run."""
         return [self.user(name) for name, state in self.pods.items() if state == "running"]
 
     def warnings(self) -> list[dict[str, Any]]:
@@ -288,7 +279,6 @@ class FakeCluster:
         return [{**warning, "involvedObject": {"name": name}} for name in self.pods if self.refuses]
 
     def pod(self, name: str) -> dict[str, Any]:
-        """A pod of the proof as it is now."""
         status: dict[str, Any] = {"phase": "Pending"}
         if name not in self.pods:
             return {"status": {"phase": "Active"}}  # the namespace's service account
@@ -332,7 +322,6 @@ class FakeCluster:
         return sum(map(self.asks, others)) + self.asks(name) > self.allocatable
 
     def asks(self, name: str) -> int:
-        """How many devices a pod asks for."""
         spec = self.manifests[name]["spec"]
         container = spec["containers"][0]
         if self.api == "dra":

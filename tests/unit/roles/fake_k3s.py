@@ -12,7 +12,6 @@ from tests.unit.roles.conftest import Serve
 
 
 def basic(password: str, user: str = "node") -> str:
-    """The header by which a node, or a server, sends a password."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
@@ -29,7 +28,6 @@ class Server:
     """All that it was sent: request lines and headers."""
 
     def start(self, serve: Serve) -> Server:
-        """Listen, with a certificate of the present CA."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -54,5 +52,4 @@ class Server:
         return self
 
     def put(self, path: str, body: bytes) -> int:
-        """Answer a request to change something: HTTP's status."""
         return 405

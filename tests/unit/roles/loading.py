@@ -14,7 +14,6 @@ module_utils.__path__ += [str(path) for path in ROLES.glob("*/module_utils")]
 
 
 def load(path: str) -> ModuleType:
-    """The Python file with this path below roles/."""
     if "/module_utils/" in path:
         return importlib.import_module(f"ansible.module_utils.{Path(path).stem}")
     name = "roles_" + path.removesuffix(".py").replace("/", "_")

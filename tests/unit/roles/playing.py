@@ -25,8 +25,6 @@ LOCAL = {
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a playbook; standard output and standard error are one."""
-
     returncode: int
     stdout: str
 
@@ -48,7 +46,6 @@ def write_inventory(directory: Path, groups: Mapping[str, Iterable[str]], **vari
 
 
 def play(inventory: Path, playbook: str | Path, *arguments: str, **environment: str) -> Run:
-    """Run ansible-playbook with the checkout's roles."""
     ansible = Path(sys.executable).with_name("ansible-playbook")
     settings = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles"}
     ran = subprocess.run(

@@ -82,7 +82,6 @@ GOOD: dict[str, Any] = {
 
 
 def with_facts(**changes: Any) -> dict[str, Any]:
-    """Good facts with some changed; `a__b` is the key b inside a."""
     facts = copy.deepcopy(GOOD)
     for path, value in changes.items():
         *parents, key = path.split("__")

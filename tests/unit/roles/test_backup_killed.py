@@ -71,7 +71,6 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 
 
 def in_clear(*directories: Path) -> list[Path]:
-    """Files below that have the secret."""
     paths = [path for directory in directories for path in directory.rglob("*") if path.is_file()]
     return [path for path in paths if SECRET.encode() in path.read_bytes()]
 
@@ -92,7 +91,6 @@ def at_every_change(directory: Path, work: Callable[[Path], object], check: Call
 
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
-    """The data of a server that runs."""
     data = tmp_path / "server"
     for name in ("token", "tls/server-ca.crt", "tls/server-ca.key", "cred/passwd", "manifests/a.yaml"):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +103,6 @@ def server(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def places() -> Iterator[Path]:
-    """Where each run has its own directory. Its path is short, as the sockets of gpg-agent need it."""
     with tempfile.TemporaryDirectory(prefix="killed-", dir="/tmp", ignore_cleanup_errors=True) as made:
         yield Path(made)
 

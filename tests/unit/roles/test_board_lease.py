@@ -161,7 +161,6 @@ PLAYBOOK = """\
 
 
 def run(directory: Path, *fails: str) -> tuple[Run, list[Path]]:
-    """A run over two boards, which are this machine with leases of their own; the leases that are left."""
     variables = {
         "fails": fails,
         "__board_lease_path": f"{directory}/lease-{{{{ inventory_hostname }}}}",

@@ -14,7 +14,6 @@ module = load("bundle/library/bundle_index.py")
 
 
 def archive(path: Path, *names: str) -> None:
-    """Write what `docker save` writes, as far as names go."""
     manifest = json.dumps(
         [{"Config": f"{number:064d}.json", "RepoTags": [name]} for number, name in enumerate(names)]
     )

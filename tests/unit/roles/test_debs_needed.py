@@ -31,7 +31,6 @@ BOARD = {"libc6": "2.35", "libseccomp2": "2.5.3"}
 
 
 def compare(one: str, operator: str, other: str) -> bool:
-    """Compare as dpkg does; these versions have numbers only."""
     keys = [
         [int(part) for part in text.replace("-", ".").replace("~", "").split(".")] for text in (one, other)
     ]

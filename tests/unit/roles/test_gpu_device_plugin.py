@@ -35,13 +35,11 @@ def rendered(image: str = "plugin:9", runtime: str = "docker", **more: Any) -> l
 
 
 def driver(**more: Any) -> list[dict[str, Any]]:
-    """The objects of the DRA driver."""
     text = role.rendered_driver(DRIVER, "plugin:9", "sha256:ab", extended_resource=False, **more)
     return [json.loads(part) for part in text.split("---\n")[1:]]
 
 
 def agent(mode: str, policy: str) -> dict[str, str]:
-    """The settings of a node agent."""
     return {"manifest": AGENT, "mode": mode, "qos_policy": policy}
 
 

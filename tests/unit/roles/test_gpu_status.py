@@ -94,7 +94,6 @@ def resource_slice(**device: Any) -> dict[str, Any]:
 
 
 def resource_claim(name: str, **result: Any) -> dict[str, Any]:
-    """A claim that was given a part of it."""
     given = {"driver": DRIVER, "pool": "a", "device": "igpu-0", "request": "gpu", **result}
     return {
         "metadata": {"namespace": "n", "name": name},
@@ -250,8 +249,6 @@ Pretend = Callable[[str], None]
 
 @pytest.fixture
 def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretend:
-    """Put a shell script in kubectl's place."""
-
     def pretend(script: str) -> None:
         program = tmp_path / "k3s"
         program.write_text(f"#!/bin/sh\n{script}\n")

@@ -52,7 +52,6 @@ class Board(FakeCluster):
     results: dict[str, Any] = field(default_factory=dict)
 
     def but(self, **faults: Any) -> Board:
-        """The same, with faults."""
         vars(self).update(faults)
         return self
 
@@ -85,7 +84,6 @@ class Board(FakeCluster):
         self.results[name] = {"part": part}
 
     def report(self, *stages: str) -> Any:
-        """The report after these stages, by default those of the mode `standard`."""
         for name in stages or ("node", "access", "sharing", "close"):
             self.stage(name)
         report = filters.report(
@@ -103,24 +101,20 @@ class Board(FakeCluster):
 
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> Board:
-    """A board with one GPU, all well."""
     made = Board()
     made.install(monkeypatch)
     return made
 
 
 def checks(report: Any) -> dict[str, Any]:
-    """The checks of a report by id."""
     return {check["id"]: check for check in report["checks"]}
 
 
 def statuses(report: Any) -> dict[str, str]:
-    """The statuses of a report by id."""
     return {check["id"]: check["status"] for check in report["checks"]}
 
 
 def failed(report: Any) -> list[str]:
-    """The ids of the checks that have failed."""
     return [check["id"] for check in report["checks"] if check["status"] == "failed"]
 
 
@@ -161,8 +155,6 @@ Sell = Callable[[str], None]
 
 @pytest.fixture
 def sell(board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sell:
-    """Have the plugin say what units mean, and the node offer them."""
-
     def offer(units: str) -> None:
         config = tmp_path / "config.yaml"
         config.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")

@@ -47,7 +47,6 @@ def write(path: Path, members: Archive) -> Path:
 
 
 def manifest(*entries: tuple[str, Sequence[str]]) -> tuple[str, bytes]:
-    """The member that says which images there are: (file of the configuration, files of the layers)."""
     listed = [
         {"Config": name, "RepoTags": [f"{number}:1"], "Layers": list(layers)}
         for number, (name, layers) in enumerate(entries)
@@ -201,7 +200,6 @@ def test_archive_that_is_not_what_it_says_is_refused(tmp_path: Path, members: Ar
 
 
 def tried(tmp_path: Path, check: bool, **parameters: Any) -> dict[str, Any]:
-    """Run the module as Ansible does; what it said."""
     arguments = {"path": str(tmp_path / "store"), "_ansible_check_mode": check, **parameters}
     return answer("image_supply", "registry_images", arguments)
 

@@ -108,8 +108,6 @@ def test_units_are_told_apart() -> None:
 
 
 class FakeCommands:
-    """Commands that answer with given texts."""
-
     def __init__(self, outputs: dict[str, str]) -> None:
         self.outputs = outputs
 

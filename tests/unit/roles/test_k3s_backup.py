@@ -54,7 +54,6 @@ def packed(files: Path, **facts: str) -> bytes:
 
 
 def database(path: Path) -> sqlite3.Connection:
-    """K3s' database, in use."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(KINE)
@@ -119,18 +118,14 @@ def changed(change: Change) -> Spoil:
 
 
 def without(name: str, other: bytes | None = None) -> Spoil:
-    """One member is left out, or has other content."""
     return changed(lambda member, text: other if member.name == name else text)
 
 
 def saying(old: str, new: str) -> Spoil:
-    """The manifest says something else."""
     return changed(lambda _, text: text.replace(old.encode(), new.encode()))
 
 
 def elsewhere(name: str) -> Spoil:
-    """The token lies elsewhere, and the manifest says so as well."""
-
     def change(member: tarfile.TarInfo, text: bytes) -> bytes:
         member.name = member.name.replace("server/token", name)
         return text.replace(b"server/token", name.encode())

@@ -78,7 +78,6 @@ CASES = cases()
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, serve: Serve) -> Server:
-    """A server with the CAs of a case, which takes a password and an expiring token."""
     case: Case = request.param
     return Server(case.serving, case.bundle, (basic(PASSWORD), f"Bearer {EXPIRING}")).start(serve)
 

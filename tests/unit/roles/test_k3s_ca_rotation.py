@@ -50,7 +50,6 @@ class Board:
 
     @property
     def ca(self) -> bytes:
-        """The bundle of the server's CA."""
         return (self.tls / "server-ca.crt").read_bytes()
 
     def served(self) -> bytes:
@@ -103,7 +102,6 @@ class Board:
         return begins, changed
 
     def change(self, **changes: Any) -> None:
-        """Change the CAs, to the end."""
         assert self.ensure(**changes) == (True, True)
         self.start()
         assert self.rotation().close() is True

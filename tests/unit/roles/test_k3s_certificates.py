@@ -102,7 +102,6 @@ def test_window_is_that_of_the_release(version: str | None, days: int) -> None:
 
 
 def certificate(left: float, written: float = 300, kind: str = "leaf") -> dict[str, Any]:
-    """One that has so many days left and was written so many days ago."""
     return {
         "name": "client-kubelet", "path": "/client-kubelet.crt", "kind": kind,
         "ends": NOW + left * DAY, "written": NOW - written * DAY,
@@ -170,7 +169,6 @@ def test_token_is_told_without_its_secret() -> None:
 
 
 def ca(path: str, digest: str, started: float | None = NOW) -> dict[str, Any]:
-    """The facts of a board with these CAs."""
     file = {"path": f"/var/lib/rancher/k3s/{path}/server-ca.crt", "digest": digest}
     return {"certificates": {"files": [file], "started": started}}
 

@@ -64,7 +64,6 @@ def configure(
 
 
 def result(there: Path) -> dict[str, Any]:
-    """The answer of the module file_set on the only board."""
     answer: dict[str, Any] = json.loads((there / "localhost.json").read_text())
     return answer
 

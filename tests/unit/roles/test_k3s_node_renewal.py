@@ -69,7 +69,6 @@ class FakeServer:
         return ""
 
     def end(self, pod: dict[str, Any]) -> None:
-        """What the kubelet and the controller make of a deleted pod."""
         if not self.ends:
             pod["metadata"]["deletionTimestamp"] = "2026-11-22T10:00:00Z"
             return
@@ -132,7 +131,6 @@ class FakeServer:
         }
 
     def daemonset(self, name: str) -> dict[str, Any]:
-        """A DaemonSet at its second template."""
         template = {
             "metadata": {"annotations": {"jetson-k3s.github.io/image-id": "sha256:bbbb"}},
             "spec": {"containers": [{"name": "main", "image": IMAGE}]},
@@ -157,7 +155,6 @@ class FakeServer:
         }
 
     def pod(self, name: str, node: str, new: bool) -> dict[str, Any]:
-        """A pod of the first or the second template."""
         waits = self.waits if new else None
         reason, message = waits or ("", "")
         state = {"waiting": {"reason": reason, "message": message}} if waits else {"running": {}}
@@ -185,7 +182,6 @@ class FakeServer:
 def outcome(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, *, check_mode: bool = False, **changes: Any
 ) -> dict[str, Any]:
-    """What the module says of the first node."""
     server.install(monkeypatch)
     params: dict[str, Any] = {
         "name": NODE,

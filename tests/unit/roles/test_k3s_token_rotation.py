@@ -48,7 +48,6 @@ class K3s(Server):
 
 @pytest.fixture
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> dict[str, Any]:
-    """The module's parameters for a server that runs with OLD; all its files are below tmp_path."""
     monkeypatch.setattr(rotation, "SERVER_DIRECTORY", str(tmp_path / "server"))
     configuration = (str(tmp_path / "config.yaml"), str(tmp_path / "config.yaml.d/*"))
     monkeypatch.setattr(rotation, "CONFIGURATION", configuration)
@@ -63,14 +62,11 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> dict
 
 
 def current(board: dict[str, Any]) -> str:
-    """What the server has in its file."""
     return (Path(board["record"]).parent / "server/token").read_text().strip()
 
 
 @pytest.fixture
 def ensure(board: dict[str, Any]) -> Ensure:
-    """Run the module's work, as Ansible would."""
-
     def run(check_mode: bool = False, **changes: Any) -> bool:
         return bool(rotation.ensure_rotated(board | changes, current(board), check_mode))
 

@@ -82,7 +82,6 @@ class Api:
 
 @pytest.fixture
 def api(tmp_path: Path, serve: Serve) -> Api:
-    """A server of its own for each test."""
     made = Api(tmp_path)
     made.start(serve)
     return made
@@ -102,12 +101,10 @@ class Operator:
         }  # fmt: skip
 
     def requested(self, check_mode: bool = False, **changes: Any) -> dict[str, Any]:
-        """What state `requested` says."""
         found: dict[str, Any] = module.requested(self.path, self.params | changes, check_mode)
         return found
 
     def make(self, days: int = 365, **changes: Any) -> dict[str, Any]:
-        """Make the file, as the role does."""
         certificate = self.api.sign(self.requested(**changes)["request"], days)
         found: dict[str, Any] = module.present(
             self.path, self.params | changes | {"certificate": certificate}

@@ -24,7 +24,6 @@ PLAYBOOK = """\
 
 
 def plugin_of(node: str, address: str) -> dict[str, Any]:
-    """The target of a board's plugin."""
     labels = {"job": "tegra-device-plugin", "node": node, "instance": node}
     return {"targets": [f"{address}:9400"], "labels": labels}
 
@@ -88,7 +87,6 @@ class Site:
             (self.root / name / "owners.yml").touch()
 
     def play(self, *, fails: bool = False, **settings: Any) -> Run:
-        """Run the role with these settings."""
         boards = {"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.2"}}
         groups = {"k3s_cluster": boards, "monitoring": ["localhost"]}
         directories = {f"monitoring_{name}_directory": str(self.root / name) for name in DIRECTORIES}
@@ -98,7 +96,6 @@ class Site:
 
     @property
     def files(self) -> set[str]:
-        """The files of the owner's directories, and the one that tells of a reload."""
         paths = [*self.root.glob("*/*.*"), *self.root.glob("reloaded")]
         return {str(path.relative_to(self.root)) for path in paths if ".ansible" not in str(path)}
 

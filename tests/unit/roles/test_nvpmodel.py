@@ -39,7 +39,6 @@ def test_answer_without_a_mode_is_an_error() -> None:
 
 
 def run(board: Path, mode: str, *, check: bool = False) -> dict[str, Any]:
-    """Run the module as Ansible does, with the SIMULATED nvpmodel in PATH."""
     arguments = {"mode": mode, "config": str(SIMULATED / "nvpmodel.conf"), "_ansible_check_mode": check}
     places = {"PATH": f"{SIMULATED}:/usr/bin:/bin", "SIMULATED_NVPMODEL_STATE": str(board / "state")}
     return answer("power_mode", "nvpmodel", arguments, **places)

@@ -131,7 +131,6 @@ HOUR = 3600
 
 
 def clocks(**ahead: float) -> dict[str, dict[str, Any]]:
-    """Boards whose clocks are so many seconds ahead of the controller's."""
     asked = NOW - 20
     return {
         name: with_facts(clock={"board": asked + 10 + seconds, "asked": asked})

@@ -35,7 +35,6 @@ def test_a_server_without_k3s_does_not_begin_a_second_cluster(others: list[dict[
 
 
 def running(role: str, active: bool = True) -> dict[str, Any]:
-    """Facts of a board that has K3s in a role."""
     return {"k3s": {"server": NO_K3S, "agent": NO_K3S} | {role: {"installed": True, "active": active}}}
 
 

@@ -138,7 +138,6 @@ class Mirror(BaseHTTPRequestHandler):
     K3S = b"K3s"
 
     def do_GET(self) -> None:
-        """Answer with the binary or its checksum."""
         if self.headers["Authorization"] != self.WANTED:
             self.send_response(401)
             self.send_header("WWW-Authenticate", 'Basic realm="mirror"')
@@ -155,7 +154,6 @@ class Mirror(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def mirror() -> Iterator[str]:
-    """Address of the mirror, without credentials."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"127.0.0.1:{server.server_port}"

@@ -17,7 +17,6 @@ NONE = "No host of this run is in the group"
 
 
 def plays(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The plays of a playbook and of those that it imports, in their order."""
     for one in yaml.safe_load(path.read_text()):
         imported = one.get("ansible.builtin.import_playbook")
         if imported:

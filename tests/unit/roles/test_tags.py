@@ -18,7 +18,6 @@ ROLE_OF_TASK = re.compile(r"^ +(\w+) : (?!Validating arguments)", re.MULTILINE)
 
 
 def tasks_of(playbook: Path) -> list[dict[str, Any]]:
-    """The tasks of all its plays."""
     return [task for play in yaml.safe_load(playbook.read_text()) for task in play.get("tasks", [])]
 
 
@@ -34,7 +33,6 @@ def test_every_step_has_the_name_of_its_role_as_tag() -> None:
 
 
 def called(task: dict[str, Any]) -> str:
-    """The role that a task imports or includes."""
     name: str = (task.get("ansible.builtin.import_role") or task["ansible.builtin.include_role"])["name"]
     return name
 

@@ -48,7 +48,6 @@ def test_every_upload_is_removed_in_an_always_section() -> None:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """A bundle with one wheel."""
     path = tmp_path / "bundle"
     path.mkdir()
     with zipfile.ZipFile(path / WHEEL, "w") as archive:
@@ -65,7 +64,6 @@ PLAYBOOK = """\
 
 
 def install(tmp_path: Path, base: Path, bundle: Path, digest: str, *arguments: str, fails: bool) -> Run:
-    """Have the role jtop install the wheel on this machine, below tmp_path."""
     variables = {
         "__upload_base": str(base),
         "__jtop_root": str(tmp_path / "installed"),

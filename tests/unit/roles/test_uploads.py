@@ -31,7 +31,6 @@ def base() -> Iterator[Path]:
 
 @pytest.fixture
 def project(base: Path) -> Path:
-    """The project's directory, which is not there yet."""
     return base / "jetson-k3s"
 
 

@@ -11,7 +11,6 @@ from tools import cache as caching
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache for each test."""
     monkeypatch.setenv("JETSON_K3S_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

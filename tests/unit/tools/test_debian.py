@@ -46,21 +46,6 @@ deb http://short.example/debian
 """
 
 
-def test_deb822_sources_are_read() -> None:
-    assert list(debian.parse_deb822(DEB822)) == [
-        Source("http://mirror.example/debian", ("bookworm", "bookworm-updates"), ("main", "contrib")),
-        Source("https://vendor.example/node", ("nodistro",), ("main",)),
-        Source("http://mirror.example/debian-security", ("bookworm-security",), ("main",)),
-    ]
-
-
-def test_one_line_sources_are_read() -> None:
-    assert list(debian.parse_one_line(ONE_LINE)) == [
-        Source("http://other.example/debian", ("bookworm",), ("main", "non-free")),
-        Source("https://download.vendor.example/linux/debian", ("bookworm",), ("stable",)),
-    ]
-
-
 def test_only_debians_own_archives_are_used(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / "sources.list").write_text(ONE_LINE)

@@ -27,12 +27,10 @@ def ended(pid: int) -> bool:
         os.close(process)
 
 
-def test_output_is_captured_and_input_given() -> None:
+def test_output_is_captured_and_nothing_is_read_from_the_terminal() -> None:
     assert run(["cat"], stdin="hello").stdout == "hello"
-
-
-def test_a_command_reads_nothing_from_the_terminal() -> None:
     assert run(["cat"]).stdout == ""
+    assert run(["sh", "-c", "exit 3"], check=False).returncode == 3
 
 
 def test_a_failure_names_the_command_its_status_and_its_last_words() -> None:
@@ -40,10 +38,6 @@ def test_a_failure_names_the_command_its_status_and_its_last_words() -> None:
         run(["sh", "-c", "seq 100; echo cannot open it >&2; exit 3"])
     assert "100" in str(caught.value)
     assert "\n  12\n" not in str(caught.value)
-
-
-def test_a_failure_is_left_to_the_caller_who_wants_it() -> None:
-    assert run(["sh", "-c", "exit 3"], check=False).returncode == 3
 
 
 def test_a_missing_command_is_named() -> None:

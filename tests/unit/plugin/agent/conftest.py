@@ -15,25 +15,21 @@ from tests.unit.plugin.agent.nvgpu import SimulatedNvgpu
 
 @pytest.fixture
 def kubelet() -> Iterator[Kubelet]:
-    """A kubelet that answers."""
     with running_kubelet() as one:
         yield one
 
 
 @pytest.fixture
 def node(tmp_path: Path, kubelet: Kubelet) -> Node:
-    """A node without pods."""
     return Node(tmp_path / "host", kubelet)
 
 
 @pytest.fixture
 def pods(node: Node) -> Pods:
-    """What the agent knows of the node's pods."""
     units = UnitResources(CORE, MEMORY, lambda ids: ids * UNIT_MIB * 2**20)
     return Pods(node.kubelet.socket, HostTree(node.root), units)
 
 
 @pytest.fixture
 def driver() -> SimulatedNvgpu:
-    """The GPU's driver."""
     return SimulatedNvgpu()

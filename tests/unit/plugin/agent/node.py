@@ -15,7 +15,6 @@ HEADER = f"{'CLIENT':<18} {'PROCESS':>18} {'PID':>8} {'SIZE':>11}\n"
 
 
 def uid(number: int) -> str:
-    """A pod's uid."""
     return f"{number:08x}-1111-2222-3333-444455556666"
 
 
@@ -26,14 +25,11 @@ def cgroup(number: int) -> str:
 
 
 def row(pid: int, kib: int, name: str = "python3", client: str = "user") -> str:
-    """A row of nvmap's clients, as its printf makes it."""
     return f"{client:<18} {name:>18} {pid:>8} {kib:>10}K\n"
 
 
 @dataclass
 class Pod:
-    """A pod with its share: percent of the time and units of memory."""
-
     number: int
     name: str
     percent: int = 0
@@ -41,8 +37,6 @@ class Pod:
 
 
 class Node:
-    """A board with pods."""
-
     def __init__(self, root: Path, kubelet: Kubelet, board: str = "orinnano-jp6") -> None:
         self.root = root
         self.kubelet = kubelet
@@ -70,7 +64,6 @@ class Node:
         self.kubelet.answer = answer.SerializeToString()
 
     def process(self, pid: int, pod: int | None) -> None:
-        """A process runs, in a pod or outside of pods. The kubelet links the log of each pod's container."""
         directory = self.root / "proc" / str(pid)
         directory.mkdir(parents=True, exist_ok=True)
         directory.joinpath("cgroup").write_text(

@@ -70,7 +70,6 @@ class SimulatedNvgpu:
 
     @property
     def held(self) -> bool:
-        """Tell whether somebody has the node open."""
         if self._writer is None:
             return False
         poll = select.poll()
@@ -78,7 +77,6 @@ class SimulatedNvgpu:
         return not any(event & select.POLLERR for _, event in poll.poll(0))
 
     def open(self, path: str) -> int:
-        """Open: one at a time."""
         if self.held_by_another or self.held:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
         if self._writer is not None:
@@ -88,7 +86,6 @@ class SimulatedNvgpu:
         return reader
 
     def ioctl(self, fd: int, request: int, argument: bytearray) -> None:
-        """Answer a call."""
         os.fstat(fd)  # EBADF: it was closed
         self.calls.append(request)
         try:

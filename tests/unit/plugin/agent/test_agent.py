@@ -25,20 +25,16 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 class Running:
-    """An agent process and what it says."""
-
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self.process = process
         self.lines = 0
         self._address = address
 
     def connect(self) -> socket.socket:
-        """Connect to its pages."""
         host, _, port = self._address.partition(":")
         return socket.create_connection((host, int(port)), timeout=5)
 
     def says(self, text: str) -> str:
-        """Wait for a line of the log."""
         assert self.process.stderr
         for line in self.process.stderr:
             self.lines += 1
@@ -47,7 +43,6 @@ class Running:
         raise AssertionError(f"it ended without problem_log {text!r}")
 
     def page(self, path: str) -> str:
-        """Give a page, as soon as the agent serves pages."""
         deadline = time.monotonic() + 10
         while True:
             try:
@@ -58,7 +53,6 @@ class Running:
                 time.sleep(0.05)  # nobody tells
 
     def metrics(self) -> Samples:
-        """Give the metrics by name and labels."""
         families = text_string_to_metric_families(self.page("/metrics"))
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value
@@ -69,7 +63,6 @@ class Running:
 
 @contextmanager
 def running(node: Node, *arguments: str) -> Iterator[Running]:
-    """Run the agent on a node."""
     address, config = free_address(), node.root / "config.yaml"
     config.write_text(UNITS)
     command = [sys.executable, "-m", "tegra_device_plugin", "agent", f"--config={config}"]
@@ -86,7 +79,6 @@ def running(node: Node, *arguments: str) -> Iterator[Running]:
 
 
 def sample(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
-    """What a sample is found by."""
     return name, frozenset(labels.items())
 
 
@@ -163,12 +155,10 @@ def test_changed_settings_are_followed(node: Node, tmp_path: Path) -> None:
 
 
 def descriptors(agent: Running) -> int:
-    """Descriptors that the agent has open."""
     return len(list(Path(f"/proc/{agent.process.pid}/fd").iterdir()))
 
 
 def resident(agent: Running) -> int:
-    """The agent's memory in MiB."""
     status = Path(f"/proc/{agent.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) // 1024
 

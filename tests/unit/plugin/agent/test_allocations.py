@@ -11,7 +11,6 @@ from tests.unit.plugin.agent.node import Node, Pod
 
 @pytest.fixture
 def arguments(node: Node) -> list[str]:
-    """The command's."""
     config = node.root / "config.yaml"
     config.write_text("version: v1\nsharing: {units: {memoryTotal: 4Gi}}\n")
     places = [f"--host-root={node.root}", f"--pod-resources={node.kubelet.socket}"]

@@ -25,8 +25,6 @@ Make = Callable[[Mode], Guard]
 
 @pytest.fixture
 def guard(node: Node, pods: Pods) -> Make:
-    """Make a guard of the node."""
-
     def make(mode: Mode) -> Guard:
         return Guard(MemoryUse(node.root), HostTree(node.root), pods, mode)
 
@@ -35,7 +33,6 @@ def guard(node: Node, pods: Pods) -> Make:
 
 @pytest.fixture
 def start() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """Start a process that does nothing for long."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run() -> subprocess.Popen[bytes]:

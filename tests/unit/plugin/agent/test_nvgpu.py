@@ -18,7 +18,6 @@ from tests.unit.plugin.agent.nvgpu import (
 
 @pytest.fixture
 def node(driver: SimulatedNvgpu) -> Iterator[ControlNode]:
-    """Its control node, open."""
     with ControlNode("/dev/nvhost-sched-gpu", driver) as one:
         yield one
 

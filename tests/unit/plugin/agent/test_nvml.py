@@ -23,7 +23,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def thor(tmp_path: Path) -> Path:
-    """A Thor."""
     root = tmp_path / "host"
     boards.build(boards.load()["thor5000-jp70"], root)
     return root

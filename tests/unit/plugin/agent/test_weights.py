@@ -35,7 +35,6 @@ HARMLESS = {GET_API_VERSION, GET_TSGS, GET_PARAMS, GET_TSG, SET_TIMESLICE, PUT_T
 
 @pytest.fixture
 def weights(node: Node, pods: Pods, driver: SimulatedNvgpu) -> Weights:
-    """The weights of a node with pods of 30 and 70 percent, one without a weight, and a desktop."""
     node.admits(Pod(1, "small", percent=30))
     node.admits(Pod(2, "big", percent=70))
     node.admits(Pod(3, "none"))
@@ -69,7 +68,6 @@ async def running(weights: Weights, driver: SimulatedNvgpu) -> AsyncIterator[Unt
 
 
 def slices(driver: SimulatedNvgpu) -> dict[int, int]:
-    """Time slices by process."""
     return {context.pid: context.timeslice for context in driver.contexts.values()}
 
 
@@ -286,7 +284,6 @@ async def test_a_whole_life_never_locks_control(
 
 
 def contexts(*pids: int) -> list[Tsg]:
-    """One context each."""
     return [Tsg(number, pid, 1024, "cta", ready=True) for number, pid in enumerate(pids)]
 
 

@@ -24,12 +24,10 @@ CLAIM = ClaimReference("default", "a", "1111-a")
 
 
 def result(device: str = "igpu-0", **more: Any) -> dict[str, Any]:
-    """Give an entry of a claim's allocation."""
     return {"driver": DRIVER, "pool": NODE, "device": device, "request": "gpu"} | more
 
 
 def claim(*results: dict[str, Any], uid: str = CLAIM.uid, **devices: Any) -> dict[str, Any]:
-    """Give a claim that has been given these devices."""
     return {
         "metadata": {"name": CLAIM.name, "namespace": CLAIM.namespace, "uid": uid},
         "status": {"allocation": {"devices": {"results": list(results)} | devices}},
@@ -37,14 +35,12 @@ def claim(*results: dict[str, Any], uid: str = CLAIM.uid, **devices: Any) -> dic
 
 
 def gpu(root: Path, board: str = "orinnano-jp6", verdict: Health = HEALTHY) -> Gpu:
-    """Give the GPU of a simulated board, built below `root`."""
     boards.build(boards.load()[board], root)
     found = detect(root)
     return Gpu(Detection(found.board, found.gpu, read_power(root, found.gpu)), verdict)
 
 
 def place(tmp_path: Path) -> Place:
-    """Give the directories of a driver on a simulated board whose GPU is healthy."""
     root = tmp_path / "host"
     boards.build(boards.load()["orinnano-jp6"], root)
     boards.write_run(root)

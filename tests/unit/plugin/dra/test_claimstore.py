@@ -70,7 +70,6 @@ def test_a_device_of_a_later_version_is_refused(tmp_path: Path) -> None:
 
 
 def files(directory: Path) -> list[str]:
-    """Give the CDI specs and ledgers of claims, and everything that a killed process may leave."""
     return sorted(
         re.sub(r"\.[0-9a-f]{32}$", ".*", str(path.relative_to(directory)))
         for pattern in ("host/run/cdi/*claim*", "host/run/cdi/.*claim*", "limit/ledgers/*", ".checkpoint*")
@@ -79,7 +78,6 @@ def files(directory: Path) -> list[str]:
 
 
 def files_of(claims: Mapping[str, Prepared]) -> list[str]:
-    """Give the files that these claims have."""
     return sorted(
         name
         for uid, one in claims.items()

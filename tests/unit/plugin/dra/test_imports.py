@@ -19,7 +19,6 @@ print(json.dumps([code, sorted(name for name, module in sys.modules.items() if m
 
 
 def modules_of(*arguments: str) -> tuple[int, set[str]]:
-    """Give the exit code of a command line, and the modules that it has loaded."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=True, timeout=60
     )

@@ -35,12 +35,10 @@ class Claims:
         self.preparer = self.restarted()
 
     def restarted(self) -> Preparer:
-        """Give a driver that has just started."""
         self.preparer = Preparer(self.place, self._get, self.calls)
         return self.preparer
 
     def allocate(self, asked: ClaimReference, *results: dict[str, Any]) -> None:
-        """Let the API server have a claim."""
         self.known[asked.namespace, asked.name] = claim(*results, uid=asked.uid)
 
     async def _get(self, namespace: str, name: str) -> Mapping[str, Any] | None:
@@ -50,16 +48,13 @@ class Claims:
         return self.known.get((namespace, name))
 
     async def prepare(self, asked: ClaimReference) -> Prepared | str:
-        """Prepare one claim."""
         return (await self.preparer.prepare([asked]))[asked.uid]
 
     @property
     def files(self) -> list[str]:
-        """The CDI specs of claims."""
         return sorted(path.name for path in self.cdi.glob("*claim*"))
 
     def edits(self, asked: ClaimReference) -> dict[str, Any]:
-        """What the only device of a claim's spec does to a container."""
         spec = json.loads((self.cdi / f"gpu.jetson-k3s.github.io-claim-{asked.uid}.json").read_text())
         (device,) = spec["devices"]
         assert device["name"].startswith(asked.uid)
@@ -75,7 +70,6 @@ async def hang(_namespace: str, _name: str) -> Mapping[str, Any]:
 
 @pytest.fixture
 def claims(tmp_path: Path) -> Claims:
-    """A node."""
     return Claims(tmp_path)
 
 

@@ -13,7 +13,6 @@ REPLICAS = "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}"
 
 
 def read(tmp_path: Path, sharing: str, more: str = "") -> DraSettings:
-    """Give the settings of a file with this sharing."""
     file = tmp_path / "config.yaml"
     file.write_text(f"version: v1\nsharing: {{{sharing}}}\n{more}")
     return load_dra(file, {"NODE_NAME": "jetson-1"}, {})

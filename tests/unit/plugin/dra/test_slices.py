@@ -22,7 +22,6 @@ TAINTED = DEVICE | {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"
 
 
 def there(devices: list[Object], generation: int = 1, name: str = "s") -> Object:
-    """Give a slice as the server has it."""
     made = copy.deepcopy(slices.content(NODE, "node-uid", devices, generation))
     made["metadata"] |= {"name": name, "resourceVersion": "7"}
     for device in made["spec"]["devices"]:
