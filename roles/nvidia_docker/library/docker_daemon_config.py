@@ -12,7 +12,7 @@ import tempfile
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.redact import redact
+from ansible.module_utils.redact import redact, redact_data
 
 DOCUMENTATION = r"""
 module: docker_daemon_config
@@ -301,7 +301,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "default": "/etc/docker/daemon.json"},
-            "config": {"type": "dict", "required": True},
+            "config": {"type": "dict", "required": True, "no_log": True},
             "defaults": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "record": {"type": "path", "default": "/var/lib/jetson-k3s/daemon.json.before"},
@@ -310,6 +310,10 @@ def main():
         },
         supports_check_mode=True,
     )
+    # no_log keeps a proxy's password out of the board's log. In the result it would hide each text of the
+    # settings, such as the runtime's name: there only secrets are hidden.
+    module.no_log_values = set()
+    invocation = {"module_args": redact_data(module.params)}
     # Where it is a link, its owner keeps the file elsewhere: that one is changed.
     path, record = os.path.realpath(module.params["path"]), module.params["record"]
     wanted, defaults = module.params["config"], module.params["defaults"]
@@ -328,7 +332,7 @@ def main():
         if after != before:
             validate(module, after_text)
     except ConfigError as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=str(error), invocation=invocation)
     needs = activation(before, after)
     held = module.params["hold"] and needs == "restart"
     result = {
@@ -354,7 +358,7 @@ def main():
                 result["backup_file"] = backup
     if not present and not module.check_mode and os.path.exists(record):
         os.unlink(record)
-    module.exit_json(**result)
+    module.exit_json(invocation=invocation, **result)
 
 
 if __name__ == "__main__":

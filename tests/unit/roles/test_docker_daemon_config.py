@@ -9,7 +9,7 @@ import pytest
 
 from tests.planted import PLANTED, leaked
 from tests.unit.roles.loading import load
-from tests.unit.roles.playing import answer
+from tests.unit.roles.playing import answer, run_module
 
 module = load("nvidia_docker/library/docker_daemon_config.py")
 
@@ -183,15 +183,22 @@ def test_configuration_that_dockerd_refuses_is_not_written(tmp_path: Path) -> No
         module.validate(FakeModule(tmp_path, 1, "keys don't match any configuration option: mtuu"), "{}")
 
 
-def test_diff_has_no_password(tmp_path: Path) -> None:
-    path = tmp_path / "daemon.json"
-    path.write_text(json.dumps({"proxies": {"https-proxy": f"http://me:{PLANTED['proxy']}@proxy.example"}}))
+@pytest.mark.parametrize("fails", [False, True])
+def test_password_of_a_proxy_is_in_no_diff_result_or_log(tmp_path: Path, fails: bool) -> None:
+    path, proxy = tmp_path / "daemon.json", f"http://me:{PLANTED['proxy']}@proxy.example"
+    path.write_text("{," if fails else json.dumps({"proxies": {"https-proxy": proxy}}))
     places = {name: str(tmp_path / name) for name in ("record", "marker")}
-    asked = {"path": str(path), "config": {"debug": True}, "_ansible_diff": True, **places}
-    result = answer("nvidia_docker", "docker_daemon_config", asked)
-    assert '"debug": true' in result["diff"]["after"]
-    assert leaked(json.dumps(result)) == []
-    assert PLANTED["proxy"] in path.read_text()
+    wanted = {"debug": True, "default-runtime": "nvidia", "proxies": {"http-proxy": proxy}}
+    asked = {"path": str(path), "config": wanted, "_ansible_diff": True, **places}
+    ran = run_module("nvidia_docker", "docker_daemon_config", asked)
+    assert leaked(ran.stdout + ran.stderr) == []
+    result = json.loads(ran.stdout)
+    assert result.get("failed", False) is fails
+    assert result["invocation"]["module_args"]["config"]["default-runtime"] == "nvidia"
+    if not fails:
+        assert result["default_runtime"] == "nvidia"
+        assert '"debug": true' in result["diff"]["after"]
+        assert path.read_text().count(PLANTED["proxy"]) == 2
 
 
 @pytest.mark.parametrize(
