@@ -39,6 +39,7 @@ SETTINGS = (
     "disable-network-policy",
     "flannel-backend",
     "flannel-iface",
+    "https-listen-port",
     "node-external-ip",
     "node-ip",
     "node-name",
@@ -171,12 +172,27 @@ def judged(options: Options) -> dict[str, Any]:
     }
 
 
+def foreign_runtime(k3s: dict[str, Any], role: str) -> str:
+    """The container runtime of a K3s that the role has not configured yet; empty where there is none."""
+    command = k3s[role]["command"]
+    files = k3s.get("files", {})
+    if not k3s[role]["installed"] or OWN in files:
+        return ""
+    options: Options = {}
+    for text in files.values():
+        with suppress(UnreadError):
+            add(options, parse(text), "")
+    switched = [text for text, _ in options.get("docker", [])]
+    return "docker" if "true" in switched or "--docker" in (command or "").split() else "containerd"
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
         """The filters, all prefixed by the role's name. Texts of a board are marked as unsafe."""
         return {
+            "k3s_foreign_runtime": foreign_runtime,
             "k3s_judged": lambda *given: wrap_var(judged(*given)),
             "k3s_reading": lambda *given: wrap_var(reading(*given)),
         }

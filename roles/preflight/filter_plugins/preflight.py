@@ -41,6 +41,7 @@ CODED = {
     "k3s-option": ("error", "a setting would make the board another node than the roles expect"),
     "k3s-other-role": ("error", "K3s runs in the other role"),
     "k3s-unread": ("warning", "a file of K3s' settings is not understood"),
+    "k3s-runtime": ("error", "K3s of another installation has another container runtime"),
     "k3s-upgrade": ("error", "K3s would get another minor version, and nobody has asked for an upgrade"),
     "machine-id-duplicate": ("warning", "two boards have one machine-id"),
     "node-renamed": ("error", "the hostname has changed since K3s was installed"),

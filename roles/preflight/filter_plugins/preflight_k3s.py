@@ -125,6 +125,24 @@ def findings_of_role(facts: Facts, role: str, migrate: bool, stuck: list[str]) -
     return findings
 
 
+def findings_of_runtime(foreign: str, runtime: str, migrate: bool) -> list[Finding]:
+    """Would site.yml give another container runtime to a K3s that somebody else has installed?
+
+    `foreign` is that K3s' runtime, empty where there is none.
+    """
+    if foreign in ("", runtime) or migrate:
+        return []
+    return [
+        finding(
+            "k3s-runtime",
+            f"K3s on this board was installed without these roles, and runs its pods with {foreign}",
+            f"{foreign}, or consent to {runtime}: all pods of the node restart, and need their images again",
+            f"Set k3s_container_runtime to {foreign} in the inventory. To change to {runtime}, run the playbook "
+            "with `-e k3s_migrate=true`.",
+        )
+    ]
+
+
 def findings_of_node(host: str, facts: Facts) -> list[Finding]:
     """Would K3s register a second node, because the hostname has changed since it was installed?"""
     node, name = str(facts["k3s"]["settings"]["node-name"] or "").lower(), str(facts["hostname"]).lower()
@@ -306,6 +324,7 @@ class FilterModule:
             "preflight_registries": findings_of_registries,
             "preflight_role": findings_of_role,
             "preflight_settings": lambda plan: wrap_var(findings_of_settings(plan)),
+            "preflight_runtime": findings_of_runtime,
             "preflight_server": lambda *given: wrap_var(findings_of_server(*given)),
             "preflight_token": findings_of_token,
             "preflight_token_strength": findings_of_token_strength,

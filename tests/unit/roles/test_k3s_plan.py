@@ -301,3 +301,27 @@ def test_planned_daemon_json_is_the_one_that_the_role_writes(
     play_text(tmp_path, text, variables=variables)
     planned, ours, logs = json.loads(there.read_text())
     assert planned == module.merge_config(config, module.with_defaults(ours, logs, config))
+
+
+STOCK = {"server": {"installed": True, "command": "/usr/local/bin/k3s server"}}
+
+
+@pytest.mark.parametrize(
+    ("k3s_facts", "runtime", "migrate", "ids"),
+    [
+        (STOCK, "docker", False, ["k3s-runtime"]),
+        (STOCK, "docker", True, []),
+        (STOCK, "containerd", False, []),
+        (STOCK | {"files": {"config.yaml": "docker: true\n"}}, "docker", False, []),
+        (STOCK | {"files": {"config.yaml": "docker: true\n"}}, "containerd", False, ["k3s-runtime"]),
+        ({"server": {"installed": True, "command": "k3s server --docker"}}, "docker", False, []),
+        # Installed by the role: the inventory has said so before.
+        (STOCK | {"files": {"config.yaml.d/50-jetson-k3s.yaml": "docker: true\n"}}, "containerd", False, []),
+        ({"server": {"installed": False, "command": None}}, "docker", False, []),
+    ],
+)
+def test_another_installation_keeps_its_container_runtime_without_consent(
+    k3s_facts: dict[str, Any], runtime: str, migrate: bool, ids: list[str]
+) -> None:
+    foreign = reading.foreign_runtime(k3s_facts, "server")
+    assert [one["id"] for one in preflight.findings_of_runtime(foreign, runtime, migrate)] == ids
