@@ -137,7 +137,7 @@ def findings_of_runtime(foreign: str, runtime: str, migrate: bool) -> list[Findi
             "k3s-runtime",
             f"K3s on this board was installed without these roles, and runs its pods with {foreign}",
             f"{foreign}, or consent to {runtime}: all pods of the node restart, and need their images again",
-            f"Set k3s_container_runtime to {foreign} in the inventory. To change to {runtime}, run the playbook "
+            f"Set k3s_container_runtime to {foreign} in the inventory. To change to {runtime}, run site.yml "
             "with `-e k3s_migrate=true`.",
         )
     ]
