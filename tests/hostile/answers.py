@@ -48,7 +48,7 @@ def facts(board: str, asked: float) -> Answer:
         soc="tegra234",
         power_mode="15W",
         swap={},
-        jtop={**dict.fromkeys(RUNS_ON, False), "command": None, "version": None},
+        jtop={**dict.fromkeys(RUNS_ON, False), "command": None, "program": None, "version": None},
         image_supply={**dict.fromkeys(RUNS_ON, False), "command": None, "program": None, "trusted": []},
     )
     found["k3s"] |= k3s
@@ -135,6 +135,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "k3s_backup": backup,
     "gpu_board": {"engine": {"ServerVersion": "27", "DefaultRuntime": "nvidia"}, "video_group": 44},
     "gpu_api_users": {"users": []},
+    "package_holds": {"packages": []},
     "docker_environment": {"restart_due": False, "held": False},
     "docker_daemon_config": {"activation": "reload", "held": False, "default_runtime": "nvidia"},
     "debs_needed": {"paths": []},

@@ -98,7 +98,12 @@ def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
     modules = "".join(path.read_text() for place in places for path in place.glob("*.py"))
     tasks = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
     meta = yaml.safe_load((ROLES / role / "meta/main.yml").read_text())
-    shared = {"atomic_files": "atomic_files", "redact": "redact", "upload": "uploads"}
+    shared = {
+        "atomic_files": "atomic_files",
+        "image_content": "image_content",
+        "redact": "redact",
+        "upload": "uploads",
+    }
     own = {path.stem for path in (ROLES / role / "module_utils").glob("*.py")}
     needed = [
         {"role": name}

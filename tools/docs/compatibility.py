@@ -38,6 +38,7 @@ ansible-playbook -i inventory playbooks/preflight.yml
 On this page:
 
 * [Versions and the board's state](#versions-and-the-boards-state)
+* [What a container gets of the board](#what-a-container-gets-of-the-board)
 * [Kernel features](#kernel-features)
 * [Inventory, bundle, token, a foreign K3s](#inventory-bundle-token-a-foreign-k3s)
 * [JetPack releases that are known](#jetpack-releases-that-are-known)
@@ -49,6 +50,11 @@ What the levels mean:
 
 `python -m tools.docs` writes this page.
 Its data are those that the role [preflight](../roles/preflight/) judges by.
+"""
+CONTAINERS = """\
+NVIDIA's container toolkit decides. It mounts libraries of the board into containers by lists: the files
+`*.csv` in `/etc/nvidia-container-runtime/host-files-for-container.d`. In strict mode only pods that ask
+for a GPU get it.
 """
 LINE = 119  # characters; tests/docs/test_markdown.py
 CODE = re.compile("`[^`]+`")
@@ -158,12 +164,30 @@ def kernel_options(roles: Path) -> dict[str, str]:
     }
 
 
+def toolkits(data: Iterable[Mapping[str, str]]) -> list[str]:
+    """One item per range of the toolkit's releases."""
+    return [
+        item(
+            f"{entry['from']} to below {entry['below']}"
+            if "below" in entry
+            else f"{entry['from']} and newer",
+            JetPack=entry["jetpack"],
+            lists_of_libraries=entry["lists"],
+            strict_mode=entry["strict"],
+            groups_for_a_user_that_is_not_root=entry["groups"],
+            source=f"<{entry['reference']}>",
+        )
+        for entry in data
+    ]
+
+
 def render(roles: Path, jetpack: Mapping[str, str]) -> str:
     """The whole document; `jetpack` is the catalogue's, by L4T release, the oldest first."""
     data = roles / "preflight/vars/main"
     rules = yaml.safe_load((data / "compatibility.yml").read_text())["__preflight_rules"]
     kernel = yaml.safe_load((data / "kernel.yml").read_text())["__preflight_kernel"]
     options = kernel_options(roles)
+    toolkit = yaml.safe_load((data / "toolkit.yml").read_text())["__preflight_toolkits"]
     coded = runpy.run_path(str(roles / "preflight/filter_plugins/preflight.py"))["CODED"]
     rule_items = [
         item(
@@ -191,6 +215,9 @@ def render(roles: Path, jetpack: Mapping[str, str]) -> str:
             "## Versions and the board's state\n",
             "A rule without a `where` holds for every board.\n",
             *rule_items,
+            "\n## What a container gets of the board\n",
+            CONTAINERS,
+            *toolkits(toolkit),
             "\n## Kernel features\n",
             "A feature is no finding if the board does not tell whether its kernel has it.\n"
             "Each option has its module in brackets.\n",

@@ -8,7 +8,7 @@ import re
 import yaml
 from ansible.module_utils.atomic_files import replace_file
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.bundle_archive import BundleError, image_ids, sha256
+from ansible.module_utils.bundle_archive import BundleError, archived_images, sha256
 
 DOCUMENTATION = r"""
 module: bundle_index
@@ -51,7 +51,7 @@ JETSON_STATS = re.compile(r"^jetson_stats-(\d[^-]*)-")
 
 def one_image(path, name, word=""):
     """The name of the one image of an archive whose name has the word; BundleError for none or several."""
-    images = sorted(image for image in image_ids(os.path.join(path, name)) if word in image)
+    images = sorted(image for image in archived_images(os.path.join(path, name)) if word in image)
     if len(images) != 1:
         raise BundleError(
             "{} has {} images{}: {}; expected is one".format(

@@ -5,15 +5,17 @@
 Runs on the board, therefore Python 3.6 compatible.
 """
 
+import json
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.image_content import content_of_inspected
 
 DOCUMENTATION = r"""
 module: supplied_images
 short_description: Images of a bundle from a registry on the site's network
 description:
-  - Pulls each image that Docker lacks, compares its id, and gives it its name.
+  - Pulls each image that Docker lacks, compares its id or its content, and gives it its name.
   - Without the registry, or without one of the images in it, the module does not fail. It says why.
 author: The jetson-k3s authors
 options:
@@ -25,6 +27,12 @@ options:
     description: Name and id of the images.
     type: dict
     required: true
+  contents:
+    description: >-
+      Name and identity (role image_content) of the images, for Docker's containerd image store. Its ids are
+      those of manifests, and the registry has manifests of its own.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     support: full
@@ -75,10 +83,14 @@ class Docker:
     def __init__(self, run):
         self.run = run
 
-    def image_id(self, name):
-        """The id behind a name or an id; empty if there is none."""
-        code, out, _ = self.run(["docker", "image", "inspect", "--format={{.Id}}", name])
-        return out.strip() if code == 0 else ""
+    def identities(self, name):
+        """The id and the content of an image, by its name or its id; nothing if there is none."""
+        code, out, _ = self.run(["docker", "image", "inspect", name])
+        return (
+            [answer for image in json.loads(out) for answer in (image["Id"], content_of_inspected(image))]
+            if code == 0
+            else []
+        )
 
     def pull(self, name):
         """Why an image could not be pulled; empty if it was."""
@@ -88,23 +100,24 @@ class Docker:
         return (err.strip() or out.strip() or "exit status {}".format(code)) if code else ""
 
 
-def supply(docker, registry, images):
+def supply(docker, registry, images, contents):
     """Bring the images into Docker: (were any missing, why one is missing yet or '', a wrong one or None)."""
     changed = False
     for name, image in sorted(images.items()):
-        if docker.image_id(name) == image:
+        wanted = {image, contents.get(name, image)}
+        if wanted.intersection(docker.identities(name)):
             continue
         source = reference(registry, image)
-        pulled = not docker.image_id(image)
+        pulled = not docker.identities(image)
         if pulled:
             reason = docker.pull(source)
             if reason:
                 return changed, reason, None
-            found = docker.image_id(source)
-            if found != image:
+            found = docker.identities(source)
+            if not wanted.intersection(found):
                 docker.run(["docker", "image", "rm", source])
-                return changed, "", {"name": name, "expected": image, "found": found or "no id"}
-        docker.run(["docker", "tag", image, name], check_rc=True)
+                return changed, "", {"name": name, "expected": image, "found": (found or ["no id"])[0]}
+        docker.run(["docker", "tag", source if pulled else image, name], check_rc=True)
         if pulled:
             docker.run(["docker", "image", "rm", source], check_rc=True)
         changed = True
@@ -117,6 +130,7 @@ def main():
         argument_spec={
             "registry": {"type": "str", "required": True},
             "images": {"type": "dict", "required": True},
+            "contents": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -126,7 +140,7 @@ def main():
     reason = unreachable(registry)
     if reason:
         module.exit_json(changed=False, supplied=False, reason=reason)
-    changed, reason, wrong = supply(Docker(module.run_command), registry, images)
+    changed, reason, wrong = supply(Docker(module.run_command), registry, images, module.params["contents"])
     told = {"wrong": wrong} if wrong else {}
     module.exit_json(changed=changed, supplied=not reason and not wrong, reason=reason, **told)
 

@@ -5,6 +5,7 @@
 Runs on the board, therefore Python 3.6 compatible. Changes nothing, and starts nothing but short commands.
 """
 
+import glob
 import json
 import os
 import platform
@@ -12,6 +13,7 @@ import socket
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.image_content import contents_by_name
 from ansible.module_utils.jetson_board import (
     board_identity,
     disk,
@@ -32,6 +34,7 @@ from ansible.module_utils.jetson_kernel import (
     cgroup_version,
     kernel_lacks,
 )
+from ansible.module_utils.jetson_packages import package_facts
 from ansible.module_utils.jetson_services import (
     arguments,
     daemon_flags,
@@ -81,8 +84,12 @@ DATA_ROOT = "/var/lib/docker"
 # Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie.
 DISKS = {"k3s": "/var/lib/rancher", "kubelet": "/var/lib/kubelet", "uploads": "/var/lib/jetson-k3s"}
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
+# What a board mounts into containers; the toolkit reads the base lists for each image.
+LISTS = "etc/nvidia-container-runtime/host-files-for-container.d/*.csv"
+BASE_LISTS = ("devices.csv", "drivers.csv", "l4t.csv")
 SUPPLY = "jetson-k3s-registry.service"
-UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service", SUPPLY)
+UPGRADES = "apt-daily-upgrade.timer"
+UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service", SUPPLY, UPGRADES)
 UNIT_PROPERTIES = (
     "Id",
     "LoadState",
@@ -114,6 +121,12 @@ class Commands:
         code, out, _ = self.module.run_command([self.path(argv[0]), *argv[1:]])
         return out if code == 0 else ""
 
+    def partial_output(self, *argv):
+        """Standard output of a command that fails for some of its arguments and answers for the others."""
+        if self.path(argv[0]) is None:
+            return ""
+        return self.module.run_command([self.path(argv[0]), *argv[1:]])[1]
+
 
 def unit_failure(unit):
     """How a unit has failed, in words; None where it runs or was not started."""
@@ -134,6 +147,11 @@ def docker_facts(commands, root, unit):
     images = commands.output(
         "docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"
     )
+    named = dict(line.rsplit(" ", 1) for line in images.splitlines())
+    containerd_store = ["driver-type", CONTAINERD_STORE] in (info.get("DriverStatus") or [])
+    inspected = "[]"
+    if containerd_store and named:
+        inspected = commands.partial_output("docker", "image", "inspect", *sorted(set(named.values())))
     state = unit_state(unit)
     state.update(
         {
@@ -148,8 +166,10 @@ def docker_facts(commands, root, unit):
             "runtimes": sorted(info.get("Runtimes") or {}),
             "cgroup_driver": info.get("CgroupDriver"),
             "storage_driver": info.get("Driver"),
-            "images": dict(line.rsplit(" ", 1) for line in images.splitlines()),
-            "containerd_store": ["driver-type", CONTAINERD_STORE] in (info.get("DriverStatus") or []),
+            "images": named,
+            "containerd_store": containerd_store,
+            # Where an id is the digest of a manifest, which a bundle does not know.
+            "contents": contents_by_name(json.loads(inspected or "[]")),
             "data_root": first([info.get("DockerRootDir"), config["config"].get("data-root"), DATA_ROOT]),
             "daemon_json": config,
             "flags": daemon_flags(arguments(state["command"], variables)),
@@ -179,12 +199,17 @@ def k3s_facts(commands, root, units):
     }
 
 
-def nvidia_runtime_facts(commands):
-    """NVIDIA's container runtime: its path and version."""
+def nvidia_runtime_facts(commands, root):
+    """NVIDIA's container runtime: its path, its version, and the lists that newer ones do not always read."""
     text = commands.output("nvidia-container-runtime", "--version")
     package = commands.output("dpkg-query", "--show", "--showformat=${Version}", "nvidia-container-toolkit")
     return {
         "path": commands.path("nvidia-container-runtime"),
+        "optional_lists": sorted(
+            os.path.basename(path)
+            for path in glob.glob(os.path.join(root, LISTS))
+            if os.path.basename(path) not in BASE_LISTS
+        ),
         # The runtime of JetPack 4 prints runc's version only: then its package tells.
         "version": first(
             [
@@ -231,7 +256,8 @@ def main():
             "jtop": jtop_facts(root, units.get("jtop.service", {})),
             "image_supply": image_supply_facts(root, units.get(SUPPLY, {}), commands.path("docker-registry")),
             "docker": docker,
-            "nvidia_runtime": nvidia_runtime_facts(commands),
+            "nvidia_runtime": nvidia_runtime_facts(commands, root),
+            "packages": package_facts(commands, root, units.get(UPGRADES, {})),
             "k3s": k3s_facts(commands, root, units),
         }
     )

@@ -40,6 +40,9 @@ PACKAGES = (
     "usr/local/lib/python3*/dist-packages",
     "usr/local/lib/jetson-k3s/jtop-*",
 )
+JTOP = "usr/local/bin/jtop"
+# The second line of the program that role jtop writes.
+JTOP_OWN = "\n# Written by Ansible (role jtop)."
 
 # Where K3s reads its configuration (pkg/configfilearg/parser.go); a file is far smaller than this.
 K3S_DIRECTORY, K3S_FILE = "etc/rancher/k3s", "config.yaml"
@@ -222,5 +225,7 @@ def jtop_facts(root, unit):
     ]
     versions = [version for version in found if version]
     state = unit_state(unit)
+    program = read(root, JTOP)
+    state["program"] = None if program is None else "role" if JTOP_OWN in program else "owner"
     state["version"] = max(versions, key=lambda text: [int(part) for part in text.split(".")], default=None)
     return state

@@ -24,8 +24,9 @@ options:
     type: str
     required: true
   images:
-    description: Name and id of the images that stay. None takes the containers away.
-    type: dict
+    description: Names of the images that stay. None takes the containers away.
+    type: list
+    elements: str
     required: true
 attributes:
   check_mode:
@@ -48,7 +49,8 @@ COMMAND = "kept"
 def plan(images, holders):
     """What has to change: (names of images without a container, ids of containers to remove).
 
-    `images`: name to id. `holders`: (id of the container, id of its image).
+    `images`: name to id, as the engine knows it; None for a name that it does not have yet.
+    `holders`: (id of the container, id of its image).
     """
     held = {image for _, image in holders}
     missing = sorted(name for name, image in images.items() if image not in held)
@@ -65,7 +67,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
-            "images": {"type": "dict", "required": True},
+            "images": {"type": "list", "elements": "str", "required": True},
         },
         supports_check_mode=True,
     )
@@ -73,7 +75,13 @@ def main():
     def run(*argv):
         return module.run_command(list(argv), check_rc=True)[1]
 
-    name, images = module.params["name"], module.params["images"]
+    def image_id(name):
+        # The id is that of the engine's store: the digest of a configuration, of a manifest or of an index.
+        code, out, _ = module.run_command(["docker", "image", "inspect", "--format={{.Id}}", name])
+        return out.strip() if code == 0 else None
+
+    name = module.params["name"]
+    images = {image: image_id(image) for image in module.params["images"]}
     ids = run("docker", "ps", "--all", "--quiet", "--filter=label={}={}".format(LABEL, name)).split()
     found = json.loads(run("docker", "inspect", *ids)) if ids else []
     missing, outdated = plan(images, [(one["Id"], one["Image"]) for one in found])

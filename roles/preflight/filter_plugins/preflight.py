@@ -45,6 +45,7 @@ CODED = {
     "k3s-upgrade": ("error", "K3s would get another minor version, and nobody has asked for an upgrade"),
     "machine-id-duplicate": ("warning", "two boards have one machine-id"),
     "node-renamed": ("error", "the hostname has changed since K3s was installed"),
+    "packages-held": ("error", "apt holds a package that the run installs or updates"),
     "registries": ("error", "k3s_registries is not what K3s reads"),
     "registries-docker": ("error", "K3s' registries are given, and Docker runs the pods"),
     "registries-foreign": ("error", "K3s' registries are given, and the board has a file of its own"),

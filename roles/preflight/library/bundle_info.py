@@ -8,7 +8,7 @@ import tarfile
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.bundle_archive import BundleError, image_ids, parse_sums, sha256
+from ansible.module_utils.bundle_archive import BundleError, archived_images, parse_sums, sha256
 
 DOCUMENTATION = r"""
 module: bundle_info
@@ -38,8 +38,8 @@ versions:
   type: dict
 files:
   description: >-
-    State of each file of SHA256SUMS by its name: C(sha256), C(error), and C(images) by name or C(packages)
-    with their versions.
+    State of each file of SHA256SUMS by its name: C(sha256), C(error), and ids (C(images)) and identities
+    (C(contents)) of images by name or C(packages) with their versions.
   returned: always
   type: dict
 errors:
@@ -63,8 +63,8 @@ def package_versions(archive):
 
 
 def check_file(path, expected):
-    """State of one listed file: {sha256, error, images, packages}."""
-    state = {"sha256": None, "images": {}, "packages": {}, "error": "missing"}
+    """State of one listed file: {sha256, error, images, contents, packages}."""
+    state = {"sha256": None, "images": {}, "contents": {}, "packages": {}, "error": "missing"}
     if not os.path.isfile(path):
         return state
     state["sha256"] = sha256(path)
@@ -72,7 +72,9 @@ def check_file(path, expected):
         return dict(state, error="SHA-256 is {}, SHA256SUMS says {}".format(state["sha256"], expected))
     try:
         if path.endswith(".tar.gz"):
-            state["images"] = image_ids(path)
+            images = archived_images(path)
+            state["images"] = {name: image for name, (image, _) in images.items()}
+            state["contents"] = {name: content for name, (_, content) in images.items()}
         elif os.path.basename(path).startswith("debs-"):
             state["packages"] = package_versions(path)
     except (BundleError, tarfile.TarError, KeyError, ValueError, OSError) as error:

@@ -7,7 +7,10 @@ import os
 import re
 import tarfile
 
+from ansible.module_utils.image_content import content_of_config
+
 BLOCK = 1 << 20
+LARGEST_DOCUMENT = 4 << 20  # what registries take for a manifest
 DIGEST = re.compile("^[0-9a-fA-F]{64}$")
 
 
@@ -35,18 +38,34 @@ def parse_sums(text):
     return sums
 
 
-def image_ids(archive):
-    """{image name: id} of a `docker save` archive, by its manifest.json."""
+def documents(archive):
+    """{name: content} of the files of an archive that are small enough to be JSON about an image.
+
+    One pass, because a gzipped archive can be read from front to end only.
+    """
     with tarfile.open(archive) as tar:
-        member = tar.extractfile("manifest.json")
-        if member is None:
-            raise BundleError("{}: manifest.json is not a file".format(os.path.basename(archive)))
-        images = {}
-        for entry in json.loads(member.read().decode("utf-8")):
-            # "<id>.json" up to Docker 24, "blobs/sha256/<id>" since: the name is the id.
-            digest = os.path.basename(entry["Config"]).split(".")[0]
-            images.update({familiar_name(name): "sha256:" + digest for name in entry.get("RepoTags") or []})
-        return images
+        return {
+            member.name: tar.extractfile(member).read()
+            for member in tar
+            if member.isfile() and member.size <= LARGEST_DOCUMENT
+        }
+
+
+def archived_images(archive):
+    """{image name: (id, identity in every store)} of a `docker save` archive, by its manifest.json."""
+    found = documents(archive)
+    if "manifest.json" not in found:
+        raise BundleError("{}: it has no manifest.json".format(os.path.basename(archive)))
+    images = {}
+    for entry in json.loads(found["manifest.json"].decode("utf-8")):
+        # "<id>.json" up to Docker 24, "blobs/sha256/<id>" since: the name is the id.
+        digest = os.path.basename(entry["Config"]).split(".")[0]
+        if entry["Config"] not in found:
+            raise BundleError("{}: it lacks {}".format(os.path.basename(archive), entry["Config"]))
+        content = content_of_config(json.loads(found[entry["Config"]].decode("utf-8")))
+        for name in entry.get("RepoTags") or []:
+            images[familiar_name(name)] = ("sha256:" + digest, content)
+    return images
 
 
 def familiar_name(name):

@@ -17,10 +17,12 @@ def archive(path: Path, *names: str) -> None:
     manifest = json.dumps(
         [{"Config": f"{number:064d}.json", "RepoTags": [name]} for number, name in enumerate(names)]
     )
+    files = {"manifest.json": manifest} | {f"{number:064d}.json": "{}" for number in range(len(names))}
     with tarfile.open(path, "w:gz") as tar:
-        member = tarfile.TarInfo("manifest.json")
-        member.size = len(manifest)
-        tar.addfile(member, io.BytesIO(manifest.encode()))
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
 
 
 @pytest.fixture

@@ -117,12 +117,12 @@ def test_strict_mode_restarts_nothing(root: Path) -> None:
         ({"pause:3.2": "sha256:a"}, [("c1", "sha256:a")], [], []),
         ({"plugin:2": "sha256:b"}, [("c1", "sha256:a")], ["plugin:2"], ["c1"]),
         ({}, [("c1", "sha256:a")], [], ["c1"]),
-        ({"b": "sha256:b", "a": "sha256:a"}, [], ["a", "b"], []),
+        ({"b": "sha256:b", "a": None}, [], ["a", "b"], []),
     ],
     ids=["first", "kept", "newer", "none", "several"],
 )
 def test_each_image_has_a_container_and_no_other_image_has(
-    images: dict[str, str], holders: list[tuple[str, str]], missing: list[str], outdated: list[str]
+    images: dict[str, str | None], holders: list[tuple[str, str]], missing: list[str], outdated: list[str]
 ) -> None:
     assert kept_images.plan(images, holders) == (missing, outdated)
 

@@ -18,6 +18,7 @@ from tests.unit.roles.playing import answer
 
 module = load("image_supply/library/registry_images.py")
 pulling = load("image_supply/library/supplied_images.py")
+image_content = load("image_content/module_utils/image_content.py")
 
 Archive = Sequence[tuple[str, bytes | str]]
 LAYER, OTHER, THIRD = b"one" * 50_000, b"another" * 50_000, b"third" * 50_000
@@ -224,6 +225,12 @@ def test_module_says_what_is_missing_fills_it_and_takes_the_rest_away(tmp_path: 
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "store").rglob("data")} == {0o644}
 
 
+# Ids of the image A in the containerd image store: its manifest of `docker load`, and that of the registry.
+LOADED_A, MANIFEST_A = "sha256:loaded", "sha256:pulled"
+# What the configuration of each image says.
+LIKE = {LOADED_A: f"sha256:{'a' * 64}", MANIFEST_A: f"sha256:{'a' * 64}"}
+
+
 class Engine:
     """SIMULATED: the answers of the docker command. `registry` is what a pull of each name would bring."""
 
@@ -235,15 +242,16 @@ class Engine:
         command = argv[2:] if argv[0] == "timeout" else argv
         self.ran.append(" ".join(command[1:]))
         match command[1:]:
-            case ["image", "inspect", _, name]:
+            case ["image", "inspect", name]:
                 known = self.there.get(name, name if name in self.there.values() else None)
-                return (0, f"{known}\n", "") if known else (1, "", "No such image")
+                described = [{"Id": known, "Config": {"User": LIKE.get(str(known), known)}}]
+                return (0, json.dumps(described), "") if known else (1, "", "No such image")
             case ["pull", name]:
                 if name not in self.registry:
                     return 1, "", "manifest unknown\n"
                 self.there[name] = self.registry[name]
             case ["tag", found, name]:
-                self.there[name] = found
+                self.there[name] = self.there.get(found, found)
             case ["image", "rm", name]:
                 del self.there[name]
         return 0, "", ""
@@ -277,7 +285,7 @@ def test_board_takes_what_it_lacks_and_nothing_else(
     afterwards: dict[str, str],
 ) -> None:
     engine = Engine(there, registry)
-    said = pulling.supply(pulling.Docker(engine.run), REGISTRY, {"x:1": ID_A, "y:1": ID_B})
+    said = pulling.supply(pulling.Docker(engine.run), REGISTRY, {"x:1": ID_A, "y:1": ID_B}, {})
     assert said == outcome
     assert engine.there == afterwards
     if there == afterwards and not outcome[1] and not outcome[2]:
@@ -286,8 +294,29 @@ def test_board_takes_what_it_lacks_and_nothing_else(
 
 def test_image_that_is_there_under_another_name_is_not_pulled() -> None:
     engine = Engine({"x:0": ID_A}, {})
-    assert pulling.supply(pulling.Docker(engine.run), REGISTRY, {"x:1": ID_A}) == (True, "", None)
+    assert pulling.supply(pulling.Docker(engine.run), REGISTRY, {"x:1": ID_A}, {}) == (True, "", None)
     assert engine.there == {"x:0": ID_A, "x:1": ID_A}
+
+
+@pytest.mark.parametrize(
+    ("there", "brought", "pulls", "wrong"),
+    [
+        ({}, MANIFEST_A, 1, None),
+        ({"x:1": LOADED_A}, "", 0, None),
+        ({"x:1": ID_B}, MANIFEST_A, 1, None),
+        ({}, ID_B, 1, ID_B),
+    ],
+    ids=["none", "loaded from an archive", "older", "wrong"],
+)
+def test_containerd_image_store_has_other_ids_for_the_same_image(
+    there: dict[str, str], brought: str, pulls: int, wrong: str | None
+) -> None:
+    engine = Engine(there, {FROM_A: brought})
+    contents = {"x:1": image_content.content_of_config({"config": {"User": ID_A}})}
+    _, reason, found = pulling.supply(pulling.Docker(engine.run), REGISTRY, {"x:1": ID_A}, contents)
+    assert (reason, found and found["found"]) == ("", wrong)
+    assert sum(command.startswith("pull") for command in engine.ran) == pulls
+    assert engine.there == ({} if wrong else {"x:1": brought or LOADED_A})
 
 
 def test_pull_has_a_limit() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import boards
-from tests.unit.roles.loading import load
+from tests.unit.roles.loading import ROLES, load
 
 module = load("jetson_facts/library/jetson_facts.py")
 board = load("jetson_facts/module_utils/jetson_board.py")
@@ -117,6 +117,11 @@ class FakeCommands:
     def output(self, *argv: str) -> str:
         return self.outputs.get(" ".join(argv[:2]), self.outputs.get(argv[0], ""))
 
+    def partial_output(self, *argv: str) -> str:
+        if argv[:3] == ("docker", "image", "inspect"):
+            return json.dumps([{"Id": one, "RepoTags": [f"name-of-{one}"]} for one in argv[3:]])
+        return self.output(*argv)
+
 
 @pytest.mark.parametrize(
     ("text", "version"),
@@ -126,9 +131,17 @@ class FakeCommands:
         ("", None),
     ],
 )
-def test_runtime_version_is_nvidias_own(text: str, version: str | None) -> None:
-    facts = module.nvidia_runtime_facts(FakeCommands({"nvidia-container-runtime": text}))
-    assert facts == {"path": "/usr/bin/nvidia-container-runtime", "version": version}
+def test_runtime_version_is_nvidias_own(tmp_path: Path, text: str, version: str | None) -> None:
+    for name in ("l4t.csv", "devices.csv", "tensorrt.csv", "cuda.csv", "cuda.csv.dpkg-old"):
+        path = tmp_path / module.LISTS.replace("*.csv", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    facts = module.nvidia_runtime_facts(FakeCommands({"nvidia-container-runtime": text}), str(tmp_path))
+    assert facts == {
+        "path": "/usr/bin/nvidia-container-runtime",
+        "version": version,
+        "optional_lists": ["cuda.csv", "tensorrt.csv"],
+    }
 
 
 def test_docker_facts_of_a_running_engine(tmp_path: Path) -> None:
@@ -152,8 +165,15 @@ def test_docker_facts_of_a_running_engine(tmp_path: Path) -> None:
     assert facts["containers"] == 2
     assert facts["runtimes"] == ["nvidia", "runc"]
     assert facts["images"] == {"pause:3.2": "sha256:aa", "registry:5000/x:1": "sha256:bb"}
+    assert facts["contents"] == {}
     assert facts["flags"] == {"--default-runtime": "default-runtime"}
     assert facts["min_api_version"] == "1.12"
+
+
+def test_images_of_the_containerd_store_have_an_identity_besides_their_ids(tmp_path: Path) -> None:
+    info = {"ServerVersion": "28.5.2", "DriverStatus": [["driver-type", module.CONTAINERD_STORE]]}
+    commands = FakeCommands({"docker info": json.dumps(info), "docker image": "a:1 x\nb:1 x\nc:1 y\n"})
+    assert sorted(module.docker_facts(commands, str(tmp_path), {})["contents"]) == ["name-of-x", "name-of-y"]
 
 
 def test_dockers_version_is_that_of_the_program_that_starts_next(tmp_path: Path) -> None:
@@ -448,13 +468,22 @@ def test_newest_jetson_stats_of_the_system_counts(tmp_path: Path) -> None:
     ):
         (tmp_path / path).mkdir(parents=True)
     facts = services.jtop_facts(str(tmp_path), {"ActiveState": "active", "LoadState": "loaded"})
-    assert (facts["version"], facts["active"]) == ("4.3.2", True)
+    assert (facts["version"], facts["active"], facts["program"]) == ("4.3.2", True, None)
     assert services.jtop_facts(str(tmp_path / "empty"), {})["version"] is None
+
+
+@pytest.mark.parametrize("owner", ["role", "owner"])
+def test_jtop_that_pip_has_installed_is_not_the_roles(tmp_path: Path, owner: str) -> None:
+    of_pip = "#!/usr/bin/python3\n# -*- coding: utf-8 -*-\nfrom jtop.__main__ import main\n"
+    template = (ROLES / "jtop/templates/jtop.j2").read_text()
+    (tmp_path / "usr/local/bin").mkdir(parents=True)
+    (tmp_path / "usr/local/bin/jtop").write_text({"role": template, "owner": of_pip}[owner])
+    assert services.jtop_facts(str(tmp_path), {})["program"] == owner
 
 
 def test_package_tells_the_toolkit_where_the_runtime_does_not() -> None:
     commands = FakeCommands({"nvidia-container-runtime": "runc version 1.0.0\n", "dpkg-query": "1.7.0-1"})
-    assert module.nvidia_runtime_facts(commands)["version"] == "1.7.0"
+    assert module.nvidia_runtime_facts(commands, "/nowhere")["version"] == "1.7.0"
 
 
 def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(tmp_path: Path) -> None:

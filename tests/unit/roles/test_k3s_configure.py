@@ -95,15 +95,20 @@ def test_registries_are_removed_with_the_variable_if_the_role_wrote_them(
 
 
 def test_boards_join_the_first_server_by_its_address(tmp_path: Path) -> None:
-    boards = [{f"jetson-{number}": {"ansible_host": f"fd00::{number}"}} for number in range(1, 5)]
+    boards: list[dict[str, dict[str, Any]]] = [
+        {f"jetson-{number}": {"ansible_host": f"fd00::{number}"}} for number in range(1, 5)
+    ]
+    boards[3]["jetson-4"]["k3s_board_config"] = {"node-ip": "fd00::14", "kubelet-arg": ["v=4"]}
     groups = {"server": boards[0] | boards[1] | boards[2], "agent": boards[3]}
     k3s = tmp_path / "k3s"
     k3s.write_text(
-        "#!/bin/sh\necho '   --vpn-auth value  (agent/networking) Credentials for the VPN provider'\n"
+        "#!/bin/sh\necho '   --vpn-auth value  (agent/networking) Credentials for the VPN provider\n"
+        "   --kubelet-arg value  (agent/flags) Customized flag for kubelet process\n"
+        "   --node-ip value, -i value  (agent/networking) IPv4/IPv6 addresses to advertise for node'\n"
     )
     k3s.chmod(0o755)
     settings: dict[str, Any] = {
-        "k3s_agent_config": {"vpn-auth": "planted-vpn-key"},
+        "k3s_agent_config": {"vpn-auth": "planted-vpn-key", "kubelet-arg": ["v=2"]},
         "__k3s_binary": str(k3s),
     }
     ran = configure(tmp_path, "--diff", groups=groups, **settings)
@@ -115,6 +120,8 @@ def test_boards_join_the_first_server_by_its_address(tmp_path: Path) -> None:
     assert "cluster-init: true" in ran.stdout
     # Another setting of the inventory is a secret, so the file is not shown.
     assert agent["vpn-auth"] == "planted-vpn-key"
+    # The board's own settings leave those of its group, but for a key that both have.
+    assert (agent["node-ip"], agent["kubelet-arg"][0]) == ("fd00::14", "v=4")
     assert "planted-vpn-key" not in ran.stdout
 
 

@@ -27,6 +27,9 @@ CONTAINERD = {"container_runtime": "containerd"}
 UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}
 
 
+CUDA_LIST = {"nvidia_runtime__optional_lists": ["cuda.csv"]}
+
+
 def test_a_good_board_has_no_findings() -> None:
     assert module.findings_of_rules(GOOD, RULES) == []
 
@@ -56,6 +59,7 @@ INCOMPATIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"iptables__raw": "table raw: no", "docker__version": "28.0.1"}, "kernel-iptable-raw", "error"),
     ({"docker__running": False, "docker__failure": "failed (exit-code)"}, "docker-failed", "warning"),
     ({"docker__containerd_store": True}, "docker-containerd-store", "warning"),
+    ({"packages__unattended": ["docker.io"]}, "docker-unattended-upgrades", "warning"),
     ({"docker__installed": False}, "docker-absent", "warning"),
     ({"docker__daemon_json__error": "line 3"}, "docker-daemon-json", "error"),
     ({"docker__conflicting_flags": ["--add-runtime"]}, "docker-flags", "error"),
@@ -71,6 +75,17 @@ INCOMPATIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"jetpack": "6", "nvidia_runtime__version": "1.10.0"}, "nvidia-runtime-jetpack5", "error"),
     ({"jetpack": "5.1.1", "nvidia_runtime__version": "1.10.0"}, "nvidia-runtime-jetpack5", "error"),
     ({"jetpack": "4.6", "nvidia_runtime__version": "1.0.1"}, "nvidia-runtime-clone3", "error"),
+    ({"jetpack": "4.6", "nvidia_runtime__version": "1.1.0"}, "nvidia-runtime-jetpack4", "error"),
+    (
+        {"jetpack": "4.4", "nvidia_runtime__version": "1.6.0", "docker__version": "19.03.6"},
+        "nvidia-runtime-jetpack4",
+        "error",
+    ),
+    (
+        {"jetpack": "4.6", "nvidia_runtime__version": "1.9.0", **CUDA_LIST},
+        "nvidia-runtime-lists",
+        "warning",
+    ),
     ({"strict": True, "nvidia_runtime__version": "1.11.0"}, "nvidia-runtime-strict", "error"),
     ({"strict": True, "nvidia_runtime__version": "1.17.9"}, "nvidia-runtime-strict", "error"),
     (
@@ -159,6 +174,8 @@ def test_each_incompatibility_is_found_alone(changes: dict[str, Any], finding: s
         {"k3s__kubelet_arguments__cgroup-driver": "cgroupfs", "docker__running": False},
         {"jetpack": "4.6.1", "nvidia_runtime__version": None},
         {"jetpack": "4.6.1", "nvidia_runtime__version": "1.7.0", "strict": True},
+        {"jetpack": "4.6.1", "nvidia_runtime__version": "1.8.1", **CUDA_LIST},
+        {"jetpack": "4.6.1", "nvidia_runtime__version": "1.9.0"},
         {"jetpack": "4.4", "nvidia_runtime__version": "1.0.1", "docker__version": "19.03.6"},
         {"nvidia_runtime__version": "1.18.0", "strict": True},
         {"nvidia_runtime__version": None, "strict": True},

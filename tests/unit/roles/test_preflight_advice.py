@@ -81,7 +81,8 @@ WORKS: dict[str, Callable[[Board, Line, str], bool]] = {
 # Commands of every Ubuntu from 18.04 on, and settings that no board refuses.
 ANYWHERE = re.compile(
     r"sudo (reboot|apt update|apt install iptables|apt install --only-upgrade docker\.io|"
-    r"apt-mark hold docker-ce|journalctl .*|systemctl edit docker|unshare .*|update-alternatives .*)|"
+    r"apt-mark hold (docker-ce|docker\.io containerd)|journalctl .*|systemctl edit docker|unshare .*|"
+    r"update-alternatives .*)|"
     r"python3 -m json\.tool .*|cgroup_disable|disable-network-policy: true|exec-opts|"
     r"flannel-(backend|iface).*|(kubelet|kube-\w+)-arg|memoryTotal|node-ip|shares|sharing.*|timeSlicing|units"
 )

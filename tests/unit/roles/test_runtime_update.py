@@ -24,6 +24,8 @@ PLAYBOOK = """\
         msg: >-
           due={{ nvidia_docker_plan.due }}, judged={{ __preflight_facts_then.nvidia_runtime.version }},
           {{ nvidia_docker_plan | preflight_update | map(attribute='found') | join }}.
+          held={{ nvidia_docker_plan | preflight_holds(ansible_facts.jetson.packages, 'docker')
+                  | map(attribute='found') | join }};
 """
 ARCHIVE = "debs-jetpack6-arm64.tar"
 HAS = {"nvidia-container-toolkit": "1.18.0-1", "libnvidia-container1": "1.18.0-1"}
@@ -51,6 +53,48 @@ def test_update_that_is_asked_for_counts(
     filters = str(ROLES / "preflight/filter_plugins")
     run = play_text(tmp_path, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters)
     assert said in run.said, run.stdout
+
+
+FAMILY = (
+    "libnvidia-container-tools, libnvidia-container1, nvidia-container-toolkit, nvidia-container-toolkit-base"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "held"),
+    [
+        ({"packages__held": ["docker.io", "vim"]}, False, ""),
+        ({"packages__held": ["libnvidia-container1"]}, False, ""),
+        (
+            {"packages__held": ["libnvidia-container1"]},
+            True,
+            f"this run installs {FAMILY}, and apt holds libnvidia-container1",
+        ),
+        ({"packages__held": ["libnvidia-container1"], "packages__ours": ["libnvidia-container1"]}, True, ""),
+        (
+            {
+                "packages__held": ["docker.io"],
+                "packages__installed": ["containerd"],
+                "docker__installed": False,
+            },
+            False,
+            "this run installs docker.io, runc, and apt holds docker.io",
+        ),
+    ],
+    ids=["nothing to install", "no update", "owner's hold", "role's own hold", "Docker"],
+)
+def test_hold_that_an_installation_would_meet_is_found(
+    tmp_path: Path, changes: dict[str, object], asked: bool, held: str
+) -> None:
+    text = PLAYBOOK.replace("CONTEXT", str(ROLES / "preflight/vars/main/context.yml"))
+    variables = {
+        "given": with_facts(**changes),
+        "files": {ARCHIVE: {"packages": HAS}},
+        "nvidia_docker_update_runtime": asked,
+    }
+    filters = str(ROLES / "preflight/filter_plugins")
+    run = play_text(tmp_path, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters)
+    assert f"held={held};" in run.said, run.stdout
 
 
 INSTALLED = """\

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wheels become a directory for PYTHONPATH, whole or not at all."""
+"""Wheels become a directory for PYTHONPATH, whole or not at all. A jetson-stats of the owner stays."""
 
 import stat
 import zipfile
@@ -8,8 +8,39 @@ from pathlib import Path
 import pytest
 
 from tests.unit.roles.loading import load
+from tests.unit.roles.playing import play_text
 
 module = load("jtop/library/wheel_directory.py")
+
+CHECK = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: "{{ given }}", cacheable: true}
+    - ansible.builtin.set_fact: {preflight_bundle_info: "{{ bundle }}"}
+    - ansible.builtin.import_role: {name: jtop, tasks_from: check.yml}
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("role", ""),
+        (None, ""),
+        (
+            "owner",
+            "jetson-stats 4.2.9 without its service, and this role would overwrite /usr/local/bin/jtop",
+        ),
+    ],
+)
+def test_jetson_stats_of_pip_is_not_overwritten(tmp_path: Path, program: str | None, told: str) -> None:
+    jtop = {"installed": False, "command": None, "version": "4.2.9", "program": program}
+    variables = {
+        "given": {"python": "3.10.12", "jtop": jtop},
+        "bundle": {"versions": {"jtop": {"version": "7.0.0", "wheels": ["a.whl"]}}, "files": {}},
+    }
+    run = play_text(tmp_path, CHECK, variables=variables, fails=bool(told))
+    assert told in run.said
 
 
 def wheel(path: Path, **files: str) -> str:

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian packages of a board: which are held, by whom, and which update themselves.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import re
+
+from ansible.module_utils.jetson_board import read
+
+# One name a line: what role nvidia_docker has installed.
+RECORD = "var/lib/jetson-k3s/installed-packages"
+# An update of one of them restarts Docker. The second pair has a package archive of its own.
+DOCKER = ("docker.io", "containerd")
+DOCKER_CE = ("docker-ce", "containerd.io")
+RUNTIME = (
+    "nvidia-container-toolkit",
+    "nvidia-container-toolkit-base",
+    "libnvidia-container-tools",
+    "libnvidia-container1",
+    "nvidia-container-runtime",
+)
+WATCHED = DOCKER + DOCKER_CE + ("runc",) + RUNTIME
+# apt's own defaults beside them.
+PERIODIC = (("APT::Periodic::Enable", "1"), ("APT::Periodic::Unattended-Upgrade", "0"))
+OFF = ("", "0", "false", "no")
+UPGRADE = "Unattended-Upgrade::{}::"
+
+
+def installed_packages(text):
+    """Names of the packages that are installed, in lines of `dpkg-query`: the status, then the name."""
+    return sorted(re.findall(r"^installed (\S+)$", text, re.MULTILINE))
+
+
+def apt_settings(text):
+    """The settings of `apt-config dump`, {name: values}; names of lists end in two colons."""
+    settings = {}
+    for name, value in re.findall(r'^(\S+) "(.*)";$', text, re.MULTILINE):
+        settings.setdefault(name, []).append(value)
+    return settings
+
+
+def is_among(name, patterns):
+    """Does a regular expression fit the beginning of a package's name? One that is none is skipped."""
+    for pattern in patterns:
+        try:
+            if re.match(pattern, name):
+                return True
+        except re.error:
+            continue
+    return False
+
+
+def unattended(settings, installed, held):
+    """Packages whose update restarts Docker, and which unattended-upgrades installs updates of."""
+    if any(settings.get(name, [default])[-1] in OFF for name, default in PERIODIC):
+        return []
+    origins = "".join(
+        value
+        for name in ("Allowed-Origins", "Origins-Pattern")
+        for value in settings.get(UPGRADE.format(name), [])
+    )
+    updated = DOCKER + (DOCKER_CE if "docker" in origins.lower() else ())
+    only = settings.get(UPGRADE.format("Package-Whitelist"), [])
+    return [
+        name
+        for name in updated
+        if name in installed
+        and name not in held
+        and not is_among(name, settings.get(UPGRADE.format("Package-Blacklist"), []))
+        and (not only or is_among(name, only))
+    ]
+
+
+def package_facts(commands, root, timer):
+    """`held` by anybody, `ours` (what role nvidia_docker has installed), `installed` and `unattended`."""
+    shown = "--showformat=${db:Status-Status} ${Package}\n"
+    installed = installed_packages(commands.partial_output("dpkg-query", "--show", shown, *WATCHED))
+    held = commands.output("apt-mark", "showhold").split()
+    ours = (read(root, RECORD) or "").split()
+    upgrades = timer.get("ActiveState") == "active" and commands.path("unattended-upgrade")
+    settings = apt_settings(commands.output("apt-config", "dump")) if upgrades else {}
+    return {
+        "installed": installed,
+        "held": held,
+        "ours": ours,
+        "unattended": unattended(settings, installed, held),
+    }

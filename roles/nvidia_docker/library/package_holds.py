@@ -1,0 +1,101 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Keep apt from updating the packages that a role has installed, and no others.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import os
+
+from ansible.module_utils.atomic_files import replace_file
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: package_holds
+short_description: Hold the packages that a role has installed
+description:
+  - Keeps a record of the packages that the role has installed, because only those are the role's to release.
+  - A hold by the board's owner on another package stays.
+author: The jetson-k3s authors
+options:
+  record:
+    description: File with one name a line.
+    type: path
+    required: true
+  installs:
+    description: Packages that the role installs next. They join the record.
+    type: list
+    elements: str
+    default: []
+  state:
+    description: >-
+      C(held) holds the installed packages of the record, and takes others out of it. C(released) releases
+      them, for an installation. C(absent) also removes the record.
+    type: str
+    choices: [held, released, absent]
+    default: held
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+packages:
+  description: Names of the packages that are newly held or released, or would be outside check mode.
+  returned: success
+  type: list
+  elements: str
+"""
+
+
+def read_names(path):
+    """The names in a record; none if there is no record."""
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as stream:
+        return stream.read().split()
+
+
+def plan(state, recorded, installed, held):
+    """(Names of the new record, names to hold or to release)."""
+    if state == "held":
+        kept = sorted(set(recorded) & set(installed))
+        return kept, [name for name in kept if name not in held]
+    return ([] if state == "absent" else sorted(set(recorded))), sorted(set(recorded) & set(held))
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "record": {"type": "path", "required": True},
+            "installs": {"type": "list", "elements": "str", "default": []},
+            "state": {"type": "str", "choices": ["held", "released", "absent"], "default": "held"},
+        },
+        supports_check_mode=True,
+    )
+    record, state = module.params["record"], module.params["state"]
+    before = read_names(record)
+    recorded = before + module.params["installs"]
+    if not recorded:
+        module.exit_json(changed=False, packages=[])
+    # dpkg-query fails for a name that it does not know, and tells of the others.
+    _, shown, _ = module.run_command(
+        ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\n", *recorded]
+    )
+    installed = [line.split()[1] for line in shown.splitlines() if line.startswith("installed ")]
+    held = module.run_command(["apt-mark", "showhold"], check_rc=True)[1].split()
+    kept, names = plan(state, recorded, installed, held)
+    if not module.check_mode:
+        # The record comes first: a run that is cut off leaves no hold that nobody knows.
+        if kept and kept != before:
+            replace_file(record, "".join(name + "\n" for name in kept))
+        if names:
+            module.run_command(["apt-mark", "hold" if state == "held" else "unhold", *names], check_rc=True)
+        if not kept and os.path.exists(record):
+            os.unlink(record)
+    module.exit_json(changed=bool(names) or kept != before, packages=names)
+
+
+if __name__ == "__main__":
+    main()
