@@ -29,7 +29,8 @@ PROXY = f"http://somebody:{PLANTED['proxy']}@proxy.example:3128"
 
 def secrets(alphabet: str) -> st.SearchStrategy[str]:
     """Secrets with these characters between the parts."""
-    between = st.text(alphabet, max_size=6)
+    # Hypothesis also tries words of the tests' own text. This one is counted.
+    between = st.text(alphabet, max_size=6).filter(lambda text: "kept" not in text)
     return st.tuples(between, between).map(lambda two: f"{PARTS[0]}{two[0]}{PARTS[1]}{two[1]}{PARTS[2]}")
 
 
