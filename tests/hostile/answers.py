@@ -30,6 +30,7 @@ def facts(board: str, asked: float) -> Answer:
     k3s = {
         "version": OLD,
         "kubectl": None,
+        "files": {"config.yaml.d/50-jetson-k3s.yaml": "docker: true\n"},
         "certificates": {"files": [], "started": 100.0, "valid_days": 365},
         "settings": {"flannel-backend": None, "node-ip": None, "node-name": None},
         "server": {**(RUNS_ON if server else dict.fromkeys(RUNS_ON, False)), "command": "k3s server"},
