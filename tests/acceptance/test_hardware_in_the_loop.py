@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -37,18 +37,25 @@ def jetson() -> Iterator[Board]:
         yield jetson
 
 
-def hil(*arguments: str) -> tuple[int, str]:
-    command: list[str | Path] = [
-        sys.executable,
-        CHECKOUT / "playbooks" / "hil.py",
-        f"--inventory={lab_dir(LAB) / 'inventory.ini'}",
-        f"--reports={reports_dir(LAB)}",
-        *arguments,
-    ]
-    ended = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1800, check=False
+def ended_with(command: Sequence[str | Path], **environment: str) -> tuple[int, str]:
+    """Run a command in the checkout; its exit status and output."""
+    ran = subprocess.run(
+        command,
+        cwd=CHECKOUT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1800,
+        check=False,
     )
-    return ended.returncode, ended.stdout
+    return ran.returncode, ran.stdout
+
+
+def hil(*arguments: str) -> tuple[int, str]:
+    """Run playbooks/hil.py on the lab; its exit status and output."""
+    lab_options = (f"--inventory={lab_dir(LAB) / 'inventory.ini'}", f"--reports={reports_dir(LAB)}")
+    return ended_with([sys.executable, CHECKOUT / "playbooks" / "hil.py", *lab_options, *arguments])
 
 
 def published(reports: Path) -> tuple[dict[str, str], ElementTree.Element, str]:
@@ -140,23 +147,14 @@ def test_a_dead_gpu_fails_the_job_of_a_ci_system_and_the_board_is_reset(
     job = yaml.safe_load((CHECKOUT / "docs/ci/gitlab-ci.yml").read_text())["verify-boards"]
     place = {"LAB": str(laboratory(tmp_path)), "BOARD": "k3s_cluster"}
     shutil.copytree(reports_dir(LAB), tmp_path / "reports" / "k3s_cluster")
-    ended = subprocess.run(
-        ["/bin/bash", "-e", "-c", "\n".join(job["script"])],
-        cwd=CHECKOUT,
-        env=os.environ | place,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert ended.returncode == 1, ended.stdout
+    status, output = ended_with(["/bin/bash", "-e", "-c", "\n".join(job["script"])], **place)
+    assert status == 1, output
     made = yaml.safe_load((tmp_path / "bundles/k3s_cluster/bundle.yml").read_text())
     assert made["plugin_image"] == plugin.reference()
     statuses, junit, page = published(tmp_path / "reports/k3s_cluster")
     assert [name for name, status in statuses.items() if status == "failed"] == ["allocatable"]
     (failure,) = junit.iter("failure")
-    for text in (ended.stdout, failure.text or "", page):
+    for text in (output, failure.text or "", page):
         assert "the GPU could not be switched on" in text
         assert "needs a reboot of the board" in text
     assert "allocatable: passed → failed" in page

@@ -65,7 +65,7 @@ def lines(device: Device) -> Iterator[str]:
         yield _line(label, f"{processors * cores} CUDA Cores")
     for label, value in _LIMITS:
         yield _line(label, value(device.attribute))
-    yield _line("Compute Mode:", "")
+    yield "  Compute Mode:"
     yield f"     < {COMPUTE_MODES[device.attribute(20)]} >\n"
 
 
@@ -88,7 +88,7 @@ def runtime_version() -> str:
 
 
 def _line(label: str, value: str) -> str:
-    return f"  {label}".ljust(_LABEL_WIDTH) + value if value else f"  {label}"
+    return f"  {label}".ljust(_LABEL_WIDTH) + value
 
 
 def _number(number: int, unit: str = "") -> Callable[[_Read], str]:

@@ -125,7 +125,7 @@ def module_name(path):
 
 
 def files_on_disk(root, release):
-    """{module: its file, as a path on the board}, whatever modules.dep says."""
+    """{module: path of its file on the board}, also for files that modules.dep does not list."""
     directory = os.path.join(root, "lib/modules", release)
     return {
         module_name(name): os.path.join("/lib/modules", release, os.path.relpath(place, directory), name)
@@ -157,13 +157,17 @@ def kernel_lacks(root, release):
     config, on_disk = kernel_config(root, release), modules_on_disk(root, release)
     loaded = {line.split()[0] for line in (read(root, "proc/modules") or "").splitlines() if line}
     there = loaded.union(on_disk or ())
-    files = files_on_disk(root, release)
-    lacking = {}
+    missing = {}
     for feature, (options, modules) in KERNEL_FEATURES.items():
         states = {config.get(option) for option in options} if config is not None else set()
+        if not ("y" in states or there.intersection(modules)) and (modules or states == {None}):
+            missing[feature] = states
+    # Thousands of files: the directory is walked only for a message.
+    files = files_on_disk(root, release) if missing else {}
+    lacking = {}
+    for feature, states in missing.items():
+        options, modules = KERNEL_FEATURES[feature]
         option = " or ".join("CONFIG_" + option for option in options)
-        if "y" in states or there.intersection(modules) or not (modules or states == {None}):
-            continue
         if "m" in states:
             lacking[feature] = "{} is m, but {}".format(option, why_missing(root, release, modules, files))
         elif config is not None:

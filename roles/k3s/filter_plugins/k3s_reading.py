@@ -174,16 +174,11 @@ def judged(options: Options) -> dict[str, Any]:
 
 def foreign_runtime(k3s: dict[str, Any], role: str) -> str:
     """The container runtime of a K3s that the role has not configured yet; empty where there is none."""
-    command = k3s[role]["command"]
-    files = k3s.get("files", {})
-    if not k3s[role]["installed"] or OWN in files:
+    if not k3s[role]["installed"] or OWN in k3s.get("files", {}):
         return ""
-    options: Options = {}
-    for text in files.values():
-        with suppress(UnreadError):
-            add(options, parse(text), "")
-    switched = [text for text, _ in options.get("docker", [])]
-    return "docker" if "true" in switched or "--docker" in (command or "").split() else "containerd"
+    switched = [text for text, _ in reading(k3s, role, {}, {}, {})["options"].get("docker", [])]
+    flags = (k3s[role]["command"] or "").split()
+    return "docker" if "true" in switched or "--docker" in flags else "containerd"
 
 
 class FilterModule:
