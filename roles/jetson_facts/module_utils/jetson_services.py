@@ -49,7 +49,7 @@ K3S_DIRECTORY, K3S_FILE = "etc/rancher/k3s", "config.yaml"
 K3S_FILE_BYTES = 1 << 16
 # Those of the settings with which K3s was installed that matter here.
 SETTINGS = ("data-dir", "node-name")
-# Where a unit of K3s has its environment, whoever has installed it (template of role k3s, K3s' install.sh).
+# Environment files of K3s' units, from the template of role k3s and from K3s' install.sh.
 K3S_ENVIRONMENT = ("/etc/default/{}", "/etc/sysconfig/{}", "/etc/systemd/system/{}.service.env")
 
 # How role k3s begins a registries.yaml (its __k3s_registries_header).

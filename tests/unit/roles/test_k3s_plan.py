@@ -51,7 +51,7 @@ OWN = FRAGMENT.format("50-jetson-k3s.yaml")
         ({}, {"flannel-backend": "host-gw"}, "flannel-backend", "host-gw"),
         ({CONFIG: "flannel-backend: none # Calico\n"}, {}, "flannel-backend", "none"),
         ({CONFIG: "flannel-backend: none\n"}, {"flannel-backend": "host-gw"}, "flannel-backend", "host-gw"),
-        # The role's file of before is none of the owner's; a later file wins over it, whatever its suffix.
+        # The role's former file is not the owner's. A later file wins, also with another suffix.
         ({OWN: "flannel-backend: none\n"}, {}, "flannel-backend", None),
         (
             {FRAGMENT.format("60-site.YML"): "flannel-backend: none\n"},
