@@ -133,6 +133,12 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "command": command,
     "gpu_checks": checks,
     "k3s_observe": observed,
+    "k3s_nodes": {
+        "installed": True,
+        "version": OLD,
+        "ranges": {},
+        "nodes": [{"name": "jetson-9", "machine_id": "id of jetson-9", "addresses": ["192.0.2.9"]}],
+    },
     "k3s_backup": backup,
     "gpu_board": {"engine": {"ServerVersion": "27", "DefaultRuntime": "nvidia"}, "video_group": 44},
     "gpu_api_users": {"users": []},

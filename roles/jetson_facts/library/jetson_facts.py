@@ -18,7 +18,6 @@ from ansible.module_utils.jetson_board import (
     board_identity,
     disk,
     first,
-    has_default_route,
     memory_bytes,
     mig_instances,
     parse_version,
@@ -27,6 +26,7 @@ from ansible.module_utils.jetson_board import (
     swap,
 )
 from ansible.module_utils.jetson_certificates import certificate_facts
+from ansible.module_utils.jetson_firewall import firewalls
 from ansible.module_utils.jetson_iptables import iptables_facts
 from ansible.module_utils.jetson_kernel import (
     cgroup_controllers,
@@ -34,6 +34,7 @@ from ansible.module_utils.jetson_kernel import (
     cgroup_version,
     kernel_lacks,
 )
+from ansible.module_utils.jetson_network import addresses, default_devices, node_ip, routes, source_address
 from ansible.module_utils.jetson_packages import package_facts
 from ansible.module_utils.jetson_services import (
     arguments,
@@ -62,6 +63,10 @@ options:
     description: The controller's clock when it asks, in seconds since 1970; told beside the board's own.
     type: float
     required: true
+  server:
+    description: Host name or address of the K3s server; empty where there is none.
+    type: str
+    default: ''
 attributes:
   check_mode:
     support: full
@@ -88,8 +93,9 @@ CONTAINERD_STORE = "io.containerd.snapshotter.v1"
 LISTS = "etc/nvidia-container-runtime/host-files-for-container.d/*.csv"
 BASE_LISTS = ("devices.csv", "drivers.csv", "l4t.csv")
 SUPPLY = "jetson-k3s-registry.service"
+FIREWALLD = "firewalld.service"
 UPGRADES = "apt-daily-upgrade.timer"
-UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service", SUPPLY, UPGRADES)
+UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service", SUPPLY, UPGRADES, FIREWALLD)
 UNIT_PROPERTIES = (
     "Id",
     "LoadState",
@@ -193,6 +199,7 @@ def k3s_facts(commands, root, units):
         "environment": k3s_environment(root, units),
         "registries": registries(root),
         "settings": settings,
+        "node_ip": node_ip(root, server["command"] or agent["command"]),
         "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),
         "server": server,
         "agent": agent,
@@ -220,10 +227,25 @@ def nvidia_runtime_facts(commands, root):
     }
 
 
+def network_facts(commands, root, server, pinned):
+    """Addresses and routes. The one towards the server where there is a choice, or one was `pinned`."""
+    known = routes(root)
+    asks = server and (pinned or len(default_devices(known)) > 1)
+    return {
+        "addresses": addresses(commands.output("ip", "-oneline", "address", "show")),
+        "routes": known,
+        "towards_server": source_address(server) if asks else None,
+    }
+
+
 def main():
     """Ansible's entry point."""
     module = AnsibleModule(
-        argument_spec={"asked": {"type": "float", "required": True}}, supports_check_mode=True
+        argument_spec={
+            "asked": {"type": "float", "required": True},
+            "server": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
     )
     commands = Commands(module)
     root = "/"
@@ -231,6 +253,8 @@ def main():
         commands.output("systemctl", "show", "--property=" + ",".join(UNIT_PROPERTIES), *UNITS)
     )
     docker = docker_facts(commands, root, units.get("docker.service", {}))
+    k3s = k3s_facts(commands, root, units)
+    network = network_facts(commands, root, module.params["server"], k3s["node_ip"]["role"])
     release = os.uname().release
     lacking = kernel_lacks(root, release)
     facts = board_identity(root)
@@ -249,7 +273,9 @@ def main():
             "memory_bytes": memory_bytes(root),
             "swap": swap(root),
             "disks": {name: disk(path) for name, path in dict(DISKS, docker=docker["data_root"]).items()},
-            "default_route": has_default_route(root),
+            "network": network,
+            "default_route": bool(default_devices(network["routes"])),
+            "firewalls": firewalls(root, unit_state(units.get(FIREWALLD, {}))["active"], commands.output),
             "iptables": iptables_facts(module, root, lacking),
             "mig_instances": mig_instances(root),
             "power_mode": power_mode(commands.output("nvpmodel", "-q")),
@@ -258,7 +284,7 @@ def main():
             "docker": docker,
             "nvidia_runtime": nvidia_runtime_facts(commands, root),
             "packages": package_facts(commands, root, units.get(UPGRADES, {})),
-            "k3s": k3s_facts(commands, root, units),
+            "k3s": k3s,
         }
     )
     module.exit_json(changed=False, ansible_facts={"jetson": redact_data(facts)})

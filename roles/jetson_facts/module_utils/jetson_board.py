@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a board is: its identity, memory, disk and network, from its files.
+"""What a board is: its identity, memory and disk, from its files.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -129,15 +129,6 @@ def filesystem_type(root, path):
     ]
     # The longest place, and of several mounts on it the last.
     return max(enumerate(above), key=lambda one: (len(one[1][0]), one[0]))[1][1] if above else None
-
-
-def has_default_route(root):
-    """Does a route lead out of here? K3s wants one, with or without Internet access."""
-    ipv4 = [line.split() for line in (read(root, "proc/net/route") or "").splitlines()[1:]]
-    ipv6 = [line.split() for line in (read(root, "proc/net/ipv6_route") or "").splitlines()]
-    return any(row[1] == row[7] == "0" * 8 for row in ipv4) or any(
-        (row[0], row[1]) == ("0" * 32, "00") and row[-1] != "lo" for row in ipv6
-    )
 
 
 def power_mode(text):

@@ -28,9 +28,11 @@ CODED = {
     "disk-eviction": ("warning", "so little is free that the kubelet evicts pods"),
     "disk-full": ("error", "less is free than an installation takes"),
     "disk-volatile": ("error", "the data of K3s or Docker would be lost at a reboot, or cannot be written"),
+    "firewall-firewalld": ("warning", "firewalld keeps out what K3s needs"),
+    "firewall-ufw": ("warning", "ufw keeps out what K3s needs"),
     "group-both": ("error", "a board is server and agent in the inventory"),
     "group-none": ("error", "a board is neither server nor agent in the inventory"),
-    "hostname-duplicate": ("error", "two boards have one hostname"),
+    "hostname-duplicate": ("error", "two boards, or a board and another's node, have one name"),
     "hostname-invalid": ("error", "a hostname cannot be a node's name"),
     "image-supply-containerd": ("error", "a board supplies images, and containerd runs the pods"),
     "image-supply-host": ("error", "the board that supplies images is none of the cluster"),
@@ -43,8 +45,10 @@ CODED = {
     "k3s-unread": ("warning", "a file of K3s' settings is not understood"),
     "k3s-runtime": ("error", "K3s of another installation has another container runtime"),
     "k3s-upgrade": ("error", "K3s would get another minor version, and nobody has asked for an upgrade"),
-    "machine-id-duplicate": ("warning", "two boards have one machine-id"),
-    "node-renamed": ("error", "the hostname has changed since K3s was installed"),
+    "machine-id-duplicate": ("warning", "two boards, or a board and another's node, have one machine-id"),
+    "network-range": ("error", "a board without K3s is in a network of pods or services"),
+    "network-range-shared": ("warning", "a board with K3s is in such a network, or has a wider one"),
+    "node-renamed": ("error", "the hostname is not that with which K3s was installed"),
     "packages-held": ("error", "apt holds a package that the run installs or updates"),
     "registries": ("error", "k3s_registries is not what K3s reads"),
     "registries-docker": ("error", "K3s' registries are given, and Docker runs the pods"),
@@ -52,6 +56,7 @@ CODED = {
     "runtime-update": ("error", "NVIDIA's runtime is to be updated, and the bundle does not have it"),
     "server-down": ("error", "a board without K3s would join a server that does not answer"),
     "server-new": ("error", "the server has no K3s, and other boards are in a cluster already"),
+    "server-unanswered": ("error", "the server has no K3s, and another server does not answer"),
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the boards show beside each other: names, clocks, memory and room on their disks.
+"""What the boards show beside each other: groups, clocks, memory and room on their disks.
 
 Pure functions behind the preflight role. A finding has id, found, expected and fix.
 """
@@ -15,8 +15,6 @@ from ansible.utils.unsafe_proxy import wrap_var
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
-# What a Kubernetes node name may look like (RFC 1123 subdomain, K3s lower-cases it first).
-NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # Seconds. Certificates that K3s makes while a clock is wrong are as wrong for a year: a day is no mere drift.
 # A node behind its server takes no certificate of a new cluster before its own clock has reached it, and the
 # roles wait 300 s (k3s_timeout). Tokens of pods are taken up to 60 s before they begin (go-jose's leeway).
@@ -37,65 +35,6 @@ VOLATILE = ("aufs", "overlay", "ramfs", "tmpfs")
 def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
     """A finding; its level stands in CODED of preflight.py."""
     return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
-
-
-def findings_of_hostname(host: str, fleet: dict[str, Facts], inventory: list[str]) -> list[Finding]:
-    """Can the hostname be the name of the node, and is it the name of no other board?
-
-    `fleet` is {inventory name: facts}, `inventory` the names of all boards, also of those not in this run.
-    """
-    mine = fleet[host]
-    node = mine["hostname"].lower() if isinstance(mine["hostname"], str) else ""
-    findings = []
-    # K3s makes the node's name of it, in lower case.
-    same_name = [
-        name
-        for name, facts in fleet.items()
-        if name != host and node and str(facts["hostname"]).lower() == node
-    ]
-    named = [name for name in inventory if name != host and name.lower() == node]
-    if same_name or named:
-        findings.append(
-            finding(
-                "hostname-duplicate",
-                f"{host} and {', '.join(same_name)} all call themselves {node!r}"
-                if same_name
-                else f"{host} calls itself {mine['hostname']!r}, as the inventory calls another board",
-                "one hostname per board: it becomes the node's name",
-                f"sudo hostnamectl set-hostname {host}   (on each board its own)",
-            )
-        )
-    if not NODE_NAME.fullmatch(node):
-        findings.append(
-            finding(
-                "hostname-invalid",
-                f"hostname {mine['hostname']!r}",
-                "letters, digits, '-' and '.' only: it becomes the node's name",
-                "sudo hostnamectl set-hostname NAME",
-            )
-        )
-    return findings
-
-
-def findings_of_fleet(host: str, fleet: dict[str, Facts], inventory: list[str]) -> list[Finding]:
-    """What only a look at all boards shows; the arguments are those of findings_of_hostname()."""
-    mine = fleet[host]
-    findings = findings_of_hostname(host, fleet, inventory)
-    same_id = [
-        name for name, facts in fleet.items() if name != host and facts["machine_id"] == mine["machine_id"]
-    ]
-    if same_id and mine["machine_id"]:
-        findings.append(
-            finding(
-                "machine-id-duplicate",
-                f"{host} and {', '.join(same_id)} share the machine-id {mine['machine_id']}",
-                "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
-                # systemd takes D-Bus' own id again where that is a file and not a link (machine-id-setup.c).
-                "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup && "
-                "sudo reboot",
-            )
-        )
-    return findings
 
 
 def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]:
@@ -277,8 +216,6 @@ class FilterModule:
             "preflight_clock": lambda *given: wrap_var(findings_of_clock(*given)),
             "preflight_docker": planned_docker,
             "preflight_disks": findings_of_disks,
-            "preflight_fleet": lambda *given: wrap_var(findings_of_fleet(*given)),
             "preflight_groups": findings_of_groups,
-            "preflight_hostname": lambda *given: wrap_var(findings_of_hostname(*given)),
             "preflight_memory_left": memory_left,
         }

@@ -23,22 +23,33 @@ def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
     return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
 
 
+def answers_of(results: list[Facts], servers: list[str]) -> dict[str, Facts | None]:
+    """{server: what it said, None if it was not asked or did not answer}."""
+    return dict.fromkeys(servers) | {entry["item"]: entry for entry in results if "installed" in entry}
+
+
 def findings_of_server(
-    host: str, fleet: dict[str, Facts], server: str, restores: bool = False
+    host: str,
+    fleet: dict[str, Facts],
+    server: str,
+    answers: dict[str, Facts | None],
+    begins: bool = False,
 ) -> list[Finding]:
     """Would this board, as the first server, begin a second cluster beside one that lives?
 
-    Its token would go to all the others, and take them out of theirs. `fleet` is {inventory name: facts}.
-    A server that `restores` a backup has their cluster's data before it starts.
+    Its token would go to all the others, and take them out of theirs. `fleet` is {inventory name: facts},
+    `answers` has all servers of the inventory, with None for a server that was not asked in this way. With
+    `begins` the owner says that the other servers have no cluster.
     """
-    if restores:
+    if host != server or fleet[host]["k3s"]["server"]["installed"]:
         return []
     members = {
         role: [name for name in fleet if name != host and fleet[name]["k3s"][role]["installed"]]
         for role in ("server", "agent")
     }
-    if host != server or fleet[host]["k3s"]["server"]["installed"] or not any(members.values()):
-        return []
+    members["server"] += [
+        name for name, answer in answers.items() if name not in fleet and answer and answer["installed"]
+    ]
     if members["server"]:
         other = members["server"][0]
         fix = (
@@ -52,12 +63,25 @@ def findings_of_server(
             "this again."
         )
     there = [f"{name} ({role})" for role, names in members.items() for name in names]
+    if there:
+        return [
+            finding(
+                "server-new",
+                f"{host} would begin a cluster and has no K3s, while {', '.join(there)} run it already",
+                "a first server that is in their cluster, or no K3s on the others",
+                fix,
+            )
+        ]
+    silent = ", ".join(name for name, answer in answers.items() if name not in fleet and answer is None)
+    if begins or not silent:
+        return []
     return [
         finding(
-            "server-new",
-            f"{host} would begin a cluster and has no K3s, while {', '.join(there)} run it already",
-            "a first server that is in their cluster, or no K3s on the others",
-            fix,
+            "server-unanswered",
+            f"{host} would begin a cluster and has no K3s, and {silent} did not answer",
+            "an answer of each other server that it is in no cluster: there would be a second one",
+            f"Start {silent} and run this again. If there is no cluster, or it is gone for good: the same "
+            "command with -e preflight_new_cluster=true.",
         )
     ]
 
@@ -139,24 +163,6 @@ def findings_of_runtime(foreign: str, runtime: str, migrate: bool) -> list[Findi
             f"{foreign}, or consent to {runtime}: all pods of the node restart, and need their images again",
             f"Set k3s_container_runtime to {foreign} in the inventory. To change to {runtime}, run site.yml "
             "with `-e k3s_migrate=true`.",
-        )
-    ]
-
-
-def findings_of_node(host: str, facts: Facts) -> list[Finding]:
-    """Would K3s register a second node, because the hostname has changed since it was installed?"""
-    node, name = str(facts["k3s"]["settings"]["node-name"] or "").lower(), str(facts["hostname"]).lower()
-    if node in ("", name) or not any(facts["k3s"][role]["installed"] for role in ("server", "agent")):
-        return []
-    return [
-        finding(
-            "node-renamed",
-            f"the board's node is {node}, and its hostname is {name}",
-            "one name: K3s would register a second node, and the first would stay in the cluster, NotReady",
-            f"To keep the node: sudo hostnamectl set-hostname {node}. For a node {name} take K3s off first "
-            f"(playbooks/reset.yml --limit {host} -e k3s_reset_leave=false), and type on a server: sudo k3s "
-            f"kubectl delete node {node}; sudo k3s kubectl -n kube-system delete secret "
-            f"{node}.node-password.k3s. Then this again.",
         )
     ]
 
@@ -318,9 +324,9 @@ class FilterModule:
         Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
         """
         return {
+            "preflight_answers": answers_of,
             "preflight_asked": lambda *given: wrap_var(asked(*given)),
             "preflight_joining": findings_of_joining,
-            "preflight_node": findings_of_node,
             "preflight_registries": findings_of_registries,
             "preflight_role": findings_of_role,
             "preflight_settings": lambda plan: wrap_var(findings_of_settings(plan)),

@@ -25,6 +25,8 @@ GOOD: dict[str, Any] = {
     "mig_instances": 0,
     "kernel_lacks": {},
     "default_route": True,
+    "network": {"addresses": [], "routes": [], "towards_server": None},
+    "firewalls": {"ufw": None, "firewalld": None},
     "iptables": {
         "version": "1.8.7",
         "backend": "nf_tables",
@@ -83,6 +85,7 @@ GOOD: dict[str, Any] = {
         "kubelet_arguments": {"cgroup-driver": None, "fail-cgroupv1": None},
         "feature_gates": {"kube-apiserver": [], "kube-scheduler": [], "kubelet": []},
         "registries": None,
+        "node_ip": {"owner": [], "role": None},
     },
     "bundle": {"k3s_version": "v1.33.5+k3s1"},
 }

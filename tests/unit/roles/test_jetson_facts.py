@@ -438,17 +438,6 @@ def test_a_gpu_that_mig_has_divided(tmp_path: Path, paths: list[str], instances:
     assert board.mig_instances(str(tmp_path)) == instances
 
 
-@pytest.mark.parametrize(("destination", "found"), [("00000000", True), ("0005A8C0", False)])
-def test_default_route(tmp_path: Path, destination: str, found: bool) -> None:
-    (tmp_path / "proc/net").mkdir(parents=True)
-    mask = "00000000" if found else "00FFFFFF"
-    (tmp_path / "proc/net/route").write_text(
-        "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
-        f"eth0 {destination} 0105A8C0 0003 0 0 0 {mask} 0 0 0\n"
-    )
-    assert board.has_default_route(str(tmp_path)) is found
-
-
 @pytest.mark.parametrize(
     ("text", "mode"),
     [

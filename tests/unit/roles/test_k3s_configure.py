@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.unit.roles.loading import load
 from tests.unit.roles.playing import Run, play_text
+from tests.unit.roles.preflight_facts import GOOD
 from tests.unit.roles.test_k3s_registries import HEADER, PASSWORD, REGISTRIES
 
 PLAYBOOK = """\
@@ -32,6 +34,7 @@ K3S: dict[str, Any] = {
     "agent": UNIT,
     "kubectl": "/usr/bin/kubectl",
     "version": None,
+    "node_ip": {"owner": [], "role": None},
     "certificates": {"files": [], "started": None, "valid_days": 365},
 }
 
@@ -42,6 +45,7 @@ def configure(
     groups: Mapping[str, Iterable[str]] | None = None,
     written_by: str | None = None,
     fails: bool = False,
+    network: dict[str, Any] = GOOD["network"],
     **variables: Any,
 ) -> Run:
     """Run the role's configuration of boards that are this machine, each with files of its own."""
@@ -49,6 +53,7 @@ def configure(
         "facts": {
             "hostname": "{{ inventory_hostname }}",
             "arch": "aarch64",
+            "network": network,
             "k3s": K3S | {"registries": written_by},
         },
         "there": str(there),
@@ -123,6 +128,21 @@ def test_boards_join_the_first_server_by_its_address(tmp_path: Path) -> None:
     # The board's own settings leave those of its group, but for a key that both have.
     assert (agent["node-ip"], agent["kubelet-arg"][0]) == ("fd00::14", "v=4")
     assert "planted-vpn-key" not in ran.stdout
+
+
+def test_address_that_the_role_chooses_is_known_from_the_inventorys(tmp_path: Path) -> None:
+    lan = {"device": "eth0", "address": "192.168.1.12/24"}
+    network = {"addresses": [lan], "routes": [], "towards_server": "192.168.1.12"}
+    # The server runs already, and keeps its address.
+    configure(tmp_path, network=network, groups={"server": ["a"], "agent": ["b"]})
+    first, agent = ((tmp_path / f"{name}.yaml").read_text() for name in "ab")
+    assert "node-ip" not in yaml.safe_load(first)
+    written = yaml.safe_load(agent)
+    assert (written["node-ip"], written["flannel-iface"]) == ("192.168.1.12", "eth0")
+    facts, root = load("jetson_facts/module_utils/jetson_network.py"), tmp_path / "root"
+    (root / facts.ROLE_CONFIG).parent.mkdir(parents=True)
+    (root / facts.ROLE_CONFIG).write_text(agent)
+    assert facts.node_ip(str(root), None) == {"owner": [], "role": "192.168.1.12"}
 
 
 def test_two_servers_are_refused(tmp_path: Path) -> None:

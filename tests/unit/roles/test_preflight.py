@@ -289,7 +289,7 @@ def test_accepted_warning_is_kept_but_not_shown_and_an_error_is_not_accepted() -
     "name",
     [
         "image-supply-containerd", "image-supply-host", "registries", "registries-docker",
-        "registries-foreign", "server-down", "server-new",
+        "registries-foreign", "server-down", "server-new", "server-unanswered",
     ],
 )  # fmt: skip
 def test_findings_of_code_that_stop_a_board(name: str) -> None:
@@ -297,7 +297,7 @@ def test_findings_of_code_that_stop_a_board(name: str) -> None:
     assert found["level"] == "error"
 
 
-@pytest.mark.parametrize("name", ["boards", "bundle", "k3s"])
+@pytest.mark.parametrize("name", ["boards", "bundle", "identity", "k3s", "network"])
 def test_findings_of_code_have_a_level(name: str) -> None:
     """The ids stand in the code as first argument, or in a condition beside it."""
     code = (ROLES / f"preflight/filter_plugins/preflight_{name}.py").read_text()

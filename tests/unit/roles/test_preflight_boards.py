@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of boards beside each other: names, groups, clocks, memory, disks."""
+"""Findings of boards beside each other: groups, clocks, memory, disks."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import GOOD, with_facts
-from tools.process import run
 
 module = load("preflight/filter_plugins/preflight_boards.py")
-
-CLONED = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.mark.parametrize(
@@ -28,44 +24,6 @@ CLONED = "0123456789abcdef0123456789abcdef"
 )
 def test_memory_that_is_left_for_the_system(sold: str, requests: str, left: int | None) -> None:
     assert module.memory_left(4 << 30, sold, requests) == left
-
-
-def test_duplicate_names_and_machine_ids_are_found_on_each_board() -> None:
-    other = with_facts(hostname="other", machine_id="bb")
-    fleet = {"a": with_facts(), "b": with_facts(hostname=with_facts()["hostname"].upper()), "c": other}
-    assert [entry["id"] for entry in module.findings_of_fleet("a", fleet, [])] == [
-        "hostname-duplicate",
-        "machine-id-duplicate",
-    ]
-    assert module.findings_of_fleet("c", fleet, ["a", "b", "c"]) == []
-
-
-def test_fix_for_a_cloned_machine_id_gives_a_new_one(tmp_path: Path) -> None:
-    *_, found = module.findings_of_fleet("a", {"a": with_facts(), "b": with_facts()}, [])
-    removed, setup, _ = found["fix"].split(" && ")
-    for name in ("etc/machine-id", "var/lib/dbus/machine-id"):  # as a card that was cloned has them
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(f"{CLONED}\n")
-    for name in removed.removeprefix("sudo rm -f /").split(" /"):
-        (tmp_path / name).unlink()
-    run([setup.removeprefix("sudo "), f"--root={tmp_path}"])
-    made = (tmp_path / "etc/machine-id").read_text().strip()
-    assert len(made) == 32
-    assert made != CLONED
-
-
-@pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä", "--all", "a\n", "a/b", ["a"], None])
-def test_hostname_that_cannot_be_a_node_name_is_found(hostname: object) -> None:
-    found = module.findings_of_fleet("a", {"a": with_facts(hostname=hostname)}, [])
-    assert [entry["id"] for entry in found] == ["hostname-invalid"]
-
-
-@pytest.mark.parametrize("hostname", ["jetson-2", "Jetson-2"])
-def test_hostname_is_not_the_name_of_another_board_in_the_inventory(hostname: str) -> None:
-    fleet = {"jetson-1": with_facts(hostname=hostname)}
-    (found,) = module.findings_of_hostname("jetson-1", fleet, ["jetson-1", "jetson-2"])
-    assert (found["id"], "calls itself" in found["found"]) == ("hostname-duplicate", True)
-    assert module.findings_of_hostname("jetson-1", fleet, ["jetson-1", "jetson-3"]) == []
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,12 @@ IS_BARE = {"k3s": {"server": NO_K3S, "agent": NO_K3S}}
 )
 def test_a_server_without_k3s_does_not_begin_a_second_cluster(others: list[dict[str, Any]], fix: str) -> None:
     fleet = {"a": IS_BARE, "b": others[0], "c": others[1]}
-    (found,) = module.findings_of_server("a", fleet, "a")
+    (found,) = module.findings_of_server("a", fleet, "a", {})
     assert found["id"] == "server-new"
     assert "c (agent)" in found["found"]
     assert fix in found["fix"]
     # The others are stopped with their server, and have no problem of their own.
-    assert module.findings_of_server("c", fleet, "a") == []
+    assert module.findings_of_server("c", fleet, "a", {}) == []
 
 
 def running(role: str, active: bool = True) -> dict[str, Any]:
@@ -55,27 +55,6 @@ def test_another_server_is_asked_while_the_first_is_down(fleet: dict[str, Any], 
     assert module.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it was not looked at"
 
 
-@pytest.mark.parametrize(
-    ("node", "hostname", "found"),
-    [
-        ("cam-north", "cam-south", True),
-        ("cam-north", "Cam-North", False),
-        ("Cam-North", "cam-north", False),  # K3s makes it lower-case
-        (None, "cam-south", False),
-    ],
-)
-def test_board_that_was_renamed_keeps_its_node_or_leaves_first(
-    node: str | None, hostname: str, found: bool
-) -> None:
-    facts: dict[str, Any] = {"hostname": hostname, "k3s": {"settings": {"node-name": node}}}
-    facts["k3s"] |= running("agent")["k3s"]
-    findings = module.findings_of_node("camera", facts)
-    assert [entry["id"] for entry in findings] == ["node-renamed"] * found
-    for words in ("set-hostname cam-north", "--limit camera", "delete node cam-north") if found else ():
-        assert words in findings[0]["fix"]
-    assert module.findings_of_node("camera", facts | {"k3s": facts["k3s"] | IS_BARE["k3s"]}) == []
-
-
 def test_a_new_board_waits_for_the_server_that_it_joins() -> None:
     (found,) = module.findings_of_joining(IS_BARE, "a", "b")
     assert found["id"] == "server-down"
@@ -95,7 +74,41 @@ def test_a_new_board_waits_for_the_server_that_it_joins() -> None:
 )
 def test_bare_boards_and_a_server_that_is_there_begin_no_second_cluster(fleet: dict[str, Any]) -> None:
     server = "b" if fleet["a"] is IS_AGENT else "a"
-    assert [module.findings_of_server(name, fleet, server) for name in fleet] == [[] for _ in fleet]
+    found = [module.findings_of_server(name, fleet, server, {}) for name in fleet]
+    assert found == [[] for _ in fleet]
+
+
+NO, YES = {"item": "b", "installed": False}, {"item": "b", "installed": True}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "results", "begins", "found"),
+    [
+        ({"a": IS_BARE}, [], False, "server-unanswered"),
+        ({"a": IS_BARE}, [{"item": "b", "unreachable": True}], False, "server-unanswered"),
+        ({"a": IS_BARE}, [NO], False, "server-unanswered"),
+        ({"a": IS_BARE}, [NO, NO | {"item": "c"}], False, ""),
+        ({"a": IS_BARE}, [YES], False, "server-new"),
+        ({"a": IS_BARE}, [YES], True, "server-new"),
+        ({"a": IS_BARE}, [], True, ""),
+        ({"a": IS_BARE, "b": IS_BARE, "d": IS_BARE}, [], False, "server-unanswered"),
+        ({"a": IS_BARE, "b": IS_BARE, "c": IS_BARE}, [], False, ""),
+        ({"a": IS_SERVER}, [], False, ""),
+    ],
+    ids=[
+        "limited", "unreachable", "one of two", "both", "a cluster", "a cluster all the same",
+        "the owner says so", "one is off", "all are bare", "there already",
+    ],
+)  # fmt: skip
+def test_bare_first_server_begins_a_cluster_when_each_other_server_has_none(
+    fleet: dict[str, Any], results: list[dict[str, Any]], begins: bool, found: str
+) -> None:
+    answers = module.answers_of(results, ["a", "b", "c"])
+    findings = module.findings_of_server("a", fleet, "a", answers, begins)
+    assert [entry["id"] for entry in findings] == [found] * bool(found)
+    if found == "server-unanswered":
+        assert "c did not answer" in findings[0]["found"]
+        assert "-e preflight_new_cluster=true" in findings[0]["fix"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a board is connected: addresses, routes, and the address by which it reaches its server.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import glob
+import ipaddress
+import os
+import re
+import socket
+import struct
+
+from ansible.module_utils.jetson_board import read
+
+# A line of `ip -oneline address show`. Ubuntu 18.04's iproute2 (4.15) prints no routes as JSON yet.
+ADDRESS = re.compile(r"^\d+: ([^\s@]+)\S*\s+inet6? (\S+) .*\bscope global\b", re.MULTILINE)
+REJECTED = 0x200  # RTF_REJECT: unreachable, blackhole and prohibited routes
+# Where K3s reads settings; which of the files is role k3s', and the line by which the role marks its choice.
+CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.yaml")
+ROLE_CONFIG = "etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml"
+CHOSEN = "# Chosen by Ansible: node-ip"
+# Settings with which the owner says the node's address (K3s' pkg/cli/agent and pkg/agent/config).
+SAYS_ADDRESS = r"(node-ip|flannel-iface|vpn-auth|vpn-auth-file)"
+# No network of other computers: IPv6 has routes for its own protocols on each interface.
+UNROUTED = [ipaddress.ip_network("fe80::/10"), ipaddress.ip_network("ff00::/8")]
+
+
+def addresses(text):
+    """The addresses in the output of `ip -oneline address show` that other computers can use."""
+    return [{"device": device, "address": address} for device, address in ADDRESS.findall(text)]
+
+
+def _ipv4(word):
+    """An address of /proc/net/route, which has the bytes in the order of the processor."""
+    return ipaddress.IPv4Address(struct.pack("=I", int(word, 16)))
+
+
+def routes(root):
+    """The routes of the main table, each with `to` (a network), `device` and `gateway` (None: none)."""
+    found = []
+    for row in (line.split() for line in (read(root, "proc/net/route") or "").splitlines()[1:]):
+        to, gateway, flags, mask = row[1], _ipv4(row[2]), int(row[3], 16), _ipv4(row[7])
+        if not flags & REJECTED:
+            found.append((ipaddress.ip_network("{}/{}".format(_ipv4(to), mask)), row[0], gateway))
+    for row in (line.split() for line in (read(root, "proc/net/ipv6_route") or "").splitlines()):
+        network = ipaddress.ip_network((int(row[0], 16).to_bytes(16, "big"), int(row[1], 16)))
+        # The local table is there as well, on the loopback interface.
+        if not (
+            int(row[8], 16) & REJECTED
+            or row[9] == "lo"
+            or any(network.network_address in one for one in UNROUTED)
+        ):
+            found.append((network, row[9], ipaddress.IPv6Address(bytes.fromhex(row[4]))))
+    return [
+        {"to": str(network), "device": device, "gateway": str(gateway) if int(gateway) else None}
+        for network, device, gateway in found
+    ]
+
+
+def default_devices(known):
+    """The interfaces of default routes, in their order; `known` is what routes() returns."""
+    devices = [route["device"] for route in known if route["to"] in ("0.0.0.0/0", "::/0")]
+    return sorted(set(devices), key=devices.index)
+
+
+def source_address(host):
+    """The own address by which the kernel sends packets to a host. None: not known, or the board itself.
+
+    The kernel looks up the route when a datagram socket is connected; no packet is sent.
+    """
+    try:
+        found = socket.getaddrinfo(host, 6443, type=socket.SOCK_DGRAM)
+        family, kind, _, _, where = sorted(found, key=lambda one: one[0] != socket.AF_INET)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(where)
+            own = ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
+    except (OSError, UnicodeError):
+        return None
+    return None if own.is_loopback or own.is_link_local else str(own)
+
+
+def node_ip(root, command):
+    """Who says the node's address: `owner` names the settings, `role` is the address that the role chose."""
+    own = os.path.join(root, ROLE_CONFIG)
+    texts = {
+        path: read(root, path) or "" for pattern in CONFIG for path in glob.glob(os.path.join(root, pattern))
+    }
+    chosen = texts.pop(own, "")
+    given = [
+        key
+        for text in texts.values()
+        for key in re.findall(r"^" + SAYS_ADDRESS + r"\+?:", text, re.MULTILINE)
+    ]
+    given += re.findall(r"\s--" + SAYS_ADDRESS + r"[= ]", command or "")
+    found = re.search(r"^node-ip: *(\S+)", chosen, re.MULTILINE) if CHOSEN in chosen else None
+    return {"owner": sorted(set(given)), "role": found.group(1) if found else None}

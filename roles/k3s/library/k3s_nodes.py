@@ -1,0 +1,100 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a server has K3s, which one, its ranges, and the nodes of its cluster.
+
+Changes nothing.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import glob
+import os
+import re
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.k3s_kubectl import K3S, KubectlError, listed
+
+DOCUMENTATION = r"""
+module: k3s_nodes
+short_description: Whether a server has K3s, and the nodes of its cluster
+author: The jetson-k3s authors
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+installed:
+  description: Has this board K3s as a server?
+  returned: always
+  type: bool
+version:
+  description: Of its K3s; empty where there is none.
+  returned: always
+  type: str
+ranges:
+  description: C(cluster-cidr) and C(service-cidr) as K3s' files or its unit say them, those that are said.
+  returned: always
+  type: dict
+nodes:
+  description: Of each node name, machine_id and addresses. None where the cluster does not answer.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")
+RANGES = re.compile(r"""(?:^|\s--)(cluster-cidr|service-cidr)[:=\s]\s*["']?([0-9a-f.:/,]+)""", re.MULTILINE)
+
+
+def node_facts(node):
+    """By what a node is known again."""
+    status = node.get("status") or {}
+    return {
+        "name": node["metadata"]["name"],
+        "machine_id": (status.get("nodeInfo") or {}).get("machineID", ""),
+        "addresses": [
+            entry["address"] for entry in status.get("addresses") or [] if entry["type"] != "Hostname"
+        ],
+    }
+
+
+def read(path):
+    """Text of a file, '' where there is none."""
+    try:
+        with open(path) as stream:
+            return stream.read()
+    except (OSError, UnicodeError):
+        return ""
+
+
+def ranges(unit):
+    """What K3s' files and, before them, its unit say; the last one counts."""
+    texts = [read(path) for pattern in FILES for path in sorted(glob.glob(pattern))]
+    return dict(pair for text in [*texts, unit] for pair in RANGES.findall(text))
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    unit = module.run_command(
+        ["systemctl", "show", "--property=LoadState,ActiveState,ExecStart", "k3s.service"]
+    )[1]
+    nodes = []
+    if "ActiveState=active" in unit.splitlines():
+        try:
+            nodes = [node_facts(node) for node in listed("nodes")]
+        except (KubectlError, OSError):
+            pass  # an API server that does not answer: the cluster's nodes are not known
+    version = module.run_command([K3S, "--version"])[1] if os.path.exists(K3S) else ""
+    module.exit_json(
+        changed=False,
+        installed="LoadState=loaded" in unit.splitlines(),
+        version=" ".join(re.findall(r"k3s version (v\S+)", version)),
+        ranges=ranges(unit),
+        nodes=nodes,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who the boards are: hostnames, machine-ids and nodes, of this run and of the cluster.
+
+Pure functions behind the preflight role. A finding has id, found, expected and fix. `fleet` is {inventory
+name: facts} of the boards that answer, `named` those of them that get their inventory name
+(jetson_set_hostname), `nodes` what the cluster says about its nodes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Any
+
+from ansible.utils.unsafe_proxy import wrap_var
+
+Finding = dict[str, str]
+Facts = dict[str, Any]
+
+# What a Kubernetes node name may look like (RFC 1123 subdomain, K3s lower-cases it first). It is also the
+# value of a label, which has at most 63 characters.
+NODE_NAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+# Interfaces whose addresses many boards have: of containers, and of L4T's USB device mode.
+SHARED = re.compile(r"(cni|docker|flannel|l4tbr|lxc|usb|rndis|virbr)\S*|br-\S+")
+
+
+def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
+    """A finding; its level stands in CODED of preflight.py."""
+    return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
+
+
+def installed(facts: Facts) -> bool:
+    """Has the board K3s?"""
+    return any(facts["k3s"][role]["installed"] for role in ("server", "agent"))
+
+
+def name_of(host: str, facts: Facts, named: list[str]) -> str:
+    """The hostname that the board will have when K3s starts, in lower case as K3s makes it; '' for none."""
+    name = host if host in named else facts["hostname"]
+    return name.lower() if isinstance(name, str) else ""
+
+
+def node_of(facts: Facts) -> str:
+    """The name of the node that a board with K3s has; '' without K3s."""
+    node = facts["k3s"]["settings"].get("node-name") or facts["hostname"]
+    return str(node).lower() if installed(facts) else ""
+
+
+def own_addresses(facts: Facts) -> set[str]:
+    """The board's addresses that no other board has."""
+    return {
+        str(entry["address"]).partition("/")[0]
+        for entry in facts["network"]["addresses"]
+        if not SHARED.fullmatch(str(entry["device"]))
+    }
+
+
+def strangers(fleet: dict[str, Facts], nodes: list[Facts]) -> list[Facts]:
+    """The cluster's nodes that are no board of the fleet.
+
+    A node is the board whose K3s has its name. It is also the board that has its address and its name or
+    machine-id: K3s was removed from it, or it was flashed again.
+    """
+
+    def is_board(node: Facts, facts: Facts) -> bool:
+        if node["name"] == node_of(facts):
+            return True
+        same = node["name"] == str(facts["hostname"]).lower() or node["machine_id"] == facts["machine_id"]
+        return same and not own_addresses(facts).isdisjoint(map(str, node["addresses"]))
+
+    return [node for node in nodes if not any(is_board(node, facts) for facts in fleet.values())]
+
+
+def told(node: Facts) -> str:
+    """A node as a finding names it."""
+    return f"the cluster's node {node['name']} ({', '.join(map(str, node['addresses'])) or 'no address'})"
+
+
+def is_address(name: str) -> bool:
+    """Is this an IP address?"""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def findings_of_hostname(
+    host: str,
+    fleet: dict[str, Facts],
+    inventory: list[str],
+    named: list[str] | None = None,
+    nodes: list[Facts] | None = None,
+) -> list[Finding]:
+    """Can the hostname be the name of the node, and is it the name of no other board or node?
+
+    `inventory` has the names of all boards, also of those not in this run.
+    """
+    named = named or []
+    name = name_of(host, fleet[host], named)
+    others = {other: facts for other, facts in fleet.items() if other != host}
+    same = [
+        other
+        for other, facts in others.items()
+        if name and name in (name_of(other, facts, named), node_of(facts))
+    ]
+    same += [told(node) for node in strangers(fleet, nodes or []) if name and name == node["name"]]
+    reserved = name in [other.lower() for other in inventory if other != host]
+    findings = []
+    if same or reserved:
+        findings.append(
+            finding(
+                "hostname-duplicate",
+                f"{host} and {', '.join(same)} all call themselves {name!r}"
+                if same
+                else f"{host} calls itself {name!r}, as the inventory calls another board",
+                "one hostname per board: it becomes the node's name",
+                f"For each board its own: sudo hostnamectl set-hostname {host}. Or set jetson_set_hostname: "
+                "true in the inventory, then site.yml gives boards without K3s their inventory names. If "
+                f"the node is of a board that {host} replaces: playbooks/forget.yml --limit {host}.",
+            )
+        )
+    if not NODE_NAME.fullmatch(name) or (host in named and is_address(name)):
+        findings.append(
+            finding(
+                "hostname-invalid",
+                f"the inventory name {host!r}, which would be the hostname (jetson_set_hostname)"
+                if host in named
+                else f"hostname {fleet[host]['hostname']!r}",
+                "63 letters, digits, '-' and '.' at most, and no address: it becomes the node's name",
+                f"Name the board in the inventory: jetson-1 ansible_host={host}"
+                if host in named
+                else "sudo hostnamectl set-hostname NAME",
+            )
+        )
+    return findings
+
+
+def findings_of_machine_id(host: str, fleet: dict[str, Facts], nodes: list[Facts]) -> list[Finding]:
+    """Has another board, or a node of the cluster, the machine-id of this board?"""
+    mine = fleet[host]["machine_id"]
+    same = [other for other, facts in fleet.items() if other != host and facts["machine_id"] == mine]
+    same += [told(node) for node in strangers(fleet, nodes) if node["machine_id"] == mine]
+    if not same or not mine:
+        return []
+    return [
+        finding(
+            "machine-id-duplicate",
+            f"{host} and {', '.join(same)} share the machine-id {mine}",
+            "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
+            # systemd takes D-Bus' own id again where that is a file and not a link (machine-id-setup.c).
+            "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup && "
+            "sudo reboot",
+        )
+    ]
+
+
+def findings_of_identity(
+    host: str, fleet: dict[str, Facts], inventory: list[str], named: list[str], nodes: list[Facts]
+) -> list[Finding]:
+    """All of the above; the arguments are those of findings_of_hostname()."""
+    return findings_of_hostname(host, fleet, inventory, named, nodes) + findings_of_machine_id(
+        host, fleet, nodes
+    )
+
+
+def findings_of_node(host: str, facts: Facts, named: list[str]) -> list[Finding]:
+    """Would K3s register a second node, because the hostname is no longer that of the installation?"""
+    node, name = node_of(facts), name_of(host, facts, named)
+    if node in ("", name):
+        return []
+    keep = f"To keep the node: sudo hostnamectl set-hostname {node}."
+    found = f"the board's node is {node}, and its hostname is {name}"
+    if host in named:
+        keep = (
+            f"To keep the node: call the board {node} in the inventory, or set jetson_set_hostname: false "
+            "for it."
+        )
+        found = f"the board's node is {node}, and jetson_set_hostname would make its hostname {name}"
+    return [
+        finding(
+            "node-renamed",
+            found,
+            "one name: K3s would register a second node, and the first would stay in the cluster, NotReady",
+            f"{keep} For a node {name} take K3s off first "
+            f"(playbooks/reset.yml --limit {host} -e k3s_reset_leave=false), and type on a server: sudo k3s "
+            f"kubectl delete node {node}; sudo k3s kubectl -n kube-system delete secret "
+            f"{node}.node-password.k3s. Then this again.",
+        )
+    ]
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filters, prefixed by the role's name.
+
+        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
+        """
+        return {
+            "preflight_hostname": lambda *given: wrap_var(findings_of_hostname(*given)),
+            "preflight_identity": lambda *given: wrap_var(findings_of_identity(*given)),
+            "preflight_name": lambda *given: wrap_var(name_of(*given)),
+            "preflight_node": lambda *given: wrap_var(findings_of_node(*given)),
+        }
