@@ -39,9 +39,7 @@ def facts_of_ansible(name: str, directory: Path) -> Any:
         f"--tree={directory}",
         "k3s_cluster",
         ANSIBLE_LIBRARY=str(CHECKOUT / "roles/jetson_facts/library"),
-        ANSIBLE_MODULE_UTILS=":".join(
-            str(CHECKOUT / f"roles/{role}/module_utils") for role in ("jetson_facts", "redact")
-        ),
+        ANSIBLE_MODULE_UTILS=":".join(map(str, CHECKOUT.glob("roles/*/module_utils"))),
     )
     assert said.returncode == 0, said.stdout
     return json.loads((directory / NAME).read_text())["ansible_facts"]["jetson"]
