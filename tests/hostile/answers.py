@@ -48,6 +48,7 @@ def facts(board: str, asked: float) -> Answer:
         module="orin-nano",
         soc="tegra234",
         power_mode="15W",
+        reboot={"required": False, "packages": ["libc6"], "kernel": None},
         swap={},
         jtop={**dict.fromkeys(RUNS_ON, False), "command": None, "program": None, "version": None},
         image_supply={**dict.fromkeys(RUNS_ON, False), "command": None, "program": None, "trusted": []},
@@ -150,7 +151,19 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "k3s_ca_rotation": {"begins": True, "open": True, "closed": True, "since": 1.0, "restart_due": False},
     "k3s_join_token": {"restart_due": False},
     "k3s_node": {"allocatable": {}, "cordoned": False, "diff": DIFF},
-    "k3s_node_schedule": {"known": True, "nodes": ["jetson-1"], "offers": {"nvidia.com/gpu": 1}},
+    "k3s_node_schedule": {
+        "known": True,
+        "nodes": ["jetson-1"],
+        "offers": {"nvidia.com/gpu": 1},
+        "capacity": {"nvidia.com/gpu": 1},
+        "cordoned": True,
+    },
+    "os_packages": {
+        "updates": {"libc6": "2"},
+        "left": {},
+        "disruptive": False,
+        "summary": "libc6",
+    },
     "k3s_token_rotation": {"restart_due": False, "kept": ""},
     "k3s_restore": {"snapshot": None, "kept": "/var/lib/rancher/k3s/server.before-1"},
     "k3s_user": {

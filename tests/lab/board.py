@@ -153,6 +153,11 @@ def start(board: Board) -> None:
     wait_until_up(board)
 
 
+def switch_on_after_reboot(board: Board, *, always: bool) -> None:
+    """Start a board again whose own reboot has ended its container; one that `docker kill` ends stays off."""
+    docker("update", f"--restart={'unless-stopped' if always else 'no'}", board.container)
+
+
 def reboot(board: Board) -> None:
     docker("restart", board.container)
     wait_until_up(board)

@@ -53,9 +53,15 @@ def _board(name: str, facts: dict[str, Any] | None, now: float) -> dict[str, Any
     return {
         "name": name,
         "problem": None if certificates else NO_K3S if facts else NOT_KNOWN,
+        "reboot": _reboot(facts["reboot"]) if facts else None,
         "ends": certificates[0]["ends"] if certificates else None,
         "certificates": certificates,
     }
+
+
+def _reboot(reboot: dict[str, Any]) -> dict[str, Any]:
+    """The same in plain containers: ansible-core 2.19 marks no lazy ones as unsafe."""
+    return {key: reboot[key] for key in ("required", "kernel")} | {"packages": list(reboot["packages"])}
 
 
 def _token(token: dict[str, Any], now: float) -> dict[str, Any]:

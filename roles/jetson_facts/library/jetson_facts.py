@@ -36,6 +36,7 @@ from ansible.module_utils.jetson_kernel import (
 )
 from ansible.module_utils.jetson_network import addresses, default_devices, node_ip, routes, source_address
 from ansible.module_utils.jetson_packages import package_facts
+from ansible.module_utils.jetson_reboot import reboot_facts
 from ansible.module_utils.jetson_services import (
     arguments,
     daemon_flags,
@@ -267,6 +268,7 @@ def main():
             "clock": {"board": time.time(), "asked": module.params["asked"]},
             "kernel": release,
             "kernel_lacks": lacking,
+            "reboot": reboot_facts(root, release),
             "cgroup_version": cgroup_version(root),
             "cgroup_controllers": cgroup_controllers(root),
             "cgroup_lacks": cgroup_lacks(root, release),

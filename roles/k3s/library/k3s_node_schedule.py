@@ -5,6 +5,7 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+import json
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -13,6 +14,7 @@ from ansible.module_utils.k3s_kubectl import (
     DRA,
     KubectlError,
     WatchTimeoutError,
+    condition,
     free_devices,
     get,
     is_true,
@@ -51,6 +53,13 @@ options:
         devices that claims can have, by the name of their driver.
     type: dict
     default: {}
+  boot_id:
+    description: What its kubelet must report first, since the board was started with it.
+    type: str
+  quorum:
+    description: Refuse where etcd would have no majority without the node.
+    type: bool
+    default: false
   timeout:
     description: Seconds for the pods to leave, or for the node to offer what it has to.
     type: int
@@ -66,9 +75,19 @@ known:
   returned: success
   type: bool
 offers:
-  description: What the node offers before anything is done, as C(offers) above.
+  description:
+    - What the node offers before anything is done, as C(offers) above, or what it offered when C(drained)
+      stopped it, if that was more.
   returned: success
   type: dict
+capacity:
+  description: The extended resources that it has, also those of which none is allocatable now.
+  returned: success
+  type: dict
+cordoned:
+  description: Whether C(drained) had stopped it before, and nothing has put it back since.
+  returned: success
+  type: bool
 nodes:
   description: The nodes that there are, when it did not know the one to forget.
   returned: success
@@ -79,6 +98,8 @@ nodes:
 
 # Seconds until the kubelet has told what a restart has changed (its nodeStatusUpdateFrequency is 10).
 SETTLE_SECONDS = 12
+# K3s' word for a member of its embedded etcd that is no learner (pkg/etcd/etcd.go).
+VOTER = "EtcdIsVoter"
 # Between two looks at the devices that claims can have.
 LOOK_SECONDS = 2
 
@@ -95,22 +116,49 @@ def is_drained(pods):
     return True
 
 
-def drain(name, node, params, check_mode):
-    """Drain; returns whether there was anything to do."""
+def drain(name, node, offers, params, check_mode):
+    """Drain, and note what the node offers; returns whether there was anything to do."""
     pods = listed("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + name)
     if node["spec"].get("unschedulable") and is_drained(pods):
         return False
     if not check_mode:
         if not node["spec"].get("unschedulable"):
-            run("annotate", "--overwrite", "node", name, CORDONED + "=true")
+            run("annotate", "--overwrite", "node", name, "{}={}".format(CORDONED, json.dumps(offers)))
         run("drain", "--timeout={}s".format(params["timeout"]), *(params["drain_arguments"] + [name]))
     return True
 
 
-def extended(node):
+def extended(node, which="allocatable"):
     """The extended resources that a node offers, {name: number}; Kubernetes' own names have no domain."""
-    allocatable = node["status"].get("allocatable") or {}
-    return {name: int(number) for name, number in allocatable.items() if "/" in name and int(number) > 0}
+    resources = node["status"].get(which) or {}
+    return {name: int(number) for name, number in resources.items() if "/" in name and int(number) > 0}
+
+
+def recorded(node):
+    """What a node offered when drain() cordoned it; {} where a release before this one did, or nobody."""
+    try:
+        offers = json.loads(node["metadata"].get("annotations", {}).get(CORDONED, "{}"))
+        return {name: int(number) for name, number in offers.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}
+
+
+def most(*offers):
+    """The larger number of each name."""
+    return {name: max(one.get(name, 0) for one in offers) for one in offers for name in one}
+
+
+def check_quorum(name, nodes):
+    """KubectlError if etcd would have no majority without this node; a single member has none anyway."""
+    members = {node["metadata"]["name"]: node for node in nodes if condition(node, VOTER)}
+    well = sorted(other for other, node in members.items() if is_true(node, VOTER) and is_true(node, "Ready"))
+    left = [other for other in well if other != name]
+    if name in members and 1 < len(members) and len(left) <= len(members) // 2:
+        raise KubectlError(
+            "etcd has {} members and needs {}, and only {} work. Repair the others first".format(
+                len(members), len(members) // 2 + 1, ", ".join(well) or "none"
+            )
+        )
 
 
 def devices(name):
@@ -132,20 +180,22 @@ def short(found, offers):
     )
 
 
-def lacking(node, offers):
+def lacking(node, offers, boot_id=None):
     """What a node does not offer of what it has to, in words; '' if it is Ready and lacks nothing."""
+    if boot_id and node["status"].get("nodeInfo", {}).get("bootID") != boot_id:
+        return "its kubelet has not reported since the board started"
     return short(extended(node), offers) if is_true(node, "Ready") else "it is not Ready"
 
 
-def wait_offered(name, offers, timeout):
+def wait_offered(name, offers, timeout, boot_id=None):
     """Wait until the node is Ready and offers as much; KubectlError says what it lacks."""
     deadline = time.monotonic() + timeout
     time.sleep(SETTLE_SECONDS)  # until then it looks as before the restart
     resources = {key: number for key, number in offers.items() if "/" in key}
     try:
-        wait_until(lambda node: not lacking(node, resources), name, timeout, "node", name)
+        wait_until(lambda node: not lacking(node, resources, boot_id), name, timeout, "node", name)
     except WatchTimeoutError as error:
-        missing = lacking(error.last, resources) if error.last else "it is not there"
+        missing = lacking(error.last, resources, boot_id) if error.last else "it is not there"
         raise KubectlError("after {} s {}".format(timeout, missing)) from error
     of_drivers = {key: number for key, number in offers.items() if "/" not in key}
     while of_drivers:
@@ -191,19 +241,23 @@ def main():
             },
             "drain_arguments": {"type": "list", "elements": "str", "default": []},
             "offers": {"type": "dict", "default": {}},
+            "boot_id": {"type": "str"},
+            "quorum": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 300},
         },
         supports_check_mode=True,
     )
-    name, state = module.params["name"], module.params["state"]
+    name, state, boot_id = (module.params[key] for key in ("name", "state", "boot_id"))
     try:
-        if module.params["offers"] and not module.check_mode:
+        if (module.params["offers"] or boot_id) and not module.check_mode:
             # Before anything else: the server itself may be starting again.
             wanted = {key: int(number) for key, number in module.params["offers"].items()}
-            wait_offered(name, wanted, module.params["timeout"])
+            wait_offered(name, wanted, module.params["timeout"], boot_id)
         node = get("node", name)
         known, nodes = node is not None, []
-        offered = dict(extended(node), **devices(name)) if node else {}
+        offered = most(dict(extended(node), **devices(name)), recorded(node)) if node else {}
+        if module.params["quorum"]:
+            check_quorum(name, listed("nodes"))
         if state == "forgotten":
             changed = known = forget(name, node, module.check_mode)
             if not known:
@@ -211,12 +265,19 @@ def main():
         elif node is None or state == "known":
             changed = False
         elif state == "drained":
-            changed = drain(name, node, module.params, module.check_mode)
+            changed = drain(name, node, offered, module.params, module.check_mode)
         else:
             changed = uncordon(name, node, module.check_mode)
     except (KubectlError, OSError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
-    module.exit_json(changed=changed, known=known, nodes=nodes, offers=offered)
+    module.exit_json(
+        changed=changed,
+        known=known,
+        nodes=nodes,
+        offers=offered,
+        capacity=extended(node, "capacity") if node else {},
+        cordoned=node is not None and CORDONED in node["metadata"].get("annotations", {}),
+    )
 
 
 if __name__ == "__main__":

@@ -195,6 +195,7 @@ CHANGING = (
     "jtop.yml",
     "monitoring.yml",
     "power_mode.yml",
+    "reboot.yml",
     "rotate_token.yml",
     "rotate_ca.yml",
 )

@@ -148,7 +148,10 @@ def facts(*found: tuple[str, float, str]) -> dict[str, Any]:
         {"name": name, "path": f"/{kind}/{name}.crt", "kind": kind, "ends": NOW + left * DAY, "written": NOW}
         for name, left, kind in found
     ]
-    return {"k3s": {"certificates": {"files": files}}}
+    return {
+        "k3s": {"certificates": {"files": files}},
+        "reboot": {"required": False, "packages": [], "kernel": None},
+    }
 
 
 @pytest.mark.parametrize(("left", "soon"), [(91, False), (89, True), (-1, True)])

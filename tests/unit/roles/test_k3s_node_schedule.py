@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.roles.loading import load
+from tests.unit.roles.playing import outcome
 
 schedule = load("k3s/library/k3s_node_schedule.py")
 
@@ -99,3 +100,71 @@ def test_devices_that_do_not_come_back_are_told(server: list[list[dict[str, Any]
     server[:] = [[a_slice(TAINTED)]]
     with pytest.raises(schedule.KubectlError, match=r"after 0 s 0 gpu\.example\.org instead of 1"):
         schedule.wait_offered("jetson-1", {"gpu.example.org": 1}, 0)
+
+
+def member(name: str, ready: bool = True, voter: bool | None = True) -> dict[str, Any]:
+    """A node; `voter` is None where it has no etcd."""
+    conditions = {"Ready": ready} | ({} if voter is None else {"EtcdIsVoter": voter})
+    told = [{"type": kind, "status": str(value)} for kind, value in conditions.items()]
+    return {"metadata": {"name": name}, "status": {"conditions": told}}
+
+
+@pytest.mark.parametrize(
+    ("others", "problem"),
+    [
+        ([], ""),  # the only server is no majority of anything
+        ([member("b", voter=None)], ""),
+        ([member("b"), member("c")], ""),
+        ([member("b"), member("c", ready=False)], "etcd has 3 members and needs 2, and only a, b work."),
+        ([member("b"), member("c", voter=False)], "etcd has 3 members and needs 2, and only a, b work."),
+        ([member("b"), member("c"), member("d"), member("e", ready=False)], ""),
+    ],
+)
+def test_server_without_which_etcd_has_no_majority_has_to_stay(
+    others: list[dict[str, Any]], problem: str
+) -> None:
+    nodes = [member("a"), *others]
+    if problem:
+        with pytest.raises(schedule.KubectlError, match=problem):
+            schedule.check_quorum("a", nodes)
+    else:
+        schedule.check_quorum("a", nodes)
+
+
+def test_kubelet_has_to_report_the_boot_of_its_board() -> None:
+    there = node(gpu="1")
+    there["status"]["nodeInfo"] = {"bootID": "before"}
+    assert schedule.lacking(there, {}, "after") == "its kubelet has not reported since the board started"
+    assert schedule.lacking(there, {"nvidia.com/gpu": 1}, "before") == ""
+
+
+@pytest.mark.parametrize(
+    ("annotation", "offers"),
+    [
+        (None, {"nvidia.com/gpu": 1}),
+        ("true", {"nvidia.com/gpu": 1}),  # by a release before
+        ('{"nvidia.com/gpu": 4, "gpu.example.org": 1}', {"nvidia.com/gpu": 4, "gpu.example.org": 1}),
+    ],
+)
+def test_run_that_goes_on_knows_what_the_node_offered_when_it_was_cordoned(
+    monkeypatch: pytest.MonkeyPatch, annotation: str | None, offers: dict[str, int]
+) -> None:
+    """The kubelet offers less until the device plugin has registered again."""
+    annotations = {} if annotation is None else {schedule.CORDONED: annotation}
+    seen = node(gpu="1") | {"metadata": {"name": "a", "annotations": annotations}, "spec": {}}
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(schedule, "get", lambda *_: seen)
+    monkeypatch.setattr(schedule, "listed", lambda *_: [])
+    monkeypatch.setattr(schedule, "knows", lambda _: False)
+    monkeypatch.setattr(schedule, "run", lambda *argv: calls.append(argv))
+    given: dict[str, Any] = {
+        "name": "a",
+        "state": "drained",
+        "drain_arguments": [],
+        "offers": {},
+        "boot_id": None,
+    }
+    found = outcome(monkeypatch, schedule, given | {"quorum": False, "timeout": 1})
+    assert (found["offers"], found["cordoned"]) == (offers, annotation is not None)
+    recorded = calls[0][-1].partition("=")[2]
+    assert schedule.recorded({"metadata": {"annotations": {schedule.CORDONED: recorded}}}) == offers

@@ -1,0 +1,242 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Update the installed packages by apt, without those that are to be left alone.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import fnmatch
+import os
+import re
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: os_packages
+short_description: Updated packages of the operating system
+description:
+  - apt decides by a preferences file for this one call. The owner's preferences and holds stay in force.
+  - Nothing is removed. Configuration files that the owner has changed stay.
+author: The jetson-k3s authors
+options:
+  fetch:
+    description: Only fetch the package lists.
+    type: bool
+    default: false
+  security:
+    description: Only updates from an archive whose name ends with C(-security).
+    type: bool
+    default: true
+  left:
+    description: What is left alone, as C(packages) (patterns of names) and C(sites) (of the archives).
+    type: dict
+    default: {}
+  also:
+    description: Patterns of packages that are updated in spite of C(left), from any archive.
+    type: list
+    elements: str
+    default: []
+  lock_timeout:
+    description: Seconds to wait while another program uses apt.
+    type: int
+    default: 600
+attributes:
+  check_mode:
+    support: full
+"""
+
+RETURN = r"""
+updates:
+  description: What is updated or newly installed, as name to version.
+  returned: success
+  type: dict
+left:
+  description: What has an update and is not updated, as name to the newer version.
+  returned: success
+  type: dict
+disruptive:
+  description: Whether a package is updated that is left alone unless it is named.
+  returned: success
+  type: bool
+summary:
+  description: The same for people.
+  returned: success
+  type: str
+"""
+
+OWNERS_PREFERENCES = "/etc/apt/preferences"
+# apt's own words for a package that it would install or update, and for one that it would remove.
+CHANGE = re.compile(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", re.MULTILINE)
+REMOVAL = re.compile(r"^Remv (\S+)", re.MULTILINE)
+LOCKED = re.compile(
+    r"Could not get lock|Unable to (acquire the dpkg frontend lock|lock )|lock was locked by another process"
+)
+# A line that begins with Err: may be one of several forms of a list, of which another was fetched.
+NOT_FETCHED = re.compile(r"(?:W: Failed to fetch|E: ).*")
+RETRY_SECONDS = 5
+ENVIRONMENT = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "APT_LISTCHANGES_FRONTEND": "none",
+    # needrestart would restart Docker below its pods.
+    "NEEDRESTART_SUSPEND": "1",
+    "UCF_FORCE_CONFFOLD": "1",
+}
+KEEP_CONFIGURATION = ("--force-confdef", "--force-confold")
+
+
+class AptError(Exception):
+    """apt or dpkg failed; the text is for people."""
+
+
+def preferences(security, left, also):
+    """Text of apt_preferences(5). The first record that matches counts; those that name packages come first.
+
+    Priorities: 990 above all others, 100 as installed versions have, 1 below these, -1 never.
+    """
+    names, sites = left.get("packages", []), left.get("sites", [])
+    records = []
+    if also:
+        records.append((" ".join(also), "release *", 990))
+    if names:
+        records.append((" ".join(names), "release *", -1))
+    records.append(("*", "release a=now", 100))
+    records += [("*", 'origin "{}"'.format(site), -1) for site in sites]
+    if security:
+        records += [("*", "release a=*-security", 990), ("*", "release *", 1)]
+    return "".join("Package: {}\nPin: {}\nPin-Priority: {}\n\n".format(*record) for record in records)
+
+
+def matches(name, patterns):
+    """Is the package named by one of the patterns? apt calls one of another architecture NAME:ARCH."""
+    return any(fnmatch.fnmatchcase(name.split(":")[0], pattern) for pattern in patterns)
+
+
+class Apt:
+    """Calls apt-get and dpkg, and waits for other programs that do."""
+
+    def __init__(self, module):
+        self.module = module
+        self.deadline = time.monotonic() + module.params["lock_timeout"]
+
+    def run(self, *argv):
+        """Output of a program, with its complaints; AptError when it fails."""
+        while True:
+            code, out, err = self.module.run_command(list(argv), environ_update=ENVIRONMENT)
+            if code == 0:
+                return out + err
+            if not LOCKED.search(err) or time.monotonic() > self.deadline:
+                raise AptError("{}: {}".format(" ".join(argv), (err.strip() or out.strip())[-2000:]))
+            time.sleep(RETRY_SECONDS)
+
+    def fetch(self):
+        """Fetch the package lists; one that cannot be fetched would hide updates."""
+        try:
+            said = self.run("apt-get", "update")
+        except AptError as error:
+            said = str(error)
+        failed = NOT_FETCHED.findall(said)
+        if failed:
+            raise AptError(
+                "the package lists could not be fetched, so updates may be missing. Repair this archive, or "
+                "remove it from /etc/apt/sources.list(.d): {}".format("; ".join(failed))
+            )
+
+    def upgrade(self, *options):
+        """Output of `apt-get upgrade`, which removes nothing."""
+        return self.run("apt-get", "--with-new-pkgs", "--assume-yes", *options, "upgrade")
+
+    def finish(self):
+        """Configure packages that an interrupted run has left."""
+        self.run("dpkg", *KEEP_CONFIGURATION, "--configure", "--pending")
+
+
+def planned(apt, option, left, also):
+    """What the update changes as {name: version}; AptError where that is not what was asked for."""
+    said = apt.upgrade("--simulate", option)
+    changes, removals = dict(CHANGE.findall(said)), REMOVAL.findall(said)
+    wrong = [name for name in changes if matches(name, left) and not matches(name, also)] + removals
+    if wrong:
+        raise AptError("apt would change or remove {}, which are to be left alone".format(", ".join(wrong)))
+    return changes
+
+
+def check_holds(apt, changes, available, also):
+    """Packages that are named have to be free to change."""
+    held = apt.run("apt-mark", "showhold").split()
+    named = [name for name in held if matches(name, also) and name in available and name not in changes]
+    if named:
+        raise AptError(
+            "os_update_also names {0}, which apt-mark holds on this board. Run on the board: "
+            "sudo apt-mark unhold {1}   (or take it out of os_update_also)".format(
+                ", ".join(named), " ".join(named)
+            )
+        )
+
+
+def summary(changes, left):
+    """The update for people."""
+    return "\n".join(
+        "{}: {}".format(title, ", ".join(" ".join(item) for item in sorted(found.items())) or "nothing")
+        for title, found in (("to update", changes), ("left alone", left))
+    )
+
+
+def update(module, apt):
+    """Update; returns the module's result."""
+    params = module.params
+    names, also = params["left"].get("packages", []), params["also"]
+    text = preferences(params["security"], params["left"], also)
+    if os.path.exists(OWNERS_PREFERENCES):
+        with open(OWNERS_PREFERENCES) as stream:
+            text += stream.read()
+    path = os.path.join(module.tmpdir, "preferences")
+    with open(path, "w") as stream:
+        stream.write(text)
+    option = "--option=Dir::Etc::Preferences=" + path
+    if not module.check_mode:
+        apt.finish()
+    changes = planned(apt, option, names, also)
+    without_holds = ("--simulate", "--ignore-hold", "--allow-change-held-packages")
+    available = dict(CHANGE.findall(apt.upgrade(*without_holds)))
+    check_holds(apt, changes, available, also)
+    if changes and not module.check_mode:
+        keep = tuple("--option=Dpkg::Options::=" + flag for flag in KEEP_CONFIGURATION)
+        apt.upgrade(option, *keep)
+    left = {name: version for name, version in available.items() if name not in changes}
+    return {
+        "changed": bool(changes),
+        "updates": changes,
+        "left": left,
+        "disruptive": any(matches(name, names) for name in changes),
+        "summary": summary(changes, left),
+    }
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "fetch": {"type": "bool", "default": False},
+            "security": {"type": "bool", "default": True},
+            "left": {"type": "dict", "default": {}},
+            "also": {"type": "list", "elements": "str", "default": []},
+            "lock_timeout": {"type": "int", "default": 600},
+        },
+        supports_check_mode=True,
+    )
+    module.run_command_environ_update = {"LC_ALL": "C", "LANG": "C"}
+    apt, result = Apt(module), {"changed": False}
+    try:
+        if not module.params["fetch"]:
+            result = update(module, apt)
+        elif not module.check_mode:
+            apt.fetch()
+            result["changed"] = True
+    except AptError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
