@@ -116,7 +116,8 @@ def test_only_the_board_that_needs_it_reboots_and_the_same_command_then_changes_
 
 
 def test_agents_reboot_before_the_server_and_the_gpu_pod_moves(boards: list[Board], cluster: Cluster) -> None:
-    before, moves = boots(boards), []
+    before = boots(boards)
+    moves: list[tuple[list[str], list[str]]] = []
 
     def watch(line: str) -> None:
         # Of the agents: where the server reboots, there is nobody to ask.

@@ -125,6 +125,12 @@ def test_forgetting_a_node_that_there_is_not_tells_those_that_there_are(
     monkeypatch.setattr(schedule, "listed", lambda *argv: get(*argv)["items"])
     monkeypatch.setattr(schedule, "knows", lambda _: False)
     monkeypatch.setattr(schedule, "run", lambda *argv: gone.append(" ".join(argv[-2:])))
-    params = {"name": "jetson-3", "state": "forgotten", "offers": {}, "boot_id": None, "quorum": False}
+    params: dict[str, Any] = {
+        "name": "jetson-3",
+        "state": "forgotten",
+        "offers": {},
+        "boot_id": None,
+        "quorum": False,
+    }
     assert result.items() <= outcome(monkeypatch, schedule, params).items()
     assert gone == deleted
