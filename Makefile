@@ -44,7 +44,7 @@ unit: venv
 	$(call say,"unit and conformance tests")
 	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 --durations=20 -m "not lab" tests
 
-mutants: venv ## put small faults into the plugin and count those that no test notices (40 minutes)
+mutants: venv ## put small faults into the plugin and count those that no test notices (50 minutes)
 	$(call say,"small faults in the plugin: one at a time")
 	$(PYTHON) -m tests.mutation
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A virtual board is what the playbooks and the plugin find on a real one."""
 
-import json
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -10,15 +8,9 @@ import pytest
 from tests import boards
 from tests.lab import board, bundle, lab, ssh
 from tests.lab.board import Board
-from tests.lab.workloads import device_query_archive, device_query_image
 from tools.process import run
 
 pytestmark = pytest.mark.lab
-
-DAEMON_JSON = {
-    "default-runtime": "nvidia",
-    "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []}},
-}
 
 
 def sh(on: Board, command: str) -> str:
@@ -47,27 +39,10 @@ def thor(boards_up: list[Board]) -> Board:
     return boards_up[1]
 
 
-@pytest.fixture(scope="module")
-def nvidia(boards_up: list[Board]) -> Board:
-    """The Xavier with the NVIDIA runtime as Docker's default and the simulated deviceQuery loaded."""
-    one = boards_up[0]
-    run(["docker", "cp", device_query_archive(), f"{one.container}:/var/tmp/image.tar.gz"])
-    one.exec("docker", "load", "--input", "/var/tmp/image.tar.gz")
-    one.exec("sh", "-c", f"echo '{json.dumps(DAEMON_JSON)}' > /etc/docker/daemon.json")
-    one.exec("systemctl", "restart", "docker")
-    return one
-
-
 @pytest.fixture
 def changed(xavier: Board) -> Iterator[Board]:
     yield xavier
     board.set_state(xavier, "ready")
-
-
-def device_query(on: Board, *options: str) -> subprocess.CompletedProcess[str]:
-    return run(
-        ["docker", "exec", on.container, "docker", "run", "--rm", *options, device_query_image()], check=False
-    )
 
 
 @pytest.mark.parametrize("name", ["xavier", "thor"])
@@ -105,27 +80,3 @@ def test_a_state_is_seen_at_once_and_outlives_a_reboot(changed: Board) -> None:
     assert (
         sh(changed, f"ls /dev/{fixture.nodes_after_poweron[0]}") == f"/dev/{fixture.nodes_after_poweron[0]}"
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--env=NVIDIA_VISIBLE_DEVICES=all",), "384 CUDA Cores"),
-        (("--env=NVIDIA_VISIBLE_DEVICES=0,all",), "Result = PASS"),
-        ((), "no CUDA-capable device is detected"),
-        (("--env=NVIDIA_VISIBLE_DEVICES=void",), "cudaGetDeviceCount returned 100"),
-        (("--env=NVIDIA_VISIBLE_DEVICES=",), "Result = FAIL"),
-    ],
-)
-def test_device_query_needs_the_gpu(nvidia: Board, options: tuple[str, ...], words: str) -> None:
-    result = device_query(nvidia, *options)
-    has_gpu = any("all" in option for option in options)
-    assert (result.returncode, "Result = PASS" in result.stdout) == (int(not has_gpu), has_gpu)
-    assert words in result.stdout
-
-
-def test_device_query_names_the_node_that_is_missing(nvidia: Board, changed: Board) -> None:
-    board.set_state(changed, "unpowered")
-    result = device_query(nvidia, "--env=NVIDIA_VISIBLE_DEVICES=all")
-    assert result.returncode == 1
-    assert "/dev/nvhost-gpu: No such file or directory" in result.stderr

@@ -180,20 +180,6 @@ def test_plugin_agent_and_driver_say_what_is_asked_for(
     assert list(missing(query, {**said, **said_by_agent, **said_by_driver})) == []
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "tegra_gpu_loud_ratio > 1",
-        'tegra_device_plugin_devices{state="healthy"}',
-        'tegra_device_plugin_devices{health="ill"}',
-        "sum by (board) (tegra_gpu_load_ratio)",
-        'sum by (pod) (label_replace(vGPU_device_memory_limit_in_bytes, "pod", "$1", "name", "(.*)"))',
-    ],
-)
-def test_what_nobody_says_is_noticed(expression: str, said: Said) -> None:
-    assert len(list(missing(Query("here", expression), said))) == 1
-
-
 def test_the_dashboard_shows_every_metric_of_plugin_and_driver(
     said: Said, said_by_agent: Said, said_by_driver: Said
 ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mutation run: which faults it makes, and that a fault harms nothing outside."""
+"""The mutation run: a fault is noticed, and harms nothing outside."""
 
 from __future__ import annotations
 
@@ -9,53 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from tests.mutation import mutants
 from tests.mutation.__main__ import CHECKOUT, Judge
 
 SENSOR = Path("plugin/tegra_device_plugin/system/sensor.py")
-
-
-def faults(*lines: str) -> set[str]:
-    source = "def f(a, b):\n" + "".join(f"    {line}\n" for line in lines)
-    found = mutants.of_module(Path("m.py"), source)
-    return {line[1:].strip() for one in found for line in one.diff().splitlines() if line.startswith("+")}
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("x = a < 3", {"x = a <= 3", "x = a < 4"}),
-        ("return a and b", {"return a or b"}),
-        ("return a", {"return None"}),
-        ("a.stop(b)", {"pass"}),
-        ("await a.stop()", {"pass"}),
-        ("x = a(b, deadline=b)", {"x = a(b, )"}),
-        ("x = 'rw'", {"x = 'XXrwXX'", "x = 'RW'"}),
-        ("x = r'# R(d) '", {"x = r'XX# R(d) XX'", "x = r'# r(d) '", "x = r'# R(D) '"}),
-    ],
-)
-def test_small_faults(line: str, expected: set[str]) -> None:
-    assert faults(line) == expected
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '"""Say `a < 3`."""',
-        "logger.warning('no %s', a < 3)",
-        "raise ValueError('no', 3)",
-        "assert a < 3",
-        "import a.b",
-        "x: Literal['rw']",
-        "x = 'no such device'",
-        "x = f'no {a} device'",
-        "x = a.open(encoding='utf-8')",
-        "x = p.add(help='h')",
-        "x = len('rw')",
-    ],
-)
-def test_what_no_test_should_pin_is_left_alone(line: str) -> None:
-    assert faults(line) == set()
 
 
 def test_a_fault_is_seen_and_can_write_nowhere_else(

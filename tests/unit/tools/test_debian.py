@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tools import debian
-from tools.debian import Source
 from tools.process import ToolError
 
 DEB822 = """\
@@ -61,14 +60,6 @@ def test_a_machine_without_debian_sources_uses_the_public_archive(tmp_path: Path
     assert [source.uri for source in debian.debian_sources(tmp_path)] == [
         "http://deb.debian.org/debian",
         "http://deb.debian.org/debian-security",
-    ]
-
-
-def test_a_source_gives_one_line_per_suite() -> None:
-    source = Source("http://mirror.example/debian", ("bookworm", "bookworm-updates"), ("main",))
-    assert source.lines() == [
-        f"deb [signed-by={debian.KEYRING}] http://mirror.example/debian bookworm main",
-        f"deb [signed-by={debian.KEYRING}] http://mirror.example/debian bookworm-updates main",
     ]
 
 
