@@ -100,11 +100,11 @@ class Cluster:
     def phase(self, pod: str) -> str:
         return str(self._json("get", "pod", pod)["status"]["phase"])
 
-    def health_in_pod(self, pod: str) -> list[str]:
+    def health_in_pod(self, pod: str, given_by: str = RESOURCE) -> list[str]:
         """What a pod's status says of the health of its GPUs (Kubernetes 1.36 and newer)."""
         containers = self._json("get", "pod", pod)["status"].get("containerStatuses", [])
         given = [entry for one in containers for entry in one.get("allocatedResourcesStatus", [])]
-        return [one["health"] for entry in given if entry["name"] == RESOURCE for one in entry["resources"]]
+        return [one["health"] for entry in given if entry["name"] == given_by for one in entry["resources"]]
 
     def started(self, pod: str) -> tuple[str, int] | None:
         """When a pod's container was started, and how often again; None if it does not run."""
@@ -126,12 +126,6 @@ class Cluster:
         return next(
             (pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]), None
         )
-
-    def working_set(self, node: str, pod: str | None) -> int:
-        """Bytes that the kubelet counts for a pod of the node; fails for one that it does not have."""
-        summary = json.loads(self.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/stats/summary"))
-        (containers,) = (one["containers"] for one in summary["pods"] if one["podRef"]["name"] == pod)
-        return sum(int(one["memory"]["workingSetBytes"]) for one in containers)
 
     def _create(self, manifest: Mapping[str, Any]) -> None:
         text = shlex.quote(json.dumps(manifest))

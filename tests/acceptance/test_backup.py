@@ -111,7 +111,7 @@ def test_a_backup_that_is_forged_damaged_or_foreign_is_refused_before_anything_s
 ) -> None:
     running = starts(boards)
     forged = tmp_path / newest().name
-    forged.write_bytes(encrypted(with_a_setting_more(decrypted(newest())), key))
+    forged.write_bytes(encrypted(of_another_cluster(decrypted(newest())), key))
     run = restore(forged)
     assert run.returncode != 0
     said = " ".join(run.output.split())
@@ -148,27 +148,6 @@ def of_another_cluster(backup: bytes) -> bytes:
                 text = json.dumps(json.loads(text) | {"ca": "0" * 64}).encode()
                 member.size = len(text)
             new.addfile(member, io.BytesIO(text))
-    return target.getvalue()
-
-
-def with_a_setting_more(backup: bytes) -> bytes:
-    """The same backup with another file of K3s' settings, which its manifest names."""
-    name, setting = "etc/config.yaml.d/60-more.yaml", b"debug: true\n"
-    target = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(backup)) as old, tarfile.open(fileobj=target, mode="w:gz") as new:
-        for member in old:
-            source = old.extractfile(member)
-            assert source is not None
-            text = source.read()
-            if member.name == "manifest.json":
-                manifest = json.loads(text)
-                entry = {"sha256": hashlib.sha256(setting).hexdigest(), "bytes": len(setting)}
-                text = json.dumps(manifest | {"files": manifest["files"] | {name: entry}}).encode()
-                member.size = len(text)
-            new.addfile(member, io.BytesIO(text))
-        more = tarfile.TarInfo(name)
-        more.size = len(setting)
-        new.addfile(more, io.BytesIO(setting))
     return target.getvalue()
 
 

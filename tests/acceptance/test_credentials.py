@@ -93,16 +93,6 @@ def test_second_run_for_the_operator_changes_nothing(cluster: Cluster, kubeconfi
     assert kubeconfig.read_text() == before
 
 
-def test_role_that_is_not_there_is_refused(cluster: Cluster, kubeconfig: Path) -> None:
-    other = kubeconfig.with_name("other.yaml")
-    run = let_in(other, kubeconfig_role="viewer")
-    assert run.returncode != 0
-    assert run.recap["jetson-1"].changed == 0
-    said = " ".join(run.output.split())
-    assert "no ClusterRole viewer. It has admin, cluster-admin, " in said
-    assert not other.exists()
-
-
 def test_role_is_changed_and_taken_away(cluster: Cluster, kubeconfig: Path) -> None:
     assert changed(let_in(kubeconfig, kubeconfig_role="edit")) == 1
     assert may(cluster, kubeconfig, "create", "deployments")

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +101,6 @@ def test_a_second_run_changes_nothing(node: Board) -> None:
     assert again.recap[node.name].changed == 0, again.output
 
 
-def test_a_slice_that_somebody_deletes_is_back_within_seconds(cluster: Cluster, node: Board) -> None:
-    cluster.kubectl("delete", "resourceslices", "--all")
-    wait_until(lambda: node.name in devices(cluster), "the slice again", 10)
-
-
 def test_another_power_mode_is_published(cluster: Cluster, node: Board) -> None:
     node.exec("sh", "-c", "echo pmode:0002 > /var/lib/nvpmodel/status")
 
@@ -131,7 +127,6 @@ def test_a_claim_brings_the_gpu_into_its_pod_and_the_next_one_waits(cluster: Clu
     assert left_on(node) == []
 
 
-TERMINATE = "import os, signal; os.kill(1, signal.SIGTERM)"
 LOOK = "import pathlib; print(*(p for p in pathlib.Path('/dev').rglob('*') if p.is_char_device()), sep='\\n')"
 
 
@@ -226,31 +221,6 @@ def gone(cluster: Cluster, kind: str, name: str) -> bool:
     return not cluster.kubectl("get", kind, name, "--ignore-not-found", "--output=name").strip()
 
 
-def test_a_killed_driver_is_back_and_its_claim_is_not_given_twice(cluster: Cluster, node: Board) -> None:
-    start(cluster, "kept")
-    runs(cluster, "kept")
-    before = cluster.started("kept")
-    node.exec("pkill", "--signal=KILL", "--full", "tegra_device_plugin dra")
-    start(cluster, "greedy")
-    waits(cluster, "greedy")
-    ready_driver(cluster)
-    assert cluster.started("kept") == before
-    end(cluster, "kept", "greedy")
-    assert left_on(node) == []
-
-
-def test_a_kubelet_that_is_restarted_has_slice_and_claim_again(cluster: Cluster, node: Board) -> None:
-    start(cluster, "constant")
-    runs(cluster, "constant")
-    before = cluster.started("constant")
-    node.exec("systemctl", "restart", "k3s")  # with all programs of the node
-    wait_until(lambda: node.name in devices(cluster), "the slice after a restart", 120)
-    ready_driver(cluster)
-    assert cluster.started("constant") == before
-    end(cluster, "constant")
-    assert left_on(node) == []
-
-
 def test_a_pod_has_its_gpu_again_after_a_reboot(cluster: Cluster, node: Board) -> None:
     start(cluster, "survivor", again=True)
     runs(cluster, "survivor")
@@ -262,56 +232,14 @@ def test_a_pod_has_its_gpu_again_after_a_reboot(cluster: Cluster, node: Board) -
     assert left_on(node) == []
 
 
-def test_a_claim_made_again_under_its_name_is_another_one(cluster: Cluster, node: Board) -> None:
-    uids = []
-    for _ in range(2):
-        start(cluster, "phoenix")
-        runs(cluster, "phoenix")
-        uids.append(claims.get(cluster, "resourceclaim", "phoenix")["metadata"]["uid"])
-        files = [entry for entry in left_on(node) if entry.endswith(".json")]
-        assert len(files) == 1 and uids[-1] in files[0]
-        end(cluster, "phoenix")
-    assert uids[0] != uids[1]
-    assert left_on(node) == []
-
-
-def test_a_cdi_directory_that_is_wiped_is_filled_again(cluster: Cluster, node: Board) -> None:
-    start(cluster, "wiped", again=True)
-    runs(cluster, "wiped")
-    before = set(node.exec("ls", "/var/run/cdi").split())
-    node.exec("sh", "-c", "rm -rf /var/run/cdi/*")
-    wait_until(lambda: set(node.exec("ls", "/var/run/cdi").split()) == before, "the files again", 45)
-    # A container that starts now goes by them.
-    cluster.kubectl("exec", "wiped", "--", "python3.11", "-c", TERMINATE)
-    wait_until(lambda: (cluster.started("wiped") or ("", 0))[1] >= 1, "the container starts again", 60)
-    runs(cluster, "wiped")
-    end(cluster, "wiped")
-
-
-def test_twenty_claims_in_a_row_leave_nothing(cluster: Cluster, node: Board) -> None:
-    for number in range(20):
-        start(cluster, f"row-{number}")
-        runs(cluster, f"row-{number}")
-        end(cluster, f"row-{number}")
-    assert left_on(node) == []
-    assert node.exec("ls", "/var/run/cdi").split() == ["tegra-device-plugin.json"]
-    assert cluster.working_set(node.name, claims.driver_pod(cluster, node.name)) <= 45_000_000
-
-
-def health(cluster: Cluster, pod: str) -> list[str]:
-    """Return what a pod's status says of the health of its claimed devices."""
-    containers = claims.get(cluster, "pod", pod)["status"].get("containerStatuses", [])
-    entries = [entry for one in containers for entry in one.get("allocatedResourcesStatus", [])]
-    return [one["health"] for entry in entries if entry["name"] == "claim:gpu" for one in entry["resources"]]
-
-
 def test_a_gpu_that_dies_is_told_of_and_given_to_nobody(cluster: Cluster, node: Board) -> None:
     start(cluster, "sick")
     runs(cluster, "sick")
-    wait_until(lambda: health(cluster, "sick") == ["Healthy"], "a healthy GPU in the pod", 60)
+    health = partial(cluster.health_in_pod, "sick", "claim:gpu")
+    wait_until(lambda: health() == ["Healthy"], "a healthy GPU in the pod", 60)
     try:
         board.set_state(node, "dead")
-        wait_until(lambda: health(cluster, "sick") == ["Unhealthy"], "a dead GPU in the pod", 60)
+        wait_until(lambda: health() == ["Unhealthy"], "a dead GPU in the pod", 60)
         wait_until(lambda: tainted(cluster, node), "a tainted device", 30)
         end(cluster, "sick")
         start(cluster, "next")

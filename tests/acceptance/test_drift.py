@@ -128,19 +128,6 @@ def test_site_yml_changes_what_was_named(cluster: Cluster, tmp_path: Path) -> No
     assert (run.returncode, found["changes"]) == (0, []), run.why
 
 
-def test_registries_that_k3s_would_not_read_are_refused_first(cluster: Cluster, tmp_path: Path) -> None:
-    before = state(cluster)
-    registries = {"mirrors": {"docker.io": {"endpoint": ["registry.example:5000"]}}}
-    given = {"k3s_registries": registries}
-    for runtime, finding in (("docker", "registries-docker"), ("containerd", "registries")):
-        variables = json.dumps(given | {"k3s_container_runtime": runtime})
-        run, found = drift(tmp_path, f"--extra-vars={variables}")
-        assert run.returncode == 2, run.why
-        assert f"[error] {finding}\n" in run.output
-        assert found["changes"] == []
-    assert state(cluster) ^ before == set()
-
-
 @pytest.mark.usefixtures("cluster")
 def test_board_that_is_off_is_named_as_not_compared(boards: list[Board], tmp_path: Path) -> None:
     server, agent = boards

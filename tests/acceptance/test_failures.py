@@ -82,42 +82,6 @@ def assert_refused(run: PlaybookRun, board: Board, finding: str, *words: str) ->
         assert word in message
 
 
-def test_damaged_k3s_file_is_refused_by_its_checksum(bare: Board, tmp_path: Path) -> None:
-    before = state(bare)
-    bundle = inventory.bundle_path(LAB)
-    k3s = next(bundle.glob("k3s-amd64"))
-    whole = k3s.read_bytes()
-    try:
-        k3s.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        run = run_alone(bare, tmp_path)
-    finally:
-        k3s.write_bytes(whole)
-    assert_refused(run, bare, "bundle-file", "k3s-amd64: SHA-256 is")
-    assert state(bare) == before
-
-
-def test_missing_bundle_is_refused(bare: Board, tmp_path: Path) -> None:
-    before = state(bare)
-    run = run_alone(bare, tmp_path, f"--extra-vars=jetson_k3s_bundle={tmp_path}/none")
-    assert_refused(run, bare, "bundle-unusable", f"{tmp_path}/none")
-    assert state(bare) == before
-
-
-def test_broken_daemon_json_is_refused_with_its_line(bare: Board, tmp_path: Path) -> None:
-    bare.exec(
-        "sh", "-c", """printf '{\\n  "debug": true\\n  "labels": []\\n}\\n' > /etc/docker/daemon.json"""
-    )
-    try:
-        before = state(bare)
-        run = run_alone(bare, tmp_path)
-        assert_refused(
-            run, bare, "docker-daemon-json", "/etc/docker/daemon.json is broken", "line 3 column 3"
-        )
-        assert state(bare) == before
-    finally:
-        bare.exec("rm", "/etc/docker/daemon.json")
-
-
 def test_flag_that_dockerd_refuses_beside_its_file_is_refused(bare: Board, tmp_path: Path) -> None:
     bare.exec("sh", "-c", OTHER_FLAGS)
     try:

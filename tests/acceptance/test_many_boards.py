@@ -1,29 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many boards lean on one server at once: none is refused by its sshd, and what they cost it has a bound."""
+"""Many boards lean on one server at once: none is refused by its sshd, and what they cost it has a bound.
+
+A light board is what Ansible sees of a board: an address, an sshd, facts. All are addresses of one virtual
+board. They run no Docker and no pod. What is real is the server: its sshd with OpenSSH's defaults,
+and what the delegated tasks start there.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import pytest
 
-from tests.acceptance import light_boards
-from tests.acceptance.light_boards import Fleet
+from tests.acceptance.peak import watched
+from tests.acceptance.playbook import run_playbook
+from tests.lab import inventory, lab, ssh
+from tests.lab.board import Board
+from tests.lab.paths import lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
+LAB = "many-boards"
+PLAYBOOK = "../tests/acceptance/light_boards.yml"
 MAX_SESSIONS = 10  # sshd_config(5): the default
+MOST = 50
+FIRST_ADDRESS = 100  # in the lab's network, whose boards begin at 11
+# The one sshd that stands for many must not be what refuses.
+SSHD = "MaxStartups 500\nMaxSessions 500\n"
+
+
+@dataclass(frozen=True)
+class Light:
+    name: str
+    address: str
+    variables = MappingProxyType[str, object]({})
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with light_boards.fleet("many-boards") as made:
-        yield made
+def boards() -> Iterator[tuple[Board, list[Light]]]:
+    """A server with K3s, and light boards that lean on it."""
+    with lab.fresh(LAB, (lab.DEFAULT_TYPE,) * 2) as (server, body):
+        run_playbook(LAB, "site.yml", f"--limit={server.name}", "--skip-tags=gpu_verify").checked()
+        body.exec("sh", "-c", f"printf '{SSHD}' > /etc/ssh/sshd_config.d/many.conf && systemctl reload ssh")
+        known = ssh.known_hosts_path(LAB).read_text().splitlines()
+        key = next(line.partition(" ")[2] for line in known if line.split()[0] == body.address)
+        network = server.address.rpartition(".")[0]
+        light = [Light(f"light-{number}", f"{network}.{FIRST_ADDRESS + number}") for number in range(MOST)]
+        for one in light:
+            body.exec("ip", "address", "add", f"{one.address}/24", "dev", "eth0")
+            ssh.trust(LAB, one.address, key)
+        yield server, light
 
 
-@pytest.mark.parametrize("count", [25, light_boards.MOST])
-def test_every_board_is_served_within_the_bound(fleet: Fleet, count: int) -> None:
-    run, peak = fleet.run(count)
+@pytest.mark.parametrize("count", [25, MOST])
+def test_every_board_is_served_within_the_bound(boards: tuple[Board, list[Light]], count: int) -> None:
+    """So many boards do, all at once, what site.yml delegates to the server for each of them."""
+    server, light = boards
+    path = lab_dir(LAB) / f"light-{count}.ini"
+    path.write_text(inventory.render(LAB, [server, *light[:count]]))
+    with watched(server) as peaks:
+        run = run_playbook(LAB, PLAYBOOK, "--check", f"--forks={count}", inventory=path)
     assert run.returncode == 0, run.why
     assert len(run.recap) == count
     assert not [name for name, recap in run.recap.items() if recap.unreachable or recap.failed]
     # A shell outlives its task's answer for a moment, so there can be more than are asked for.
-    assert 1 < peak.tasks <= MAX_SESSIONS
+    assert 1 < peaks[0].tasks <= MAX_SESSIONS

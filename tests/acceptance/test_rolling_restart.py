@@ -94,15 +94,6 @@ def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster
     assert job(cluster) == pod
 
 
-def test_setting_that_k3s_does_not_know_is_refused_before_it_is_touched(cluster: Cluster) -> None:
-    before = started(cluster.boards, "k3s")
-    run = site(**FEWER_PODS | {"k3s_agent_config": {"kublet-arg": ["max-pods=20"]}})
-    assert run.returncode != 0
-    assert "kublet-arg: this K3s has no such option of `k3s agent`; is kubelet-arg meant?" in run.output
-    assert started(cluster.boards, "k3s") == before
-    assert room(cluster) == [40, 30]
-
-
 def test_setting_that_is_taken_out_of_the_inventory_goes_from_the_boards(cluster: Cluster) -> None:
     with_docker(icc=True).checked()
     assert room(cluster) == [110, 110]  # the kubelet's default

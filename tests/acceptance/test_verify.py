@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verify.yml reports of a board that is well, in use, shared, or broken in four ways; what it leaves."""
+"""What verify.yml reports of a board that is well, in use, shared, or broken; what it leaves."""
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,6 @@ SHARED = {
     "version": "v1",
     "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": REPLICAS}]}},
 }
-PLUGIN_LABEL = "jetson-k3s.github.io/device-plugin"
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,9 @@ def cluster(one: Board) -> Cluster:
     return Cluster([one])
 
 
-def verify(
-    *variables: str, playbook: str = "verify.yml", on_line: Callable[[str], None] | None = None
-) -> Verified:
+def verify(*variables: str, playbook: str = "verify.yml") -> Verified:
     path = reports_dir(LAB) / f"{NAME}.json"  # no earlier one: a run begins with moving that away
-    run = run_playbook(
-        LAB, playbook, *(f"--extra-vars={variable}" for variable in variables), on_line=on_line
-    )
+    run = run_playbook(LAB, playbook, *(f"--extra-vars={variable}" for variable in variables))
     assert path.exists(), run.output
     report = json.loads(path.read_text())
     validate(report)
@@ -78,52 +73,7 @@ def nothing_is_left(cluster: Cluster) -> bool:
 
 
 @contextmanager
-def dead_gpu(one: Board, cluster: Cluster) -> Iterator[None]:
-    board.set_state(one, "dead")
-    try:
-        wait_until(lambda: cluster.allocatable()[NAME] == 0, "the dead GPU is taken off the node", 60)
-        yield
-    finally:
-        board.set_state(one, "ready")
-    wait_until(lambda: cluster.allocatable()[NAME] == 1, "the recovered GPU is back", 90)
-
-
-@contextmanager
-def other_runtime(one: Board, cluster: Cluster) -> Iterator[None]:
-    path = "/etc/docker/daemon.json"
-    before = one.exec("cat", path)
-    changed = json.dumps({**json.loads(before), "default-runtime": "runc"})
-    try:
-        set_daemon_json(one, changed, "runc")
-        yield
-    finally:
-        set_daemon_json(one, before, "nvidia")
-
-
-def set_daemon_json(one: Board, text: str, runtime: str) -> None:
-    one.exec("sh", "-c", f"cat > /etc/docker/daemon.json <<'END'\n{text}\nEND")
-    one.exec("systemctl", "reload", "docker")
-    wait_until(
-        lambda: one.exec("docker", "info", "--format={{.DefaultRuntime}}").strip() == runtime,
-        f"Docker's default runtime is {runtime}",
-        30,
-    )
-
-
-@contextmanager
-def no_plugin(_one: Board, cluster: Cluster) -> Iterator[None]:
-    cluster.kubectl("label", "node", NAME, f"{PLUGIN_LABEL}-")
-    try:
-        wait_until(lambda: cluster.plugin_pod(NAME) is None, "the plugin's pod is gone", 60)
-        yield
-    finally:
-        cluster.kubectl("label", "--overwrite", "node", NAME, f"{PLUGIN_LABEL}=true")
-    wait_until(lambda: cluster.plugin_pod(NAME) is not None, "the plugin runs again", 60)
-    wait_until(lambda: cluster.allocatable()[NAME] == 1, "the GPU is back", 60)
-
-
-@contextmanager
-def refusing_toolkit(one: Board, _cluster: Cluster) -> Iterator[None]:
+def refusing_toolkit(one: Board) -> Iterator[None]:
     """The container toolkit knows none of the ids that the plugin hands out."""
     none = "EVERY_DEVICE = ()"
     shipped = one.exec("cat", TOOLKIT_VERSION)
@@ -138,23 +88,10 @@ def refusing_toolkit(one: Board, _cluster: Cluster) -> Iterator[None]:
         board.set_toolkit(one, shipped)
 
 
-# How a board is broken, the check that fails for it, words of its reason and of its fix.
-BROKEN = {
-    "dead GPU": (
-        dead_gpu,
-        "allocatable",
-        ("offers no nvidia.com/gpu to pods, not 1, the plugin says: power-failed", "GPU that has died"),
-    ),
-    "default runtime": (other_runtime, "default-runtime", ("is runc, not nvidia", "playbooks/site.yml")),
-    "no plugin": (no_plugin, "plugin-registered", ("no pod of the device plugin", "labels the node")),
-    "toolkit": (refusing_toolkit, "device-query", ("unsupported device id", "nvidia-container-toolkit")),
-}
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_broken_board_fails_the_right_check_with_its_fix(one: Board, cluster: Cluster, fault: str) -> None:
-    breakage, failing, (reason, fix) = BROKEN[fault]
-    with breakage(one, cluster):
+# Other faults: tests/unit/roles/test_gpu_verify.py, and a dead GPU: test_hardware_in_the_loop.py.
+def test_broken_board_fails_the_right_check_with_its_fix(one: Board, cluster: Cluster) -> None:
+    failing, reason, fix = "device-query", "unsupported device id", "nvidia-container-toolkit"
+    with refusing_toolkit(one):
         verified = verify("gpu_verify_timeout=60")
     assert verified.run.returncode != 0
     report, check = verified.report, verified.check(failing)
@@ -213,25 +150,6 @@ def test_undisturbed_mode_starts_no_pod_and_removes_what_a_cut_off_run_left(
         "kubelet-restart",
     }  # fmt: skip
     assert verified.check("concurrency")["reason"] == "mode undisturbed starts no pod"
-    assert nothing_is_left(cluster)
-
-
-def test_nodes_that_a_restart_takes_away_fail_their_check(one: Board, cluster: Cluster) -> None:
-    """SIMULATED: what systemd's daemon-reload does to containers that it has not heard of."""
-    containers = ("docker", "ps", "--quiet", "--filter=label=io.kubernetes.docker.type=container")
-
-    def take_away(line: str) -> None:
-        if line.startswith("TASK [gpu_verify : Ensure the kubelets of servers have restarted"):
-            (holder,) = one.exec(*containers, "--filter=label=io.kubernetes.pod.name=holder").split()
-            remove = (
-                "import glob, os; [os.remove(one) for one in glob.glob('/dev/nv*') if not os.path.isdir(one)]"
-            )
-            one.exec("docker", "exec", "--user=0", "--privileged", holder, "python3.11", "-c", remove)
-
-    verified = verify("gpu_verify_mode=full", on_line=take_away)
-    assert verified.run.returncode != 0
-    assert [name for name, status in verified.statuses().items() if status == "failed"] == ["kubelet-restart"]
-    assert "holder cannot compute on the GPU any more" in verified.check("kubelet-restart")["reason"]
     assert nothing_is_left(cluster)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import planted
-from tests.acceptance.light_boards import watched
+from tests.acceptance.peak import watched
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab import lab
 from tests.lab.board import Board
