@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """An emulated board: an arm64 machine with a kernel of its own and a device tree that it has read.
 
-The unchanged site.yml makes it a node, with the arm64 images. `make acceptance-arm64` runs this and
-test_arm64_detection.py, nothing else does: the processor is emulated.
+The unchanged site.yml makes it a node, with the arm64 images. `make acceptance-arm64` runs this, nothing else
+does: the processor is emulated.
 """
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
+from tegra_device_plugin.board.detection import detect
 
 from tests import boards
 from tests.acceptance import hostile_container
 from tests.acceptance.cluster import Cluster, starts, wait_until
-from tests.acceptance.emulated import NAME, emulated, the_kernel_knows_the_board
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
-from tests.lab import inventory
+from tests.lab import inventory, lab
+from tests.lab.paths import lab_dir
 from tests.lab.vm.machine import Machine
 
 pytestmark = [pytest.mark.lab, pytest.mark.arm64]
 
-LAB = "arm64"
+LAB, NAME = "arm64", "jetson-1"
 TYPE = "orinnano-jp6"
 PLAYBOOK_SECONDS = 3000
 CLUSTER_SECONDS = 300
@@ -33,8 +35,18 @@ EVERY_CAPABILITY = (1 << 38) - 1
 
 @pytest.fixture(scope="module")
 def board() -> Iterator[Machine]:
-    with emulated(LAB, TYPE) as fresh:
+    """A fresh emulated board, of which nothing is left in the end."""
+    lab.down(LAB)
+    try:
+        (fresh,) = lab.up_graded(LAB, [TYPE], lab.ARM64)
+        assert isinstance(fresh, Machine)
+        interface = Path("/sys/class/net", fresh.interface)
+        assert interface.exists()
         yield fresh
+    finally:
+        lab.down(LAB)
+    assert not lab_dir(LAB).exists()
+    assert not interface.exists(), "QEMU still runs: the interface lives as long"
 
 
 def site(*arguments: str) -> PlaybookRun:
@@ -62,7 +74,9 @@ def described() -> dict[str, str]:
 def test_first_run_makes_the_emulated_board_a_gpu_node(
     board: Machine, first_run: PlaybookRun, cluster: Cluster
 ) -> None:
-    the_kernel_knows_the_board(board)
+    assert board.exec("uname", "-m") == "aarch64"
+    # The simulated tree has no processors; the one that the kernel has read must.
+    assert "arm,cortex-a76" in board.exec("cat", "/proc/device-tree/cpus/cpu@0/compatible")
     assert cluster.allocatable() == {NAME: 1}
     assert "Result = PASS" in first_run.output
     assert "Insufficient nvidia.com/gpu" in first_run.output
@@ -84,17 +98,17 @@ def test_everything_that_runs_there_is_arm64(
     )
 
 
-def test_plugin_in_its_pod_reads_the_device_tree_of_the_kernel(board: Machine, cluster: Cluster) -> None:
+def test_plugin_in_its_pod_reads_the_device_tree_of_the_kernel(cluster: Cluster, tmp_path: Path) -> None:
     fixture = boards.load()[TYPE]
+    boards.build(fixture, tmp_path)
+    expected = json.loads(json.dumps(detect(tmp_path).as_dict()))
     inside = ("python3.11", "-m", "tegra_device_plugin", "detect", "--host-root=/host", "--output=json")
     pod = str(cluster.plugin_pod(NAME))
     found = json.loads(cluster.kubectl("--namespace=kube-system", "exec", pod, "--", *inside))
-    assert (found["platform"], found["model"], found["soc"]) == (
-        "tegra",
-        fixture.data["dt_model"],
-        fixture.soc,
-    )
-    assert found["gpu"]["state"] == "ready"
+    for key in ("platform", "soc", "l4t", "jetpack", "module", "model"):
+        assert found[key] == expected[key], key
+    for key in ("chip", "compute_capability", "state", "sysfs"):
+        assert found["gpu"][key] == expected["gpu"][key], key
     evidence = {entry["source"]: entry["detail"] for entry in found["evidence"]}
     assert evidence["/sys/firmware/devicetree/base/compatible"] == " ".join(fixture.data["dt_compatible"])
 

@@ -149,17 +149,6 @@ def test_short_certificates_that_are_meant_to_be_short_restart_nothing(cluster: 
     assert starts(cluster.boards) == before
 
 
-def test_check_mode_tells_of_the_restart(cluster: Cluster) -> None:
-    cluster.boards[0].exec("rm", ENVIRONMENT)
-    before = starts(cluster.boards)
-    run = play("site.yml", "--check").checked()
-    said = " ".join(run.output.split())
-    for board in cluster.boards:
-        assert f"{board.name}: K3s renews certificates that end soon when it starts" in said
-        assert run.recap[board.name].changed > 0
-    assert starts(cluster.boards) == before
-
-
 def test_certificates_that_end_soon_are_renewed_by_a_restart_in_turn(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -160,16 +160,3 @@ def test_a_dead_gpu_fails_the_job_of_a_ci_system_and_the_board_is_reset(
     assert "allocatable: passed → failed" in page
     with pytest.raises(ToolError):
         jetson.exec("k3s", "--version")
-
-
-def test_a_board_that_does_not_answer_is_not_verified_and_named(jetson: Board, cluster: Cluster) -> None:
-    docker("pause", jetson.container)
-    try:
-        status, output = hil("--keep")
-    finally:
-        docker("unpause", jetson.container)
-    assert status == 2, output
-    index = json.loads((reports_dir(LAB) / "index.json").read_text())
-    assert [(one["name"], one["status"]) for one in index["boards"]] == [("jetson-1", "unverified")]
-    junit = ElementTree.fromstring((reports_dir(LAB) / "junit.xml").read_text())  # noqa: S314 - our own
-    assert (junit.get("errors"), junit.get("failures")) == ("1", "0")

@@ -71,23 +71,3 @@ def test_its_next_run_brings_it_to_the_board_that_was_off_and_renews_no_other(bo
     assert len({template_of(boards, one) for one in boards}) == 1
     assert [Cluster(boards).plugin_pod(one.name) for one in boards[:-1]] == pods
     site(replicas=2).unchanged()
-
-
-def test_board_that_keeps_the_old_plugin_fails_and_says_which_it_runs(boards: list[Board]) -> None:
-    stuck = boards[1]
-    pod = str(Cluster(boards).plugin_pod(stuck.name))
-    hold = ("--namespace=kube-system", "patch", "pod", pod, "--type=merge", "--patch")
-    Cluster(boards).kubectl(*hold, '{"metadata": {"finalizers": ["example.com/hold"]}}')
-    try:
-        run = site(3, "--extra-vars=gpu_device_plugin_timeout=60")
-    finally:
-        Cluster(boards).kubectl(*hold, '{"metadata": {"finalizers": null}}')
-    assert [run.recap[one.name].failed for one in boards] == [0, 1, 0], run.why
-    said = " ".join(run.output[run.output.index(f"fatal: [{stuck.name}") :].split())
-    assert f"node {stuck.name}: DaemonSet tegra-device-plugin does not run tegra-device-plugin:" in said
-    assert f"Pod {pod} runs tegra-device-plugin:" in said
-    assert "being ended since" in said
-    assert "restart K3s on the board" in said
-
-    site(replicas=3).checked()
-    assert Cluster(boards).allocatable() == {one.name: 3 for one in boards}

@@ -42,6 +42,7 @@ class System:
 
 
 TOTAL_MIB = 6144
+# Units of MiB, GiB and percents. What the others sell is in tests/unit/plugin/test_units.py.
 SYSTEMS = (
     System(
         "hami",
@@ -49,27 +50,6 @@ SYSTEMS = (
         {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 40},
         3000,
         {"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "NVIDIA_GPU_MEMORY_LIMIT": "3000"},
-    ),
-    System(
-        "elastic",
-        {"elasticgpu.io/gpu-core": 60, "elasticgpu.io/gpu-memory": 3072},
-        {"elasticgpu.io/gpu-core": 40, "elasticgpu.io/gpu-memory": 3072},
-        3072,
-        {},
-    ),
-    System(
-        "qgpu",
-        {"tke.cloud.tencent.com/qgpu-core": 60, "tke.cloud.tencent.com/qgpu-memory": 3},
-        {"tke.cloud.tencent.com/qgpu-core": 40, "tke.cloud.tencent.com/qgpu-memory": 3},
-        3072,
-        {},
-    ),
-    System(
-        "vcuda",
-        {"tencent.com/vcuda-core": 60, "tencent.com/vcuda-memory": 12},
-        {"tencent.com/vcuda-core": 40, "tencent.com/vcuda-memory": 12},
-        3072,
-        {},
     ),
     System(
         "gpushare",

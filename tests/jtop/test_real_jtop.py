@@ -1,27 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's telemetry against the real jtop service, of both versions that boards have."""
+"""The plugin's telemetry against the real jtop service, of both versions that boards have.
+
+Its sources are fetched once into the lab's cache. A board is a host tree (tests.boards) with what else jtop
+reads. The service runs in mount and PID namespaces of its own, with that tree as its root directory: every
+path it opens is the true one. Needs root.
+"""
 
 import logging
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from tegra_device_plugin.telemetry.jtop import Client, read_once
 
-from tests.boards import load
+from tests.boards import Fixture, build, load
 from tests.conformance.plugin import DEFAULT_COMMAND, free_address, page
 from tests.conformance.plugin import running as plugin
-from tests.jtop.service import GPU_MEMORY_KIB, packages, running
 from tests.unit.plugin.test_jtop import eventually
+from tools.cache import cached
+from tools.process import ToolError, run, tail
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and mounts need root"),
 ]
+
+# What a version needs besides itself, as its own metadata says.
+DEPENDENCIES = ("smbus2==0.6.1", "distro==1.9.0", "nvidia-ml-py==13.615.71")
+READY_SECONDS = 20.0
+
+GPU_MEMORY_KIB = 123456  # what nvmap says is in use on every simulated board
+
+DIRECTORIES = (
+    *("run", "tmp", "usr", "realproc"),
+    *("sys/class/hwmon", "sys/class/power_supply", "sys/bus/i2c/devices", "sys/kernel/debug/clk"),
+)
+# Of /proc what is not the board's but the processes': links into a procfs of the namespace.
+REAL_PROC = (
+    *("self", "thread-self", "uptime", "mounts", "buddyinfo"),
+    *("swaps", "filesystems", "sys", "loadavg"),
+)
+SHIM = Path(__file__).with_name("board_shim") / "sitecustomize.py"
+
+SERVER = """
+import logging
+from jtop.service import JtopServer
+logging.basicConfig(level=logging.INFO)
+JtopServer(force=True).loop_for_ever()
+"""
+
+# $1: the board's root; the rest: the server's command. /usr and Python's own directory are the computer's.
+ENTER = """
+set -e
+board=$1 python=$2 packages=$3
+shift 3
+mount --make-rprivate /
+mount -t proc proc "$board/realproc"
+mount --rbind -o ro /usr "$board/usr"
+for link in bin sbin lib lib64; do
+  [ ! -e "/$link" ] || ln -sfn "usr/$link" "$board/$link"
+done
+for directory in "$python" "$packages"; do
+  mkdir -p "$board$directory"
+  mount --rbind "$directory" "$board$directory"
+done
+for node in null urandom; do
+  touch "$board/dev/$node"
+  mount --bind "/dev/$node" "$board/dev/$node"
+done
+mkdir -p "$board/dev/shm"
+mount -t tmpfs tmpfs "$board/dev/shm"
+exec chroot "$board" "$@"
+"""
 
 BOARDS = load()
 VERSIONS = ("4.3.2", "7.2.2")  # the last one of JetPack 4's Python, and of today's
@@ -35,6 +93,107 @@ MODULES = {
     "agxorin-jp5": "NVIDIA Jetson AGX Orin",
     "orinnano-jp6": "NVIDIA Jetson Orin Nano (Developer kit)",
 }
+
+
+def packages(version: str) -> Path:
+    """A directory with jetson-stats' package `jtop` and its dependencies; fetched when it is absent.
+
+    Unpacked and not installed: older versions install and start a systemd unit when pip builds them as root.
+    """
+
+    def fetch(target: Path) -> None:
+        target.mkdir()
+        pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+        run([*pip, "install", "--target", target, *DEPENDENCIES])
+        archives = target / "archives"
+        source = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", f"jetson-stats=={version}")
+        run([*pip, "download", "--dest", archives, *source])
+        (archive,) = archives.iterdir()
+        run(["tar", "--extract", f"--file={archive}", f"--directory={archives}"])
+        (archives / archive.name.removesuffix(".tar.gz") / "jtop").rename(target / "jtop")
+        shutil.rmtree(archives)
+
+    return cached(f"jetson-stats/{version}", fetch)
+
+
+def add_what_jtop_reads(fixture: Fixture, root: Path) -> None:
+    """Directories it insists on, a processor, nvmap's debug files, the group that may connect, nvpmodel."""
+    for directory in DIRECTORIES:
+        (root / directory).mkdir(parents=True, exist_ok=True)
+    for name in REAL_PROC:
+        (root / "proc" / name).symlink_to(f"/realproc/{name}")
+    nvmap = f"{'CLIENT':<18} {'PROCESS':>18} {'PID':>8} {'SIZE':>11}\n"
+    nvmap += f"{'total':<18} {'':>18} {'':>8} {GPU_MEMORY_KIB:>10}K\n"
+    cpu = "sys/devices/system/cpu"
+    files = {
+        "etc/passwd": "root:x:0:0:root:/root:/bin/sh\n",
+        "etc/group": "root:x:0:\njtop:x:990:\n",
+        "etc/fstab": "",
+        "etc/os-release": 'ID=ubuntu\nVERSION_ID="22.04"\n',
+        "proc/stat": "cpu  600 0 600 60000 0 0 0 0 0 0\ncpu0 100 0 100 10000 0 0 0 0 0 0\n",
+        "proc/cpuinfo": "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd42\n\n",
+        "sys/kernel/debug/nvmap/iovmm/clients": nvmap,
+        "sys/kernel/debug/nvmap/iovmm/maps": nvmap,
+        f"{cpu}/online": "0\n",
+        f"{cpu}/present": "0\n",
+        f"{cpu}/cpu0/cpufreq/scaling_governor": "schedutil\n",
+        f"{cpu}/cpu0/cpufreq/scaling_min_freq": "729600\n",
+        f"{cpu}/cpu0/cpufreq/scaling_max_freq": "1728000\n",
+        f"{cpu}/cpu0/cpufreq/scaling_cur_freq": "729600\n",
+        f"{cpu}/cpu0/cpufreq/cpuinfo_min_freq": "115200\n",
+        f"{cpu}/cpu0/cpufreq/cpuinfo_max_freq": "1728000\n",
+        f"{cpu}/cpu0/cpufreq/cpuinfo_cur_freq": "729600\n",
+        "opt/simulated/sitecustomize.py": SHIM.read_text(),
+        "opt/simulated/nvpmodel": nvpmodel(fixture),
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "opt/simulated/nvpmodel").chmod(0o755)
+
+
+def nvpmodel(fixture: Fixture) -> str:
+    """A SIMULATED nvpmodel that answers what jtop asks, in the real one's words."""
+    modes, default = fixture.data["nvpmodel"], fixture.data["nvpmodel_default"]
+    listed = "\n".join(f"POWER_MODEL: ID={number} NAME={name}" for number, name in enumerate(modes))
+    return f"""#!/bin/sh
+case $1 in
+  -q) printf 'NV Power Mode: %s\\n%s\\n' {modes[default]} {default} ;;
+  *) echo '{listed}
+PM_CONFIG: DEFAULT={modes[default]}({default})' ;;
+esac
+"""
+
+
+@contextmanager
+def running(version: str, fixture: Fixture, root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The service on a board's tree, until the block ends or it is killed: then its socket stays behind."""
+    build(fixture, root)
+    add_what_jtop_reads(fixture, root)
+    log, found = root / "jtop.log", packages(version)
+    environment = {
+        "PATH": "/opt/simulated:/usr/bin:/usr/sbin:/bin",
+        "PYTHONPATH": f"{found}:/opt/simulated",
+        # In the EEPROM of module p3767-0005: 699-13767-0005-300 A.0, say.
+        "SIMULATED_PART_NUMBER": f"699-1{fixture.data['p_number'].removeprefix('p')}-300 A.0",
+    }
+    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh", str(root)]
+    command += [sys.base_prefix, str(found), f"{sys.base_prefix}/bin/python3", "-c", SERVER]
+    with (
+        log.open("wb") as said,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment
+        ) as process,
+    ):
+        try:
+            deadline = time.monotonic() + READY_SECONDS
+            while "service ready" not in log.read_text() or not (root / "run/jtop.sock").exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise ToolError(f"the jtop service did not start:\n{tail(log.read_text())}")
+                time.sleep(0.05)  # another program's log: nothing to wait for
+            yield process
+        finally:
+            process.kill()  # unshare, and by --kill-child PID 1 of the namespace, and so all others
 
 
 def client(version: str) -> Client:
@@ -53,9 +212,9 @@ def client(version: str) -> Client:
 @pytest.mark.parametrize("board", MODULES)
 def test_all_telemetry_arrives(version: str, board: str, tmp_path: Path) -> None:
     fixture = BOARDS[board]
-    with running(version, fixture, tmp_path) as service:
+    with running(version, fixture, tmp_path):
         (tmp_path / "sys" / fixture.gpu_device / "load").write_text("345\n")
-        told = read_once(service.host_root, client(version))
+        told = read_once(tmp_path, client(version))
     assert told is not None
     assert told.gpu_load_percent == 34.5
     assert told.gpu_frequency_hz == fixture.data["devfreq_min"]
@@ -70,8 +229,8 @@ def test_all_telemetry_arrives(version: str, board: str, tmp_path: Path) -> None
 
 
 def test_thor_without_nvml_tells_what_it_can(tmp_path: Path) -> None:
-    with running("7.2.2", BOARDS["thor5000-jp70"], tmp_path) as service:
-        told = read_once(service.host_root, client("7.2.2"))
+    with running("7.2.2", BOARDS["thor5000-jp70"], tmp_path):
+        told = read_once(tmp_path, client("7.2.2"))
     assert told is not None
     assert told.gpu_load_percent is None
     assert told.memory_total_bytes == BOARDS["thor5000-jp70"].memory_bytes
@@ -83,8 +242,8 @@ def test_another_version_is_said(
     service_version: str, client_version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    with running(service_version, BOARDS["orinnano-jp6"], tmp_path) as service:
-        assert read_once(service.host_root, client(client_version)) is None
+    with running(service_version, BOARDS["orinnano-jp6"], tmp_path):
+        assert read_once(tmp_path, client(client_version)) is None
     assert service_version in caplog.text
     assert client_version in caplog.text
 
@@ -107,6 +266,7 @@ async def test_metrics_have_telemetry_while_the_service_lives(tmp_path: Path) ->
             await eventually(lambda: "tegra_power_mode" in metrics(), 60)
             assert 'tegra_power_mode{mode="25W"} 1' in metrics()
             assert f"tegra_gpu_memory_bytes {GPU_MEMORY_KIB * 1024}\n" in metrics()
-            service.stop()
+            service.kill()
+            service.wait()
             await eventually(lambda: "tegra_power_mode" not in metrics(), 60)
             assert 'health="healthy"' in metrics(), "the GPU is as healthy as before"

@@ -194,26 +194,6 @@ def test_check_says_what_would_be_done_and_changes_nothing(checkout: Checkout) -
     assert checkout.state() == before
 
 
-def test_every_reason_against_it_is_told_at_once_and_nothing_changes(checkout: Checkout) -> None:
-    checkout.git("tag", "v0.3.0")
-    checkout.write("CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n")
-    checkout.git("switch", "--quiet", "--create", "fix")
-    (checkout.path / "new.txt").touch()
-    before = checkout.state()
-    code, said = checkout.release("0.2.0", signed=False)
-    assert code == 1
-    assert said.count("\n  * ") == 5
-    for reason in (
-        "VERSION=0.2.0 is not newer than 0.3.0",
-        "releases are made on main, this is fix: git switch main",
-        "?? new.txt",
-        "no key signs it: name yours",
-        "CHANGELOG.md has no entry for 0.2.0: write a line `- ...` below `## [Unreleased]`",
-    ):
-        assert reason in said
-    assert checkout.state() == before
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [

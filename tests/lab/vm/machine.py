@@ -98,12 +98,6 @@ class Machine:
         argv = ssh.command(self.lab, self.address, shlex.join(["sudo", "--", *command]))
         return run(argv, check=check, timeout=timeout).stdout.strip()
 
-    def load_image(self, archive: Path) -> None:
-        there = "/var/tmp/image.tar.gz"
-        ssh.copy(self.lab, self.address, archive, there)
-        self.exec("docker", "load", "--input", there)
-        self.exec("rm", there)
-
 
 def machines(lab: str) -> Path:
     return lab_dir(lab) / "machines"

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -75,13 +73,3 @@ def certificate(name: str, by: Pair, days: int = 365) -> Pair:
 
 def split(bundle: bytes) -> list[bytes]:
     return PEM.findall(bundle)
-
-
-def leads_to(certificate: bytes, roots: bytes, between: bytes) -> bool:
-    """Say whether OpenSSL comes from a certificate to one of the roots, by others that are between."""
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, pem in {"roots": roots, "between": between, "certificate": certificate}.items():
-            Path(scratch, name).write_bytes(pem)
-        command = "openssl verify -CAfile roots -untrusted between certificate"
-        done = subprocess.run(command.split(), cwd=scratch, capture_output=True, check=False)
-        return done.returncode == 0

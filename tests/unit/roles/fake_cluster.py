@@ -141,6 +141,9 @@ class FakeCluster:
         if manifest["kind"] == "ResourceClaimTemplate":
             self.templates[name] = manifest["spec"]["spec"]
         else:
+            (container,) = manifest["spec"]["containers"]
+            ours = (container["image"], container["imagePullPolicy"]) == ("plugin:1", "Never")
+            assert ours == any(word in container["command"] for word in ("allocate", "compute")), container
             self.manifests[name] = manifest
             self.pods[name] = "new"
 

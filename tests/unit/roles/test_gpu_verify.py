@@ -135,19 +135,11 @@ def test_healthy_board_passes_everything_but_the_restart(board: Board) -> None:
     }
     assert report["simulated"] is False
     assert report["gpu"]["device_nodes"] == ["/dev/nvmap"]
+    said = "computed 65536 numbers on Orin in 1.5 ms, all are right"
+    assert report["gpu"]["kernel"] == {"said": said, "simulated": False}
     assert report["seconds"] == 1.5
-
-
-def test_concurrency_is_one_pod_running_and_one_pending(board: Board) -> None:
-    told = [event["event"] for event in checks(board.report())["concurrency"]["events"]]
-    pending = next(index for index, event in enumerate(told) if event.startswith("pod2 Pending"))
-    assert (
-        told.index("pod1 Running")
-        < pending
-        < told.index("pod1 ended: Succeeded")
-        < told.index("pod2 Running")
-    )
-    assert "Insufficient nvidia.com/gpu" in told[pending]
+    security = board.manifests["nonroot"]["spec"]["securityContext"]
+    assert (security["runAsUser"], security["supplementalGroups"]) == (1000, [44])
 
 
 Sell = Callable[[str], None]
@@ -205,18 +197,6 @@ def test_a_single_unit_is_held_by_one_pod(board: Board, sell: Sell) -> None:
 
 
 LIMITED = "memoryTotal: 2Gi"  # a share is 1024 MiB
-
-
-def test_pods_that_try_the_limit_have_the_plugins_own_image_and_equal_shares_and_go(
-    board: Board, sell: Sell
-) -> None:
-    sell(LIMITED)
-    report = board.report("node", "access", "sharing")
-    assert (checks(report)["limits"]["status"], board.pods) == ("passed", {})
-    for name in ("neighbour", "greedy"):
-        (container,) = board.manifests[name]["spec"]["containers"]
-        assert (container["image"], container["imagePullPolicy"]) == ("plugin:1", "Never")
-        assert container["resources"] == {"limits": {board.resource: 4}}
 
 
 NO_DRIVER = "tegra-device-plugin: no CUDA driver in this container"
@@ -393,12 +373,6 @@ def test_every_closed_node_is_named_with_owner_group_and_mode(board: Board, root
     ]
 
 
-def test_user_is_nobody_but_in_the_group_video(board: Board) -> None:
-    board.report()
-    security = board.manifests["nonroot"]["spec"]["securityContext"]
-    assert (security["runAsUser"], security["supplementalGroups"]) == (1000, [44])
-
-
 FULL = ("node", "access", "sharing", "hold", "restarted", "close")
 
 
@@ -454,17 +428,6 @@ def test_way_to_a_kubelet_that_has_just_started_is_waited_for(board: Board) -> N
     check = checks(board.report(*FULL))["kubelet-restart"]
     assert check["status"] == "passed", check["reason"]
     assert "a new process in it, after the restart: computed 65536 numbers" in check["evidence"][1]
-
-
-def test_pods_that_compute_have_the_plugins_own_image(board: Board) -> None:
-    assert board.report()["gpu"]["kernel"] == {
-        "said": "computed 65536 numbers on Orin in 1.5 ms, all are right",
-        "simulated": False,
-    }
-    for name in ("kernel", "pod1", "pod2"):
-        (container,) = board.manifests[name]["spec"]["containers"]
-        assert container["image"] == "plugin:1"
-        assert "compute" in container["command"]
 
 
 def test_plugin_that_was_started_again_need_register_once_only(board: Board) -> None:

@@ -106,12 +106,6 @@ def layers(store: Any, name: str) -> list[bytes]:
     return [gzip.decompress(content) for content in contents[2:]]
 
 
-def files(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
-    }
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     """A store with three images of two archives."""
@@ -139,12 +133,6 @@ def test_image_is_described_as_docker_asks_for_it(store: Any) -> None:
         link = Path(store.layers) / part["digest"].partition(":")[2] / "link"
         assert link.read_text() == part["digest"]
         assert Path(store.blob(part["digest"])).stat().st_size == part["size"]
-
-
-def test_the_same_archive_gives_the_same_files(store: Any, tmp_path: Path) -> None:
-    before = files(tmp_path / "store")
-    module.fill(store, str(tmp_path / "old.tar.gz"), [image("a"), image("b")])
-    assert files(tmp_path / "store") == before
 
 
 def test_only_images_that_are_asked_for_are_taken(tmp_path: Path) -> None:
