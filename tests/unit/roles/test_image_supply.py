@@ -171,6 +171,7 @@ def test_image_that_is_not_whole_is_missing_and_is_filled_again(
     }
     module.fill(store, str(tmp_path / "old.tar.gz"), [image("a")])
     assert layers(store, "a") == [LAYER]
+    assert store.parts(image("a"))[0] == revision
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -22,12 +23,14 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     assert caching.cache() == tmp_path / "xdg" / "jetson-k3s"
 
 
-def test_an_entry_is_built_once_by_several_at_a_time(cache: Path) -> None:
-    built = []
+def test_an_entry_is_built_once_by_several_at_a_time(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, built = Event(), []
+    monkeypatch.setattr(caching, "say", lambda _: waits.set())
 
     def build(out: Path) -> None:
         assert not out.exists()
         built.append(out)
+        assert waits.wait(30), "another one waits for it"
         out.write_text("made")
 
     with ThreadPoolExecutor(4) as pool:
