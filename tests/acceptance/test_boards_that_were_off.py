@@ -54,14 +54,6 @@ def version(one: Board) -> str:
     return one.exec("k3s", "--version").split()[2]
 
 
-def test_site_yml_does_not_bring_another_minor_version_by_itself(boards: list[Board]) -> None:
-    before = boards[0].exec(*STARTED)
-    site = run("site.yml", 1, SUMMER)
-    assert "[error] k3s-upgrade" in site.output
-    assert all(recap.changed == 0 for recap in site.recap.values()), site.output
-    assert boards[0].exec(*STARTED) == before
-
-
 def test_agent_that_missed_two_upgrades_goes_straight_to_its_servers_k3s(boards: list[Board]) -> None:
     *there, late = boards
     for minors, named in enumerate(MISSED, 1):

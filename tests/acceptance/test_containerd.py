@@ -76,13 +76,6 @@ def test_a_second_run_changes_nothing(boards: list[Board]) -> None:
     }, again.output
 
 
-def test_strict_mode_is_refused_where_the_toolkit_ignores_it(one: Board) -> None:
-    run = site(STRICT)
-    assert run.returncode != 0
-    assert "nvidia-runtime-strict" in run.output
-    assert not one.exec("cat", "/etc/nvidia-container-runtime/config.toml", check=False)
-
-
 def test_strict_mode_keeps_the_gpu_from_a_pod_that_has_not_asked(one: Board, boards: list[Board]) -> None:
     for each in boards:
         board.set_toolkit(each, "1.18.0")

@@ -298,15 +298,6 @@ def test_a_nodes_driver_writes_no_slice_of_another_node(cluster: Cluster, node: 
         cluster.kubectl("delete", "resourceslice", "forged", "--ignore-not-found")
 
 
-@pytest.mark.usefixtures("node")
-def test_docker_is_refused_with_the_reason() -> None:
-    docker = "--extra-vars={k3s_container_runtime: docker, gpu_device_plugin_api: dra}"
-    run = run_playbook(LAB, "preflight.yml", docker)
-    assert run.returncode != 0
-    assert "dra-docker" in run.output
-    assert "cri-dockerd passes no CDI devices" in run.output
-
-
 def test_two_claims_share_the_memory_and_the_third_waits(cluster: Cluster, node: Board) -> None:
     site(DRA, gpu_device_plugin_config=CAPACITY).checked()
     for name in ("left", "right", "third"):

@@ -73,16 +73,6 @@ def gpu_label(cluster: Cluster, node: str) -> str:
     return found
 
 
-def test_bare_boards_lack_everything(boards: list[Board], tmp_path: Path) -> None:
-    before = [files(board) for board in boards]
-    run, found = drift(tmp_path)
-    assert run.returncode == 1, run.why
-    assert {(board.name, SETTINGS) for board in boards} <= {
-        (change["board"], change["task"]) for change in found["changes"]
-    }
-    assert [files(board) for board in boards] == before
-
-
 def test_boards_as_the_inventory_says(cluster: Cluster, tmp_path: Path) -> None:
     before = state(cluster)
     run, found = drift(tmp_path)

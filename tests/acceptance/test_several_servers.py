@@ -65,10 +65,6 @@ def test_servers_join_one_after_the_other_and_serve_the_gpus(boards: list[Board]
         assert Cluster([one]).allocatable() == {each.name: 1 for each in boards}
 
 
-def test_second_run_changes_nothing(boards: list[Board]) -> None:
-    assert changed(site(boards)) == {one.name: 0 for one in boards}
-
-
 @pytest.mark.parametrize("down", [0, 1])
 def test_any_server_may_be_down_and_the_run_goes_on_with_the_others(boards: list[Board], down: int) -> None:
     """The first is the one that all have joined, and that is asked when it answers."""

@@ -172,12 +172,6 @@ def simulate(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     return lambda *arguments: run(*(arguments or (f"--config={config}",)))
 
 
-def test_nothing_is_simulated_beside_the_plugin(cluster: Cluster, simulate: Callable[..., str]) -> None:
-    pod = cluster.plugin_pod(cluster.boards[0].name)
-    assert f"has a real device plugin, pod kube-system/{pod}" in simulate()
-    assert ELASTIC not in cluster.kubectl("get", "nodes", "--output=json")
-
-
 def test_a_node_without_a_plugin_simulates_units(cluster: Cluster, simulate: Callable[..., str]) -> None:
     everything = ("--namespace=kube-system", "get", "pods", "--output=name")
     cluster.kubectl("--namespace=kube-system", "delete", "daemonset", "tegra-device-plugin")
