@@ -4,7 +4,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import published
 
 from tests import newer_go
-from tests.acceptance import claims
-from tests.acceptance.claims import DRIVER, SHARED, SYSTEM, apply, claim, devices, ends, left_on, runs, waits
 from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
 from tests.lab import board, inventory, kubernetes_1_36
@@ -26,6 +24,19 @@ from tests.unit.plugin.dra.objects import gpu
 from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
+
+DRIVER = "gpu.jetson-k3s.github.io"
+SHARED = f"shared.{DRIVER}"
+API_VERSION = "resource.k8s.io/v1"
+DRIVER_PODS = "--selector=app.kubernetes.io/name=tegra-dra-driver"
+SYSTEM = "--namespace=kube-system"
+HOLD = ("python3.11", "-m", "tegra_device_plugin", "compute", "--hold")
+NONE_LEFT = "cannot allocate all claims"
+# A claim that could not be prepared the kubelet tries again after a minute, such as one that is too new for
+# the API server's node authorizer.
+POD_SECONDS = 150
+CHECKPOINT = f"/var/lib/kubelet/plugins/{DRIVER}/checkpoint.json"
+CDI_FILES = f"/var/run/cdi/{DRIVER}-claim-*.json"
 
 LAB = "dra"
 DRA, PLUGIN = "dra", "device-plugin"
@@ -55,6 +66,97 @@ def image(key: str = "plugin_image") -> str:
     return str(yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())[key])
 
 
+def apply(cluster: Cluster, *objects: Mapping[str, Any]) -> None:
+    text = "\n---\n".join(map(json.dumps, objects))
+    cluster.boards[0].exec("sh", "-c", f"printf %s {shlex.quote(text)} | k3s kubectl apply -f -")
+
+
+def claim(name: str, *, device_class: str = DRIVER, memory: str = "") -> dict[str, Any]:
+    """Return a claim for one device; `memory` is what it asks of it."""
+    exactly: dict[str, Any] = {"deviceClassName": device_class}
+    if memory:
+        exactly["capacity"] = {"requests": {"memory": memory}}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+def pod_with(
+    claim: str | None, name: str, command: tuple[str, ...] = HOLD, *, again: bool = False
+) -> dict[str, Any]:
+    """Return a pod that computes on the GPU of its claim and holds it."""
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": image(),
+        "imagePullPolicy": "Never",
+        "command": list(command),
+    }
+    spec: dict[str, Any] = {
+        "terminationGracePeriodSeconds": 1,
+        "restartPolicy": "Always" if again else "Never",
+        "containers": [container],
+    }
+    if claim:
+        spec["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
+        container["resources"] = {"claims": [{"name": "gpu"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def objects(cluster: Cluster, kind: str, *arguments: str) -> Any:
+    return json.loads(cluster.kubectl("get", kind, *arguments, "--output=json"))
+
+
+def devices(cluster: Cluster) -> dict[str, list[dict[str, Any]]]:
+    """Return what the driver has published, by node."""
+    items = objects(cluster, "resourceslices", f"--field-selector=spec.driver={DRIVER}")["items"]
+    return {item["spec"]["nodeName"]: item["spec"].get("devices", []) for item in items}
+
+
+def allocated(cluster: Cluster, name: str) -> list[dict[str, Any]]:
+    """Return what a claim was given."""
+    allocation = objects(cluster, "resourceclaim", name).get("status", {}).get("allocation", {})
+    results: list[dict[str, Any]] = allocation.get("devices", {}).get("results", [])
+    return results
+
+
+def runs(cluster: Cluster, name: str) -> None:
+    """Wait until a pod has computed on its GPU and holds it."""
+
+    def computed() -> bool:
+        return cluster.phase(name) == "Running" and "computed" in cluster.kubectl("logs", name)
+
+    wait_until(computed, f"{name} computes on the GPU", POD_SECONDS)
+
+
+def waits(cluster: Cluster, name: str) -> None:
+    """Wait until the scheduler has said that nothing is left for a pod."""
+    wait_until(lambda: NONE_LEFT in cluster.unschedulable(name), f"{name} has to wait", POD_SECONDS)
+    assert cluster.phase(name) == "Pending"
+
+
+def ends(cluster: Cluster, *names: str) -> None:
+    """Delete pods and claims (`pod/a`, `resourceclaim/b`) and wait until all are gone: none may hang."""
+    cluster.kubectl("delete", *names, "--wait=true", f"--timeout={POD_SECONDS}s")
+
+
+def driver_pod(cluster: Cluster) -> str | None:
+    for item in objects(cluster, "pods", SYSTEM, DRIVER_PODS)["items"]:
+        conditions = {one["type"]: one["status"] for one in item["status"].get("conditions", [])}
+        if conditions.get("Ready") == "True" and "deletionTimestamp" not in item["metadata"]:
+            return str(item["metadata"]["name"])
+    return None
+
+
+def left_on(board: Board) -> list[str]:
+    """Return what the driver has left of claims on a board: CDI files, and claims in its checkpoint."""
+    files = board.exec("sh", "-c", f"ls -d {CDI_FILES} 2>/dev/null || true").split()
+    text = board.exec("sh", "-c", f"cat {CHECKPOINT} 2>/dev/null || true")
+    return files + (list(json.loads(text)["claims"]) if text.strip() else [])
+
+
 def site(api: str, tags: str = "gpu_device_plugin,gpu_verify", **variables: Any) -> PlaybookRun:
     """Run the steps of site.yml that follow role k3s, for one of the APIs."""
     chosen = {"k3s_container_runtime": "containerd", "gpu_device_plugin_api": api, **variables}
@@ -63,8 +165,7 @@ def site(api: str, tags: str = "gpu_device_plugin,gpu_verify", **variables: Any)
 
 def start(cluster: Cluster, name: str, **settings: Any) -> None:
     of_pod = {key: settings.pop(key) for key in ("again", "command") if key in settings}
-    on = cluster.boards[0].name
-    apply(cluster, claim(name, **settings), claims.pod(name, image(), claim=name, node=on, **of_pod))
+    apply(cluster, claim(name, **settings), pod_with(name, name, **of_pod))
 
 
 def end(cluster: Cluster, *names: str) -> None:
@@ -76,7 +177,7 @@ def ready_driver(cluster: Cluster) -> str:
     found: list[str] = []
 
     def look() -> bool:
-        name = claims.driver_pod(cluster, cluster.boards[0].name)
+        name = driver_pod(cluster)
         found[:] = [name] if name else []
         return bool(name)
 
@@ -86,7 +187,7 @@ def ready_driver(cluster: Cluster) -> str:
 
 def test_one_run_deploys_the_driver_and_proves_the_gpus_by_claims(cluster: Cluster, node: Board) -> None:
     site(DRA).checked()
-    (found,) = claims.get(cluster, "nodes")["items"]
+    (found,) = objects(cluster, "nodes")["items"]
     assert found["status"]["nodeInfo"]["kubeletVersion"] == kubernetes_1_36.VERSION
     assert found["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://2.")
     assert {name: [one["name"] for one in of_it] for name, of_it in devices(cluster).items()} == {
@@ -117,7 +218,7 @@ def test_a_claim_brings_the_gpu_into_its_pod_and_the_next_one_waits(cluster: Clu
     assert {"/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"} <= set(
         cluster.kubectl("exec", "one", "--", "python3.11", "-c", LOOK).split()
     )
-    (given,) = claims.given(cluster, "one")
+    (given,) = allocated(cluster, "one")
     assert (given["driver"], given["pool"], given["device"]) == (DRIVER, node.name, "igpu-0")
     start(cluster, "two")
     waits(cluster, "two")
@@ -131,10 +232,7 @@ LOOK = "import pathlib; print(*(p for p in pathlib.Path('/dev').rglob('*') if p.
 
 
 def test_a_pod_without_a_claim_has_no_gpu(cluster: Cluster, node: Board) -> None:
-    apply(
-        cluster,
-        claims.pod("none", image(), claim=None, node=node.name, command=("python3.11", "-c", LOOK)),
-    )
+    apply(cluster, pod_with(None, "none", ("python3.11", "-c", LOOK)))
     wait_until(lambda: cluster.phase("none") == "Succeeded", "a look around", 60)
     assert "nvmap" not in cluster.kubectl("logs", "none")
     ends(cluster, "pod/none")
@@ -171,9 +269,7 @@ def test_the_examples_of_the_documents_choose_the_board(
             job_waits(cluster, name)
         end(cluster, "owner")
         for name in examples:
-            cluster.kubectl(
-                "wait", "--for=condition=Complete", f"--timeout={claims.POD_SECONDS}s", f"job/{name}"
-            )
+            cluster.kubectl("wait", "--for=condition=Complete", f"--timeout={POD_SECONDS}s", f"job/{name}")
             assert "Result = PASS" in cluster.kubectl("logs", f"job/{name}")
     finally:
         cluster.kubectl("delete", "resourceslice", "other")
@@ -183,20 +279,20 @@ def test_the_examples_of_the_documents_choose_the_board(
 def job_waits(cluster: Cluster, job: str) -> None:
     def pods() -> list[str]:
         of_it = f"--selector=batch.kubernetes.io/job-name={job}"
-        return [pod["metadata"]["name"] for pod in claims.get(cluster, "pods", of_it)["items"]]
+        return [pod["metadata"]["name"] for pod in objects(cluster, "pods", of_it)["items"]]
 
-    wait_until(lambda: bool(pods()), f"a pod of {job}", claims.POD_SECONDS)
+    wait_until(lambda: bool(pods()), f"a pod of {job}", POD_SECONDS)
     waits(cluster, *pods())
 
 
 def test_a_pod_that_asks_for_an_extended_resource_is_served_as_it_is(cluster: Cluster, node: Board) -> None:
     for name in ("train", "late"):
         cluster.hold_gpu(name, node.name, image("device_query_image"))
-    wait_until(lambda: cluster.phase("train") == "Running", "an unchanged pod runs", claims.POD_SECONDS)
+    wait_until(lambda: cluster.phase("train") == "Running", "an unchanged pod runs", POD_SECONDS)
     assert "/dev/nvmap" in cluster.kubectl("exec", "train", "--", "ls", "/dev/nvmap")
-    wait_until(lambda: bool(cluster.unschedulable("late")), "the next one waits", claims.POD_SECONDS)
+    wait_until(lambda: bool(cluster.unschedulable("late")), "the next one waits", POD_SECONDS)
     ends(cluster, "pod/train")
-    wait_until(lambda: cluster.phase("late") == "Running", "the next one runs", claims.POD_SECONDS)
+    wait_until(lambda: cluster.phase("late") == "Running", "the next one runs", POD_SECONDS)
     ends(cluster, "pod/late")
     wait_until(lambda: not left_on(node), "nothing is left of the claims", 30)
 
@@ -207,7 +303,7 @@ def test_a_pod_ends_although_the_driver_died_while_its_claim_was_prepared(
     start(cluster, "orphan")
     runs(cluster, "orphan")
     cluster.kubectl("label", "node", node.name, "jetson-k3s.github.io/dra-")
-    wait_until(lambda: claims.driver_pod(cluster, node.name) is None, "no driver", 60)
+    wait_until(lambda: driver_pod(cluster) is None, "no driver", 60)
     cluster.kubectl("delete", "pod", "orphan", "--wait=false")
     cluster.kubectl("delete", "resourceclaim", "orphan", "--wait=false")
     cluster.kubectl("label", "node", node.name, "jetson-k3s.github.io/dra=true")
@@ -267,7 +363,7 @@ def as_driver(cluster: Cluster, token: str, wanted: dict[str, Any]) -> str:
 
 def resource_slice(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {
-        "apiVersion": claims.API_VERSION,
+        "apiVersion": API_VERSION,
         "kind": "ResourceSlice",
         "metadata": {"name": name},
         "spec": spec,
@@ -305,7 +401,7 @@ def test_two_claims_share_the_memory_and_the_third_waits(cluster: Cluster, node:
         if name != "third":
             runs(cluster, name)
     waits(cluster, "third")
-    results = [claims.given(cluster, name)[0] for name in ("left", "right")]
+    results = [allocated(cluster, name)[0] for name in ("left", "right")]
     assert [one["consumedCapacity"]["memory"] for one in results] == ["3Gi", "3Gi"]
     assert len({one["shareID"] for one in results}) == 2
     end(cluster, "left")
@@ -316,9 +412,9 @@ def test_two_claims_share_the_memory_and_the_third_waits(cluster: Cluster, node:
 
 def test_a_program_is_out_of_memory_where_its_claim_ends(cluster: Cluster, node: Board) -> None:
     start(cluster, "neighbour", device_class=SHARED, memory="2Gi", command=(*ALLOCATE, "1536", "--hold"))
-    wait_until(lambda: cluster.phase("neighbour") == "Running", "the neighbour runs", claims.POD_SECONDS)
+    wait_until(lambda: cluster.phase("neighbour") == "Running", "the neighbour runs", POD_SECONDS)
     start(cluster, "greedy", device_class=SHARED, memory="3Gi", command=(*ALLOCATE, "4096"))
-    wait_until(lambda: cluster.phase("greedy") == "Failed", "the greedy one ends", claims.POD_SECONDS)
+    wait_until(lambda: cluster.phase("greedy") == "Failed", "the greedy one ends", POD_SECONDS)
     said = ALLOCATED.search(cluster.kubectl("logs", "greedy"))
     assert said
     got, total = map(int, said.groups())
@@ -341,7 +437,7 @@ def test_a_claim_that_names_no_memory_has_all_of_it(cluster: Cluster, node: Boar
 def test_shares_are_held_at_the_same_time(cluster: Cluster, node: Board) -> None:
     entry = json.dumps({"data": {"config.yaml": json.dumps(SHARES)}})
     cluster.kubectl(SYSTEM, "patch", "configmap", "tegra-dra-driver", f"--patch={entry}")
-    cluster.kubectl(SYSTEM, "delete", "pods", claims.DRIVER_PODS)
+    cluster.kubectl(SYSTEM, "delete", "pods", DRIVER_PODS)
     wait_until(lambda: len(devices(cluster).get(node.name, [])) == 3, "three shares", 120)
     names = [f"share-{number}" for number in range(3)]
     for name in names:
@@ -394,7 +490,7 @@ def test_a_pods_status_says_that_its_gpu_has_died(node: Board) -> None:
 def test_the_device_plugin_is_not_replaced_while_a_pod_has_its_gpu(node: Board) -> None:
     cluster = Cluster([node], runtime_class="nvidia")
     cluster.hold_gpu("train", node.name, image("device_query_image"))
-    wait_until(lambda: cluster.phase("train") == "Running", "a pod with a GPU", claims.POD_SECONDS)
+    wait_until(lambda: cluster.phase("train") == "Running", "a pod with a GPU", POD_SECONDS)
     run = site(DRA, "gpu_device_plugin")
     assert run.returncode != 0
     assert "default/train" in run.output
