@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever cuts a run off, the same command succeeds once the cause is gone.
+"""Whatever cuts a run off, the same command succeeds once the cause is gone."""
 
-The tests are one story, in the order of the file, on one server and one agent.
-"""
-
-from collections.abc import Iterator
+import shutil
 
 import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, bundle, inventory, k3s, lab
+from tests.acceptance.site_link import reindex
+from tests.lab import board, bundle, inventory, k3s
 from tests.lab.board import Board
+from tests.molecule.__main__ import HERE as MOLECULE
 from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -23,31 +22,24 @@ MOMENT = "TASK [k3s : Ensure the service is enabled and started]"
 FULL_DISK = ("mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", "/usr/local/bin")
 TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 RECORD = "/usr/local/bin/k3s.previous"
-OLD, NEW = k3s.VERSION, k3s.named_version("2")
-
-
-@pytest.fixture(scope="module")
-def boards() -> Iterator[list[Board]]:
-    """A server and an agent, both bare."""
-    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
-        yield up
+OLD, NEW, DAMAGED = k3s.VERSION, k3s.named_version("2"), k3s.named_version("3")
+# Settings and programs of a board, when its services were started, images and containers.
+STATE = ("sh", "-c", (MOLECULE / "shared/state.sh").read_text())
 
 
 def site(cut: Board | None = None) -> PlaybookRun:
-    """Run the one command. `cut` loses its power in the moment when K3s is started for the first time."""
     return run(cut, "site.yml")
 
 
-def upgrade(cut: Board | None = None) -> PlaybookRun:
+def upgrade(cut: Board | None = None, *arguments: str, name: str = "newer") -> PlaybookRun:
     """Upgrade the cluster to a newer K3s; `cut` loses its power in the moment."""
-    newer = inventory.bundle_path(LAB).with_name("newer")
+    newer = inventory.bundle_path(LAB).with_name(name)
     if not newer.exists():
         bundle.write(newer, version_suffix="2")
-    return run(cut, "upgrade.yml", f"--extra-vars=jetson_k3s_bundle={newer}")
+    return run(cut, "upgrade.yml", f"--extra-vars=jetson_k3s_bundle={newer}", *arguments)
 
 
 def run(cut: Board | None, playbook: str, *arguments: str) -> PlaybookRun:
-    """Run a playbook; `cut` loses its power in the moment."""
     done = False
 
     def cut_power(line: str) -> None:
@@ -62,7 +54,6 @@ def run(cut: Board | None, playbook: str, *arguments: str) -> PlaybookRun:
 
 
 def version(one: Board) -> str:
-    """Which K3s a board has."""
     return one.exec("k3s", "--version").split()[2]
 
 
@@ -119,6 +110,12 @@ def test_token_that_the_server_does_not_take_any_more_is_replaced(boards: list[B
     assert agent.exec("systemctl", "is-active", "k3s-agent") == "active"
 
 
+def test_check_mode_of_an_upgrade_changes_nothing(boards: list[Board]) -> None:
+    before = [one.exec(*STATE) for one in boards]
+    upgrade(None, "--check").checked()
+    assert [one.exec(*STATE) for one in boards] == before
+
+
 def test_server_that_loses_its_power_still_knows_the_way_back(boards: list[Board]) -> None:
     server, agent = boards
     cut_off = upgrade(cut=server)
@@ -156,3 +153,27 @@ def test_same_command_then_finishes_the_upgrade(boards: list[Board]) -> None:
         node = cluster.kubectl("get", "node", one.name, "--output=yaml")
         assert "unschedulable" not in node
         assert "cordoned" not in node
+
+
+def test_upgrade_again_changes_nothing(boards: list[Board]) -> None:
+    before = [one.exec(*STATE) for one in boards]
+    upgrade().unchanged()
+    assert [one.exec(*STATE) for one in boards] == before
+
+
+def test_damaged_k3s_is_rolled_back_on_the_server_and_reaches_no_agent(boards: list[Board]) -> None:
+    server, agent = boards
+    newer = inventory.bundle_path(LAB).with_name("newer")
+    damaged = newer.with_name("damaged")
+    shutil.copytree(newer, damaged)
+    described = (damaged / "bundle.yml").read_text()
+    (damaged / "bundle.yml").write_text(described.replace(NEW, DAMAGED))
+    (damaged / "k3s-amd64").write_text("#!/bin/sh\necho damaged for a test >&2\nexit 1\n")
+    reindex(damaged)
+    ended = upgrade(name="damaged")
+    assert f"{server.name}: not upgraded to {DAMAGED}" in ended.output
+    assert "damaged for a test" in ended.output
+    assert ended.recap[agent.name].changed == 0, ended.output
+    assert [version(one) for one in boards] == [NEW, NEW]
+    assert Cluster(boards).allocatable() == {one.name: 1 for one in boards}
+    assert server.exec("sh", "-c", f"ls {RECORD}", check=False) == ""

@@ -5,27 +5,52 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.cluster import Cluster
+from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import run_playbook
-from tests.lab import lab
+from tests.lab import lab, workloads
 from tests.lab.board import Board
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "leaving"
+# What K3s and its pods have on a board besides their directories.
+TRACES = """grep --extended-regexp '/var/lib/kubelet|/var/lib/rancher/k3s|/run/k3s' /proc/mounts
+find /usr/local/bin -name 'k*'; systemctl list-unit-files --no-legend 'k3s*'
+pgrep --list-name 'k3s|kubelet|etcd|kube-'"""
+PLACES = ("/var/lib/rancher", "/var/lib/kubelet", "/run/jetson-k3s", "/etc/rancher")
+OWN_CONTAINER = ("docker", "inspect", "--format={{.Id}} {{.State.StartedAt}}", "mine")
 
 
 @pytest.fixture(scope="module")
 def boards() -> Iterator[list[Board]]:
-    """A server and an agent, joined."""
-    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6")) as up:
+    with lab.fresh(LAB, ("agxorin-jp6", "nano-jp4")) as up:
         run_playbook(LAB, "site.yml").checked()
         yield up
 
 
+def test_reset_leaves_what_is_the_owners_and_nothing_of_k3s(boards: list[Board]) -> None:
+    agent, cluster, image = boards[1], Cluster(boards), workloads.device_query_image()
+    agent.exec("docker", "run", "--detach", "--name=mine", image, "sleep", "infinity")
+    own = agent.exec(*OWN_CONTAINER)
+    agent.exec("sh", "-c", "iptables --new-chain MINE && iptables --append INPUT --jump MINE")
+    agent.exec("sh", "-c", "echo 'node-label: [mine=true]' > /etc/rancher/k3s/config.yaml")
+    cluster.create_sleeper("abandoned", agent.name, image, {})
+    wait_until(lambda: cluster.phase("abandoned") == "Running", "the pod that nobody deletes runs", 60)
+
+    run_playbook(LAB, "reset.yml", f"--limit={agent.name}").checked()
+    assert agent.exec(*OWN_CONTAINER) == own
+    assert agent.exec("docker", "ps", "--all", "--format={{.Names}}") == "mine"
+    filters = agent.exec("sh", "-c", "iptables-save; ip6tables-save")
+    assert "KUBE-" not in filters
+    assert "-A INPUT -j MINE" in filters
+    assert "-j DOCKER" in filters
+    assert agent.exec("sh", "-c", TRACES, check=False) == ""
+    left = [f"/etc/rancher/{name}" for name in ("k3s", "k3s/config.yaml", "node", "node/password")]
+    assert sorted(agent.exec("find", *PLACES, "-mindepth", "1", check=False).split()) == left
+
+
 def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Board]) -> None:
     server, agent = boards
-    run_playbook(LAB, "reset.yml", f"--limit={agent.name}").checked()
     assert set(Cluster(boards).allocatable()) == {server.name}
     secrets = Cluster(boards).kubectl("--namespace=kube-system", "get", "secrets", "--output=name")
     assert f"{agent.name}.node-password" not in secrets

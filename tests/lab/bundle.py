@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab's bundle: the directory of files that the playbooks install from (docs/bundle.md).
+"""The lab's bundle: the directory of files that the playbooks install from (docs/bundle.md)."""
 
-`python -m tests.lab.bundle DIRECTORY` writes one, with `--version-suffix` one to upgrade to: the same K3s,
-which calls itself by a later, SIMULATED version.
-"""
-
-import argparse
 import hashlib
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import yaml
@@ -17,7 +11,7 @@ import yaml
 from images.arm64 import build as plugin
 from tests.lab import k3s, workloads
 from tests.lab.workloads import DEFAULT_ARCH
-from tools.process import ToolError, run, say, step
+from tools.process import ToolError, run, step
 
 CHECKSUMS = "SHA256SUMS"
 
@@ -31,8 +25,8 @@ def write(
 ) -> None:
     """Write the bundle for boards of an architecture, or bring the one that is there up to date.
 
-    The suffix is appended to the version that K3s names, and `minors` added to its minor one. `which` is that
-    of k3s.k3s().
+    For an upgrade the same K3s calls itself by a later, SIMULATED version: with the suffix, or with `minors`
+    added to its minor one. `which` is that of k3s.k3s().
     """
     simulated = version_suffix or minors
     executable = k3s.compiled(arch, version_suffix, minors) if simulated else k3s.k3s(arch, which)
@@ -75,22 +69,3 @@ def _place(source: Path, target: Path) -> None:
     partial = target.with_name(f"{target.name}.partial")
     shutil.copy(source, partial)
     partial.replace(target)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.lab.bundle", description="Write a bundle of the lab."
-    )
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--version-suffix", default="", help="appended to the version that K3s names")
-    arguments = parser.parse_args()
-    try:
-        write(arguments.directory, arguments.version_suffix)
-    except ToolError as error:
-        say(f"error: {error}")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
