@@ -9,7 +9,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 PROJECT = "pyproject.toml"
 CHART = "plugin/deploy/chart/Chart.yaml"
 # What names the image with its tag: manifests for people who use kubectl alone, and documents.
-FOLLOWERS = ("plugin/deploy/**/*.yaml", "docs/**/*.md")
+FOLLOWERS = ("plugin/deploy/**/*.yaml", "docs/**/*.md", "docs/examples/*.yaml")
 # Three numbers are a release for SemVer and for PEP 440; the two write pre-releases differently.
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 _IN_PROJECT = re.compile(r'^(version = ")[^"]*(")$', re.MULTILINE)

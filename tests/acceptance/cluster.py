@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.lab import workloads
+from images.arm64 import build as plugin
 from tests.lab.board import Board
 from tests.lab.vm.machine import Machine
 from tools.process import ToolError
@@ -18,6 +18,17 @@ PLUGIN_PODS = "app.kubernetes.io/name=tegra-device-plugin"
 POLL_SECONDS = 0.25
 # Everything that a needless restart would change.
 UNITS = ("docker", "k3s", "k3s-agent", "containerd")
+
+
+def sleeper(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A container that sleeps until it is ended, in an image that every board has: the plugin's."""
+    return {
+        "name": "main",
+        "image": plugin.reference(),
+        "imagePullPolicy": "Never",
+        "command": ["python3.11", "-c", "import signal; signal.pause()"],
+        **settings,
+    }
 
 
 @dataclass(frozen=True)
@@ -41,20 +52,11 @@ class Cluster:
         nodes = self._json("get", "nodes")["items"]
         return {node["metadata"]["name"]: node["status"]["nodeInfo"]["kubeletVersion"] for node in nodes}
 
-    def hold_gpu(self, name: str, node: str, image: str) -> None:
-        self.create_sleeper(name, node, image, {"resources": {"limits": {RESOURCE: 1}}})
+    def hold_gpu(self, name: str, node: str) -> None:
+        self.create_sleeper(name, node, {"resources": {"limits": {RESOURCE: 1}}})
 
-    def create_sleeper(
-        self, name: str, node: str, image: str, settings: Mapping[str, Any], **pod_settings: str
-    ) -> None:
+    def create_sleeper(self, name: str, node: str, settings: Mapping[str, Any], **pod_settings: str) -> None:
         """Create a pod on a node that sleeps until it is deleted; `settings` are its container's."""
-        container = {
-            "name": "main",
-            "image": image,
-            "imagePullPolicy": "Never",
-            "command": ["sleep", "infinity"],
-            **settings,
-        }
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -63,7 +65,7 @@ class Cluster:
                 "nodeSelector": {"kubernetes.io/hostname": node},
                 "terminationGracePeriodSeconds": 0,
                 **({"runtimeClassName": self.runtime_class} if self.runtime_class else {}),
-                "containers": [container],
+                "containers": [sleeper(settings)],
                 **pod_settings,
             },
         }
@@ -74,13 +76,6 @@ class Cluster:
 
         `settings` are its container's.
         """
-        container = {
-            "name": "main",
-            "image": workloads.device_query_image(),
-            "imagePullPolicy": "Never",
-            "command": ["sleep", "infinity"],
-            **settings,
-        }
         deployment = {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -90,7 +85,7 @@ class Cluster:
                 "selector": {"matchLabels": {"app": "jobs"}},
                 "template": {
                     "metadata": {"labels": {"app": "jobs"}},
-                    "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+                    "spec": {"terminationGracePeriodSeconds": 1, "containers": [sleeper(settings)]},
                 },
             },
         }

@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from images.arm64 import build
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab.board import Board, set_toolkit
@@ -26,7 +25,7 @@ def ask(cluster: Cluster, name: str, mib: int, limits: Mapping[str, int], **pod_
         "command": ["python3.11", "-m", "tegra_device_plugin", "allocate", str(mib), "--hold"],
         "resources": {"limits": limits},
     }
-    cluster.create_sleeper(name, cluster.boards[0].name, build.reference(), settings, **pod_settings)
+    cluster.create_sleeper(name, cluster.boards[0].name, settings, **pod_settings)
 
 
 def configure(cluster: Cluster, settings: Mapping[str, Any]) -> None:

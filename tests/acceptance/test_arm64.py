@@ -88,7 +88,7 @@ def test_first_run_makes_the_emulated_board_a_gpu_node(
 def test_everything_that_runs_there_is_arm64(
     board: Machine, cluster: Cluster, described: dict[str, str]
 ) -> None:
-    for image in ("plugin_image", "device_query_image", "pause_image"):
+    for image in ("plugin_image", "pause_image"):
         architecture = board.exec(
             "docker", "image", "inspect", "--format={{.Architecture}}", described[image]
         )
@@ -117,7 +117,7 @@ def test_what_containers_ask_for_is_applied_where_nothing_is_clamped(
     board: Machine, cluster: Cluster, described: dict[str, str]
 ) -> None:
     privileged = {"securityContext": {"privileged": True}}
-    cluster.create_sleeper("privileged", NAME, described["device_query_image"], privileged)
+    cluster.create_sleeper("privileged", NAME, privileged)
     wait_until(lambda: cluster.phase("privileged") == "Running", "the privileged pod runs", CLUSTER_SECONDS)
     of_pod = "--filter=label=io.kubernetes.pod.name=privileged"
     kinds = {

@@ -19,7 +19,7 @@ import pytest
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook, state_home
-from tests.lab import board, inventory, lab, ssh, workloads
+from tests.lab import board, inventory, lab, ssh
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 
@@ -42,7 +42,7 @@ def boards(key: Path) -> Iterator[list[Board]]:
     with lab.fresh(LAB, TYPES) as up:
         run_playbook(LAB, "site.yml").checked()
         cluster = Cluster(up)
-        cluster.hold_gpu(JOB, up[-1].name, workloads.device_query_image())
+        cluster.hold_gpu(JOB, up[-1].name)
         wait_until(lambda: cluster.phase(JOB) == "Running", "the job", 60)
         yield up
 

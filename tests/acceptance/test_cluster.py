@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests import boards as board_types
 from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
@@ -36,15 +35,10 @@ def cluster(boards: list[Board], first_run: PlaybookRun) -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def image() -> str:
-    return str(yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())["device_query_image"])
-
-
-@pytest.fixture(scope="module")
-def holders(cluster: Cluster, image: str) -> dict[str, object]:
+def holders(cluster: Cluster) -> dict[str, object]:
     pods = [f"holder-{name}" for name in NAMES]
     for pod, name in zip(pods, NAMES, strict=True):
-        cluster.hold_gpu(pod, name, image)
+        cluster.hold_gpu(pod, name)
     wait_until(lambda: all(cluster.phase(pod) == "Running" for pod in pods), "a pod on each node runs", 60)
     return {pod: cluster.started(pod) for pod in pods}
 
@@ -187,12 +181,12 @@ def _shared(boards: list[Board], cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("_shared")
-def test_time_slicing_lets_four_pods_run_at_once_and_no_fifth(cluster: Cluster, image: str) -> None:
+def test_time_slicing_lets_four_pods_run_at_once_and_no_fifth(cluster: Cluster) -> None:
     sharers = [f"sharer-{number}" for number in range(REPLICAS)]
     for pod in sharers:
-        cluster.hold_gpu(pod, "jetson-1", image)
+        cluster.hold_gpu(pod, "jetson-1")
     wait_until(lambda: all(cluster.phase(pod) == "Running" for pod in sharers), "four pods share the GPU", 60)
-    cluster.hold_gpu("one-more", "jetson-1", image)
+    cluster.hold_gpu("one-more", "jetson-1")
     wait_until(
         lambda: "Insufficient nvidia.com/gpu" in cluster.unschedulable("one-more"), "the fifth pod waits", 60
     )

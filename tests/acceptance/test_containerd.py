@@ -24,7 +24,7 @@ CONTAINERD = "--extra-vars=k3s_container_runtime=containerd"
 STRICT = "--extra-vars=nvidia_docker_strict=true"
 # A name that nothing resolves: only K3s' registries.yaml says where its images are.
 SITE = "registry.site.example"
-IMAGE = f"{SITE}/tools:1"
+IMAGE = f"{SITE}/pause:1"
 SETTINGS = "version: 0.1\nstorage: {filesystem: {rootdirectory: /var/lib/site}}\nhttp: {addr: ':5000'}\n"
 MIRROR = {"mirrors": {SITE: {"endpoint": ["http://jetson-2:5000"]}}}
 
@@ -117,7 +117,7 @@ def test_images_come_from_the_registry_that_the_inventory_names(boards: list[Boa
     serve(boards[1])
     cluster = Cluster(boards)
     site("--skip-tags=gpu_verify", STRICT, f"--extra-vars={json.dumps({'k3s_registries': MIRROR})}").checked()
-    cluster.kubectl("run", "pulled", f"--image={IMAGE}", "--image-pull-policy=Always", "--", "sleep", "600")
+    cluster.kubectl("run", "pulled", f"--image={IMAGE}", "--image-pull-policy=Always")
     try:
         wait_until(lambda: cluster.phase("pulled") == "Running", "a pod whose image was pulled", 60)
     finally:
@@ -133,8 +133,8 @@ def serve(board: Board) -> None:
     board.exec("systemctl", "start", "docker-registry")
     listening = ("curl", "--silent", "--fail", "http://localhost:5000/v2/")
     wait_until(lambda: board.exec(*listening, check=False) != "", "the registry", 30)
-    docker("cp", str(workloads.device_query_archive()), f"{board.container}:/var/tmp/tools.tar.gz")
-    there = "localhost:5000/tools:1"
-    board.exec("docker", "load", "--quiet", "--input=/var/tmp/tools.tar.gz")
-    board.exec("docker", "tag", workloads.device_query_image(), there)
+    docker("cp", str(workloads.pause_archive()), f"{board.container}:/var/tmp/pause.tar.gz")
+    there = "localhost:5000/pause:1"
+    board.exec("docker", "load", "--quiet", "--input=/var/tmp/pause.tar.gz")
+    board.exec("docker", "tag", workloads.PAUSE_IMAGE, there)
     board.exec("docker", "push", "--quiet", there)

@@ -263,7 +263,7 @@ def test_the_examples_of_the_documents_choose_the_board(
     try:
         for name in examples:
             text = (CHECKOUT / "docs" / "examples" / f"{name.replace('gpu', 'claim')}.yaml").read_text()
-            text = text.replace("IMAGE", image("device_query_image")).replace("IfNotPresent", "Never")
+            text = text.replace("IfNotPresent", "Never")
             node.exec("sh", "-c", f"printf %s {shlex.quote(text)} | k3s kubectl apply -f -")
         for name in examples:
             job_waits(cluster, name)
@@ -287,9 +287,9 @@ def job_waits(cluster: Cluster, job: str) -> None:
 
 def test_a_pod_that_asks_for_an_extended_resource_is_served_as_it_is(cluster: Cluster, node: Board) -> None:
     for name in ("train", "late"):
-        cluster.hold_gpu(name, node.name, image("device_query_image"))
+        cluster.hold_gpu(name, node.name)
     wait_until(lambda: cluster.phase("train") == "Running", "an unchanged pod runs", POD_SECONDS)
-    assert "/dev/nvmap" in cluster.kubectl("exec", "train", "--", "ls", "/dev/nvmap")
+    assert "/dev/nvmap" in cluster.kubectl("exec", "train", "--", "python3.11", "-c", LOOK).split()
     wait_until(lambda: bool(cluster.unschedulable("late")), "the next one waits", POD_SECONDS)
     ends(cluster, "pod/train")
     wait_until(lambda: cluster.phase("late") == "Running", "the next one runs", POD_SECONDS)
@@ -475,7 +475,7 @@ def test_the_way_back_to_the_device_plugin_leaves_nothing_of_the_driver(
 
 def test_a_pods_status_says_that_its_gpu_has_died(node: Board) -> None:
     cluster = Cluster([node], runtime_class="nvidia")
-    cluster.hold_gpu("train", node.name, image("device_query_image"))
+    cluster.hold_gpu("train", node.name)
     try:
         wait_until(lambda: cluster.health_in_pod("train") == ["Healthy"], "a healthy GPU in the pod", 60)
         board.set_state(node, "dead")
@@ -489,7 +489,7 @@ def test_a_pods_status_says_that_its_gpu_has_died(node: Board) -> None:
 
 def test_the_device_plugin_is_not_replaced_while_a_pod_has_its_gpu(node: Board) -> None:
     cluster = Cluster([node], runtime_class="nvidia")
-    cluster.hold_gpu("train", node.name, image("device_query_image"))
+    cluster.hold_gpu("train", node.name)
     wait_until(lambda: cluster.phase("train") == "Running", "a pod with a GPU", POD_SECONDS)
     run = site(DRA, "gpu_device_plugin")
     assert run.returncode != 0

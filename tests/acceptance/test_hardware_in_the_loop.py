@@ -81,14 +81,8 @@ def test_a_board_that_is_well_passes_every_check(cluster: Cluster) -> None:
     assert "jetson-1 has passed" in page
 
 
-def start_job(jetson: Board, cluster: Cluster, tmp_path: Path) -> None:
-    image = yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())["device_query_image"]
-    name, tag = image.split(":")
-    kustomization = yaml.safe_load((VERIFY / "kustomization.yaml").read_text())
-    kustomization["images"] = [{"name": "device-query", "newName": name, "newTag": tag}]
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    (tmp_path / "job.yaml").write_text((VERIFY / "job.yaml").read_text())
-    docker("cp", f"{tmp_path}/.", f"{jetson.container}:/root/verify")
+def start_job(jetson: Board) -> None:
+    docker("cp", f"{VERIFY}/.", f"{jetson.container}:/root/verify")
     make = "k3s kubectl kustomize /root/verify | sed s/NODE/jetson-1/ | k3s kubectl apply -f -"
     jetson.exec("sh", "-c", make)
 
@@ -99,8 +93,8 @@ def ended(cluster: Cluster) -> dict[str, str]:
     return {one["type"]: one.get("reason", "") for one in conditions if one["status"] == "True"}
 
 
-def test_the_job_proves_the_node_from_inside(jetson: Board, cluster: Cluster, tmp_path: Path) -> None:
-    start_job(jetson, cluster, tmp_path)
+def test_the_job_proves_the_node_from_inside(jetson: Board, cluster: Cluster) -> None:
+    start_job(jetson)
     wait_until(lambda: bool(ended(cluster)), "the Job ends", 120)
     said = cluster.kubectl("logs", "job/gpu-verify-jetson-1", "--container=detect")
     assert "Complete" in ended(cluster), said
@@ -109,10 +103,10 @@ def test_the_job_proves_the_node_from_inside(jetson: Board, cluster: Cluster, tm
     cluster.kubectl("delete", "job", "gpu-verify-jetson-1")
 
 
-def test_the_job_fails_where_no_gpu_is(jetson: Board, cluster: Cluster, tmp_path: Path) -> None:
+def test_the_job_fails_where_no_gpu_is(jetson: Board, cluster: Cluster) -> None:
     board.set_state(jetson, "dead")
     wait_until(lambda: cluster.allocatable()["jetson-1"] == 0, "the dead GPU is taken off the node", 60)
-    start_job(jetson, cluster, tmp_path)
+    start_job(jetson)
     sooner = '{"spec": {"activeDeadlineSeconds": 5}}'
     cluster.kubectl("patch", "job", "gpu-verify-jetson-1", "--patch", sooner)
     wait_until(lambda: bool(ended(cluster)), "the Job ends", 120)
@@ -137,7 +131,6 @@ def laboratory(directory: Path) -> Path:
         "bundle_k3s_release_url": (directory / "releases").as_uri(),
     }
     (directory / "inventory" / "group_vars" / "all.yml").write_text(yaml.safe_dump(settings))
-    (directory / "device-query.tar.gz").symlink_to(bundle / "device-query-amd64.tar.gz")
     return directory
 
 

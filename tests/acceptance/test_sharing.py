@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.system.quantity import GIB, parse
 
-from images.arm64 import build
 from tests.acceptance import hostile_container
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import cluster_status, reports_dir, run_playbook
@@ -182,7 +181,7 @@ def test_a_node_without_a_plugin_simulates_units(cluster: Cluster, simulate: Cal
     sleep = {"command": ["sleep", "infinity"]}
     for pod, mib in (("one", 1024), ("two", 1024), ("three", 1)):
         settings = sleep | {"resources": {"limits": {ELASTIC: mib}}}
-        cluster.create_sleeper(pod, node, build.reference(), settings)
+        cluster.create_sleeper(pod, node, settings)
     wait_until(lambda: {cluster.phase("one"), cluster.phase("two")} == {"Running"}, "two run", POD_SECONDS)
     wait_until(lambda: f"Insufficient {ELASTIC}" in cluster.unschedulable("three"), "one waits", POD_SECONDS)
     assert "removed: elasticgpu.io/gpu-core" in simulate("--remove")

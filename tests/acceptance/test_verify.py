@@ -17,7 +17,7 @@ import yaml
 
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
-from tests.lab import board, inventory, lab
+from tests.lab import board, lab
 from tests.lab.board import Board
 from tests.lab.staging import RUNTIME_EDITOR, TOOLKIT_VERSION
 from tests.reports.schema import validate
@@ -115,8 +115,7 @@ def test_broken_board_fails_the_right_check_with_its_fix(one: Board, cluster: Cl
 
 @pytest.fixture
 def holder(cluster: Cluster) -> Iterator[str]:
-    bundle = yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())
-    cluster.hold_gpu("train", NAME, bundle["device_query_image"])
+    cluster.hold_gpu("train", NAME)
     try:
         wait_until(lambda: cluster.phase("train") == "Running", "the pod runs", 60)
         yield "train"

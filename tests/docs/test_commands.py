@@ -43,19 +43,15 @@ class Site:
         server = self.boards[0]
         given = lab_dir(LAB) / "inventory.ini"
         bundle = inventory.bundle_path(LAB)
-        device_query = yaml.safe_load((bundle / "bundle.yml").read_text())["device_query_image"]
         return {
             "-i inventory ": f"-i {given} -e gpu_verify_reports={self.directory}/reports ",
             "inventory.example inventory": f"inventory.example {self.directory}/inventory",
             "playbooks/bundle.yml ": f"playbooks/bundle.yml -e @{self.directory}/here.yml ",
-            f"$PWD/{ARCHIVE}": f"{bundle}/device-query-{ARCH}.tar.gz",
+            f"$PWD/{ARCHIVE}": f"{bundle}/tegra-device-plugin-{ARCH}.tar.gz",
             "/srv/jetson-k3s": str(self.directory),
             " DIRECTORY": f" {self.directory}/bundle-new",
-            "DEVICE_QUERY_IMAGE": device_query,
             "config check FILE": "config check plugin/deploy/time-slicing/config.yaml",
             "ssh jetson@192.168.1.11": shlex.join(["ssh", *ssh_to(server)]),
-            "scp jetson@192.168.1.11": shlex.join(["scp", *ssh_to(server)]),
-            f":{ARCHIVE} {ARCHIVE}": f":{ARCHIVE} {self.directory}/{ARCHIVE}",
             "tests.lab shell ": f"tests.lab shell --name {LAB} ",
             "tests.lab down": f"tests.lab down --name {LAB}",
         }

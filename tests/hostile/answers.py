@@ -18,7 +18,7 @@ from tests.unit.roles.preflight_facts import with_facts
 Answer = dict[str, Any]
 
 OLD, NEW = "v1.33.4+k3s1", "v1.33.5+k3s1"
-IMAGES = ("tegra-device-plugin:1", "device-query-sim:1", "rancher/mirrored-pause:3.6")
+IMAGES = ("tegra-device-plugin:1", "rancher/mirrored-pause:3.6")
 # In every text of a hostile board: by it the text is found again in what others get.
 MARK = "hostile"
 RUNS_ON = {"active": True, "enabled": True, "installed": True}
@@ -254,7 +254,7 @@ def with_facts_of_others(answer: Answer) -> Answer:
         for name, digest in json.loads(os.environ["SCRIPTED_SUMS"]).items()
     }
     versions = {"k3s_version": NEW, "jtop": {"version": "4.3.2", "wheels": [secret.name]}}
-    versions |= dict(zip(("plugin_image", "device_query_image", "pause_image"), IMAGES, strict=True))
+    versions |= dict(zip(("plugin_image", "pause_image"), IMAGES, strict=True))
     bundle: Answer = {
         "path": str(secret.parent),
         "versions": versions,

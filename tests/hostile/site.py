@@ -70,15 +70,14 @@ def core(line: str) -> Path | None:
 
 def make_bundle(path: Path) -> dict[str, str]:
     path.mkdir()
-    plugin, query, pause = answers.IMAGES
+    plugin, pause = answers.IMAGES
     archive(path / "tegra-device-plugin-amd64.tar.gz", plugin)
-    archive(path / "device-query-amd64.tar.gz", query)
     archive(path / "k3s-airgap-images-amd64.tar.gz", pause)
     (path / "k3s-amd64").write_text("k3s")
     (path / "jetson_stats-4.3.2-py3-none-any.whl").write_text("wheel")
     jtop = {"version": "4.3.2", "wheels": ["jetson_stats-4.3.2-py3-none-any.whl"]}
     versions = {"version": 1, "k3s_version": answers.NEW, "plugin_image": plugin, "jtop": jtop}
-    versions |= {"device_query_image": query, "pause_image": pause}
+    versions |= {"pause_image": pause}
     (path / "bundle.yml").write_text(yaml.safe_dump(versions))
     sums = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in sorted(path.iterdir())}
     (path / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))

@@ -14,12 +14,12 @@ EXECUTABLE = 0o755
 
 
 def write(
-    out: Path, names: Sequence[str], arch: str, config: Mapping[str, Any], files: Mapping[str, bytes | str]
+    out: Path, names: Sequence[str], arch: str, config: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> None:
     """Write a one-layer image in the format of `docker save` (Docker image specification v1.2), gzipped.
 
-    `files` maps paths inside the image to the content of an executable file (bytes) or the target of a
-    link (str). The same input gives the same bytes.
+    `files` maps paths inside the image to the content of an executable file. The same input gives the same
+    bytes.
     """
     layer = _tar({name.lstrip("/"): content for name, content in files.items()}, EXECUTABLE)
     image = {
@@ -37,8 +37,8 @@ def write(
     out.write_bytes(gzip.compress(archive, mtime=0))
 
 
-def _tar(files: Mapping[str, bytes | str], mode: int) -> bytes:
-    """Return a tar of files and links, with the directories that they need."""
+def _tar(files: Mapping[str, bytes], mode: int) -> bytes:
+    """Return a tar of files, with the directories that they need."""
     directories = sorted({str(parent) for name in files for parent in Path(name).parents if parent != Path()})
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -49,10 +49,6 @@ def _tar(files: Mapping[str, bytes | str], mode: int) -> bytes:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.mode = mode
-            if isinstance(content, str):
-                info.type, info.linkname = tarfile.SYMTYPE, content
-                tar.addfile(info)
-            else:
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()

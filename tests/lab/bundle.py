@@ -34,14 +34,13 @@ def write(
     with step("writing the bundle"):
         _place(executable, directory / f"k3s-{arch}")
         _place(workloads.pause_archive(arch), directory / f"k3s-airgap-images-{arch}.tar.gz")
-        _place(workloads.device_query_archive(arch), directory / f"device-query-{arch}.tar.gz")
         plugin.build(arch, directory / f"tegra-device-plugin-{arch}.tar.gz")
         described = {
             "version": 1,
             "k3s_version": k3s_version(run([executable, "--version"]).stdout),
             "plugin_image": plugin.reference(),
-            "device_query_image": workloads.device_query_image(),
             "pause_image": workloads.PAUSE_IMAGE,
+            "simulated": True,
         }
         (directory / "bundle.yml").write_text(yaml.safe_dump(described, sort_keys=False))
         (directory / CHECKSUMS).write_text(checksums(directory))

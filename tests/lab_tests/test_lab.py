@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab import bundle, lab
 from tests.lab.paths import lab_dir
-from tests.lab.workloads import device_query_archive, device_query_image
+from tests.lab.workloads import PAUSE_IMAGE, pause_archive
 from tools import engine
 from tools.cache import CHECKOUT
 from tools.engine import LABEL, docker
@@ -48,9 +48,9 @@ def test_a_lab_leaves_nothing_and_down_is_idempotent(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(bundle, "write", lambda _directory, **_options: None)
     (up,) = lab.up(NAME, ["nano-jp4"])
     identity = docker("inspect", "--format={{.Id}}", up.container)
-    docker("cp", device_query_archive(), f"{up.container}:/var/tmp/image.tar.gz")
+    docker("cp", pause_archive(), f"{up.container}:/var/tmp/image.tar.gz")
     up.exec("docker", "load", "--input", "/var/tmp/image.tar.gz")
-    up.exec("docker", "run", "--detach", device_query_image(), "sleep", "600")
+    up.exec("docker", "run", "--detach", PAUSE_IMAGE)
     assert nested_cgroups(identity)
     assert lab.up(NAME, ["nano-jp4"])[0].address == up.address
     assert docker("inspect", "--format={{.Id}}", up.container) == identity

@@ -30,7 +30,6 @@ def make_bundle(dist: Path, site: Path, *, k3s: str = "K3s", signers: Path | str
     # An archive has the time of its writing in it.
     if not (page / "k3s-airgap-images-arm64.tar.gz").exists():
         archive(page / "k3s-airgap-images-arm64.tar.gz", "docker.io/rancher/mirrored-pause:3.6")
-    archive(site / "device-query.tar.gz", "device-query:r36")
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in page.glob("k3s*")]
     (page / "sha256sum-arm64.txt").write_text("".join(sums))
     settings = {
@@ -38,7 +37,6 @@ def make_bundle(dist: Path, site: Path, *, k3s: str = "K3s", signers: Path | str
         "bundle_k3s_version": "v1",
         "bundle_k3s_release_url": page.parent.as_uri(),
         "bundle_plugin_archive": str(dist / PLUGIN),
-        "bundle_device_query_archive": str(site / "device-query.tar.gz"),
         "bundle_release_signers": str(signers),
     }
     (site / "settings.json").write_text(json.dumps(settings))

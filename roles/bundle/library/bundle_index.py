@@ -87,10 +87,12 @@ def describe(path, arch, k3s_version):
     }
     if k3s_version is None:
         return release
+    for name in os.listdir(path):
+        if name.startswith("device-query-") and name.endswith("-{}.tar.gz".format(arch)):
+            one_image(path, name)  # the owner's, of which verification runs the one image
     return dict(
         release,
         k3s_version=k3s_version,
-        device_query_image=one_image(path, "device-query-{}.tar.gz".format(arch)),
         pause_image=one_image(path, "k3s-airgap-images-{}.tar.gz".format(arch), "pause"),
         **jtop(path),
     )

@@ -74,12 +74,11 @@ options:
         description: The node's name.
         type: str
         required: true
-      image:
-        description: An image on the node that has deviceQuery, sh and find.
+      own_image:
+        description: The owner's image on the node with NVIDIA's deviceQuery; empty for the plugin's.
         type: str
-        required: true
-      command:
-        description: What runs deviceQuery in the image.
+      own_command:
+        description: What runs deviceQuery in that image.
         type: list
         elements: str
         required: true
@@ -208,7 +207,7 @@ def settings(given):
         statuses=known.get("statuses") or {},
         busy=known.get("busy") or "",
         held=known.get("held"),
-        plugin_image=(known.get("software") or {}).get("device_plugin"),
+        image=(known.get("software") or {}).get("device_plugin"),
         resource=gpu["resource"],
         share=gpu["devices"] // gpu["replicas"],
         **given["bench"],
@@ -238,8 +237,8 @@ def main():
                 "required": True,
                 "options": {
                     "node": {"type": "str", "required": True},
-                    "image": {"type": "str", "required": True},
-                    "command": {"type": "list", "elements": "str", "required": True},
+                    "own_image": {"type": "str"},
+                    "own_command": {"type": "list", "elements": "str", "required": True},
                     "api": {"type": "str", "required": True, "choices": ["device-plugin", claims.DRA]},
                     "runtime_class": {"type": "str"},
                     "timeout": {"type": "int", "required": True},

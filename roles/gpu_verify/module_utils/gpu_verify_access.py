@@ -7,21 +7,48 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import re
 
 from ansible.module_utils.gpu_verify_device_query import SIMULATED, complaint, parse
-from ansible.module_utils.gpu_verify_pods import COMPUTE, COMPUTED, cuda_pod, gpu_nodes, pod, uninvited_pod
+from ansible.module_utils.gpu_verify_pods import (
+    COMPUTE,
+    COMPUTED,
+    DEVICE_QUERY,
+    gpu_nodes,
+    pod,
+    uninvited_pod,
+)
 from ansible.module_utils.gpu_verify_runner import CheckFailed, Skipped
 
 USER = 1000  # the first user of a Jetson, and of most images
-# Says what it sees.
 READY = "ready"
-LOOK = ("sh", "-c", "find /dev -type c; echo " + READY)
+# Programs for the plugin's image, which has no shell. This one gives what it sees.
+NODES = """
+import os, stat
+
+def nodes():
+    for directory, _, names in os.walk("/dev"):
+        for path in (os.path.join(directory, name) for name in names):
+            if stat.S_ISCHR(os.lstat(path).st_mode):
+                yield path
+"""
+LOOK = ("python3.11", "-c", NODES + "print(*nodes(), '{}', sep='\\n')".format(READY))
 # Prints its user and groups, and each device node with owner, group, mode and the error of opening it. Then
-# becomes deviceQuery.
+# becomes the program that is given to it.
 AS_USER = (
-    "sh",
+    "python3.11",
     "-c",
-    'id; find /dev -type c | while read -r node; do error=$( ( : <>"$node" ) 2>&1 ); '
-    'echo "node $node $(stat -c "%u:%g %a" "$node") ${error##*: }"; done; exec "$@"',
-    "sh",
+    NODES
+    + """
+import sys
+print("user {} with groups {}".format(os.getuid(), " ".join(map(str, sorted(os.getgroups())))))
+for path in nodes():
+    node, error = os.stat(path), ""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY))
+    except OSError as failure:
+        error = failure.strerror
+    print("node {} {}:{} {:o} {}".format(path, node.st_uid, node.st_gid, node.st_mode & 0o7777, error))
+sys.stdout.flush()
+os.execvp(sys.argv[1], sys.argv[1:])
+""",
 )
 NODE = re.compile(r"^node (/dev/\S+) ([0-9]+):([0-9]+) ([0-7]{1,4}) (.*)$", re.MULTILINE)
 # What the kernel says where a container's device rules, and not owner, group and mode, refuse a node.
@@ -49,20 +76,23 @@ def judge(query, text):
 
 def device_query(bench, gpu, record):
     """A pod that asks for the GPU runs deviceQuery to its end; writes `device_query` into `gpu`."""
-    query, text = run_query(bench, record, pod("devicequery", bench.params, bench.params["command"]))
+    own = bench.params["own_image"]
+    params = dict(bench.params, image=own or bench.params["image"])
+    command = params["own_command"] if own else DEVICE_QUERY
+    query, text = run_query(bench, record, pod("devicequery", params, command))
     gpu["device_query"] = query
     judge(query, text)
     record.prove(
         '"{device}", compute capability {compute_capability}, {multiprocessors} multiprocessors, '
         "Result = {result}".format(**query)
     )
-    record.prove("image {}".format(bench.params["image"]))
+    record.prove("image {}".format(params["image"]))
 
 
 def cuda_kernel(bench, gpu, record):
     """A pod of the plugin's image runs a CUDA kernel and checks its result; writes `kernel` into `gpu`."""
     name = "kernel"
-    bench.start(record, cuda_pod(name, bench.params, COMPUTE))
+    bench.start(record, pod(name, bench.params, COMPUTE))
     said = bench.heard(record, name, COMPUTED, "compute on the GPU")
     gpu["kernel"] = {"said": said.group(0), "simulated": SIMULATED in said.string}
     record.prove(said.group(0))
@@ -76,7 +106,7 @@ def non_root(bench, record):
     if group is None:
         raise Skipped("the board has no group video")
     security = {"runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": True, "supplementalGroups": [group]}
-    command = [*AS_USER, *bench.params["command"]]
+    command = [*AS_USER, *DEVICE_QUERY]
     query, text = run_query(bench, record, pod("nonroot", bench.params, command, security=security))
     nodes = [found for found in NODE.findall(text) if not OF_EVERY_CONTAINER.match(found[0])]
     closed = [found for found in nodes if found[4]]
@@ -84,7 +114,7 @@ def non_root(bench, record):
     for found in closed:
         record.prove("closed to this user: {} (owner {}, group {}, mode {}): {}".format(*found))
     judge(query, text)
-    user = next((line for line in text.splitlines() if line.startswith("uid=")), "?")
+    user = next((line for line in text.splitlines() if line.startswith("user ")), "?")
     record.prove("deviceQuery passes as {}".format(user))
     refused = [found[0] for found in closed if found[2] == str(group) and found[4] == REFUSED]
     if refused:

@@ -6,7 +6,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import re
 
-from ansible.module_utils.gpu_verify_pods import cuda_pod, why
+from ansible.module_utils.gpu_verify_pods import pod, why
 from ansible.module_utils.gpu_verify_runner import CheckFailed, Skipped
 from ansible.module_utils.k3s_kubectl import is_true
 
@@ -23,7 +23,7 @@ GREEDY, NEIGHBOUR = "greedy", "neighbour"
 
 def ask(bench, record, name, mib):
     """Have a pod with a share allocate and hold so much; return (MiB that it got, its words)."""
-    bench.start(record, cuda_pod(name, bench.params, [*ALLOCATE, str(mib), "--hold"]))
+    bench.start(record, pod(name, bench.params, [*ALLOCATE, str(mib), "--hold"]))
     said = bench.heard(record, name, ALLOCATED, "allocate")
     return int(said.group(1)), said.group(0)
 

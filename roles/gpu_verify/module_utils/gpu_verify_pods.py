@@ -21,9 +21,11 @@ from ansible.module_utils.k3s_kubectl import (
 
 # Device nodes through which CUDA reaches a Tegra GPU: nvmap and one of nvgpu's or the nvidia driver's.
 GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nvidiactl)$")
-# What the plugin's image does by CUDA (its commands/compute.py): it tells what it sees and runs a kernel.
-# A holder then lives until it is told to end.
-COMPUTE = ("python3.11", "-m", "tegra_device_plugin", "compute")
+# What the plugin's image does by CUDA: device_query.py and compute.py of its commands. The first tells what
+# it sees, the second runs a kernel. A holder then lives until it is told to end.
+PLUGIN = ("python3.11", "-m", "tegra_device_plugin")
+DEVICE_QUERY = (*PLUGIN, "device-query")
+COMPUTE = (*PLUGIN, "compute")
 COMPUTED = re.compile(r"^computed \d+ numbers on .*$", re.MULTILINE)
 HOLD = (*COMPUTE, "--hold")
 END = ("python3.11", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
@@ -72,14 +74,9 @@ def pod(name, params, command, limit=None, security=None):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def cuda_pod(name, params, command, limit=None):
-    """The same for a CUDA program of the plugin's own image."""
-    return pod(name, dict(params, image=params["plugin_image"]), command, limit=limit)
-
-
 def holder(name, params, limit=None):
     """The same for a pod that computes on the GPU and then holds it."""
-    return cuda_pod(name, params, HOLD, limit=limit)
+    return pod(name, params, HOLD, limit=limit)
 
 
 def uninvited_pod(name, params, command):

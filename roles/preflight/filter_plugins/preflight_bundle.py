@@ -6,6 +6,7 @@ Pure functions behind the preflight role. A finding has id, found, expected and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 Finding = dict[str, str]
@@ -19,10 +20,11 @@ def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
     return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
 
 
-def bundle_files(arch: str, source: str) -> list[str]:
+def bundle_files(arch: str, source: str, listed: Iterable[str]) -> list[str]:
     """Names of the files that a board of this architecture (`uname -m`) takes from the bundle.
 
-    `source` is where K3s comes from: with 'download' it is not in the bundle.
+    `source` is where K3s comes from: with 'download' it is not in the bundle. `listed` are the files of
+    SHA256SUMS, of which images with NVIDIA's deviceQuery are the owner's own.
     """
     suffix = ARCHITECTURES.get(arch, arch)
     k3s = [f"k3s-{suffix}", f"k3s-airgap-images-{suffix}.tar.gz"] if source == "bundle" else []
@@ -30,7 +32,7 @@ def bundle_files(arch: str, source: str) -> list[str]:
         "bundle.yml",
         *k3s,
         f"tegra-device-plugin-{suffix}.tar.gz",
-        f"device-query-{suffix}.tar.gz",
+        *(name for name in listed if name.startswith("device-query-") and name.endswith(f"-{suffix}.tar.gz")),
     ]
 
 
@@ -40,7 +42,7 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list
     findings = [finding("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
     if findings:
         return findings
-    for name in bundle_files(arch, source):
+    for name in bundle_files(arch, source, bundle["files"]):
         problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
         if problem is not None:
             findings.append(

@@ -48,7 +48,7 @@ errors:
   type: list
 """
 
-KEYS = ("k3s_version", "plugin_image", "device_query_image", "pause_image")
+KEYS = ("k3s_version", "plugin_image", "pause_image")
 FORMAT = 1
 # NAME_VERSION_ARCHITECTURE.deb, as apt names what it downloads; an epoch's colon is %3a there.
 DEB = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9+.-]*)_([^_/]+)_[a-z0-9-]+\.deb$")

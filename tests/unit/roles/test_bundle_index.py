@@ -52,7 +52,6 @@ def test_bundle_that_was_written_is_one_that_can_be_installed_from(directory: Pa
             "version": 1,
             "k3s_version": "v1.33.5+k3s1",
             "plugin_image": "tegra-device-plugin:1",
-            "device_query_image": "device-query:r36",
             "pause_image": "rancher/mirrored-pause:3.6",
         }
     )

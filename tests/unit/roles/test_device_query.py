@@ -76,24 +76,25 @@ PLAYBOOK = """\
         dest: "{answers}/{{{{ inventory_hostname }}}}"
         content: "{{{{ __gpu_verify_archive }}}} {{{{ __gpu_verify_image }}}}"
 """
-BUNDLE = {
-    "versions": {"device_query_image": "device-query:any"},
-    "files": {
-        "device-query-arm64.tar.gz": {"images": {"device-query:any": "sha256:1"}},
-        "device-query-l4t32-arm64.tar.gz": {"images": {"device-query:r32": "sha256:2"}},
-    },
+FILES = {
+    "device-query-arm64.tar.gz": {"images": {"device-query:any": "sha256:1"}},
+    "device-query-l4t32-arm64.tar.gz": {"images": {"device-query:r32": "sha256:2"}},
 }
-# Board: its variables, and the archive and image that it gets.
-BOARDS = {
-    "nano": ({"l4t": "32.7.1"}, "device-query-l4t32-arm64.tar.gz device-query:r32"),
-    "orin": ({"l4t": "36.4.3"}, "device-query-arm64.tar.gz device-query:any"),
-    "own": ({"l4t": "36.4.3", "gpu_verify_image": "mine:1"}, "device-query-arm64.tar.gz mine:1"),
+# Board: its variables, the bundle's files, and the archive and image that it gets. None: the plugin's.
+BOARDS: dict[str, tuple[dict[str, Any], list[str], str]] = {
+    "nano": ({"l4t": "32.7.1"}, [*FILES], "device-query-l4t32-arm64.tar.gz device-query:r32"),
+    "orin": ({"l4t": "36.4.3"}, [*FILES], "device-query-arm64.tar.gz device-query:any"),
+    "own": ({"l4t": "36.4.3", "gpu_verify_image": "mine:1"}, [*FILES], "device-query-arm64.tar.gz mine:1"),
+    "plain": ({"l4t": "36.4.3"}, [], " "),
 }
 
 
-def test_image_is_the_one_for_the_boards_l4t_line_unless_named(tmp_path: Path) -> None:
+def test_image_is_the_one_for_the_boards_l4t_line_unless_named_else_the_plugins(tmp_path: Path) -> None:
     text = PLAYBOOK.format(role=ROLES / "gpu_verify", answers=tmp_path)
-    boards = {name: variables for name, (variables, _) in BOARDS.items()}
-    play_text(tmp_path, text, groups={"boards": boards}, variables={"bundle": BUNDLE})
-    for name, (_, chosen) in BOARDS.items():
+    boards = {
+        name: {**variables, "bundle": {"files": {file: FILES[file] for file in files}}}
+        for name, (variables, files, _) in BOARDS.items()
+    }
+    play_text(tmp_path, text, groups={"boards": boards})
+    for name, (_, _, chosen) in BOARDS.items():
         assert (tmp_path / name).read_text() == chosen

@@ -48,6 +48,7 @@ class Board(FakeCluster):
     lab: bool = False
     engine: dict[str, Any] = field(default_factory=lambda: ENGINE)
     strict: bool = False
+    image: str | None = None  # the owner's, with NVIDIA's deviceQuery
     restart_error: str = ""
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -61,7 +62,7 @@ class Board(FakeCluster):
     def stage(self, name: str) -> None:
         """One call of the module; an error of kubectl is the module's failure."""
         known = self.state()
-        bench = {"node": "jetson-1", "image": "dq:1", "command": ["deviceQuery"], "api": self.api}
+        bench = {"node": "jetson-1", "own_image": self.image, "own_command": ["deviceQuery"], "api": self.api}
         given = {
             "stage": name,
             "checks": filters.of_stage(CATALOGUE, name, known),
@@ -430,6 +431,20 @@ def test_way_to_a_kubelet_that_has_just_started_is_waited_for(board: Board) -> N
     assert "a new process in it, after the restart: computed 65536 numbers" in check["evidence"][1]
 
 
+@pytest.mark.parametrize(
+    ("owners", "image", "word"), [(None, "plugin:1", "device-query"), ("dq:1", "dq:1", "deviceQuery")]
+)
+def test_device_query_is_the_plugins_unless_the_owner_has_an_image(
+    board: Board, owners: str | None, image: str, word: str
+) -> None:
+    assert board.but(image=owners).report()["ok"]
+    (container,) = board.manifests["devicequery"]["spec"]["containers"]
+    assert (container["image"], container["command"][-1]) == (image, word)
+    for name in ("nonroot", "uninvited"):
+        (container,) = board.manifests[name]["spec"]["containers"]
+        assert container["image"] == "plugin:1"
+
+
 def test_plugin_that_was_started_again_need_register_once_only(board: Board) -> None:
     board.report(*FULL[:4])
     board.plugin_container = "docker://another"
@@ -494,7 +509,13 @@ def test_checks_are_known_to_the_module_and_need_earlier_ones() -> None:
 
 
 def test_pods_name_the_runtime_in_containerd_mode_only() -> None:
-    params = {"node": "a", "image": "b", "resource": "nvidia.com/gpu", "share": 1, "runtime_class": None}
+    params = {
+        "node": "a",
+        "image": "b",
+        "resource": "nvidia.com/gpu",
+        "share": 1,
+        "runtime_class": None,
+    }
     params["api"] = "device-plugin"
     assert "runtimeClassName" not in pods.pod("p", params, ["x"])["spec"]
     named = pods.pod("p", {**params, "runtime_class": "nvidia"}, ["x"])["spec"]

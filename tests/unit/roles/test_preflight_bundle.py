@@ -21,7 +21,6 @@ def bundle(**errors: str | None) -> dict[str, Any]:
         "k3s-arm64",
         "k3s-airgap-images-arm64.tar.gz",
         "tegra-device-plugin-arm64.tar.gz",
-        "device-query-arm64.tar.gz",
     )
     files: dict[str, dict[str, str | None]] = {name: {"error": None} for name in names}
     files.update({name.replace("_", "-"): {"error": error} for name, error in errors.items()})
@@ -33,7 +32,8 @@ def test_whole_bundle_has_no_findings() -> None:
 
 
 def test_only_files_for_this_architecture_matter() -> None:
-    assert module.findings_of_bundle(bundle(k3s_amd64="damaged"), "aarch64") == []
+    others = {"k3s_amd64": "damaged", "device-query-amd64.tar.gz": "damaged"}
+    assert module.findings_of_bundle(bundle(**others), "aarch64") == []
     assert [
         entry["found"] for entry in module.findings_of_bundle(bundle(k3s_arm64="damaged"), "aarch64")
     ] == ["k3s-arm64: damaged"]
@@ -41,13 +41,20 @@ def test_only_files_for_this_architecture_matter() -> None:
 
 def test_bundle_of_another_architecture_names_each_missing_file() -> None:
     found = [entry["found"] for entry in module.findings_of_bundle(bundle(), "x86_64")]
-    assert len(found) == 4
+    assert len(found) == 3
     assert "k3s-amd64: not listed in SHA256SUMS" in found
 
 
 def test_one_error_of_the_whole_bundle_is_enough() -> None:
     broken = bundle() | {"errors": ["no such directory"], "files": {}}
     assert [entry["id"] for entry in module.findings_of_bundle(broken, "aarch64")] == ["bundle-unusable"]
+
+
+def test_owners_images_are_verified_where_the_bundle_has_some() -> None:
+    content = bundle()
+    content["files"]["device-query-l4t36-arm64.tar.gz"] = {"error": "damaged"}
+    found = [entry["found"] for entry in module.findings_of_bundle(content, "aarch64")]
+    assert found == ["device-query-l4t36-arm64.tar.gz: damaged"]
 
 
 def test_bundle_needs_no_k3s_where_it_is_downloaded() -> None:
@@ -80,7 +87,6 @@ def test_state_of_a_damaged_file(tmp_path: Path) -> None:
         "version": 1,
         "k3s_version": "v1",
         "plugin_image": "a:1",
-        "device_query_image": "b:1",
         "pause_image": "c:1",
     }
     (tmp_path / "bundle.yml").write_text(yaml.safe_dump(versions))
@@ -112,7 +118,7 @@ def test_state_of_an_archive_of_packages(tmp_path: Path) -> None:
     assert (state["packages"], "not an archive of Debian packages" in state["error"]) == ({}, True)
 
 
-VERSIONS = "version: 1\nk3s_version: v1\nplugin_image: a:1\ndevice_query_image: b:1\npause_image: c:1\n"
+VERSIONS = "version: 1\nk3s_version: v1\nplugin_image: a:1\npause_image: c:1\n"
 
 
 @pytest.mark.parametrize(
