@@ -29,12 +29,12 @@ def boards() -> Iterator[list[Board]]:
 
 
 def test_reset_leaves_what_is_the_owners_and_nothing_of_k3s(boards: list[Board]) -> None:
-    agent, cluster, image = boards[1], Cluster(boards), workloads.device_query_image()
-    agent.exec("docker", "run", "--detach", "--name=mine", image, "sleep", "infinity")
+    agent, cluster = boards[1], Cluster(boards)
+    agent.exec("docker", "run", "--detach", "--name=mine", workloads.PAUSE_IMAGE)
     own = agent.exec(*OWN_CONTAINER)
     agent.exec("sh", "-c", "iptables --new-chain MINE && iptables --append INPUT --jump MINE")
     agent.exec("sh", "-c", "echo 'node-label: [mine=true]' > /etc/rancher/k3s/config.yaml")
-    cluster.create_sleeper("abandoned", agent.name, image, {})
+    cluster.create_sleeper("abandoned", agent.name, {})
     wait_until(lambda: cluster.phase("abandoned") == "Running", "the pod that nobody deletes runs", 60)
 
     run_playbook(LAB, "reset.yml", f"--limit={agent.name}").checked()
