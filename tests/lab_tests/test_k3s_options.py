@@ -15,9 +15,11 @@ pytestmark = pytest.mark.lab
 
 options = load("k3s/filter_plugins/k3s_options.py")
 reading = load("k3s/filter_plugins/k3s_reading.py")
+k3s_filter = load("k3s/filter_plugins/k3s.py")
 
 TABLES = (options.REFUSED.keys(), options.ELSEWHERE.keys(), options.FREE)
 K3S = "github.com/k3s-io/k3s"
+SHORT = re.compile(r"^ +--([a-z-]+)(?: \S+)?, -([a-z])\b", re.MULTILINE)
 VARIABLE = re.compile(r"^ +--([a-z0-9-]+).*\[\$(K3S_\w+)\]$", re.MULTILINE)
 
 
@@ -41,5 +43,8 @@ def test_every_option_of_k3s_is_classified_once() -> None:
     unclassified = names.difference(*TABLES, {"server", "agent"} - options.REFUSED.keys())
     assert unclassified == set(), "decide in k3s_options.py if the option changes the node that a board is"
     assert sum(map(len, TABLES)) == len(set().union(*TABLES))
+    shorts = {short: name for name, short in SHORT.findall(shown) if short != "h"}
+    assert shorts == reading.SHORT
+    assert {f"-{short}": name for short, name in shorts.items()} == k3s_filter.SHORT
     of_refused = {variable: name for name, variable in VARIABLE.findall(shown) if name in options.REFUSED}
     assert of_refused.items() <= reading.ENVIRONMENT.items()

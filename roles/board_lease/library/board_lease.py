@@ -71,10 +71,10 @@ def is_over(lease, run, now):
 def refusal(path, lease, now):
     """Why another run must not go on, for people."""
     return (
-        "{host}: held by {who}, who runs {playbook} since {since}. Nothing was changed on this board. Run "
-        "the same command again when that run has ended. If it was cut off, the board is free in at most "
-        "{minutes:.0f} minutes, and at once for a run on the same controller. If you are sure that it "
-        "has ended: sudo rm {path}   (on the board)"
+        "{host}: held by {who}, who runs {playbook} since {since}. Nothing was changed on this board. If "
+        "that run goes on, run the same command again after its end. If it was interrupted, run the same "
+        "command again on the computer where it ran, or wait: the board is free in at most {minutes:.0f} "
+        "minutes. If you are sure that it has ended, type on the board: sudo rm {path}"
     ).format(host=socket.gethostname(), minutes=max(1, (lease["until"] - now) / 60), path=path, **lease)
 
 

@@ -32,6 +32,8 @@ from ansible.module_utils.jetson_kernel import (
     cgroup_controllers,
     cgroup_lacks,
     cgroup_version,
+    kernel_arguments,
+    kernel_config,
     kernel_lacks,
 )
 from ansible.module_utils.jetson_network import addresses, default_devices, node_ip, routes, source_address
@@ -39,6 +41,7 @@ from ansible.module_utils.jetson_packages import package_facts
 from ansible.module_utils.jetson_reboot import reboot_facts
 from ansible.module_utils.jetson_services import (
     arguments,
+    containerd_root,
     daemon_flags,
     daemon_json,
     environment,
@@ -68,6 +71,10 @@ options:
     description: Host name or address of the K3s server; empty where there is none.
     type: str
     default: ''
+  data_root:
+    description: The data-root that the inventory gives Docker; empty where it gives none.
+    type: str
+    default: ''
 attributes:
   check_mode:
     support: full
@@ -87,8 +94,9 @@ ansible_facts:
 """
 
 DATA_ROOT = "/var/lib/docker"
-# Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie.
-DISKS = {"k3s": "/var/lib/rancher", "kubelet": "/var/lib/kubelet", "uploads": "/var/lib/jetson-k3s"}
+# Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie. No setting may move
+# them (role k3s, k3s_options.py), but a disk may be mounted there.
+DISKS = {"k3s": "/var/lib/rancher/k3s", "kubelet": "/var/lib/kubelet", "uploads": "/var/lib/jetson-k3s"}
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
 # What a board mounts into containers; the toolkit reads the base lists for each image.
 LISTS = "etc/nvidia-container-runtime/host-files-for-container.d/*.csv"
@@ -143,8 +151,22 @@ def unit_failure(unit):
     return "starts again and again ({})".format(result) if unit.get("SubState") == "auto-restart" else None
 
 
-def docker_facts(commands, root, unit):
-    """The engine: what is installed, what runs, which images it has, and its configuration file."""
+def data_root(now, wanted):
+    """Docker's directory after its next start, and whether that is another one than `now`.
+
+    `now` is the running engine's, None without one. With user namespaces it is below the one that is set.
+    """
+    then = os.path.join("/", wanted or now or DATA_ROOT)
+    if now is None or os.path.realpath(now) == os.path.realpath(then):
+        return then, False
+    return then, not os.path.realpath(now).startswith(os.path.realpath(then) + "/")
+
+
+def docker_facts(commands, root, unit, wanted_root=""):
+    """The engine: what is installed, what runs, which images it has, and its configuration file.
+
+    `wanted_root` is the data-root that the inventory gives it.
+    """
     info = json.loads(commands.output("docker", "info", "--format", "{{json .}}") or "{}")
     server = json.loads(commands.output("docker", "version", "--format", "{{json .Server}}") or "null") or {}
     config = daemon_json(root)
@@ -159,6 +181,9 @@ def docker_facts(commands, root, unit):
     inspected = "[]"
     if containerd_store and named:
         inspected = commands.partial_output("docker", "image", "inspect", *sorted(set(named.values())))
+    directory, moves = data_root(
+        info.get("DockerRootDir"), wanted_root or str(config["config"].get("data-root") or "")
+    )
     state = unit_state(unit)
     state.update(
         {
@@ -177,7 +202,8 @@ def docker_facts(commands, root, unit):
             "containerd_store": containerd_store,
             # Where an id is the digest of a manifest, which a bundle does not know.
             "contents": contents_by_name(json.loads(inspected or "[]")),
-            "data_root": first([info.get("DockerRootDir"), config["config"].get("data-root"), DATA_ROOT]),
+            "data_root": directory,
+            "data_root_moves": moves,
             "daemon_json": config,
             "flags": daemon_flags(arguments(state["command"], variables)),
             "no_iptables_raw": variables.get("DOCKER_INSECURE_NO_IPTABLES_RAW") == "1",
@@ -191,16 +217,17 @@ def k3s_facts(commands, root, units):
     server = unit_state(units.get("k3s.service", {}))
     agent = unit_state(units.get("k3s-agent.service", {}))
     files = k3s_files(root)
+    given = k3s_environment(root, units)
     settings = k3s_settings(files, server["command"] or agent["command"])
     unit = units.get("k3s.service" if server["installed"] else "k3s-agent.service", {})
     return {
         "version": parse_version(r"k3s version (v\S+)", commands.output("k3s", "--version")),
         "kubectl": commands.path("kubectl"),
         "files": files,
-        "environment": k3s_environment(root, units),
+        "environment": given,
         "registries": registries(root),
         "settings": settings,
-        "node_ip": node_ip(root, server["command"] or agent["command"]),
+        "node_ip": node_ip(root, files, given, server["command"] or agent["command"]),
         "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),
         "server": server,
         "agent": agent,
@@ -245,6 +272,7 @@ def main():
         argument_spec={
             "asked": {"type": "float", "required": True},
             "server": {"type": "str", "default": ""},
+            "data_root": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -253,11 +281,13 @@ def main():
     units = parse_units(
         commands.output("systemctl", "show", "--property=" + ",".join(UNIT_PROPERTIES), *UNITS)
     )
-    docker = docker_facts(commands, root, units.get("docker.service", {}))
+    docker = docker_facts(commands, root, units.get("docker.service", {}), module.params["data_root"])
     k3s = k3s_facts(commands, root, units)
     network = network_facts(commands, root, module.params["server"], k3s["node_ip"]["role"])
     release = os.uname().release
-    lacking = kernel_lacks(root, release)
+    config = kernel_config(root, release)
+    lacking = kernel_lacks(root, release, config)
+    disks = dict(DISKS, docker=docker["data_root"], containerd=containerd_root(root, docker["data_root"]))
     facts = board_identity(root)
     facts.update(
         {
@@ -271,10 +301,11 @@ def main():
             "reboot": reboot_facts(root, release),
             "cgroup_version": cgroup_version(root),
             "cgroup_controllers": cgroup_controllers(root),
-            "cgroup_lacks": cgroup_lacks(root, release),
+            "cgroup_lacks": cgroup_lacks(root, config),
+            "kernel_arguments": kernel_arguments(root),
             "memory_bytes": memory_bytes(root),
             "swap": swap(root),
-            "disks": {name: disk(path) for name, path in dict(DISKS, docker=docker["data_root"]).items()},
+            "disks": {name: disk(path) for name, path in disks.items()},
             "network": network,
             "default_route": bool(default_devices(network["routes"])),
             "firewalls": firewalls(root, unit_state(units.get(FIREWALLD, {}))["active"], commands.output),

@@ -60,6 +60,9 @@ KERNEL_FEATURES = {
 }
 # Controllers without which K3s or its kubelet ends, and the option of each.
 CGROUP_CONTROLLERS = {"cpu": "CGROUP_SCHED", "cpuset": "CPUSETS", "memory": "MEMCG", "pids": "CGROUP_PIDS"}
+# Where L4T's boot loader finds the arguments of the kernel, and those that decide about cgroups.
+EXTLINUX = "boot/extlinux/extlinux.conf"
+CGROUP_ARGUMENTS = re.compile(r"(?:cgroup_(?:disable|enable|no_v1)|systemd\.unified_cgroup_hierarchy)=\S*")
 
 
 def cgroup_version(root):
@@ -88,16 +91,64 @@ def kernel_config(root, release):
     return dict(re.findall(r"^CONFIG_(\w+)=([ym])$", text, re.MULTILINE))
 
 
-def cgroup_lacks(root, release):
-    """{controller: why the kernel does not offer it}, of those that K3s and its kubelet need."""
-    config, offered = kernel_config(root, release), cgroup_controllers(root)
-    disabled = re.findall(r"(?:^|\s)cgroup_disable=(\S+)", read(root, "proc/cmdline") or "")
+def next_arguments(root):
+    """The kernel's arguments at the next boot: APPEND of the label that DEFAULT names, else of the first.
+
+    None where there is no extlinux.conf, as on other computers.
+    """
+    labels, default, label = {}, None, None
+    for line in (read(root, EXTLINUX) or "").splitlines():
+        keyword, _, rest = line.strip().replace("\t", " ").partition(" ")
+        if keyword.upper() == "DEFAULT":
+            default = rest.strip()
+        elif keyword.upper() == "LABEL":
+            label = rest.strip()
+            labels[label] = ""
+        elif keyword.upper() == "APPEND" and label is not None:
+            labels[label] = rest
+    return labels.get(default, next(iter(labels.values()), None))
+
+
+def cgroup_arguments(text):
+    """The arguments about cgroups on a command line."""
+    return {word for word in (text or "").split() if CGROUP_ARGUMENTS.match(word)}
+
+
+def kernel_arguments(root):
+    """What the next boot changes of the arguments about cgroups: `adds`, `drops`, and both in words.
+
+    The boot loader adds arguments of its own to those of extlinux.conf, but none about cgroups.
+    """
+    after = next_arguments(root)
+    now, then = cgroup_arguments(read(root, "proc/cmdline")), cgroup_arguments(after)
+    adds, drops = ([], []) if after is None else (sorted(then - now), sorted(now - then))
+    words = [
+        "{} {}".format(text, " ".join(some))
+        for text, some in (("has in addition", adds), ("lacks", drops))
+        if some
+    ]
+    return {"adds": adds, "drops": drops, "changes": " and ".join(words) or None}
+
+
+def disabled_controllers(text):
+    """The cgroup controllers that a command line disables."""
+    return ",".join(re.findall(r"(?:^|\s)cgroup_disable=(\S+)", text or "")).split(",")
+
+
+def cgroup_lacks(root, config):
+    """{controller: why the kernel does not offer it}, of those that K3s and its kubelet need.
+
+    `config` is what kernel_config() returns.
+    """
+    offered, after = cgroup_controllers(root), next_arguments(root)
     lacking = {}
     for controller, option in CGROUP_CONTROLLERS.items():
         if controller in offered:
             continue
-        if controller in ",".join(disabled).split(","):
+        if controller in disabled_controllers(read(root, "proc/cmdline")):
             lacking[controller] = "cgroup_disable={} is on the kernel's command line".format(controller)
+            if after is not None and controller not in disabled_controllers(after):
+                lacking[controller] += ", and no longer in /boot/extlinux/extlinux.conf"
         elif config is not None and option not in config:
             lacking[controller] = "CONFIG_{} is not set".format(option)
         else:
@@ -149,12 +200,13 @@ def why_missing(root, release, modules, files):
     return "{}: there is no /lib/modules/{}{}".format(missing, release, rest)
 
 
-def kernel_lacks(root, release):
+def kernel_lacks(root, release, config):
     """{feature: why it is missing}; a feature of which neither configuration nor modules tell is left out.
 
     A feature is there when it is built in, when its module is loaded, or when modprobe finds the module.
+    `config` is what kernel_config() returns.
     """
-    config, on_disk = kernel_config(root, release), modules_on_disk(root, release)
+    on_disk = modules_on_disk(root, release)
     loaded = {line.split()[0] for line in (read(root, "proc/modules") or "").splitlines() if line}
     there = loaded.union(on_disk or ())
     missing = {}

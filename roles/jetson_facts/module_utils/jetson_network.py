@@ -4,24 +4,24 @@
 Runs on the board, therefore Python 3.6 compatible.
 """
 
-import glob
 import ipaddress
-import os
 import re
 import socket
 import struct
 
 from ansible.module_utils.jetson_board import read
+from ansible.module_utils.jetson_services import k3s_given
 
 # A line of `ip -oneline address show`. Ubuntu 18.04's iproute2 (4.15) prints no routes as JSON yet.
 ADDRESS = re.compile(r"^\d+: ([^\s@]+)\S*\s+inet6? (\S+) .*\bscope global\b", re.MULTILINE)
 REJECTED = 0x200  # RTF_REJECT: unreachable, blackhole and prohibited routes
-# Where K3s reads settings; which of the files is role k3s', and the line by which the role marks its choice.
-CONFIG = ("etc/rancher/k3s/config.yaml", "etc/rancher/k3s/config.yaml.d/*.yaml")
-ROLE_CONFIG = "etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml"
+# Which of K3s' files is role k3s', and the line by which the role marks its choice there.
+DIRECTORY, ROLE_CONFIG = "etc/rancher/k3s/", "config.yaml.d/50-jetson-k3s.yaml"
 CHOSEN = "# Chosen by Ansible: node-ip"
-# Settings with which the owner says the node's address (K3s' pkg/cli/agent and pkg/agent/config).
-SAYS_ADDRESS = r"(node-ip|flannel-iface|vpn-auth|vpn-auth-file)"
+# Settings with which the owner says the node's address (K3s' pkg/cli/agent and pkg/agent/config), and the
+# variables of these settings in the environment of K3s' units.
+SAYS_ADDRESS = ("node-ip", "flannel-iface", "vpn-auth", "vpn-auth-file")
+VARIABLES = {"K3S_VPN_AUTH": "vpn-auth", "K3S_VPN_AUTH_FILE": "vpn-auth-file"}
 # No network of other computers: IPv6 has routes for its own protocols on each interface.
 UNROUTED = [ipaddress.ip_network("fe80::/10"), ipaddress.ip_network("ff00::/8")]
 
@@ -80,18 +80,14 @@ def source_address(host):
     return None if own.is_loopback or own.is_link_local else str(own)
 
 
-def node_ip(root, command):
-    """Who says the node's address: `owner` names the settings, `role` is the address that the role chose."""
-    own = os.path.join(root, ROLE_CONFIG)
-    texts = {
-        path: read(root, path) or "" for pattern in CONFIG for path in glob.glob(os.path.join(root, pattern))
-    }
-    chosen = texts.pop(own, "")
-    given = [
-        key
-        for text in texts.values()
-        for key in re.findall(r"^" + SAYS_ADDRESS + r"\+?:", text, re.MULTILINE)
-    ]
-    given += re.findall(r"\s--" + SAYS_ADDRESS + r"[= ]", command or "")
+def node_ip(root, files, environment, command):
+    """Who says the node's address: `owner` names the settings, `role` is the address that the role chose.
+
+    `files` and `environment` are K3s' own, from jetson_services.
+    """
+    owners = {name: text for name, text in files.items() if name != ROLE_CONFIG}
+    given = [name for name, _ in k3s_given(owners, command) if name in SAYS_ADDRESS]
+    given += [VARIABLES[name] for unit in environment.values() for name in unit if name in VARIABLES]
+    chosen = read(root, DIRECTORY + ROLE_CONFIG) or ""
     found = re.search(r"^node-ip: *(\S+)", chosen, re.MULTILINE) if CHOSEN in chosen else None
     return {"owner": sorted(set(given)), "role": found.group(1) if found else None}

@@ -49,6 +49,17 @@ K3S_DIRECTORY, K3S_FILE = "etc/rancher/k3s", "config.yaml"
 K3S_FILE_BYTES = 1 << 16
 # Those of the settings with which K3s was installed that matter here.
 SETTINGS = ("data-dir", "node-name")
+# K3s' short names of settings that are looked for (pkg/cli/cmds); it takes them as keys, too.
+SHORT = {"d": "data-dir", "i": "node-ip"}
+# A key with its value, or the first of several, in a file of K3s; a flag with its value. Switches have none.
+KEY = re.compile(
+    r"""(?:^|[{,])[ \t]*["']?([\w-]+)["']?\+?[ \t]*:(?:[ \t]+|(?=["'\[\n]|$))["'\[]*([^\s"'\],}]*)""",
+    re.MULTILINE,
+)
+FLAG = re.compile(r"\s--?([\w-]+)(?:=|\s+(?!-))?(\S*)")
+# Of containerd's configuration. Without its socket dockerd starts one of its own.
+CONTAINERD, CONTAINERD_SOCKET = "etc/containerd/config.toml", "run/containerd/containerd.sock"
+CONTAINERD_ROOT = "/var/lib/containerd"
 # Environment files of K3s' units, from the template of role k3s and from K3s' install.sh.
 K3S_ENVIRONMENT = ("/etc/default/{}", "/etc/sysconfig/{}", "/etc/systemd/system/{}.service.env")
 
@@ -151,6 +162,15 @@ def daemon_flags(command_line):
     return flags
 
 
+def containerd_root(root, data_root):
+    """Where Docker's containerd keeps images. One that dockerd starts itself has Docker's `data_root`."""
+    if not os.path.exists(os.path.join(root, CONTAINERD_SOCKET)):
+        return data_root
+    top = re.split(r"(?m)^\s*\[", read(root, CONTAINERD) or "")[0]
+    given = re.search(r"""(?m)^\s*root\s*=\s*["'](/[^"']*)["']""", top)
+    return given.group(1) if given else CONTAINERD_ROOT
+
+
 def k3s_files(root):
     """K3s' configuration files without secrets and comment lines, by their path below /etc/rancher/k3s.
 
@@ -180,19 +200,19 @@ def k3s_environment(root, units):
     return found
 
 
+def k3s_given(files, command):
+    """[(setting, value)] of K3s' `files`, and after them of a unit's command. A switch has the value ''."""
+    pairs = [pair for text in files.values() for pair in KEY.findall(text)] + FLAG.findall(command or "")
+    return [(SHORT.get(name, name), value) for name, value in pairs]
+
+
 def k3s_settings(files, command):
     """The settings that K3s has now, null where neither its `files` nor its unit's command name them.
 
     Of several files the last one counts, and before them all a flag.
     """
     found = dict.fromkeys(SETTINGS)
-    given = [
-        pair
-        for text in files.values()
-        for pair in re.findall(r"""^([\w-]+):[ \t]*["']?([^\s"']+)""", text, re.MULTILINE)
-    ]
-    given += re.findall(r"\s--([\w-]+)[= ](\S+)", command or "")
-    found.update((name, value) for name, value in given if name in found)
+    found.update((name, value) for name, value in k3s_given(files, command) if name in found and value)
     return found
 
 

@@ -7,7 +7,10 @@ import re
 from typing import Any
 
 # K3s' short flags (pkg/cli/cmds).
-SHORT = {"-t": "token", "-s": "server", "-d": "data-dir", "-c": "config"}
+SHORT = {
+    "-c": "config", "-d": "data-dir", "-i": "node-ip", "-l": "log", "-o": "write-kubeconfig", "-s": "server",
+    "-t": "token",
+}  # fmt: skip
 # What the role says itself, and tokens, which belong into their files.
 NOT_MIGRATED = frozenset(
     {"docker", "node-name", "server", "token", "token-file", "agent-token", "agent-token-file", "pause-image"}

@@ -197,9 +197,10 @@ def _problem(name: str, source: str, changes: str, why: str) -> dict[str, str]:
 
 def not_taken_over(command: str | None) -> list[str]:
     """Flags of an installation that the roles refuse, and that no variable replaces."""
-    words = [word.partition("=")[0] for word in (command or "").split()[2:]]
-    names = {f"--{key}" for key in REFUSED if key not in ("docker", "server")} | {"-c", "-d"}
-    return [word for word in words if word in names]
+    words = [word.partition("=")[0] for word in (command or "").split()[2:] if word.startswith("-")]
+    # The short ones are config and data-dir.
+    names = {*REFUSED, "c", "d"} - {"docker", "server"}
+    return [word for word in words if word.lstrip("-") in names]
 
 
 class FilterModule:

@@ -45,7 +45,7 @@ SETTINGS = (
     "node-name",
     "service-cidr",
 )
-KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1")
+KUBELET_ARGUMENTS = ("cgroup-driver", "fail-cgroupv1", "fail-swap-on")
 FEATURE_GATES = ("kube-apiserver", "kube-scheduler", "kubelet")
 
 HIDDEN = "(hidden)"  # what role redact puts in place of a secret
@@ -177,8 +177,8 @@ def foreign_runtime(k3s: dict[str, Any], role: str) -> str:
     if not k3s[role]["installed"] or OWN in k3s.get("files", {}):
         return ""
     switched = [text for text, _ in reading(k3s, role, {}, {}, {})["options"].get("docker", [])]
-    flags = (k3s[role]["command"] or "").split()
-    return "docker" if "true" in switched or "--docker" in flags else "containerd"
+    flag = re.search(r"\s--?docker(=true)?(\s|$)", k3s[role]["command"] or "")
+    return "docker" if "true" in switched or flag else "containerd"
 
 
 class FilterModule:

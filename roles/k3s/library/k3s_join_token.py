@@ -198,7 +198,9 @@ def complete(token, ca, server):
         raise TokenError(
             "other-ca",
             "the join token is for another cluster: its CA hash is {}..., that of this cluster is "
-            "{}...".format(given[:12], found[:12]),
+            "{}.... Take the token out of the inventory, and the role reads that of the server".format(
+                given[:12], found[:12]
+            ),
         )
     return token
 

@@ -156,7 +156,8 @@ def rotate(url, current, wanted, ca):
         ) from error
     except OSError as error:
         raise RotationError(
-            "no K3s answers at {}: {}".format(url, getattr(error, "reason", error))
+            "no K3s answers at {}: {}. Start it (`sudo systemctl status k3s` says why it is down), and run "
+            "the same command again".format(url, getattr(error, "reason", error))
         ) from error
 
 

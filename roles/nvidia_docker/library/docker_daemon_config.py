@@ -285,7 +285,10 @@ def validate(module, text):
         os.unlink(candidate)
     if code != 0 and "unknown flag" not in said:
         raise ConfigError(
-            "dockerd refuses the new daemon.json, which was not written: {}".format(redact(said.strip()))
+            "dockerd refuses the new daemon.json, which was not written: {}. Correct that setting in "
+            "nvidia_docker_daemon_config in the inventory, or in the file on the board.".format(
+                redact(said.strip())
+            )
         )
 
 
@@ -294,6 +297,18 @@ def write(module, path, text):
     backup = module.backup_local(path) if os.path.exists(path) else None
     replace_file(path, text, rename=module.atomic_move)
     return backup
+
+
+def texts(value):
+    """All values in parsed JSON, as texts."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return set().union(*map(texts, value)) if isinstance(value, list) else {str(value)}
+
+
+def secrets(settings):
+    """The values that have a secret in them."""
+    return texts(settings) - texts(redact_data(settings))
 
 
 def main():
@@ -310,10 +325,9 @@ def main():
         },
         supports_check_mode=True,
     )
-    # no_log keeps a proxy's password out of the board's log. In the result it would hide each text of the
-    # settings, such as the runtime's name: there only secrets are hidden.
-    module.no_log_values = set()
-    invocation = {"module_args": redact_data(module.params)}
+    # no_log keeps a proxy's password out of the board's log. In results it would hide each text of the
+    # settings, such as the runtime's name: there only secrets are hidden, also when Ansible's code fails.
+    module.no_log_values = secrets(module.params)
     # Where it is a link, its owner keeps the file elsewhere: that one is changed.
     path, record = os.path.realpath(module.params["path"]), module.params["record"]
     wanted, defaults = module.params["config"], module.params["defaults"]
@@ -332,7 +346,7 @@ def main():
         if after != before:
             validate(module, after_text)
     except ConfigError as error:
-        module.fail_json(msg=str(error), invocation=invocation)
+        module.fail_json(msg=str(error))
     needs = activation(before, after)
     held = module.params["hold"] and needs == "restart"
     result = {
@@ -358,7 +372,7 @@ def main():
                 result["backup_file"] = backup
     if not present and not module.check_mode and os.path.exists(record):
         os.unlink(record)
-    module.exit_json(invocation=invocation, **result)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.compat.version import LooseVersion
 from ansible.module_utils.jetson_iptables import NotTried, iptables_plan
-from ansible.module_utils.jetson_kernel import kernel_lacks
+from ansible.module_utils.jetson_kernel import kernel_config, kernel_lacks
 from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
@@ -146,8 +146,9 @@ def put(path, text, rename=os.rename):
 
 def variants(module, root):
     """The plan for iptables and ip6tables, empty where they cannot be tried."""
+    release = os.uname().release
     try:
-        return iptables_plan(module, root, kernel_lacks(root, os.uname().release))
+        return iptables_plan(module, root, kernel_lacks(root, release, kernel_config(root, release)))
     except NotTried as reason:
         module.warn("iptables stays as it is, because it could not be tried: {}".format(reason))
         return {}

@@ -24,8 +24,8 @@ INSTALLED = {
     "docker": {"docker": 800_000_000, "k3s": 400_000_000, "uploads": 300_000_000},
     "containerd": {"k3s": 1_200_000_000, "uploads": 300_000_000},
 }
-# Where the engine keeps its images (imagefs) and the kubelet its pods (nodefs). K3s has the kubelet evict
-# pods where less than 5 % of either are free (pkg/daemons/agent: eviction-hard).
+# Where the engine says that its images are (imagefs), and the kubelet keeps its pods (nodefs). K3s has the
+# kubelet evict pods where less than 5 % of either are free (pkg/daemons/agent: eviction-hard).
 WATCHED = {"docker": ("docker", "kubelet"), "containerd": ("k3s", "kubelet")}
 EVICTION = 0.05
 # Ubuntu's overlayroot, file systems in memory: a reboot empties them.
@@ -56,11 +56,10 @@ def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]
 def findings_of_disks(facts: Facts) -> list[Finding]:
     """Is there room for what will be installed, and beyond that enough for the kubelet to evict nobody?"""
     runtime = facts["container_runtime"]
-    there = facts["k3s"]["version"] == facts["bundle"].get("k3s_version")
-    needs = {} if there else INSTALLED.get(runtime, {})
+    needs = needed_bytes(facts)
     places: dict[int, list[str]] = {}
-    for name, disk in facts["disks"].items():
-        places.setdefault(disk["filesystem"], []).append(name)
+    for name in ("kubelet", "uploads", *data_disks(facts)):
+        places.setdefault(facts["disks"][name]["filesystem"], []).append(name)
     findings = volatile_disks(facts)
     for names in places.values():
         total, free = (facts["disks"][names[0]][key] for key in ("total_bytes", "free_bytes"))
@@ -77,17 +76,46 @@ def findings_of_disks(facts: Facts) -> list[Finding]:
                 f"{need / 1e9:.1f} GB for K3s, its images and their archives"
                 if full
                 else f"{(need + kept) / 1e9:.1f} GB: where less than 5 % are free, the kubelet evicts pods",
-                "Make room (`docker system df` shows what Docker keeps), or move Docker's data-root to a "
-                "larger disk.",
+                "Make room. " + larger_disk(names, facts, needs),
             )
         )
     return findings
 
 
+def data_disks(facts: Facts) -> tuple[str, ...]:
+    """The disks with the data of K3s and of the engine. Docker's containerd store is in containerd's."""
+    if facts["container_runtime"] != "docker":
+        return ("k3s",)
+    return ("k3s", "docker", "containerd") if facts["docker"]["containerd_store"] else ("k3s", "docker")
+
+
+def needed_bytes(facts: Facts) -> dict[str, int]:
+    """Bytes that the run takes, by disk: an installation, or the images where Docker starts without them."""
+    needs = dict(INSTALLED.get(facts["container_runtime"], {}))
+    if facts["k3s"]["version"] == facts["bundle"].get("k3s_version"):
+        needs = {
+            name: need for name, need in needs.items() if name == "docker" and facts["docker"]["starts_empty"]
+        }
+    if "containerd" in data_disks(facts) and "docker" in needs:
+        needs["containerd"] = needs.pop("docker")
+    return needs
+
+
+def larger_disk(names: list[str], facts: Facts, needs: dict[str, int]) -> str:
+    """How the directory that takes most gets another disk."""
+    most = max(names, key=lambda name: needs.get(name, 0))
+    if most == "docker":
+        return (
+            "`sudo docker system df` shows what Docker keeps. Or set data-root in "
+            "nvidia_docker_daemon_config to a directory on a larger disk."
+        )
+    return f"Or mount a larger disk on {facts['disks'][most]['path']}."
+
+
 def volatile_disks(facts: Facts) -> list[Finding]:
     """Would K3s or Docker lose its data at a reboot, or be unable to write them?"""
     findings = []
-    for name in ("k3s", "docker") if facts["container_runtime"] == "docker" else ("k3s",):
+    for name in data_disks(facts):
         disk = facts["disks"][name]
         if disk["read_only"] or disk["type"] in VOLATILE:
             kind = "read-only" if disk["read_only"] else disk["type"]
@@ -158,7 +186,7 @@ def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: floa
 
 
 def planned_docker(docker: Facts, plan: Facts) -> Facts:
-    """The facts about Docker that change with daemon.json as it will be.
+    """The facts about Docker that change with daemon.json as it will be; `starts_empty`: without its images.
 
     `plan` has all its keys as `daemon_keys`, and those that are judged in `daemon_json`; it is empty where no
     role writes the file. dockerd refuses a setting as a flag and as a key, but merges the runtimes of both.
@@ -172,6 +200,9 @@ def planned_docker(docker: Facts, plan: Facts) -> Facts:
         if name == "native.cgroupdriver":
             found["cgroup_driver"] = value
     store = features.get("containerd-snapshotter") if isinstance(features, dict) else None
+    other_store = store is not None and bool(store) != docker["containerd_store"]
+    moves = docker["data_root_moves"] and not docker["containerd_store"]
+    found["starts_empty"] = docker["running"] and (other_store or moves)
     return found | {
         name: value
         for name, value in (("containerd_store", store), ("min_api_version", said.get("min-api-version")))

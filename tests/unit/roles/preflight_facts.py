@@ -24,6 +24,7 @@ GOOD: dict[str, Any] = {
     "cgroup_lacks": {},
     "mig_instances": 0,
     "kernel_lacks": {},
+    "kernel_arguments": {"adds": [], "drops": [], "changes": None},
     "default_route": True,
     "network": {"addresses": [], "routes": [], "towards_server": None},
     "firewalls": {"ufw": None, "firewalld": None},
@@ -33,6 +34,7 @@ GOOD: dict[str, Any] = {
         **dict.fromkeys(("changes", "not_tried", "problem", "raw")),
     },
     "memory_bytes": 8 * 10**9,
+    "swap": {"total_bytes": 4 * 10**9, "zram_bytes": 4 * 10**9},
     "disks": {
         name: {
             "path": path,
@@ -44,7 +46,8 @@ GOOD: dict[str, Any] = {
         }
         for name, path in {
             "docker": "/var/lib/docker",
-            "k3s": "/var/lib/rancher",
+            "containerd": "/var/lib/containerd",
+            "k3s": "/var/lib/rancher/k3s",
             "kubelet": "/var/lib/kubelet",
             "uploads": "/var/lib/jetson-k3s",
         }.items()
@@ -64,6 +67,8 @@ GOOD: dict[str, Any] = {
         "version": "27.5.1",
         "min_api_version": "1.24",
         "containerd_store": False,
+        "data_root_moves": False,
+        "starts_empty": False,
         "images": {},
         "contents": {},
         "cgroup_driver": "systemd",
@@ -82,7 +87,7 @@ GOOD: dict[str, Any] = {
         "server": {"installed": False, "command": None},
         "agent": {"installed": False, "command": None},
         "settings": {"flannel-backend": None, "node-ip": None, "node-name": None},
-        "kubelet_arguments": {"cgroup-driver": None, "fail-cgroupv1": None},
+        "kubelet_arguments": dict.fromkeys(("cgroup-driver", "fail-cgroupv1", "fail-swap-on")),
         "feature_gates": {"kube-apiserver": [], "kube-scheduler": [], "kubelet": []},
         "registries": None,
         "node_ip": {"owner": [], "role": None},

@@ -201,6 +201,13 @@ def test_password_of_a_proxy_is_in_no_diff_result_or_log(tmp_path: Path, fails: 
         assert path.read_text().count(PLANTED["proxy"]) == 2
 
 
+def test_ansible_hides_the_secrets_alone_also_where_its_own_code_fails() -> None:
+    proxy = f"http://me:{PLANTED['proxy']}@proxy.example"
+    options = {"splunk-token": PLANTED["proxy"], "splunk-url": "https://splunk.example"}
+    config = {"default-runtime": "nvidia", "proxies": {"http-proxy": proxy}, "log-opts": options}
+    assert module.secrets({"path": "/x", "config": config}) == {proxy, PLANTED["proxy"]}
+
+
 @pytest.mark.parametrize(
     ("config", "needs", "held"),
     [({"icc": False}, "restart", True), ({"debug": True}, "reload", False), ({}, "none", False)],

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Docker needs around it: the table raw, strict mode, kept images. Iptables: test_jetson_iptables.py."""
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.roles.loading import load
+from tests.unit.roles.playing import answer
 
 module = load("nvidia_docker/library/docker_environment.py")
 kept_images = load("nvidia_docker/library/docker_kept_images.py")
@@ -125,6 +127,25 @@ def test_each_image_has_a_container_and_no_other_image_has(
     images: dict[str, str | None], holders: list[tuple[str, str]], missing: list[str], outdated: list[str]
 ) -> None:
     assert kept_images.plan(images, holders) == (missing, outdated)
+
+
+DOCKER = """\
+#!/bin/sh
+case "$1 $2" in
+"image inspect") echo sha256:of-the-manifest ;;
+"ps --all") echo c1 ;;
+"inspect c1") echo '[{"Id": "c1", "Image": "sha256:of-the-manifest"}]' ;;
+*) exit 1 ;;
+esac
+"""
+
+
+def test_container_of_an_image_whose_id_is_that_of_a_manifest_stays(tmp_path: Path) -> None:
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    asked = {"name": "x.tar.gz", "images": ["a:1"]}
+    found = answer("nvidia_docker", "docker_kept_images", asked, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert (found["changed"], found["kept"]) == (False, [])
 
 
 def test_reset_takes_away_what_keeps_images() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests import boards
 from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.playing import play_text
+from tests.unit.roles.preflight_facts import with_facts
 
 module = load("jetson_facts/library/jetson_facts.py")
 board = load("jetson_facts/module_utils/jetson_board.py")
@@ -187,6 +189,63 @@ def test_dockers_version_is_that_of_the_program_that_starts_next(tmp_path: Path)
     assert (facts["running"], facts["version"]) == (False, "28.4.0")
 
 
+@pytest.mark.parametrize(
+    ("now", "file", "wanted", "then"),
+    [
+        (None, None, "", ("/var/lib/docker", False)),
+        ("/mnt/flag", None, "", ("/mnt/flag", False)),
+        (None, "/mnt/file", "", ("/mnt/file", False)),
+        ("/var/lib/docker", "/mnt/file", "", ("/mnt/file", True)),
+        ("/var/lib/docker", "/mnt/file", "/mnt/inventory", ("/mnt/inventory", True)),
+        ("/mnt/inventory", None, "/mnt/inventory/", ("/mnt/inventory/", False)),
+        ("/mnt/file/165536.165536", "/mnt/file", "", ("/mnt/file", False)),  # userns-remap
+        (None, None, "mnt", ("/mnt", False)),  # dockerd's working directory is /
+    ],
+)
+def test_dockers_directory_is_that_of_its_next_start(
+    tmp_path: Path, now: str | None, file: str | None, wanted: str, then: tuple[str, bool]
+) -> None:
+    build(tmp_path, {"etc/docker/daemon.json": json.dumps({"data-root": file} if file else {})})
+    commands = FakeCommands({"docker info": json.dumps({"DockerRootDir": now} if now else {})})
+    facts = module.docker_facts(commands, str(tmp_path), {}, wanted)
+    assert (facts["data_root"], facts["data_root_moves"]) == then
+
+
+def test_disk_of_the_inventorys_data_root_is_measured(tmp_path: Path) -> None:
+    text = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: jetson_facts}
+    - ansible.builtin.debug: {msg: "disk {{ disk.path }} {{ disk.type }}"}
+      vars: {disk: "{{ ansible_facts.jetson.disks.docker }}"}
+"""
+    place = "/dev/shm/not/there"
+    run = play_text(tmp_path, text, variables={"nvidia_docker_daemon_config": {"data-root": place}})
+    assert f"disk {place} tmpfs" in run.said
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        ({}, "/mnt/docker"),
+        ({"run/containerd/containerd.sock": ""}, "/var/lib/containerd"),
+        (
+            {
+                "run/containerd/containerd.sock": "",
+                "etc/containerd/config.toml": 'version = 2\nroot = "/mnt/c"\n[plugins]\nroot = "/x"\n',
+            },
+            "/mnt/c",
+        ),
+    ],
+)
+def test_images_of_the_containerd_store_are_where_its_containerd_keeps_them(
+    tmp_path: Path, files: dict[str, str], place: str
+) -> None:
+    build(tmp_path, files)
+    assert services.containerd_root(str(tmp_path), "/mnt/docker") == place
+
+
 def test_docker_facts_of_a_stopped_engine(tmp_path: Path) -> None:
     facts = module.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), {})
     assert (facts["installed"], facts["running"], facts["default_runtime"]) == (True, False, None)
@@ -233,7 +292,8 @@ def test_k3s_version_is_read() -> None:
 def test_flags_that_dockerd_refuses_beside_its_file_are_named(
     command: str, config: dict[str, object], flags: list[str]
 ) -> None:
-    docker = {"flags": services.daemon_flags(command.split()), "daemon_json": {"config": config}}
+    docker = with_facts(docker__flags=services.daemon_flags(command.split()))["docker"]
+    docker["daemon_json"]["config"] = config
     assert preflight.planned_docker(docker, {})["conflicting_flags"] == flags
 
 
@@ -264,6 +324,12 @@ def build(root: Path, files: dict[str, str]) -> None:
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(gzip.compress(text.encode()) if path.endswith("gz") else text.encode())
+
+
+def kernel_lacks(root: Path) -> dict[str, str]:
+    config = kernel.kernel_config(str(root), KERNEL)
+    lacking: dict[str, str] = kernel.kernel_lacks(str(root), KERNEL, config)
+    return lacking
 
 
 @pytest.mark.parametrize(
@@ -316,21 +382,21 @@ def test_a_kernel_feature_is_there_or_it_is_said_what_is_missing(
     tmp_path: Path, files: dict[str, str], why: str | None
 ) -> None:
     build(tmp_path, files)
-    assert kernel.kernel_lacks(str(tmp_path), KERNEL).get("iptable_raw") == why
+    assert kernel_lacks(tmp_path).get("iptable_raw") == why
 
 
 def test_a_long_list_of_modules_is_read_to_its_end(tmp_path: Path) -> None:
     many = "".join(f"kernel/drivers/net/some_module_{number}.ko:\n" for number in range(40_000))
     assert len(many) > 1 << 20
     build(tmp_path, {**LISTS, LISTED[0]: many + LISTED[1].format(""), RAW: ""})
-    assert "iptable_raw" not in kernel.kernel_lacks(str(tmp_path), KERNEL)
+    assert "iptable_raw" not in kernel_lacks(tmp_path)
 
 
 def test_a_damaged_configuration_of_the_kernel_is_none(tmp_path: Path) -> None:
     build(tmp_path, {BOOT: UNSET})
     (tmp_path / "proc").mkdir()
     (tmp_path / CONFIG).write_bytes(gzip.compress(b"CONFIG_IP_NF_RAW=y")[:-9])
-    assert "iptable_raw" in kernel.kernel_lacks(str(tmp_path), KERNEL)
+    assert "iptable_raw" in kernel_lacks(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -346,14 +412,15 @@ def test_a_feature_without_a_module_is_judged_by_its_option(
     tmp_path: Path, files: dict[str, str], why: str | None
 ) -> None:
     build(tmp_path, files)
-    assert kernel.kernel_lacks(str(tmp_path), KERNEL).get("nf_tables_ipv4") == why
+    assert kernel_lacks(tmp_path).get("nf_tables_ipv4") == why
 
 
 def test_masquerade_has_the_name_of_its_kernel(tmp_path: Path) -> None:
     build(tmp_path, {CONFIG: "CONFIG_IP_NF_TARGET_MASQUERADE=y\n"})
-    assert "masquerade" not in kernel.kernel_lacks(str(tmp_path), KERNEL)
+    assert "masquerade" not in kernel_lacks(tmp_path)
 
 
+EXTLINUX = "boot/extlinux/extlinux.conf"
 CGROUPS = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
 OTHERS = "cpu\t1\t1\t1\ncpuset\t2\t1\t1\n"
 
@@ -371,6 +438,17 @@ OTHERS = "cpu\t1\t1\t1\ncpuset\t2\t1\t1\n"
             {"memory": "cgroup_disable=memory is on the kernel's command line"},
         ),
         (
+            {
+                "proc/cgroups": CGROUPS + OTHERS + "memory\t0\t1\t0\npids\t4\t1\t1\n",
+                "proc/cmdline": "cgroup_disable=memory",
+                EXTLINUX: "LABEL primary\nAPPEND quiet\n",
+            },
+            {
+                "memory": "cgroup_disable=memory is on the kernel's command line, and no longer in "
+                "/boot/extlinux/extlinux.conf"
+            },
+        ),
+        (
             {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu memory", CONFIG: "CONFIG_MEMCG=y\n"},
             {"pids": "CONFIG_CGROUP_PIDS is not set"},
         ),
@@ -384,7 +462,36 @@ def test_a_missing_cgroup_controller_is_named_with_its_reason(
     tmp_path: Path, files: dict[str, str], lacking: dict[str, str]
 ) -> None:
     build(tmp_path, files)
-    assert kernel.cgroup_lacks(str(tmp_path), KERNEL) == lacking
+    root = str(tmp_path)
+    assert kernel.cgroup_lacks(root, kernel.kernel_config(root, KERNEL)) == lacking
+
+
+UNIFIED = "systemd.unified_cgroup_hierarchy=1"
+BOOTS = (
+    "TIMEOUT 30\nDEFAULT {}\nLABEL primary\n\tMENU LABEL primary kernel\n\tAPPEND\t${{cbootargs}} quiet {}\n"
+    "# LABEL backup\n#   APPEND x\nlabel old\n      append quiet cgroup_disable=memory\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("running", "boots", "changes"),
+    [
+        ("quiet console=ttyTCS0", None, None),
+        (UNIFIED, None, None),
+        ("console=ttyTCS0 quiet", BOOTS.format("primary", ""), None),
+        (f"quiet {UNIFIED}", BOOTS.format("primary", UNIFIED), None),
+        # Set, and not rebooted. Lost at the next boot.
+        ("quiet", BOOTS.format("primary", UNIFIED), f"has in addition {UNIFIED}"),
+        (f"quiet {UNIFIED}", BOOTS.format("primary", ""), f"lacks {UNIFIED}"),
+        (UNIFIED, BOOTS.format("old", ""), f"has in addition cgroup_disable=memory and lacks {UNIFIED}"),
+        (UNIFIED, BOOTS.format("gone", ""), f"lacks {UNIFIED}"),  # the boot loader takes the first label
+    ],
+)
+def test_arguments_of_the_next_boot_are_compared_with_those_that_run(
+    tmp_path: Path, running: str, boots: str | None, changes: str | None
+) -> None:
+    build(tmp_path, {"proc/cmdline": running} | ({EXTLINUX: boots} if boots else {}))
+    assert kernel.kernel_arguments(str(tmp_path))["changes"] == changes
 
 
 def test_cgroup_controllers_of_both_versions(tmp_path: Path) -> None:
@@ -487,5 +594,6 @@ def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(tmp_path: Path) 
     assert list(files) == ["config.yaml", "config.yaml.d/60-site.yml"]
     assert "planted" not in str(files)
     assert services.k3s_settings(files, "/usr/local/bin/k3s server")["node-name"] == "c"
-    command = "/usr/local/bin/k3s server --node-name e --data-dir=/mnt"
-    assert services.k3s_settings(files, command) == {"data-dir": "/mnt", "node-name": "e"}
+    command = "/usr/local/bin/k3s server --docker --node-name e {}/mnt"
+    for flag in ("--data-dir=", "--data-dir ", "-data-dir ", "-d ", "-d="):
+        assert services.k3s_settings(files, command.format(flag)) == {"data-dir": "/mnt", "node-name": "e"}

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.roles.loading import load
 
 network = load("jetson_facts/module_utils/jetson_network.py")
+services = load("jetson_facts/module_utils/jetson_services.py")
 firewall = load("jetson_facts/module_utils/jetson_firewall.py")
 
 
@@ -94,6 +95,13 @@ OURS = "config.yaml.d/50-jetson-k3s.yaml"
             ["node-ip", "vpn-auth"],
             None,
         ),
+        *((({}, f"k3s agent --docker {flag}", ["node-ip"], None)) for flag in ("-i 10.0.0.1", "-i=10.0.0.1")),
+        ({}, "k3s agent -flannel-iface eth1", ["flannel-iface"], None),
+        ({"config.yaml": "i: 10.0.0.1\n"}, None, ["node-ip"], None),
+        ({"config.yaml": '{"docker": true, "node-ip": ["10.0.0.1"]}\n'}, None, ["node-ip"], None),
+        ({"config.yaml.d/9.YML": "node-ip+: 10.0.0.1\n"}, None, ["node-ip"], None),
+        ({"../../default/k3s-agent": "K3S_VPN_AUTH=name=x\n"}, None, ["vpn-auth"], None),
+        ({"config.yaml": "tls-san: [node-ip, i]\n"}, "k3s server --tls-san node-ip", [], None),
         (
             {OURS: f"{network.CHOSEN}\nnode-ip: 10.0.0.1\n"},
             None,
@@ -102,13 +110,13 @@ OURS = "config.yaml.d/50-jetson-k3s.yaml"
         ),
         ({OURS: "node-ip: 10.0.0.1\n"}, None, [], None),
     ],
-    ids=["nobody", "owner", "interface", "flag", "role", "inventory"],
 )
 def test_who_says_the_address_of_the_node(
     tmp_path: Path, files: dict[str, str], command: str | None, owner: list[str], role: str | None
 ) -> None:
     root = put(tmp_path, {f"etc/rancher/k3s/{name}": text for name, text in files.items()})
-    assert network.node_ip(root, command) == {"owner": owner, "role": role}
+    given = services.k3s_files(root), services.k3s_environment(root, {})
+    assert network.node_ip(root, *given, command) == {"owner": owner, "role": role}
 
 
 ON = {"etc/ufw/ufw.conf": "ENABLED=yes\n", "etc/default/ufw": 'DEFAULT_INPUT_POLICY="DROP"\n'}

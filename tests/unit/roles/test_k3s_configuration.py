@@ -3,10 +3,12 @@
 
 from typing import Any
 
+import jinja2
 import pytest
+import yaml
 
 from tests.planted import COMMAND, EXEC_START
-from tests.unit.roles.loading import load
+from tests.unit.roles.loading import ROLES, load
 
 module = load("k3s/filter_plugins/k3s.py")
 options = load("k3s/filter_plugins/k3s_options.py")
@@ -56,10 +58,28 @@ def test_what_the_gpus_units_sell_is_added_to_the_owners_kubelet_arguments(role:
         ),
         ("k3s agent -s https://a:6443 -t secret", {"server": "https://a:6443", "token": "secret"}),
         ("k3s server --kubelet-arg=max-pods=50", {"kubelet-arg": "max-pods=50"}),
+        ("k3s agent -i 10.0.0.1 -l=/x -c /y", {"node-ip": "10.0.0.1", "log": "/x", "config": "/y"}),
+        ("k3s server -o /z -node-ip=10.0.0.1", {"write-kubeconfig": "/z", "node-ip": "10.0.0.1"}),
     ],
 )
 def test_flags_become_keys(command: str | None, expected: dict[str, Any]) -> None:
     assert module.flags(command) == expected
+
+
+@pytest.mark.parametrize(
+    ("plan", "port"),
+    [
+        ({}, 6443),
+        ({"settings": {"https-listen-port": None}}, 6443),
+        ({"settings": {"https-listen-port": "7443"}}, 7443),
+    ],
+)
+def test_server_is_asked_on_its_own_port_and_not_on_its_load_balancers(
+    plan: dict[str, Any], port: int
+) -> None:
+    url = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())["__k3s_own_url"]
+    variables = {"k3s_plan": plan, "k3s_server_url": "https://balancer:8443"}
+    assert jinja2.Template(url).render(variables) == f"https://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(("shown", "command"), [(EXEC_START, COMMAND), ("ExecStart=\n", None)])

@@ -75,17 +75,17 @@ def test_settings_are_those_that_k3s_will_have(
 @pytest.mark.parametrize(
     ("text", "inventory", "found"),
     [
-        ("", {}, [None, None]),
-        ("", {"kubelet-arg": ["fail-cgroupv1=false", "v=2"]}, [None, "false"]),
-        ("kubelet-arg:\n- cgroup-driver=systemd # why\n", {}, ["systemd", None]),
+        ("", {}, [None, None, None]),
+        ("", {"kubelet-arg": ["fail-cgroupv1=false", "v=2", "fail-swap-on=true"]}, [None, "false", "true"]),
+        ("kubelet-arg:\n- cgroup-driver=systemd # why\n", {}, ["systemd", None, None]),
         # The inventory's list replaces the owner's, unless its key ends in a plus.
-        ("kubelet-arg: cgroup-driver=x\n", {"kubelet-arg": "fail-cgroupv1=false"}, [None, "false"]),
+        ("kubelet-arg: cgroup-driver=x\n", {"kubelet-arg": "fail-cgroupv1=false"}, [None, "false", None]),
         (
             "kubelet-arg: cgroup-driver=systemd\n",
             {"kubelet-arg+": ["feature-gates=A=true,B=false", "--feature-gates+=C=True"]},
-            ["systemd", None, "A", "C"],
+            ["systemd", None, None, "A", "C"],
         ),
-        ("kube-proxy-arg: [cgroup-driver=x]\n#kubelet-arg: [cgroup-driver=x]\n", {}, [None, None]),
+        ("kube-proxy-arg: [cgroup-driver=x]\n#kubelet-arg: [cgroup-driver=x]\n", {}, [None, None, None]),
     ],
 )
 def test_kubelets_arguments_are_those_that_it_will_have(
@@ -314,7 +314,14 @@ STOCK = {"server": {"installed": True, "command": "/usr/local/bin/k3s server"}}
         (STOCK, "containerd", False, []),
         (STOCK | {"files": {"config.yaml": "docker: true\n"}}, "docker", False, []),
         (STOCK | {"files": {"config.yaml": "docker: true\n"}}, "containerd", False, ["k3s-runtime"]),
-        ({"server": {"installed": True, "command": "k3s server --docker"}}, "docker", False, []),
+        *(
+            ({"server": {"installed": True, "command": f"k3s server {flag}"}}, runtime, False, ids)
+            for flag, runtime, ids in (
+                ("--docker", "docker", []),
+                ("-docker=true --debug", "docker", []),
+                ("--docker=false", "docker", ["k3s-runtime"]),
+            )
+        ),
         # Installed by the role: the inventory has said so before.
         (STOCK | {"files": {"config.yaml.d/50-jetson-k3s.yaml": "docker: true\n"}}, "containerd", False, []),
         ({"server": {"installed": False, "command": None}}, "docker", False, []),

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which steps from one K3s to another are allowed."""
 
+import jinja2
 import pytest
+import yaml
 
-from tests.unit.roles.loading import load
+from tests.unit.roles.loading import ROLES, load
 
 FILTER = "k3s_upgrade/filter_plugins/k3s_upgrade.py"
 
@@ -44,3 +46,11 @@ def test_unsupported_step_is_refused_with_the_way_out(step: tuple[str | None, ..
 def test_text_that_is_no_version_is_an_error() -> None:
     with pytest.raises(ValueError, match="latest"):
         load(FILTER).refusal("latest", "v1.33.5+k3s1", "server")
+
+
+@pytest.mark.parametrize(("boards", "drains"), [(["jetson-1"], "False"), (["jetson-1", "jetson-2"], "True")])
+@pytest.mark.parametrize("role", ["k3s_upgrade", "rolling_restart"])
+def test_pods_are_moved_where_another_board_can_take_them(role: str, boards: list[str], drains: str) -> None:
+    drain = yaml.safe_load((ROLES / role / "defaults/main.yml").read_text())[f"{role}_drain"]
+    variables = {"groups": {"k3s_cluster": boards}, "__rolling_restart_of_docker": True}
+    assert jinja2.Template(drain).render(variables) == drains

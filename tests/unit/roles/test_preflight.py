@@ -5,6 +5,7 @@ import ast
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.roles.loading import ROLES, load
 from tests.unit.roles.preflight_facts import GOOD, KERNEL, RULES, with_facts
@@ -34,6 +35,7 @@ def test_a_good_board_has_no_findings() -> None:
     assert module.findings_of_rules(GOOD, RULES) == []
 
 
+UNIFIED = "systemd.unified_cgroup_hierarchy=1"
 # Changes of a good board, and the only finding that they make.
 INCOMPATIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"platform": "none", "jetpack": "6.2"}, "not-a-jetson", "error"),
@@ -105,6 +107,13 @@ INCOMPATIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"memory_left_bytes": -1}, "units-memory", "error"),
     ({"memory_left_bytes": 1_700_000_000}, "units-memory-low", "warning"),
     ({"cgroup_version": 1, "bundle__k3s_version": "v1.35.2+k3s1"}, "k3s-cgroup-v1", "error"),
+    (
+        {"cgroup_version": 1, "bundle__k3s_version": "v1.35.2+k3s1", "kernel_arguments__adds": [UNIFIED]},
+        "k3s-cgroup-v1",
+        "error",
+    ),
+    ({"k3s__kubelet_arguments__fail-swap-on": "true"}, "k3s-swap", "error"),
+    ({"kernel_arguments__changes": f"lacks {UNIFIED}"}, "kernel-arguments", "warning"),
     ({"k3s__kubelet_arguments__cgroup-driver": "cgroupfs"}, "k3s-cgroup-driver", "error"),
     ({"bundle__k3s_version": "v1.24.2+k3s1"}, "k3s-without-docker", "error"),
     ({"bundle__k3s_version": "v1.28.6+k3s1"}, "k3s-docker-25-1.28", "error"),
@@ -273,6 +282,29 @@ def test_rules_are_complete_and_their_ids_unique() -> None:
     for rule in rules:
         assert rule.keys() >= {"id", "level", "require", "found", "expected", "fix"}
         assert rule["level"] in ("error", "warning")
+
+
+def test_k3s_of_the_default_bundle_fits_each_way_to_the_gpu() -> None:
+    k3s = yaml.safe_load((ROLES / "bundle/defaults/main.yml").read_text())["bundle_k3s_version"]
+    for ways in ({}, DRA, {**DRA, "gpu_device_plugin_config": CAPACITY}):
+        assert module.findings_of_rules(with_facts(**{**ways, "bundle__k3s_version": k3s}), RULES) == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "adds", "advice"),
+    [
+        ("5.10.104-tegra", [], f"Or add `{UNIFIED}` to APPEND"),
+        ("5.10.104-tegra", [UNIFIED], "Or `sudo reboot`. APPEND"),
+        ("4.9.253-tegra", [UNIFIED], "k3s_agent_config. Or use a bundle"),
+    ],
+)
+def test_board_that_will_boot_with_cgroup_v2_is_told_to_reboot(
+    kernel: str, adds: list[str], advice: str
+) -> None:
+    facts = with_facts(cgroup_version=1, kernel=kernel, bundle__k3s_version="v1.36.2+k3s1")
+    facts["kernel_arguments"]["adds"] = adds
+    (found,) = module.findings_of_rules(facts, [rule for rule in RULES if rule["id"] == "k3s-cgroup-v1"])
+    assert advice in found["fix"]
 
 
 def test_accepted_warning_is_kept_but_not_shown_and_an_error_is_not_accepted() -> None:

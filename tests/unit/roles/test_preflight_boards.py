@@ -45,6 +45,8 @@ def disks(**changes: dict[str, Any]) -> dict[str, Any]:
 
 
 SMALL = {"total_bytes": 16 * 10**9, "free_bytes": 2 * 10**9}
+FULL = {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 0}
+STORE = {"docker__containerd_store": True}
 EVERYWHERE = dict.fromkeys(GOOD["disks"], SMALL)
 NEARLY_FULL = dict.fromkeys(GOOD["disks"], SMALL | {"free_bytes": 7 * 10**8})
 THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
@@ -69,6 +71,15 @@ THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
         ({"k3s": {"type": "overlay"}, "kubelet": {"type": "overlay"}}, {}, ["disk-volatile"]),
         ({"docker": {"read_only": True}}, {}, ["disk-volatile"]),
         ({"docker": {"type": "tmpfs"}}, {"container_runtime": "containerd"}, []),
+        # Docker's images in the containerd image store.
+        ({"containerd": FULL}, {}, []),
+        ({"containerd": FULL}, STORE, ["disk-full"]),
+        ({"containerd": {"type": "tmpfs"}}, STORE, ["disk-volatile"]),
+        ({"docker": FULL | {"free_bytes": 10**8}}, STORE, []),
+        # Docker starts without its images, and gets them again.
+        ({"docker": FULL | {"free_bytes": 10**8}}, THERE, []),
+        ({"docker": FULL | {"free_bytes": 10**8}}, THERE | {"docker__starts_empty": True}, ["disk-full"]),
+        (EVERYWHERE, THERE | {"docker__starts_empty": True}, []),
     ],
 )
 def test_room_is_judged_where_it_is_taken_and_against_the_kubelets_limit(
@@ -81,7 +92,27 @@ def test_room_is_judged_where_it_is_taken_and_against_the_kubelets_limit(
 def test_disk_is_named_by_what_lies_there() -> None:
     changed = {"k3s": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 3 * 10**8}}
     (found,) = module.findings_of_disks(with_facts(disks=disks(**changed)))
-    assert found["found"] == "0.3 of 1.0 GB free on the disk with /var/lib/rancher"
+    assert found["found"] == "0.3 of 1.0 GB free on the disk with /var/lib/rancher/k3s"
+    assert found["fix"].endswith("mount a larger disk on /var/lib/rancher/k3s.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan", "empty"),
+    [
+        ({}, {}, False),
+        ({"docker__data_root_moves": True}, {}, True),
+        ({"docker__data_root_moves": True, "docker__running": False}, {}, False),
+        ({"docker__data_root_moves": True, **STORE}, {}, False),
+        ({}, {"features": {"containerd-snapshotter": True}}, True),
+        (STORE, {"features": {"containerd-snapshotter": True}}, False),
+        (STORE, {"features": {"containerd-snapshotter": False}}, True),
+    ],
+)
+def test_docker_that_gets_another_place_for_images_starts_without_them(
+    changes: dict[str, Any], plan: dict[str, Any], empty: bool
+) -> None:
+    docker = with_facts(**changes)["docker"]
+    assert module.planned_docker(docker, {"daemon_json": plan})["starts_empty"] is empty
 
 
 NOW = 1_000_020.0  # the boards were asked 20 s ago

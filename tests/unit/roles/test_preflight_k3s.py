@@ -117,6 +117,7 @@ def test_bare_first_server_begins_a_cluster_when_each_other_server_has_none(
         ("k3s server --docker --disable traefik", [], ""),
         ("k3s server --node-name gate", ["k3s-foreign-unit"], "--node-name cannot be taken over"),
         ("k3s server -d /mnt/k3s", ["k3s-foreign-unit"], "-d cannot be taken over"),
+        ("k3s server -node-name=gate", ["k3s-foreign-unit"], "-node-name cannot be taken over"),
     ],
 )
 def test_installation_of_the_stock_script_is_taken_over_when_asked(
