@@ -38,22 +38,17 @@ def write_run(root: Path) -> None:
 
 
 def libcuda_facts(fixture: Fixture) -> str:
-    """The SIMULATED libcuda's text: what deviceQuery prints on this board, and the nodes it must open."""
-    multiprocessors = fixture.data["sm"]
+    """What the SIMULATED libcuda says of this board's GPU, and the nodes that it must open."""
     facts = {
-        "board": fixture.id,
         "device_name": fixture.data["devicequery_name"],
         "compute_capability": fixture.compute_capability,
-        "multiprocessors": multiprocessors,
-        "cores_per_multiprocessor": fixture.data["cores"] // multiprocessors,
+        "multiprocessors": fixture.data["sm"],
         "memory_bytes": fixture.memory_bytes,
-        "driver_version": fixture.cuda,
-        "runtime_version": fixture.cuda,
         "integrated": 1,
         "pci_bus_id": 1 if fixture.is_pci else 0,
     }
     lines = [
-        "# SIMULATED libcuda: not a library, but the facts that a simulated deviceQuery prints.",
+        "# SIMULATED libcuda: not a library, but the facts of a board's GPU.",
         *(f"{key}={value}" for key, value in facts.items()),
         *(f"open=/dev/{name}" for name in fixture.cuda_nodes),
     ]

@@ -72,13 +72,6 @@ static __thread CUcontext current;
 static struct pool default_pool;
 static size_t graph_reserved;
 
-/* The GPU has the board's memory. */
-static size_t total(void)
-{
-    const char *mib = getenv("SIMULATED_GPU_MIB");
-    return mib ? (size_t)atol(mib) * MIB : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-}
-
 static FILE *own_file(void)
 {
     Dl_info here;
@@ -101,6 +94,17 @@ static int fact(const char *key, int otherwise, char *text, size_t size)
     if (file)
         fclose(file);
     return otherwise;
+}
+
+/* The GPU has the board's memory. */
+static size_t total(void)
+{
+    const char *mib = getenv("SIMULATED_GPU_MIB");
+    char bytes[32] = "0";
+    if (mib)
+        return (size_t)atol(mib) * MIB;
+    fact("memory_bytes", 0, bytes, sizeof bytes);
+    return (size_t)strtoull(bytes, NULL, 10);
 }
 
 /* Open the nodes that this file's own facts name. */
@@ -228,8 +232,9 @@ EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 EXPORT CUresult cuDeviceGetName(char *name, int size, CUdevice device)
 {
     (void)device;
-    snprintf(name, (size_t)size, "SIMULATED GPU");
-    fact("device_name", 0, name, (size_t)size);
+    char own[64] = "GPU";
+    fact("device_name", 0, own, sizeof own);
+    snprintf(name, (size_t)size, "SIMULATED %s", own);
     return CUDA_SUCCESS;
 }
 
