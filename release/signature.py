@@ -43,7 +43,7 @@ def problem(key: Path | None) -> str:
     """Return why a key cannot sign a release, with what to do; empty when it can."""
     if key is None:
         return (
-            "no key signs it: name yours, KEY=~/.ssh/jetson-k3s-release (docs/contributing.md, Cut a release)"
+            "no key signs it: name yours, KEY=~/.ssh/jetson-k3s-release (CONTRIBUTING.md, Cut a release)"
         )
     if key.resolve().is_relative_to(CHECKOUT):
         return f"KEY={key} is in the checkout: move the key to a directory that only you can read"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples for CI systems fit those systems' schemas and test the commit that they are run for."""
+"""Files for CI systems fit those systems' schemas, and the examples test the commit that they are run for."""
 
 import re
 import sys
@@ -13,8 +13,9 @@ from tools.cache import CHECKOUT
 from tools.process import run
 
 EXAMPLES = CHECKOUT / "docs" / "ci"
+GITHUB = ("--builtin-schema=vendor.github-workflows",)
 SCHEMAS = {
-    "github-actions.yml": ("--builtin-schema=vendor.github-workflows",),
+    "github-actions.yml": GITHUB,
     "gitlab-ci.yml": ("--builtin-schema=vendor.gitlab-ci", "--data-transform=gitlab-ci"),
 }
 
@@ -31,6 +32,11 @@ def test_every_example_has_a_schema() -> None:
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_example_fits_its_schema(name: str) -> None:
     check(EXAMPLES / name, *SCHEMAS[name])
+
+
+def test_the_projects_own_workflows_fit_their_schema() -> None:
+    check(CHECKOUT / ".github/workflows/tests.yml", *GITHUB)
+    check(CHECKOUT / ".github/workflows/publish.yml", *GITHUB)
 
 
 def commands(example: dict[str, Any]) -> list[str]:
