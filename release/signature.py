@@ -42,9 +42,7 @@ def sign(file: Path, key: Path) -> Path:
 def problem(key: Path | None) -> str:
     """Return why a key cannot sign a release, with what to do; empty when it can."""
     if key is None:
-        return (
-            "no key signs it: name yours, KEY=~/.ssh/jetson-k3s-release (CONTRIBUTING.md, Cut a release)"
-        )
+        return "no key signs it: name yours, KEY=~/.ssh/jetson-k3s-release (CONTRIBUTING.md, Cut a release)"
     if key.resolve().is_relative_to(CHECKOUT):
         return f"KEY={key} is in the checkout: move the key to a directory that only you can read"
     with tempfile.TemporaryDirectory(prefix="jetson-k3s-signing-") as directory:

@@ -10,7 +10,7 @@ from tests.acceptance import network
 from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.acceptance.test_image_supply import REGISTRY_PACKAGES
+from tests.acceptance.site_link import REGISTRY_PACKAGES
 from tests.lab import board, k3s, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir

@@ -1,24 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One board supplies the images to the others. A new one crosses the way from the controller once."""
 
-import json
-import tarfile
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-import yaml
 
-from images.arm64 import pack
 from tests.acceptance.cluster import PLUGIN_PODS, RESOURCE, Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import bundle, inventory, k3s, lab, workloads
-from tests.lab.board import Board, network_name
-from tests.lab.workloads import DEFAULT_ARCH as ARCH
-from tools import debian
-from tools.engine import docker
+from tests.acceptance.site_link import bring_pause, bring_plugin, bring_registry, crossed
+from tests.lab import bundle, inventory, k3s, lab
+from tests.lab.board import Board
 from tools.process import ToolError
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -29,70 +20,6 @@ UNIT = "jetson-k3s-registry"
 DATA = "/var/lib/jetson-k3s-registry"
 TAGS = f"{DATA}/docker/registry/v2/repositories/jetson-k3s/_manifests/tags"
 INSTEAD = "did not supply"
-# Debian's registry, and what a board of the lab may lack of what it depends on.
-REGISTRY_PACKAGES = ("docker-registry", "lsb-base")
-
-
-@dataclass(frozen=True)
-class Brought:
-    """An image in a bundle: its name, its id, and the bytes of its archive."""
-
-    name: str
-    image: str
-    size: int
-
-
-def crossed() -> int:
-    """Bytes so far between this machine and the boards, both ways.
-
-    What boards send to each other crosses the bridge from port to port, and is no traffic of its interface.
-    """
-    network = docker("network", "inspect", "--format={{.Id}}", network_name(LAB))
-    statistics = Path(f"/sys/class/net/br-{network[:12]}/statistics")
-    return sum(int((statistics / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
-
-
-def reindex(directory: Path) -> None:
-    (directory / bundle.CHECKSUMS).write_text(bundle.checksums(directory))
-
-
-def bring_registry() -> None:
-    directory = inventory.bundle_path(LAB)
-    with tarfile.open(directory / f"debs-jetpack6-{ARCH}.tar", "w") as tar:
-        for deb in sorted(debian.package_files(*REGISTRY_PACKAGES).glob("*.deb")):
-            tar.add(deb, deb.name)
-    reindex(directory)
-
-
-def bring_plugin(tag: str) -> Brought:
-    directory = inventory.bundle_path(LAB)
-    return _bring(
-        directory, "plugin_image", f"tegra-device-plugin-{ARCH}.tar.gz", f"tegra-device-plugin:{tag}"
-    )
-
-
-def bring_pause(directory: Path, tag: str) -> Brought:
-    """Put another pause image into a bundle, as the one of another K3s has it."""
-    repository = workloads.PAUSE_IMAGE.rpartition(":")[0]
-    return _bring(directory, "pause_image", f"k3s-airgap-images-{ARCH}.tar.gz", f"{repository}:{tag}")
-
-
-def _bring(directory: Path, key: str, file: str, name: str) -> Brought:
-    """Give an image of the bundle one file more in its layer, and another name."""
-    archive = directory / file
-    with tempfile.TemporaryDirectory() as scratch:
-        layer = Path(scratch, "layer.tar")
-        before = pack.read_docker_archive(archive, layer)
-        with tarfile.open(layer, "a") as tar:
-            tar.addfile(tarfile.TarInfo(f"etc/{name.rpartition(':')[2]}"))
-        settings = json.loads(before.config)["config"]
-        after = pack.image(ARCH, settings, layer, created=0, names=[name])
-        pack.write_docker_archive(archive, [after])
-    index = directory / "bundle.yml"
-    described = yaml.safe_load(index.read_text()) | {key: name}
-    index.write_text(yaml.safe_dump(described, sort_keys=False))
-    reindex(directory)
-    return Brought(name, after.digest, archive.stat().st_size)
 
 
 def site(*arguments: str) -> PlaybookRun:
@@ -132,7 +59,7 @@ def left(board: Board) -> str:
 def boards() -> Iterator[list[Board]]:
     """Three boards that no playbook has touched, and a bundle with Debian's registry for the second one."""
     with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")) as up:
-        bring_registry()
+        bring_registry(LAB, jetpack=6)
         yield up
 
 
@@ -180,10 +107,10 @@ def test_nobody_can_push_to_the_registry(boards: list[Board], first: PlaybookRun
 
 
 def test_another_plugin_crosses_the_way_once(boards: list[Board], first: PlaybookRun) -> None:
-    plugin = bring_plugin("supplied")
-    before = crossed()
+    plugin = bring_plugin(LAB, "supplied")
+    before = crossed(LAB)
     supplied = rollout(SUPPLIED)
-    with_supply = crossed() - before
+    with_supply = crossed(LAB) - before
     assert supplied.returncode == 0, supplied.why
     assert INSTEAD not in supplied.output
     assert plugins(boards) == {plugin.name}
@@ -194,10 +121,10 @@ def test_another_plugin_crosses_the_way_once(boards: list[Board], first: Playboo
 
     site("--check", "--extra-vars=image_supply_host=").checked()
     assert DATA in left(boards[1])
-    other = bring_plugin("everywhere")
-    before = crossed()
+    other = bring_plugin(LAB, "everywhere")
+    before = crossed(LAB)
     everywhere = rollout("--extra-vars=image_supply_host=")
-    without = crossed() - before
+    without = crossed(LAB) - before
     assert everywhere.returncode == 0, everywhere.why
     assert plugins(boards) == {other.name}
     assert with_supply > plugin.size
@@ -215,7 +142,7 @@ def test_without_the_variable_nothing_of_it_is_left(boards: list[Board], first: 
 
 def test_registry_that_gives_another_image_is_found(boards: list[Board], first: PlaybookRun) -> None:
     supply, victim = boards[1], boards[2]
-    plugin = bring_plugin("wrong")
+    plugin = bring_plugin(LAB, "wrong")
     wanted = plugin.image.partition(":")[2]
     site(SUPPLIED, "--tags=image_supply").checked()
     other = next(tag for tag in supply.exec("ls", TAGS).split() if tag != wanted)
@@ -235,7 +162,7 @@ def test_board_goes_on_without_a_registry_that_does_not_answer(
     boards: list[Board], first: PlaybookRun
 ) -> None:
     supply, alone = boards[1], boards[2]
-    plugin = bring_plugin("alone")
+    plugin = bring_plugin(LAB, "alone")
     supply.exec("systemctl", "stop", UNIT)
     run = rollout(SUPPLIED, f"--limit={alone.name}").checked()
     said = " ".join(run.output.split())
