@@ -8,13 +8,13 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[1]
 PROJECT = "pyproject.toml"
 CHART = "plugin/deploy/chart/Chart.yaml"
-# What names the image with its tag: manifests for people who use kubectl alone, and documents.
-FOLLOWERS = ("plugin/deploy/**/*.yaml", "docs/**/*.md", "docs/examples/*.yaml")
+# What names the image with its tag, or a release: manifests for people who use kubectl alone, and documents.
+FOLLOWERS = ("plugin/deploy/**/*.yaml", "docs/**/*.md", "docs/examples/*.yaml", "tests/docs/cases.yml")
 # Three numbers are a release for SemVer and for PEP 440; the two write pre-releases differently.
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 _IN_PROJECT = re.compile(r'^(version = ")[^"]*(")$', re.MULTILINE)
 _IN_CHART = re.compile(r"^((?:v|appV)ersion: ).*$", re.MULTILINE)
-TAGGED_IMAGE = re.compile(r"\b(tegra-device-plugin:)([0-9]+\.[0-9]+\.[0-9]+)\b")
+NAMED = re.compile(r"(\btegra-device-plugin:|\?ref=v|--version )([0-9]+\.[0-9]+\.[0-9]+)\b")
 
 
 def current() -> str:
@@ -34,6 +34,6 @@ def set_to(version: str, tree: Path) -> dict[Path, str]:
     texts = {project: _IN_PROJECT.sub(rf"\g<1>{version}\g<2>", project.read_text(), count=1)}
     for pattern in FOLLOWERS:
         for path in sorted(tree.glob(pattern)):
-            texts[path] = TAGGED_IMAGE.sub(rf"\g<1>{version}", path.read_text())
+            texts[path] = NAMED.sub(rf"\g<1>{version}", path.read_text())
     texts[tree / CHART] = _IN_CHART.sub(rf"\g<1>{version}", (tree / CHART).read_text())
     return {path: text for path, text in texts.items() if text != path.read_text()}

@@ -133,12 +133,17 @@ def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) 
     assert released.git("diff", "--name-only", "main~", "main").splitlines() == [
         "CHANGELOG.md",
         "docs/bundle.md",
+        "docs/device-plugin.md",
+        "docs/dra.md",
+        *sorted(str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "docs/examples").iterdir()),
+        "docs/troubleshooting.md",
         "plugin/deploy/agent/daemonset.yaml",
         "plugin/deploy/base/daemonset.yaml",
         "plugin/deploy/chart/Chart.yaml",
         "plugin/deploy/dra/daemonset.yaml",
         "plugin/deploy/verify/job.yaml",
         "pyproject.toml",
+        "tests/docs/cases.yml",
     ]
     before, after = (released.git("show", f"{ref}:pyproject.toml") for ref in ("main~", "main"))
     assert tomllib.loads(after)["project"]["version"] == "0.2.0"
@@ -296,10 +301,13 @@ def test_failure_after_the_build_leaves_everything_as_it_was(checkout: Checkout)
 def test_chart_and_image_have_the_version_wherever_it_has_a_tag() -> None:
     chart = yaml.safe_load((CHECKOUT / version.CHART).read_text())
     assert (chart["version"], chart["appVersion"]) == (version.current(), version.current())
-    tracked = run(["git", "-C", CHECKOUT, "grep", "-I", "--perl-regexp", version.TAGGED_IMAGE.pattern]).stdout
-    own = f"tegra-device-plugin:{version.current()}"
-    others = [line for line in tracked.splitlines() if own not in line and not line.startswith(EXCUSED)]
-    assert others == []
+    tracked = run(["git", "-C", CHECKOUT, "grep", "-I", "--perl-regexp", version.NAMED.pattern]).stdout
+    named = {line: version.NAMED.findall(line) for line in tracked.splitlines()}
+    assert [
+        line
+        for line, found in named.items()
+        if {number for _, number in found} != {version.current()} and not line.startswith(EXCUSED)
+    ] == []
     followers = {path for pattern in version.FOLLOWERS for path in CHECKOUT.glob(pattern)}
     found = {
         CHECKOUT / line.partition(":")[0] for line in tracked.splitlines() if not line.startswith(EXCUSED)
