@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.unit.roles.loading import load
+from tests.unit.roles.loading import ROLES, load
 from tests.unit.roles.preflight_facts import KERNEL, RULES, with_facts
 from tests.unit.roles.test_preflight import INCOMPATIBLE
 
@@ -142,3 +142,25 @@ def test_advice_works_on_the_board_that_gets_it(line: str) -> None:
                     assert decided, f"where does `{command}` work? {where}"
                 assert not re.search(r"(?<!`)\bsudo ", found["fix"]), where
     assert len(fired) > 25
+
+
+# Of every JetPack's Ubuntu (18.04 and later), or what the finding is about: K3s, a firewall that is active.
+PROGRAMS = {
+    *(
+        "apt-mark",
+        "date",
+        "docker",
+        "hostnamectl",
+        "nmcli",
+        "reboot",
+        "rm",
+        "systemd-machine-id-setup",
+        "timedatectl",
+    ),
+    *("firewall-cmd", "k3s", "ufw"),
+}
+
+
+def test_rules_that_are_functions_offer_what_every_jetpack_has() -> None:
+    sources = "".join(path.read_text() for path in (ROLES / "preflight/filter_plugins").glob("*.py"))
+    assert set(re.findall(r"\bsudo (?!and\b)([\w-]+)", sources)) == PROGRAMS
