@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo programs test acceptance acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
+.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -15,13 +15,15 @@ say = @printf '\033[1m==> %s\033[0m\n' $(1)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/.ready: pyproject.toml constraints.txt tools/bootstrap.sh
-	$(call say,"Python environment in .venv (installs python3-venv by apt where it is missing)")
-	sh tools/bootstrap.sh
+.venv/.%: pyproject.toml constraints.txt constraints-python3.10.txt tools/bootstrap.sh
+	$(call say,"Python environment in .venv for '$*' (installs python3-venv by apt where it is missing)")
+	sh tools/bootstrap.sh $*
 
-venv: .venv/.ready ## create or refresh the Python environment in .venv
+venv: .venv/.ansible ## create or refresh .venv with what the playbooks need: Ansible
 
-demo: venv ## the main job on virtual boards: make demo [BOARDS=3] [LAB_K3S=v1.36.5+k3s1|PATH]
+dev: .venv/.dev ## the same with what images, tests and linters need, too
+
+demo: dev ## the main job on virtual boards: make demo [BOARDS=3] [LAB_K3S=v1.36.5+k3s1|PATH]
 	$(call say,"$(BOARDS) fresh virtual board(s); the first time K3s is downloaded or compiled (about 7 minutes)")
 	$(PYTHON) -m tests.lab down --name $(LAB)
 	$(PYTHON) -m tests.lab up --name $(LAB) --boards $(BOARDS) $(if $(LAB_K3S),--k3s "$(LAB_K3S)")
@@ -31,7 +33,7 @@ demo: venv ## the main job on virtual boards: make demo [BOARDS=3] [LAB_K3S=v1.3
 
 check: lint unit ## the fast part: lint, types, unit and conformance tests
 
-lint: venv
+lint: dev
 	$(call say,"linters and types")
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -40,15 +42,15 @@ lint: venv
 	.venv/bin/yamllint --strict .
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
 
-unit: venv
+unit: dev
 	$(call say,"unit and conformance tests")
 	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 --durations=20 -m "not lab" tests
 
-mutants: venv ## put small faults into the plugin and count those that no test notices (50 minutes)
+mutants: dev ## put small faults into the plugin and count those that no test notices (50 minutes)
 	$(call say,"small faults in the plugin: one at a time")
 	$(PYTHON) -m tests.mutation
 
-programs: venv ## K3s for the virtual boards, downloaded, or compiled once (about 7 minutes)
+programs: dev ## K3s for the virtual boards, downloaded, or compiled once (about 7 minutes)
 	$(call say,"K3s for virtual boards")
 	$(PYTHON) -m tests.lab.k3s
 
@@ -60,21 +62,21 @@ acceptance: programs ## all other tests on virtual boards (hours): containerd; s
 	$(call say,"acceptance tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m acceptance tests
 
-acceptance-arm64: venv ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
+acceptance-arm64: dev ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
 
-docs: venv ## write from data: docs/compatibility.md, the lists of variables in the roles' READMEs, the roles' list of JetPacks
+docs: dev ## write from data: docs/compatibility.md, the lists of variables in the roles' READMEs, the roles' list of JetPacks
 	$(PYTHON) -m tools.docs
 
-image: venv ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
+image: dev ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")
 	$(PYTHON) -m images.arm64.build --output dist $(if $(BASE),--base $(BASE)) $(if $(JTOP),--jtop)
 
-gpu-limit: venv ## the library that limits GPU memory in dist/gpu-limit/{amd64,arm64}/
+gpu-limit: dev ## the library that limits GPU memory in dist/gpu-limit/{amd64,arm64}/
 	$(PYTHON) -m images.arm64.gpu_limit
 
-collection: venv ## the playbooks and roles as an Ansible collection in dist/
+collection: dev ## the playbooks and roles as an Ansible collection in dist/
 	$(PYTHON) -m collection.build
 
 release: venv ## the next version in dist/, signed, committed, tagged, not pushed: make release VERSION=0.2.0 KEY=~/.ssh/jetson-k3s-release [CHECK=1]

@@ -52,7 +52,7 @@ def test_both_examples_test_the_commit_in_the_same_way() -> None:
     both = [commands(yaml.safe_load((EXAMPLES / name).read_text())) for name in SCHEMAS]
     assert both[0] == both[1]
     assert [re.findall(r"make .*|playbooks/\S+\.(?:py|yml)", command) for command in both[0]] == [
-        ["make venv image"],
+        ["make image"],
         ["playbooks/bundle.yml"],
         ["playbooks/hil.py"],
         ["playbooks/reset.yml"],

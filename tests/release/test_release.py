@@ -272,7 +272,7 @@ def test_interruption_ends_the_build_and_leaves_everything_as_it_was(
 
 def test_make_release_is_the_front_door(checkout: Checkout) -> None:
     # The environment is the one that runs this test.
-    make = ["make", "--no-print-directory", "--old-file=.venv/.ready", f"PYTHON={sys.executable}", "release"]
+    make = ["make", "--no-print-directory", "--old-file=.venv/.dev", f"PYTHON={sys.executable}", "release"]
     checked = run(
         [*make, "VERSION=0.2.0", f"KEY={checkout.key}", "CHECK=1"], cwd=checkout.path, env=ENVIRONMENT
     )
