@@ -1,10 +1,12 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit mutants docs image gpu-limit collection release clean
+.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit mutants docs image bundle gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
 JTOP ?=
+BUNDLE ?= $(CURDIR)/bundle
+K3S ?=
 LAB_K3S ?=
 VERSION ?=
 CHECK ?=
@@ -72,6 +74,13 @@ docs: dev ## write from data: docs/compatibility.md, the lists of variables in t
 image: dev ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")
 	$(PYTHON) -m images.arm64.build --output dist $(if $(BASE),--base $(BASE)) $(if $(JTOP),--jtop)
+
+dist/tegra-device-plugin-arm64.tar.gz:
+	$(MAKE) image
+
+bundle: venv dist/tegra-device-plugin-arm64.tar.gz ## the offline bundle: make bundle [BUNDLE=./bundle] [K3S=v1.34.12+k3s1]
+	$(call say,"offline bundle in $(BUNDLE)")
+	.venv/bin/ansible-playbook playbooks/bundle.yml -e jetson_k3s_bundle="$(BUNDLE)" $(if $(K3S),-e bundle_k3s_version=$(K3S))
 
 gpu-limit: dev ## the library that limits GPU memory in dist/gpu-limit/{amd64,arm64}/
 	$(PYTHON) -m images.arm64.gpu_limit

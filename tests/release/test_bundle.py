@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,9 @@ def dist(released: Checkout, tmp_path: Path) -> Path:
     return Path(shutil.copytree(released.path / "dist/0.2.0", tmp_path / "fetched"))
 
 
-def make_bundle(dist: Path, site: Path, *, k3s: str = "K3s", signers: Path | str = "") -> tuple[int, str]:
+def make_bundle(
+    dist: Path, site: Path, *, k3s: str = "K3s", signers: Path | str = "", **more: object
+) -> tuple[int, str]:
     """Run playbooks/bundle.yml with a K3s release of small files; the bundle is made in `site`/bundle."""
     page = site / "releases/v1"
     page.mkdir(parents=True, exist_ok=True)
@@ -38,6 +41,7 @@ def make_bundle(dist: Path, site: Path, *, k3s: str = "K3s", signers: Path | str
         "bundle_k3s_release_url": page.parent.as_uri(),
         "bundle_plugin_archive": str(dist / PLUGIN),
         "bundle_release_signers": str(signers),
+        **more,
     }
     (site / "settings.json").write_text(json.dumps(settings))
     inventory = write_inventory(site, {"controller": ["localhost"]})
@@ -51,6 +55,15 @@ def test_bundle_takes_the_image_of_a_release(dist: Path, tmp_path: Path) -> None
     bundle = tmp_path / "site/bundle"
     assert (bundle / PLUGIN).read_bytes() == (dist / PLUGIN).read_bytes()
     assert yaml.safe_load((bundle / "bundle.yml").read_text())["plugin_image"] == "tegra-device-plugin:0.2.0"
+
+
+def test_what_is_missing_is_named_before_anything_is_downloaded(dist: Path, tmp_path: Path) -> None:
+    (dist / PLUGIN).unlink()
+    code, said = make_bundle(dist, tmp_path / "site", bundle_files=[f"{tmp_path}/debs.tar"])
+    assert code != 0
+    for file, fix in ((dist / PLUGIN, "`make image`"), (tmp_path / "debs.tar", "Correct it in bundle_files")):
+        assert re.search(rf"\* {file} is not there\. [^*]*{fix}", " ".join(said.split())), said
+    assert not (tmp_path / "site/bundle").exists()
 
 
 def test_image_that_is_not_the_releases_is_refused_and_not_taken(dist: Path, tmp_path: Path) -> None:
