@@ -33,12 +33,12 @@ if [ -z "$python" ]; then
 fi
 
 # One that is there stays, unless its Python does not run or is too old for what is asked.
-[ -x .venv/bin/python ] && usable .venv/bin/python || "$python" -m venv --clear .venv
+usable .venv/bin/python || "$python" -m venv --clear .venv
 # --group needs pip 25.1.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
 # Python 3.10 (Ubuntu 22.04) is for the playbooks alone: no ansible-core after 2.17 runs with it.
 constraints=constraints.txt
-.venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || constraints=constraints-python3.10.txt
+.venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || constraints="constraints-python3.10.txt"
 # shellcheck disable=SC2086  # several words
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint "$constraints" $install
 touch ".venv/.$1"

@@ -1,0 +1,121 @@
+#!/bin/sh
+# Makes one NVIDIA Jetson a K3s node whose pods ask for nvidia.com/gpu, and proves it. The work is done by the playbooks.
+set -eu
+cd "$(dirname "$0")"
+
+usage() {
+    cat <<'END'
+usage: ./install.sh [OPTION...] USER@HOST     from a computer with Python 3.10 to 3.13 and SSH
+       sudo ./install.sh [OPTION...] local    on the board itself (JetPack 6 or newer)
+
+Without options the board becomes a K3s server of its own. The same command again goes on where it was cut off.
+
+  --offline BUNDLE    install from this bundle (docs/offline.md); without it one is made in ./bundle, with the Internet
+  --agent-of SERVER   join the cluster of this board, which `inventory` has: its name there
+  --check             only report what would stand in the way
+  --dry-run           only show what would be changed
+  --uninstall         take K3s off the board again
+  --help              this text
+
+The board is written to `inventory`, so that every playbook can be used afterwards (docs/quickstart.md).
+END
+}
+
+die() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
+step() { printf '\n==> %s\n' "$*"; }
+
+bundle='' server='' action=install target=''
+while [ $# -gt 0 ]; do
+    case $1 in
+        --offline) [ $# -gt 1 ] || die "--offline needs a bundle's directory"; bundle=$2; shift ;;
+        --agent-of) [ $# -gt 1 ] || die "--agent-of needs the name of the server in ./inventory"; server=$2; shift ;;
+        --check | --dry-run | --uninstall) action=${1#--} ;;
+        -h | --help) usage; exit 0 ;;
+        -*) die "$1 is no option: see ./install.sh --help" ;;
+        *) [ -z "$target" ] || die "one board at a time: $target or $1"; target=$1 ;;
+    esac
+    shift
+done
+[ -n "$target" ] || { usage >&2; exit 2; }
+case $target in
+    local) [ "$(id -u)" = 0 ] || die "on the board itself it has to be root: sudo ./install.sh local" ;;
+    ?*@?*) ;;
+    *) die "$target has no user: write USER@HOST, such as jetson@192.168.1.11" ;;
+esac
+trap 'trap - INT; printf "\ninstall.sh: interrupted; the same command goes on from here\n" >&2; exit 130' INT
+
+remote() { if [ "$target" = local ]; then sh -c "$1"; else ssh -o BatchMode=yes "$target" "$1" < /dev/null; fi }
+
+if [ "$target" != local ] && ! remote true 2>/dev/null; then
+    step "SSH to $target asks for a password: a key for it"
+    [ -t 0 ] || die "$target does not answer by SSH, or wants a password. Try: ssh $target"
+    [ -n "$(find ~/.ssh -name 'id_*.pub' 2>/dev/null)" ] || ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519
+    { ssh-copy-id "$target" && remote true; } || die "$target does not answer by SSH, or refuses the password. Try: ssh $target"
+fi
+
+release=$(remote 'cat /etc/nv_tegra_release' 2>/dev/null) || die "$target is no Jetson with NVIDIA's L4T: it has no /etc/nv_tegra_release"
+l4t=$(printf '%s\n' "$release" | sed -n 's/^# R\([0-9]*\).*/\1/p' | head -n 1)
+[ -n "$l4t" ] || die "$target: /etc/nv_tegra_release does not begin with '# R' and a number"
+[ "$l4t" -ge 32 ] || die "$target has L4T R$l4t. JetPack 4.4 (R32.4) and newer can be used: flash the board"
+[ "$target" != local ] || [ "$l4t" -ge 36 ] ||
+    die "JetPack $((l4t < 35 ? 4 : 5)) has too old a Python for Ansible: run ./install.sh USER@BOARD on another computer"
+name=$(remote hostname | tr '[:upper:]' '[:lower:]')
+# It goes into files here, and a board may say anything.
+case $name in
+    '' | *[!a-z0-9.-]* | [!a-z0-9]*) die "$target has no usable hostname. On the board: sudo hostnamectl set-hostname jetson-1" ;;
+esac
+ask='' sudo_asks=
+[ "$target" = local ] || remote 'sudo -n true' 2>/dev/null || { ask=--ask-become-pass sudo_asks=yes; }
+[ -z "$sudo_asks" ] || [ -t 0 ] || die "sudo on $name asks for a password, and there is no terminal to type it"
+
+step "Ansible in .venv"
+[ -n "$(find .venv/.ansible .venv/.dev -newer constraints.txt 2>/dev/null)" ] || sh tools/bootstrap.sh ansible
+if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check 'ansible-core==2.16.*' ||
+        die "JetPack 4 needs ansible-core 2.16, which runs with Python 3.10 to 3.12: install one of them, and remove .venv"
+fi
+
+marker='# Written by install.sh.'
+[ ! -e inventory ] || head -n 1 inventory | grep -q "^$marker" || grep -q "^${name}[[:space:]]" inventory ||
+    die "./inventory is yours. Add the board there, and run .venv/bin/ansible-playbook -i inventory playbooks/site.yml"
+[ -z "$server" ] || { [ -e inventory ] && grep -q "^${server}[[:space:]]" inventory; } || die "./inventory has no board $server"
+[ -z "$bundle" ] || [ -e "$bundle/SHA256SUMS" ] || die "$bundle is no bundle: it has no SHA256SUMS (docs/offline.md)"
+[ -z "$bundle" ] || bundle=$(cd "$bundle" && pwd)
+if [ ! -e inventory ] || ! grep -q "^${name}[[:space:]]" inventory; then
+    [ -n "$server" ] || [ ! -e inventory ] ||
+        die "./inventory has a cluster already: --agent-of SERVER, or use another checkout for another cluster"
+    case $target in
+        local) host="$name ansible_connection=local" ;;
+        *) host="$name ansible_host=${target#*@} ansible_user=${target%%@*}" ;;
+    esac
+    if [ -n "$server" ]; then
+        awk -v host="$host" '{ print } /^\[agent\]/ { print host }' inventory > inventory.new
+    else
+        printf '%s\n' "$marker inventory.example shows more." '[server]' "$host" '' '[agent]' '' '[k3s_cluster:children]' server agent \
+            '' '[k3s_cluster:vars]' "jetson_k3s_bundle=${bundle:-$PWD/bundle}" > inventory.new
+    fi
+    mv inventory.new inventory
+fi
+play() { .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} --limit "$name" "$@"; }
+
+if [ "$action" = uninstall ]; then
+    step "K3s leaves $name"
+    play playbooks/reset.yml
+    exit
+fi
+directory=$(sed -n 's/^jetson_k3s_bundle=//p' inventory)
+if [ ! -e "$directory/SHA256SUMS" ]; then
+    step "the bundle in $directory"
+    k3s=
+    [ "$l4t" -ge 36 ] || k3s=v1.34.12+k3s1 # the kubelet of 1.35 and newer refuses cgroup v1
+    .venv/bin/ansible-playbook playbooks/bundle.yml -e jetson_k3s_bundle="$directory" ${k3s:+-e bundle_k3s_version="$k3s"}
+fi
+case $action in
+    check) play playbooks/preflight.yml; exit ;;
+    dry-run) play playbooks/site.yml --check --diff; exit ;;
+esac
+step "$name becomes a node"
+play playbooks/site.yml || die "$name is not ready. Each message above names its fix; then run the same command again"
+printf '\n%s\n' "Node:  $name (ssh $target sudo k3s kubectl get nodes)" \
+    "Proof: reports/$name.json and reports/index.html: a pod got the GPU and computed on it, and the next one waited for it" \
+    "Next:  ssh $target sudo k3s kubectl apply --filename - < docs/examples/gpu-job.yaml"
