@@ -68,20 +68,22 @@ ask='' sudo_asks=
 [ "$target" = local ] || remote 'sudo -n true' 2>/dev/null || { ask=--ask-become-pass sudo_asks=yes; }
 [ -z "$sudo_asks" ] || [ -t 0 ] || die "sudo on $name asks for a password, and there is no terminal to type it"
 
-step "Ansible in .venv"
-[ -n "$(find .venv/.ansible .venv/.dev -newer constraints.txt 2>/dev/null)" ] || sh tools/bootstrap.sh ansible
-if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check 'ansible-core==2.16.*' ||
-        die "JetPack 4 needs ansible-core 2.16, which runs with Python 3.10 to 3.12: install one of them, and remove .venv"
-fi
-
 marker='# Written by install.sh.'
 [ ! -e inventory ] || head -n 1 inventory | grep -q "^$marker" || grep -q "^${name}[[:space:]]" inventory ||
     die "./inventory is yours. Add the board there, and run .venv/bin/ansible-playbook -i inventory playbooks/site.yml"
 [ -z "$server" ] || { [ -e inventory ] && grep -q "^${server}[[:space:]]" inventory; } || die "./inventory has no board $server"
 [ -z "$bundle" ] || [ -e "$bundle/SHA256SUMS" ] || die "$bundle is no bundle: it has no SHA256SUMS (docs/offline.md)"
 [ -z "$bundle" ] || bundle=$(cd "$bundle" && pwd)
+
+step "Ansible in .venv"
+[ -n "$(find -H .venv/.ansible .venv/.dev -newer constraints.txt 2>/dev/null)" ] || sh tools/bootstrap.sh ansible
+if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check 'ansible-core==2.16.*' ||
+        die "JetPack 4 needs ansible-core 2.16, which runs with Python 3.10 to 3.12: install one of them, and remove .venv"
+fi
+
 if [ ! -e inventory ] || ! grep -q "^${name}[[:space:]]" inventory; then
+    [ "$action" != uninstall ] || die "./inventory has no board $name, so nothing is known to be taken off it"
     [ -n "$server" ] || [ ! -e inventory ] ||
         die "./inventory has a cluster already: --agent-of SERVER, or use another checkout for another cluster"
     case $target in
@@ -96,14 +98,16 @@ if [ ! -e inventory ] || ! grep -q "^${name}[[:space:]]" inventory; then
     fi
     mv inventory.new inventory
 fi
-play() { .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} --limit "$name" "$@"; }
+play() {
+    .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} ${bundle:+-e} ${bundle:+"jetson_k3s_bundle=$bundle"} --limit "$name" "$@"
+}
 
 if [ "$action" = uninstall ]; then
     step "K3s leaves $name"
     play playbooks/reset.yml
     exit
 fi
-directory=$(sed -n 's/^jetson_k3s_bundle=//p' inventory)
+directory=${bundle:-$(sed -n 's/^jetson_k3s_bundle=//p' inventory)}
 if [ ! -e "$directory/SHA256SUMS" ]; then
     step "the bundle in $directory"
     k3s=
