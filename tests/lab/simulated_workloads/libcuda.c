@@ -96,15 +96,17 @@ static int fact(const char *key, int otherwise, char *text, size_t size)
     return otherwise;
 }
 
-/* The GPU has the board's memory. */
+/* The GPU has the board's memory; without a board, this machine's. */
 static size_t total(void)
 {
     const char *mib = getenv("SIMULATED_GPU_MIB");
-    char bytes[32] = "0";
+    char bytes[32] = "";
     if (mib)
         return (size_t)atol(mib) * MIB;
     fact("memory_bytes", 0, bytes, sizeof bytes);
-    return (size_t)strtoull(bytes, NULL, 10);
+    if (*bytes)
+        return (size_t)strtoull(bytes, NULL, 10);
+    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 /* Open the nodes that this file's own facts name. */

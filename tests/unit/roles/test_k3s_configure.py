@@ -140,9 +140,11 @@ def test_address_that_the_role_chooses_is_known_from_the_inventorys(tmp_path: Pa
     written = yaml.safe_load(agent)
     assert (written["node-ip"], written["flannel-iface"]) == ("192.168.1.12", "eth0")
     facts, root = load("jetson_facts/module_utils/jetson_network.py"), tmp_path / "root"
-    (root / facts.ROLE_CONFIG).parent.mkdir(parents=True)
-    (root / facts.ROLE_CONFIG).write_text(agent)
-    assert facts.node_ip(str(root), None) == {"owner": [], "role": "192.168.1.12"}
+    file = root / (facts.DIRECTORY + facts.ROLE_CONFIG)
+    file.parent.mkdir(parents=True)
+    file.write_text(agent)
+    found = facts.node_ip(str(root), {facts.ROLE_CONFIG: agent}, {}, None)
+    assert found == {"owner": [], "role": "192.168.1.12"}
 
 
 def test_two_servers_are_refused(tmp_path: Path) -> None:
