@@ -11,6 +11,7 @@ import time
 from ansible.module_utils import gpu_verify_claims as claims
 from ansible.module_utils.gpu_verify_runner import CheckFailed
 from ansible.module_utils.k3s_kubectl import (
+    KubectlError,
     WatchTimeoutError,
     condition,
     get,
@@ -196,7 +197,13 @@ class Bench:
         # Pods first, each by itself: of pods that go together, API servers before 1.21 give a running one the
         # grace of one that has ended, none, and its containers outlive it (kubernetes/kubernetes#100101).
         self.clear()
-        run("delete", "namespace", self.namespace, "--ignore-not-found", self._timeout())
+        try:
+            run("delete", "namespace", self.namespace, "--ignore-not-found", self._timeout())
+        except KubectlError:
+            # Kubernetes ends a namespace when all APIs of the cluster answer, also that of a metrics-server that
+            # has not started yet. Then it goes by itself.
+            if not (get("namespace", self.namespace) or {}).get("metadata", {}).get("deletionTimestamp"):
+                raise
 
     def clear(self):
         """Remove all pods and wait until they are gone, and with them their hold on the GPU."""

@@ -76,6 +76,7 @@ class FakeCluster:
     manifests: dict[str, Any] = field(default_factory=dict)
     pods: dict[str, str] = field(default_factory=dict)
     namespaces: set[str] = field(default_factory=set)
+    ending: dict[str, str] | None = None  # of a namespace that does not end: its metadata
     forsaken: list[str] = field(default_factory=list)  # pods that went while their containers ran on
     logs_of_plugin: int = 0
     templates: dict[str, Any] = field(default_factory=dict)  # of claims
@@ -109,11 +110,7 @@ class FakeCluster:
             case ("create", "namespace", name):
                 self.namespaces.add(name)
             case ("delete", "namespace", name, *_):
-                self.namespaces.discard(name)
-                # API servers before 1.21 give running pods the grace of those that have ended: none.
-                if "ended" in self.pods.values():
-                    self.forsaken += [pod for pod, state in self.pods.items() if state == "running"]
-                self.pods.clear()
+                self.end(name)
             case ("delete", "pods", *_):
                 self.pods.clear()
             case ("create", *_):
@@ -134,6 +131,15 @@ class FakeCluster:
             case ("logs", name, *_):
                 return self.log(name)
         return ""
+
+    def end(self, namespace: str) -> None:
+        if self.ending:
+            raise self.error("timed out waiting for the condition")
+        self.namespaces.discard(namespace)
+        # API servers before 1.21 give running pods the grace of those that have ended: none.
+        if "ended" in self.pods.values():
+            self.forsaken += [pod for pod, state in self.pods.items() if state == "running"]
+        self.pods.clear()
 
     def create(self, manifest: Mapping[str, Any]) -> None:
         assert self.namespaces, "an object without its namespace"
@@ -192,6 +198,8 @@ class FakeCluster:
         match kind:
             case "node":
                 return self.node()
+            case "namespace":
+                return {"metadata": self.ending}
             case "pods" if "--all-namespaces" in argv:
                 items = [*map(self.user, self.users), *self.holding()]
             case "pods" if any(word.startswith("--selector") for word in argv):

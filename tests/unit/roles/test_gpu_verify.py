@@ -319,6 +319,16 @@ def test_broken_board_fails_the_right_check(
     assert board.namespaces == set()
 
 
+@pytest.mark.parametrize(("ending", "ok"), [({"deletionTimestamp": "2026"}, True), ({"name": "a"}, False)])
+def test_namespace_that_waits_for_another_api_fails_no_board(
+    board: Board, ending: dict[str, str], ok: bool
+) -> None:
+    board.report("node", "access", "sharing")
+    report = board.but(ending=ending).report("close")
+    assert report["ok"] is ok
+    assert board.pods == {}
+
+
 @pytest.mark.parametrize("fault", [{"ready": None}, {"late": True}, {"api": "dra", "late": True}])
 def test_node_whose_kubelet_has_just_started_is_waited_for(board: Board, fault: dict[str, Any]) -> None:
     found = statuses(board.but(**fault).report())
