@@ -200,8 +200,8 @@ class Bench:
         try:
             run("delete", "namespace", self.namespace, "--ignore-not-found", self._timeout())
         except KubectlError:
-            # Kubernetes ends a namespace when all APIs of the cluster answer, also that of a metrics-server that
-            # has not started yet. Then it goes by itself.
+            # Kubernetes ends a namespace when all APIs of the cluster answer, also that of a metrics-server
+            # which has not started yet. Then it goes by itself.
             if not (get("namespace", self.namespace) or {}).get("metadata", {}).get("deletionTimestamp"):
                 raise
 
