@@ -120,6 +120,6 @@ case $action in
 esac
 step "$name becomes a node"
 play playbooks/site.yml || die "$name is not ready. Each message above names its fix; then run the same command again"
-printf '\n%s\n' "Node:  $name (ssh $target sudo k3s kubectl get nodes)" \
+printf '\n%s\n%s\n%s\n' "Node:  $name (ssh $target sudo k3s kubectl get nodes)" \
     "Proof: reports/$name.json and reports/index.html: a pod got the GPU and computed on it, and the next one waited for it" \
     "Next:  ssh $target sudo k3s kubectl apply --filename - < docs/examples/gpu-job.yaml"
