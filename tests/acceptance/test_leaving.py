@@ -17,6 +17,15 @@ LAB = "leaving"
 TRACES = """grep --extended-regexp '/var/lib/kubelet|/var/lib/rancher/k3s|/run/k3s' /proc/mounts
 find /usr/local/bin -name 'k*'; systemctl list-unit-files --no-legend 'k3s*'
 pgrep --list-name 'k3s|kubelet|etcd|kube-'"""
+# 60-virtual-board.yaml is the lab's.
+LEFT = [
+    "/etc/rancher/k3s",
+    "/etc/rancher/k3s/config.yaml",
+    "/etc/rancher/k3s/config.yaml.d",
+    "/etc/rancher/k3s/config.yaml.d/60-virtual-board.yaml",
+    "/etc/rancher/node",
+    "/etc/rancher/node/password",
+]
 PLACES = ("/var/lib/rancher", "/var/lib/kubelet", "/run/jetson-k3s", "/etc/rancher")
 OWN_CONTAINER = ("docker", "inspect", "--format={{.Id}} {{.State.StartedAt}}", "mine")
 
@@ -45,8 +54,7 @@ def test_reset_leaves_what_is_the_owners_and_nothing_of_k3s(boards: list[Board])
     assert "-A INPUT -j MINE" in filters
     assert "-j DOCKER" in filters
     assert agent.exec("sh", "-c", TRACES, check=False) == ""
-    left = [f"/etc/rancher/{name}" for name in ("k3s", "k3s/config.yaml", "node", "node/password")]
-    assert sorted(agent.exec("find", *PLACES, "-mindepth", "1", check=False).split()) == left
+    assert sorted(agent.exec("find", *PLACES, "-mindepth", "1", check=False).split()) == LEFT
 
 
 def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Board]) -> None:
