@@ -2,9 +2,7 @@
 """playbooks/hil.py and a CI system's job on a virtual board; the Job that looks from inside a cluster."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ import yaml
 
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.command import run_here
 from tests.acceptance.playbook import reports_dir
 from tests.lab import board, inventory, lab
 from tests.lab.board import Board
@@ -39,16 +38,7 @@ def jetson() -> Iterator[Board]:
 
 def ended_with(command: Sequence[str | Path], **environment: str) -> tuple[int, str]:
     """Run a command in the checkout; its exit status and output."""
-    ran = subprocess.run(
-        command,
-        cwd=CHECKOUT,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
+    ran = run_here(*command, **environment)
     return ran.returncode, ran.stdout
 
 

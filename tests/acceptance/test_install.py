@@ -4,12 +4,12 @@
 import json
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.cluster import Cluster
+from tests.acceptance.command import run_in
 from tests.lab import inventory, k3s, ssh
 from tests.lab.board import Board
 from tools.cache import CHECKOUT
@@ -19,16 +19,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 LAB = "install"
 TYPES = ("orinnano-jp6", "agxorin-jp6")
 # What a checkout has; .venv is the tests' own.
-CONTENT = (
-    "ansible.cfg",
-    "constraints.txt",
-    "install.sh",
-    "inventory.example",
-    "playbooks",
-    "roles",
-    ".venv",
-    "docs",
-)
+CONTENT = ("ansible.cfg", "constraints.txt", "playbooks", "roles", ".venv", "docs")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +32,6 @@ def checkout(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> P
     root = tmp_path_factory.mktemp("checkout")
     for name in CONTENT:
         (root / name).symlink_to(CHECKOUT / name)
-    (root / "install.sh").unlink()
     shutil.copy(CHECKOUT / "install.sh", root)
     command = root / "bin/ssh"
     command.parent.mkdir()
@@ -54,17 +44,8 @@ def checkout(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> P
 
 def install(checkout: Path, *arguments: str) -> tuple[int, str]:
     """Run it as somebody at a terminal without one; its status and what it says."""
-    ran = subprocess.run(
-        ["./install.sh", *arguments],
-        cwd=checkout,
-        env={"PATH": f"{checkout}/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(checkout)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    path = f"{checkout}/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+    ran = run_in(checkout, {"PATH": path, "HOME": str(checkout)}, "./install.sh", *arguments)
     return ran.returncode, ran.stdout
 
 
