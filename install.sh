@@ -64,9 +64,9 @@ name=$(remote hostname | tr '[:upper:]' '[:lower:]')
 case $name in
     '' | *[!a-z0-9.-]* | [!a-z0-9]*) die "$target has no usable hostname. On the board: sudo hostnamectl set-hostname jetson-1" ;;
 esac
-ask='' sudo_asks=
-[ "$target" = local ] || remote 'sudo -n true' 2>/dev/null || { ask=--ask-become-pass sudo_asks=yes; }
-[ -z "$sudo_asks" ] || [ -t 0 ] || die "sudo on $name asks for a password, and there is no terminal to type it"
+ask=''
+[ "$target" = local ] || remote 'sudo -n true' 2>/dev/null || ask=--ask-become-pass
+[ -z "$ask" ] || [ -t 0 ] || die "sudo on $name asks for a password, and there is no terminal to type it"
 
 marker='# Written by install.sh.'
 [ ! -e inventory ] || head -n 1 inventory | grep -q "^$marker" || grep -q "^${name}[[:space:]]" inventory ||

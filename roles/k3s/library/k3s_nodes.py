@@ -37,7 +37,7 @@ ranges:
   returned: always
   type: dict
 nodes:
-  description: Of each node name, machine_id and addresses. None where the cluster does not answer.
+  description: Of each node name, machine_id and addresses. Empty where the cluster does not answer.
   returned: always
   type: list
   elements: dict
