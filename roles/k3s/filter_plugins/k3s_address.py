@@ -12,7 +12,7 @@ OWNERS = frozenset({"node-ip", "flannel-iface", "vpn-auth", "vpn-auth-file"})
 def node_address(facts: dict[str, Any], config: dict[str, Any], role: str) -> dict[str, str]:
     """node-ip and flannel-iface by how the board reaches its server; {} where K3s chooses, or the owner has.
 
-    K3s would take the first default route's address, and flannel that route's interface, whatever node-ip is
+    K3s would take the first default route's address, and flannel that route's interface, even with node-ip
     (pkg/agent/flannel/flannel.go, LookupExtInterface). For the first server, the way to itself gives the
     address that agents join. An address that the role has chosen stays while one default route is away. A
     server that runs keeps its address: etcd knows its members by it. `config` is the inventory's.
