@@ -20,7 +20,7 @@ LIMITS = {"lab": 3600, "acceptance": 5400, "arm64": 7200}
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
-SEVERAL_LABS = ("test_chaos.py", "test_molecule.py")
+SEVERAL_LABS = ("test_molecule.py",)
 
 
 def pytest_configure() -> None:

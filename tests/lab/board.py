@@ -5,7 +5,6 @@ A board is found by the labels of its container; nothing else records it.
 """
 
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from tests.lab import ssh, staging
 from tests.lab.images import board_image
 from tests.lab.inventory import Host
 from tools.cache import CHECKOUT
-from tools.debian import ensure_packages
 from tools.engine import CHECKOUT_LABEL, LABEL, docker
 from tools.process import ToolError, run, tail
 
@@ -161,23 +159,6 @@ def switch_on_after_reboot(board: Board, *, always: bool) -> None:
 def reboot(board: Board) -> None:
     docker("restart", board.container)
     wait_until_up(board)
-
-
-def cable(board: Board) -> str:
-    """Return the machine's end of a running board's network cable, the name of an interface here."""
-    ensure_packages("iproute2")
-    link = board.exec("ip", "--oneline", "link", "show", "dev", "eth0")
-    here = re.search(r"eth0@if(\d+):", link)
-    ends = Path("/sys/class/net").glob("*/ifindex")
-    for end in ends:
-        if here is not None and end.read_text().strip() == here[1]:
-            return end.parent.name
-    raise ToolError(f"{board.name}: no interface here is the other end of its eth0: {link}")
-
-
-def plug(end: str, *, plugged: bool) -> None:
-    """Pull the cable of a board, or put it in again; its end is what `cable` returns."""
-    run(["ip", "link", "set", "dev", end, "up" if plugged else "down"])
 
 
 def set_state(board: Board, state: boards.State) -> None:
