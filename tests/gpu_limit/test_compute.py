@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tegra-device-plugin compute`: a CUDA kernel that a pod runs, and what comes out of it.
 
-The SIMULATED driver does what the kernel's PTX says; NVIDIA's real assembler makes code of it for each GPU.
+What its PTX says is done here, and NVIDIA's real assembler makes code of it for each GPU.
+The SIMULATED driver knows by itself what the kernel does.
 """
 
 import json
+import operator
 import re
 import shutil
 import subprocess
 import sys
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,40 +45,74 @@ def test_numbers_come_back_right(each: Rig) -> None:
     )
 
 
-# A fault of the kernel, and words of the complaint.
+# What is wrong in which file, and words of the complaint.
 FAULTS = [
-    ("1664525", "1664526", "65536 of 65536 numbers came back wrong from the GPU"),
-    ("setp.ge.u32 %done, %index, %count", "setp.ge.u32 %done, %index, 65535", "1 of 65536 numbers came back"),
-    (".visible .entry step(", ".visible .entry leap(", "cuModuleGetFunction: CUDA_ERROR_NOT_FOUND (500)"),
-    ("mad.lo.u32 %index", "mad.low.u32 %index", "cuModuleLoadData: CUDA_ERROR_INVALID_PTX (218)"),
-    (
-        "mul.wide.u32 %offset, %index, 4",
-        "mul.wide.u32 %offset, %index, 8",
-        "CUDA_ERROR_ILLEGAL_ADDRESS (700)",
-    ),
+    ("kernel.py", "1664525", "1664526", "65536 of 65536 numbers came back wrong from the GPU"),
+    ("kernel.py", "c_uint32(COUNT)", "c_uint32(COUNT - 1)", "1 of 65536 numbers came back wrong"),
+    ("kernel.py", "c_uint32(COUNT)", "c_uint32(COUNT + 1)", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
+    ("step.ptx", " step(", " leap(", "cuModuleGetFunction: CUDA_ERROR_NOT_FOUND (500)"),
+    ("step.ptx", ".entry", ".enter", "cuModuleLoadData: CUDA_ERROR_INVALID_PTX (218)"),
 ]
 
 
-@pytest.mark.parametrize(("right", "wrong", "words"), FAULTS)
-def test_a_fault_is_noticed(right: str, wrong: str, words: str, rig: Rig, tmp_path: Path) -> None:
-    text = PTX.read_text()
-    assert text.count(right) == 1
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_noticed(fault: tuple[str, ...], rig: Rig, tmp_path: Path) -> None:
+    file, right, wrong, words = fault
     package = tmp_path / PACKAGE.name
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / PTX.relative_to(PACKAGE)).write_text(text.replace(right, wrong))
+    source = package / "cuda" / file
+    text = source.read_text()
+    assert text.count(right) == 1
+    source.write_text(text.replace(right, wrong))
     status, said, error = compute(rig, package)
     assert (status, "computed" in said) == (1, False)
     assert words in error
 
 
-def test_numbers_are_those_of_the_generator() -> None:
-    def rounds(number: int) -> int:
-        for _ in range(kernel.ROUNDS):
-            number = (number * kernel.FACTOR + kernel.SUMMAND) % kernel.MODULUS
-        return number
+# By NVIDIA's "PTX ISA".
+INSTRUCTIONS: dict[str, Callable[..., int]] = {
+    **dict.fromkeys(("ld.param.u32", "ld.param.u64", "mov.u32", "cvta.to.global.u64"), int),
+    "add.u64": operator.add,
+    "sub.u32": lambda a, b: (a - b) % 2**32,
+    "mul.wide.u32": operator.mul,
+    "mad.lo.u32": lambda a, b, c: (a * b + c) % 2**32,
+    "setp.ge.u32": operator.ge,
+    "setp.eq.u32": operator.eq,
+}
 
-    numbers = array("I", [0, 1, 12345, 2**32 - 1])
-    assert kernel.expected(numbers) == array("I", map(rounds, numbers))
+
+def run_thread(names: dict[str, int], memory: dict[int, int]) -> None:
+    """Do what the PTX says to the memory, by address; `names` are those of parameters and registers."""
+    lines = [line.strip() for line in PTX.read_text().partition("{")[2].splitlines()]
+    at = 0
+    while lines[at] != "ret;":
+        words = re.findall(r"[^][,; ]+", lines[at])
+        at += 1
+        if words and words[0].startswith("@") and not names[words.pop(0).removeprefix("@")]:
+            continue
+        match words:
+            case [] | [_] | [".reg", *_]:
+                pass
+            case ["bra", label]:
+                at = lines.index(f"{label}:")
+            case ["ld.global.u32", register, place]:
+                names[register] = memory[names[place]]
+            case ["st.global.u32", place, register]:
+                memory[names[place]] = names[register]
+            case [name, register, *given]:
+                values = (int(one) if one.isdigit() else names[one] for one in given)
+                names[register] = INSTRUCTIONS[name](*values)
+
+
+def test_kernel_does_to_each_number_what_the_cpu_expects() -> None:
+    numbers, start = array("I", [0, 1, 12345, 2**32 - 1]), 2**33
+    memory = {start + 4 * place: number for place, number in enumerate(numbers)}
+    # More threads than numbers.
+    for thread in range(6):
+        given = {"numbers": start, "count": len(numbers), "rounds": kernel.ROUNDS}
+        own = {"%ctaid.x": thread // 3, "%ntid.x": 3, "%tid.x": thread % 3}
+        run_thread({**given, **own}, memory)
+    assert list(memory.values()) == list(kernel.expected(numbers))
 
 
 @pytest.mark.parametrize("capability", sorted({chip["compute_capability"] for chip in CHIPS}))

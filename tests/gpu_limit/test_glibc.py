@@ -13,7 +13,7 @@ import pytest
 
 from images.arm64 import compiler, gpu_limit
 from tests.gpu_limit.archives import known, unpacked
-from tests.lab.workloads import LIBCUDA_FLAGS, LIBCUDA_SOURCES
+from tests.lab.workloads import LIBCUDA_FLAGS, LIBCUDA_SOURCE
 from tools.debian import ensure_packages
 from tools.process import run
 
@@ -40,7 +40,7 @@ class Root:
         if not loader.exists():
             shutil.copy(libraries / loader.name, loader)
         driver = libraries / "libcuda.so.1"
-        self._compile(driver, *LIBCUDA_SOURCES, f"-DCUDA={CUDA[glibc]}", *LIBCUDA_FLAGS)
+        self._compile(driver, LIBCUDA_SOURCE, f"-DCUDA={CUDA[glibc]}", *LIBCUDA_FLAGS)
         entry = f"-Wl,--dynamic-linker=/{LOADER[arch]}"
         self._compile(path / "lookups", PROGRAM, entry, "-rdynamic")
         self._compile(path / "linked", PROGRAM, entry, "-rdynamic", "-DLINKED", driver)

@@ -12,7 +12,7 @@ from tools.process import run, step
 
 DEFAULT_ARCH = "amd64"  # of container boards
 SOURCES = Path(__file__).parent / "simulated_workloads"
-LIBCUDA_SOURCES = (SOURCES / "libcuda.c", SOURCES / "ptx.c")
+LIBCUDA_SOURCE = SOURCES / "libcuda.c"
 LIBCUDA_FLAGS = (
     *("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"),
     "-Wl,-soname,libcuda.so.1",
@@ -39,8 +39,8 @@ def libcuda(release: str, arch: str = DEFAULT_ARCH) -> Path:
     major, _, minor = release.partition(".")
     # Drivers before CUDA 12 have the older table of symbols only.
     hashes = "both" if int(major) >= 12 else "sysv"
-    headers = (SOURCES / "ptx.h", gpu_limit.SOURCES / "driver_api.h")
-    read = b"\0".join(path.read_bytes() for path in (*LIBCUDA_SOURCES, *headers))
+    parts = (LIBCUDA_SOURCE, gpu_limit.SOURCES / "driver_api.h")
+    read = b"\0".join(part.read_bytes() for part in parts)
     recipe = hashlib.sha256(read + " ".join(LIBCUDA_FLAGS).encode())
 
     def build(out: Path) -> None:
@@ -51,7 +51,7 @@ def libcuda(release: str, arch: str = DEFAULT_ARCH) -> Path:
             f"-Wl,--hash-style={hashes}",
         ]
         gcc = compiler.tool("gcc", arch)
-        run([gcc, *flags, "-o", out / "libcuda.so.1", *LIBCUDA_SOURCES, "-ldl", "-lpthread"])
+        run([gcc, *flags, "-o", out / "libcuda.so.1", LIBCUDA_SOURCE, "-ldl", "-lpthread"])
 
     return cached(f"workloads/libcuda-{release}-{arch}-{recipe.hexdigest()[:12]}", build)
 
