@@ -88,28 +88,11 @@ def test_what_is_not_the_released_file_is_not_kept(
     assert {path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()} <= {".lock"}
 
 
-def test_it_is_compiled_where_the_page_does_not_answer(
-    page: Page, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    page.server.server_close()
-    monkeypatch.setattr(k3s_release, "TIMEOUT_SECONDS", 1)
-    monkeypatch.setattr(gomodules, "programs", lambda name, arch, _: tmp_path / name / arch)
-    assert k3s.k3s("arm64") == tmp_path / "k3s/arm64/k3s"
-
-
 def test_without_both_one_line_says_which_two_are_needed(page: Page) -> None:
     page.files.clear()
     with pytest.raises(ToolError, match=r"release page \(.* status 404\), or Go and a module proxy") as error:
         k3s.k3s("amd64")
     assert "\n" not in str(error.value)
-
-
-def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
-    own = tmp_path / "k3s"
-    with pytest.raises(ToolError, match=r"is neither the version of a K3s release.* nor an "):
-        k3s.k3s("amd64", str(own))
-    own.touch(mode=0o755)
-    assert k3s.k3s("amd64", str(own)) == own
 
 
 def test_the_sources_are_of_the_commit_that_the_program_names() -> None:
