@@ -54,18 +54,19 @@ def test_device_is_written_once_and_left_to_koordlet(tmp_path: Path) -> None:
     with lab.fresh(LAB, ["agxorin-jp6"]) as (one,):
         run_playbook(LAB, "site.yml", "--tags=nvidia_docker,k3s").checked()
 
-        def said() -> str:
+        def said(*arguments: str) -> str:
             given = f"--extra-vars={json.dumps({'device': wanted})}"
-            return play(lab_dir(LAB) / "inventory.ini", tmp_path / "play.yml", given).stdout
+            return play(lab_dir(LAB) / "inventory.ini", tmp_path / "play.yml", given, *arguments).stdout
 
         assert "changed=False found=the cluster does not have the CRD" in said()
         crd = (CHECKOUT / "tests/unit/plugin/koordinator_crd.yaml").read_text()
         one.exec("sh", "-c", 'echo "$1" | k3s kubectl apply --filename=-', "sh", crd)
         one.exec("k3s", "kubectl", "wait", "--for=condition=Established", f"crd/{KIND}")
-        assert "changed=True found=." in said()
-        assert "changed=False found=." in said()
+        for arguments, changed in ((["--check"], True), ([], True), ([], False)):
+            assert f"changed={changed} found=." in said(*arguments)
         there = json.loads(one.exec("k3s", "kubectl", "get", KIND, "jetson-1", "--output=json"))
         assert there["spec"] == wanted["spec"]
+        assert [owner["name"] for owner in there["metadata"]["ownerReferences"]] == ["jetson-1"]
         # As koordlet takes it over.
         one.exec("k3s", "kubectl", "label", KIND, "jetson-1", "app.kubernetes.io/managed-by-")
         assert "changed=False found=koordlet makes it." in said()
