@@ -121,20 +121,6 @@ def test_images_of_archives_of_every_docker_are_there(store: Any) -> None:
     assert layers(store, "c") == [THIRD]
 
 
-def test_image_is_described_as_docker_asks_for_it(store: Any) -> None:
-    tag = Path(store.tags) / image("b").partition(":")[2] / "current/link"
-    described = json.loads(Path(store.blob(tag.read_text())).read_text())
-    assert (described["schemaVersion"], described["config"]["digest"]) == (2, image("b"))
-    assert described["mediaType"] == "application/vnd.docker.distribution.manifest.v2+json"
-    assert {layer["mediaType"] for layer in described["layers"]} == {
-        "application/vnd.docker.image.rootfs.diff.tar.gzip"
-    }
-    for part in (described["config"], *described["layers"]):
-        link = Path(store.layers) / part["digest"].partition(":")[2] / "link"
-        assert link.read_text() == part["digest"]
-        assert Path(store.blob(part["digest"])).stat().st_size == part["size"]
-
-
 def test_only_images_that_are_asked_for_are_taken(tmp_path: Path) -> None:
     made = module.Store(str(tmp_path / "store"))
     module.fill(made, str(old_archive(tmp_path / "old.tar.gz")), [image("a")])

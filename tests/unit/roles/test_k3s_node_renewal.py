@@ -197,14 +197,6 @@ def outcome(
     return playing.outcome(monkeypatch, module, params, check_mode)
 
 
-def test_the_nodes_own_old_pods_are_replaced_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = FakeServer(names=(PLUGIN, AGENT))
-    assert outcome(server, monkeypatch)["changed"] is True
-    assert server.deleted == [f"{PLUGIN}-{NODE}-old", f"{AGENT}-{NODE}-old"]
-    # The GPU that the old plugin offered was no answer: the new pods came first.
-    assert server.watched == ["node", "pods", "pods", "node"]
-
-
 def test_the_node_gets_its_labels_and_then_taints_that_are_recorded_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -220,12 +212,6 @@ def test_the_node_gets_its_labels_and_then_taints_that_are_recorded_first(
     assert outcome(server, monkeypatch, **wanted)["diff"]["prepared"] == commands
     record = f"{module.TAINTED}=gpu:NoSchedule"
     assert server.told == [("label", "new=1", "old-"), ("annotate", record), ("taint", "gpu=only:NoSchedule")]
-
-
-def test_a_node_that_has_the_present_pod_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = FakeServer(renewed=(NODE,))
-    assert outcome(server, monkeypatch)["changed"] is False
-    assert (server.deleted, server.watched) == ([], ["node", "node"])
 
 
 def test_a_template_that_the_controller_has_not_seen_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

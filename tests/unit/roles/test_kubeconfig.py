@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.unit.roles import certs
 from tests.unit.roles.conftest import Serve
@@ -28,7 +27,6 @@ AS_REVIEWED = [
     {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["services"]},
     {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": ["selfsubjectrulesreviews"]},
 ]
-DAY_SECONDS = 86400
 
 
 @dataclass
@@ -37,7 +35,6 @@ class Api:
 
     directory: Path
     rules: list[dict[str, Any]] = field(default_factory=lambda: list(AS_REVIEWED))
-    asked: list[tuple[str, str]] = field(default_factory=list)  # common name, path
     refuses: bool = False
     later: list[dict[str, Any]] = field(default_factory=list)  # rules that come with the second question
 
@@ -49,10 +46,7 @@ class Api:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                certificate = self.connection.getpeercert()
-                names = dict(part[0] for part in certificate["subject"]) if certificate else {}
-                api.asked.append((names.get("commonName", ""), self.path))
-                refused = api.refuses or not names
+                refused = api.refuses or not self.connection.getpeercert()
                 body = json.dumps({"status": {"resourceRules": api.rules, "nonResourceRules": None}}).encode()
                 api.rules, api.later = [*api.rules, *api.later], []
                 self.send_response(401 if refused else 200)
@@ -118,40 +112,12 @@ def operator(api: Api, tmp_path: Path) -> Operator:
     return Operator(api, tmp_path / "scratch", tmp_path / "kubeconfig-jetson-1.yaml")
 
 
-def test_file_lets_its_user_in_and_nobody_else_reads_it(operator: Operator) -> None:
-    made = operator.make()
-    assert made["changed"] is True
-    assert operator.path.stat().st_mode & 0o777 == 0o600
-    assert operator.api.asked[-1] == ("anna", module.REVIEW)
-    content = yaml.safe_load(operator.path.read_text())
-    assert content["current-context"] == content["clusters"][0]["name"] == "jetson-1"
-    key = base64.b64decode(content["users"][0]["user"]["client-key-data"]).decode()
-    assert "PRIVATE KEY" in key
-    # What it went through on the way is not left.
-    assert [path.name for path in operator.scratch.iterdir()] == [module.KEY]
-
-
 def test_request_has_no_key(operator: Operator) -> None:
     request = operator.requested()["request"]
     assert "PRIVATE" not in request
     command = ["openssl", "req", "-noout", "-subject", "-verify"]
     shown = subprocess.run(command, input=request, capture_output=True, text=True, check=True)
     assert shown.stdout.strip().endswith("CN = anna")
-
-
-def test_end_is_what_the_certificate_says(operator: Operator) -> None:
-    ends = operator.make(days=30)["ends"]
-    certificate, _ = module.client_of(operator.path.read_text())
-    start, end = module.lifetime(certificate)
-    assert (ends, end - start) == (end, 30 * DAY_SECONDS)
-
-
-def test_second_run_changes_nothing(operator: Operator) -> None:
-    operator.make()
-    before = operator.path.read_text()
-    assert operator.requested() == {"changed": False, "why": "", "request": ""}
-    again = module.present(operator.path, operator.params)
-    assert (again["changed"], operator.path.read_text()) == (False, before)
 
 
 @pytest.mark.parametrize(
@@ -298,17 +264,6 @@ def kubectl(monkeypatch: pytest.MonkeyPatch) -> Kubectl:
     return made
 
 
-def test_request_is_signed_by_the_clients_signer_and_removed(kubectl: Kubectl) -> None:
-    assert user.signed("anna", "CSR", 86400, 1) == "PEM"
-    assert kubectl.log == ["create jetson-k3s-x7", "delete jetson-k3s-x7"]
-    spec = user.request_object("anna", "CSR", 86400)["spec"]
-    assert (spec["signerName"], spec["expirationSeconds"], spec["usages"]) == (
-        "kubernetes.io/kube-apiserver-client",
-        86400,
-        ["client auth"],
-    )
-
-
 def test_refusal_to_sign_is_told_and_leaves_nothing(kubectl: Kubectl) -> None:
     kubectl.signs = False
     with pytest.raises(user.UserError, match="the cluster does not sign: no such signer"):
@@ -320,14 +275,6 @@ def test_role_that_is_not_there_is_refused_with_those_that_are(kubectl: Kubectl)
     assert user.rules_of("view") == VIEW
     with pytest.raises(user.UserError, match=r"no ClusterRole viewer\. It has edit, view\. Nothing was made"):
         user.rules_of("viewer")
-
-
-def test_user_is_bound_once_and_to_another_role_by_another_binding(kubectl: Kubectl) -> None:
-    changed = [user.bind("anna", role, "present", False) for role in ("view", "view", "edit")]
-    assert changed == [True, False, True]
-    (ours,) = kubectl.listed("clusterrolebindings")
-    assert ours == user.binding("anna", "edit")
-    assert [user.bind("anna", None, "absent", False) for _ in range(2)] == [True, False]
 
 
 def test_check_mode_binds_nobody(kubectl: Kubectl) -> None:
