@@ -18,15 +18,6 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     return made
 
 
-def test_a_board_passes_by_claims_and_names_the_class(board: Board) -> None:
-    report = board.report()
-    assert report["failures"] == []
-    assert "default-runtime" not in statuses(report)
-    assert (report["gpu"]["resource"], report["gpu"]["allocatable"]) == (DRIVER, 1)
-    proof = checks(report)["concurrency"]["evidence"]
-    assert any("cannot allocate all claims" in line for line in proof)
-
-
 def test_pods_ask_by_a_claim_of_their_own_and_name_no_runtime(board: Board) -> None:
     board.report()
     spec = board.manifests["pod1"]["spec"]

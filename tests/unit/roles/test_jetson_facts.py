@@ -79,36 +79,6 @@ def test_daemon_json_is_read_or_its_error_named(
     assert found["error"] is None if error is None else error in found["error"]
 
 
-SHOW = """\
-Id=docker.service
-LoadState=loaded
-ActiveState=active
-UnitFileState=enabled
-ExecStart={ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd --default-runtime=x ; ignore_errors=no ; pid=7 }
-
-Id=k3s.service
-LoadState=not-found
-ActiveState=inactive
-UnitFileState=
-"""
-
-
-def test_units_are_told_apart() -> None:
-    units = services.parse_units(SHOW)
-    assert services.unit_state(units["docker.service"]) == {
-        "installed": True,
-        "active": True,
-        "enabled": True,
-        "command": "/usr/sbin/dockerd --default-runtime=x",
-    }
-    assert services.unit_state(units["k3s.service"]) == {
-        "installed": False,
-        "active": False,
-        "enabled": False,
-        "command": None,
-    }
-
-
 class FakeCommands:
     def __init__(self, outputs: dict[str, str]) -> None:
         self.outputs = outputs
@@ -144,32 +114,6 @@ def test_runtime_version_is_nvidias_own(tmp_path: Path, text: str, version: str 
         "version": version,
         "optional_lists": ["cuda.csv", "tensorrt.csv"],
     }
-
-
-def test_docker_facts_of_a_running_engine(tmp_path: Path) -> None:
-    commands = FakeCommands(
-        {
-            "dockerd": "",
-            "docker info": json.dumps(
-                {
-                    "ServerVersion": "20.10.24",
-                    "Containers": 2,
-                    "DefaultRuntime": "runc",
-                    "Runtimes": {"runc": {}, "nvidia": {}},
-                }
-            ),
-            "docker version": '{"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}',
-            "docker image": "pause:3.2 sha256:aa\nregistry:5000/x:1 sha256:bb\n",
-        }
-    )
-    facts = module.docker_facts(commands, str(tmp_path), module.parse_units(SHOW)["docker.service"])
-    assert facts["running"] is True
-    assert facts["containers"] == 2
-    assert facts["runtimes"] == ["nvidia", "runc"]
-    assert facts["images"] == {"pause:3.2": "sha256:aa", "registry:5000/x:1": "sha256:bb"}
-    assert facts["contents"] == {}
-    assert facts["flags"] == {"--default-runtime": "default-runtime"}
-    assert facts["min_api_version"] == "1.12"
 
 
 def test_images_of_the_containerd_store_have_an_identity_besides_their_ids(tmp_path: Path) -> None:
@@ -246,12 +190,6 @@ def test_images_of_the_containerd_store_are_where_its_containerd_keeps_them(
     assert services.containerd_root(str(tmp_path), "/mnt/docker") == place
 
 
-def test_docker_facts_of_a_stopped_engine(tmp_path: Path) -> None:
-    facts = module.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), {})
-    assert (facts["installed"], facts["running"], facts["default_runtime"]) == (True, False, None)
-    assert facts["min_api_version"] is None
-
-
 @pytest.mark.parametrize(
     ("unit", "failure"),
     [
@@ -269,11 +207,6 @@ def test_an_engine_that_failed_is_not_one_that_was_not_started(
     tmp_path: Path, unit: dict[str, str], failure: str | None
 ) -> None:
     assert module.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), unit)["failure"] == failure
-
-
-def test_k3s_version_is_read() -> None:
-    commands = FakeCommands({"k3s": "k3s version v1.25.4+k3s1 (abc)\ngo version go1.19\n"})
-    assert module.k3s_facts(commands, "/nonexistent", {})["version"] == "v1.25.4+k3s1"
 
 
 @pytest.mark.parametrize(

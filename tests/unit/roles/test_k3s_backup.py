@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -291,16 +290,6 @@ def restore(
         return data, snapshot, old
 
     return run
-
-
-def test_new_hardware_gets_all_that_the_server_was(restore: Callable[..., Any], tmp_path: Path) -> None:
-    data, *rest = restore(server=os.uname().nodename.lower())
-    assert rest == [None, None]
-    assert (data / "token").read_text() == SECRET
-    assert (tmp_path / "etc" / "config.yaml").read_text() == "theirs"
-    assert (tmp_path / "node" / "password").read_text() == "p"
-    assert [path.name for path in data.parent.iterdir()] == ["server"]
-    assert [path.name for path in (tmp_path / "etc").iterdir()] == ["config.yaml"]
 
 
 def test_a_server_that_goes_back_keeps_its_data_and_its_owners_files(
