@@ -60,19 +60,6 @@ async def test_a_cdi_device_comes_with_its_spec_and_alone_without_the_environmen
         assert cdi_device.name in [f"{found['kind']}={one['name']}" for one in found["devices"]]
 
 
-async def test_a_volume_mount_names_the_gpu_where_the_toolkit_looks(
-    kubelet: FakeKubelet, start: Start
-) -> None:
-    async with start("--device-list-strategy=volume-mounts"):
-        await kubelet.until_allocatable()
-        (device,) = [device for device, _ in kubelet.client.lists[0]]
-        (answer,) = (await kubelet.allocate([device])).container_responses
-        (mount,) = answer.mounts
-        assert (mount.host_path, mount.read_only) == ("/dev/null", True)
-        assert mount.container_path == "/var/run/nvidia-container-devices/all"
-        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
-
-
 async def test_one_answer_per_container_in_order_and_the_same_each_time(
     kubelet: FakeKubelet, start: Start, shared: str
 ) -> None:

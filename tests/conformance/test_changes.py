@@ -119,20 +119,3 @@ async def test_a_config_map_is_swapped(kubelet: FakeKubelet, start: Start, tmp_p
         await kubelet.until_allocatable(2)
         publish(3)
         await kubelet.until_allocatable(3)
-
-
-async def test_sighup_reads_the_file_again_and_other_places_begin_anew(
-    kubelet: FakeKubelet, start: Start, tmp_path: Path
-) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text(SHARED.format(rename="false", replicas=2))
-    async with start(f"--config={file}") as plugin:
-        await kubelet.until_allocatable(2)
-        file.write_text(
-            SHARED.format(rename="false", replicas=3) + "flags: {plugin: {metricsAddress: '127.0.0.1:0'}}\n"
-        )
-        plugin.signal(signal.SIGHUP)
-        await kubelet.until_allocatable(3)
-        assert len(kubelet.requests) == 2
-        plugin.signal(signal.SIGTERM)
-        assert await plugin.ended() == 0

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what is seen of the board to what is offered."""
 
-import asyncio
 import errno
 import os
 import threading
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.board import health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings, Sharing
+from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings
 from tegra_device_plugin.daemon import ResourcePublisher
 from tegra_device_plugin.kubelet.advertised import AdvertisedResources
 from tegra_device_plugin.sharing.allocation import Resource
@@ -140,18 +139,6 @@ async def test_cdi_switched_on_later_is_offered_only_with_its_spec(orin: Path) -
     assert offered == []
     assert await watched.looks() == "1 ok"
     assert offered == [True]
-
-
-async def test_other_settings_take_effect_at_once(orin: Path) -> None:
-    watched = Watched(orin)
-    offers: asyncio.Queue[int] = asyncio.Queue()
-    watched.advertised.on_change = lambda: offers.put_nowait(len(watched.offer.ids))
-    running = asyncio.ensure_future(watched.watch.run())
-    assert await offers.get() == 1
-    watched.watch.use(PluginSettings(host_root=orin, sharing=Sharing(replicas=3)))
-    async with asyncio.timeout(health.POLL_SECONDS / 2):
-        assert await offers.get() == 3
-    running.cancel()
 
 
 @pytest.mark.parametrize("late", ["dev/nvhost-ctrl-gpu", "dev/nvgpu/igpu0/prof"])

@@ -82,14 +82,6 @@ async def eventually(condition: Callable[[], object], seconds: float = 20.0) -> 
             await asyncio.sleep(0.01)
 
 
-async def test_samples_become_the_latest_telemetry(host: Path) -> None:
-    probe = JtopProbe(host, client(f"{SAY_FULL}\n{WAIT}"))
-    assert probe.latest() is None
-    async with running(probe):
-        await eventually(probe.latest)
-    assert probe.latest() == Telemetry(**FULL)  # type: ignore[arg-type]
-
-
 async def test_old_telemetry_is_none(host: Path) -> None:
     now = 0.0
     probe = JtopProbe(host, client(f"{SAY_FULL}\n{WAIT}"), clock=lambda: now)

@@ -79,22 +79,6 @@ def units(cluster: Path) -> str:
     return str(file)
 
 
-def test_the_default_is_one_gpu(
-    node: Callable[[], dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["simulate", "laptop"]) == 0
-    assert capsys.readouterr().out == (
-        "laptop: simulated: 1 x nvidia.com/gpu; no container gets a GPU for them\n"
-    )
-    found = node()
-    assert found["status"]["capacity"] == {"cpu": "8", "a.b/c": "1", "nvidia.com/gpu": "1"}
-    assert found["status"]["allocatable"] == found["status"]["capacity"]
-    assert found["metadata"]["annotations"] == {
-        "someone/else": "kept",
-        simulation.ANNOTATION: "nvidia.com/gpu",
-    }
-
-
 def test_other_settings_take_the_place_of_those_before(
     cluster: Path, node: Callable[[], dict[str, Any]]
 ) -> None:
@@ -103,20 +87,6 @@ def test_other_settings_take_the_place_of_those_before(
         assert main(["simulate", "laptop", "--config", units(cluster)]) == 0
         assert node()["status"]["allocatable"] == {"cpu": "8", "a.b/c": "1", CORE: "100", MEMORY: "8"}
         assert node()["metadata"]["annotations"][simulation.ANNOTATION] == f"{CORE},{MEMORY}"
-
-
-def test_what_is_taken_back_leaves_nothing(
-    cluster: Path, node: Callable[[], dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = node()
-    assert main(["simulate", "laptop", "--config", units(cluster)]) == 0
-    assert main(["simulate", "laptop", "--remove"]) == 0
-    assert node() == before
-    assert main(["simulate", "laptop", "--remove"]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        f"laptop: removed: {CORE}, {MEMORY}",
-        "laptop: removed: nothing, as nothing is simulated there",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -116,16 +116,6 @@ def test_all_give_the_nodes_and_memory_alone_gives_more(preset: str, tmp_path: P
     assert "NVIDIA_GPU_MEMORY_LIMIT" in seen
 
 
-def test_what_was_not_prepared_is_not_allocated(tmp_path: Path) -> None:
-    _, memory = offers(tmp_path, "memoryTotal: 6Gi")
-    with pytest.raises(RejectedRequestError, match=r"no memory limit is possible: .*ledgers/m9"):
-        memory.allocation_for(["m9"])
-    allocated(memory, ["m9"], tmp_path)
-    (tmp_path / "limit" / limitfiles.LIBRARY).unlink()
-    with pytest.raises(RejectedRequestError, match=f"no memory limit is possible: .*{limitfiles.LIBRARY}"):
-        memory.prepare(["m9"])
-
-
 def refusal(offer: Resource, asked: int) -> str:
     try:
         offer.check([*offer.ids][:asked])

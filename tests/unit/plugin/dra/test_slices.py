@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tegra_device_plugin.dra import slices
-from tegra_device_plugin.dra.slices import Create, Delete, Update
+from tegra_device_plugin.dra.slices import Delete, Update
 
 from tests.unit.plugin.dra.objects import NODE
 
@@ -30,16 +30,6 @@ def there(devices: list[Object], generation: int = 1, name: str = "s") -> Object
     if not made["spec"]["devices"]:
         del made["spec"]["devices"]
     return made
-
-
-@pytest.mark.parametrize("devices", [[DEVICE], [TAINTED], []])
-def test_nothing_is_written_when_it_is_there(devices: list[Object]) -> None:
-    assert slices.step([there(devices)], devices, NODE, 0) is None
-
-
-def test_the_first_slice_and_one_that_was_deleted() -> None:
-    assert slices.step([], [DEVICE], NODE, 0) == Create(1, "there was none")
-    assert slices.step([], [DEVICE], NODE, 4) == Create(5, "it was deleted")
 
 
 def change(slice_: Any, path: str, value: Any) -> None:
