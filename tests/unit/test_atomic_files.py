@@ -13,7 +13,7 @@ import yaml
 from tegra_device_plugin.system import atomicfile
 
 from tests.unit.roles.loading import ROLES, load
-from tests.unit.roles.playing import answer, play_text
+from tests.unit.roles.playing import answer
 
 roles = load("atomic_files/module_utils/atomic_files.py")
 
@@ -115,26 +115,6 @@ def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
         )
     ]
     assert meta["dependencies"] == needed
-
-
-# A role brings its modules where a play names it, and they must find what they share with other roles.
-PLAYBOOK = """\
-- hosts: server
-  gather_facts: false
-  pre_tasks:
-    - file_set: {files: "{{ files }}", marker: "{{ marker }}"}
-    - ansible.builtin.meta: end_play
-  roles: [k3s]
-"""
-
-
-def test_modules_of_the_role_k3s_find_it(tmp_path: Path) -> None:
-    path, marker = tmp_path / "etc/config.yaml", tmp_path / "run/restart"
-    files = [{"path": str(path), "content": "docker: true\n", "mode": "0600"}]
-    play_text(tmp_path, PLAYBOOK, variables={"files": files, "marker": str(marker)})
-    assert path.read_text() == "docker: true\n"
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert marker.exists()
 
 
 def test_owners_mode_of_daemon_json_stays_and_his_link_to_it(tmp_path: Path) -> None:

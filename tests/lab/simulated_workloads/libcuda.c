@@ -712,11 +712,6 @@ EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstrea
     return cuMemAllocAsync(pointer, bytes, stream);
 }
 
-EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
-}
-
 EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
     return cuMemFreeAsync(pointer, stream);
@@ -803,11 +798,6 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
     if (!exec->launched++)
         graph_reserved += exec->bytes;
     return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
-{
-    return cuGraphLaunch(exec, stream);
 }
 
 #if CUDA >= 11040

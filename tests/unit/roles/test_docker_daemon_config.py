@@ -20,21 +20,6 @@ WANTED: dict[str, Any] = {
 }
 
 
-def test_unknown_keys_features_and_other_runtimes_are_kept() -> None:
-    before: dict[str, Any] = {
-        "features": {"buildkit": True, "containerd-snapshotter": False},
-        "registry-mirrors": ["https://mirror.example"],
-        "runtimes": {"kata": {"path": "/usr/bin/kata", "runtimeArgs": ["--x"]}},
-        "made-up-by-a-newer-docker": {"a": [1]},
-    }
-    after = module.merge_config(before, WANTED)
-    assert after == {
-        **before,
-        "default-runtime": "nvidia",
-        "runtimes": {**before["runtimes"], **WANTED["runtimes"]},
-    }
-
-
 LOGS: dict[str, Any] = {"log-driver": "json-file", "log-opts": {"max-size": "10m"}}
 
 

@@ -54,12 +54,6 @@ def state(board: Path) -> str:
     return (board / "state").read_text().strip()
 
 
-def test_clocks_alone_are_changed_at_once_and_once(board: Path) -> None:
-    first, second = run(board, "MODE_50W"), run(board, "MODE_50W")
-    assert (first["changed"], first["reboot_required"], state(board)) == (True, False, "3")
-    assert (second["changed"], second["reboot_required"]) == (False, False)
-
-
 def test_check_mode_says_so_and_changes_nothing(board: Path) -> None:
     assert run(board, "3", check=True)["changed"] is True
     assert state(board) == "0"

@@ -89,11 +89,3 @@ def test_check_mode_tells_the_change_and_makes_nothing(tmp_path: Path, base: Pat
     run = install(tmp_path, base, bundle, digest, "--check", fails=False)
     assert re.search(r"changed=[1-9]", run.stdout), run.stdout
     assert list(base.iterdir()) == []
-
-
-@needs_root
-def test_wheel_is_used_and_its_upload_is_gone(tmp_path: Path, base: Path, bundle: Path) -> None:
-    digest = hashlib.sha256((bundle / WHEEL).read_bytes()).hexdigest()
-    install(tmp_path, base, bundle, digest, fails=False)
-    assert (tmp_path / "installed/jtop-1/a.py").exists()
-    assert list((base / "jetson-k3s").iterdir()) == []

@@ -9,7 +9,6 @@ from tegra_device_plugin.agent.nvgpu import ControlNode, Tsg
 from tests.unit.plugin.agent.nvgpu import (
     GET_PARAMS,
     GET_TSG,
-    GET_TSGS,
     PUT_TSG,
     SET_TIMESLICE,
     SimulatedNvgpu,
@@ -31,15 +30,6 @@ def test_contexts_are_listed_with_their_processes(driver: SimulatedNvgpu, node: 
         Tsg(5, 7, 1024, "", ready=False),
         Tsg(70, 99, 1024, "cilp", ready=True),
     ]
-
-
-def test_a_driver_with_more_contexts_says_how_many(driver: SimulatedNvgpu, node: ControlNode) -> None:
-    driver.bitmap_bytes = 256
-    driver.runs(2000, 1)
-    assert [tsg.id for tsg in node.tsgs()] == [2000]
-    driver.calls.clear()
-    node.tsgs()
-    assert driver.calls.count(GET_TSGS) == 1  # the size is remembered
 
 
 def test_a_context_that_ends_between_list_and_look_is_left_out(
