@@ -193,17 +193,6 @@ def test_time_slicing_lets_four_pods_run_at_once_and_no_fifth(cluster: Cluster) 
     assert [cluster.phase(pod) for pod in sharers] == ["Running"] * REPLICAS
 
 
-def test_agent_that_is_reset_leaves_the_cluster_and_keeps_nothing(
-    boards: list[Board], cluster: Cluster
-) -> None:
-    run_playbook(LAB, "reset.yml", "--limit=jetson-3").checked()
-    assert set(cluster.kubelets()) == {"jetson-1", "jetson-2"}
-    # The record of what Docker's configuration was stays: Docker is left as it is.
-    ours = "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml /etc/systemd/system/k3s-agent.service"
-    places = f"{ours} /var/lib/rancher/k3s/* /var/lib/kubelet/* /usr/local/bin/k3s /run/k3s"
-    assert boards[2].exec("sh", "-c", f"ls -d {places} 2>/dev/null", check=False) == ""
-
-
 def _registrations(cluster: Cluster, node: str) -> int:
     """How often the plugin on a node has registered since it started."""
     log = cluster.kubectl("--namespace=kube-system", "logs", str(cluster.plugin_pod(node)))

@@ -9,16 +9,12 @@ import signal
 import pytest
 
 from tests.conformance.dra_node import DraNode, share
-from tests.conformance.fake_api import FakeApi, Fault, Request
+from tests.conformance.fake_api import FakeApi, Fault
 from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
 
 ONLY_V1 = pytest.mark.parametrize("dra_generation", ["v1"])
 WHOLE = {"device": "igpu-0"}
 CAPACITY_MODE = "dra: {mode: capacity, memoryTotal: 6Gi}"
-
-
-def fetches_claim(request: Request) -> bool:
-    return "resourceclaims" in request.path
 
 
 async def killed(driver: Plugin) -> None:
