@@ -89,7 +89,13 @@ shift 2
 exec "$@"
 """
 CONFINEMENT = (*NAMESPACE.split(), "sh", "-ec", CONFINED, "sh")
-PLACES = {"PYTHONPATH": str(PLUGIN), "HOME": "", "TMPDIR": "tmp", "JETSON_K3S_CACHE": "cache"}
+PLACES = {
+    "PYTHONPATH": str(PLUGIN),
+    "HOME": "",
+    "TMPDIR": "tmp",
+    "JETSON_K3S_CACHE": "cache",
+    "ANSIBLE_REMOTE_TMP": "tmp/ansible",  # by default below the home directory of /etc/passwd
+}
 """Of the tests, below the copy."""
 
 
