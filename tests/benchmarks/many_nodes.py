@@ -124,8 +124,9 @@ def main() -> int:
         _check(run_playbook(LAB, "site.yml"))
         there = 0
         for count in map(int, options.nodes.split(",")):
-            create(server, range(there, count))
-            there = count
+            if count > there:
+                create(server, range(there, count))
+                there = count
             for playbook in PLAYBOOKS:
                 say(f"benchmark: {count} nodes, {playbook}")
                 lines.append(f"{count:>5}  {measured(server, playbook)}")
