@@ -92,10 +92,11 @@ def test_the_same_problem_on_many_boards_is_told_once() -> None:
         next(check for check in report["checks"] if check["id"] == "device-query")["reason"] = (
             f"not on {name}"
         )
-    view = fleet(**reports, other=samples.error("other"))
+    others = {f"other-{number}": samples.error(f"other-{number}") for number in range(41)}
+    view = fleet(**reports, **others)
     assert [(problem.check["id"], len(problem.boards)) for problem in view.problems()] == [
         ("device-query", 40),
-        ("plugin-registered", 1),
+        ("plugin-registered", 41),
     ]
 
 
@@ -185,6 +186,7 @@ def test_junit_counts_what_the_reports_count(mixed: Any) -> None:
         "gone": (1, 0, 1, 0),
     }
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("37", "2", "2")
+    assert all(float(case.get("time", "nan")) >= 0 for case in root.find("testsuite[@name='good']") or ())
     for suite in root:
         for key, element in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             assert len(suite.findall(f"testcase/{element}")) == int(suite.get(key, -1))

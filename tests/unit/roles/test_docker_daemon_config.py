@@ -222,3 +222,5 @@ def test_what_needs_a_restart_can_be_held_back(
     again = run(hold=False)
     assert (again["changed"], json.loads(path.read_text())) == (held, config)
     assert marker.exists() is held
+    if held:
+        assert Path(again["backup_file"]).read_text() == "{}\n"

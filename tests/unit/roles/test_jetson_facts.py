@@ -515,6 +515,14 @@ def test_package_tells_the_toolkit_where_the_runtime_does_not() -> None:
     assert module.nvidia_runtime_facts(commands, "/nowhere")["version"] == "1.7.0"
 
 
+def test_each_unit_has_its_own_properties() -> None:
+    text = "Id=docker.service\nActiveState=active\n\nId=k3s.service\nEnvironment=A=1\nEnvironment=B=2\n"
+    assert services.parse_units(text) == {
+        "docker.service": {"Id": "docker.service", "ActiveState": "active"},
+        "k3s.service": {"Id": "k3s.service", "Environment": "A=1\nB=2"},
+    }
+
+
 def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(tmp_path: Path) -> None:
     assert services.k3s_settings(services.k3s_files(str(tmp_path)), None) == {
         "data-dir": None,

@@ -230,6 +230,7 @@ class Kubectl:
         match argv:
             case ("create", *_):
                 made = json.loads(stdin)
+                assert made["apiVersion"].endswith(".k8s.io/v1")
                 made["metadata"].setdefault("name", "jetson-k3s-x7")
                 self.objects[made["kind"].lower(), made["metadata"]["name"]] = made
                 self.log.append(f"create {made['metadata']['name']}")
