@@ -70,7 +70,9 @@ def create(server: Board, numbers: range) -> None:
     def apply(objects: list[dict[str, Any]], *command: str) -> None:
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
         docker("cp", file, f"{server.container}:/root/objects.json")
-        server.exec("k3s", "kubectl", *command, "--filename=/root/objects.json", timeout=600)
+        # A controller that changes a node in that moment makes it a conflict.
+        once = f"k3s kubectl {' '.join(command)} --filename=/root/objects.json"
+        server.exec("sh", "-c", f"{once} || {once} || {once}", timeout=600)
 
     apply(nodes, "create")
     apply(nodes, "replace", "--subresource=status")
