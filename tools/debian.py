@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,7 +144,7 @@ def ensure_packages(*names: str) -> None:
             run(install, env=environment)
 
 
-def package_files(*names: str) -> Path:
+def package_files(*names: str, suite: str = SUITE) -> Path:
     """Return the cached directory of these packages' files, without what they depend on.
 
     apt compares each with the archive's signed checksums.
@@ -150,14 +152,36 @@ def package_files(*names: str) -> Path:
 
     def build(out: Path) -> None:
         out.mkdir()
-        with step(f"fetching Debian packages: {' '.join(names)}"):
-            download = ["apt-get", "--quiet", "download", *names]
+        with step(f"fetching packages of Debian {suite}: {' '.join(names)}"), _apt_get(suite) as apt_get:
+            download = [*apt_get, "download", *names]
             if run(download, cwd=out, check=False).returncode != 0:
-                run(["apt-get", "--quiet", "update"])
+                run([*apt_get, "update"])
                 run(download, cwd=out)
 
     recipe = hashlib.sha256(json.dumps([architecture(), *sorted(names)]).encode()).hexdigest()
-    return cached(f"packages/{SUITE}-{recipe[:12]}", build)
+    return cached(f"packages/{suite}-{recipe[:12]}", build)
+
+
+@contextmanager
+def _apt_get(suite: str) -> Iterator[list[str]]:
+    """Yield apt-get for one suite; for another than this machine's with lists of its own."""
+    command = ["apt-get", "--quiet"]
+    if suite == SUITE:
+        yield command
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        sources = Path(scratch, "sources.list")
+        source = Source(debian_sources()[0].uri, (suite,), ("main",))
+        sources.write_text("".join(line + "\n" for line in source.lines()))
+        lists = Path(scratch, "lists")  # apt removes all other files there
+        Path(lists, "partial").mkdir(parents=True)
+        options = {
+            "Dir::Etc::SourceList": sources,
+            "Dir::Etc::SourceParts": "/dev/null",
+            "Dir::State::Lists": lists,
+            "APT::Sandbox::User": "root",  # nobody else may read the directory
+        }
+        yield [*command, *(f"--option={name}={value}" for name, value in options.items())]
 
 
 def rootfs(name: str, packages: Sequence[str], *, customize: Sequence[str] = (), arch: str = "amd64") -> Path:

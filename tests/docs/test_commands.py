@@ -19,14 +19,18 @@ from tests.lab.board import Board, set_toolkit
 from tests.lab.images import USER
 from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
+from tools.cache import CHECKOUT
 from tools.debian import ensure_packages
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "docs"
 TYPES = ("agxorin-jp6", "orinnano-jp6")
-# The version that the documents make a bundle of; here it is the stand-in's file under that name.
-RELEASE = "v1.33.5+k3s1"
+# The versions that the documents make a bundle of; here it is the lab's K3s under these names.
+RELEASES = (
+    yaml.safe_load((CHECKOUT / "roles/bundle/defaults/main.yml").read_text())["bundle_k3s_version"],
+    "v1.34.12+k3s1",
+)
 ARCHIVE = "device-query.tar.gz"
 
 
@@ -73,9 +77,9 @@ def ssh_to(board: Board) -> list[str]:
     return ["-F", "none", *settings, "-i", str(ssh.key_path(LAB)), f"{USER}@{board.address}"]
 
 
-def release(directory: Path) -> None:
+def release(directory: Path, version: str) -> None:
     bundle = inventory.bundle_path(LAB)
-    page = directory / "releases" / RELEASE
+    page = directory / "releases" / version
     page.mkdir(parents=True)
     sums = []
     images = f"k3s-airgap-images-{ARCH}.tar.gz"
@@ -100,8 +104,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         for board in boards:
             power.simulate(board)
             set_toolkit(board, "1.18.0")  # the first with strict mode
-        release(directory)
-        (directory / "debs-jetpack6-arm64.tar").touch()
+        for version in RELEASES:
+            release(directory, version)
         (directory / "known_hosts").write_text(f"192.168.1.12 {ssh.make_key(directory / 'key', 'gone')}")
         yield Site(boards, directory)
 

@@ -38,6 +38,13 @@ attributes:
     support: full
 """
 
+RETURN = r"""
+path:
+  description: The directory, absolute.
+  returned: success
+  type: str
+"""
+
 # K3s' two files are about 300 MB (v1.36), and twice there until they are compared.
 DOWNLOAD_BYTES = 600_000_000
 
@@ -92,7 +99,7 @@ def main():
     if found:
         lines = ["Nothing was downloaded, as the bundle cannot be made:", *("* " + one for one in found)]
         module.fail_json(msg="\n".join(lines))
-    module.exit_json(changed=False)
+    module.exit_json(changed=False, path=os.path.abspath(module.params["path"]))
 
 
 if __name__ == "__main__":
