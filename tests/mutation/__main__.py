@@ -21,7 +21,7 @@ from tests.mutation.related import PACKAGE, distances
 
 CHECKOUT = Path(__file__).parents[2]
 PLUGIN, ROLES = Path("plugin"), Path("roles")
-FOLDERS = ("tests/unit/plugin", "tests/unit", "tests/observability")
+FOLDERS = ("tests/unit/plugin", "tests/unit", "tests/observability", "tests/reports")
 NOT_COPIED = (".*", "*.egg-info", "__pycache__")
 RESULTS = ("build", "dist", "reports")
 """What commands write into the checkout."""
