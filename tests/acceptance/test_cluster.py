@@ -9,17 +9,14 @@ import pytest
 from tests import boards as board_types
 from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
-from tests.lab import board, bundle, inventory, k3s
+from tests.lab import bundle, inventory, k3s
 from tests.lab.board import Board
-from tools.cache import CHECKOUT
-from tools.engine import docker
 
 pytestmark = pytest.mark.lab
 
 LAB = "acceptance"
 TYPES = ("agxorin-jp6", "xaviernx-jp5", "thor5000-jp70")
 NAMES = ("jetson-1", "jetson-2", "jetson-3")
-REPLICAS = 4  # as plugin/deploy/time-slicing has it
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +50,6 @@ def test_report_of_each_board_says_what_was_proven(cluster: Cluster, name: str) 
     report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())
     assert (report["ok"], report["failures"]) == (True, [])
     assert {check["status"] for check in report["checks"]} == {"passed"}
-
-
-def test_device_query_and_the_scene_are_on_the_screen(first_run: PlaybookRun, cluster: Cluster) -> None:
-    assert first_run.output.count("Result = PASS") >= len(NAMES)
-    assert "Insufficient nvidia.com/gpu" in first_run.output
 
 
 def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: Cluster) -> None:
@@ -106,46 +98,6 @@ def test_status_goes_on_when_an_agent_does_not_answer(
     wait_until(lambda: cluster.allocatable()[one.name] == 1, f"the GPU of {one.name} is back", 60)
 
 
-@pytest.mark.parametrize(("name", "unit"), [("jetson-1", "k3s"), ("jetson-2", "k3s-agent")])
-@pytest.mark.usefixtures("holders")
-def test_gpu_is_back_after_a_kubelet_restart(
-    boards: list[Board], cluster: Cluster, name: str, unit: str
-) -> None:
-    one = next(one for one in boards if one.name == name)
-    pod = cluster.plugin_pod(name)
-    registered = _registrations(cluster, name)
-    one.exec("systemctl", "restart", unit)
-    wait_until(
-        lambda: _registrations(cluster, name) > registered,
-        f"the plugin on {name} registers with the new kubelet",
-        60,
-    )
-    wait_until(lambda: cluster.allocatable()[name] == 1, f"the GPU of {name} is back", 60)
-    assert cluster.plugin_pod(name) == pod, (
-        "the plugin was restarted; it should have registered again by itself"
-    )
-
-
-@pytest.mark.usefixtures("holders")
-def test_gpu_is_back_after_the_plugin_was_killed(boards: list[Board], cluster: Cluster) -> None:
-    pod = cluster.plugin_pod("jetson-3")
-    restarts = _restarts(cluster, pod)
-    boards[2].exec("pkill", "-KILL", "-f", "tegra_device_plugin run")
-    wait_until(lambda: _restarts(cluster, pod) > restarts, "the kubelet starts the plugin again", 60)
-    wait_until(lambda: cluster.allocatable()["jetson-3"] == 1, "the GPU of jetson-3 is back", 60)
-
-
-@pytest.mark.usefixtures("holders")
-def test_dead_gpu_leaves_the_node_and_comes_back_with_it(boards: list[Board], cluster: Cluster) -> None:
-    one = boards[1]
-    try:
-        board.set_state(one, "dead")
-        wait_until(lambda: cluster.allocatable()[one.name] == 0, "the dead GPU is taken off the node", 60)
-    finally:
-        board.set_state(one, "ready")
-    wait_until(lambda: cluster.allocatable()[one.name] == 1, "the recovered GPU is back", 90)
-
-
 def test_pods_that_held_a_gpu_all_the_time_were_never_restarted(
     cluster: Cluster, holders: dict[str, object]
 ) -> None:
@@ -170,35 +122,7 @@ def test_upgrade_of_all_boards_moves_a_pod_with_a_gpu(boards: list[Board], clust
     cluster.kubectl("delete", "deployment", "jobs", "--wait")
 
 
-@pytest.fixture
-def _shared(boards: list[Board], cluster: Cluster) -> None:
-    """Let four containers share each GPU, by the manifests for people who use kubectl alone."""
-    docker("cp", CHECKOUT / "plugin/deploy", f"{boards[0].container}:/root/deploy")
-    cluster.kubectl("apply", "--kustomize", "/root/deploy/time-slicing")
-    wait_until(
-        lambda: cluster.allocatable() == dict.fromkeys(NAMES, REPLICAS), "every node offers its shares", 120
-    )
-
-
-@pytest.mark.usefixtures("_shared")
-def test_time_slicing_lets_four_pods_run_at_once_and_no_fifth(cluster: Cluster) -> None:
-    sharers = [f"sharer-{number}" for number in range(REPLICAS)]
-    for pod in sharers:
-        cluster.hold_gpu(pod, "jetson-1")
-    wait_until(lambda: all(cluster.phase(pod) == "Running" for pod in sharers), "four pods share the GPU", 60)
-    cluster.hold_gpu("one-more", "jetson-1")
-    wait_until(
-        lambda: "Insufficient nvidia.com/gpu" in cluster.unschedulable("one-more"), "the fifth pod waits", 60
-    )
-    assert [cluster.phase(pod) for pod in sharers] == ["Running"] * REPLICAS
-
-
 def _registrations(cluster: Cluster, node: str) -> int:
     """How often the plugin on a node has registered since it started."""
     log = cluster.kubectl("--namespace=kube-system", "logs", str(cluster.plugin_pod(node)))
     return log.count("registered nvidia.com/gpu")
-
-
-def _restarts(cluster: Cluster, pod: str | None) -> int:
-    query = "--output=jsonpath={.status.containerStatuses[0].restartCount}"
-    return int(cluster.kubectl("--namespace=kube-system", "get", "pod", str(pod), query))

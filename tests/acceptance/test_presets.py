@@ -88,15 +88,3 @@ def test_pods_of_another_system_run_as_they_are(cluster: Cluster, system: System
     ask(cluster, "third", 64, system.second)
     wait_until(lambda: "Insufficient" in cluster.unschedulable("third"), "the third waits", POD_SECONDS)
     cluster.kubectl("delete", "pod", "first", "second", "third")
-
-
-def test_a_share_that_a_system_does_not_have_is_refused_with_the_reason(cluster: Cluster) -> None:
-    units = {"preset": "qgpu", "memoryTotal": "2Gi"}
-    configure(cluster, {"version": "v1", "sharing": {"units": units}})
-    core, memory = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
-    wait_until(lambda: cluster.allocatable(core)[cluster.boards[0].name] == 100, core, POD_SECONDS)
-    ask(cluster, "odd", 64, {core: 7, memory: 1})
-    wait_until(lambda: cluster.phase("odd") == "Failed", "it is not admitted", POD_SECONDS)
-    message = json.loads(cluster.kubectl("get", "pod", "odd", "--output=json"))["status"]["message"]
-    assert "7 requested, but it is allocated in steps of 5: request 5 or 10" in message
-    cluster.kubectl("delete", "pod", "odd")

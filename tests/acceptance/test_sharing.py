@@ -79,16 +79,6 @@ def test_its_neighbour_gets_all_of_his(cluster: Cluster) -> None:
     assert cluster.phase("greedy") == "Running"
 
 
-def test_who_does_not_fit_waits(cluster: Cluster) -> None:
-    ask(cluster, "late", 256, {MEMORY: 2})
-    wait_until(
-        lambda: f"Insufficient {MEMORY}" in cluster.unschedulable("late"), "late has to wait", POD_SECONDS
-    )
-    ask(cluster, "busy", 256, {CORE: 1, MEMORY: 1})
-    wait_until(lambda: f"Insufficient {CORE}" in cluster.unschedulable("busy"), "busy, too", POD_SECONDS)
-    cluster.kubectl("delete", "pod", "late", "busy")
-
-
 def test_the_node_knows_who_holds_what(cluster: Cluster) -> None:
     pod = cluster.plugin_pod(cluster.boards[0].name)
     assert pod
