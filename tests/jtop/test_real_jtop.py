@@ -11,20 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tegra_device_plugin.telemetry.jtop import Client, read_once
 
 from tests.boards import Fixture, build, load
-from tests.conformance.plugin import DEFAULT_COMMAND, free_address, page
-from tests.conformance.plugin import running as plugin
-from tests.unit.plugin.test_jtop import eventually
 from tools.cache import cached
 from tools.process import ToolError, run, tail
 
@@ -246,27 +241,3 @@ def test_another_version_is_said(
         assert read_once(tmp_path, client(client_version)) is None
     assert service_version in caplog.text
     assert client_version in caplog.text
-
-
-async def test_metrics_have_telemetry_while_the_service_lives(tmp_path: Path) -> None:
-    address, root = free_address(), tmp_path / "host"
-    command = f"env PYTHONPATH={PLUGIN}:{packages(VERSIONS[-1])} {DEFAULT_COMMAND}"
-
-    def metrics() -> str:
-        with suppress(urllib.error.URLError):  # it does not serve yet
-            return page(address)
-        return ""
-
-    with (
-        tempfile.TemporaryDirectory() as short,
-        running(VERSIONS[-1], BOARDS["orinnano-jp6"], root) as service,
-    ):
-        sockets = Path(short, "sockets")
-        async with plugin(command, root, sockets, f"--metrics-address={address}"):
-            await eventually(lambda: "tegra_power_mode" in metrics(), 60)
-            assert 'tegra_power_mode{mode="25W"} 1' in metrics()
-            assert f"tegra_gpu_memory_bytes {GPU_MEMORY_KIB * 1024}\n" in metrics()
-            service.kill()
-            service.wait()
-            await eventually(lambda: "tegra_power_mode" not in metrics(), 60)
-            assert 'health="healthy"' in metrics(), "the GPU is as healthy as before"

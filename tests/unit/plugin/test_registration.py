@@ -49,13 +49,6 @@ def test_a_kubelet_may_take_its_time_to_dial_but_not_for_ever() -> None:
     assert reason(silent, DONE, now=2.0) == "the kubelet opened no stream"
 
 
-def test_a_backoff_stays_at_its_cap_for_ever() -> None:
-    delay = RETRY
-    for _ in range(10_000):
-        delay = delay.longer()
-    assert delay.seconds == RETRY.cap
-
-
 def test_attempts_that_fail_come_ever_later() -> None:
     state, now, pauses = State(), 0.0, []
     for _ in range(12):

@@ -106,22 +106,6 @@ def test_a_number_that_is_used_again_after_it_was_held_on_to_is_not_hit(
     assert not ending.end(ended.pid, lambda _pid: True)
 
 
-async def test_who_offends_again_is_ended_again(
-    node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]]
-) -> None:
-    node.admits(Pod(1, "greedy", units=1))
-    watch = guard("evict")
-    for _ in range(2):
-        process = start()
-        node.process(process.pid, 1)
-        node.held.clear()
-        node.holds(**{f"p{process.pid}": 100})
-        await watch.observe()
-        await watch.observe()
-        assert process.wait(5) == -9
-    assert watch.over_limit == {PodName("default", "greedy"): 2}
-
-
 async def test_without_the_kubelet_nobody_is_ended(
     node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]]
 ) -> None:

@@ -8,8 +8,6 @@ from tegra_device_plugin.agent.nvgpu import ControlNode, Tsg
 
 from tests.unit.plugin.agent.nvgpu import (
     GET_PARAMS,
-    GET_TSG,
-    PUT_TSG,
     SET_TIMESLICE,
     SimulatedNvgpu,
 )
@@ -44,17 +42,6 @@ def test_a_context_that_ends_between_list_and_look_is_left_out(
 
     driver.before_call = end_it
     assert [tsg.id for tsg in node.tsgs()] == [2]
-
-
-def test_a_slice_is_set_under_a_reference_that_is_given_back(
-    driver: SimulatedNvgpu, node: ControlNode
-) -> None:
-    driver.runs(3, 10)
-    (tsg,) = node.tsgs()
-    driver.calls.clear()
-    assert node.set_timeslice(tsg, 6000)
-    assert driver.calls == [GET_TSG, GET_PARAMS, SET_TIMESLICE, PUT_TSG]
-    assert (driver.contexts[3].timeslice, driver.contexts[3].references) == (6000, 1)
 
 
 @pytest.mark.parametrize("newcomer", [{"pid": 77, "compute": 2}, {"pid": 10, "compute": 0}])

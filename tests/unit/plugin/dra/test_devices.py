@@ -11,7 +11,7 @@ from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.gpu import read_power
 from tegra_device_plugin.config.dra import MAX_SHARES, Dra
 from tegra_device_plugin.dra import slices
-from tegra_device_plugin.dra.devices import brief, published, semver
+from tegra_device_plugin.dra.devices import published, semver
 from tegra_device_plugin.system import quantity
 from tegra_device_plugin.system.quantity import GIB, MIB
 
@@ -73,32 +73,6 @@ def test_users_find_the_facts_of_the_board(tmp_path: Path) -> None:
     assert device["capacity"] == {"memory": {"value": quantity.render(found.found.gpu.memory_bytes or 0)}}
 
 
-def test_an_unhealthy_gpu_is_tainted_or_left_out(tmp_path: Path) -> None:
-    found = gpu(tmp_path, verdict=SICK)
-    (device,) = published(found, Dra(), taints=True)
-    assert device["taints"] == [
-        {"key": "gpu.jetson-k3s.github.io/unhealthy", "value": "nodes-missing", "effect": "NoSchedule"}
-    ]
-    assert published(found, Dra(), taints=False) == []
-    assert brief([device]) == "igpu-0, unhealthy: nodes-missing"
-    assert brief([]) == "no device"
-
-
-def test_a_plain_claim_takes_all_memory_and_no_cores(tmp_path: Path) -> None:
-    (device,) = published(gpu(tmp_path), Dra("capacity", memory_total=6 * GIB), taints=True)
-    assert device["allowMultipleAllocations"] is True
-    assert device["capacity"] == {
-        "memory": {
-            "value": "6Gi",
-            "requestPolicy": {"default": "6Gi", "validRange": {"min": "64Mi", "max": "6Gi", "step": "64Mi"}},
-        },
-        "cores": {
-            "value": "100",
-            "requestPolicy": {"default": "0", "validRange": {"min": "0", "max": "100", "step": "5"}},
-        },
-    }
-
-
 @pytest.mark.parametrize(("total", "step"), [(128 * MIB, 64 * MIB), (6 * GIB, 256 * MIB), (3 * MIB, MIB)])
 def test_a_request_policy_is_one_that_the_server_takes(tmp_path: Path, total: int, step: int) -> None:
     """Rules of kubernetes' validateRequestPolicyRange."""
@@ -110,14 +84,6 @@ def test_a_request_policy_is_one_that_the_server_takes(tmp_path: Path, total: in
         value, default = quantity.parse(entry["value"]), quantity.parse(policy["default"])
         assert least <= default <= most <= value and least + by <= value
         assert (default - least) % by == (most - least) % by == 0
-
-
-def test_shares_are_devices_of_their_own(tmp_path: Path) -> None:
-    devices = published(gpu(tmp_path), Dra("shares", shares=3), taints=True)
-    assert [one["name"] for one in devices] == ["igpu-0-share-0", "igpu-0-share-1", "igpu-0-share-2"]
-    assert all(one["attributes"]["sharing"] == {"string": "shares"} for one in devices)
-    assert not any("allowMultipleAllocations" in one for one in devices)
-    assert brief(devices) == "igpu-0-share-0 to igpu-0-share-2"
 
 
 @pytest.mark.parametrize(

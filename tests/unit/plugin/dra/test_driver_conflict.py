@@ -21,22 +21,6 @@ def test_a_socket_that_nobody_serves_is_not_in_the_way() -> None:
         driver_conflict.refuse_beside_dra(plugins)
 
 
-def test_the_gpu_lock_is_shared_by_device_plugins_and_the_driver_s_alone(tmp_path: Path) -> None:
-    old, new, driver = (GpuLock(for_dra=for_dra) for for_dra in (False, False, True))
-    old.acquire(tmp_path)
-    new.acquire(tmp_path)
-    old.release()
-    with pytest.raises(BothApisError, match=f"the device plugin serves this board, at {tmp_path}"):
-        driver.acquire(tmp_path)
-    new.release()
-    driver.acquire(tmp_path)
-    driver.acquire(tmp_path)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(BothApisError, match=f"the DRA driver serves this board, at {tmp_path}"):
-        new.acquire(tmp_path)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
 def test_a_directory_that_is_made_again_is_locked_again(tmp_path: Path) -> None:
     directory = tmp_path / "device-plugins"
     plugin, driver = GpuLock(for_dra=False), GpuLock(for_dra=True)
