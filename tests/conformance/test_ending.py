@@ -19,7 +19,6 @@ from tegra_device_plugin.signals import Signals
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import Plugin, running
 from tests.conformance.test_registration import alive, plugin_sockets
-from tests.conformance.test_sequences import cut, delete_own_socket
 
 pytestmark = pytest.mark.parametrize("generation", ["1.37"])
 
@@ -45,6 +44,16 @@ def signals() -> Iterator[Signals]:
 def serving(directory: Path) -> list[Path]:
     """Sockets on which a plugin serves."""
     return [path for path in plugin_sockets(directory) if alive(path)]
+
+
+def delete_own_socket(kubelet: FakeKubelet) -> None:
+    for path in plugin_sockets(kubelet.directory):
+        path.unlink()
+
+
+async def cut(kubelet: FakeKubelet) -> None:
+    if kubelet.clients:
+        await kubelet.cut()
 
 
 class Life:
