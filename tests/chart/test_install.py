@@ -126,10 +126,6 @@ UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "contextOv
             "everything on these nodes",
         ),
         ({}, "Without strict mode"),
-        (
-            {"config": {"version": "v1", "flags": {"plugin": {"deviceListStrategy": "envvar"}}}},
-            "Without strict mode",
-        ),
     ],
 )
 def test_notes_say_how_pods_get_it_and_what_it_can_do_to_a_node(

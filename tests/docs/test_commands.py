@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of the documents, one after the other, on a server and an agent; `cases.yml` says how."""
 
-import hashlib
 import os
 import shlex
 import sys
@@ -16,6 +15,7 @@ from tests.acceptance.command import run_here
 from tests.docs.commands import CASES, PROMPT, Case
 from tests.lab import inventory, lab, power, ssh
 from tests.lab.board import Board, set_toolkit
+from tests.lab.bundle import checksums
 from tests.lab.images import USER
 from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
@@ -81,13 +81,10 @@ def release(directory: Path, version: str) -> None:
     bundle = inventory.bundle_path(LAB)
     page = directory / "releases" / version
     page.mkdir(parents=True)
-    sums = []
     images = f"k3s-airgap-images-{ARCH}.tar.gz"
     for name, released in {f"k3s-{ARCH}": "k3s", images: images}.items():
         (page / released).symlink_to(bundle / name)
-        with (page / released).open("rb") as file:
-            sums.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {released}\n")
-    (page / f"sha256sum-{ARCH}.txt").write_text("".join(sums))
+    (page / f"sha256sum-{ARCH}.txt").write_text(checksums(page))
     here = {
         "bundle_arch": ARCH,
         "bundle_k3s_release_url": page.parent.as_uri(),

@@ -59,17 +59,3 @@ def test_sentences_are_short_and_lines_too(path: Path) -> None:
     said = "".join(block.text for block in document.blocks if block.language == "console").splitlines()
     for line in set(path.read_text().splitlines()) - set(said):
         assert len(line) < LINE_LIMIT or len(line.strip("*- ").split()) == 1, line
-
-
-@pytest.mark.parametrize(
-    ("heading", "anchor"),
-    [
-        ("What it does *not* prove?", "what-it-does-not-prove"),
-        ("`k3s-docker-25-1.26`", "k3s-docker-25-126"),
-        ("Speed, and size", "speed-and-size"),
-    ],
-)
-def test_anchors_are_githubs(heading: str, anchor: str, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"# {heading}\n\n## {heading}\n")
-    assert markdown.read(page).anchors == {anchor, f"{anchor}-1"}

@@ -120,14 +120,6 @@ def test_every_artifact_is_of_the_version(dist: Path) -> None:
     assert bundle == {"version": 1, "plugin_image": "tegra-device-plugin:0.2.0"}
 
 
-def test_image_names_the_commit_of_the_release(released: Checkout, dist: Path) -> None:
-    (image,) = json.loads(content(dist / "tegra-device-plugin-arm64.tar.gz", "manifest.json"))
-    layer = dist.parent / "layer.tar"
-    layer.write_bytes(content(dist / "tegra-device-plugin-arm64.tar.gz", image["Layers"][0]))
-    with tarfile.open(layer) as tar:
-        assert tar.getnames() == [released.git("rev-parse", "v0.2.0^{commit}")]
-
-
 def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) -> None:
     assert released.git("log", "-1", "--format=%s", "main") == "Release 0.2.0"
     assert released.git("diff", "--name-only", "main~", "main").splitlines() == [
@@ -209,8 +201,6 @@ def test_check_says_what_would_be_done_and_changes_nothing(checkout: Checkout) -
             "error: broken",
         ),
         ("collection/galaxy.template.yml", "namespace: ", "broken: ", "mandatory keys: namespace"),
-        ("pyproject.toml", "setuptools.build_meta", "broken", "Cannot import build backend 'broken'"),
-        ("roles/bundle/library/bundle_index.py", "FORMAT = 1", "FORMAT = broken", "'broken' is not defined"),
     ],
 )
 def test_build_that_fails_leaves_everything_as_it_was(
