@@ -187,17 +187,8 @@ def test_the_dashboard_shows_every_metric_of_plugin_and_driver(
     assert shown - set(said_by_agent) == {*said, *said_by_driver}
 
 
-def test_the_dashboards_panels_lie_side_by_side_and_ask_the_chosen_prometheus() -> None:
+def test_the_dashboards_panels_ask_the_chosen_prometheus() -> None:
     panels = json.loads((promql.FILES / "dashboard.json").read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    cells = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in panels)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert {x for x, _ in cells} == set(range(24))  # the width of Grafana's grid
     assert {target["datasource"]["uid"] for panel in panels for target in panel["targets"]} == {
         "${datasource}"
     }

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading below a root: links, limits, and files that would make others wait."""
 
-import errno
 import os
 from pathlib import Path
 
@@ -26,14 +25,6 @@ def test_links_are_followed_as_the_host_would(link: str, target: str, resolved: 
         (tmp_path / name / "file").write_text(name)
     (tmp_path / link).symlink_to(target)
     assert HostTree(tmp_path).resolve(f"/{link}") == resolved
-
-
-def test_a_loop_of_links_ends(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    with pytest.raises(OSError) as caught:
-        HostTree(tmp_path).resolve("/a")
-    assert caught.value.errno == errno.ELOOP
 
 
 def test_nothing_outside_is_reached(tmp_path: Path) -> None:
