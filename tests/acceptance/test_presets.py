@@ -42,7 +42,7 @@ class System:
 
 
 TOTAL_MIB = 6144
-# Units of MiB, GiB and percents. What the others sell is in tests/unit/plugin/test_units.py.
+# Units of MiB and percents. What the others sell is in tests/unit/plugin/test_units.py.
 SYSTEMS = (
     System(
         "hami",
@@ -50,13 +50,6 @@ SYSTEMS = (
         {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 40},
         3000,
         {"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "NVIDIA_GPU_MEMORY_LIMIT": "3000"},
-    ),
-    System(
-        "gpushare",
-        {"aliyun.com/gpu-mem": 4},
-        {"aliyun.com/gpu-mem": 2},
-        4096,
-        {"ALIYUN_COM_GPU_MEM_CONTAINER": "4", "ALIYUN_COM_GPU_MEM_DEV": "6"},
     ),
     System(
         "koordinator",

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import UNKNOWN, Health, Hysteresis, judge, sample
 from tegra_device_plugin.system.hosttree import HostTree
@@ -175,17 +173,3 @@ def test_a_change_that_waits_for_confirmation_is_unsettled() -> None:
         hysteresis.observe(SEEN[one])
         settled.append(hysteresis.settled)
     assert settled == [True, False, True, False]
-
-
-@given(st.lists(st.booleans(), min_size=1), st.integers(1, 4), st.integers(1, 4))
-def test_a_verdict_changes_only_after_enough_looks_in_a_row(looked: list[bool], bad: int, good: int) -> None:
-    hysteresis = Hysteresis(bad=bad, good=good)
-    verdicts = [hysteresis.observe(SEEN["good"] if fine else UNKNOWN) for fine in looked]
-    for index in range(1, len(looked)):
-        before, now = verdicts[index - 1].healthy, verdicts[index].healthy
-        needed = good if now else bad
-        streak = looked[max(0, index - needed + 1) : index + 1]
-        if before != now:
-            assert streak == [now] * needed
-        elif before != looked[index]:
-            assert streak != [looked[index]] * (good if looked[index] else bad)

@@ -10,17 +10,6 @@ from tegra_device_plugin.system.hosttree import is_own_shortage
 from tegra_device_plugin.system.sensor import Sensor
 
 
-async def test_answers_and_errors_come_through() -> None:
-    sensor = Sensor(deadline=5)
-    assert await sensor.read(lambda: 42) == 42
-    with pytest.raises(OSError, match="broken"):
-        await sensor.read(broken)
-
-
-def broken() -> int:
-    raise OSError("broken")
-
-
 async def test_a_process_out_of_threads_is_told_apart_from_a_read_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

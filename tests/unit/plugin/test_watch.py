@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.system import waiting
-from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
+from tegra_device_plugin.system.directorywatch import DirectoryWatch
 
 
 @pytest.mark.parametrize("error", [errno.EAGAIN, errno.EIO])
@@ -30,14 +30,3 @@ async def test_a_read_that_fails_does_not_make_it_deaf(
         assert watch.rearm()
         (tmp_path / "b").touch()
         assert await waiting.happens(changed, 5)
-
-
-def test_an_identity_tells_a_file_from_its_successor(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    assert Identity.of(file) is None
-    file.touch()
-    first = Identity.of(file)
-    assert first == Identity.of(file)
-    file.unlink()
-    file.touch()
-    assert first != Identity.of(file)

@@ -54,13 +54,6 @@ def test_who_sells_no_units_gives_no_shares() -> None:
     assert shares(holders, unit_resources(AgentSettings())) == {}
 
 
-async def test_a_pod_is_known_by_the_name_of_its_log_directory(node: Node, pods: Pods) -> None:
-    node.admits(Pod(1, "vision", percent=30, units=2))
-    await pods.refresh({uid(1)})
-    assert pods.names[uid(1)] == PodName("default", "vision")
-    assert pods.share(uid(1)) == Share(30, 2 * 64 * 2**20)
-
-
 def test_a_container_is_known_by_the_link_to_its_log(node: Node) -> None:
     id_ = "ab" * 32
     for name in (f"web-0_default_c-1-{id_}.log", f"{'x' * 150}_n_{'y' * 37}-{'0' * 60}.log", "other"):

@@ -24,11 +24,6 @@ def test_a_subrequest_counts_as_its_request() -> None:
     assert found.request == "gpu"
 
 
-def test_a_share_has_its_memory() -> None:
-    entry = result(shareID="s1", consumedCapacity={"memory": "3Gi", "cores": "0"})
-    assert devices(claim(entry), CLAIM, NODE) == (Device("gpu", "igpu-0", "s1", 3 * GIB),)
-
-
 def test_whoever_tolerates_the_taint_or_every_taint_is_known() -> None:
     tolerations = [
         [{"key": "gpu.jetson-k3s.github.io/unhealthy", "operator": "Exists"}],

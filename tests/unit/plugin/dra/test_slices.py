@@ -79,15 +79,3 @@ def test_a_slice_of_another_pool_goes_first() -> None:
 def test_without_a_gpu_nothing_stays() -> None:
     assert isinstance(slices.step([there([DEVICE])], None, NODE, 0), Delete)
     assert slices.step([], None, NODE, 0) is None
-
-
-def test_dropped_fields_are_named() -> None:
-    policy = {"value": "6Gi", "requestPolicy": {"default": "6Gi"}}
-    sent = [TAINTED | {"capacity": {"memory": policy}, "allowMultipleAllocations": True}]
-    assert slices.dropped(sent, there(sent)) == []
-    kept = there([DEVICE])
-    assert slices.dropped(sent, kept) == [
-        "capacity.memory.requestPolicy",
-        "taints",
-        "allowMultipleAllocations",
-    ]
