@@ -23,7 +23,7 @@ help: ## list the targets
 
 venv: .venv/.ansible ## create or refresh .venv with what the playbooks need: Ansible
 
-dev: .venv/.dev ## the same with what images, tests and linters need, too
+dev: .venv/.dev ## the same with what the image, tests and linters need, too
 
 demo: dev ## the main job on virtual boards: make demo [BOARDS=3] [LAB_K3S=v1.36.5+k3s1|PATH]
 	$(call say,"$(BOARDS) fresh virtual board(s); the first time K3s is downloaded or compiled (about 7 minutes)")
@@ -42,6 +42,7 @@ lint: dev
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-logo --no-cache
 	.venv/bin/yamllint --strict .
+	.venv/bin/shellcheck install.sh tools/bootstrap.sh
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
 
 unit: dev
@@ -71,7 +72,7 @@ acceptance-arm64: dev ## site.yml on an emulated arm64 board with a kernel and a
 docs: dev ## write from data: docs/compatibility.md, the lists of variables in the roles' READMEs, the roles' list of JetPacks
 	$(PYTHON) -m tools.docs
 
-image: dev ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
+image: .venv/.image ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")
 	$(PYTHON) -m images.arm64.build --output dist $(if $(BASE),--base $(BASE)) $(if $(JTOP),--jtop)
 
@@ -82,7 +83,7 @@ bundle: venv dist/tegra-device-plugin-arm64.tar.gz ## the offline bundle: make b
 	$(call say,"offline bundle in $(BUNDLE)")
 	.venv/bin/ansible-playbook playbooks/bundle.yml -e jetson_k3s_bundle="$(BUNDLE)" $(if $(K3S),-e bundle_k3s_version=$(K3S))
 
-gpu-limit: dev ## the library that limits GPU memory in dist/gpu-limit/{amd64,arm64}/
+gpu-limit: .venv/.image ## the library that limits GPU memory in dist/gpu-limit/{amd64,arm64}/
 	$(PYTHON) -m images.arm64.gpu_limit
 
 collection: dev ## the playbooks and roles as an Ansible collection in dist/

@@ -2,7 +2,6 @@
 """The version of everything in the checkout. pyproject.toml has it; chart and image's tag follow it."""
 
 import re
-import tomllib
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -12,14 +11,17 @@ CHART = "plugin/deploy/chart/Chart.yaml"
 FOLLOWERS = ("plugin/deploy/**/*.yaml", "docs/**/*.md", "docs/examples/*.yaml", "tests/docs/cases.yml")
 # Three numbers are a release for SemVer and for PEP 440; the two write pre-releases differently.
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
-_IN_PROJECT = re.compile(r'^(version = ")[^"]*(")$', re.MULTILINE)
+_IN_PROJECT = re.compile(r'^(version = ")([^"]*)(")$', re.MULTILINE)
 _IN_CHART = re.compile(r"^((?:v|appV)ersion: ).*$", re.MULTILINE)
 NAMED = re.compile(r"(\btegra-device-plugin:|\?ref=v|--version )([0-9]+\.[0-9]+\.[0-9]+)\b")
 
 
 def current() -> str:
     """Return the version that pyproject.toml has."""
-    return str(tomllib.loads((CHECKOUT / PROJECT).read_text())["project"]["version"])
+    match = _IN_PROJECT.search((CHECKOUT / PROJECT).read_text())
+    if match is None:
+        raise ValueError(f"{PROJECT} has no version")
+    return match[2]
 
 
 def numbers(version: str) -> tuple[int, ...] | None:
@@ -31,7 +33,7 @@ def numbers(version: str) -> tuple[int, ...] | None:
 def set_to(version: str, tree: Path) -> dict[Path, str]:
     """Return the texts that files of a checkout have to get, by path, for it to be of another version."""
     project = tree / PROJECT
-    texts = {project: _IN_PROJECT.sub(rf"\g<1>{version}\g<2>", project.read_text(), count=1)}
+    texts = {project: _IN_PROJECT.sub(rf"\g<1>{version}\g<3>", project.read_text(), count=1)}
     for pattern in FOLLOWERS:
         for path in sorted(tree.glob(pattern)):
             texts[path] = NAMED.sub(rf"\g<1>{version}", path.read_text())

@@ -1,11 +1,12 @@
 #!/bin/sh
-# bootstrap.sh ansible|dev: creates .venv with the versions of constraints*.txt. `ansible` is what the playbooks need, `dev` all of it.
+# bootstrap.sh ansible|image|dev: creates .venv with the versions of constraints*.txt. `ansible` is what the playbooks need, `image` what
+# builds the plugin's image, `dev` all of it.
 # On a bare Debian machine it installs python3-venv first (root and apt needed for that only).
 set -eu
 cd "$(dirname "$0")/.."
 
 case "$1" in
-    ansible) minor=10 install="--group ansible" ;;
+    ansible | image) minor=10 install="--group $1" ;;
     dev) minor=11 install="--group dev --editable ." ;;
 esac
 

@@ -4,6 +4,7 @@
 import hashlib
 import json
 import os
+import platform
 import shutil
 import tarfile
 import tempfile
@@ -18,6 +19,7 @@ from tools.process import ToolError, run, step
 SUITE = "bookworm"
 SUITES = (SUITE, f"{SUITE}-updates", f"{SUITE}-security")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+UNPACKING = ("mmdebstrap", "debian-archive-keyring")
 # Nobody reads documentation on a virtual board; a third of the unpacked size.
 EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
@@ -144,6 +146,19 @@ def ensure_packages(*names: str) -> None:
             run(install, env=environment)
 
 
+def can_unpack() -> bool:
+    """Say whether mmdebstrap() can work: its packages are there, or this is Debian and the user is root.
+
+    On other systems with apt-get the packages are not installed unasked.
+    """
+    try:
+        debian = platform.freedesktop_os_release()["ID"] == "debian"
+    except OSError:
+        return False
+    there = shutil.which("dpkg-query") is not None and all(map(installed, UNPACKING))
+    return there or (debian and os.geteuid() == 0)
+
+
 def package_files(*names: str, suite: str = SUITE) -> Path:
     """Return the cached directory of these packages' files, without what they depend on.
 
@@ -230,7 +245,7 @@ def mmdebstrap(
     """Write a tar of a Debian tree: `minbase` installs the packages and their dependencies, `extract` only
     unpacks them, so that no code of a foreign architecture runs. Files matching `excluded` are left out.
     """
-    ensure_packages("mmdebstrap", "debian-archive-keyring")
+    ensure_packages(*UNPACKING)
     run(
         [
             "mmdebstrap",

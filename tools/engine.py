@@ -49,7 +49,7 @@ def ensure() -> None:
         if os.geteuid() != 0:
             raise ToolError(
                 "no Docker engine answers (`docker version` fails), and starting one needs root: "
-                "start Docker, let this user use it (group docker), or run the lab as root"
+                "start Docker, let this user use it (group docker), or run this as root"
             )
         ensure_packages(*PACKAGES)
         if answers():

@@ -15,10 +15,12 @@ from images.arm64 import builder, context, emulation, gpu_limit, pack, sbom
 from images.arm64.context import CHECKOUT, HERE
 from release import version
 from tools.cache import cached, place
+from tools.debian import can_unpack
 from tools.process import ToolError, run, say, step
 
 NAME = "tegra-device-plugin"
 ARCHITECTURES = ("arm64", "amd64")
+PULLED_BASE = "docker.io/library/python:3.11-slim-bookworm"
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ def build(arch: str, out: Path, base: str | None = None, *, jtop: bool = False) 
     """Build the image for `arch` (`arm64` or `amd64`) and write its archive for `docker load` to `out`.
 
     Unchanged sources are built once, see tools/cache.py. `base` is an image that has Python 3.11 and
-    libstdc++; without it one is made of Debian packages. Raises ToolError when builder, pip or base fail.
+    libstdc++; without it one is made of Debian packages, or pulled where mmdebstrap cannot be had. Raises
+    ToolError when builder, pip or base fail.
     """
     place(_built(arch, base, jtop=jtop) / "image.tar.gz", out)
     return out
@@ -89,8 +92,9 @@ def build_all(directory: Path, base: str | None = None, *, jtop: bool = False) -
 
 def _built(arch: str, base: str | None, *, jtop: bool) -> Path:
     """Return the cached directory with `image.tar.gz` and `sbom.spdx.json`."""
+    base = base or (None if can_unpack() else PULLED_BASE)
     made = revision()
-    recipe = hashlib.sha256(f"{arch} {base} {jtop} {made}".encode())
+    recipe = hashlib.sha256(f"{arch} {base} {jtop} {made} {gpu_limit.entry(arch)}".encode())
     for path in sources():
         recipe.update(f"{path.relative_to(CHECKOUT)}\0".encode() + path.read_bytes())
     entry = f"images/{NAME}{'-jtop' if jtop else ''}-{arch}-{recipe.hexdigest()[:12]}"
@@ -103,7 +107,7 @@ def _build(arch: str, base: str | None, made: Revision, out: Path, *, jtop: bool
     target_base = base or tool.debian_base(arch)
     arguments = {
         "BASE": target_base,
-        # buildah calls an image that comes from a file so.
+        # Podman and buildah call an image that comes from a file so.
         "BASE_NAME": target_base.removeprefix("localhost/"),
         "TOOLS": base or tool.debian_base(machine),
         "TARGETPLATFORM": f"linux/{arch}",
@@ -144,11 +148,16 @@ def main() -> int:
     parser.add_argument(
         "--base",
         help="base image that has Python 3.11 and libstdc++ for every architecture, such as "
-        "python:3.11-slim-bookworm (default: one made of Debian packages, needs no registry)",
+        f"{PULLED_BASE} (default: one made of Debian packages; where these cannot be had, that one)",
     )
+    parser.add_argument("--only", choices=ARCHITECTURES, help="only the `docker load` archive for this one")
     parser.add_argument("--jtop", action="store_true", help="with jetson-stats (AGPL-3.0), for telemetry")
     options = parser.parse_args()
     try:
+        if options.only:
+            name = f"{NAME}{'-jtop' if options.jtop else ''}-{options.only}.tar.gz"
+            build(options.only, options.output / name, options.base, jtop=options.jtop)
+            return 0
         build_all(options.output, options.base, jtop=options.jtop)
     except ToolError as error:
         sys.stderr.write(f"error: {error}\n")

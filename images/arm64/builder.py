@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who executes the Dockerfile: the tool that this machine has, found and not assumed."""
+"""What executes the Dockerfile: the tool that this machine has, found and not assumed."""
 
 from __future__ import annotations
 
@@ -31,18 +31,23 @@ class Builder(Protocol):
 
 
 def find() -> Builder:
-    """Return the builder of this machine: an engine that answers, else buildah, else an engine is started.
+    """Return the builder of this machine: a Docker engine that answers, else Podman, else buildah.
 
-    Raises ToolError when there is none and none can be had.
+    Without any, Debian's engine is installed and started. Raises ToolError when that is not possible.
     """
-    if not engine.answers() and shutil.which("buildah"):
-        return Buildah()
+    if not engine.answers():
+        if shutil.which("podman"):
+            return Podman()
+        if shutil.which("buildah"):
+            return Buildah()
     engine.ensure()
     return Docker()
 
 
 class Docker:
     """`docker build`: buildx where its plugin is installed, the engine's classic builder elsewhere."""
+
+    program = "docker"
 
     def __init__(self) -> None:
         buildx = run(["docker", "buildx", "version"], check=False)
@@ -54,8 +59,8 @@ class Docker:
     def debian_base(self, arch: str) -> str:
         """Load it into the engine unless it is there."""
         name, file = archive(arch)
-        if run(["docker", "image", "inspect", name], check=False).returncode != 0:
-            run(["docker", "load", "--input", file])
+        if run([self.program, "image", "inspect", name], check=False).returncode != 0:
+            run([self.program, "load", "--input", file])
         return name
 
     def build(self, context: Path, target: str, args: Mapping[str, str], out: Path) -> None:
@@ -65,13 +70,27 @@ class Docker:
         where = [f"--target={target}", f"--iidfile={id_file}"]
         # One at a time: what is removed at the end could be a stage that another build goes on from.
         with locked("image-build"):
-            run(["docker", "build", *where, *options, context], env=self._environment)
+            run([self.program, "build", *where, *options, context], env=self._environment)
             built = id_file.read_text().strip()
             try:
-                run(["docker", "save", "--output", out, built])
+                run([self.program, "save", "--output", out, built])
             finally:
-                run(["docker", "image", "rm", built], check=False)
-                run(["docker", "image", "prune", "--force", f"--filter=label={STAGE_LABEL}"], check=False)
+                run([self.program, "image", "rm", built], check=False)
+                prune = ["image", "prune", "--force", f"--filter=label={STAGE_LABEL}"]
+                run([self.program, *prune], check=False)
+
+
+class Podman(Docker):
+    """`podman build`, whose command line is Docker's."""
+
+    program = name = "podman"
+
+    def __init__(self) -> None:
+        self._environment = {**os.environ}
+
+    def debian_base(self, arch: str) -> str:
+        """Load it; Podman calls an image that comes from a file so."""
+        return f"localhost/{super().debian_base(arch)}"
 
 
 class Buildah:

@@ -41,7 +41,8 @@ def write(target: Path, arch: str, revision: str, *, jtop: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         copy_plugin(Path(scratch))
         # With the setuptools of constraints.txt: it writes METADATA, which is in the image.
-        _pip_install(target / "app", "--no-build-isolation", scratch)
+        # The Python of this computer may be older than the image's.
+        _pip_install(target / "app", "--no-build-isolation", "--ignore-requires-python", scratch)
     (target / "app" / PACKAGE.name / "REVISION").write_text(f"{revision}\n")
 
 

@@ -9,10 +9,10 @@ import io
 import json
 import shutil
 import tarfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -40,13 +40,11 @@ def image(
     """Describe an image; `settings` is the `config` of OCI's configuration, `created` is Unix time."""
     platform = {"architecture": arch, "os": "linux"} | ({"variant": "v8"} if arch == "arm64" else {})
     moment = timestamp(created)
-    with layer.open("rb") as file:
-        diff = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
     config = {
         **platform,
         "created": moment,
         "config": settings,
-        "rootfs": {"type": "layers", "diff_ids": [diff]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha256(layer)}"]},
         "history": [{"created": moment, "created_by": "images/arm64/Dockerfile"}],
     }
     return Image(names, platform, _json(config), layer)
@@ -54,7 +52,16 @@ def image(
 
 def timestamp(seconds: int) -> str:
     """Return a Unix time as RFC 3339, the form of all image dates."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def normalise(layers: Sequence[IO[bytes]], out: Path, moment: int) -> None:
@@ -161,8 +168,7 @@ def _blob_of_file(directory: Path, media_type: str, path: Path) -> dict[str, Any
     packed = directory / "layer.partial"
     with path.open("rb") as plain, packed.open("wb") as file, _gzip(file) as zipped:
         shutil.copyfileobj(plain, zipped)
-    with packed.open("rb") as written:
-        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    digest = sha256(packed)
     packed = packed.replace(directory / digest)
     return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": packed.stat().st_size}
 

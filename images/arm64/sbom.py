@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import email
-import hashlib
 import json
 import re
 import tarfile
@@ -14,7 +13,7 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from images.arm64.pack import Image, timestamp
+from images.arm64.pack import Image, sha256, timestamp
 
 # What licences that are no SPDX expressions mean, as the wheels in use write them.
 _LICENCES = {"AGPL-3.0": "AGPL-3.0-or-later", "3-Clause BSD License": "BSD-3-Clause"}
@@ -37,8 +36,7 @@ class Component:
 def write(out: Path, image: Image, name: str, moment: int) -> None:
     """Write the document for an image; `moment` (Unix seconds) is its date."""
     found = components(image.layer, image.platform["architecture"])
-    with image.layer.open("rb") as file:
-        layer = hashlib.file_digest(file, "sha256").hexdigest()
+    layer = sha256(image.layer)
     arch = image.platform["architecture"]
     whole = {
         "SPDXID": "SPDXRef-image",

@@ -10,7 +10,7 @@
 
 /*
  * Other names are passed on by a jump, not a call: glibc looks at the return address to know who asks (RTLD_NEXT).
- * The build checks that the compiler has made it one.
+ * tests/gpu_limit checks that the compiler has made it one.
  */
 __attribute__((visibility("default"))) void *dlsym(void *restrict handle, const char *restrict name)
 {

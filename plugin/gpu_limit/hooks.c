@@ -629,24 +629,24 @@ static void *target(enum function hook)
 
 /*
  * Each of these functions has at most 6 arguments, all integers or pointers. Both architectures pass those in
- * registers, so one type serves all exports. -Bsymbolic-functions keeps their addresses, in hooks_export, from being
- * those of an interposer.
+ * registers, so one type serves all exports. An export is another name of a static function: its address, in
+ * hooks_export, is never that of an interposer.
  */
 typedef uintptr_t any_function(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
 
 #define EXPORT(name)                                                                                         \
-    __attribute__((visibility("default"))) any_function export_##name __asm__(#name);                        \
-    uintptr_t export_##name(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f)    \
+    static uintptr_t own_##name(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f) \
     {                                                                                                        \
         return ((any_function *)target(NUMBER_##name))(a, b, c, d, e, f);                                    \
-    }
+    }                                                                                                        \
+    __attribute__((visibility("default"), alias("own_" #name))) any_function export_##name __asm__(#name);
 HOOKS(EXPORT)
 #undef EXPORT
 
 void *hooks_export(enum function hook)
 {
     static void *const exports[HOOK_COUNT] = {
-#define ADDRESS(name) [NUMBER_##name] = (void *)export_##name,
+#define ADDRESS(name) [NUMBER_##name] = (void *)own_##name,
         HOOKS(ADDRESS)
 #undef ADDRESS
     };

@@ -16,7 +16,7 @@
 
 enum { SLOTS = 64, SLOT_BITS = 56 };
 
-static const char MAGIC[8] = "TGLEDGR2";
+static const char MAGIC[8] __attribute__((nonstring)) = "TGLEDGR2";
 /* A lock of this length would reach the next slot. */
 static const uint64_t MOST = (1ull << SLOT_BITS) - 2;
 

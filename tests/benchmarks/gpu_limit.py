@@ -16,9 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from images.arm64 import compiler, gpu_limit
+from images.arm64 import gpu_limit
 from tests.gpu_limit.rig import Rig
 from tests.gpu_limit.test_threads import SOURCE as THREADS
+from tests.lab import compiler
 from tests.lab.workloads import libcuda
 from tools.process import run
 

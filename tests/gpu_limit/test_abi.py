@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from images.arm64 import compiler, gpu_limit
+from images.arm64 import gpu_limit
+from tests.gpu_limit.abi import flaws
+from tests.lab import compiler
 from tools.process import run
 
 
 @pytest.mark.parametrize("arch", gpu_limit.ARCHITECTURES)
 def test_the_library_is_fit_to_be_preloaded(arch: str) -> None:
-    assert gpu_limit.flaws(gpu_limit.build(arch), arch) == []
+    assert flaws(gpu_limit.build(arch), arch) == []
 
 
 @pytest.mark.parametrize("arch", gpu_limit.ARCHITECTURES)
@@ -32,7 +34,7 @@ def test_a_flaw_is_named(arch: str, code: str, options: tuple[str, ...], flaw: s
     more.write_text(code)
     flags = [flag for flag in gpu_limit.FLAGS if not flag.startswith("-Wl")]
     files = [path for path in gpu_limit.sources() if path.suffix == ".c"]
-    gcc = [compiler.tool("gcc", arch), *flags, *gpu_limit.FLAGS_OF[arch], "-Wl,-z,noexecstack"]
-    run([*gcc, *options, "-o", library, *files, more])
-    found = gpu_limit.flaws(library, arch)
+    gcc = [compiler.tool("gcc", arch), "-nostartfiles", *flags, *gpu_limit.FLAGS_OF[arch]]
+    run([*gcc, "-Wl,-z,noexecstack", *options, "-o", library, *files, more])
+    found = flaws(library, arch)
     assert any(one.startswith(flaw) for one in found), found

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from images.arm64 import compiler, gpu_limit
+from images.arm64 import gpu_limit
 from tests.gpu_limit.archives import known, unpacked
+from tests.lab import compiler
 from tests.lab.workloads import LIBCUDA_FLAGS, LIBCUDA_SOURCE
 from tools.debian import ensure_packages
 from tools.process import run

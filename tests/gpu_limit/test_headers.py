@@ -6,8 +6,9 @@ from functools import cache
 
 import pytest
 
-from images.arm64 import compiler, gpu_limit
+from tests.gpu_limit.abi import hooks
 from tests.gpu_limit.archives import known, unpacked
+from tests.lab import compiler
 from tools.process import run
 
 # The names that a program gets: as a rule; those of old programs; those of a default stream for each thread.
@@ -72,7 +73,7 @@ def giving(release: str) -> set[str]:
         "cuMemHostAlloc",
         "cuArrayCreate_v2",
     }
-    return {VARIANT.sub("", name) for name in found - gpu_limit.hooks()}
+    return {VARIANT.sub("", name) for name in found - hooks()}
 
 
 @pytest.mark.parametrize("release", known("runtime"))
@@ -82,4 +83,4 @@ def test_a_function_that_gives_memory_is_wrapped_unless_there_is_a_reason(releas
 
 def test_nothing_else_has_a_reason_and_nothing_is_wrapped_that_nvidia_does_not_have() -> None:
     assert set().union(*map(giving, known("runtime"))) == REASONED
-    assert functions(known("runtime")[-1]).keys() >= gpu_limit.hooks()
+    assert functions(known("runtime")[-1]).keys() >= hooks()

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from images.arm64 import compiler, gpu_limit
+from images.arm64 import gpu_limit
+from tests.gpu_limit.abi import hooks
 from tests.gpu_limit.archives import known, unpacked
+from tests.lab import compiler
 from tools.process import run
 
 # When a function got another variant, as cuda.h writes versions.
@@ -77,11 +79,11 @@ def test_only_the_wrapped_functions_are_others(release: str) -> None:
     after = answers(libcuda, exports, LD_PRELOAD=str(gpu_limit.build("amd64")), NVIDIA_GPU_MEMORY_LIMIT="100")
 
     def expected(found: list[str] | None) -> list[str] | None:
-        return [found[0], "libtegra-gpu-limit"] if found and found[0] in gpu_limit.hooks() else found
+        return [found[0], "libtegra-gpu-limit"] if found and found[0] in hooks() else found
 
     assert after["dlsym"] == {name: expected(found) for name, found in before["dlsym"].items()}
     wrapped = {found[0] for found in after["dlsym"].values() if found[1] == "libtegra-gpu-limit"}
-    assert wrapped == gpu_limit.hooks() & set(exports)
+    assert wrapped == hooks() & set(exports)
     assert after["asked"] == {
         question: [result, expected(found)] for question, (result, found) in before["asked"].items()
     }

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from images.arm64 import compiler
 from tests.gpu_limit.rig import Rig
+from tests.lab import compiler
 from tools.process import run
 
 SOURCE = Path(__file__).with_name("threads.c")

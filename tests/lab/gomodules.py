@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.arm64 import compiler
+from tests.lab import compiler
 from tools import debian
 from tools.cache import cache, cached
 from tools.process import ToolError, compile_packages, run, say, step

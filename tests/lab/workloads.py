@@ -4,8 +4,8 @@
 import hashlib
 from pathlib import Path
 
-from images.arm64 import compiler, gpu_limit
-from tests.lab import archive
+from images.arm64 import gpu_limit
+from tests.lab import archive, compiler
 from tools.cache import cached
 from tools.engine import LABEL
 from tools.process import run, step
