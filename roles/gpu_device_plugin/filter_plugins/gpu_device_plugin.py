@@ -192,7 +192,7 @@ def rendered(
     if strict:
         for container in spec["containers"]:
             container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
-    if image.endswith(JTOP_TAG):
+    if image.partition("@")[0].endswith(JTOP_TAG):
         with_jtop(spec)
     documents = [plugin]
     if agent:

@@ -50,6 +50,7 @@ CODED = {
     "network-range-shared": ("warning", "a board with K3s is in such a network, or has a wider one"),
     "node-renamed": ("error", "the hostname is not that with which K3s was installed"),
     "packages-held": ("error", "apt holds a package that the run installs or updates"),
+    "plugin-image": ("error", "gpu_device_plugin_image does not name one image of one registry"),
     "registries": ("error", "k3s_registries is not what K3s reads"),
     "registries-docker": ("error", "K3s' registries are given, and Docker runs the pods"),
     "registries-foreign": ("error", "K3s' registries are given, and the board has a file of its own"),

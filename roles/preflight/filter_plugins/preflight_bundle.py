@@ -6,6 +6,7 @@ Pure functions behind the preflight role. A finding has id, found, expected and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,10 @@ Finding = dict[str, str]
 Facts = dict[str, Any]
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+# A registry has a dot or a port, or is localhost. Without one, Docker and containerd take different ones.
+IMAGE = re.compile(
+    r"(?=[^/]*[.:]|localhost/)[\w.:-]+(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}", re.ASCII
+)
 
 
 def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
@@ -20,29 +25,32 @@ def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
     return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
 
 
-def bundle_files(arch: str, source: str, listed: Iterable[str]) -> list[str]:
+def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> list[str]:
     """Names of the files that a board of this architecture (`uname -m`) takes from the bundle.
 
-    `source` is where K3s comes from: with 'download' it is not in the bundle. `listed` are the files of
-    SHA256SUMS, of which images with NVIDIA's deviceQuery are the owner's own.
+    `source` is where K3s comes from: with 'download' it is not in the bundle. Neither is the plugin's `image`
+    if that names one of a registry. `listed` are the files of SHA256SUMS, of which images with NVIDIA's
+    deviceQuery are the owner's own.
     """
     suffix = ARCHITECTURES.get(arch, arch)
     k3s = [f"k3s-{suffix}", f"k3s-airgap-images-{suffix}.tar.gz"] if source == "bundle" else []
     return [
         "bundle.yml",
         *k3s,
-        f"tegra-device-plugin-{suffix}.tar.gz",
+        *([] if image else [f"tegra-device-plugin-{suffix}.tar.gz"]),
         *(name for name in listed if name.startswith("device-query-") and name.endswith(f"-{suffix}.tar.gz")),
     ]
 
 
-def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list[Finding]:
+def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle", image: str = "") -> list[Finding]:
     """What is wrong with the files that this board would get."""
+    if not bundle["indexed"]:
+        return findings_without_bundle(bundle, arch, source, image)
     fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
     findings = [finding("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
     if findings:
         return findings
-    for name in bundle_files(arch, source, bundle["files"]):
+    for name in bundle_files(arch, source, image, bundle["files"]):
         problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
         if problem is not None:
             findings.append(
@@ -54,6 +62,45 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle") -> list
                 )
             )
     return findings
+
+
+def findings_without_bundle(built: Facts, arch: str, source: str, image: str) -> list[Finding]:
+    """What is wrong where K3s is downloaded. A plugin's image that is missing is built by site.yml."""
+    if source == "bundle":
+        return [
+            finding(
+                "bundle-unusable",
+                "k3s_source is `bundle` for this board, and jetson_k3s_bundle is not set",
+                "a bundle, or k3s_source: download for all boards",
+                "Set jetson_k3s_bundle, or k3s_source: download, for the group k3s_cluster.",
+            )
+        ]
+    name = f"tegra-device-plugin-{ARCHITECTURES.get(arch, arch)}.tar.gz"
+    problem = None if image else built["files"].get(name, {"error": None})["error"]
+    if problem is None:
+        return []
+    return [
+        finding(
+            "bundle-file",
+            f"{built['path']}/{name}: {problem}",
+            "an image as `make image` writes it",
+            "Remove this file. site.yml then builds the image again.",
+        )
+    ]
+
+
+def findings_of_plugin_image(image: str) -> list[Finding]:
+    """Does gpu_device_plugin_image name one image of one registry, whatever that is pushed to later?"""
+    if not image or IMAGE.fullmatch(image):
+        return []
+    return [
+        finding(
+            "plugin-image",
+            f"gpu_device_plugin_image is {image!r}",
+            "REGISTRY/NAME@sha256:DIGEST, with or without a tag: the digest pins the image",
+            "Add the digest. `docker pull REGISTRY/NAME:TAG` and `docker push` print it.",
+        )
+    ]
 
 
 def findings_of_update(update: Facts) -> list[Finding]:
@@ -104,5 +151,6 @@ class FilterModule:
         return {
             "preflight_bundle": findings_of_bundle,
             "preflight_image_supply": findings_of_image_supply,
+            "preflight_plugin_image": findings_of_plugin_image,
             "preflight_update": findings_of_update,
         }

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Verify an offline bundle on the controller and return its content. Changes nothing."""
+"""Verify an offline bundle, or the images that were built here, and return its content. Changes nothing."""
 
 import os
 import re
@@ -22,6 +22,11 @@ options:
     description: Directory of the bundle.
     type: path
     required: true
+  k3s_version:
+    description: >-
+      Without a bundle the release of K3s that boards download. O(path) then has no index, and the plugin's
+      images as C(make image) writes them, if there are any.
+    type: str
 attributes:
   check_mode:
     support: full
@@ -32,8 +37,12 @@ path:
   description: Directory of the bundle.
   returned: always
   type: str
+indexed:
+  description: Is it a bundle?
+  returned: always
+  type: bool
 versions:
-  description: The content of bundle.yml.
+  description: The content of bundle.yml. Without a bundle C(k3s_version) only.
   returned: always
   type: dict
 files:
@@ -50,6 +59,7 @@ errors:
 
 KEYS = ("k3s_version", "plugin_image", "pause_image")
 FORMAT = 1
+BUILT = ("tegra-device-plugin-arm64.tar.gz", "tegra-device-plugin-amd64.tar.gz")
 # NAME_VERSION_ARCHITECTURE.deb, as apt names what it downloads; an epoch's colon is %3a there.
 DEB = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9+.-]*)_([^_/]+)_[a-z0-9-]+\.deb$")
 JTOP_VERSION = re.compile(r"[0-9]+([.][0-9A-Za-z]+)*$")
@@ -113,7 +123,7 @@ def check_wheels(versions, sums):
 
 def inspect(path):
     """Content of the bundle at path, and what is wrong with it."""
-    facts = {"path": path, "versions": {}, "files": {}, "errors": []}
+    facts = {"path": path, "indexed": True, "versions": {}, "files": {}, "errors": []}
     try:
         with open(os.path.join(path, "SHA256SUMS")) as handle:
             sums = parse_sums(handle.read())
@@ -127,13 +137,28 @@ def inspect(path):
     return facts
 
 
+def inspect_built(path, k3s_version):
+    """The same without a bundle: the images of the plugin in a directory."""
+    built = [name for name in BUILT if os.path.exists(os.path.join(path, name))]
+    files = {name: check_file(os.path.join(path, name), sha256(os.path.join(path, name))) for name in built}
+    return {
+        "path": path,
+        "indexed": False,
+        "versions": {"k3s_version": k3s_version},
+        "files": files,
+        "errors": [],
+    }
+
+
 def main():
     """Ansible's entry point."""
     module = AnsibleModule(
-        argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True
+        argument_spec={"path": {"type": "path", "required": True}, "k3s_version": {"type": "str"}},
+        supports_check_mode=True,
     )
+    path, k3s_version = module.params["path"], module.params["k3s_version"]
     # No `ansible_facts`: the answer of any board may carry facts of the same name.
-    module.exit_json(changed=False, **inspect(module.params["path"]))
+    module.exit_json(changed=False, **(inspect_built(path, k3s_version) if k3s_version else inspect(path)))
 
 
 if __name__ == "__main__":

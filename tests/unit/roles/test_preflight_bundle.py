@@ -10,6 +10,7 @@ import yaml
 
 from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import with_facts
+from tests.unit.roles.test_bundle_index import archive
 
 module = load("preflight/filter_plugins/preflight_bundle.py")
 bundle_module = load("preflight/library/bundle_info.py")
@@ -24,7 +25,7 @@ def bundle(**errors: str | None) -> dict[str, Any]:
     )
     files: dict[str, dict[str, str | None]] = {name: {"error": None} for name in names}
     files.update({name.replace("_", "-"): {"error": error} for name, error in errors.items()})
-    return {"path": "/bundle", "errors": [], "files": files}
+    return {"path": "/bundle", "indexed": True, "errors": [], "files": files}
 
 
 def test_whole_bundle_has_no_findings() -> None:
@@ -61,6 +62,67 @@ def test_bundle_needs_no_k3s_where_it_is_downloaded() -> None:
     content = bundle(k3s_arm64="missing")
     del content["files"]["k3s-airgap-images-arm64.tar.gz"]
     assert module.findings_of_bundle(content, "aarch64", "download") == []
+
+
+PULLED = f"registry.example/tegra-device-plugin@sha256:{'0' * 64}"
+
+
+def test_bundle_needs_no_plugin_where_a_registry_has_it() -> None:
+    content = bundle()
+    del content["files"]["tegra-device-plugin-arm64.tar.gz"]
+    assert module.findings_of_bundle(content, "aarch64", "bundle", PULLED) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "source", "image", "found"),
+    [
+        ({}, "download", "", []),
+        ({"tegra-device-plugin-amd64.tar.gz": "damaged"}, "download", "", []),
+        ({"tegra-device-plugin-arm64.tar.gz": "damaged"}, "download", PULLED, []),
+        (
+            {"tegra-device-plugin-arm64.tar.gz": "damaged"},
+            "download",
+            "",
+            ["/dist/tegra-device-plugin-arm64.tar.gz: damaged"],
+        ),
+        (
+            {"tegra-device-plugin-arm64.tar.gz": None},
+            "bundle",
+            "",
+            ["k3s_source is `bundle` for this board, and jetson_k3s_bundle is not set"],
+        ),
+    ],
+)
+def test_boards_that_download_k3s_need_no_bundle(
+    files: dict[str, str | None], source: str, image: str, found: list[str]
+) -> None:
+    built = {"path": "/dist", "indexed": False, "errors": []}
+    built["files"] = {name: {"error": error} for name, error in files.items()}
+    findings = module.findings_of_bundle(built, "aarch64", source, image)
+    assert [entry["found"] for entry in findings] == found
+
+
+DIGEST = "@sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("image", "accepted"),
+    [
+        ("", True),
+        (PULLED, True),
+        ("registry.example:5000/a/b:0.1.0-jtop" + DIGEST, True),
+        ("localhost/b" + DIGEST, True),
+        ("docker.io/owner/b:1" + DIGEST, True),
+        ("registry.example/b:0.1.0", False),
+        ("registry.example/b@sha256:0", False),
+        ("owner/b" + DIGEST, False),
+        ("b" + DIGEST, False),
+        ("registry.example/b --privileged" + DIGEST, False),
+    ],
+)
+def test_plugins_image_of_a_registry_is_named_by_its_digest(image: str, accepted: bool) -> None:
+    found = module.findings_of_plugin_image(image)
+    assert [entry["id"] for entry in found] == ([] if accepted else ["plugin-image"])
 
 
 @pytest.mark.parametrize(
@@ -119,6 +181,18 @@ def test_state_of_an_archive_of_packages(tmp_path: Path) -> None:
 
 
 VERSIONS = "version: 1\nk3s_version: v1\nplugin_image: a:1\npause_image: c:1\n"
+
+
+def test_state_of_what_was_built_here(tmp_path: Path) -> None:
+    (tmp_path / "tegra-device-plugin.oci.tar").write_text("of no interest")
+    nothing = bundle_module.inspect_built(str(tmp_path), "v1")
+    assert (nothing["indexed"], nothing["versions"], nothing["files"]) == (False, {"k3s_version": "v1"}, {})
+    archive(tmp_path / "tegra-device-plugin-arm64.tar.gz", "a:1")
+    (tmp_path / "tegra-device-plugin-amd64.tar.gz").write_text("none")
+    files = bundle_module.inspect_built(str(tmp_path), "v1")["files"]
+    assert list(files["tegra-device-plugin-arm64.tar.gz"]["images"]) == ["a:1"]
+    assert files["tegra-device-plugin-arm64.tar.gz"]["error"] is None
+    assert "not an archive of `docker save`" in files["tegra-device-plugin-amd64.tar.gz"]["error"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boards with Internet need no bundle: what is known without one, and the plugin's image from a registry."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.roles.playing import Run, play_text
+from tests.unit.roles.test_bundle_index import archive
+
+KNOWN = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle.yml}
+    - ansible.builtin.debug:
+        msg: "{{ preflight_bundle_info.files | first }} {{ preflight_bundle_info.versions.k3s_version }}"
+"""
+PULL = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
+    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: image.yml}
+"""
+IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"
+# Containerd's client on a board: it has the images that are files beside it.
+CRICTL = """\
+#!/bin/sh
+[ "$1" = crictl ] && [ "$3" = "$IMAGE" ] || exit 3
+case $2 in
+    inspecti) [ -e "$0.image" ] ;;
+    pull) if [ -n "$REFUSAL" ]; then echo "$REFUSAL" >&2; exit 1; fi; touch "$0.image" ;;
+esac
+"""
+
+
+def test_what_is_known_are_the_release_of_k3s_and_the_images_that_were_built(tmp_path: Path) -> None:
+    archive(tmp_path / "tegra-device-plugin-arm64.tar.gz", "a:1")
+    variables = {"k3s_source": "download", "__preflight_built": str(tmp_path), "__preflight_k3s": "v1"}
+    run = play_text(tmp_path, KNOWN, variables=variables)
+    assert "tegra-device-plugin-arm64.tar.gz v1" in run.said
+
+
+def test_bundle_that_is_missing_is_named_with_the_way_out(tmp_path: Path) -> None:
+    run = play_text(tmp_path, KNOWN, fails=True)
+    assert "Set jetson_k3s_bundle in the inventory" in run.said
+    assert "If the boards have Internet, set k3s_source=download instead." in run.said
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    program = tmp_path / "bin/k3s"
+    program.parent.mkdir()
+    program.write_text(CRICTL)
+    program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"
+
+
+def pull(directory: Path, path: str, *arguments: str, refusal: str = "") -> Run:
+    variables = {"gpu_device_plugin_image": IMAGE, "gpu_device_plugin_container_runtime": "containerd"}
+    fails = bool(refusal)
+    return play_text(
+        directory, PULL, *arguments, variables=variables, fails=fails, PATH=path, IMAGE=IMAGE, REFUSAL=refusal
+    )
+
+
+def test_board_pulls_the_image_once(tmp_path: Path, path: str) -> None:
+    checked = pull(tmp_path, path, "--check")
+    assert f"localhost: {IMAGE} would be pulled" in checked.said
+    assert not (tmp_path / "bin/k3s.image").exists()
+    assert "changed=1" in pull(tmp_path, path).stdout
+    assert (tmp_path / "bin/k3s.image").exists()
+    assert "changed=0" in pull(tmp_path, path).stdout
+
+
+def test_registry_that_does_not_answer_is_named_in_a_sentence(tmp_path: Path, path: str) -> None:
+    run = pull(tmp_path, path, refusal="dial tcp 192.0.2.1:5000: connect: no route to host")
+    assert (
+        f"localhost: the board could not pull {IMAGE} (gpu_device_plugin_image): "
+        "dial tcp 192.0.2.1:5000: connect: no route to host. Correct the reference"
+    ) in run.said
