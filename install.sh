@@ -10,7 +10,7 @@ usage: ./install.sh [OPTION...] USER@HOST     from a computer with Python 3.10 t
 
 Without options the board becomes a K3s server of its own. The same command again goes on where it was cut off.
 
-  --offline BUNDLE    install from this bundle (docs/offline.md); without it one is made in ./bundle, with the Internet
+  --offline BUNDLE    install from this bundle (docs/offline.md); without it the board needs the Internet
   --agent-of SERVER   join the cluster of this board, which `inventory` has: its name there
   --check             only report what would stand in the way
   --dry-run           only show what would be changed
@@ -94,25 +94,21 @@ if [ ! -e inventory ] || ! grep -q "^${name}[[:space:]]" inventory; then
         awk -v host="$host" '{ print } /^\[agent\]/ { print host }' inventory > inventory.new
     else
         printf '%s\n' "$marker inventory.example shows more." '[server]' "$host" '' '[agent]' '' '[k3s_cluster:children]' server agent \
-            '' '[k3s_cluster:vars]' "jetson_k3s_bundle=${bundle:-$PWD/bundle}" > inventory.new
+            '' '[k3s_cluster:vars]' "${bundle:+jetson_k3s_bundle=}${bundle:-k3s_source=download}" > inventory.new
+        # The kubelet of 1.35 and newer refuses cgroup v1.
+        [ -n "$bundle" ] || [ "$l4t" -ge 36 ] || echo 'k3s_version=v1.34.12+k3s1' >> inventory.new
     fi
     mv inventory.new inventory
 fi
 play() {
-    .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} ${bundle:+-e} ${bundle:+"jetson_k3s_bundle=$bundle"} --limit "$name" "$@"
+    .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} ${bundle:+-e "jetson_k3s_bundle=$bundle" -e k3s_source=bundle} \
+        --limit "$name" "$@"
 }
 
 if [ "$action" = uninstall ]; then
     step "K3s leaves $name"
     play playbooks/reset.yml
     exit
-fi
-directory=${bundle:-$(sed -n 's/^jetson_k3s_bundle=//p' inventory)}
-if [ ! -e "$directory/SHA256SUMS" ]; then
-    step "the bundle in $directory"
-    k3s=
-    [ "$l4t" -ge 36 ] || k3s=v1.34.12+k3s1 # the kubelet of 1.35 and newer refuses cgroup v1
-    .venv/bin/ansible-playbook playbooks/bundle.yml -e jetson_k3s_bundle="$directory" ${k3s:+-e bundle_k3s_version="$k3s"}
 fi
 case $action in
     check) play playbooks/preflight.yml; exit ;;
