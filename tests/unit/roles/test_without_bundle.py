@@ -24,6 +24,15 @@ PULL = """\
     - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
     - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: image.yml}
 """
+BUILD = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
+    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle.yml}
+    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: build.yml}
+    - ansible.builtin.debug: {msg: "{{ __gpu_device_plugin_image }} {{ __gpu_device_plugin_image_id }}"}
+"""
 IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"
 # Containerd's client on a board: it has the images that are files beside it.
 CRICTL = """\
@@ -81,3 +90,59 @@ def test_registry_that_does_not_answer_is_named_in_a_sentence(tmp_path: Path, pa
         f"localhost: the board could not pull {IMAGE} (gpu_device_plugin_image): "
         "dial tcp 192.0.2.1:5000: connect: no route to host. Correct the reference"
     ) in run.said
+
+
+# In place of what builds the image, once its environment is there: the archive is a file beside the checkout.
+BUILDER = """\
+#!/bin/sh
+[ -e image ] || exit 3
+[ -e ../archive ] || { echo 'lab: a line before' >&2; echo 'error: no Docker' >&2; exit 1; }
+mkdir -p dist
+cp ../archive "dist/tegra-device-plugin-$4.tar.gz"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    for name, text in {"tools/bootstrap.sh": 'touch "$1"', ".venv/bin/python": BUILDER}.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+        (root / name).chmod(0o755)
+    return root
+
+
+def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False, **variables: str) -> Run:
+    settings = {
+        "k3s_source": "download",
+        "__preflight_built": f"{checkout}/dist",
+        "__gpu_device_plugin_checkout": str(checkout),
+        **variables,
+    }
+    return play_text(directory, BUILD, *arguments, variables=settings, fails=fails)
+
+
+def test_image_that_is_missing_is_built_once(tmp_path: Path, checkout: Path) -> None:
+    archive(tmp_path / "archive", "tegra-device-plugin:1")
+    checked = build(tmp_path, checkout, "--check")
+    assert f"There is no {checkout}/dist/tegra-device-plugin-arm64.tar.gz" in checked.said
+    assert "would be built on this computer" in checked.said
+    assert not (checkout / "dist").exists()
+    run = build(tmp_path, checkout)
+    assert "is built on this computer" in run.said
+    assert "tegra-device-plugin:1 sha256:" in run.said
+    assert "changed=0" in build(tmp_path, checkout).stdout
+
+
+def test_computer_that_cannot_build_is_told_the_ways_out(tmp_path: Path, checkout: Path) -> None:
+    run = build(tmp_path, checkout, fails=True)
+    assert (
+        "The plugin's image could not be built on this computer: no Docker. Do one of these: install Docker "
+        "or Podman on this computer; set gpu_device_plugin_image"
+    ) in run.said
+
+
+def test_nothing_is_built_where_a_registry_has_the_image(tmp_path: Path, checkout: Path) -> None:
+    run = build(tmp_path, checkout, gpu_device_plugin_image=IMAGE)
+    assert "changed=0" in run.stdout
+    assert f"{IMAGE} sha256:{'0' * 64}" in run.said
