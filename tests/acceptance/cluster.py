@@ -48,6 +48,11 @@ class Cluster:
             for node in self._json("get", "nodes")["items"]
         }
 
+    def plugin_image(self) -> str:
+        """The image of the plugin's DaemonSet."""
+        daemonset = self._json("--namespace=kube-system", "get", "daemonset", "tegra-device-plugin")
+        return str(daemonset["spec"]["template"]["spec"]["containers"][0]["image"])
+
     def kubelets(self) -> dict[str, str]:
         nodes = self._json("get", "nodes")["items"]
         return {node["metadata"]["name"]: node["status"]["nodeInfo"]["kubeletVersion"] for node in nodes}

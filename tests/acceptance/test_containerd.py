@@ -11,7 +11,7 @@ from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.acceptance.site_link import REGISTRY_PACKAGES
-from tests.lab import board, k3s, workloads
+from tests.lab import board, inventory, k3s, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 from tools import debian
@@ -122,6 +122,22 @@ def test_images_come_from_the_registry_that_the_inventory_names(boards: list[Boa
         wait_until(lambda: cluster.phase("pulled") == "Running", "a pod whose image was pulled", 60)
     finally:
         cluster.kubectl("delete", "pod", "pulled", "--grace-period=1")
+
+
+def test_plugins_image_comes_from_that_registry_too(boards: list[Board]) -> None:
+    archive = inventory.bundle_path(LAB) / f"tegra-device-plugin-{workloads.DEFAULT_ARCH}.tar.gz"
+    there = "localhost:5000/tegra-device-plugin:1"
+    docker("cp", str(archive), f"{boards[1].container}:/var/tmp/")
+    boards[1].exec("docker", "load", "--quiet", f"--input=/var/tmp/{archive.name}")
+    boards[1].exec("docker", "tag", plugin.reference(), there)
+    boards[1].exec("docker", "push", "--quiet", there)
+    digest = boards[1].exec("docker", "image", "inspect", "--format={{index .RepoDigests 0}}", there)
+    image = f"{SITE}/tegra-device-plugin:1@{digest.strip().partition('@')[2]}"
+    settings = {"k3s_registries": MIRROR, "gpu_device_plugin_image": image}
+    arguments = (STRICT, f"--extra-vars={json.dumps(settings)}")
+    site(*arguments).checked()
+    assert Cluster(boards).plugin_image() == image
+    site(*arguments, "--skip-tags=gpu_verify").unchanged()
 
 
 def serve(board: Board) -> None:

@@ -4,42 +4,48 @@
 import json
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.command import run_in
+from tests.acceptance.internet import internet
 from tests.lab import inventory, k3s, ssh
 from tests.lab.board import Board
+from tests.release.checkout import copy_files
 from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "install"
 TYPES = ("orinnano-jp6", "agxorin-jp6")
-# What a checkout has; .venv is the tests' own.
-CONTENT = ("ansible.cfg", "constraints.txt", "playbooks", "roles", ".venv", "docs")
 
 
 @pytest.fixture(scope="module")
-def checkout(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout without an inventory, and an `ssh` that knows the lab's boards as ~/.ssh would."""
-    for one in boards:  # as their owner may have it: the bundle has no images of these
+def checkout(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkout without an inventory, and an `ssh` that knows the lab's boards as ~/.ssh would.
+
+    .venv is the tests' own. K3s' release page and Docker Hub are on this machine.
+    """
+    for one in boards:  # as their owner may have it: the lab has no images of these
         one.exec("mkdir", "--parents", "/etc/rancher/k3s")
         settings = json.dumps(k3s.SERVER_SETTINGS) if one == boards[0] else "{}"
         one.exec("sh", "-c", f"echo {shlex.quote(settings)} > /etc/rancher/k3s/config.yaml")
     root = tmp_path_factory.mktemp("checkout")
-    for name in CONTENT:
-        (root / name).symlink_to(CHECKOUT / name)
-    shutil.copy(CHECKOUT / "install.sh", root)
+    copy_files(root)
+    (root / ".venv").symlink_to(CHECKOUT / ".venv")
     command = root / "bin/ssh"
     command.parent.mkdir()
     options = [f"-o {option!r}" for option in ssh.options(LAB)]
     words = ["exec", shutil.which("ssh") or "ssh", "-F none", *options, f"-i {ssh.key_path(LAB)}", '"$@"']
     command.write_text("#!/bin/sh\n" + " ".join(words) + "\n")
     command.chmod(0o755)
-    return root
+    with internet(LAB, boards[0], tmp_path_factory.mktemp("internet")) as (_, site):
+        (root / "group_vars").mkdir()
+        (root / "group_vars/k3s_cluster.yml").write_text(json.dumps(site))
+        yield root
 
 
 def install(checkout: Path, *arguments: str) -> tuple[int, str]:
@@ -87,14 +93,19 @@ def test_hostname_that_would_be_more_than_a_name_is_refused(boards: list[Board],
 
 def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board], checkout: Path) -> None:
     server, agent = boards
-    bundle = str(inventory.bundle_path(LAB))
-    status, said = install(checkout, "--offline", bundle, f"jetson@{server.address}")
-    assert status == 0, said
+    status, said = install(checkout, "--dry-run", f"jetson@{server.address}")
+    assert (status, "would be built on this computer" in said) == (0, True), said
+    status, said = install(checkout, f"jetson@{server.address}")
+    assert (status, "is built on this computer" in said) == (0, True), said
+    assert "k3s_source=download" in (checkout / "inventory").read_text()
     assert [line.partition(":")[0] for line in said.splitlines()[-3:]] == ["Node", "Proof", "Next"]
     assert (checkout / f"reports/{server.name}.json").exists()
     again, said = install(checkout, f"jetson@{server.address}")
     assert (again, "changed=0" in said) == (0, True), said
-    status, said = install(checkout, "--agent-of", server.name, f"jetson@{agent.address}")
+    bundle = str(inventory.bundle_path(LAB))
+    status, said = install(
+        checkout, "--offline", bundle, "--agent-of", server.name, f"jetson@{agent.address}"
+    )
     assert status == 0, said
     assert Cluster(boards).allocatable() == {server.name: 1, agent.name: 1}
 

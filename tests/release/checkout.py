@@ -98,9 +98,8 @@ def make_key(path: Path) -> Path:
     return path
 
 
-def make(directory: Path) -> Checkout:
-    """Make a checkout of this one's files, uncommitted changes included, that has never been released."""
-    path, origin = directory / "checkout", directory / "origin.git"
+def copy_files(path: Path) -> None:
+    """Copy this checkout's files, uncommitted changes included."""
     listed = run(
         ["git", "-C", CHECKOUT, "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     ).stdout
@@ -109,6 +108,12 @@ def make(directory: Path) -> Checkout:
         if source.exists():
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, path / name, follow_symlinks=False)
+
+
+def make(directory: Path) -> Checkout:
+    """Make a checkout of this one's files, uncommitted changes included, that has never been released."""
+    path, origin = directory / "checkout", directory / "origin.git"
+    copy_files(path)
     run(["git", "init", "--quiet", "--bare", origin], env=ENVIRONMENT)
     run(["git", "init", "--quiet", "--initial-branch=main", path], env=ENVIRONMENT)
     checkout = Checkout(path, make_key(directory / "key"))
