@@ -50,7 +50,7 @@ def checkout(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> I
 
 def install(checkout: Path, *arguments: str) -> tuple[int, str]:
     """Run it as somebody at a terminal without one; its status and what it says."""
-    path = f"{checkout}/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+    path = f"{checkout}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     ran = run_in(checkout, {"PATH": path, "HOME": str(checkout)}, "./install.sh", *arguments)
     return ran.returncode, ran.stdout
 
