@@ -90,7 +90,7 @@ def findings_without_bundle(built: Facts, arch: str, source: str, image: str) ->
 
 
 def findings_of_plugin_image(image: str) -> list[Finding]:
-    """Does gpu_device_plugin_image name one image of one registry, whatever that is pushed to later?"""
+    """Does gpu_device_plugin_image name a registry and a digest?"""
     if not image or IMAGE.fullmatch(image):
         return []
     return [
