@@ -6,7 +6,7 @@ from pathlib import Path
 from tegra_device_plugin.board import catalogue
 
 from tools.cache import CHECKOUT
-from tools.docs import compatibility, releases, variables
+from tools.docs import changes, compatibility, releases, variables
 
 
 def generated() -> dict[Path, str]:
@@ -14,6 +14,7 @@ def generated() -> dict[Path, str]:
     roles = CHECKOUT / "roles"
     jetpack = catalogue.load().jetpack
     texts = {
+        CHECKOUT / "docs/changes.md": changes.render(roles),
         CHECKOUT / "docs/compatibility.md": compatibility.render(roles, jetpack),
         roles / "jetson_facts/module_utils/jetson_releases.py": releases.render(jetpack),
     }

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/compatibility.md: the matrix that preflight judges by, in words."""
 
-import ast
 import re
 import runpy
 import textwrap
@@ -12,6 +11,7 @@ from typing import Any
 import yaml
 
 from tools.docs.anchors import anchor
+from tools.docs.sources import constant
 
 # Facts by the names that people know them by.
 NAMES = {
@@ -152,12 +152,7 @@ def releases(jetpack: Mapping[str, str]) -> list[tuple[str, ...]]:
 
 def kernel_options(roles: Path) -> dict[str, str]:
     """By feature of the kernel, the option that brings it and its module."""
-    code = ast.parse((roles / "jetson_facts/module_utils/jetson_kernel.py").read_text())
-    (found,) = [
-        ast.literal_eval(node.value)
-        for node in code.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "KERNEL_FEATURES"
-    ]
+    found = constant(roles / "jetson_facts/module_utils/jetson_kernel.py", "KERNEL_FEATURES")
     return {
         name: f"{' or '.join(f'CONFIG_{option}' for option in options)} ({' or '.join(modules)})"
         for name, (options, modules) in found.items()

@@ -24,7 +24,8 @@ OTHERS = [("10.44", "10.45"), ("10.144", "10.145"), ("172.28", "172.29"), ("192.
 POD_NETWORK = re.compile(r"(cni|flannel|kube-|cali|tunl|vxlan\.calico|cilium|lxc|veth)\S*")
 # Interfaces whose network is none of the site: of containers, and of L4T's USB device mode.
 INNER = re.compile(rf"{POD_NETWORK.pattern}|(docker|br-|l4tbr|usb|rndis|virbr|lo)\S*")
-# https://docs.k3s.io/installation/requirements#networking
+# https://docs.k3s.io/installation/requirements#networking; docs/changes.md names them, too.
+KUBELET_PORT, API_PORT, ETCD_PORTS = "10250/tcp", "6443/tcp", "2379-2380/tcp"
 BACKEND_PORTS = {"vxlan": ["8472/udp"], "wireguard-native": ["51820/udp"]}
 
 
@@ -157,7 +158,7 @@ def ufw_commands(ports: list[str], sources: list[str], site: Network | None) -> 
     """What opens the ports to the site, and everything to the sources."""
     return [
         f"sudo ufw allow {port}"
-        if site is None or port == "6443/tcp"
+        if site is None or port == API_PORT
         else f"sudo ufw allow from {site} to any port {port.partition('/')[0].replace('-', ':')} proto "
         f"{port.partition('/')[2]}"
         for port in ports
@@ -168,7 +169,7 @@ def firewalld_commands(ports: list[str], sources: list[str], site: Network | Non
     """The same for firewalld."""
     commands = [
         f"sudo firewall-cmd --permanent --add-port={port}"
-        if site is None or port == "6443/tcp"
+        if site is None or port == API_PORT
         else "sudo firewall-cmd --permanent --add-rich-rule='rule family=ipv"
         f"{site.version} source address={site} port port={port.partition('/')[0]} "
         f"protocol={port.partition('/')[2]} accept'"
@@ -186,9 +187,9 @@ def findings_of_firewalls(
     `servers` is the number of servers, 0 for an agent; `backend` is flannel's, None where it is not known.
     """
     facts = fleet[host]
-    ports = ["10250/tcp", *BACKEND_PORTS.get(backend or "vxlan", [])]
+    ports = [KUBELET_PORT, *BACKEND_PORTS.get(backend or "vxlan", [])]
     if servers:
-        ports += ["6443/tcp", *(["2379-2380/tcp"] if servers > 1 else [])]
+        ports += [API_PORT, *([ETCD_PORTS] if servers > 1 else [])]
     inner = [str(network) for network in ranges_of(ranges)]
     findings = []
     for name, finding_id, commands in (
