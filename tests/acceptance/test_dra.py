@@ -254,26 +254,34 @@ def test_status_shows_who_has_a_claim(cluster: Cluster, node: Board, tmp_path: P
 def test_the_examples_of_the_documents_choose_the_board(
     cluster: Cluster, node: Board, tmp_path: Path
 ) -> None:
-    examples = [f"gpu-by-{by}" for by in ("compute-capability", "memory", "jetpack")]
+    examples = ("claim-by-compute-capability", "claim-by-memory", "claim-by-jetpack")
+    jobs = [example.replace("claim", "gpu") for example in examples]
     start(cluster, "owner")
     runs(cluster, "owner")
     # A free GPU that none of them asks for.
     other = slices.spec("jetson-2", published(gpu(tmp_path, "xaviernx-jp5"), Dra(), taints=True), 1)
     apply(cluster, resource_slice("other", {**other, "nodeName": None, "allNodes": True}))
     try:
-        for name in examples:
-            text = (CHECKOUT / "docs" / "examples" / f"{name.replace('gpu', 'claim')}.yaml").read_text()
-            text = text.replace("IfNotPresent", "Never")
-            node.exec("sh", "-c", f"printf %s {shlex.quote(text)} | k3s kubectl apply -f -")
-        for name in examples:
+        for example in examples:
+            apply_example(node, example)
+        for name in jobs:
             job_waits(cluster, name)
         end(cluster, "owner")
-        for name in examples:
-            cluster.kubectl("wait", "--for=condition=Complete", f"--timeout={POD_SECONDS}s", f"job/{name}")
-            assert "Result = PASS" in cluster.kubectl("logs", f"job/{name}")
+        for name in jobs:
+            job_passes(cluster, name)
     finally:
         cluster.kubectl("delete", "resourceslice", "other")
-    ends(cluster, *(f"{kind}/{name}" for name in examples for kind in ("job", "resourceclaimtemplate")))
+    ends(cluster, *(f"{kind}/{name}" for name in jobs for kind in ("job", "resourceclaimtemplate")))
+
+
+def apply_example(node: Board, example: str) -> None:
+    text = (CHECKOUT / f"docs/examples/{example}.yaml").read_text().replace("IfNotPresent", "Never")
+    node.exec("sh", "-c", f"printf %s {shlex.quote(text)} | k3s kubectl apply -f -")
+
+
+def job_passes(cluster: Cluster, job: str) -> None:
+    cluster.kubectl("wait", "--for=condition=Complete", f"--timeout={POD_SECONDS}s", f"job/{job}")
+    assert "Result = PASS" in cluster.kubectl("logs", f"job/{job}")
 
 
 def job_waits(cluster: Cluster, job: str) -> None:
@@ -408,6 +416,12 @@ def test_two_claims_share_the_memory_and_the_third_waits(cluster: Cluster, node:
     runs(cluster, "third")
     end(cluster, "right", "third")
     assert left_on(node) == []
+
+
+def test_the_example_of_the_documents_claims_a_part_of_the_memory(cluster: Cluster, node: Board) -> None:
+    apply_example(node, "claim-by-capacity")
+    job_passes(cluster, "gpu-by-capacity")
+    ends(cluster, "job/gpu-by-capacity", "resourceclaimtemplate/gpu-by-capacity")
 
 
 def test_a_program_is_out_of_memory_where_its_claim_ends(cluster: Cluster, node: Board) -> None:

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent leaves its cluster and comes back, and another board takes its name."""
+"""An agent leaves its cluster and comes back, and another board takes its name.
 
+What the playbooks change on a board, and leave there, is compared with docs/changes.md.
+"""
+
+import re
 from collections.abc import Iterator
+from fnmatch import fnmatch
 
 import pytest
 
@@ -9,6 +14,8 @@ from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import run_playbook
 from tests.lab import lab, workloads
 from tests.lab.board import Board
+from tools.cache import CHECKOUT
+from tools.docs.changes import SYSCTLS, changes
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -17,27 +24,87 @@ LAB = "leaving"
 TRACES = """grep --extended-regexp '/var/lib/kubelet|/var/lib/rancher/k3s|/run/k3s' /proc/mounts
 find /usr/local/bin -name 'k*'; systemctl list-unit-files --no-legend 'k3s*'
 pgrep --list-name 'k3s|kubelet|etcd|kube-'"""
-# 60-virtual-board.yaml is the lab's.
-LEFT = [
-    "/etc/rancher/k3s",
-    "/etc/rancher/k3s/config.yaml",
-    "/etc/rancher/k3s/config.yaml.d",
-    "/etc/rancher/k3s/config.yaml.d/60-virtual-board.yaml",
-    "/etc/rancher/node",
-    "/etc/rancher/node/password",
-]
-PLACES = ("/var/lib/rancher", "/var/lib/kubelet", "/run/jetson-k3s", "/etc/rancher")
 OWN_CONTAINER = ("docker", "inspect", "--format={{.Id}} {{.State.StartedAt}}", "mine")
+PAGE = [change for section in changes(CHECKOUT / "roles").values() for change in section]
+ROOTS = """/boot /etc /home /opt /root /srv /usr /var/backups /var/lib /var/lib/rancher
+/run/cdi /run/jetson-k3s /run/jetson-k3s-lease /var/log/containers /var/log/pods"""
+# Not compared, and why.
+NOISE = {
+    "*/__pycache__": "caches of Python",
+    "/var/lib/containerd": "content of Docker",
+    "/var/lib/docker": "content of Docker",
+    "/var/lib/simulated-tegra": "hardware of the lab",
+    "/var/lib/systemd": "times of timers, seeds",
+}
+PRUNED = " -o ".join(f"-path '{path}'" for path in NOISE)
+FIND = f"find {' '.join(ROOTS.split())} -xdev '(' {PRUNED} ')' -prune -o"
+# Details and name of each file, package and kernel setting, with a tab between.
+SNAPSHOT = rf"""{FIND} -printf '%y %u:%g %m %l\t%p\n' 2>/dev/null
+{FIND} -type f -exec sha256sum '{{}}' + 2>/dev/null | sed 's/  /\t/'
+dpkg-query --show --showformat '${{db:Status-Abbrev}} ${{Version}}\tpackage ${{Package}}\n'
+sysctl --all 2>/dev/null | sed --quiet --regexp-extended 's/^([^ ]+) = (.*)/\2\tsysctl \1/p'"""
+# Counters, and settings of single interfaces.
+UNSTEADY = re.compile(
+    r"sysctl (fs\.|kernel\.(random|pty|ns_last_pid)|net\.ipv[46]\.(conf|neigh)\.(?!all|default))"
+)
+
+Snapshot = set[tuple[str, str]]
+
+
+def snapshot(board: Board) -> Snapshot:
+    lines = board.exec("sh", "-c", SNAPSHOT, check=False, timeout=300).splitlines()
+    return {
+        (details, name)
+        for details, name in (line.rsplit("\t", 1) for line in lines)
+        if not UNSTEADY.match(name)
+    }
+
+
+def unnamed(before: Snapshot, after: Snapshot, *, reset: bool = False) -> list[str]:
+    """Return what differs and is not on the page, after a reset also what the page does not say stays."""
+    there = {name for _, name in after}
+    expected = [change for change in PAGE if change.stays or not reset]
+    settings = [f"sysctl {name}" for name in SYSCTLS]
+
+    def is_named(name: str) -> bool:
+        among = expected if name in there else PAGE
+        parent = any(path.startswith(f"{name}/") for change in among for path in change.paths)
+        return (
+            parent
+            or any(change.covers(name) for change in among)
+            or any(fnmatch(name, one) for one in settings)
+        )
+
+    return sorted({name for _, name in before ^ after if not is_named(name)})
 
 
 @pytest.fixture(scope="module")
-def boards() -> Iterator[list[Board]]:
+def bare() -> Iterator[list[Board]]:
     with lab.fresh(LAB, ("agxorin-jp6", "nano-jp4")) as up:
-        run_playbook(LAB, "site.yml").checked()
         yield up
 
 
-def test_reset_leaves_what_is_the_owners_and_nothing_of_k3s(boards: list[Board]) -> None:
+@pytest.fixture(scope="module")
+def before(bare: list[Board]) -> dict[str, Snapshot]:
+    return {board.name: snapshot(board) for board in bare}
+
+
+@pytest.fixture(scope="module")
+def boards(bare: list[Board], before: dict[str, Snapshot]) -> list[Board]:
+    run_playbook(LAB, "site.yml").checked()
+    return bare
+
+
+def test_each_change_of_site_is_on_the_page(boards: list[Board], before: dict[str, Snapshot]) -> None:
+    for board in boards:
+        after = snapshot(board)
+        assert after != before[board.name]
+        assert unnamed(before[board.name], after) == []
+
+
+def test_reset_leaves_what_is_the_owners_and_nothing_of_k3s(
+    boards: list[Board], before: dict[str, Snapshot]
+) -> None:
     agent, cluster = boards[1], Cluster(boards)
     agent.exec("docker", "run", "--detach", "--name=mine", workloads.PAUSE_IMAGE)
     own = agent.exec(*OWN_CONTAINER)
@@ -54,7 +121,7 @@ def test_reset_leaves_what_is_the_owners_and_nothing_of_k3s(boards: list[Board])
     assert "-A INPUT -j MINE" in filters
     assert "-j DOCKER" in filters
     assert agent.exec("sh", "-c", TRACES, check=False) == ""
-    assert sorted(agent.exec("find", *PLACES, "-mindepth", "1", check=False).split()) == LEFT
+    assert unnamed(before[agent.name], snapshot(agent), reset=True) == ["/etc/rancher/k3s/config.yaml"]
 
 
 def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Board]) -> None:
@@ -109,3 +176,12 @@ def test_nobody_is_forgotten_without_being_named(boards: list[Board]) -> None:
     assert run.returncode != 0
     assert "--limit" in run.output
     assert len(Cluster(boards).allocatable()) == len(boards)
+
+
+def test_reset_of_the_cluster_leaves_what_the_page_says(
+    boards: list[Board], before: dict[str, Snapshot]
+) -> None:
+    server = boards[0]
+    run_playbook(LAB, "reset.yml").checked()
+    assert server.exec("sh", "-c", TRACES, check=False) == ""
+    assert unnamed(before[server.name], snapshot(server), reset=True) == []

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of docs/pods.md from top to bottom: each manifest is applied, and the output is the page's.
+
+Cameras, encoder and PyTorch are SIMULATED.
+"""
+
+import doctest
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.arm64 import build as plugin
+from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.command import run_here
+from tests.acceptance.playbook import reports_dir, run_playbook
+from tests.docs import markdown
+from tests.docs.commands import PROMPT
+from tests.lab import lab
+from tests.lab.board import Board
+from tests.lab.paths import lab_dir
+from tools.cache import CHECKOUT
+
+pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
+
+LAB = "pods"
+PAGE = markdown.read(CHECKOUT / "docs/pods.md")
+OWN_IMAGE = "registry.example.com/cuda-app:1.0"
+# Major and minor number of /dev/kmsg, which a container may use only if it is privileged.
+CAMERA, ENCODER = "c 1 11", "c 1 3"
+ARGUS = (
+    "import socket; s = socket.socket(socket.AF_UNIX); s.bind('/tmp/argus_socket'); s.listen(); s.accept()"
+)
+COPIED = f"docker save {OWN_IMAGE} |"  # what the board has got by `docker tag`
+DURATION = re.compile(r"\b([0-9.]+(ms|[smh]))+\b")
+
+
+def steps() -> Iterator[tuple[str, str]]:
+    """Yield the commands of the page with their prompts, and what each has to say; empty for anything."""
+    for block in PAGE.blocks:
+        if block.language == "sh":
+            yield from ((f"$ {line}", "") for line in block.text.splitlines())
+        if block.language == "console":
+            for part in re.split(r"^(?=\S*\$ )", block.text, flags=re.MULTILINE)[1:]:
+                command, _, output = part.partition("\n")
+                yield command, output
+
+
+STEPS = [step for step in steps() if COPIED not in step[0]]
+
+
+def said(expected: str, got: str) -> bool:
+    """Compare outputs; times may differ, and so may blanks and what the page leaves out by `...`."""
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(DURATION.sub("T", expected), DURATION.sub("T", got), options)
+
+
+@pytest.fixture(scope="module")
+def board() -> Iterator[Board]:
+    with lab.fresh(LAB, ("agxorin-jp6",)) as (one,):
+        one.exec("sh", "-c", f"mknod /dev/video0 {CAMERA}; mknod /dev/v4l2-nvenc {ENCODER}")
+        run_playbook(LAB, "site.yml").checked()
+        yield one
+
+
+@pytest.fixture(scope="module")
+def places(board: Board, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return what stands for the names of the page."""
+    directory = tmp_path_factory.mktemp("examples")
+    for manifest in (CHECKOUT / "docs/examples").glob("*.yaml"):
+        text = re.sub(r"image: dustynv/.*", f"image: {plugin.reference()}", manifest.read_text())
+        text = re.sub(r"command: .*torch.*", "command: [python3.11, -m, tegra_device_plugin, compute]", text)
+        (directory / manifest.name).write_text(text)
+    settings = next(block.text for block in PAGE.blocks if block.language == "yaml")
+    (directory / "settings.yml").write_text(settings)
+    here = f"-i {lab_dir(LAB)}/inventory.ini -e gpu_verify_reports={reports_dir(LAB)}"
+    return {
+        "ssh jetson@192.168.1.11": f"docker exec --interactive {board.container}",
+        "docs/examples/": f"{directory}/",
+        "-i inventory ": f"{here} -e @{directory}/settings.yml ",
+        f"sudo docker build --tag {OWN_IMAGE} .": f"docker tag {plugin.reference()} {OWN_IMAGE}",
+        "sudo systemctl restart nvargus-daemon": f'systemd-run --quiet python3 -c "{ARGUS}"',
+    }
+
+
+@pytest.mark.parametrize(("command", "output"), STEPS, ids=[command for command, _ in STEPS])
+def test_command_of_the_page_says_what_the_page_shows(
+    places: dict[str, str], board: Board, command: str, output: str
+) -> None:
+    prompt = PROMPT.match(command)
+    assert prompt
+    text = prompt["command"]
+    for name, place in places.items():
+        text = text.replace(name, place)
+    if prompt["where"] is None:
+        done = run_here("bash", "-c", text, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        assert done.returncode == 0, done.stdout
+        return
+    got = board.exec("sh", "-c", text, check=not output)
+    deadline = time.monotonic() + 120
+    while output and not said(output, got):
+        assert time.monotonic() < deadline, got
+        time.sleep(0.5)
+        got = board.exec("sh", "-c", text, check=False)
+
+
+def test_camera_without_privileges_is_not_permitted(board: Board) -> None:
+    text = (CHECKOUT / "docs/examples/usb-camera.yaml").read_text()
+    text = re.sub(r"privileged: true.*", "privileged: false", text)
+    board.exec("sh", "-c", f"echo {shlex.quote(text)} | k3s kubectl create --filename -")
+    cluster = Cluster([board])
+    wait_until(lambda: cluster.phase("usb-camera") == "Failed", "the camera is not opened", 60)
+    assert "Operation not permitted" in cluster.kubectl("logs", "usb-camera")
