@@ -38,11 +38,12 @@ NOISE = {
 }
 PRUNED = " -o ".join(f"-path '{path}'" for path in NOISE)
 FIND = f"find {' '.join(ROOTS.split())} -xdev '(' {PRUNED} ')' -prune -o"
-# Details and name of each file, package and kernel setting, with a tab between.
+# Details and name of each file, package, kernel setting and open port, with a tab between.
 SNAPSHOT = rf"""{FIND} -printf '%y %u:%g %m %l\t%p\n' 2>/dev/null
 {FIND} -type f -exec sha256sum '{{}}' + 2>/dev/null | sed 's/  /\t/'
 dpkg-query --show --showformat '${{db:Status-Abbrev}} ${{Version}}\tpackage ${{Package}}\n'
-sysctl --all 2>/dev/null | sed --quiet --regexp-extended 's/^([^ ]+) = (.*)/\2\tsysctl \1/p'"""
+sysctl --all 2>/dev/null | sed --quiet --regexp-extended 's/^([^ ]+) = (.*)/\2\tsysctl \1/p'
+ss -Htuln | awk '$5 !~ /^127|^.::1/ {{n = split($5, address, ":"); print "open\t" address[n] "/" $1}}'"""
 # Counters, and settings of single interfaces.
 UNSTEADY = re.compile(
     r"sysctl (fs\.|kernel\.(random|pty|ns_last_pid)|net\.ipv[46]\.(conf|neigh)\.(?!all|default))"
@@ -69,11 +70,9 @@ def unnamed(before: Snapshot, after: Snapshot, *, reset: bool = False) -> list[s
     def is_named(name: str) -> bool:
         among = expected if name in there else PAGE
         parent = any(path.startswith(f"{name}/") for change in among for path in change.paths)
-        return (
-            parent
-            or any(change.covers(name) for change in among)
-            or any(fnmatch(name, one) for one in settings)
-        )
+        port = any(name in change.what for change in among if not change.paths)
+        named = any(change.covers(name) for change in among)
+        return parent or port or named or any(fnmatch(name, one) for one in settings)
 
     return sorted({name for _, name in before ^ after if not is_named(name)})
 

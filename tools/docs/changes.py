@@ -16,18 +16,18 @@ from tools.docs.sources import constant, pattern, variables
 HEAD = """\
 # What it changes on your board
 
-For owners of boards that do other things as well. Ask what a run would change on yours; this changes nothing:
+For people who also use their boards for other things. See what a run would change on yours:
 
 ```sh
 ansible-playbook -i inventory playbooks/site.yml --check --diff
 ansible-playbook -i inventory playbooks/reset.yml --check --diff
 ```
 
-The first command shows what `site.yml` would do, the second one what `reset.yml` would remove again.
+Both commands change nothing. The second command shows what `reset.yml` would remove again.
 
 * `reset.yml` removes each item of this page, unless the item says `stays`.
 * `*` in a path stands for a part that differs: a version, an address, a time.
-* An item that names a setting or a playbook in brackets is there only with it.
+* An item with a setting or a playbook in brackets is there only if you use that setting or playbook.
 * Your own files, containers, images and packet filter rules are left alone.
 
 `python -m tools.docs` writes this page from the lists that the roles use.
@@ -52,7 +52,7 @@ SYSCTLS = (
 # Links by which units start at boot.
 WANTS = "/etc/systemd/system/multi-user.target.wants"
 OWN_CONTAINERS = "your own containers may use it. `reset.yml -e k3s_reset_docker=true` takes it back."
-RECORDED = "it says what `-e k3s_reset_docker=true` takes back."
+RECORDED = "`reset.yml -e k3s_reset_docker=true` needs it, and removes it."
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,10 @@ def nvidia_docker(roles: Path) -> Iterator[Change]:
         (daemon_json,),
         OWN_CONTAINERS,
     )
-    yield Change("the file from before a change", (f"{daemon_json}.*~",), "it is yours.")
-    yield Change("the keys from before the first change", (record,), RECORDED)
+    yield Change(
+        "earlier versions of that file", (f"{daemon_json}.*~",), "they are your backup. Remove them by hand."
+    )
+    yield Change("the earlier values of these keys", (record,), RECORDED)
     yield Change(
         "a drop-in for Docker 28 and newer, where the kernel has no iptables table `raw`",
         (f"/{constant(environment, 'DROP_IN')}",),
@@ -145,7 +147,7 @@ def nvidia_docker(roles: Path) -> Iterator[Change]:
         OWN_CONTAINERS,
     )
     yield Change(
-        "the variant of iptables that the kernel can do, where the other one fails",
+        "the variant of iptables that works with the kernel, if the other one fails",
         ("/etc/alternatives/ip*tables*", "/var/lib/dpkg/alternatives/ip*tables"),
         "Docker's rules are in that variant. `sudo update-alternatives --auto iptables` takes it back.",
     )
@@ -208,7 +210,7 @@ def each_run(roles: Path) -> Iterator[Change]:
         "they are empty, and a reboot removes them.",
     )
     yield Change(
-        "Ansible's own directory in the home of the account that it logs in with, and in root's",
+        "Ansible's own directory in the home of its account, and in the home of root",
         ("/home/*/.ansible", "/root/.ansible"),
         "Ansible needs it at each run. Remove it by hand.",
     )
