@@ -2,7 +2,7 @@
 """Write docs/images: what ./install.sh says on a terminal, and its report in a browser.
 
 ANSIBLE_FORCE_COLOR=1 ./install.sh jetson@10.207.1.11 2>&1 | tee install.log
-python -m tools.docs.pictures install.log reports
+python -m tools.docs.pictures "./install.sh jetson@10.207.1.11" install.log reports
 """
 
 import argparse
@@ -37,10 +37,10 @@ def shortened(output: str) -> list[str]:
     return [*lines[:FIRST], "", f"  ... {left_out} lines ...", "", *lines[-LAST:]]
 
 
-def recording(output: str) -> str:
-    """Return an SVG of a terminal with this output, colours included."""
+def recording(command: str, output: str) -> str:
+    """Return an SVG of a terminal with a command and its output, colours included."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    console.print(Text("$ ./install.sh jetson@10.207.1.11", style="bold"))
+    console.print(Text(f"$ {command}", style="bold"))
     for line in shortened(output):
         console.print(Text.from_ansi(line), overflow="ellipsis", no_wrap=True)
     svg = console.export_svg(title="a bare virtual board becomes a node", unique_id="install")
@@ -62,10 +62,11 @@ def report(page: Path, out: Path) -> None:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.docs.pictures", description=__doc__)
+    parser.add_argument("command", help="the command as it was typed")
     parser.add_argument("output", type=Path, help="output of ./install.sh")
     parser.add_argument("reports", type=Path, help="directory of the reports")
     options = parser.parse_args()
-    (IMAGES / "install.svg").write_text(recording(options.output.read_text()))
+    (IMAGES / "install.svg").write_text(recording(options.command, options.output.read_text()))
     report(options.reports / "index.html", IMAGES / "report.png")
     return 0
 
