@@ -25,11 +25,11 @@ OTHER_RUNTIME = "sed -i /default-runtime/s/nvidia/runc/ /etc/docker/daemon.json"
 FEWER_PODS = json.dumps({"k3s_server_config": SERVER_SETTINGS | {"kubelet-arg": ["max-pods=30"]}})
 NOT_READY = "node.kubernetes.io/not-ready"
 DAEMONSET = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
-SETTINGS = "k3s : Ensure K3s' configuration, unit and links"
+SETTINGS = "k3s : Write K3s' configuration, unit and links"
 RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
 JOINING = "k3s : Ensure the agent has a token that the server accepts"
 LABELS = "k3s : Ensure the node is Ready and has its labels and taints"
-PLUGIN = "gpu_device_plugin : Ensure the DaemonSet of the device plugin, or of the DRA driver"
+PLUGIN = "gpu_device_plugin : Apply the DaemonSet of the device plugin or the DRA driver"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.docs import CHECKOUT
 from tests.unit.roles.loading import ROLES
 from tests.unit.roles.playing import Run, play_text
 
-PLAYS = ("Restart what runs on agents, batch by batch", "Check what the restarts have come to")
+PLAYS = ("Restart the agents in batches", "Check the result of the restarts")
 LOG = "- ansible.builtin.shell: echo '{what} {{{{ inventory_hostname }}}}' >> '{log}'"
 SCHEDULE = """
 - ansible.builtin.shell: >-
