@@ -62,7 +62,6 @@ LEFT_OUT = (
     "conformance/test_dra_claims.py::test_two_hundred_claims_leave_nothing",
     "conformance/test_registration.py::test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory",
     "unit/plugin/test_cdi.py::test_version_0_7_has_the_groups_that_may_open_the_nodes",
-    "unit/plugin/test_damaged_boards.py",
     "unit/test_atomic_files.py::test_owners_mode_of_daemon_json_stays_and_his_link_to_it",
 )
 

@@ -157,15 +157,3 @@ async def test_a_directory_that_cannot_be_written_is_told_once(
         f"'{settings.host_root}/var/run/koordlet/xpu-device-infos'"
     ]
     assert watch.health and watch.health.healthy
-
-
-def test_a_file_is_never_there_in_part(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = make("koordinator").host_root
-    koordinator.write(root, [])
-    directory = root / "var/run/koordlet/xpu-device-infos"
-    seen: list[list[str]] = []
-    monkeypatch.setattr("os.fsync", lambda _file: seen.append([path.name for path in directory.iterdir()]))
-    koordinator.write(root, [{"a": 1}])
-    koordinator.write(root, [{"a": 1}])  # nothing new
-    assert seen == [["tegra-device-plugin.json"]] * 2  # the file and its directory are synced
-    assert [path.name for path in directory.parent.iterdir()] == ["xpu-device-infos"]

@@ -140,7 +140,7 @@ async def test_healthz_fails_when_a_loop_has_stopped(part: str, monkeypatch: pyt
 
 
 async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(orin: Path, tmp_path: Path) -> None:
-    assert (await Plugin().pages().readyz()).status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert (await Plugin().pages().by_path()["/readyz"]()).status == HTTPStatus.SERVICE_UNAVAILABLE
     assert "no kubelet" in (await Plugin(orin).pages().readyz()).text
     plugin = Plugin(orin, connected=True)
     assert await plugin.pages().readyz() == httpd.Page("ok\n")

@@ -16,13 +16,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert caching.cache() == tmp_path / "cache"
-    monkeypatch.delenv("JETSON_K3S_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert caching.cache() == tmp_path / "xdg" / "jetson-k3s"
-
-
 def test_an_entry_is_built_once_by_several_at_a_time(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits, built = Event(), []
     monkeypatch.setattr(caching, "say", lambda _: waits.set())

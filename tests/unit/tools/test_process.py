@@ -52,29 +52,6 @@ def test_an_interruption_ends_the_command_with_its_children(tmp_path: Path) -> N
     assert ended(sleeper)
 
 
-def test_an_interruption_in_the_middle_of_the_start_does_so_too() -> None:
-    script = """
-import os, signal, subprocess
-from tools.process import run
-
-class Interrupted(subprocess.Popen):
-    def __init__(self, *arguments, **settings):
-        super().__init__(*arguments, **settings)
-        print(self.pid, flush=True)
-        os.kill(os.getpid(), signal.SIGINT)
-
-subprocess.Popen = Interrupted
-run(["sleep", "100"])
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as lab:
-        assert lab.stdout
-        sleeper = int(lab.stdout.readline())
-        assert lab.wait(timeout=20) != 0
-    assert ended(sleeper)
-
-
 def test_a_build_that_fails_shows_the_compilers_words_and_no_package_names(tmp_path: Path) -> None:
     script = "echo example.com/a; echo 'a.go:1: no such thing' >&2; exit 3"
     with pytest.raises(ToolError, match=r"^compiling failed with status 3\n  a\.go:1: no such thing$"):
