@@ -91,6 +91,7 @@ def k3s(roles: Path) -> Iterator[Change]:
         for path, what in constant(module, name).items():
             by_text[what] = (*by_text.get(what, ()), path)
         yield from (Change(what, paths) for what, paths in by_text.items())
+    yield Change("directories, which are removed if they are empty", constant(module, "DIRECTORIES_IF_EMPTY"))
     units = constant(module, "UNITS")
     yield Change("a link, so that K3s starts at boot", tuple(f"{WANTS}/{unit}.service" for unit in units))
     yield Change("registries for containerd (`k3s_registries`)", tuple(constant(module, "WRITTEN")))
@@ -98,6 +99,9 @@ def k3s(roles: Path) -> Iterator[Change]:
         "the password by which servers recognise the board",
         ("/etc/rancher/node/password",),
         "a server refuses a board of the same name without it. Remove it after `forget.yml`.",
+    )
+    yield Change(
+        "caches of kubectl", ("/root/.kube/cache",), "your own kubectl may use them. Remove them by hand."
     )
     yield Change(
         "the flags of an earlier K3s (`k3s_migrate`)",
@@ -210,9 +214,9 @@ def each_run(roles: Path) -> Iterator[Change]:
         "they are empty, and a reboot removes them.",
     )
     yield Change(
-        "Ansible's own directory in the home of its account, and in the home of root",
-        ("/home/*/.ansible", "/root/.ansible"),
-        "Ansible needs it at each run. Remove it by hand.",
+        "directories of Ansible in the homes of its account and of root, and a mark of sudo's first use",
+        ("/home/*/.ansible", "/root/.ansible", "/root/.ansible_async", "/home/*/.sudo_as_admin_successful"),
+        "Ansible and sudo make them at each run. Remove them by hand.",
     )
 
 

@@ -88,7 +88,18 @@ LINKS_TO_K3S = {
     "/usr/local/bin/crictl": "written by K3s' own installer only",
     "/usr/local/bin/ctr": "written by K3s' own installer only",
 }
-DIRECTORIES_IF_EMPTY = ("/etc/rancher/k3s/config.yaml.d", "/etc/rancher/k3s")
+# Those within others first.
+DIRECTORIES_IF_EMPTY = (
+    "/etc/rancher/k3s/config.yaml.d",
+    "/etc/rancher/k3s",
+    # The kubelet makes these.
+    "/etc/cni/net.d",
+    "/etc/cni",
+    "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
+    "/usr/libexec/kubernetes/kubelet-plugins/volume",
+    "/usr/libexec/kubernetes/kubelet-plugins",
+    "/usr/libexec/kubernetes",
+)
 INTERFACES = ("cni0", "flannel.1", "flannel-v6.1", "flannel-wg", "flannel-wg-v6", "kube-ipvs0")
 NETWORK_NAMESPACES = "/run/netns/cni-*"
 
