@@ -98,7 +98,8 @@ def test_each_change_of_site_is_on_the_page(boards: list[Board], before: dict[st
     for board in boards:
         after = snapshot(board)
         assert after != before[board.name]
-        assert unnamed(before[board.name], after) == []
+        found = unnamed(before[board.name], after)
+        assert found == [], "\n".join(found)
 
 
 def test_reset_leaves_what_is_the_owners_and_nothing_of_k3s(
@@ -120,7 +121,8 @@ def test_reset_leaves_what_is_the_owners_and_nothing_of_k3s(
     assert "-A INPUT -j MINE" in filters
     assert "-j DOCKER" in filters
     assert agent.exec("sh", "-c", TRACES, check=False) == ""
-    assert unnamed(before[agent.name], snapshot(agent), reset=True) == ["/etc/rancher/k3s/config.yaml"]
+    left = unnamed(before[agent.name], snapshot(agent), reset=True)
+    assert left == ["/etc/rancher/k3s/config.yaml"], "\n".join(left)
 
 
 def test_agent_that_is_reset_alone_is_forgotten_by_its_cluster(boards: list[Board]) -> None:
@@ -183,4 +185,5 @@ def test_reset_of_the_cluster_leaves_what_the_page_says(
     server = boards[0]
     run_playbook(LAB, "reset.yml").checked()
     assert server.exec("sh", "-c", TRACES, check=False) == ""
-    assert unnamed(before[server.name], snapshot(server), reset=True) == []
+    left = unnamed(before[server.name], snapshot(server), reset=True)
+    assert left == [], "\n".join(left)

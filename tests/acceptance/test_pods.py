@@ -37,7 +37,7 @@ ARGUS = (
     "import socket; s = socket.socket(socket.AF_UNIX); s.bind('/tmp/argus_socket'); s.listen(); s.accept()"
 )
 COPIED = f"docker save {OWN_IMAGE} |"  # what the board has got by `docker tag`
-DURATION = re.compile(r"\b([0-9.]+(ms|[smh]))+\b")
+DURATION = re.compile(r"\b([0-9.]+ ?(ms|[smh]))+\b")
 
 
 def steps() -> Iterator[tuple[str, str]]:

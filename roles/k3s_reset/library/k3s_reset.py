@@ -93,8 +93,6 @@ DIRECTORIES_IF_EMPTY = (
     "/etc/rancher/k3s/config.yaml.d",
     "/etc/rancher/k3s",
     # The kubelet makes these.
-    "/etc/cni/net.d",
-    "/etc/cni",
     "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
     "/usr/libexec/kubernetes/kubelet-plugins/volume",
     "/usr/libexec/kubernetes/kubelet-plugins",
