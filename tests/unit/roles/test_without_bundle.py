@@ -31,7 +31,9 @@ BUILD = """\
     - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
     - ansible.builtin.import_role: {name: preflight, tasks_from: bundle.yml}
     - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: build.yml}
-    - ansible.builtin.debug: {msg: "{{ __gpu_device_plugin_image }} {{ __gpu_device_plugin_image_id }}"}
+    - ansible.builtin.debug:
+        msg: >-
+          {{ __gpu_device_plugin_image }} {{ __gpu_device_plugin_image_id }} {{ preflight_bundle_info.path }}
 """
 IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"
 # Containerd's client on a board: it has the images that are files beside it.
@@ -119,7 +121,8 @@ def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False,
         "__gpu_device_plugin_checkout": str(checkout),
         **variables,
     }
-    return play_text(directory, BUILD, *arguments, variables=settings, fails=fails)
+    groups = {"server": ["jetson-1", "jetson-2"]}
+    return play_text(directory, BUILD, *arguments, groups=groups, variables=settings, fails=fails)
 
 
 def test_image_that_is_missing_is_built_once(tmp_path: Path, checkout: Path) -> None:
@@ -130,8 +133,8 @@ def test_image_that_is_missing_is_built_once(tmp_path: Path, checkout: Path) -> 
     assert not (checkout / "dist").exists()
     run = build(tmp_path, checkout)
     assert "is built on this computer" in run.said
-    assert "tegra-device-plugin:1 sha256:" in run.said
-    assert "changed=0" in build(tmp_path, checkout).stdout
+    assert run.said.count("tegra-device-plugin:1 sha256:") == 2
+    assert build(tmp_path, checkout).stdout.count("changed=0") == 2
 
 
 def test_computer_that_cannot_build_is_told_the_ways_out(tmp_path: Path, checkout: Path) -> None:
@@ -144,5 +147,5 @@ def test_computer_that_cannot_build_is_told_the_ways_out(tmp_path: Path, checkou
 
 def test_nothing_is_built_where_a_registry_has_the_image(tmp_path: Path, checkout: Path) -> None:
     run = build(tmp_path, checkout, gpu_device_plugin_image=IMAGE)
-    assert "changed=0" in run.stdout
-    assert f"{IMAGE} sha256:{'0' * 64}" in run.said
+    assert run.stdout.count("changed=0") == 2
+    assert f"{IMAGE} sha256:{'0' * 64} {checkout}/dist" in run.said
