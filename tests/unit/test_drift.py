@@ -141,7 +141,8 @@ def roles(value: Any) -> set[tuple[str, str]]:
 
 def test_what_is_compared_is_what_site_yml_changes() -> None:
     site = roles(yaml.safe_load((PLAYBOOKS / "site.yml").read_text()))
-    assert {role for role in site if role[0] not in ELSEWHERE} == roles(yaml.safe_load(PLAYS.read_text()))
+    compared = {role for role in site if role[0] not in ELSEWHERE and role[1] != "build.yml"}
+    assert compared == roles(yaml.safe_load(PLAYS.read_text()))
 
 
 def test_board_that_was_not_compared_is_not_said_to_be_right() -> None:
