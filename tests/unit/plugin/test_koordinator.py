@@ -142,18 +142,3 @@ async def test_nobody_is_told_with_other_names_or_without_the_directory(make: Ma
     place.rmdir()
     await watched(make("koordinator")).observe()
     assert not place.exists()
-
-
-async def test_a_directory_that_cannot_be_written_is_told_once(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = make("koordinator")
-    (settings.host_root / "var/run/koordlet/xpu-device-infos").write_text("no directory")
-    watch = watched(settings)
-    await watch.observe()
-    await watch.observe()
-    assert [text for text in caplog.messages if "koordlet" in text] == [
-        "koordlet has no GPU: [Errno 17] File exists: "
-        f"'{settings.host_root}/var/run/koordlet/xpu-device-infos'"
-    ]
-    assert watch.health and watch.health.healthy

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.process import ToolError, compile_packages, run
+from tools.process import ToolError, run
 
 SECONDS = 10
 
@@ -50,9 +50,3 @@ def test_an_interruption_ends_the_command_with_its_children(tmp_path: Path) -> N
         lab.send_signal(signal.SIGINT)
         assert lab.wait(timeout=20) != 0
     assert ended(sleeper)
-
-
-def test_a_build_that_fails_shows_the_compilers_words_and_no_package_names(tmp_path: Path) -> None:
-    script = "echo example.com/a; echo 'a.go:1: no such thing' >&2; exit 3"
-    with pytest.raises(ToolError, match=r"^compiling failed with status 3\n  a\.go:1: no such thing$"):
-        compile_packages(["sh", "-c", script], "compiling", 2, env=dict(os.environ), cwd=tmp_path)
