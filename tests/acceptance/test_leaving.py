@@ -15,7 +15,7 @@ from tests.acceptance.playbook import run_playbook
 from tests.lab import lab, workloads
 from tests.lab.board import Board
 from tools.cache import CHECKOUT
-from tools.docs.changes import SYSCTLS, changes
+from tools.docs.changes import EPHEMERAL, SYSCTLS, changes
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -43,7 +43,8 @@ SNAPSHOT = rf"""{FIND} -printf '%y %u:%g %m %l\t%p\n' 2>/dev/null
 {FIND} -type f -exec sha256sum '{{}}' + 2>/dev/null | sed 's/  /\t/'
 dpkg-query --show --showformat '${{db:Status-Abbrev}} ${{Version}}\tpackage ${{Package}}\n'
 sysctl --all 2>/dev/null | sed --quiet --regexp-extended 's/^([^ ]+) = (.*)/\2\tsysctl \1/p'
-ss -Htuln | awk '$5 !~ /^127|^.::1/ {{n = split($5, address, ":"); print "open\t" address[n] "/" $1}}'"""
+ss -Htuln | awk '$5 !~ /^127|^.::1/ {{n = split($5, part, ":"); port = part[n] "/" $1
+  print "open\t" (part[n] < 32768 ? port : "{EPHEMERAL}")}}'"""
 # Counters, and settings of single interfaces.
 UNSTEADY = re.compile(
     r"sysctl (fs\.|kernel\.(random|pty|ns_last_pid)|net\.ipv[46]\.(conf|neigh)\.(?!all|default))"

@@ -37,6 +37,8 @@ Each difference has to be on this page.
 On this page:
 
 """
+# K3s' cri-dockerd (1.25) names no address and no port for its streaming server, so Linux chooses one.
+EPHEMERAL = "32768-60999/tcp"
 # Of K3s, kubelet and kube-proxy; no role sets one.
 SYSCTLS = (
     "kernel.keys.*",
@@ -264,6 +266,10 @@ def network(roles: Path) -> Iterator[Change]:
         + ", ".join(f"port {port} ({name})" for name, ports in backends.items() for port in ports)
     )
     yield Change(f"port {api}: the API, on servers")
+    yield Change(
+        f"one port of {EPHEMERAL}, with Docker: `kubectl exec` and `attach`. Linux chooses it at each start "
+        "of K3s, on all addresses. Each request needs a token that is valid once"
+    )
     yield Change(f"ports {etcd}: etcd, on servers of a cluster with several")
     yield Change(
         f"port {variables(roles / 'image_supply')['__image_supply_port']}/tcp: the registry "
