@@ -66,7 +66,9 @@ def main() -> int:
     parser.add_argument("output", type=Path, help="output of ./install.sh")
     parser.add_argument("reports", type=Path, help="directory of the reports")
     options = parser.parse_args()
-    (IMAGES / "install.svg").write_text(recording(options.command, options.output.read_text()))
+    checkout = f"{options.reports.resolve().parent}/"
+    output = options.output.read_text().replace(checkout, "")
+    (IMAGES / "install.svg").write_text(recording(options.command, output))
     report(options.reports / "index.html", IMAGES / "report.png")
     return 0
 
