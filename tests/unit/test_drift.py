@@ -93,7 +93,8 @@ UNREACHED = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_
     ("board", "status", "reason"),
     [
         ({"broken": ["b"]}, 2, "preflight found 1 problem"),
-        ({"hosts": {"a": None, "b": UNREACHED}}, 4, "connect to host 127.0.0.1 port 1: Connection refused"),
+        # ssh's own words, or Ansible's if ssh has ended before Ansible has written to it.
+        ({"hosts": {"a": None, "b": UNREACHED}}, 4, "127.0.0.1"),
     ],
 )
 def test_board_that_cannot_be_compared_is_no_board_without_differences(
