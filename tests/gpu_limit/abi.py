@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would hurt whoever has the library preloaded.
+"""Check the libraries, symbols and segments of libtegra-gpu-limit.so.
 
-It is loaded into every program of a container, of whatever glibc from 2.27 on. A version of a symbol that a
-glibc lacks would end them all, so what it may need is a short list.
+The dynamic linker preloads it into every program of a container, with any glibc from 2.27 on. A version of a
+symbol that the glibc lacks would end every program, so the library may need only a short list of symbols.
 """
 
 import re

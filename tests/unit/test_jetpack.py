@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plugin and roles say the same JetPack: one table, and one rule for what is not in it."""
 
+from pathlib import Path
+
 import jinja2
 import pytest
 import yaml
 from tegra_device_plugin.board import catalogue
 
 from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.playing import play_text
 
 # L4T release, its JetPack, and the listed release that says so.
 LISTED = [(release, jetpack, release) for release, jetpack in catalogue.load().jetpack.items()]
@@ -51,3 +54,15 @@ def test_packages_of_the_bundle_are_chosen_by_the_generation(jetpack: str) -> No
     facts = {"jetson": {"jetpack": jetpack}}
     name = ansible.from_string(template).render(ansible_facts=facts, __nvidia_docker_arch="arm64")
     assert name == f"debs-jetpack{jetpack[0]}-arm64.tar"
+
+
+def test_jetpack_of_a_hostile_board_becomes_no_path(tmp_path: Path) -> None:
+    text = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: {arch: aarch64, jetpack: 6-/x, l4t: y}, cacheable: true}
+    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: collect.yml}
+"""
+    run = play_text(tmp_path, text, fails=True, variables={"nvidia_docker_collected": str(tmp_path)})
+    assert "the board has no JetPack (L4T y)" in run.said
