@@ -14,7 +14,7 @@ from tests.acceptance.command import run_in
 from tests.acceptance.internet import internet
 from tests.lab import inventory, k3s, ssh
 from tests.lab.board import Board
-from tests.release.checkout import copy_files
+from tests.release.conftest import copy_files
 from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
