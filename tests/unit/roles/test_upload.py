@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that root uses on a board are out of reach of the board's other users."""
+"""Uploads of root are out of reach of a board's other users; the wheels of jetson-stats are such uploads."""
 
+import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.roles.loading import load
+from tests.unit.roles.playing import Run, play_text
 
 uploads = load("upload/module_utils/uploads.py")
 
@@ -194,3 +198,79 @@ def test_other_user_who_races_for_every_name_never_changes_an_upload(base: Path,
             uploads.remove(base, there)
             project.rmdir()
             used += 1
+
+
+WHEEL = "a-1-py3-none-any.whl"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    path = tmp_path / "bundle"
+    path.mkdir()
+    with zipfile.ZipFile(path / WHEEL, "w") as archive:
+        archive.writestr("a.py", "'of the bundle'\n")
+    return path
+
+
+PLAYBOOK = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: jtop, tasks_from: packages.yml}
+"""
+
+
+def install(tmp_path: Path, base: Path, bundle: Path, digest: str, *arguments: str, fails: bool) -> Run:
+    variables = {
+        "__upload_base": str(base),
+        "__jtop_root": str(tmp_path / "installed"),
+        "__jtop_bundled": {"version": "1", "wheels": [WHEEL]},
+        "preflight_bundle_info": {"path": str(bundle), "files": {WHEEL: {"sha256": digest}}},
+    }
+    return play_text(tmp_path, PLAYBOOK, *arguments, variables=variables, fails=fails)
+
+
+@needs_root
+def test_upload_that_is_not_the_bundles_is_not_used_and_is_gone(
+    tmp_path: Path, base: Path, bundle: Path
+) -> None:
+    run = install(tmp_path, base, bundle, "0" * 64, fails=True)
+    assert f"{WHEEL} has the SHA-256 " in run.said
+    assert not (tmp_path / "installed").exists()
+    assert list((base / "jetson-k3s").iterdir()) == []
+
+
+@needs_root
+def test_check_mode_tells_the_change_and_makes_nothing(tmp_path: Path, base: Path, bundle: Path) -> None:
+    digest = hashlib.sha256((bundle / WHEEL).read_bytes()).hexdigest()
+    run = install(tmp_path, base, bundle, digest, "--check", fails=False)
+    assert re.search(r"changed=[1-9]", run.stdout), run.stdout
+    assert list(base.iterdir()) == []
+
+
+wheels = load("jtop/library/wheel_directory.py")
+
+
+def wheel(path: Path, **files: str) -> str:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name.replace("__", "/").replace("_dot_", "."), text)
+    return str(path)
+
+
+def test_what_an_interrupted_run_left_does_not_stay(tmp_path: Path) -> None:
+    (tmp_path / "here.new").mkdir()
+    (tmp_path / "here.new/half").touch()
+    wheels.make([wheel(tmp_path / "a.whl", a_dot_py="")], str(tmp_path / "here"))
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["a.py"]
+    assert not (tmp_path / "here.new").exists()
+
+
+def test_damaged_or_compiled_wheel_leaves_nothing(tmp_path: Path) -> None:
+    whole, damaged = wheel(tmp_path / "a.whl", a_dot_py=""), tmp_path / "b.whl"
+    damaged.write_text("no archive")
+    compiled = wheel(tmp_path / "c.whl", c_dot_so="")
+    for bad, words in ((str(damaged), "b.whl: cannot be unpacked"), (compiled, r"compiled code \(c\.so\)")):
+        with pytest.raises(wheels.WheelError, match=words):
+            wheels.make([whole, bad], str(tmp_path / "here"))
+        assert not list(tmp_path.glob("here*"))

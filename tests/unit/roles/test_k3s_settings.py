@@ -1,19 +1,175 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What K3s will read on a board, of the inventory's settings and its owner's files, before it is written."""
+"""Settings of K3s on a board: what the inventory may say, what K3s will read, and what stops the run."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
+import yaml
 
-from tests.unit.roles.loading import ROLES, load
+from tests.planted import COMMAND, EXEC_START
+from tests.unit.roles.loading import ROLES, Data, load
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import with_facts
 
-reading = load("k3s/filter_plugins/k3s_reading.py")
-options = load("k3s/filter_plugins/k3s_options.py")
 k3s = load("k3s/filter_plugins/k3s.py")
+options = load("k3s/filter_plugins/k3s_options.py")
+
+URL = "https://10.0.0.1:6443"
+
+
+def board(**changes: Any) -> Data:
+    return {
+        "role": "server",
+        "first": True,
+        "servers": 1,
+        "node": "jetson-1",
+        "address": "10.0.0.1",
+        "container_runtime": "docker",
+        "pause_image": "pause:1",
+        "reserved_memory": "",
+    } | changes
+
+
+def test_single_server_needs_no_token_and_no_etcd() -> None:
+    assert k3s.configuration(board(), server_url=URL) == {
+        "docker": True,
+        "node-name": "jetson-1",
+        "pause-image": "pause:1",
+        "tls-san": ["10.0.0.1"],
+    }
+
+
+def test_memory_of_gpu_units_is_reserved_beside_the_owners_kubelet_arguments() -> None:
+    config = k3s.configuration(board(reserved_memory="2Gi"), server_url=URL)
+    assert config["kubelet-arg+"] == ["system-reserved=memory=2Gi"]
+    assert "kubelet-arg" not in config
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (None, {}),
+        (
+            "k3s server --docker --disable traefik --disable=servicelb --write-kubeconfig-mode 644",
+            {"docker": True, "disable": ["traefik", "servicelb"], "write-kubeconfig-mode": "644"},
+        ),
+        ("k3s agent -s https://a:6443 -t secret", {"server": "https://a:6443", "token": "secret"}),
+        ("k3s server --kubelet-arg=max-pods=50", {"kubelet-arg": "max-pods=50"}),
+        (
+            "k3s server -o /z -node-ip=10.0.0.1 -l=/x",
+            {"write-kubeconfig": "/z", "node-ip": "10.0.0.1", "log": "/x"},
+        ),
+    ],
+)
+def test_flags_become_keys(command: str | None, expected: Data) -> None:
+    assert k3s.flags(command) == expected
+
+
+@pytest.mark.parametrize(
+    ("plan", "port"),
+    [({"settings": {"https-listen-port": None}}, 6443), ({"settings": {"https-listen-port": "7443"}}, 7443)],
+)
+def test_own_url_has_the_servers_port(plan: Data, port: int) -> None:
+    url = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())["__k3s_own_url"]
+    variables = {"k3s_plan": plan, "k3s_server_url": "https://balancer:8443"}
+    assert jinja2.Template(url).render(variables) == f"https://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize(("shown", "command"), [(EXEC_START, COMMAND), ("ExecStart=\n", None)])
+def test_units_command_is_found(shown: str, command: str | None) -> None:
+    assert k3s.unit_command(shown) == command
+
+
+# As K3s 1.19 and 1.33 print it.
+HELP = """
+OPTIONS:
+   --config FILE, -c FILE                     (config) Load configuration from FILE (default: "/etc") [$K3S]
+   --debug                                    (logging) Turn on debug logs [$K3S_DEBUG]
+   -v value                                   (logging) Number for the log level verbosity (default: 0)
+   --tls-san value [ --tls-san value ]        (listener) Add additional hostnames
+   --token value, -t value                    (cluster) Shared secret [$K3S_TOKEN]
+   --node-ip value, -i value [ --node-ip value, -i value ]  (agent/networking) Addresses
+   --flannel-backend value                    (networking) Backend (valid values: 'none', 'vxlan')
+   --kubelet-arg value                        (agent/flags) Customized flag for kubelet process
+   --vpn-auth value                           (agent/networking) Credentials for the VPN provider
+   --selinux                                  (agent/node) Enable SELinux in containerd [$K3S_SELINUX]
+   --lb-server-port value                     (agent/node) Local port (default: 6444) [$K3S_LB_SERVER_PORT]
+   --disable value [ --disable value ]        (components) Do not deploy packaged components
+"""
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"debug": True, "v": 4, "selinux": False, "lb-server-port": 6445, "flannel-backend": "host-gw"},
+        {"kubelet-arg": ["max-pods=40"], "disable": "traefik", "node-ip": ["10.0.0.1", "fd00::1"]},
+        {"kubelet-arg+": ["max-pods=40"]},
+    ],
+)
+def test_settings_that_k3s_takes_are_taken(config: Data) -> None:
+    assert options.problems(config, HELP, "server") == []
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (
+            {"kublet-arg": ["a=b"]},
+            "kublet-arg: this K3s has no such option of `k3s server`; is kubelet-arg meant?",
+        ),
+        ({"docker": True}, "docker: k3s_container_runtime says it"),
+        ({"token": "x"}, "token: k3s_token says it"),
+        ({"flannel-backend": True}, "flannel-backend: a value is needed, not true"),
+        ({"selinux": "on"}, "selinux: true or false is needed, not 'on'"),
+        ({"vpn-auth": {"a": 1}}, "vpn-auth: text, a number, true, false or a list of them is needed"),
+        ({"disable": None}, "disable: text, a number, true, false or a list of them is needed, not None"),
+        (
+            {"kubelet-arg": "a=b", "kubelet-arg+": "c=d"},
+            "kubelet-arg+: kubelet-arg is there as well; give one of the two",
+        ),
+    ],
+)
+def test_settings_that_k3s_refuses_are_named(config: Data, problem: str) -> None:
+    assert options.problems(config, HELP, "server") == [problem]
+
+
+@pytest.mark.parametrize(
+    ("config", "secret"),
+    [({"debug": True, "token-file": "/x"}, False), ({"vpn-auth": "x"}, True), ({"token+": "x"}, True)],
+)
+def test_settings_with_a_secret_are_known(config: Data, secret: bool) -> None:
+    assert options.has_secrets(config) is secret
+
+
+def test_secrets_are_those_that_boards_hide() -> None:
+    assert set(load("redact/module_utils/redact.py").K3S_OPTIONS) == options.SECRETS
+
+
+@pytest.mark.parametrize(
+    ("inventory", "both"),
+    [
+        ({}, {"docker": True, "tls-san": ["10.0.0.1"], "kubelet-arg+": ["system-reserved=memory=2Gi"]}),
+        (
+            {"kubelet-arg": "max-pods=40", "tls-san+": ["fleet.example"], "debug": True},
+            {
+                "docker": True,
+                "debug": True,
+                "tls-san+": ["fleet.example", "10.0.0.1"],
+                "kubelet-arg": ["max-pods=40", "system-reserved=memory=2Gi"],
+            },
+        ),
+    ],
+)
+def test_lists_of_inventory_and_role_are_merged(inventory: Data, both: Data) -> None:
+    ours = {"docker": True, "tls-san": ["10.0.0.1"], "kubelet-arg+": ["system-reserved=memory=2Gi"]}
+    assert k3s.merged(inventory, ours) == both
+
+
+reading = load("k3s/filter_plugins/k3s_reading.py")
 services = load("jetson_facts/module_utils/jetson_services.py")
 preflight = load("preflight/filter_plugins/preflight_k3s.py")
 
@@ -21,22 +177,17 @@ OURS = {"node-name": "jetson-1", "docker": True, "kubelet-arg+": ["system-reserv
 AGENT = {"node-name": "jetson-1", "server": "https://10.0.0.1:6443"}  # with containerd
 
 
-def read(
-    root: Path, files: dict[str, str], inventory: dict[str, Any], ours: dict[str, Any] = OURS, **migrated: Any
-) -> dict[str, Any]:
+def read(root: Path, files: dict[str, str], inventory: Data, ours: Data = OURS, **migrated: Any) -> Data:
     """What K3s reads with these files below /etc, and the plan that preflight judges by."""
     for name, text in files.items():
         path = root / "etc" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    facts = {
-        "files": services.k3s_files(str(root)),
-        "environment": services.k3s_environment(str(root), {}),
-    }
+    facts = {"files": services.k3s_files(str(root)), "environment": services.k3s_environment(str(root), {})}
     role = "agent" if ours is AGENT else "server"
     read = reading.reading(facts, role, inventory, k3s.merged(inventory, ours), migrated)
     refused = options.refused(read, inventory, ours, role)
-    judged: dict[str, Any] = reading.judged(read["options"])
+    judged: Data = reading.judged(read["options"])
     return judged | {"unread": read["unread"], "refused": refused}
 
 
@@ -47,7 +198,6 @@ OWN = FRAGMENT.format("50-jetson-k3s.yaml")
 @pytest.mark.parametrize(
     ("files", "inventory", "name", "value"),
     [
-        ({}, {}, "flannel-backend", None),
         ({}, {"flannel-backend": "host-gw"}, "flannel-backend", "host-gw"),
         ({CONFIG: "flannel-backend: none # Calico\n"}, {}, "flannel-backend", "none"),
         ({CONFIG: "flannel-backend: none\n"}, {"flannel-backend": "host-gw"}, "flannel-backend", "host-gw"),
@@ -61,12 +211,11 @@ OWN = FRAGMENT.format("50-jetson-k3s.yaml")
         ),
         ({FRAGMENT.format("60-site.txt"): "flannel-backend: none\n"}, {}, "flannel-backend", None),
         ({CONFIG: '{"i": ["10.0.0.1", "fd00::1"]}'}, {}, "node-ip", "10.0.0.1,fd00::1"),
-        ({}, {"node-ip": "10.0.0.9"}, "node-ip", "10.0.0.9"),
         ({CONFIG: "disable-network-policy: yes\n"}, {}, "disable-network-policy", "true"),
     ],
 )
-def test_settings_are_those_that_k3s_will_have(
-    tmp_path: Path, files: dict[str, str], inventory: dict[str, Any], name: str, value: str | None
+def test_last_setting_wins(
+    tmp_path: Path, files: dict[str, str], inventory: Data, name: str, value: str | None
 ) -> None:
     found = read(tmp_path, files, inventory)
     assert (found["settings"][name], found["refused"], found["unread"]) == (value, [], [])
@@ -75,7 +224,6 @@ def test_settings_are_those_that_k3s_will_have(
 @pytest.mark.parametrize(
     ("text", "inventory", "found"),
     [
-        ("", {}, [None, None, None]),
         ("", {"kubelet-arg": ["fail-cgroupv1=false", "v=2", "fail-swap-on=true"]}, [None, "false", "true"]),
         ("kubelet-arg:\n- cgroup-driver=systemd # why\n", {}, ["systemd", None, None]),
         # The inventory's list replaces the owner's, unless its key ends in a plus.
@@ -88,8 +236,8 @@ def test_settings_are_those_that_k3s_will_have(
         ("kube-proxy-arg: [cgroup-driver=x]\n#kubelet-arg: [cgroup-driver=x]\n", {}, [None, None, None]),
     ],
 )
-def test_kubelets_arguments_are_those_that_it_will_have(
-    tmp_path: Path, text: str, inventory: dict[str, Any], found: list[str | None]
+def test_last_kubelet_argument_wins(
+    tmp_path: Path, text: str, inventory: Data, found: list[str | None]
 ) -> None:
     plan = read(tmp_path, {CONFIG: text}, inventory)
     assert [*plan["kubelet_arguments"].values(), *plan["feature_gates"]["kubelet"]] == found
@@ -108,9 +256,7 @@ UNIT = "the environment of k3s.service"
         ({}, {"kubelet-arg": ["runonce=true"]}, OURS, ["kubelet-arg runonce in k3s_server_config"]),
         ({}, {"token": "x"}, OURS, ["token in k3s_server_config"]),
         ({CONFIG: "rootless: true\n"}, {}, OURS, [f"rootless in {FIRST}"]),
-        ({CONFIG: "disable-agent: 1\n"}, {}, OURS, [f"disable-agent in {FIRST}"]),
         ({CONFIG: "disable-apiserver: 'T'\n"}, {}, OURS, [f"disable-apiserver in {FIRST}"]),
-        ({CONFIG: "container-runtime-endpoint: /x"}, {}, AGENT, [f"container-runtime-endpoint in {FIRST}"]),
         ({CONFIG: "d: /mnt/k3s\n"}, {}, OURS, [f"data-dir in {FIRST}"]),
         # The role's settings win over config.yaml, and not over a later file.
         ({CONFIG: "node-name: other\nserver: https://x:6443\n"}, {}, AGENT, []),
@@ -125,7 +271,6 @@ UNIT = "the environment of k3s.service"
         ({CONFIG: "docker: true\n"}, {}, AGENT, [f"docker in {FIRST}"]),
         ({LATER: "docker: false\n"}, {}, OURS, [f"docker in {LAST}"]),
         ({CONFIG: "container-runtime-endpoint: unix:///var/run/docker.sock\n"}, {}, OURS, []),
-        ({CONFIG: "docker: {}\nnode-name: []\n"}, {}, AGENT, []),
         ({CONFIG: "rootless: false\ndata-dir: /var/lib/rancher/k3s\n"}, {}, OURS, []),
         ({CONFIG: "kubelet-arg+: [root-dir=/x, v=2]\n"}, {}, OURS, [f"kubelet-arg root-dir in {FIRST}"]),
         ({"default/k3s": "K3S_CONFIG_FILE=/x\n"}, {}, OURS, [f"config in K3S_CONFIG_FILE in {UNIT}"]),
@@ -135,8 +280,8 @@ UNIT = "the environment of k3s.service"
         ]),
     ],
 )  # fmt: skip
-def test_settings_that_make_the_board_another_node_are_refused(
-    tmp_path: Path, files: dict[str, str], inventory: dict[str, Any], ours: dict[str, Any], found: list[str]
+def test_settings_of_another_node_are_refused(
+    tmp_path: Path, files: dict[str, str], inventory: Data, ours: Data, found: list[str]
 ) -> None:
     problems = preflight.findings_of_settings(read(tmp_path, files, inventory, ours))
     assert [problem["found"] for problem in problems] == found
@@ -145,7 +290,7 @@ def test_settings_that_make_the_board_another_node_are_refused(
 
 def test_flags_that_the_role_takes_over_come_before_its_own_file(tmp_path: Path) -> None:
     old = {FRAGMENT.format("40-migrated.yaml"): "flannel-backend: none\n"}
-    migrated: dict[str, Any] = {"flannel-backend": "host-gw", "rootless": True}
+    migrated: Data = {"flannel-backend": "host-gw", "rootless": True}
     found = read(tmp_path, old, {}, **migrated)
     assert found["settings"]["flannel-backend"] == "host-gw"
     assert [entry["source"] for entry in found["refused"]] == [f"{HERE}/config.yaml.d/40-migrated.yaml"]
@@ -219,17 +364,6 @@ PLAYBOOK = """\
         ),
         (
             {
-                "k3s_agent_config": {"kubelet-arg+": ["fail-cgroupv1=false", "cgroup-driver=cgroupfs"]},
-                "k3s_server_config": {"node-ip": "10.0.0.1", "kubelet-arg": "cgroup-driver=cgroupfs"},
-                "nvidia_docker_daemon_config": {"exec-opts": ["native.cgroupdriver=cgroupfs"]},
-            },
-            [
-                "default-route-services docker-flags k3s-cgroup-v1 kernel-vxlan kernel-ip-set",
-                "default-route docker-flags kernel-vxlan kernel-ip-set",
-            ],
-        ),
-        (
-            {
                 "k3s_container_runtime": "containerd",
                 "k3s_server_config": {"disable-network-policy": True},
                 "k3s_agent_config": {"node-ip": "10.0.0.1"},
@@ -238,9 +372,7 @@ PLAYBOOK = """\
         ),
     ],
 )
-def test_preflight_judges_what_the_inventory_will_make_of_a_board(
-    tmp_path: Path, variables: dict[str, Any], said: list[str]
-) -> None:
+def test_preflight_uses_the_planned_settings(tmp_path: Path, variables: Data, said: list[str]) -> None:
     given = with_facts(
         cgroup_version=1,
         default_route=False,
@@ -275,9 +407,7 @@ def test_preflight_judges_what_the_inventory_will_make_of_a_board(
         ),
     ],
 )
-def test_planned_daemon_json_is_the_one_that_the_role_writes(
-    tmp_path: Path, config: dict[str, Any], wanted: dict[str, Any]
-) -> None:
+def test_planned_daemon_json_is_what_the_role_writes(tmp_path: Path, config: Data, wanted: Data) -> None:
     module = load("nvidia_docker/library/docker_daemon_config.py")
     given = with_facts(docker__daemon_json__config=config, docker__containers=0, docker__command=None)
     text = """\
@@ -312,7 +442,6 @@ STOCK = {"server": {"installed": True, "command": "/usr/local/bin/k3s server"}}
         (STOCK, "docker", False, ["k3s-runtime"]),
         (STOCK, "docker", True, []),
         (STOCK, "containerd", False, []),
-        (STOCK | {"files": {"config.yaml": "docker: true\n"}}, "docker", False, []),
         (STOCK | {"files": {"config.yaml": "docker: true\n"}}, "containerd", False, ["k3s-runtime"]),
         *(
             ({"server": {"installed": True, "command": f"k3s server {flag}"}}, runtime, False, ids)
@@ -327,8 +456,8 @@ STOCK = {"server": {"installed": True, "command": "/usr/local/bin/k3s server"}}
         ({"server": {"installed": False, "command": None}}, "docker", False, []),
     ],
 )
-def test_another_installation_keeps_its_container_runtime_without_consent(
-    k3s_facts: dict[str, Any], runtime: str, migrate: bool, ids: list[str]
+def test_runtime_changes_with_consent_only(
+    k3s_facts: Data, runtime: str, migrate: bool, ids: list[str]
 ) -> None:
     foreign = reading.foreign_runtime(k3s_facts, "server")
     assert [one["id"] for one in preflight.findings_of_runtime(foreign, runtime, migrate)] == ids

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a registry is filled with, what a board takes from it, and what runs there."""
+"""Container images: what a registry is filled with, what a board pulls, and how each store knows an image."""
 
 import gzip
 import hashlib
 import io
 import json
-import socket
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.roles.loading import load
-from tests.unit.roles.playing import answer
+from tests.lab import archive
+from tests.unit.roles.loading import Data, load
 
-module = load("image_supply/library/registry_images.py")
+filling = load("image_supply/library/registry_images.py")
 pulling = load("image_supply/library/supplied_images.py")
 image_content = load("image_content/module_utils/image_content.py")
 
@@ -24,11 +23,11 @@ Archive = Sequence[tuple[str, bytes | str]]
 LAYER, OTHER, THIRD = b"one" * 50_000, b"another" * 50_000, b"third" * 50_000
 
 
-def digest(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def config(name: str) -> bytes:
+def config_of(name: str) -> bytes:
     """An image's configuration; its digest is the image's id."""
     return json.dumps({"name": name}).encode()
 
@@ -57,12 +56,12 @@ def manifest(*entries: tuple[str, Sequence[str]]) -> tuple[str, bytes]:
 
 def named(name: str) -> str:
     """The file of a configuration up to Docker 24."""
-    return f"{digest(config(name)).partition(':')[2]}.json"
+    return f"{digest_of(config_of(name)).partition(':')[2]}.json"
 
 
 def blob(content: bytes) -> str:
     """A file of an archive since Docker 25."""
-    return f"blobs/sha256/{digest(content).partition(':')[2]}"
+    return f"blobs/sha256/{digest_of(content).partition(':')[2]}"
 
 
 def old_archive(path: Path) -> Path:
@@ -73,8 +72,8 @@ def old_archive(path: Path) -> Path:
             ("a/layer.tar", LAYER),
             ("b/layer.tar", "../a/layer.tar"),
             ("c/layer.tar", OTHER),
-            (named("a"), config("a")),
-            (named("b"), config("b")),
+            (named("a"), config_of("a")),
+            (named("b"), config_of("b")),
             manifest((named("a"), ["a/layer.tar"]), (named("b"), ["b/layer.tar", "c/layer.tar"])),
         ],
     )
@@ -87,31 +86,31 @@ def new_archive(path: Path) -> Path:
         path,
         [
             (blob(packed), packed),
-            (blob(config("c")), config("c")),
-            manifest((blob(config("c")), [blob(packed)])),
+            (blob(config_of("c")), config_of("c")),
+            manifest((blob(config_of("c")), [blob(packed)])),
         ],
     )
 
 
 def image(name: str) -> str:
-    return digest(config(name))
+    return digest_of(config_of(name))
 
 
 def layers(store: Any, name: str) -> list[bytes]:
     """What an image of the store is unpacked from, every file as its digest says."""
     revision, kept, *packed = store.parts(image(name))
     contents = [Path(store.blob(part)).read_bytes() for part in (revision, kept, *packed)]
-    assert [digest(content) for content in contents] == [revision, kept, *packed]
-    assert contents[1] == config(name)
+    assert [digest_of(content) for content in contents] == [revision, kept, *packed]
+    assert contents[1] == config_of(name)
     return [gzip.decompress(content) for content in contents[2:]]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     """A store with three images of two archives."""
-    made = module.Store(str(tmp_path / "store"))
-    module.fill(made, str(old_archive(tmp_path / "old.tar.gz")), [image("a"), image("b")])
-    module.fill(made, str(new_archive(tmp_path / "new.tar.gz")), [image("c")])
+    made = filling.Store(str(tmp_path / "store"))
+    filling.fill(made, str(old_archive(tmp_path / "old.tar.gz")), [image("a"), image("b")])
+    filling.fill(made, str(new_archive(tmp_path / "new.tar.gz")), [image("c")])
     return made
 
 
@@ -121,14 +120,7 @@ def test_images_of_archives_of_every_docker_are_there(store: Any) -> None:
     assert layers(store, "c") == [THIRD]
 
 
-def test_only_images_that_are_asked_for_are_taken(tmp_path: Path) -> None:
-    made = module.Store(str(tmp_path / "store"))
-    module.fill(made, str(old_archive(tmp_path / "old.tar.gz")), [image("a")])
-    assert (bool(made.parts(image("a"))), made.parts(image("b"))) == (True, [])
-    assert made.others([image("a")]) == []
-
-
-def test_what_no_image_needs_goes_and_a_layer_of_two_stays(store: Any) -> None:
+def test_layer_is_removed_once_no_image_needs_it(store: Any) -> None:
     gone = store.others([image("b")])
     assert {Path(path).name for path in gone} == {
         part.partition(":")[2] for name in "ac" for part in store.parts(image(name))
@@ -138,9 +130,7 @@ def test_what_no_image_needs_goes_and_a_layer_of_two_stays(store: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut short", "gone", "another image", "no JSON"])
-def test_image_that_is_not_whole_is_missing_and_is_filled_again(
-    store: Any, tmp_path: Path, damage: str
-) -> None:
+def test_incomplete_image_is_missing_and_is_filled_again(store: Any, tmp_path: Path, damage: str) -> None:
     revision, _, layer = store.parts(image("a"))
     tag = Path(store.tags) / image("a").partition(":")[2] / "current/link"
     if damage == "cut short":
@@ -155,7 +145,7 @@ def test_image_that_is_not_whole_is_missing_and_is_filled_again(
     assert image("a").partition(":")[2] in {
         Path(path).name for path in store.others([image("a"), image("c")])
     }
-    module.fill(store, str(tmp_path / "old.tar.gz"), [image("a")])
+    filling.fill(store, str(tmp_path / "old.tar.gz"), [image("a")])
     assert layers(store, "a") == [LAYER]
     assert store.parts(image("a"))[0] == revision
 
@@ -164,40 +154,15 @@ def test_image_that_is_not_whole_is_missing_and_is_filled_again(
     ("members", "words"),
     [
         ([("a", b"")], "no manifest.json"),
-        ([(named("a"), config("a")), manifest((named("a"), ["gone"]))], "it lacks gone"),
-        ([("l", LAYER), (named("a"), config("b")), manifest((named("a"), ["l"]))], "has the SHA-256"),
+        ([(named("a"), config_of("a")), manifest((named("a"), ["gone"]))], "it lacks gone"),
+        ([("l", LAYER), (named("a"), config_of("b")), manifest((named("a"), ["l"]))], "has the SHA-256"),
     ],
 )
-def test_archive_that_is_not_what_it_says_is_refused(tmp_path: Path, members: Archive, words: str) -> None:
-    made = module.Store(str(tmp_path / "store"))
-    with pytest.raises(module.ImageError, match=words):
-        module.fill(made, str(write(tmp_path / "a.tar.gz", members)), [image("a")])
+def test_inconsistent_archive_is_refused(tmp_path: Path, members: Archive, words: str) -> None:
+    made = filling.Store(str(tmp_path / "store"))
+    with pytest.raises(filling.ImageError, match=words):
+        filling.fill(made, str(write(tmp_path / "a.tar.gz", members)), [image("a")])
     assert made.parts(image("a")) == []
-
-
-def tried(tmp_path: Path, check: bool, **parameters: Any) -> dict[str, Any]:
-    arguments = {"path": str(tmp_path / "store"), "_ansible_check_mode": check, **parameters}
-    return answer("image_supply", "registry_images", arguments)
-
-
-def test_module_says_what_is_missing_fills_it_and_takes_the_rest_away(tmp_path: Path) -> None:
-    archive = str(old_archive(tmp_path / "old.tar.gz"))
-    both = [image("a"), image("b")]
-    steps: list[tuple[bool, dict[str, Any], bool, list[str]]] = [
-        # check mode, parameters, changed, missing
-        (True, {"images": both}, False, both),
-        (True, {"images": both, "archive": archive}, True, both),
-        (False, {"images": both}, False, both),
-        (False, {"images": both, "archive": archive}, True, []),
-        (False, {"images": both, "archive": archive}, False, []),
-        (True, {"images": both[:1]}, True, []),
-        (False, {"images": both[:1]}, True, []),
-        (False, {"images": both}, False, both[1:]),
-    ]
-    for check, parameters, changed, missing in steps:
-        said = tried(tmp_path, check, **parameters)
-        assert (said["changed"], said["missing"]) == (changed, missing), (check, parameters)
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "store").rglob("data")} == {0o644}
 
 
 # Ids of the image A in the containerd image store: its manifest of `docker load`, and that of the registry.
@@ -253,7 +218,7 @@ ID_A, ID_B = (f"sha256:{letter * 64}" for letter in "ab")
     ],
     ids=["none", "all", "older", "not in the registry", "wrong"],
 )
-def test_board_takes_what_it_lacks_and_nothing_else(
+def test_board_pulls_missing_images_only(
     there: dict[str, str],
     registry: dict[str, str],
     outcome: tuple[bool, str, dict[str, str] | None],
@@ -283,7 +248,7 @@ def test_image_that_is_there_under_another_name_is_not_pulled() -> None:
     ],
     ids=["none", "loaded from an archive", "older", "wrong"],
 )
-def test_containerd_image_store_has_other_ids_for_the_same_image(
+def test_image_ids_of_the_containerd_store_are_known(
     there: dict[str, str], brought: str, pulls: int, wrong: str | None
 ) -> None:
     engine = Engine(there, {FROM_A: brought})
@@ -302,33 +267,50 @@ def test_pull_has_a_limit() -> None:
     assert pulling.Docker(run).pull("x") == "not within 900 s"
 
 
+archives = load("preflight/module_utils/bundle_archive.py")
+
+CONFIG = {"Entrypoint": ["/pause"], "Env": ["A=1"], "Labels": {"made": "here"}}
+# As Docker 20.10 tells it of its own store: each setting is there, also an empty one.
+# Docker 28.5 has fewer for the containerd image store, and Docker 29 none.
+CONTAINERD_STORE: Data = {"Cmd": None, "OnBuild": None, "User": "", "Volumes": None, "WorkingDir": ""}
+OWN_STORE = CONTAINERD_STORE | {"Hostname": "", "Image": "", "Tty": False}
+
+
 @pytest.fixture
-def listening() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server
+def archived(tmp_path: Path) -> tuple[str, str]:
+    """The id and the identity of an image in an archive."""
+    archive.write(tmp_path / "x.tar.gz", ["docker.io/a:1"], "arm64", CONFIG, {"/pause": b"program"})
+    found: dict[str, tuple[str, str]] = archives.archived_images(str(tmp_path / "x.tar.gz"))
+    return found["a:1"]
 
 
-def test_registry_that_does_not_answer_is_named(listening: socket.socket) -> None:
-    registry = f"127.0.0.1:{listening.getsockname()[1]}"
-    assert pulling.unreachable(registry) == ""
-    listening.close()
-    assert pulling.unreachable(registry).startswith(f"{registry} does not answer: ")
-    assert "does not answer" in pulling.unreachable("no-port")
-
-
-def test_facts_say_which_registry_is_there_and_trusted(tmp_path: Path) -> None:
-    services = load("jetson_facts/module_utils/jetson_services.py")
-    for path in ("192.168.1.12:5443/jetson-k3s.crt", "mine:5000/ca.crt"):
-        file = tmp_path / "etc/docker/certs.d" / path
-        file.parent.mkdir(parents=True)
-        file.touch()
-    unit = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled"}
-    assert services.image_supply_facts(str(tmp_path), unit, "/usr/bin/docker-registry") == {
-        "installed": True,
-        "active": True,
-        "enabled": True,
-        "command": None,
-        "program": "/usr/bin/docker-registry",
-        "trusted": ["192.168.1.12:5443"],
-    }
-    assert services.image_supply_facts(str(tmp_path / "bare"), {}, None)["trusted"] == []
+@pytest.mark.parametrize("told", [OWN_STORE, CONTAINERD_STORE, {}], ids=["20.10", "28.5", "29"])
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({}, True),
+        ({"Id": "sha256:of-another-manifest", "Created": "2026-01-01T00:00:00Z"}, True),
+        ({"Architecture": "amd64"}, False),
+        ({"RootFS": {"Layers": []}}, False),
+        ({"RootFS": {"Layers": ["sha256:other"]}}, False),
+        ({"Config": CONFIG | {"Env": ["A=2"]}}, False),
+        ({"Config": CONFIG | {"User": "root"}}, False),
+    ],
+    ids=["same", "another manifest", "architecture", "no layer", "layer", "environment", "user"],
+)
+def test_image_is_known_in_each_store(
+    tmp_path: Path, archived: tuple[str, str], told: Data, changed: Data, same: bool
+) -> None:
+    documents = archives.documents(str(tmp_path / "x.tar.gz"))
+    layers = archives.json.loads(documents[f"{archived[0].partition(':')[2]}.json"])["rootfs"]["diff_ids"]
+    inspected = {
+        "Id": archived[0],
+        "RepoTags": ["a:1", "b:1"],
+        "Os": "linux",
+        "Architecture": "arm64",
+        "RootFS": {"Type": "layers", "Layers": layers},
+        "Config": CONFIG,
+    } | changed
+    inspected["Config"] = told | inspected["Config"]
+    found = image_content.contents_by_name([inspected])
+    assert [found[name] == archived[1] for name in ("a:1", "b:1")] == [same, same]
