@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.system.quantity import GIB, parse
+from tegra_device_plugin.system.kubernetes import GIB, parse_quantity
 
 from tests.acceptance import hostile_container
 from tests.acceptance.cluster import Cluster, wait_until
@@ -46,7 +46,9 @@ def test_one_run_sells_and_proves_the_units(board: Board, cluster: Cluster) -> N
     name = cluster.boards[0].name
     assert (cluster.allocatable(CORE), cluster.allocatable(MEMORY)) == ({name: 100}, {name: 8})
     (node,) = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
-    capacity, allocatable = (parse(node["status"][key]["memory"]) for key in ("capacity", "allocatable"))
+    capacity, allocatable = (
+        parse_quantity(node["status"][key]["memory"]) for key in ("capacity", "allocatable")
+    )
     assert capacity - allocatable == 2 * GIB
     assert node["metadata"]["labels"]["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == "false"
     report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())

@@ -8,8 +8,8 @@ from http import HTTPStatus
 
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import DraSettings
+from tegra_device_plugin.dra.driver_sockets import DriverRegistration
 from tegra_device_plugin.dra.preparing import Calls, Preparer
-from tegra_device_plugin.dra.registration import DriverRegistration
 from tegra_device_plugin.dra.slices import SlicePublisher, Written
 from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, results

@@ -14,17 +14,16 @@ from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.dra import describe
+from tegra_device_plugin.config.dra_modes import describe
 from tegra_device_plugin.config.settings import DraSettings
-from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.dra import claimstore, server
+from tegra_device_plugin.dra import claimstore
 from tegra_device_plugin.dra.claimstore import Place
 from tegra_device_plugin.dra.devices import Gpu
+from tegra_device_plugin.dra.driver_sockets import DriverRegistration, HealthBoard, dra_services
 from tegra_device_plugin.dra.preparing import Calls, Preparer
-from tegra_device_plugin.dra.registration import DriverRegistration
 from tegra_device_plugin.dra.slices import SlicePublisher, Written
 from tegra_device_plugin.kubelet import driver_conflict
-from tegra_device_plugin.service import Service
+from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
@@ -32,7 +31,7 @@ from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog
 
 if TYPE_CHECKING:
-    from tegra_device_plugin.dra.api import Server
+    from tegra_device_plugin.dra.api_server import Server
 
 # Between checks of the CDI files. Where inotify works, events come first.
 _FILES_SECONDS = 30.0
@@ -47,7 +46,7 @@ logger = logging.getLogger(__name__)
 class Devices:
     """Passes each observation of the board to the slice, the health streams and the claims."""
 
-    def __init__(self, publisher: SlicePublisher, board: server.HealthBoard, place: Place) -> None:
+    def __init__(self, publisher: SlicePublisher, board: HealthBoard, place: Place) -> None:
         self.observed = asyncio.Event()
         self._publisher = publisher
         self._board = board
@@ -106,15 +105,15 @@ class Driver(Service[DraSettings]):
 
             preparer = Preparer(place, get_claim, self._calls)
             stack.push_async_callback(preparer.finish)
-            health = server.HealthBoard(settings.node_name, dra.devices)
+            health = HealthBoard(settings.node_name, dra.devices)
             publisher = SlicePublisher(dra, self._written)
             devices = Devices(publisher, health, place)
             board = BoardWatch(settings, devices, lambda: self._gpu_lock.acquire(device_plugins))
             registration = DriverRegistration(
-                settings.kubelet_dir, server.dra_services(preparer, health, settings.node_name)
+                settings.kubelet_dir, dra_services(preparer, health, settings.node_name)
             )
             if settings.metrics_address:
-                from tegra_device_plugin.dra.pages import Pages  # noqa: PLC0415 - most of a start is imports
+                from tegra_device_plugin.dra.driver_pages import Pages  # noqa: PLC0415 - most of a start is imports
                 from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415 - the same
 
                 pages = Pages(
@@ -146,11 +145,11 @@ async def _publish(
     The client's imports take as long as all others together. A kubelet that is there registers before them.
     """
     await registration.attempted(_REGISTRATION_SECONDS)
-    from tegra_device_plugin.dra import api  # noqa: PLC0415 - see above
+    from tegra_device_plugin.dra import api_server  # noqa: PLC0415 - see above
 
-    async with api.connected(node) as api_server:
-        connection.set_result(api_server)
-        await publisher.run(api_server)
+    async with api_server.connected(node) as server:
+        connection.set_result(server)
+        await publisher.run(server)
 
 
 async def _keep_files(root: Path, preparer: Preparer, observed: asyncio.Event) -> None:

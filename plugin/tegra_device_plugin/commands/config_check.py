@@ -6,24 +6,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tegra_device_plugin.commands.common import EXIT_OK, counted, say
-from tegra_device_plugin.config import dra, units
+from tegra_device_plugin.commands.common import EXIT_OK, Command, counted, say
+from tegra_device_plugin.config import dra_modes, units
 from tegra_device_plugin.config.settings import read_file
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("check",), metavar="check")
     parser.add_argument("file", type=Path, metavar="FILE")
 
 
-def main(options: argparse.Namespace) -> int:
+def _main(options: argparse.Namespace) -> int:
     """Say what it means. Raises ConfigError."""
     content = read_file(options.file)
     sharing = content.sharing
     if content.dra:
         say(f"{options.file}: good, for the command `dra`: {', '.join(content.dra.devices)}")
-        say("\n".join(dra.describe(content.dra)))
+        say("\n".join(dra_modes.describe(content.dra)))
     else:
         say(f"{options.file}: good: {counted(content.counts)}")
     if content.units:
@@ -34,3 +33,6 @@ def main(options: argparse.Namespace) -> int:
     for note in content.notes:
         say(note)
     return EXIT_OK
+
+
+COMMANDS = {"config": Command(_add_arguments, _main)}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`device-query`: print the GPU's properties, line by line as NVIDIA's sample deviceQuery prints them.
+"""`allocate`, `compute` and `device-query`: use the GPU as a CUDA program does.
 
-The sample asks CUDA's runtime. This command asks the driver, so it needs no CUDA image.
-The numbers are those of `CUdevice_attribute` in cuda.h, the lines those of deviceQuery.cpp (cuda-samples).
+`device-query` prints the lines of NVIDIA's sample deviceQuery (deviceQuery.cpp, cuda-samples).
+The sample queries CUDA's runtime. This command queries the driver, so it needs no CUDA image.
+The numbers are those of `CUdevice_attribute` in cuda.h.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from tegra_device_plugin.commands.common import EXIT_OK, say
-from tegra_device_plugin.cuda.driver import MIB, CudaError, Device
+from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, Command, say, until_signal
+from tegra_device_plugin.cuda.program import MIB, Cuda, CudaError, Device, compute
 
 # CUDA cores of a multiprocessor by compute capability: helper_cuda.h of cuda-samples, for Tegra's GPUs.
 CORES = {(5, 3): 128, (6, 2): 128, (7, 2): 64, (8, 7): 128, (10, 1): 128, (11, 0): 128}
@@ -28,11 +30,44 @@ _LABEL_WIDTH = 49
 _Read = Callable[[int], int]
 
 
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Add the command's options: it has none."""
+def _allocate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("mib", type=_positive, metavar="MIB", help="how much, in MiB")
+    parser.add_argument("--hold", action="store_true", help="keep it until SIGTERM or SIGINT")
 
 
-def main(_: argparse.Namespace) -> int:
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, not {text!r}")
+    return int(text)
+
+
+def _allocate(options: argparse.Namespace) -> int:
+    """Print the amount that was allocated; the exit code tells whether it was all."""
+    with until_signal(options.hold):
+        cuda = Cuda()
+        allocated = cuda.allocate(options.mib)
+        free, total = cuda.info()
+        end = "" if allocated == options.mib else ", then CUDA was out of memory"
+        say(f"allocated {allocated} of {options.mib} MiB{end}; CUDA says that {free} of {total} MiB are free")
+    return EXIT_OK if allocated == options.mib else EXIT_FAILED
+
+
+def _compute_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hold", action="store_true", help="then wait for SIGTERM or SIGINT")
+
+
+def _compute(options: argparse.Namespace) -> int:
+    """List the device nodes, run the kernel and check its result. Raises CudaError."""
+    with until_signal(options.hold):
+        for path in sorted(path for top in Path("/dev").glob("nv*") for path in (top, *top.rglob("*"))):
+            if path.is_char_device():
+                say(str(path))
+        done = compute()
+        say(f"computed {done.count} numbers on {done.device} in {done.seconds * 1000:.1f} ms, all are right")
+    return EXIT_OK
+
+
+def _device_query(_: argparse.Namespace) -> int:
     """Print the properties, and whether CUDA can be used. Raises CudaError."""
     say("tegra-device-plugin device-query starting...\n")
     say(" CUDA Device Query (Driver API)\n")
@@ -156,3 +191,10 @@ _LIMITS: tuple[tuple[str, Callable[[_Read], str]], ...] = (
         lambda read: " / ".join(str(read(number)) for number in (50, 33, 34)),
     ),
 )
+
+
+COMMANDS = {
+    "allocate": Command(_allocate_arguments, _allocate),
+    "compute": Command(_compute_arguments, _compute),
+    "device-query": Command(lambda _: None, _device_query),
+}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import PluginSettings
-from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.sharing.allocation import Resource
 from tegra_device_plugin.telemetry import httpd

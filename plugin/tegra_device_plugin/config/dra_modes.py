@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tegra_device_plugin.config.units import read_overhead
-from tegra_device_plugin.system import quantity
-from tegra_device_plugin.system.quantity import MIB, render
+from tegra_device_plugin.system.kubernetes import MIB, parse_quantity, render_quantity
 
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
@@ -56,13 +55,13 @@ def describe(dra: Dra) -> Iterator[str]:
         return
     assert dra.memory_total is not None  # noqa: S101 - the reader of the file asks for it
     yield (
-        f"claims have pieces of {render(dra.memory_total)} of the GPU's memory, in steps of "
-        f"{render(dra.memory_step)}; one that names no size has all of it"
+        f"claims have pieces of {render_quantity(dra.memory_total)} of the GPU's memory, in steps of "
+        f"{render_quantity(dra.memory_step)}; one that names no size has all of it"
     )
     yield "it needs the feature gate DRAConsumableCapacity, which is on from Kubernetes 1.36 on"
     yield "promised: CUDA in a container is out of memory when it reaches the claim's share"
     if dra.context_overhead:
-        yield f"a process is charged {render(dra.context_overhead)} for its CUDA context"
+        yield f"a process is charged {render_quantity(dra.context_overhead)} for its CUDA context"
     yield "not promised: limits on what is not CUDA's (video, graphics), or on a program that evades them"
     yield "not promised: a share of time; cores are counted, and nothing more"
 
@@ -94,7 +93,7 @@ def _mode(text: str) -> Mode:
 
 
 def _step(text: str) -> int:
-    size = quantity.parse(text)
+    size = parse_quantity(text)
     if size <= 0 or size % MIB:
         raise ValueError("a multiple of 1Mi above 0 is needed: CUDA's limits are in MiB")
     return size
@@ -102,14 +101,14 @@ def _step(text: str) -> int:
 
 def _total(step: int | None) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        size = quantity.parse(text)
+        size = parse_quantity(text)
         if size <= 0:
             raise ValueError("more than 0 is needed: so much of the board's memory is the GPU's")
         if step and (size % step or size < 2 * step):
             below = max(size - size % step, 2 * step)
-            near = dict.fromkeys(render(total) for total in (below, below + step))
+            near = dict.fromkeys(render_quantity(total) for total in (below, below + step))
             raise ValueError(
-                f"two or more of the memoryStep {render(step)} are needed: take {' or '.join(near)}"
+                f"two or more of the memoryStep {render_quantity(step)} are needed: take {' or '.join(near)}"
             )
         return size
 

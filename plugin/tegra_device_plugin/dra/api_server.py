@@ -20,7 +20,7 @@ from lightkube.config.client_adapter import verify_cluster
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 
-from tegra_device_plugin.config.names import DRIVER
+from tegra_device_plugin.system.kubernetes import DRIVER
 from tegra_device_plugin.system.log import describe_error
 
 Object = Mapping[str, Any]

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import grpc
 from grpc import aio
 
-from tegra_device_plugin.kubelet import api_pb2 as api
+from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tegra_device_plugin.kubelet import sockets
-from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.sockets import SocketServer
 from tegra_device_plugin.sharing.allocation import (
     Allocation,
@@ -25,6 +25,39 @@ from tegra_device_plugin.sharing.allocation import (
     brief,
 )
 from tegra_device_plugin.system.directorywatch import Identity
+
+
+class AdvertisedResources:
+    """The current resources by name, none before the first. Each follower gets the latest ones."""
+
+    def __init__(self) -> None:
+        self.resources: Mapping[str, Resource] = {}
+        self.changed = asyncio.Event()
+        self.on_change: Callable[[], None] = lambda: None
+
+    def advertise(self, resources: Iterable[Resource]) -> None:
+        """Make `resources` the current ones."""
+        new = {resource.name: resource for resource in resources}
+        if new != self.resources:
+            self.resources = new
+            self.wake()
+            self.on_change()
+
+    def wake(self) -> None:
+        """Let every follower compare again."""
+        # A fresh event each time: no follower has to clear it for the others.
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class Counters:
+    """Totals since the start of the process."""
+
+    def __init__(self) -> None:
+        self.allocations = self.rejected_allocations = 0
+        self.registrations = self.failed_registrations = 0
+        self.config_reloads = self.rejected_config_reloads = 0
+
 
 logger = logging.getLogger(__name__)
 

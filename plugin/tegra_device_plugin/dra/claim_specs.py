@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.board import cdi
-from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.dra.claims import Device, Prepared
 from tegra_device_plugin.sharing.allocation import VISIBLE_DEVICES
-from tegra_device_plugin.sharing.memorylimit import Limit
+from tegra_device_plugin.sharing.memory_limit import Limit
 from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.kubernetes import DRIVER
 
 KIND = f"{DRIVER}/claim"
 _PREFIX, _SUFFIX = f"{DRIVER}-claim-", ".json"

@@ -13,8 +13,7 @@ from tegra_device_plugin.agent.nvgpu import Kernel
 from tegra_device_plugin.agent.pods import Pods, UnitResources
 from tegra_device_plugin.agent.weights import Weights
 from tegra_device_plugin.config.settings import AgentSettings
-from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.service import Service
+from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system.hosttree import HostTree
 
@@ -50,7 +49,7 @@ class Agent(Service[AgentSettings]):
         logger.info("mode %s, policy %s", settings.mode, settings.qos_policy)
         async with AsyncExitStack() as stack:
             if settings.metrics_address:
-                from tegra_device_plugin.agent.pages import Pages  # noqa: PLC0415 - most of a start is imports
+                from tegra_device_plugin.agent.agent_pages import Pages  # noqa: PLC0415 - most of a start is imports
                 from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415 - the same
 
                 pages = Pages(pods, guard, weights, mode=settings.mode, qos_policy=settings.qos_policy)

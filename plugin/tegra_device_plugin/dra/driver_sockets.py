@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers the driver with the kubelet: serves dra.sock and, after it, the registration socket.
+"""Serves the driver's two sockets: dra.sock, and after it the registration socket.
 
 A kubelet finds the registration socket in its directory plugins_registry. The driver makes both sockets again
 when one of them was removed or replaced.
@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from tegra_device_plugin.config.names import DRIVER
-from tegra_device_plugin.dra import pluginregistration_pb2 as messages
-from tegra_device_plugin.dra.server import SUPPORTED
+from tegra_device_plugin.board import health as board_health
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.dra import claim_specs
+from tegra_device_plugin.dra import dra_pb2 as api
+from tegra_device_plugin.dra.claims import ClaimReference, Prepared
+from tegra_device_plugin.dra.preparing import Preparer
 from tegra_device_plugin.kubelet import driver_conflict, sockets
-from tegra_device_plugin.kubelet.registration import Backoff
 from tegra_device_plugin.kubelet.sockets import Services, SocketServer
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
+from tegra_device_plugin.system.kubernetes import DRIVER
+from tegra_device_plugin.system.waiting import Backoff
 
 # Between checks of the sockets, in seconds. Where inotify works, events come first.
 CHECK_SECONDS = 5.0
@@ -146,23 +152,23 @@ class DriverRegistration:
 def registration_services(endpoint: Path, on_status: Callable[[bool, str], None]) -> Services:
     """Give the service of the registration socket; `on_status` gets the kubelet's result and its error."""
 
-    async def get_info(_request: object, _: object) -> messages.PluginInfo:
-        return messages.PluginInfo(
+    async def get_info(_request: object, _: object) -> api.PluginInfo:
+        return api.PluginInfo(
             type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=SUPPORTED
         )
 
-    async def notify(status: messages.RegistrationStatus, _: object) -> messages.RegistrationStatusResponse:
+    async def notify(status: api.RegistrationStatus, _: object) -> api.RegistrationStatusResponse:
         on_status(status.plugin_registered, status.error)
-        return messages.RegistrationStatusResponse()
+        return api.RegistrationStatusResponse()
 
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "GetInfo": grpc.unary_unary_rpc_method_handler(
-            get_info, messages.InfoRequest.FromString, messages.PluginInfo.SerializeToString
+            get_info, api.InfoRequest.FromString, api.PluginInfo.SerializeToString
         ),
         "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
             notify,
-            messages.RegistrationStatus.FromString,
-            messages.RegistrationStatusResponse.SerializeToString,
+            api.RegistrationStatus.FromString,
+            api.RegistrationStatusResponse.SerializeToString,
         ),
     }
     return {"pluginregistration.Registration": methods}
@@ -174,3 +180,130 @@ def _is_there(server: SocketServer) -> bool:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+# What GetInfo says, and the service's full name, which is another one (kubelet, pkg/apis/*/types.go). A
+# kubelet takes the first of DRAPlugin that it knows.
+_DRA_SERVICES = {
+    "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+}
+_HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+SUPPORTED = (*_DRA_SERVICES, *_HEALTH_SERVICES)
+
+# The kubelet takes older health for unknown. The board is observed every 5 s, and that may take 3 s.
+_HEALTH_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class ObservedHealth:
+    """The last health of the GPU, None before the first, and when it was observed (Unix seconds)."""
+
+    health: Health | None = None
+    at: int = 0
+
+
+class HealthBoard:
+    """The health of all devices, for the streams of kubelets."""
+
+    def __init__(self, pool: str, devices: Sequence[str]) -> None:
+        self.current = ObservedHealth()
+        self.changed = asyncio.Event()
+        self._pool = pool
+        self._devices = devices
+
+    def show(self, gpu_health: Health) -> None:
+        """Make this the current health."""
+        self.current = ObservedHealth(gpu_health, int(time.time()))
+        self.changed.set()
+        # A new event each time, so that no stream clears it for the others.
+        self.changed = asyncio.Event()
+
+    def message(self) -> api.NodeWatchResourcesResponse:
+        """Give all devices."""
+        gpu = self.current.health
+        status, text = api.UNKNOWN, "not observed yet"
+        if gpu and gpu.reason != board_health.UNKNOWN.reason:
+            status = api.HEALTHY if gpu.healthy else api.UNHEALTHY
+        if gpu:
+            text = "" if gpu.healthy else f"{gpu.reason}: {gpu.detail}"
+        return api.NodeWatchResourcesResponse(
+            devices=[
+                api.DeviceHealth(
+                    device=api.DeviceIdentifier(pool_name=self._pool, device_name=name),
+                    health=status,
+                    last_updated_time=self.current.at,
+                    health_check_timeout_seconds=_HEALTH_SECONDS,
+                    message=text,
+                )
+                for name in self._devices
+            ]
+        )
+
+
+def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
+    """Give the services of dra.sock."""
+
+    async def prepare(
+        request: api.NodePrepareResourcesRequest, _: object
+    ) -> api.NodePrepareResourcesResponse:
+        found = await preparer.prepare(_references(request.claims))
+        return api.NodePrepareResourcesResponse(
+            claims={uid: _prepared(one, pool) for uid, one in found.items()}
+        )
+
+    async def unprepare(
+        request: api.NodeUnprepareResourcesRequest, _: object
+    ) -> api.NodeUnprepareResourcesResponse:
+        found = await preparer.unprepare(_references(request.claims))
+        return api.NodeUnprepareResourcesResponse(
+            claims={uid: api.NodeUnprepareResourceResponse(error=why) for uid, why in found.items()}
+        )
+
+    async def watch(_request: object, _: object) -> AsyncIterator[api.NodeWatchResourcesResponse]:
+        while True:
+            following = board.changed
+            yield board.message()
+            await following.wait()
+
+    plugin: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+            prepare,
+            api.NodePrepareResourcesRequest.FromString,
+            api.NodePrepareResourcesResponse.SerializeToString,
+        ),
+        "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+            unprepare,
+            api.NodeUnprepareResourcesRequest.FromString,
+            api.NodeUnprepareResourcesResponse.SerializeToString,
+        ),
+    }
+    streams: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+            watch,
+            api.NodeWatchResourcesRequest.FromString,
+            api.NodeWatchResourcesResponse.SerializeToString,
+        )
+    }
+    return dict.fromkeys(_DRA_SERVICES.values(), plugin) | dict.fromkeys(_HEALTH_SERVICES, streams)
+
+
+def _references(claims: Sequence[api.Claim]) -> list[ClaimReference]:
+    return [ClaimReference(one.namespace, one.name, one.uid) for one in claims]
+
+
+def _prepared(found: Prepared | str, pool: str) -> api.NodePrepareResourceResponse:
+    if isinstance(found, str):
+        return api.NodePrepareResourceResponse(error=found)
+    return api.NodePrepareResourceResponse(
+        devices=[
+            api.Device(
+                request_names=[one.request],
+                pool_name=pool,
+                device_name=one.name,
+                cdi_device_ids=claim_specs.names(found.claim.uid, one),
+                share_id=one.share,
+            )
+            for one in found.devices
+        ]
+    )

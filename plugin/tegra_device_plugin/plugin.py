@@ -12,11 +12,10 @@ from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import ConfigError, PluginSettings
-from tegra_device_plugin.config.watch import ConfigWatch
 from tegra_device_plugin.kubelet import driver_conflict
-from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
-from tegra_device_plugin.service import Service
+from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.telemetry import JTOP_SOCKET
@@ -89,7 +88,7 @@ class Jtop:
         await self._probe.run()
 
 
-class Daemon(Service[PluginSettings]):
+class DevicePlugin(Service[PluginSettings]):
     """The plugin: new settings restart its parts only where they name other places.
 
     It fails with OSError where the metrics address is taken or the DRA driver serves this board.
@@ -116,9 +115,11 @@ class Daemon(Service[PluginSettings]):
         jtop = Jtop(settings.host_root)
         async with AsyncExitStack() as stack:
             if settings.metrics_address:
-                from tegra_device_plugin.telemetry import httpd, pages  # noqa: PLC0415 - most of a start is imports
+                from tegra_device_plugin.telemetry import httpd, plugin_pages  # noqa: PLC0415 - a start is mostly imports
 
-                views = pages.Pages(board, registrars, advertised, jtop.latest, self._counted).by_path()
+                views = plugin_pages.Pages(
+                    board, registrars, advertised, jtop.latest, self._counted
+                ).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             parts = (board.run(), registrars.run(), self._follow_configuration(), jtop.run())
