@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two runs never change a board at the same time, and a run that is gone holds none."""
+"""Two runs never change a board at the same time, and the lock of a run that is gone is over."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.docs import CHECKOUT
 from tests.unit.roles.loading import load
 from tests.unit.roles.playing import Run, play_text
 
-lease = load("board_lease/library/board_lease.py")
-runs = load("board_lease/filter_plugins/board_lease.py")
+lock = load("run_lock/library/run_lock.py")
+runs = load("run_lock/filter_plugins/run_lock.py")
 
 NOW = 1000.0  # seconds of the board's clock
 ANNA = {
@@ -39,28 +39,28 @@ def nothing() -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A lease that nobody has, in a directory that is not there yet."""
-    return str(tmp_path / "jetson-k3s/lease.json")
+    """A lock that does not exist, in a directory that does not exist."""
+    return str(tmp_path / "jetson-k3s/lock.json")
 
 
-def test_second_run_is_told_who_holds_the_board_until_it_is_given_back(path: str) -> None:
-    assert lease.hold(path, ANNA, NOW, nothing) == ""
-    refused = lease.hold(path, BERT, NOW + 600, nothing)
-    assert "held by anna@ops1, who runs site.yml since 2026-11-22 10:32 UTC." in refused
-    assert "free in at most 50 minutes" in refused
+def test_second_run_is_refused_until_the_board_is_released(path: str) -> None:
+    assert lock.acquire(path, ANNA, NOW, nothing) == ""
+    refused = lock.acquire(path, BERT, NOW + 600, nothing)
+    assert "locked by anna@ops1, who runs site.yml since 2026-11-22 10:32 UTC." in refused
+    assert "expires in at most 50 minutes" in refused
     assert refused.endswith(f"type on the board: sudo rm {path}")
-    lease.give_back(path, BERT)
-    assert lease.hold(path, BERT, NOW + 600, nothing), "only its owner gives a board back"
-    lease.give_back(path, ANNA)
-    assert lease.hold(path, BERT, NOW + 600, nothing) == ""
-    lease.give_back(path, ANNA)
-    assert lease.hold(path, ANNA, NOW + 600, nothing)
+    lock.release(path, BERT)
+    assert lock.acquire(path, BERT, NOW + 600, nothing), "only its owner releases a board"
+    lock.release(path, ANNA)
+    assert lock.acquire(path, BERT, NOW + 600, nothing) == ""
+    lock.release(path, ANNA)
+    assert lock.acquire(path, ANNA, NOW + 600, nothing)
 
 
-def test_run_takes_its_own_lease_again_and_it_begins_anew(path: str) -> None:
-    lease.hold(path, ANNA, NOW, nothing)
-    assert lease.hold(path, {**ANNA, "since": "2026-11-22 11:20 UTC"}, NOW + 3000, nothing) == ""
-    refused = lease.hold(path, BERT, NOW + 6000, nothing)
+def test_run_renews_its_own_lock(path: str) -> None:
+    lock.acquire(path, ANNA, NOW, nothing)
+    assert lock.acquire(path, {**ANNA, "since": "2026-11-22 11:20 UTC"}, NOW + 3000, nothing) == ""
+    refused = lock.acquire(path, BERT, NOW + 6000, nothing)
     assert "since 2026-11-22 10:32 UTC" in refused
     assert "at most 10 minutes" in refused
 
@@ -82,24 +82,22 @@ def test_run_takes_its_own_lease_again_and_it_begins_anew(path: str) -> None:
         ({**ANNA, **OTHER, "controller": "ops1 boot-2 pid:[1]", "alive": ["4712:200"]}, 1, False),
     ],
 )
-def test_lease_ends_with_its_time_or_its_run(
-    path: str, run: dict[str, Any], later: float, free: bool
-) -> None:
-    lease.hold(path, ANNA, NOW, nothing)
-    assert (lease.hold(path, run, NOW + later, nothing) == "") is free
+def test_lock_ends_with_its_time_or_its_run(path: str, run: dict[str, Any], later: float, free: bool) -> None:
+    lock.acquire(path, ANNA, NOW, nothing)
+    assert (lock.acquire(path, run, NOW + later, nothing) == "") is free
 
 
-def test_run_that_takes_the_lease_removes_uploads_of_interrupted_runs_first(path: str) -> None:
+def test_run_that_locks_a_board_removes_uploads_of_interrupted_runs_first(path: str) -> None:
     removed: list[bool] = []
 
     def remove() -> None:
         removed.append(Path(path).exists())
 
-    lease.hold(path, ANNA, NOW, remove)
-    lease.hold(path, ANNA, NOW + 1, remove)
-    lease.hold(path, BERT, NOW + 1, remove)
+    lock.acquire(path, ANNA, NOW, remove)
+    lock.acquire(path, ANNA, NOW + 1, remove)
+    lock.acquire(path, BERT, NOW + 1, remove)
     assert removed == [False], "not the uploads of a run that goes on"
-    lease.hold(path, BERT, NOW + 3601, remove)
+    lock.acquire(path, BERT, NOW + 3601, remove)
     assert removed == [False, True]
 
 
@@ -118,8 +116,8 @@ def test_run_is_the_process_that_its_workers_are_copies_of(tmp_path: Path) -> No
     process(tmp_path, 41, 40, 60, *ansible)
     process(tmp_path, 42, 41, 70, *ansible)
     process(tmp_path, 43, 42, 80, *ansible)
-    assert runs.token(runs.of_run(tmp_path, 43)) == "41:60"
-    assert runs.token(runs.of_run(tmp_path, 41)) == "41:60"
+    assert runs.identity(runs.run_process(tmp_path, 43)) == "41:60"
+    assert runs.identity(runs.run_process(tmp_path, 41)) == "41:60"
     assert set(runs.alive(tmp_path)) == {"41:60", "42:70", "43:80"}
     assert runs.sees_all(tmp_path)
     (tmp_path / "1/cmdline").unlink()  # as with hidepid
@@ -148,26 +146,26 @@ PLAYBOOK = """\
   gather_facts: false
   tasks:
     - block:
-        - ansible.builtin.import_role: {name: board_lease}
+        - ansible.builtin.import_role: {name: run_lock}
         - ansible.builtin.fail:
           when: inventory_hostname in fails
       always:
-        - ansible.builtin.import_role: {name: board_lease, tasks_from: give_back_failed.yml}
+        - ansible.builtin.import_role: {name: run_lock, tasks_from: release_failed.yml}
 - hosts: all
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: board_lease, tasks_from: give_back.yml}
+    - ansible.builtin.import_role: {name: run_lock, tasks_from: release.yml}
 """
 
 
 def run(directory: Path, *fails: str) -> tuple[Run, list[Path]]:
     variables = {
         "fails": fails,
-        "__board_lease_path": f"{directory}/lease-{{{{ inventory_hostname }}}}",
-        "__board_lease_uploads": str(directory),
+        "__run_lock_path": f"{directory}/lock-{{{{ inventory_hostname }}}}",
+        "__run_lock_uploads": str(directory),
     }
     ran = play_text(directory, PLAYBOOK, groups={"agent": ("one", "two")}, variables=variables, fails=True)
-    return ran, list(directory.glob("lease-*"))
+    return ran, list(directory.glob("lock-*"))
 
 
 def test_place_for_uploads_that_is_not_roots_alone_stops_the_run_before_its_first_change(
@@ -175,16 +173,16 @@ def test_place_for_uploads_that_is_not_roots_alone_stops_the_run_before_its_firs
 ) -> None:
     uploads = tmp_path / "jetson-k3s/uploads"
     uploads.mkdir(0o755, parents=True)
-    ran, held = run(tmp_path)
+    ran, locks = run(tmp_path)
     assert f"{uploads} is a directory of user id {os.getuid()} with mode 0755" in ran.said
-    assert held == []
+    assert locks == []
 
 
 @pytest.mark.parametrize("fails", [["one"], ["one", "two"]], ids=["one board", "every board"])
-def test_failed_run_gives_its_boards_back(tmp_path: Path, fails: list[str]) -> None:
-    ran, held = run(tmp_path, *fails)
+def test_failed_run_releases_its_boards(tmp_path: Path, fails: list[str]) -> None:
+    ran, locks = run(tmp_path, *fails)
     assert ran.stdout.count("failed=1") == len(fails), ran.stdout
-    assert held == []
+    assert locks == []
 
 
 CHANGING = (
@@ -202,11 +200,11 @@ CHANGING = (
 
 
 @pytest.mark.parametrize("playbook", CHANGING)
-def test_playbook_that_changes_boards_gives_them_back_in_every_play(playbook: str) -> None:
+def test_playbook_that_changes_boards_releases_them_in_every_play(playbook: str) -> None:
     text = (CHECKOUT / "playbooks" / playbook).read_text()
     plays = yaml.safe_load(text)
     for one in plays:
         for block in (task for task in one.get("tasks", []) if "block" in task):
             (last,) = block["always"]
-            assert last["ansible.builtin.import_role"]["tasks_from"].startswith("give_back")
-    assert text.count("name: board_lease\n") > text.count("tasks_from: give_back"), "and holds them before"
+            assert last["ansible.builtin.import_role"]["tasks_from"].startswith("release")
+    assert text.count("name: run_lock\n") > text.count("tasks_from: release"), "and locks them before"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs which playbook on this controller, and which runs there are."""
+"""User, playbook and process of this run, and the other runs of Ansible on this controller."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def command_line(process: Path) -> bytes:
         return b""
 
 
-def token(process: Path) -> str:
-    """A process, as no later one with its number is called: the number, and when it began (proc(5), stat)."""
+def identity(process: Path) -> str:
+    """Number and start time of a process (proc(5), stat): a later process may get the same number."""
     try:
         stat = (process / "stat").read_text()
     except OSError:
@@ -32,8 +32,8 @@ def token(process: Path) -> str:
     return f"{process.name}:{stat.rpartition(')')[2].split()[19]}"
 
 
-def of_run(proc: Path, pid: int) -> Path:
-    """The process of the run to which this one belongs: Ansible's workers are copies of it."""
+def run_process(proc: Path, pid: int) -> Path:
+    """The process of this run, seen from one of its workers: Ansible's workers are copies of it."""
     process = proc / str(pid)
     while True:
         try:
@@ -46,18 +46,18 @@ def of_run(proc: Path, pid: int) -> Path:
 
 
 def alive(proc: Path) -> list[str] | None:
-    """Ansible's processes on this computer; None where they cannot be known."""
+    """Ansible's processes on this computer; None without /proc."""
     if not proc.is_dir():
         return None
     return [
-        token(process)
+        identity(process)
         for process in proc.iterdir()
         if process.name.isdigit() and b"ansible" in command_line(process)
     ]
 
 
 def sees_all(proc: Path) -> bool:
-    """Are other users' processes told, too? Not where /proc is mounted with hidepid (proc(5))."""
+    """Whether /proc shows other users' processes: not if it is mounted with hidepid (proc(5))."""
     return bool(command_line(proc / "1"))
 
 
@@ -71,7 +71,7 @@ def controller(proc: Path) -> str:
 
 
 def user() -> str:
-    """Name of the user; in a container it may be a number without one."""
+    """Name of the user. In a container a user may have only a number."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -79,15 +79,15 @@ def user() -> str:
 
 
 def run(now: datetime.datetime, proc: Path = PROC) -> dict[str, Any]:
-    """Who runs what since when, for people; all else is for the module, which judges other runs by it."""
-    here = of_run(proc, os.getpid()) if proc.is_dir() else Path(str(os.getppid()))
+    """User, playbook and start of this run, and the processes that show which runs have ended."""
+    here = run_process(proc, os.getpid()) if proc.is_dir() else Path(str(os.getppid()))
     playbooks = context.CLIARGS.get("args") or ("a playbook",)
     return {
         "who": f"{user()}@{socket.gethostname()}",
         "playbook": Path(playbooks[0]).name,
         "since": now.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "controller": controller(proc),
-        "process": token(here),
+        "process": identity(here),
         "alive": alive(proc),
         "sees_all": sees_all(proc),
     }
@@ -98,4 +98,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name."""
-        return {"board_lease_run": run}
+        return {"run_lock_run": run}
