@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.command import run_here
+from tests.acceptance.playbook import run_here
 from tests.lab import lab
 
 pytestmark = pytest.mark.lab

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.command import run_here
+from tests.acceptance.playbook import run_here
 from tests.lab import inventory, lab
 from tests.lab.board import find
 from tests.molecule.__main__ import HARDWARE, scenarios

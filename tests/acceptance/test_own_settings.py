@@ -13,8 +13,7 @@ import pytest
 
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
-from tests.acceptance.command import run_here
-from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
+from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
 from tests.lab import inventory, lab, power, staging
 from tests.lab.board import Board, start
 from tests.planted import PLANTED, leaked, watched
