@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
-from tegra_device_plugin.telemetry.view import as_dict, rows
+from tegra_device_plugin.telemetry.shares import as_dict, rows
 
 from tests.unit.roles import certs
 from tests.unit.roles.loading import Data, load
