@@ -3,6 +3,7 @@
 
 import gzip
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,23 @@ services = load("jetson_facts/module_utils/jetson_services.py")
 preflight = load("preflight/filter_plugins/preflight_boards.py")
 
 
+Tree = Callable[[Mapping[str, str]], str]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """Writes files below a root, compressed if their name says so, and returns the root."""
+
+    def write(files: Mapping[str, str]) -> str:
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            content = text.encode()
+            (tmp_path / path).write_bytes(gzip.compress(content) if path.endswith("gz") else content)
+        return str(tmp_path)
+
+    return write
+
+
 @pytest.mark.parametrize("board_id", sorted(boards.load()))
 def test_every_board_is_recognised(tmp_path: Path, board_id: str) -> None:
     fixture = boards.load()[board_id]
@@ -35,25 +53,25 @@ def test_every_board_is_recognised(tmp_path: Path, board_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "release", "platform", "l4t"),
+    ("state", "release", "known"),
     [
-        ("masked", True, "tegra", "36.4.3"),  # as in a container
-        ("ready", False, "tegra", None),
-        (None, True, "none", "36.4.3"),  # L4T's container images have the file on any machine
-        (None, False, "none", None),
+        ("masked", True, ("tegra", "36.4.3")),  # as in a container
+        ("ready", False, ("tegra", None)),
+        (None, True, ("none", "36.4.3")),  # L4T's container images have the file on any machine
+        (None, False, ("none", None)),
     ],
 )
 def test_board_and_release_are_known_by_files(
-    tmp_path: Path, state: boards.State | None, release: bool, platform: str, l4t: str | None
+    tmp_path: Path, tree: Tree, state: boards.State | None, release: bool, known: tuple[str, str | None]
 ) -> None:
     if state:
         boards.build(boards.load()["orinnano-jp6"], tmp_path, state=state)
     file = tmp_path / "etc/nv_tegra_release"
     file.unlink(missing_ok=True)
     if release:
-        build(tmp_path, {"etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 1\n"})
+        tree({"etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 1\n"})
     identity = board.board_identity(str(tmp_path))
-    assert (identity["platform"], identity["l4t"]) == (platform, l4t)
+    assert (identity["platform"], identity["l4t"]) == known
 
 
 @pytest.mark.parametrize(
@@ -67,12 +85,10 @@ def test_board_and_release_are_known_by_files(
     ],
 )
 def test_daemon_json_is_read_or_its_error_named(
-    tmp_path: Path, text: str, error: str | None, config: dict[str, object]
+    tree: Tree, text: str, error: str | None, config: dict[str, object]
 ) -> None:
-    assert services.daemon_json(str(tmp_path)) == {"exists": False, "error": None, "config": {}}
-    (tmp_path / "etc/docker").mkdir(parents=True)
-    (tmp_path / "etc/docker/daemon.json").write_text(text)
-    found = services.daemon_json(str(tmp_path))
+    assert services.daemon_json(tree({})) == {"exists": False, "error": None, "config": {}}
+    found = services.daemon_json(tree({"etc/docker/daemon.json": text}))
     assert (found["exists"], found["config"]) == (True, config)
     assert found["error"] is None if error is None else error in found["error"]
 
@@ -100,13 +116,11 @@ class FakeCommands:
         ("runc version 1.0.0-rc8\nspec: 1.0.1\n", "1.7.0"),
     ],
 )
-def test_version_of_the_runtime_is_nvidias(tmp_path: Path, text: str, version: str | None) -> None:
-    for name in ("l4t.csv", "devices.csv", "tensorrt.csv", "cuda.csv", "cuda.csv.dpkg-old"):
-        path = tmp_path / facts.LISTS.replace("*.csv", name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+def test_version_of_the_runtime_is_nvidias(tree: Tree, text: str, version: str | None) -> None:
+    lists = ("l4t.csv", "devices.csv", "tensorrt.csv", "cuda.csv", "cuda.csv.dpkg-old")
+    root = tree({facts.LISTS.replace("*.csv", name): "" for name in lists})
     said = {"nvidia-container-runtime": text, "dpkg-query": "1.7.0-1"}
-    assert facts.nvidia_runtime_facts(FakeCommands(said), str(tmp_path)) == {
+    assert facts.nvidia_runtime_facts(FakeCommands(said), root) == {
         "path": "/usr/bin/nvidia-container-runtime",
         "version": version,
         "optional_lists": ["cuda.csv", "tensorrt.csv"],
@@ -132,11 +146,15 @@ def test_images_of_the_containerd_store_have_an_identity_besides_their_ids(tmp_p
     ],
 )
 def test_data_root_is_that_of_the_next_start(
-    tmp_path: Path, now: str | None, file: str | None, wanted: str, then: tuple[str, bool]
+    tree: Tree, now: str | None, file: str | None, wanted: str, then: tuple[str, bool]
 ) -> None:
-    build(tmp_path, {"etc/docker/daemon.json": json.dumps({"data-root": file} if file else {})})
     commands = FakeCommands({"docker info": json.dumps({"DockerRootDir": now} if now else {})})
-    docker = facts.docker_facts(commands, str(tmp_path), {}, wanted)
+    docker = facts.docker_facts(
+        commands,
+        tree({"etc/docker/daemon.json": json.dumps({"data-root": file} if file else {})}),
+        {},
+        wanted,
+    )
     assert (docker["data_root"], docker["data_root_moves"]) == then
 
 
@@ -168,11 +186,8 @@ def test_disk_of_the_inventorys_data_root_is_measured(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_directory_of_the_containerd_store_is_known(
-    tmp_path: Path, files: dict[str, str], place: str
-) -> None:
-    build(tmp_path, files)
-    assert services.containerd_root(str(tmp_path), "/mnt/docker") == place
+def test_directory_of_the_containerd_store_is_known(tree: Tree, files: dict[str, str], place: str) -> None:
+    assert services.containerd_root(tree(files), "/mnt/docker") == place
 
 
 @pytest.mark.parametrize(
@@ -213,15 +228,14 @@ def test_flags_that_conflict_with_daemon_json_are_named(
     assert preflight.planned_docker(docker, {})["conflicting_flags"] == flags
 
 
-def test_flags_in_the_environment_of_the_unit_count(tmp_path: Path) -> None:
-    (tmp_path / "etc/default").mkdir(parents=True)
-    (tmp_path / "etc/default/docker").write_text('# old\nDOCKER_OPTS="--default-runtime=x --debug"\n')
+def test_flags_in_the_environment_of_the_unit_count(tree: Tree) -> None:
+    root = tree({"etc/default/docker": '# old\nDOCKER_OPTS="--default-runtime=x --debug"\n'})
     unit = {
         "ExecStart": "{ path=x ; argv[]=/usr/bin/dockerd -H ${WHERE} $DOCKER_OPTS ; ignore_errors=no }",
         "Environment": 'WHERE=fd:// "TWO=a b"',
         "EnvironmentFiles": "/etc/default/gone (ignore_errors=yes)\n/etc/default/docker (ignore_errors=yes)",
     }
-    variables = services.environment(str(tmp_path), unit)
+    variables = services.environment(root, unit)
     assert variables["TWO"] == "a b"
     command_line = services.arguments(services.unit_state(unit)["command"], variables)
     assert command_line == ["/usr/bin/dockerd", "-H", "fd://", "--default-runtime=x", "--debug"]
@@ -236,15 +250,9 @@ UNSET, MODULE = "# CONFIG_IP_NF_RAW is not set\n", "CONFIG_IP_NF_RAW=m\n"
 CONFIG, BOOT = "proc/config.gz", f"boot/config-{KERNEL}"
 
 
-def build(root: Path, files: dict[str, str]) -> None:
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(gzip.compress(text.encode()) if path.endswith("gz") else text.encode())
-
-
-def kernel_lacks(root: Path) -> dict[str, str]:
-    config = kernel.kernel_config(str(root), KERNEL)
-    lacking: dict[str, str] = kernel.kernel_lacks(str(root), KERNEL, config)
+def kernel_lacks(root: str) -> dict[str, str]:
+    config = kernel.kernel_config(root, KERNEL)
+    lacking: dict[str, str] = kernel.kernel_lacks(root, KERNEL, config)
     return lacking
 
 
@@ -284,33 +292,28 @@ def kernel_lacks(root: Path) -> dict[str, str]:
         ),
     ],
 )
-def test_missing_kernel_feature_has_its_reason(
-    tmp_path: Path, files: dict[str, str], why: str | None
-) -> None:
-    build(tmp_path, files)
-    assert kernel_lacks(tmp_path).get("iptable_raw") == why
+def test_missing_kernel_feature_has_its_reason(tree: Tree, files: dict[str, str], why: str | None) -> None:
+    assert kernel_lacks(tree(files)).get("iptable_raw") == why
 
 
-def test_option_without_a_module_and_the_older_name_of_masquerade_are_known(tmp_path: Path) -> None:
+def test_option_without_a_module_and_the_older_name_of_masquerade_are_known(tree: Tree) -> None:
     option = "CONFIG_NF_TABLES_IPV4"
-    build(tmp_path, {CONFIG: f"# {option} is not set\nCONFIG_IP_NF_TARGET_MASQUERADE=y\n"})
-    found = kernel_lacks(tmp_path)
+    found = kernel_lacks(tree({CONFIG: f"# {option} is not set\nCONFIG_IP_NF_TARGET_MASQUERADE=y\n"}))
     assert found["nf_tables_ipv4"] == f"{option} is not set"
     assert "masquerade" not in found
 
 
-def test_a_long_list_of_modules_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_long_list_of_modules_is_read_to_its_end(tree: Tree) -> None:
     many = "".join(f"kernel/drivers/net/some_module_{number}.ko:\n" for number in range(40_000))
     assert len(many) > 1 << 20
-    build(tmp_path, {**LISTS, LISTED[0]: many + LISTED[1].format(""), RAW: ""})
-    assert "iptable_raw" not in kernel_lacks(tmp_path)
+    assert "iptable_raw" not in kernel_lacks(tree({**LISTS, LISTED[0]: many + LISTED[1].format(""), RAW: ""}))
 
 
-def test_damaged_kernel_configuration_is_ignored(tmp_path: Path) -> None:
-    build(tmp_path, {BOOT: UNSET})
+def test_damaged_kernel_configuration_is_ignored(tmp_path: Path, tree: Tree) -> None:
+    root = tree({BOOT: UNSET})
     (tmp_path / "proc").mkdir()
     (tmp_path / CONFIG).write_bytes(gzip.compress(b"CONFIG_IP_NF_RAW=y")[:-9])
-    assert "iptable_raw" in kernel_lacks(tmp_path)
+    assert "iptable_raw" in kernel_lacks(root)
 
 
 EXTLINUX = "boot/extlinux/extlinux.conf"
@@ -347,10 +350,9 @@ DISABLED = "cgroup_disable=memory is on the kernel's command line"
     ],
 )
 def test_missing_cgroup_controller_has_its_reason(
-    tmp_path: Path, files: dict[str, str], lacking: dict[str, str]
+    tree: Tree, files: dict[str, str], lacking: dict[str, str]
 ) -> None:
-    build(tmp_path, files)
-    root = str(tmp_path)
+    root = tree(files)
     assert kernel.cgroup_lacks(root, kernel.kernel_config(root, KERNEL)) == lacking
 
 
@@ -375,31 +377,31 @@ BOOTS = (
     ],
 )
 def test_kernel_arguments_of_the_next_boot_are_compared(
-    tmp_path: Path, running: str, boots: str | None, changes: str | None
+    tree: Tree, running: str, boots: str | None, changes: str | None
 ) -> None:
-    build(tmp_path, {"proc/cmdline": running} | ({EXTLINUX: boots} if boots else {}))
-    assert kernel.kernel_arguments(str(tmp_path))["changes"] == changes
+    assert (
+        kernel.kernel_arguments(tree({"proc/cmdline": running} | ({EXTLINUX: boots} if boots else {})))[
+            "changes"
+        ]
+        == changes
+    )
 
 
 @pytest.mark.parametrize(
     ("path", "kind"),
     [("/", "overlay"), ("/var/lib/docker/x", "ext4"), ("/var/lib/dockers", "overlay"), ("/data", "xfs")],
 )
-def test_file_system_of_a_directory_is_the_last_mount(tmp_path: Path, path: str, kind: str) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/mounts").write_text(
+def test_file_system_of_a_directory_is_the_last_mount(tree: Tree, path: str, kind: str) -> None:
+    mounts = (
         "/dev/root / ext4 ro 0 0\noverlayroot / overlay rw 0 0\n/dev/nvme0n1p1 /var/lib/docker ext4 rw 0 0\n"
         "tmpfs /data tmpfs rw 0 0\n/dev/nvme0n1p2 /data xfs rw 0 0\n"
     )
-    assert board.filesystem_type(str(tmp_path), path) == kind
+    assert board.filesystem_type(tree({"proc/mounts": mounts}), path) == kind
 
 
-def test_swap_on_zram_is_counted_apart(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/swaps").write_text(
-        "Filename Type Size Used Priority\n/dev/zram0 partition 1024 0 5\n/swapfile file 2048 0 -2\n"
-    )
-    assert board.swap(str(tmp_path)) == {"total_bytes": 3 * 1024**2, "zram_bytes": 1024**2}
+def test_swap_on_zram_is_counted_apart(tree: Tree) -> None:
+    swaps = "Filename Type Size Used Priority\n/dev/zram0 partition 1024 0 5\n/swapfile file 2048 0 -2\n"
+    assert board.swap(tree({"proc/swaps": swaps})) == {"total_bytes": 3 * 1024**2, "zram_bytes": 1024**2}
 
 
 @pytest.mark.parametrize(
@@ -414,9 +416,8 @@ def test_swap_on_zram_is_counted_apart(tmp_path: Path) -> None:
         ([f"proc/driver/nvidia/capabilities/gpu0/mig/gi{number}/access" for number in (1, 2)], 2),
     ],
 )
-def test_mig_instances_are_counted(tmp_path: Path, paths: list[str], instances: int) -> None:
-    build(tmp_path, dict.fromkeys(paths, ""))
-    assert board.mig_instances(str(tmp_path)) == instances
+def test_mig_instances_are_counted(tree: Tree, paths: list[str], instances: int) -> None:
+    assert board.mig_instances(tree(dict.fromkeys(paths, ""))) == instances
 
 
 @pytest.mark.parametrize(
@@ -443,12 +444,11 @@ def test_newest_jetson_stats_of_the_system_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("owner", ["role", "owner"])
-def test_jtop_that_pip_has_installed_is_not_the_roles(tmp_path: Path, owner: str) -> None:
+def test_jtop_that_pip_has_installed_is_not_the_roles(tree: Tree, owner: str) -> None:
     of_pip = "#!/usr/bin/python3\n# -*- coding: utf-8 -*-\nfrom jtop.__main__ import main\n"
     template = (ROLES / "jtop/templates/jtop.j2").read_text()
-    (tmp_path / "usr/local/bin").mkdir(parents=True)
-    (tmp_path / "usr/local/bin/jtop").write_text({"role": template, "owner": of_pip}[owner])
-    assert services.jtop_facts(str(tmp_path), {})["program"] == owner
+    root = tree({"usr/local/bin/jtop": {"role": template, "owner": of_pip}[owner]})
+    assert services.jtop_facts(root, {})["program"] == owner
 
 
 def test_each_unit_has_its_own_properties() -> None:
@@ -459,15 +459,12 @@ def test_each_unit_has_its_own_properties() -> None:
     }
 
 
-def test_flag_of_k3s_overrides_the_last_file(tmp_path: Path) -> None:
-    assert services.k3s_settings(services.k3s_files(str(tmp_path)), None) == {
-        "data-dir": None,
-        "node-name": None,
-    }
-    (tmp_path / "etc/rancher/k3s/config.yaml.d").mkdir(parents=True)
-    (tmp_path / "etc/rancher/k3s/config.yaml").write_text("# node-name: a\nnode-name: 'b'\n")
-    (tmp_path / "etc/rancher/k3s/config.yaml.d/60-site.yml").write_text("node-name: c # d\ntoken: planted\n")
-    files = services.k3s_files(str(tmp_path))
+def test_flag_of_k3s_overrides_the_last_file(tree: Tree) -> None:
+    assert set(services.k3s_settings(services.k3s_files(tree({})), None).values()) == {None}
+    texts = {"": "# node-name: a\nnode-name: 'b'\n", ".d/60-site.yml": "node-name: c # d\ntoken: planted\n"}
+    files = services.k3s_files(
+        tree({f"etc/rancher/k3s/config.yaml{name}": text for name, text in texts.items()})
+    )
     assert list(files) == ["config.yaml", "config.yaml.d/60-site.yml"]
     assert "planted" not in str(files)
     assert services.k3s_settings(files, "/usr/local/bin/k3s server")["node-name"] == "c"
@@ -520,10 +517,9 @@ IPV6 = (
     ids=["one", "two", "none", "IPv6", "no network"],
 )
 def test_routes_and_default_interfaces_are_read(
-    tmp_path: Path, ipv4: str, ipv6: str, devices: list[str], networks: list[str]
+    tree: Tree, ipv4: str, ipv6: str, devices: list[str], networks: list[str]
 ) -> None:
-    build(tmp_path, {"proc/net/route": ROUTE + ipv4, "proc/net/ipv6_route": ipv6})
-    routes = network.routes(str(tmp_path))
+    routes = network.routes(tree({"proc/net/route": ROUTE + ipv4, "proc/net/ipv6_route": ipv6}))
     assert network.default_devices(routes) == devices
     assert [route["to"] for route in routes] == networks
     assert {"192.168.5.1", "fe80::1", None} >= {route["gateway"] for route in routes}
@@ -560,10 +556,9 @@ OURS = "config.yaml.d/50-jetson-k3s.yaml"
     ],
 )
 def test_owner_of_the_nodes_address_is_known(
-    tmp_path: Path, files: dict[str, str], command: str | None, owner: list[str], role: str | None
+    tree: Tree, files: dict[str, str], command: str | None, owner: list[str], role: str | None
 ) -> None:
-    root = str(tmp_path)
-    build(tmp_path, {f"etc/rancher/k3s/{name}": text for name, text in files.items()})
+    root = tree({f"etc/rancher/k3s/{name}": text for name, text in files.items()})
     given = services.k3s_files(root), services.k3s_environment(root, {})
     assert network.node_ip(root, *given, command) == {"owner": owner, "role": role}
 
@@ -593,9 +588,8 @@ UFW_RULES = """\
         ),
     ],
 )
-def test_ufw_rules_are_read(tmp_path: Path, files: dict[str, str], opened: list[str] | None) -> None:
-    build(tmp_path, files)
-    assert firewall.ufw(str(tmp_path)) == opened
+def test_ufw_rules_are_read(tree: Tree, files: dict[str, str], opened: list[str] | None) -> None:
+    assert firewall.ufw(tree(files)) == opened
 
 
 ZONES = """\

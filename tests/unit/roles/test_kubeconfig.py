@@ -35,7 +35,6 @@ class Api:
     directory: Path
     rules: list[Data] = field(default_factory=lambda: list(AS_REVIEWED))
     refuses: bool = False
-    later: list[Data] = field(default_factory=list)  # rules that come with the second question
 
     def start(self, serve: Serve) -> None:
         self.server_ca, self.client_ca = certs.authority("server-ca"), certs.authority("client-ca")
@@ -47,7 +46,7 @@ class Api:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 refused = api.refuses or not self.connection.getpeercert()
                 body = json.dumps({"status": {"resourceRules": api.rules, "nonResourceRules": None}}).encode()
-                api.rules, api.later = [*api.rules, *api.later], []
+
                 self.send_response(401 if refused else 200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -147,17 +146,14 @@ def test_certificate_is_renewed_at_half_its_time(operator: Operator) -> None:
     )
 
 
-def test_file_of_somebody_else_is_refused_and_stays(operator: Operator) -> None:
+def test_check_mode_makes_no_key_and_a_file_of_somebody_else_stays(operator: Operator) -> None:
+    found = operator.requested(check_mode=True)
+    assert found == {"changed": True, "why": "there is none", "request": ""}
+    assert list(operator.scratch.iterdir()) == []
     operator.path.write_text("apiVersion: v1\nkind: Config\n")
     with pytest.raises(module.KubeconfigError, match=r"this role has not written it\. Name another file"):
         operator.requested()
     assert operator.path.read_text() == "apiVersion: v1\nkind: Config\n"
-
-
-def test_check_mode_says_why_and_makes_no_key(operator: Operator) -> None:
-    found = operator.requested(check_mode=True)
-    assert found == {"changed": True, "why": "there is none", "request": ""}
-    assert list(operator.scratch.iterdir()) == []
 
 
 def test_failed_file_replaces_no_other(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,11 +168,6 @@ def test_failed_file_replaces_no_other(operator: Operator, monkeypatch: pytest.M
     with pytest.raises(module.KubeconfigError, match="does not let the user in: HTTP status 401"):
         operator.make(user="otto")
     assert operator.path.read_text() == before
-
-
-def test_binding_that_the_server_sees_a_moment_later_is_waited_for(operator: Operator) -> None:
-    operator.api.rules, operator.api.later = AS_REVIEWED[1:], AS_REVIEWED[:1]
-    assert operator.make()["changed"] is True
 
 
 def test_server_that_is_not_reached_is_told_before_anything_is_made(operator: Operator) -> None:
