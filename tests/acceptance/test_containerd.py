@@ -6,11 +6,10 @@ import json
 import pytest
 
 from images.arm64 import build as plugin
-from tests.acceptance import network
-from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
+from tests.acceptance.cluster import RESOURCE, Cluster, check_network, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.acceptance.site_link import REGISTRY_PACKAGES
+from tests.acceptance.site import REGISTRY_PACKAGES
 from tests.lab import board, inventory, k3s, workloads
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
@@ -53,7 +52,7 @@ def test_the_pods_are_containerds_and_the_gpu_is_by_the_runtime_class(one: Board
 
 
 def test_pods_of_two_boards_talk_to_each_other_and_by_a_service(boards: list[Board]) -> None:
-    network.check(Cluster(boards), plugin.reference())
+    check_network(Cluster(boards), plugin.reference())
 
 
 def test_a_kubelet_that_is_restarted_has_the_gpu_again(boards: list[Board]) -> None:

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from images.arm64 import build as plugin
-from tests.acceptance import network
-from tests.acceptance.cluster import Cluster, starts
+from tests.acceptance.cluster import Cluster, check_network, starts
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab.board import Board
 
@@ -66,7 +65,7 @@ def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: C
 
 
 def test_pods_of_both_boards_talk_to_each_other(cluster: Cluster) -> None:
-    network.check(cluster, plugin.reference())
+    check_network(cluster, plugin.reference())
 
 
 def test_names_that_are_taken_are_refused_before_anything_changes(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from images.arm64 import base, build, builder, pack
-from tests.acceptance.internet import registry
+from tests.acceptance.site import registry
 from tools import engine
 from tools.debian import ensure_packages
 
