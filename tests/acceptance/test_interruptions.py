@@ -14,7 +14,7 @@ from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.acceptance.site import reindex
 from tests.lab import board, bundle, inventory, k3s
 from tests.lab.board import Board
-from tests.molecule.__main__ import HERE as MOLECULE
+from tools.cache import CHECKOUT
 from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -31,7 +31,7 @@ TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 RECORD = "/usr/local/bin/k3s.previous"
 OLD, NEW, DAMAGED = k3s.VERSION, k3s.named_version("2"), k3s.named_version("3")
 # Settings and programs of a board, when its services were started, images and containers.
-STATE = ("sh", "-c", (MOLECULE / "single/state.sh").read_text())
+STATE = ("sh", "-c", (CHECKOUT / "tests/molecule/default/state.sh").read_text())
 
 
 def site(cut: Board | None = None) -> PlaybookRun:
