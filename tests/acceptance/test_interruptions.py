@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever cuts a run off, the same command succeeds once the cause is gone.
 
-While a run holds the boards, another one is refused.
+While a run has locked the boards, another run is refused.
 """
 
 import json
@@ -24,9 +24,9 @@ LAB = "interruptions"
 MOMENT = "TASK [k3s : Ensure the service is enabled and started]"
 # Smaller than K3s' binary: a SIMULATED full disk, the virtual boards having the machine's.
 FULL_DISK = ("mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", "/usr/local/bin")
-# A run that has come so far holds its lease.
+# A run that has come so far has locked the boards.
 LOCKED = "TASK [k3s : Check the K3s binary on the board]"
-LEASE = "/run/jetson-k3s-lease/lease.json"
+LOCK = "/run/jetson-k3s-lock/lock.json"
 TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 RECORD = "/usr/local/bin/k3s.previous"
 OLD, NEW, DAMAGED = k3s.VERSION, k3s.named_version("2"), k3s.named_version("3")
@@ -105,16 +105,16 @@ def test_same_command_then_succeeds(boards: list[Board]) -> None:
     assert Cluster(boards).allocatable() == {one.name: 1 for one in boards}
 
 
-def held(boards: list[Board]) -> list[str]:
-    return [one.name for one in boards if "lease.json" in one.exec("sh", "-c", f"ls {LEASE}", check=False)]
+def locked(boards: list[Board]) -> list[str]:
+    return [one.name for one in boards if "lock.json" in one.exec("sh", "-c", f"ls {LOCK}", check=False)]
 
 
-def test_killed_run_holds_up_nobody_and_a_second_one_beside_a_run_is_refused(boards: list[Board]) -> None:
+def test_lock_of_a_killed_run_is_over_and_a_second_run_beside_a_run_is_refused(boards: list[Board]) -> None:
     killed = run_playbook(
         LAB, "site.yml", "--skip-tags=gpu_verify", on_line=lambda line: line.startswith(LOCKED)
     )
     assert killed.returncode < 0, killed.output
-    assert held(boards) == [one.name for one in boards]
+    assert locked(boards) == [one.name for one in boards]
 
     beside: list[PlaybookRun] = []
 
@@ -126,15 +126,15 @@ def test_killed_run_holds_up_nobody_and_a_second_one_beside_a_run_is_refused(boa
     (refused,) = beside
     assert {(recap.failed, recap.changed) for recap in refused.recap.values()} == {(1, 0)}, refused.output
     assert "who runs site.yml since" in " ".join(refused.output.split())
-    assert held(boards) == []
+    assert locked(boards) == []
     run_playbook(LAB, "site.yml", "--check").checked()
-    assert held(boards) == []
+    assert locked(boards) == []
 
 
-def test_board_that_another_computer_holds_is_free_after_it_was_started_again(boards: list[Board]) -> None:
+def test_board_that_another_computer_has_locked_is_free_after_a_restart(boards: list[Board]) -> None:
     server, agent = boards
     uptime = float(agent.exec("cut", "--delimiter= ", "--fields=1", "/proc/uptime"))
-    lease = {
+    lock = {
         "who": "anna@ops1",
         "playbook": "upgrade.yml",
         "since": "2026-11-22 10:32 UTC",
@@ -142,14 +142,14 @@ def test_board_that_another_computer_holds_is_free_after_it_was_started_again(bo
         "process": "4711:1",
         "until": uptime + 3000,
     }
-    agent.exec("sh", "-c", f"mkdir -p /run/jetson-k3s && echo '{json.dumps(lease)}' > {LEASE}")
+    agent.exec("sh", "-c", f"mkdir -p /run/jetson-k3s-lock && echo '{json.dumps(lock)}' > {LOCK}")
     run = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
     assert (run.recap[agent.name].failed, run.recap[agent.name].changed) == (1, 0), run.output
-    assert "held by anna@ops1, who runs upgrade.yml since 2026-11-22 10:32 UTC" in " ".join(
+    assert "locked by anna@ops1, who runs upgrade.yml since 2026-11-22 10:32 UTC" in " ".join(
         run.output.split()
     )
     assert run.recap[server.name].failed == 0, run.why
-    assert held(boards) == [agent.name]
+    assert locked(boards) == [agent.name]
 
     docker("kill", agent.container)
     board.start(agent)

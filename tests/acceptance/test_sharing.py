@@ -21,7 +21,7 @@ from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.settings import load_plugin
 from tegra_device_plugin.sharing import koordinator
-from tegra_device_plugin.system.quantity import GIB, parse
+from tegra_device_plugin.system.kubernetes import GIB, parse_quantity
 
 from tests import boards
 from tests.acceptance import hostile_container
@@ -108,7 +108,9 @@ def test_site_yml_configures_units_and_verifies_them(board: Board, cluster: Clus
     name = cluster.boards[0].name
     assert (cluster.allocatable(CORE), cluster.allocatable(MEMORY)) == ({name: 100}, {name: 8})
     (node,) = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
-    capacity, allocatable = (parse(node["status"][key]["memory"]) for key in ("capacity", "allocatable"))
+    capacity, allocatable = (
+        parse_quantity(node["status"][key]["memory"]) for key in ("capacity", "allocatable")
+    )
     assert capacity - allocatable == 2 * GIB
     assert node["metadata"]["labels"]["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == "false"
     report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())

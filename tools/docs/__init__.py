@@ -6,21 +6,15 @@ from pathlib import Path
 from tegra_device_plugin.board import catalogue
 
 from tools.cache import CHECKOUT
-from tools.docs import changes, compatibility, releases, variables
+from tools.docs import changes, compatibility, releases
 
 
 def generated() -> dict[Path, str]:
     """Every file that is made from data, and what must stand in it."""
     roles = CHECKOUT / "roles"
     jetpack = catalogue.load().jetpack
-    texts = {
+    return {
         CHECKOUT / "docs/changes.md": changes.render(roles),
         CHECKOUT / "docs/compatibility.md": compatibility.render(roles, jetpack),
         roles / "jetson_facts/module_utils/jetson_releases.py": releases.render(jetpack),
     }
-    for specs in sorted(roles.glob("*/meta/argument_specs.yml")):
-        role = specs.parents[1]
-        readme = role / "README.md"
-        text = readme.read_text() if readme.exists() else f"# {role.name}\n"
-        texts[readme] = variables.put_in(text, variables.render(role))
-    return texts
