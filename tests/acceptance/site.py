@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +27,7 @@ from tests.lab.board import Board
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tools import debian
 from tools.engine import docker
+from tools.process import run
 
 # Debian's registry, and what a board of the lab may lack of what it depends on.
 REGISTRY_PACKAGES = ("docker-registry", "lsb-base")
@@ -181,3 +182,18 @@ def internet(lab: str, server: Board, directory: Path) -> Iterator[tuple[Registr
                 },
             },
         )
+
+
+def build_deb(directory: Path, name: str, version: str, files: Mapping[str, str]) -> Path:
+    """Build a SIMULATED package; `files` are by their path in it, such as `DEBIAN/postinst`."""
+    debian.ensure_packages("dpkg")
+    tree = directory / f"{name}-{version}"
+    fields = {"Package": name, "Version": version, "Architecture": "all", "Maintainer": "lab"}
+    control = "".join(f"{key}: {value}\n" for key, value in {**fields, "Description": "SIMULATED"}.items())
+    for path, text in {"DEBIAN/control": control, **files}.items():
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_text(text)
+        (tree / path).chmod(0o755)
+    deb = directory / f"{name}_{version}.deb"
+    run(["dpkg-deb", "--root-owner-group", "--build", tree, deb])
+    return deb
