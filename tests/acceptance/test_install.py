@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""install.sh: one command from a bare board to a pod that computes, and what it says to bad input."""
+"""install.sh: one command from a bare board to a pod that computes, and what it says to bad input.
+
+The board downloads K3s. At the end it pulls the plugin's image by its digest from a registry.
+"""
 
 import json
 import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster
-from tests.acceptance.internet import internet
-from tests.acceptance.playbook import run_in
+from tests.acceptance.playbook import PlaybookRun, run_in, run_playbook
+from tests.acceptance.site import Registry, internet
 from tests.lab import inventory, k3s, ssh
 from tests.lab.board import Board
+from tests.lab.paths import lab_dir
+from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tests.release.conftest import copy_files
 from tools.cache import CHECKOUT
 
@@ -24,10 +31,21 @@ TYPES = ("orinnano-jp6", "agxorin-jp6")
 
 
 @pytest.fixture(scope="module")
-def checkout(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def site(
+    boards: list[Board], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Registry, dict[str, Any]]]:
+    """K3s' release page and Docker Hub, on this machine, and the variables with which boards find them."""
+    with internet(LAB, boards[0], tmp_path_factory.mktemp("internet")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def checkout(
+    boards: list[Board], site: tuple[Registry, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A checkout without an inventory, and an `ssh` that knows the lab's boards as ~/.ssh would.
 
-    .venv is the tests' own. K3s' release page and Docker Hub are on this machine.
+    .venv is the tests' own.
     """
     for one in boards:  # as their owner may have it: the lab has no images of these
         one.exec("mkdir", "--parents", "/etc/rancher/k3s")
@@ -42,10 +60,9 @@ def checkout(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> I
     words = ["exec", shutil.which("ssh") or "ssh", "-F none", *options, f"-i {ssh.key_path(LAB)}", '"$@"']
     command.write_text("#!/bin/sh\n" + " ".join(words) + "\n")
     command.chmod(0o755)
-    with internet(LAB, boards[0], tmp_path_factory.mktemp("internet")) as (_, site):
-        (root / "group_vars").mkdir()
-        (root / "group_vars/k3s_cluster.yml").write_text(json.dumps(site))
-        yield root
+    (root / "group_vars").mkdir()
+    (root / "group_vars/k3s_cluster.yml").write_text(json.dumps(site[1]))
+    return root
 
 
 def install(checkout: Path, *arguments: str) -> tuple[int, str]:
@@ -114,3 +131,30 @@ def test_uninstall_takes_the_agent_out_again(boards: list[Board], checkout: Path
     status, said = install(checkout, "--uninstall", f"jetson@{boards[1].address}")
     assert status == 0, said
     assert set(Cluster(boards).allocatable()) == {boards[0].name}
+
+
+def test_plugins_image_is_pulled_by_its_digest(
+    boards: list[Board], site: tuple[Registry, dict[str, Any]]
+) -> None:
+    registry, found = site
+    archive = inventory.bundle_path(LAB) / f"tegra-device-plugin-{ARCH}.tar.gz"
+    digest = registry.push(archive, plugin.reference(), "tegra-device-plugin:1")
+    (place,) = found["nvidia_docker_daemon_config"]["insecure-registries"]
+    image = f"{place}/tegra-device-plugin:1@{digest}"
+    lines = (lab_dir(LAB) / "inventory.ini").read_text().splitlines(keepends=True)
+    without_bundle = lab_dir(LAB) / "no-bundle.ini"
+    without_bundle.write_text("".join(line for line in lines if not line.startswith("jetson_k3s_bundle")))
+
+    def run(image: str, *arguments: str) -> PlaybookRun:
+        settings = {**found, "k3s_source": "download", "gpu_device_plugin_image": image}
+        given = (f"--limit={boards[0].name}", f"--extra-vars={json.dumps(settings)}")
+        return run_playbook(LAB, "site.yml", *given, *arguments, inventory=without_bundle)
+
+    run(image).checked()
+    assert Cluster(boards).plugin_image() == image
+    run(image).unchanged()
+    lacking = f"{image.partition('@')[0]}@sha256:{'0' * 64}"
+    refused = run(lacking, "--tags=gpu_device_plugin")
+    assert refused.returncode != 0
+    assert f"could not pull {lacking} (gpu_device_plugin_image): " in " ".join(refused.output.split())
+    assert Cluster(boards).allocatable() == {boards[0].name: 1}
