@@ -9,8 +9,6 @@ from typing import Any
 
 import yaml
 
-BEGIN = "<!-- variables: from meta/argument_specs.yml, written by `python -m tools.docs` -->"
-END = "<!-- end of variables -->"
 LONGEST_DEFAULT = 60  # characters; a longer one is read better where it stands
 WRAP = textwrap.TextWrapper(width=118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 NO_VARIABLES = "The role has no variables."
@@ -62,11 +60,3 @@ def render(role: Path) -> str:
         if own:
             parts.append(listed(own, defaults))
     return "\n\n".join(parts)
-
-
-def put_in(readme: str, lists: str) -> str:
-    """The README with these lists between its two marks, at its end when it has none yet."""
-    if BEGIN not in readme:
-        readme = f"{readme.rstrip()}\n\n{BEGIN}\n{END}\n"
-    before, rest = readme.split(BEGIN)
-    return f"{before}{BEGIN}\n{lists}\n{END}{rest.split(END)[1]}"
