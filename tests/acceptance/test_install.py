@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cluster import Cluster
-from tests.acceptance.command import run_in
 from tests.acceptance.internet import internet
+from tests.acceptance.playbook import run_in
 from tests.lab import inventory, k3s, ssh
 from tests.lab.board import Board
 from tests.release.checkout import copy_files

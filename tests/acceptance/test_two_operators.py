@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two people run playbooks over the same boards: one waits, and nobody tidies up after a run that is gone."""
+"""Two people run playbooks over the same boards: one waits, and the lock of a run that is gone is over."""
 
 import json
 
@@ -13,21 +13,21 @@ from tools.engine import docker
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "two-operators"
-LEASE = "/run/jetson-k3s-lease/lease.json"
+LOCK = "/run/jetson-k3s-lock/lock.json"
 # In the middle of the changes of a first run, which has about a minute to go.
 MOMENT = "TASK [k3s : Ensure the K3s binary is copied]"
 
 
-def held(boards: list[Board]) -> list[str]:
-    return [one.name for one in boards if "lease.json" in one.exec("sh", "-c", f"ls {LEASE}", check=False)]
+def locked(boards: list[Board]) -> list[str]:
+    return [one.name for one in boards if "lock.json" in one.exec("sh", "-c", f"ls {LOCK}", check=False)]
 
 
-def test_killed_run_holds_up_nobody_and_a_second_one_beside_a_run_is_refused(boards: list[Board]) -> None:
+def test_lock_of_a_killed_run_is_over_and_a_second_run_beside_a_run_is_refused(boards: list[Board]) -> None:
     killed = run_playbook(
         LAB, "site.yml", "--skip-tags=gpu_verify", on_line=lambda line: line.startswith(MOMENT)
     )
     assert killed.returncode < 0, killed.output
-    assert held(boards) == [one.name for one in boards]
+    assert locked(boards) == [one.name for one in boards]
 
     beside: list[PlaybookRun] = []
 
@@ -39,19 +39,19 @@ def test_killed_run_holds_up_nobody_and_a_second_one_beside_a_run_is_refused(boa
     (refused,) = beside
     assert {(recap.failed, recap.changed) for recap in refused.recap.values()} == {(1, 0)}, refused.output
     assert "who runs site.yml since" in " ".join(refused.output.split())
-    assert held(boards) == []
+    assert locked(boards) == []
 
 
-def test_second_run_changes_nothing_and_check_mode_holds_nothing(boards: list[Board]) -> None:
+def test_second_run_changes_nothing_and_check_mode_locks_nothing(boards: list[Board]) -> None:
     run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify").unchanged()
     run_playbook(LAB, "site.yml", "--check").checked()
-    assert held(boards) == []
+    assert locked(boards) == []
 
 
-def test_board_that_another_computer_holds_is_free_after_it_was_started_again(boards: list[Board]) -> None:
+def test_board_that_another_computer_has_locked_is_free_after_a_restart(boards: list[Board]) -> None:
     server, agent = boards
     uptime = float(agent.exec("cut", "--delimiter= ", "--fields=1", "/proc/uptime"))
-    lease = {
+    lock = {
         "who": "anna@ops1",
         "playbook": "upgrade.yml",
         "since": "2026-11-22 10:32 UTC",
@@ -59,14 +59,14 @@ def test_board_that_another_computer_holds_is_free_after_it_was_started_again(bo
         "process": "4711:1",
         "until": uptime + 3000,
     }
-    agent.exec("sh", "-c", f"mkdir -p /run/jetson-k3s && echo '{json.dumps(lease)}' > {LEASE}")
+    agent.exec("sh", "-c", f"mkdir -p /run/jetson-k3s-lock && echo '{json.dumps(lock)}' > {LOCK}")
     run = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
     assert (run.recap[agent.name].failed, run.recap[agent.name].changed) == (1, 0), run.output
-    assert "held by anna@ops1, who runs upgrade.yml since 2026-11-22 10:32 UTC" in " ".join(
+    assert "locked by anna@ops1, who runs upgrade.yml since 2026-11-22 10:32 UTC" in " ".join(
         run.output.split()
     )
     assert run.recap[server.name].failed == 0, run.why
-    assert held(boards) == [agent.name]
+    assert locked(boards) == [agent.name]
 
     docker("kill", agent.container)
     board.start(agent)

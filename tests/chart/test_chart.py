@@ -10,11 +10,11 @@ import re
 import runpy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from importlib import import_module
 from typing import Any
 
 import pytest
 import yaml
+from tegra_device_plugin.cli import find_command
 
 from release import chart as packing
 from release import version
@@ -214,7 +214,7 @@ def without_ways(documents: dict[tuple[str, str], Object]) -> dict[tuple[str, st
                 del container["imagePullPolicy"]
                 command, *arguments = container["args"]
                 parser = argparse.ArgumentParser()
-                import_module(f"tegra_device_plugin.commands.{command}").add_arguments(parser)
+                find_command(command).add_arguments(parser)
                 container["args"] = {"command": command, **vars(parser.parse_args(arguments))}
     return documents
 

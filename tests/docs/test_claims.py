@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tegra_device_plugin.config.dra import Dra
-from tegra_device_plugin.config.names import DRIVER
+from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import published
-from tegra_device_plugin.system import quantity
+from tegra_device_plugin.system.kubernetes import DRIVER, parse_quantity
 
 from tests.docs import CHECKOUT, markdown
 from tests.image.schemas import check
@@ -42,7 +41,7 @@ def test_classes_of_the_driver_are_named() -> None:
 
 def test_slice_is_what_the_driver_publishes(tmp_path: Path) -> None:
     (described,) = (one for one in MANIFESTS if one["kind"] == "ResourceSlice")
-    dra = Dra("capacity", memory_total=quantity.parse("4Gi"))
+    dra = Dra("capacity", memory_total=parse_quantity("4Gi"))
     devices = published(gpu(tmp_path, "orinnano-jp6"), dra, taints=True)
     assert described["spec"] == slices.spec("jetson-1", devices, 1)
     assert described["metadata"]["name"].startswith(f"jetson-1-{DRIVER}-")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.acceptance.command import run_here
+from tests.acceptance.playbook import run_here
 from tests.docs.commands import CASES, PROMPT, Case
 from tests.lab import inventory, lab, power, ssh
 from tests.lab.board import Board, set_toolkit

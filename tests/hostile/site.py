@@ -84,6 +84,15 @@ def make_bundle(path: Path) -> dict[str, str]:
     return sums
 
 
+def make_release(path: Path) -> None:
+    """A K3s release as bundle.yml downloads it."""
+    path.mkdir(parents=True)
+    (path / "k3s").write_text("k3s")
+    archive(path / "k3s-airgap-images-amd64.tar.gz", answers.IMAGES[1])
+    sums = [f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in path.iterdir()]
+    (path / "sha256sum-amd64.txt").write_text("".join(sums))
+
+
 def variables() -> list[str]:
     """Every variable that a role has a default for, or that a user may set."""
     found = {
@@ -180,6 +189,7 @@ def make_site(root: Path) -> Site:
     (root / "home/.ssh/id_ed25519").write_text(SECRET)
     (root / "home/.ssh/authorized_keys").write_text("mine")
     sums = make_bundle(root / "bundle")
+    make_release(root / "release" / answers.NEW)
     (root / "site/inventory").write_text(INVENTORY.format(bundle=root / "bundle"))
     (root / "site/key.asc").write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     return Site(root, sums)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a Molecule scenario: `python -m tests.molecule single`.
-
-Molecule is told where the scenarios are and what they share. Exit status: Molecule's own; 2 wrong usage.
-"""
+"""Run a Molecule scenario: `python -m tests.molecule single`. Exit status: Molecule's own; 2 wrong usage."""
 
 import argparse
 import os
@@ -14,13 +11,9 @@ from pathlib import Path
 from tools.cache import CHECKOUT
 
 HERE = Path(__file__).parent
-# On the boards of an inventory that its user gives; all others have virtual boards of their own.
-HARDWARE = "hardware"
+# The first has a virtual board of its own, the second the boards of an inventory that its user gives.
+SCENARIOS = SINGLE, HARDWARE = ("single", "hardware")
 STEPS = ("test", "create", "converge", "verify", "destroy")
-
-
-def scenarios() -> list[str]:
-    return sorted(path.parent.name for path in HERE.glob("*/molecule.yml"))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
         description="Run a Molecule scenario, or one step of it.",
         epilog="tests/molecule/README.md says what each scenario proves.",
     )
-    result.add_argument("scenario", choices=scenarios())
+    result.add_argument("scenario", choices=SCENARIOS)
     result.add_argument("step", nargs="?", choices=STEPS, default="test", help="default: test, all of them")
     result.add_argument(
         "--keep", action="store_true", help="leave the boards as they are at the end of a test"
@@ -46,11 +39,11 @@ def commands(arguments: argparse.Namespace) -> list[list[str]]:
     A test whose boards are kept is told not to destroy, which Molecule takes to heart at its beginning too:
     without a destroy before it, boards that are long gone would count as created, and nothing be tested.
     """
-    molecule = [str(Path(sys.executable).with_name("molecule")), f"--base-config={HERE / 'config.yml'}"]
+    molecule = str(Path(sys.executable).with_name("molecule"))
     name = f"--scenario-name={arguments.scenario}"
     if arguments.keep:
-        return [[*molecule, "destroy", name], [*molecule, arguments.step, name, "--destroy=never"]]
-    return [[*molecule, arguments.step, name]]
+        return [[molecule, "destroy", name], [molecule, arguments.step, name, "--destroy=never"]]
+    return [[molecule, arguments.step, name]]
 
 
 def environment(inventory: Path | None) -> dict[str, str]:
@@ -64,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser()
     arguments = options.parse_args(argv)
     if (arguments.scenario == HARDWARE) != (arguments.inventory is not None):
-        options.error(f"the scenario {HARDWARE!r}, and no other, needs --inventory FILE: provisioned boards")
+        options.error(f"the scenario {HARDWARE!r} alone needs --inventory FILE: provisioned boards")
     if arguments.step != "test" and (arguments.keep or arguments.scenario == HARDWARE):
         options.error(f"--keep and the scenario {HARDWARE!r} know the whole test only, no single step")
     if arguments.inventory is not None and not arguments.inventory.exists():

@@ -97,7 +97,7 @@ def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
     places = (ROLES / role / "library", ROLES / role / "module_utils")
     modules = "".join(path.read_text() for place in places for path in place.glob("*.py"))
     tasks = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
-    meta = yaml.safe_load((ROLES / role / "meta/main.yml").read_text())
+    meta = ROLES / role / "meta/main.yml"
     shared = {
         "atomic_files": "atomic_files",
         "image_content": "image_content",
@@ -114,7 +114,7 @@ def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
             or any(f" {module.stem}:\n" in tasks for module in (ROLES / name / "library").glob("*.py"))
         )
     ]
-    assert meta["dependencies"] == needed
+    assert (yaml.safe_load(meta.read_text())["dependencies"] if meta.exists() else []) == needed
 
 
 def test_owners_mode_of_daemon_json_stays_and_his_link_to_it(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from tests.unit.roles.playing import play
 PLAYBOOKS = CHECKOUT / "playbooks"
 PLAYS = PLAYBOOKS / "comparison/plays.yml"
 CODE = runpy.run_path(str(PLAYBOOKS / "comparison/callback_plugins/drift.py"))
-# What site.yml does besides: it holds boards, restarts what runs on them in turn, and verifies them.
-ELSEWHERE = {"board_lease", "rolling_restart", "gpu_verify"}
+# Steps of site.yml that drift.yml does not compare: locks, restarts in batches, and the verification.
+ELSEWHERE = {"run_lock", "rolling_restart", "gpu_verify"}
 
 TASK = "nvidia_docker : Ensure daemon.json"
 PING = "- ansible.builtin.ping:\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 from tegra_device_plugin.board import catalogue
 
 from tools.cache import CHECKOUT
-from tools.docs import changes, findings, releases, variables
+from tools.docs import changes, findings, releases
 from tools.docs.markdown import put_in
 
 
@@ -18,13 +18,9 @@ def generated() -> dict[Path, str]:
         CHECKOUT / f"docs/{name}.md" for name in ("changes", "compatibility", "troubleshooting")
     )
     versions = put_in(compatibility.read_text(), "toolkits", findings.toolkits(roles))
-    texts = {
+    return {
         changed: put_in(changed.read_text(), "changes", changes.render(roles)),
         compatibility: put_in(versions, "releases", findings.releases(jetpack)),
         troubleshooting: findings.put_findings_in(troubleshooting.read_text(), findings.findings(roles)),
         roles / "jetson_facts/module_utils/jetson_releases.py": releases.render(jetpack),
     }
-    for specs in sorted(roles.glob("*/meta/argument_specs.yml")):
-        readme = specs.parents[1] / "README.md"
-        texts[readme] = put_in(readme.read_text(), "variables", variables.render(specs.parents[1]))
-    return texts

@@ -177,17 +177,17 @@ def each_run(roles: Path) -> Iterator[Change]:
     """What every run of a playbook leaves, or removes at its end."""
     uploads = roles / "upload/module_utils/uploads.py"
     base = pattern(roles / "upload", "__upload_base")
-    lease = pattern(roles / "board_lease", "__board_lease_path")
+    lock = pattern(roles / "run_lock", "__run_lock_path")
     place = f"{base}/{constant(uploads, 'PROJECT')}"
     yield Change(
         "the directory of this project. Each run uploads into it, and removes its uploads at its end",
         (place, f"{place}/{constant(uploads, 'UPLOADS')}"),
         "the keys of daemon.json lie there. Remove it by hand.",
     )
-    yield Change("a lock, so that one run at a time changes the board", (lease,))
+    yield Change("a lock, so that one run at a time changes the board", (lock,))
     yield Change(
         "directories of these marks and locks in /run",
-        (str(Path(lease).parent), "/run/jetson-k3s"),
+        (str(Path(lock).parent), "/run/jetson-k3s"),
         "they are empty, and a reboot removes them.",
     )
     yield Change(

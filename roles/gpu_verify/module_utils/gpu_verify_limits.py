@@ -10,13 +10,13 @@ from ansible.module_utils.gpu_verify_pods import pod, why
 from ansible.module_utils.gpu_verify_runner import CheckFailed, Skipped
 from ansible.module_utils.k3s_kubectl import is_true
 
-# How the plugin's image allocates memory by CUDA (its commands/allocate.py), and what it says then.
+# How the plugin's image allocates memory by CUDA (its commands/cuda_programs.py), and what it says then.
 ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
 ALLOCATED = re.compile(r"^allocated (\d+) of \d+ MiB.*$", re.MULTILINE)
 PODS = 2
 # Percent of its share that each pod must get: on a board CUDA's contexts take something of it.
 ENOUGH = 75
-# The program allocates in steps of 16 MiB (STEP_MIB, cuda/driver.py): of less than four, one is too much.
+# The program allocates in steps of 16 MiB (STEP_MIB, cuda/program.py): of less than four, one is too much.
 LEAST_MIB = 64
 GREEDY, NEIGHBOUR = "greedy", "neighbour"
 

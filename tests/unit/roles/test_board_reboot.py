@@ -101,7 +101,7 @@ def run(directory: Path, undrainable: Sequence[str] = ()) -> tuple[Run, list[str
     log = directory / "log"
     log.touch()
     stubs = {"k3s/tasks/schedule.yml": SCHEDULE.format(log=log), "jetson_facts/tasks/main.yml": FACTS}
-    stubs |= {f"board_lease/tasks/{name}.yml": "[]" for name in ("main", "give_back")}
+    stubs |= {f"run_lock/tasks/{name}.yml": "[]" for name in ("main", "release")}
     stubs |= {f"preflight/tasks/{name}.yml": "[]" for name in ("node", "asked", "controller")}
     stubs |= {f"os_update/tasks/{name}.yml": "[]" for name in ("main", "plan")}
     for path, text in stubs.items():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
-from tegra_device_plugin.commands import agent as agent_command
+from tegra_device_plugin.cli import find_command
 from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.config.presets import PRESETS
 from tegra_device_plugin.sharing import koordinator
@@ -141,7 +141,7 @@ def test_the_agent_has_the_rights_that_its_mode_needs(
     # Kubernetes refuses a privileged container that says no to privilege escalation.
     assert context.get("allowPrivilegeEscalation") is (None if privileged else False)
     parser = argparse.ArgumentParser()
-    agent_command.add_arguments(parser)
+    find_command("agent").add_arguments(parser)
     options = parser.parse_args(container["args"][1:])
     assert (options.mode, options.qos_policy) == (mode, policy)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
-from tegra_device_plugin.telemetry.view import Row, as_dict, rows
+from tegra_device_plugin.telemetry.shares import Row, as_dict, rows
 
 from tests.unit.roles.loading import load
 

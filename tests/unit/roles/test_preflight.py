@@ -333,14 +333,15 @@ def test_findings_of_code_that_stop_a_board(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["boards", "bundle", "identity", "k3s", "network"])
 def test_findings_of_code_have_a_level(name: str) -> None:
-    """The ids stand in the code as first argument, or in a condition beside it."""
+    """The value of the key `id` is a constant, or a condition between constants."""
     code = (ROLES / f"preflight/filter_plugins/preflight_{name}.py").read_text()
-    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
     ids = {
         part.value
-        for call in calls
-        if isinstance(call.func, ast.Name) and call.func.id == "finding"
-        for part in ast.walk(call.args[0])
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and key.value == "id"
+        for part in ast.walk(value)
         if isinstance(part, ast.Constant)
     }
     assert ids

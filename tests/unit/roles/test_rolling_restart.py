@@ -43,7 +43,7 @@ def run(directory: Path, *, broken: tuple[str, ...] = (), **variables: Any) -> t
         "k3s/tasks/schedule.yml": SCHEDULE.format(log=log),
         "k3s/tasks/main.yml": LOG.format(what="k3s", log=log) + FAILS,
         "nvidia_docker/tasks/restart.yml": LOG.format(what="docker", log=log) + FAILS,
-        "board_lease/tasks/give_back_failed.yml": "[]",
+        "run_lock/tasks/release_failed.yml": "[]",
     }
     for path, text in stubs.items():
         file = directory / "roles" / path

@@ -42,7 +42,7 @@ def called(task: dict[str, Any]) -> str:
     [
         # preflight asks the K3s server about the token
         ("preflight", {"k3s", "nvidia_docker"}),
-        ("nvidia_docker", {"k3s", "board_lease", "nvidia_docker", "rolling_restart", "upload"}),
+        ("nvidia_docker", {"k3s", "run_lock", "nvidia_docker", "rolling_restart", "upload"}),
         ("gpu_verify", {"k3s", "nvidia_docker", "image_supply", "gpu_verify", "gpu_report", "upload"}),
     ],
 )
