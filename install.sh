@@ -17,7 +17,7 @@ Without options the board becomes a K3s server of its own. The same command agai
   --uninstall         take K3s off the board again
   --help              this text
 
-The board is written to `inventory`, so that every playbook can be used afterwards (docs/quickstart.md).
+The board is written to `inventory`, so that every playbook can be used afterwards (docs/install.md).
 END
 }
 

@@ -38,7 +38,7 @@ def reference(*, jtop: bool = False) -> str:
 
 def sources() -> list[Path]:
     """Return every file of the checkout that the image depends on."""
-    own = sorted(path for path in HERE.iterdir() if path.is_file())
+    own = sorted(path for path in HERE.iterdir() if path.is_file() and path.suffix != ".md")
     return [*context.plugin_sources(), *gpu_limit.sources(), *own]
 
 
