@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.internet import registry
+from tests.acceptance.site import registry
 
 from images.arm64 import base, build, builder, pack
 from images.arm64.context import CHECKOUT
