@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.site import registry
 
 from images.arm64 import base, build, builder, pack
 from images.arm64.context import CHECKOUT
 from release import version
+from tests.acceptance.site import registry
 from tools import engine
 from tools.debian import ensure_packages
 from tools.process import run
