@@ -60,8 +60,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 
 static void warn_of_ledger(void)
 {
-    if (account.ledger.trouble)
-        report_once(REPORT_LEDGER, "%s %s: each process is limited by itself", account.path, account.ledger.trouble);
+    if (account.ledger.problem)
+        report_once(REPORT_LEDGER, "%s %s: each process is limited by itself", account.path, account.ledger.problem);
 }
 
 /* The process is a new one: it was started, or forked. */

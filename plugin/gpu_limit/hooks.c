@@ -8,7 +8,7 @@
 /* The driver and its tools may call one of their functions by another: only the program's own call counts. */
 static __thread bool inside;
 
-/* Tell whether this call is to be counted; `leave` ends it then. */
+/* True if this call counts; then `leave` ends it. */
 static bool enter(void)
 {
     if (inside || !account_limited())
@@ -46,7 +46,7 @@ static CUresult allocated(CUresult result, uint64_t bytes, enum live_kind kind, 
     return leave(result);
 }
 
-/* End the freeing of what was taken before: somebody else may have the same address already. */
+/* End the release of a removed entry: another allocation may have the same address already. */
 static CUresult freed(CUresult result, struct live taken)
 {
     if (taken.kind == LIVE_NOTHING)
@@ -80,7 +80,7 @@ static CUresult wrap_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, siz
     CUresult result = DRIVER(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
     if (result != CUDA_SUCCESS)
         return allocated(result, bytes, LIVE_DEVICE, 0);
-    /* Rows are longer than was asked for: how much is known only now. */
+    /* Rows are longer than requested: the size is known only now. */
     struct live rows = {
         .kind = LIVE_DEVICE, .key = *pointer, .bytes = (uint64_t)*pitch * height, .owner = current_context()};
     if (account_keep(bytes, rows))
@@ -238,7 +238,7 @@ static CUresult wrap_cuMipmappedArrayDestroy(CUmipmappedArray array)
     return freed(DRIVER(cuMipmappedArrayDestroy)(array), taken);
 }
 
-/* ---- physical memory that the program maps itself: it lives as long as a handle or a mapping of it ---- */
+/* ---- physical memory that the program maps itself: it exists as long as a handle or a mapping ---- */
 
 static CUresult wrap_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags)
 {
@@ -361,7 +361,7 @@ static CUresult wrap_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t b
 
 static CUresult free_async(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr pointer, CUstream stream)
 {
-    struct live taken = account_take(LIVE_DEVICE, pointer); /* it may be of no pool */
+    struct live taken = account_take(LIVE_DEVICE, pointer); /* it may belong to no pool */
     CUresult result = free(pointer, stream);
     pools_settle();
     return freed(result, taken);
@@ -549,7 +549,7 @@ static CUresult wrap_cuDevicePrimaryCtxReset_v2(CUdevice device)
                         account_find(LIVE_PRIMARY, (uint64_t)device).owner);
 }
 
-/* ---- what the program is told of its memory ---- */
+/* ---- reports about memory to the program ---- */
 
 static size_t smaller(size_t a, uint64_t b)
 {

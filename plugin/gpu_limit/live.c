@@ -106,7 +106,7 @@ uint64_t live_take_context(uint64_t context)
     uint64_t bytes = 0;
     for (size_t i = 0; i < place_count;) {
         if (goes_with(&places[i], context))
-            bytes += live_take(places[i].kind, places[i].key).bytes; /* another may be here now: look again */
+            bytes += live_take(places[i].kind, places[i].key).bytes; /* another entry may be here now: check again */
         else
             i++;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What this process has allocated and not yet freed. Not safe for threads: see account.c.
+ * The allocations of this process that are not freed. Not safe for threads: see account.c.
  */
 #ifndef LIVE_H
 #define LIVE_H
@@ -16,32 +16,32 @@ enum live_kind {
     LIVE_MIPMAP,   /* by handle */
     LIVE_PHYSICAL, /* by handle; of no context */
     LIVE_MAPPING,  /* by address; `owner` is the handle of what is mapped there, `bytes` how much of it */
-    LIVE_POOL,     /* by handle; `bytes` as last asked */
-    LIVE_GRAPHS,   /* by device; `bytes` as last asked */
+    LIVE_POOL,     /* by handle; `bytes` at the last query */
+    LIVE_GRAPHS,   /* by device; `bytes` at the last query */
     LIVE_PRIMARY,  /* by device; `owner` is its primary context */
 };
 
 struct live {
     uint64_t key;
     uint64_t bytes;
-    uint64_t owner; /* the context, if nothing else is said above */
+    uint64_t owner; /* the context, unless stated otherwise above */
     uint32_t kind;
-    uint32_t holds; /* of LIVE_PHYSICAL: handles and mappings; the memory lives as long as there is one */
+    uint32_t holds; /* of LIVE_PHYSICAL: handles and mappings; the memory exists as long as there is one */
 };
 
-/* Find an entry; NULL if there is none. Good until the next change. */
+/* Find an entry; NULL if there is none. Valid until the next change. */
 struct live *live_find(enum live_kind kind, uint64_t key);
 
-/* Remember an entry, in place of one with the same kind and key. False: no memory for it. */
+/* Store an entry, instead of an entry with the same kind and key. False: no memory for it. */
 bool live_put(struct live entry);
 
-/* Forget an entry; all of it is 0 if there is none. */
+/* Remove an entry; all fields are 0 without an entry. */
 struct live live_take(enum live_kind kind, uint64_t key);
 
 /* Give the next entry at or after place `*at`, and move that on; NULL: there are no more. */
 struct live *live_at(unsigned long *at);
 
-/* Forget all entries that a context takes with it; give their bytes together. */
+/* Remove all entries of a context; give the sum of their bytes. */
 uint64_t live_take_context(uint64_t context);
 
 /* Forget everything. */

@@ -4,7 +4,7 @@
 #include "account.h"
 #include "driver.h"
 
-/* Whether there is anything to ask. Never taken back: most programs have none. */
+/* Whether there is a pool or graph. Never reset: most programs have none. */
 static bool any;
 
 static uint64_t attribute(CUmemoryPool pool, int number)
@@ -60,7 +60,7 @@ CUresult pools_allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, C
     CUmemoryPool used = pool;
     CUdevice device;
     if (used == NULL && (DRIVER(cuCtxGetDevice)(&device) || DRIVER(cuDeviceGetMemPool)(&used, device)))
-        return allocate(pointer, bytes, pool, stream); /* says what is wrong */
+        return allocate(pointer, bytes, pool, stream); /* reports the error */
     follow((struct live){.kind = LIVE_POOL, .key = (uint64_t)used});
     account_ask(ask);
     uint64_t reserved = bytes;
@@ -76,7 +76,7 @@ CUresult pools_allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, C
         account_release(reserved);
     if (account_ask(ask) || result != CUDA_SUCCESS)
         return result;
-    /* The pool took more than was asked for. */
+    /* The pool took more than requested. */
     free(*pointer, stream);
     account_ask(trim_and_ask);
     return CUDA_ERROR_OUT_OF_MEMORY;

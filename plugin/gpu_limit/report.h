@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a person should know, on standard error, once per process and kind.
+ * Lines on standard error, once per process and kind.
  */
 #ifndef REPORT_H
 #define REPORT_H
