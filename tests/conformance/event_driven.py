@@ -7,5 +7,5 @@ from tegra_device_plugin import __main__ as plugin
 from tegra_device_plugin.kubelet import registrar
 
 if __name__ == "__main__":
-    registrar.LOOK_SECONDS = 3600
+    registrar.OBSERVE_SECONDS = 3600
     sys.exit(plugin.main())

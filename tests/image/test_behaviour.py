@@ -21,7 +21,7 @@ def test_it_says_the_version_and_the_revision_of_its_label(image: Loaded) -> Non
 
 def test_a_traceback_on_a_board_would_show_the_plugins_lines(image: Loaded) -> None:
     program = (
-        "import inspect; from tegra_device_plugin.sharing.resources import make_resources; "
+        "import inspect; from tegra_device_plugin.sharing.allocation import make_resources; "
         "print(inspect.getsource(make_resources))"
     )
     assert "def make_resources(" in image.python(program)

@@ -23,7 +23,7 @@ def test_a_directory_that_goes_has_no_sockets(tmp_path: Path, monkeypatch: pytes
     sweep(tmp_path / "gone")
 
 
-def test_a_directory_whose_name_is_too_long_for_sockets_is_refused() -> None:
+def test_a_directory_name_too_long_for_sockets_is_rejected() -> None:
     check_length(Path("/var/lib/kubelet/device-plugins"))
     longest = f"/{INSTANCE}-{10**9}.sock"
     fits = Path("/" + "a" * (MAX_SOCKET_PATH - len(longest) - 1))

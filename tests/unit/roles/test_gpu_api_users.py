@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tegra_device_plugin.config.presets import PRESETS
+from tegra_device_plugin.config.units import PRESETS
 
 from tests.unit.roles.loading import load
 

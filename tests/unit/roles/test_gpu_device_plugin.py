@@ -13,7 +13,7 @@ import yaml
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
 from tegra_device_plugin.cli import find_command
 from tegra_device_plugin.config import settings as config
-from tegra_device_plugin.config.presets import PRESETS
+from tegra_device_plugin.config.units import PRESETS
 from tegra_device_plugin.sharing import koordinator
 
 from tests.unit.roles.loading import ROLES, load

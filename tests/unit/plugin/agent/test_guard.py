@@ -105,7 +105,7 @@ def test_a_number_that_is_used_again_after_it_was_held_on_to_is_not_hit(
     assert not end_process(ended.pid, lambda _pid: True)
 
 
-async def test_without_the_kubelet_nobody_is_ended(
+async def test_without_the_kubelet_no_process_is_ended(
     node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     node.admits(Pod(1, "unknown", units=1))
@@ -119,7 +119,7 @@ async def test_without_the_kubelet_nobody_is_ended(
     assert process.poll() is None
 
 
-async def test_what_may_not_be_ended_is_said(
+async def test_a_failed_kill_is_logged(
     node: Node,
     guard: Make,
     start: Callable[[], subprocess.Popen[bytes]],
@@ -150,7 +150,7 @@ def test_evict_needs_the_hosts_process_ids(node: Node, guard: Make) -> None:
     guard("report")
 
 
-async def test_memory_that_nobody_tells_is_said_once(
+async def test_unreadable_memory_is_logged_once(
     node: Node, guard: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.rmtree(node.root / "sys/kernel/debug")
@@ -160,7 +160,7 @@ async def test_memory_that_nobody_tells_is_said_once(
         await watch.observe()
         assert [record.message for record in caplog.records] == [
             "GPU memory is not watched: cannot read /sys/kernel/debug/nvmap/iovmm/clients: No such file or "
-            "directory: debugfs must be mounted, and seen from here"
+            "directory: mount debugfs, and make it visible here"
         ]
         assert watch.used is None
         (node.root / "sys/kernel/debug/nvmap/iovmm").mkdir(parents=True)
