@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import json
 import os
 import time
@@ -63,8 +64,9 @@ def stat(board: str, arguments: Answer) -> Answer:
     if arguments["path"] == "/srv/monitoring":
         return {"stat": {"exists": True, "isdir": True}}
     checksum = uploaded_checksum(board, arguments)
-    if arguments["path"].endswith(".gpg") or (MARK in arguments["path"] and arguments.get("get_checksum")):
-        checksum = CONTENT_SHA1  # the backup that is fetched
+    fetched = arguments["path"].endswith((".gpg", "/packages.tar"))
+    if fetched or (MARK in arguments["path"] and arguments.get("get_checksum")):
+        checksum = CONTENT_SHA1
     found = {"exists": bool(checksum), "islnk": False, "isdir": False, "checksum": checksum}
     return {"stat": {**found, "lnk_target": ""} if checksum else {"exists": False}}
 
@@ -118,12 +120,12 @@ def observed(_board: str, _arguments: Answer) -> Answer:
 def backup(_board: str, _arguments: Answer) -> Answer:
     name = "k3s-jetson-1-20260102T030405Z.tar.gz.gpg"
     file = {"name": name, "path": f"/var/tmp/b/{name}", "sha256": CONTENT_SHA256}
-    return file | {"bytes": 7, "datastore": "sqlite"}
+    return file | {"bytes": len(CONTENT), "datastore": "sqlite"}
 
 
-CONTENT = b"content"
-CONTENT_SHA256 = "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73"
-CONTENT_SHA1 = "040f06fd774092478d450774f5ba30c5da78acc8"
+CONTENT = bytes(10240)  # of every fetched file: an archive of tar without members
+CONTENT_SHA256 = hashlib.sha256(CONTENT).hexdigest()
+CONTENT_SHA1 = hashlib.sha1(CONTENT, usedforsecurity=False).hexdigest()
 TOKEN = "SzEwOjpzZXJ2ZXI6c2VjcmV0"  # base64 of a token
 DIFF = {"prepared": ""}
 JOB = {"ansible_job_id": "j1.1", "started": 1}

@@ -16,7 +16,7 @@ import yaml
 
 from tests.docs import CHECKOUT
 from tests.hostile import answers
-from tests.unit.roles.test_bundle_index import archive
+from tests.lab import archive
 from tools.cache import cache, locked
 
 HERE = Path(__file__).parent
@@ -71,8 +71,8 @@ def core(line: str) -> Path | None:
 def make_bundle(path: Path) -> dict[str, str]:
     path.mkdir()
     plugin, pause = answers.IMAGES
-    archive(path / "tegra-device-plugin-amd64.tar.gz", plugin)
-    archive(path / "k3s-airgap-images-amd64.tar.gz", pause)
+    archive.write(path / "tegra-device-plugin-amd64.tar.gz", [plugin], "amd64", {}, {})
+    archive.write(path / "k3s-airgap-images-amd64.tar.gz", [pause], "amd64", {}, {})
     (path / "k3s-amd64").write_text("k3s")
     (path / "jetson_stats-4.3.2-py3-none-any.whl").write_text("wheel")
     jtop = {"version": "4.3.2", "wheels": ["jetson_stats-4.3.2-py3-none-any.whl"]}
@@ -82,6 +82,15 @@ def make_bundle(path: Path) -> dict[str, str]:
     sums = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in sorted(path.iterdir())}
     (path / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
     return sums
+
+
+def make_release(path: Path) -> None:
+    """A K3s release as bundle.yml downloads it."""
+    path.mkdir(parents=True)
+    (path / "k3s").write_text("k3s")
+    archive.write(path / "k3s-airgap-images-amd64.tar.gz", [answers.IMAGES[1]], "amd64", {}, {})
+    sums = [f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in path.iterdir()]
+    (path / "sha256sum-amd64.txt").write_text("".join(sums))
 
 
 def variables() -> list[str]:
@@ -180,6 +189,7 @@ def make_site(root: Path) -> Site:
     (root / "home/.ssh/id_ed25519").write_text(SECRET)
     (root / "home/.ssh/authorized_keys").write_text("mine")
     sums = make_bundle(root / "bundle")
+    make_release(root / "release" / answers.NEW)
     (root / "site/inventory").write_text(INVENTORY.format(bundle=root / "bundle"))
     (root / "site/key.asc").write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     return Site(root, sums)

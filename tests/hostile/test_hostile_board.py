@@ -35,9 +35,19 @@ BACKUPS = r"site/backups(/k3s-jetson-1-\d{8}T\d{6}Z\.tar\.gz\.gpg(\.partial)?)?|
 KEY = "--extra-vars=k3s_backup_recipient=ROOT/site/key.asc"
 TO_REPORTS = "--extra-vars=gpu_verify_reports=ROOT/site/reports"
 RESTORED = "--extra-vars=k3s_backup_file=ROOT/site/old.tar.gz"
+COLLECTS = [
+    f"--extra-vars=bundle_debs_from={AGENT} bundle_arch=amd64 bundle_directory=ROOT/made",
+    "--extra-vars=bundle_plugin_archive=ROOT/bundle/tegra-device-plugin-amd64.tar.gz",
+    f"--extra-vars=bundle_k3s_release_url=file://ROOT/release bundle_k3s_version={answers.NEW}",
+]
+MADE = (
+    r"made(/([.]?debs-jetpack[4-9]-amd64\.tar|k3s-(airgap-images-)?amd64(\.tar\.gz)?"
+    r"|tegra-device-plugin-amd64\.tar\.gz|bundle\.yml|SHA256SUMS))?|k3s-releases\.sha256"
+)
 # Playbook: arguments, and a pattern of the files that it writes on the controller.
 PLAYBOOKS = {
     "backup": ([KEY], BACKUPS),
+    "bundle": (COLLECTS, MADE),
     "drift": (["--extra-vars=drift_file=ROOT/site/drift.json"], r"site/drift\.json"),
     "forget": ([f"--limit={AGENT}"], "none"),
     "jtop": ([], "none"),
@@ -67,6 +77,7 @@ FROM_AGENTS = {"gpu_checks"}
 # In CI: where files come to the controller, go from it to boards, or are written of what boards say.
 QUICK = (
     ("backup", {SERVER: ["facts", "paths"]}),
+    ("bundle", {AGENT: ["facts", "paths"]}),
     ("jtop", {AGENT: ["facts", "paths"]}),
     ("status", {SERVER: ["facts", "templates"], AGENT: ["facts", "templates"]}),
     ("kubeconfig", {SERVER: ["facts", "templates"]}),

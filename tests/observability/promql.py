@@ -67,7 +67,7 @@ def dashboard() -> Iterator[Query]:
     for panel in found["panels"]:
         columns = frozenset(_columns(panel))
         for target in panel["targets"]:
-            shown = frozenset(_SHOWN.findall(target["legendFormat"]))
+            shown = frozenset(_SHOWN.findall(target.get("legendFormat", "")))
             yield Query(panel["title"], target["expr"], shown | columns)
     for variable in found["templating"]["list"]:
         if match := _LABEL_VALUES.fullmatch(
