@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "live.h"
+#include "allocation.h"
 
 /* True if memory is limited. */
 bool account_limited(void);
@@ -25,24 +25,24 @@ bool account_reserve(uint64_t bytes);
 void account_release(uint64_t bytes);
 
 /* Store an allocation. Its bytes replace the reserved bytes. False: it is too much. */
-bool account_keep(uint64_t reserved, struct live entry);
+bool account_keep(uint64_t reserved, struct allocation entry);
 
 /* Remove an entry, whose bytes stay charged until their release; all fields are 0 without an entry. */
-struct live account_take(enum live_kind kind, uint64_t key);
+struct allocation account_take(enum allocation_kind kind, uint64_t key);
 
 /* Give a copy of an entry; all fields are 0 without an entry. */
-struct live account_find(enum live_kind kind, uint64_t key);
+struct allocation account_find(enum allocation_kind kind, uint64_t key);
 
 /* Physical memory: add a reference, by a handle or a mapping. */
 void account_hold(uint64_t handle);
 void account_map(uint64_t address, uint64_t bytes, uint64_t handle);
 
 /* Remove a reference, and all mappings in a range. As account_take for the last reference. */
-struct live account_drop(uint64_t handle);
+struct allocation account_drop(uint64_t handle);
 void account_unmap(uint64_t address, uint64_t bytes);
 
-/* Set the bytes of each pool and of graphs by `ask`. False: it is too much. */
-bool account_ask(uint64_t (*ask)(const struct live *entry));
+/* Set the bytes of each pool and of graphs by `query`. False: it is too much. */
+bool account_query(uint64_t (*query)(const struct allocation *entry));
 
 /* Release the memory of a destroyed context. */
 void account_context_gone(uint64_t context);

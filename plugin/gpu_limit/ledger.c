@@ -21,7 +21,7 @@ static const char MAGIC[8] __attribute__((nonstring)) = "TGLEDGR2";
 static const uint64_t MOST = (1ull << SLOT_BITS) - 2;
 
 /*
- * A stopped process may hold the lock for ever; a running process holds it for microseconds. All attempts take about
+ * A stopped process may keep the lock for ever; a running process has it for microseconds. All attempts take about
  * 2 s, because the kernel adds 50 us to each pause (PR_SET_TIMERSLACK). During a pause a holder of lower priority
  * runs. Pauses of up to 5 ms made a process beside a busy one wait for 45 ms.
  */

@@ -9,7 +9,7 @@
 
 enum report { REPORT_REFUSED, REPORT_NO_SLOT, REPORT_LEDGER, REPORT_LIMIT, REPORT_KINDS };
 
-/* Write one line. The format knows %s, and %m for bytes as whole MiB (a uint64_t). Never fails. */
+/* Write one line. The format knows %s, and %m for bytes in MiB, rounded (a uint64_t). Never fails. */
 void report_once(enum report kind, const char *format, ...);
 
 #endif

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin, looking once an hour: what it does within a minute, an event has told it."""
+"""The plugin with one observation an hour: a change within a minute is the effect of an event."""
 
 import sys
 

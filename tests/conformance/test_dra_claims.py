@@ -59,8 +59,8 @@ async def test_a_claim_is_prepared_and_unprepared(node: DraNode, api: FakeApi) -
 async def test_claims_that_cannot_be_prepared_have_a_reason(node: DraNode, api: FakeApi) -> None:
     async with node.start():
         await node.ready()
-        held = api.allocate("held", WHOLE)
-        await node.kubelet.prepare(held)
+        prepared = api.allocate("prepared", WHOLE)
+        await node.kubelet.prepare(prepared)
         waits = api.allocate("waits")
         double = api.allocate("double", WHOLE)
         old = api.allocate("again", WHOLE)
@@ -71,11 +71,11 @@ async def test_claims_that_cannot_be_prepared_have_a_reason(node: DraNode, api: 
         reasons = [answer[one["metadata"]["uid"]].error for one in (waits, double, old, gone)]
         for reason, says in zip(
             reasons,
-            ("not allocated", "still prepared for the claim default/held", "got replaced", "not found"),
+            ("not allocated", "still prepared for the claim default/prepared", "got replaced", "not found"),
             strict=True,
         ):
             assert says in reason
-        await node.kubelet.unprepare(held)
+        await node.kubelet.unprepare(prepared)
         assert (await node.kubelet.prepare(double))[double["metadata"]["uid"]].error == ""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's ResourceSlice stays as it should be, whatever the API server, kubelets and people do."""
+"""The node's ResourceSlice stays right beside every fault of the API server, kubelets and people."""
 
 import asyncio
 import signal
@@ -35,7 +35,7 @@ async def test_a_slice_takes_one_write_and_then_none(node: DraNode, api: FakeApi
         owner = api.slice["metadata"]["ownerReferences"][0]
         assert (owner["kind"], owner["uid"], owner["controller"]) == ("Node", api.node_uid, True)
         assert api.slice["spec"]["pool"] == {"name": "jetson-1", "generation": 1, "resourceSliceCount": 1}
-        await node.kubelet.until(lambda: len(node.kubelet.health) > 1, "second look at the board")
+        await node.kubelet.until(lambda: len(node.kubelet.health) > 1, "second observation of the board")
         assert len(api.writes) == 1
 
 
@@ -67,12 +67,12 @@ async def test_a_watch_that_ends_is_started_again(node: DraNode, api: FakeApi, f
         await node.ready()
         for _ in range(2):
             await api.until(lambda: bool(api.watches) and len(api.slices) == 1, "watch")
-            begun = watches_of(api)
-            if forget:  # 410 to whoever goes on from what it knows
+            watches = watches_of(api)
+            if forget:  # 410 to each continued watch
                 api.add_slice(api.slice["spec"])
                 api.forget_history()
             api.end_watches()
-            await until_watched_again(api, begun)
+            await until_watched_again(api, watches)
         api.delete_slices()
         await api.until(lambda: len(api.slices) == 1 and bool(api.devices), "slice again")
 
@@ -81,9 +81,9 @@ async def test_watches_that_end_immediately_are_limited(node: DraNode, api: Fake
     api.ends_watches_at_once = True
     async with node.start():
         await node.ready()
-        begun = watches_of(api)
+        watches = watches_of(api)
         await asyncio.sleep(3)
-        assert watches_of(api) - begun <= 4
+        assert watches_of(api) - watches <= 4
 
 
 @pytest.mark.parametrize("status", [403, 409, 429, 500, 503])
@@ -188,7 +188,7 @@ async def test_capacity_without_its_gate_is_rejected_until_the_gate_is_on(
     async with node.start(sharing=CAPACITY_MODE) as driver:
         await driver.says("needs the feature gate DRAConsumableCapacity")
         await node.kubelet.until_registered()
-        assert api.writes == []  # asked without writing: no claim can meet the device as a whole one
+        assert api.writes == []  # a dry run: no claim can get the device as a full GPU
         api.gates |= {CAPACITY}
         await node.ready()
         assert api.devices[0]["allowMultipleAllocations"] is True
@@ -216,7 +216,7 @@ async def test_a_conflict_over_the_slice_costs_few_writes(node: DraNode, api: Fa
     async with node.start():
         await node.ready()
         fighting = asyncio.ensure_future(fight())
-        await node.kubelet.until(lambda: len(node.kubelet.health) > 2, "two looks at the board")
+        await node.kubelet.until(lambda: len(node.kubelet.health) > 2, "two observations of the board")
         fighting.cancel()
         await asyncio.wait((fighting,))
         assert len(api.writes) < 12

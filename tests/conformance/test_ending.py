@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin ends when told, whatever happens at that moment. A node's shutdown is full of coincidences."""
+"""The plugin ends at SIGTERM, also during the events of a node's shutdown."""
 
 import asyncio
 import faulthandler
@@ -98,7 +98,7 @@ class PluginTask:
 async def plugin_task(
     kubelet: FakeKubelet, board: Path, tmp_path: Path, signals: Signals
 ) -> AsyncIterator[PluginTask]:
-    """A plugin that has not begun yet, beside a kubelet."""
+    """A plugin before its start, beside a kubelet."""
     yield PluginTask(kubelet, board, tmp_path / "config.yaml", signals)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C1 to C10: the resource is there whenever the kubelet can have it, with exactly one live endpoint."""
+"""C1 to C10: the resource is there whenever the kubelet can have it, with exactly one open endpoint."""
 
 import asyncio
 import os
@@ -173,7 +173,7 @@ async def test_ends_when_its_directory_is_deleted_under_the_mount(
 async def test_registers_again_where_inotify_is_exhausted(
     kubelet: FakeKubelet, pytestconfig: pytest.Config, board: Path, directory: Path
 ) -> None:
-    # A user namespace has limits of its own, which whoever is root in it may set.
+    # A user namespace has limits of its own, which its root may set.
     used_up = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'
     namespace = f"unshare --user --map-root-user sh -c {shlex.quote(used_up)} sh"
     command = pytestconfig.getoption("--plugin-command")
@@ -240,7 +240,7 @@ async def test_a_stream_cut_without_a_restart(kubelet: FakeKubelet, start: Start
         for cuts in range(1, 4):
             await kubelet.until_allocatable()
             await kubelet.cut()
-            await kubelet.until(lambda: len(kubelet.requests) > cuts, "registration after the cut")  # noqa: B023 - awaited at once
+            await kubelet.until(lambda: len(kubelet.requests) > cuts, "registration after the cut")  # noqa: B023 - awaited in the next line
         await kubelet.until_allocatable()
         await until_one_endpoint(directory)
         await plugin.says("the kubelet's stream ended")

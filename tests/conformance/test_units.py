@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU in units: several resources at once, limited containers, and changes under running pods."""
+"""A GPU in units: several resources, limited containers, and changes under running pods."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ one_generation = pytest.mark.parametrize("generation", ["1.37"])
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node that sells 6 GiB in units of 256 MiB."""
+    """A node that advertises 6 GiB in units of 256 MiB."""
     found = Node(tmp_path)
     found.share(UNITS)
     return found
@@ -207,7 +207,7 @@ async def test_a_fault_of_one_resource_does_not_affect_others(
     async with start_units():
         await until_offered(kubelet, core=100, memory=24)
         core = kubelet.clients[CORE].path
-        await asyncio.sleep(1)  # the stream's opening makes it look, too
+        await asyncio.sleep(1)  # the stream's opening is an observation, too
         kubelet.clients[MEMORY].path.unlink()
         await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory")
         await until_offered(kubelet, core=100, memory=24)
@@ -241,12 +241,12 @@ async def test_a_gpu_without_memory_would_be_all_of_it_and_does_not_start(
         await kubelet.until(lambda: kubelet.allocatable() == 100 + 1024 + 10, "units")
         assert "request 1" in await refusal(kubelet.allocate(["g0", "g1"], resource=GPU))
         await kubelet.allocate(["g3"], resource=GPU)
-        pods.holds = {NAME: {GPU: ["g3"]}}
+        pods.devices = {NAME: {GPU: ["g3"]}}
         text = await refusal(kubelet.start_container(GPU, ["g3"]))
         assert "request nvidia.com/gpumem as well" in text
-        pods.holds = {NAME: {GPU: ["g4"], "nvidia.com/gpumem": ["m0"]}}
+        pods.devices = {NAME: {GPU: ["g4"], "nvidia.com/gpumem": ["m0"]}}
         assert "nvidia.com/gpumem" in await refusal(kubelet.start_container(GPU, ["g3"]))
-        pods.holds = {NAME: {GPU: ["g3"], "nvidia.com/gpumem": ["m0"]}}
+        pods.devices = {NAME: {GPU: ["g3"], "nvidia.com/gpumem": ["m0"]}}
         await kubelet.start_container(GPU, ["g3"])
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("generation", ["1.37"])
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node that sells 6 GiB in units of 256 MiB; a process is charged 10 MiB for its context."""
+    """A node that advertises 6 GiB in units of 256 MiB; a process is charged 10 MiB for its context."""
     found = Node(tmp_path)
     found.share("units: {memoryTotal: 6Gi, contextOverhead: 10Mi}")
     return found
@@ -106,7 +106,7 @@ async def test_accounts_separate_ended_pods_and_lost_devices(
     async with pod_resources(kubelet) as pods, start(*node.arguments):
         await kubelet.until(lambda: kubelet.allocatable() == 124, "units")
         await pods.admits(("n", "web-0", "main"), {MEMORY: 4})
-        pods.holds["n", "next", "main"] = {MEMORY: ["m1", "m2"]}
+        pods.devices["n", "next", "main"] = {MEMORY: ["m1", "m2"]}
         account = {"held": 6, "allocatable": 24, "free": 20, "lost": 0, "twice": 2}
         assert (await holders(pods, node))["resources"][MEMORY] == account
         node.share("units: {memoryTotal: 512Mi}")

@@ -56,4 +56,4 @@ def test_a_container_without_the_driver_gets_an_error(rig: Rig) -> None:
 def test_an_invalid_size_is_rejected(mib: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["allocate", "--", mib])
-    assert f"a whole number above 0 is needed, not {mib!r}" in capsys.readouterr().err
+    assert f"an integer above 0 is needed, not {mib!r}" in capsys.readouterr().err

@@ -132,7 +132,7 @@ def test_the_65th_process_is_rejected_with_a_reason(shared: Rig, ledger: Path) -
     ledgers.write(ledger)
     with ledgers.used_by(ledger, *[MIB] * SLOTS):
         ran = shared.run("assert alloc(1) is None and info() == (36, 100)")
-        assert f"{ledger} has no room for another process: it gets no memory" in ran.stderr
+        assert f"{ledger} has no free slot for another process: it gets no memory" in ran.stderr
     with ledgers.used_by(ledger, *[MIB] * (SLOTS - 1)):
         shared.run("assert alloc(1) is not None and info() == (36, 100)")
 

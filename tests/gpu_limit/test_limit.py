@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts, what is given back and what a program is told: on a simulated driver of each CUDA release."""
+"""What is charged and freed, and the sizes a program reads: on a simulated driver of each CUDA."""
 
 import re
 
@@ -125,7 +125,7 @@ def test_without_a_limit_nothing_changes(each: Rig) -> None:
 def test_a_limit_that_is_none_is_named_and_limits_nothing(rig: Rig, limit: str) -> None:
     ran = rig.but(limit=limit).run("assert alloc(500)")
     assert ran.stderr == (
-        f"tegra-gpu-limit: NVIDIA_GPU_MEMORY_LIMIT={limit}: a whole number of MiB above 0 is needed; "
+        f"tegra-gpu-limit: NVIDIA_GPU_MEMORY_LIMIT={limit}: an integer of MiB above 0 is needed; "
         "memory is not limited by it\n"
     )
 
@@ -214,7 +214,7 @@ def test_a_pool_of_the_program(pooled: Rig) -> None:
         pointer = make("cuMemAllocFromPoolAsync", c_size_t(60 * MIB), c_void_p(pool), None)
         assert pointer and alloc(50) is None
         call("cuMemFreeAsync", c_uint64(pointer), None)
-        assert alloc(50) is not None, "the pool gives back what it does not use"
+        assert alloc(50) is not None, "the pool frees its unused memory"
         call("cuMemPoolDestroy", c_void_p(pool))
         assert info() == (50, 100)
     """)

@@ -102,7 +102,7 @@ class Guard:
         pod = self._pods.names[uid]  # a pod with a share has a name
         self.over_limit[pod] += 1
         used, share = _mib((self.used or {})[uid]), _mib(self._pods.share(uid).memory_bytes)
-        text = f"pod {pod} (uid {uid}) holds {used} of GPU memory, its share is {share}"
+        text = f"pod {pod} (uid {uid}) has {used} of GPU memory, its share is {share}"
         if self._mode == "report":
             logger.warning("%s: reported only", text)
             return

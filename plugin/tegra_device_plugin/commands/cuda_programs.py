@@ -37,7 +37,7 @@ def _allocate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, not {text!r}")
+        raise argparse.ArgumentTypeError(f"an integer above 0 is needed, not {text!r}")
     return int(text)
 
 

@@ -327,8 +327,8 @@ def load_agent(
     if mode == "evict" and not (content.units and content.units.context_overhead):
         raise ConfigError(
             "--mode evict needs contextOverhead above 0Mi in sharing.units: the GPU memory of one CUDA "
-            "context. Without it, a program may allocate its whole share, and its context then puts the pod "
-            "over the share. Measure a context (docs/sharing.md), or use --mode report"
+            "context. Without it, a program may allocate all of its share, and its context then puts the "
+            "pod over the share. Measure a context (docs/sharing.md), or use --mode report"
         )
     settings = AgentSettings(**options, units=content.units, mode=mode, qos_policy=qos_policy)
     return settings._replace(pod_resources=pod_resources) if pod_resources else settings

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
 
 WithoutMemory = Literal["allowed", "whole", "refused"]
-"""May a container request this resource without memory: always, only all of it (whole), or never. For HAMi
+"""May a container request this resource without memory: always, only all of it, or never. For HAMi
 such a request means all of the GPU's memory, which is impossible: other containers may have a part."""
 
 
@@ -191,7 +191,7 @@ def describe(units: Units) -> list[str]:
             lines.append(f"rejected: {one.name} without {memory}")
         elif one:
             whole = "all of " if one.without_memory == "whole" else ""
-            lines.append(f"not limited: memory of a container that holds {whole}{one.name} and no {memory}")
+            lines.append(f"not limited: memory of a container with {whole}{one.name} and no {memory}")
     lines += [f"not advertised, because it is the same memory: {name}" for name in units.unserved]
     return lines
 

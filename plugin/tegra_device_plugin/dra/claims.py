@@ -83,12 +83,12 @@ def devices(claim: Mapping[str, Any], reference: ClaimReference, pool: str) -> t
     return found
 
 
-def conflict(wanted: tuple[Device, ...], held: tuple[Device, ...]) -> Device | None:
-    """Give a device of `held` that excludes the devices `wanted` by another claim, None without a conflict.
+def conflict(wanted: tuple[Device, ...], allocated: tuple[Device, ...]) -> Device | None:
+    """Give a device of `allocated` that excludes the devices `wanted` by another claim, or None.
 
     There is one GPU. While a claim has it in one mode, no claim gets it in another.
     """
-    for one in held:
+    for one in allocated:
         for other in wanted:
             if one.admin or other.admin:
                 continue

@@ -59,7 +59,7 @@ class GpuLock:
         self._directory: int | None = None
 
     def acquire(self, device_plugins: Path) -> None:
-        """Acquire the lock, unless it is held. Raises BothApisError while the other has the GPU, OSError."""
+        """Acquire the lock, if not done. Raises BothApisError while the other has the GPU, OSError."""
         if self._is_held(device_plugins):
             return
         (refuse_beside_device_plugin if self._for_dra else refuse_beside_dra)(device_plugins)

@@ -26,7 +26,7 @@ def parse_quantity(text: str) -> int:
     below: int = 10 ** len(decimals)
     size, rest = divmod(int(whole + decimals) * scale, below)
     if rest:
-        raise ValueError("a whole number of bytes is needed")
+        raise ValueError("an integer of bytes is needed")
     return size
 
 

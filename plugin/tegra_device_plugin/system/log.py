@@ -11,7 +11,7 @@ from tegra_device_plugin.system.hosttree import is_own_shortage
 
 # A start logs about 20 lines, and a reboot one for each of 110 pods. 240 lines a minute are 50 MB a day.
 LINES_PER_MINUTE = 240
-# From one place in the code, so that a repeated line leaves room for the others.
+# From one place in the code, so that a repeated line does not suppress the others.
 LINES_PER_SOURCE = 120
 TRACEBACK_LINES = 20
 _MINUTE_SECONDS = 60.0

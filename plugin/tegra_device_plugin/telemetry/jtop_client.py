@@ -57,7 +57,7 @@ def _telemetry(client: Any) -> dict[str, Any]:
     for key, read in readings.items():
         try:
             value = read()
-        except Exception:  # noqa: S112 - jetson-stats raises whatever its dictionaries lack
+        except Exception:  # noqa: S112 - jetson-stats raises many kinds
             continue
         if value not in (None, ""):
             telemetry[key] = value

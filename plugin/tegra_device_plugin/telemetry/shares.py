@@ -48,9 +48,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Account:
-    """The devices of one resource: `held` = `allocatable` - `free`, plus `lost` and `twice`, which are rare.
+    """The devices of a resource. `allocatable` - `free`, `lost` and `twice` (both rare) are allocated.
 
-    `lost` devices are held and not allocatable any more: unhealthy, or not advertised. `twice` counts
+    `lost` devices are allocated and not allocatable any more: unhealthy, or not advertised. `twice` counts
     containers beyond the first of a device: a kubelet can list an ended pod beside the next pod with its
     devices.
     """
@@ -127,9 +127,9 @@ def with_resident(found: Iterable[Row], resident: Mapping[tuple[str, str, str], 
 
 
 def accounts(held: Mapping[str, Counter[str]], allocatable: Mapping[str, Ids]) -> dict[str, Account]:
-    """Give the account of each resource that is allocatable or held.
+    """Give the account of each resource that is allocatable or allocated.
 
-    `held` has for every device the number of containers that hold it; `allocatable` are the healthy devices.
+    The first argument counts the containers of each device; `allocatable` are the healthy devices.
     """
     return {
         resource: _account(held.get(resource, Counter()), allocatable.get(resource, frozenset()))
@@ -175,17 +175,18 @@ def as_lines(found: Sequence[Row], counted: Mapping[str, Account]) -> Iterator[s
     for row in found:
         yield f"{row.namespace}/{row.pod} {row.container}: {', '.join(_describe(row))}"
     if not found:
-        yield "no container of this node holds a device"
+        yield "no container of this node has a device"
     for name, account in counted.items():
         rare = "".join(
             f", {number} {what}"
             for number, what in (
-                (account.lost, "held and not allocatable any more"),
-                (account.twice, "held twice, as an ended pod is still listed"),
+                (account.lost, "allocated and not allocatable any more"),
+                (account.twice, "allocated twice, as an ended pod is still listed"),
             )
             if number
         )
-        yield f"{name}: {account.held} held, {account.free} free of {account.allocatable} allocatable{rare}"
+        free = f"{account.free} free of {account.allocatable} allocatable"
+        yield f"{name}: {account.held} allocated, {free}{rare}"
 
 
 def _describe(row: Row) -> Iterator[str]:
@@ -258,12 +259,12 @@ def _metrics(found: Iterable[Row], accounts: Mapping[str, Account]) -> Iterator[
             held[row.name, one.resource] += one.count
     yield gauges(
         "tegra_device_plugin_held_devices",
-        "Devices that the container holds.",
+        "Devices that are allocated to the container.",
         (({**_labels(name), "resource": resource}, count) for (name, resource), count in held.items()),
     )
     yield gauges(
         "tegra_device_plugin_free_devices",
-        "Healthy devices that no container holds.",
+        "Healthy devices that no container has.",
         (({"resource": name}, account.free) for name, account in accounts.items()),
     )
     yield gauges(

@@ -75,7 +75,7 @@ def test_containers_without_devices_are_left_out(
     ).SerializeToString()
     for command in ("allocations", "holders"):  # the second one is its name until 0.1
         assert main([command, "--pod-resources", str(kubelet.socket)]) == 0
-        assert capsys.readouterr().out == "no container of this node holds a device\n"
+        assert capsys.readouterr().out == "no container of this node has a device\n"
 
 
 def answering(*resources: tuple[str, Sequence[str]]) -> bytes:
@@ -98,8 +98,8 @@ def test_one_line_or_one_object_for_each_container_and_each_resource(
     assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "n/p c: 1 q, 2 r",
-        "q: 1 held, 3 free of 4 allocatable",
-        "r: 2 held, 0 free of 0 allocatable, 2 held and not allocatable any more",
+        "q: 1 allocated, 3 free of 4 allocatable",
+        "r: 2 allocated, 0 free of 0 allocatable, 2 allocated and not allocatable any more",
     ]
     assert main(["allocations", "--pod-resources", str(kubelet.socket), "--output=json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -145,7 +145,7 @@ def test_other_machines_are_no_tegra(files: dict[str, str], tmp_path: Path) -> N
         (tmp_path / DRIVER / "module").symlink_to("../../../../module/nvgpu")
     board = identify(tmp_path)
     assert board.platform == "none"
-    assert len(board.evidence) >= 4, "it must say what was looked at"
+    assert len(board.evidence) >= 4, "it must name the places it read"
 
 
 GPU = "/sys/devices/platform/bus@0/17000000.gpu"
@@ -153,7 +153,7 @@ PCI = "/sys/devices/platform/bus@0/d0b0000000.pcie/pci0000:00/0000:00:00.0/0000:
 
 
 def shown(root: Path) -> list[str]:
-    """Every place: `+` and what was found there, or `-` and whatever is said of why not."""
+    """Every place: `+` and the finding, or `-`."""
     return [
         f"+ {one.source}: {one.detail}" if one.found else f"- {one.source}" for one in detect(root).evidence
     ]

@@ -47,7 +47,7 @@ async def test_an_observation_that_hangs_or_fails_is_not_healthy(
     assert await watched.observe() == "1 ok"
     monkeypatch.setattr(
         watched.watch, "_sensor", Sensor(deadline=2)
-    )  # enough for a good look on a busy machine
+    )  # enough for an observation on a busy machine
     hanging, original = threading.Event(), health.sample
 
     def hang(*_arguments: object) -> None:
@@ -144,6 +144,6 @@ async def test_device_nodes_that_come_late_are_found_within_a_minute(
     assert f"/{late}" not in watched.resource.allocation.device_nodes
     away.rename(orin / late)
     assert await watched.observe(60 // int(health.POLL_SECONDS) - 1) == "1 ok"
-    assert f"/{late}" not in watched.resource.allocation.device_nodes  # the whole board is not read each time
+    assert f"/{late}" not in watched.resource.allocation.device_nodes  # the board is not detected each time
     assert await watched.observe() == "1 ok"
     assert f"/{late}" in watched.resource.allocation.device_nodes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one look at the GPU means, and how many looks make a verdict."""
+"""The result of one observation of the GPU, and how many observations change its health."""
 
 import os
 import subprocess

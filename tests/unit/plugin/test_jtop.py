@@ -140,7 +140,7 @@ def _children() -> set[str]:
 ENLARGE = (
     "import contextlib, fcntl, os, sys\nwith contextlib.suppress(OSError): fcntl.fcntl(1, 1031, 1 << 20)\n"
 )
-# What a client does, and what is told of it.
+# What a client does, and its message.
 FAILURES = {
     "not installed": ('print(\'{"error": "jetson-stats is not installed"}\')', "is not installed"),
     "says garbage": (f"print('<html>', flush=True)\n{WAIT}", "invalid lines"),
@@ -169,7 +169,7 @@ async def test_a_failure_is_logged_once_and_the_client_restarted(
     assert not _descriptors() - before
     # Cancelled while it waits for a killed child, it leaves the burial to asyncio's thread.
     await eventually(lambda: not any(map(_exists, started)))
-    # One that answers first has two states to tell; each is told once a change.
+    # One that answers first has two states: one message for each change.
     failures = [record.message for record in caplog.records if "no telemetry" in record.message]
     assert failures and all(reason in message for message in failures)
     assert answers or len(failures) == 1

@@ -24,7 +24,7 @@ from tegra_device_plugin.version import package_version
 
 
 class Plugin:
-    """What the pages show: before the first look at a board, or after one at `root`."""
+    """What the pages show: before the first observation of a board, or after one at `root`."""
 
     def __init__(self, root: Path | None = None, *, connected: bool = False) -> None:
         self.board = SimpleNamespace(

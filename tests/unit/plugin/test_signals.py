@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process does at a signal, whatever it is doing. Each test is a process of its own."""
+"""What a process does at a signal, in each of its states. Each test is a process of its own."""
 
 import signal
 import subprocess

@@ -18,12 +18,12 @@ KUBECTL = """#!{python}
 import json, pathlib, sys
 directory = pathlib.Path({directory!r})
 node, pods, busy = (directory / name for name in ("node", "pods", "busy"))
-words = [word for word in sys.argv[1:] if not word.startswith("--request-timeout=")]
-if words[:2] == ["get", "--raw"] and words[2] == "/api/v1/nodes/laptop":
+parts = [part for part in sys.argv[1:] if not part.startswith("--request-timeout=")]
+if parts[:2] == ["get", "--raw"] and parts[2] == "/api/v1/nodes/laptop":
     sys.stdout.write(node.read_text())
-elif words[:3] == ["get", "--raw", "/api/v1/pods?fieldSelector=spec.nodeName%3Dlaptop"]:
+elif parts[:3] == ["get", "--raw", "/api/v1/pods?fieldSelector=spec.nodeName%3Dlaptop"]:
     sys.stdout.write(pods.read_text())
-elif words == ["replace", "--raw", "/api/v1/nodes/laptop/status", "--filename=-"]:
+elif parts == ["replace", "--raw", "/api/v1/nodes/laptop/status", "--filename=-"]:
     new = json.load(sys.stdin)
     there = json.loads(node.read_text())
     if busy.exists() and (left := int(busy.read_text())):

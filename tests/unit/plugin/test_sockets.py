@@ -17,7 +17,7 @@ from tegra_device_plugin.kubelet.sockets import (
 
 
 def test_a_directory_that_goes_has_no_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It goes between any two calls: whoever looks first whether it is there is no better off.
+    # It goes between any two calls, also after a check of its existence.
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
     assert rivals(tmp_path / "gone") == frozenset()
     sweep(tmp_path / "gone")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU in units: what each preset sells, what a container gets for them, and what is refused."""
+"""A GPU in units: what each preset advertises, what a container gets for them, and what is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -291,4 +291,4 @@ def test_config_check_prints_units_and_guarantees(tmp_path: Path, capsys: pytest
     assert "a process is charged 64Mi for its CUDA context" in lines
     lines = config_check(tmp_path, capsys, "preset: qgpu, memoryTotal: 6Gi")
     assert any("in steps of 5" in line for line in lines)
-    assert any("holds all of tke.cloud.tencent.com/qgpu-core and no" in line for line in lines)
+    assert any("with all of tke.cloud.tencent.com/qgpu-core and no" in line for line in lines)

@@ -118,8 +118,8 @@ def test_evict_ends_the_gpu_processes_of_the_offender_alone(node: Node) -> None:
             node.process(process.pid, pod)
             node.holds(**{f"p{process.pid}": mib})
         with running(node, "--mode=evict") as agent:
-            line = agent.says("holds")
-            assert f"pod default/greedy (uid {uid(1)}) holds 257 MiB" in line
+            line = agent.says("of GPU memory")
+            assert f"pod default/greedy (uid {uid(1)}) has 257 MiB" in line
             assert f"its share is 256 MiB: ended its processes {first.pid}, {second.pid}" in line
             assert [process.wait(5) for process in (first, second)] == [-signal.SIGKILL] * 2
             assert [process.poll() for process in (idle, neighbour)] == [None, None]
@@ -201,7 +201,7 @@ def test_an_agent_out_of_descriptors_logs_few_lines_and_recovers(node: Node) -> 
 UNUSABLE = {
     "unknown key": ("version: v1\nfoo: 1\n", "foo is not known"),
     "no units": ("version: v1\n", "has no percents of the GPU's time"),
-    # A program may then use its whole share as CUDA memory, and its context puts the pod over the share.
+    # A program may then use all of its share as CUDA memory, and its context puts the pod over the share.
     "no overhead": ("version: v1\nsharing: {units: {memoryTotal: 4Gi}}\n", "--mode evict needs contextOv"),
     "overhead of nothing": (UNITS.replace("150Mi", "0Mi"), "--mode evict needs contextOverhead above 0Mi"),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`allocations` in the agent's pod, which sees what the containers' processes hold."""
+"""`allocations` in the agent's pod, which sees the GPU memory of the containers' processes."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control node: what is asked of the driver, and what its answers and refusals lead to."""
+"""The control node: the calls of the driver, and the effects of its answers and errors."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which share, and when the kubelet is asked."""
+"""The share of each pod, and when the kubelet is queried."""
 
 import logging
 import threading
@@ -71,7 +71,7 @@ async def test_the_kubelet_is_queried_for_new_pods_only(
     node.admits(Pod(2, "speech", percent=50))
     await pods.refresh({uid(1), uid(2)})
     assert (node.kubelet.asked, pods.share(uid(2)).percent) == (2, 50)
-    await pods.refresh({uid(9)})  # which it does not know, and will not know at once
+    await pods.refresh({uid(9)})  # which it does not know yet
     await pods.refresh({uid(9)})
     assert (node.kubelet.asked, pods.share(uid(9))) == (3, Share())
     monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)

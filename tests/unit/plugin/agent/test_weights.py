@@ -49,7 +49,7 @@ Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 @asynccontextmanager
 async def running(weights: Weights, driver: SimulatedNvgpu) -> AsyncIterator[Until]:
-    """Run them, and give what waits until a condition holds after a call. Two slices were set before."""
+    """Run them, and give what waits until a condition is true after a call. Two slices were set before."""
     loop, called = asyncio.get_running_loop(), asyncio.Event()
     driver.after_call = lambda: loop.call_soon_threadsafe(called.set)
 
@@ -156,7 +156,7 @@ async def test_the_end_does_not_wait_for_a_kubelet(
     await weights.observe()
     asked = node.kubelet.asked
     node.process(99, 77)
-    driver.runs(99, 99)  # of a pod that the kubelet would be asked about
+    driver.runs(99, 99)  # of a pod that needs a query of the kubelet
     await weights._restore()
     assert (node.kubelet.asked, set(slices(driver).values())) == (asked, {1024})
 
@@ -258,7 +258,7 @@ async def test_a_device_that_goes_away_does_not_keep_the_agent_busy(
     monkeypatch.setattr(nvgpu.ControlNode, "clear_event", count)
     async with running(weights, driver) as until:
         driver.goes_away()
-        await until(lambda: weights.state == "unsupported")  # as at each later look the node has no answer
+        await until(lambda: weights.state == "unsupported")  # as each later observation has no answer
     assert len(heard) <= 2
 
 
