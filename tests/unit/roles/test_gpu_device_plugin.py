@@ -21,10 +21,7 @@ plugin_role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
 answers = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_answers.py")
 DEPLOY = ROLES.parent / "plugin/deploy"
 PLAIN, AGENT = ((DEPLOY / part / "daemonset.yaml").read_text() for part in ("base", "agent"))
-DRIVER = [
-    (DEPLOY / "dra" / name).read_text()
-    for name in ("rbac.yaml", "admission.yaml", "deviceclasses.yaml", "daemonset.yaml")
-]
+DRIVER = [(DEPLOY / "dra" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")]
 
 
 def rendered(image: str = "plugin:9", runtime: str = "docker", **more: Any) -> list[Data]:
