@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tegra_device_plugin.cli import main as plugin
 from tegra_device_plugin.config import settings
-from tegra_device_plugin.config.presets import PRESETS
+from tegra_device_plugin.config.units import PRESETS
 
 from tests.reports.schema import validate
 from tests.unit.roles.fake_cluster import FAILED, REFUSED, FakeCluster
