@@ -13,7 +13,6 @@ short_description: Whether everything is there that an offline bundle is made of
 description:
   - Fails with one sentence for each file that is not there, for a directory that cannot be written, and for a
     disk without room.
-author: The jetson-k3s authors
 options:
   path:
     description: Directory in which the bundle is made; it need not exist.
@@ -33,15 +32,11 @@ options:
     type: list
     elements: str
     required: true
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 path:
   description: The directory, absolute.
-  returned: success
   type: str
 """
 

@@ -26,7 +26,6 @@ description:
     C(index.html), C(junit.xml) and C(index.json) there. A board without a report is in them, as not verified.
   - With I(begin) the boards' reports become the previous ones first, so that no result of an earlier run
     can be taken for one of this.
-author: The jetson-k3s authors
 options:
   reports:
     description: The directory; made when it is not there.
@@ -50,19 +49,14 @@ options:
     description: Whether a run begins.
     type: bool
     default: false
-attributes:
-  check_mode:
-    support: none
 """
 
 RETURN = r"""
 fleet:
   description: What C(index.json) holds.
-  returned: always
   type: dict
 summary:
   description: The result in two lines for people, with the path of the page.
-  returned: always
   type: str
 """
 

@@ -40,14 +40,12 @@ description:
   - Each check says what it found, how long it took, and when it did not pass why, with what helps to see the
     cause. The module itself fails only when it could not work at all; the caller judges the checks.
   - All pods live in one namespace of the node, which the stage C(node) makes and C(close) removes.
-author: The jetson-k3s authors
 options:
   stage:
     description:
       - C(node) looks and starts no pod, C(access) tries who gets the GPU, C(sharing) how many.
       - C(hold) starts a pod that holds the GPU, C(restarted) looks at it after the kubelet's restart.
       - C(close) removes everything.
-    type: str
     choices: [node, access, sharing, hold, restarted, close]
     required: true
   checks:
@@ -63,7 +61,6 @@ options:
     required: true
   restart_error:
     description: Why the kubelet could not be restarted, empty if it was.
-    type: str
     default: ""
   bench:
     description: What every stage needs.
@@ -108,9 +105,6 @@ options:
     description: Whether a pod that only says C(NVIDIA_VISIBLE_DEVICES=all) must not get the GPU.
     type: bool
     default: false
-attributes:
-  check_mode:
-    support: none
 """
 
 RETURN = r"""
@@ -118,7 +112,6 @@ part:
   description: >-
     What the stage adds to the report: C(checks), C(gpu), C(software), C(started), C(ended), and C(busy) or
     C(held).
-  returned: success
   type: dict
 """
 

@@ -61,7 +61,6 @@ module: jetson_facts
 short_description: Facts about a Jetson board, its Docker engine and its K3s
 description:
   - Returns one fact, C(jetson), with the board's identity and the state of what the roles manage.
-author: The jetson-k3s authors
 options:
   asked:
     description: The controller's clock when it asks, in seconds since 1970; told beside the board's own.
@@ -69,21 +68,15 @@ options:
     required: true
   server:
     description: Host name or address of the K3s server; empty where there is none.
-    type: str
     default: ''
   data_root:
     description: The data-root that the inventory gives Docker; empty where it gives none.
-    type: str
     default: ''
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 ansible_facts:
   description: One key, C(jetson); a value that the board does not tell is null.
-  returned: always
   type: dict
   sample:
     jetson:

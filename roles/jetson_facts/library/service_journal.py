@@ -13,25 +13,19 @@ module: service_journal
 short_description: The last lines of a service's journal
 description:
   - Services write secrets into the journal. The module replaces them on the board, before Ansible shows them.
-author: The jetson-k3s authors
 options:
   unit:
     description: Name of the service's unit.
-    type: str
     required: true
   lines:
     description: Number of lines.
     type: int
     default: 15
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 text:
   description: The lines, or the error message of journalctl.
-  returned: always
   type: str
 """
 

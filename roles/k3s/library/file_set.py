@@ -19,7 +19,6 @@ description:
   - Writes each file atomically and only when it differs. Directories that are missing are made.
   - Before the first change the marker is made; it stays until the role removes it after the restart. So a run
     that was cut off between the change and the restart is completed by the next one.
-author: The jetson-k3s authors
 options:
   files:
     description:
@@ -45,21 +44,14 @@ options:
     description: File that says that a restart is due. In /run, because a reboot restarts as well.
     type: path
     required: true
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
 """
 
 RETURN = r"""
 held:
   description: Whether something differs that was left alone.
-  returned: success
   type: bool
 restart_due:
   description: Whether the marker stands, or would stand outside check mode.
-  returned: success
   type: bool
 """
 

@@ -26,29 +26,22 @@ description:
   - Then C(k3s certificate rotate-ca) has K3s use them from its next start on.
   - They stay in a directory until that is closed, so a run that was cut off goes on where it was.
   - Nobody keeps the new root's key. The next rotation needs that of the issuing CA.
-author: The jetson-k3s authors
 options:
   state:
     description: C(closed) says that all boards were gone through.
-    type: str
     choices: [rotated, closed]
     required: true
   wanted:
     description: C(changed) is for CAs that were not changed before. C(again) changes them once more.
-    type: str
     choices: [changed, again]
     default: changed
   url:
     description: Address of K3s on this board.
-    type: str
     required: true
   marker:
     description: File that says that a restart is due, made before K3s gets the CAs.
     type: path
     required: true
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""

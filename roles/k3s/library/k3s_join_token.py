@@ -29,27 +29,22 @@ description:
   - An expiring token that the server does not take any more stays where it stands, if the agent has joined.
     K3s knows it by its certificate then.
   - In check mode the server is asked and nothing is written.
-author: The jetson-k3s authors
 options:
   server_url:
     description: Such as https://jetson-1:6443. Without it no request is made. Needs O(ca).
-    type: str
   ca:
     description:
       The cluster's CA in PEM, as read over SSH on one of its servers. Without it the token is written as it
       is, which is for the first server alone, as it joins no other.
-    type: str
   token:
     description:
       - C(<password>) or C(K10<hash of the CA>::<user>:<password>).
       - For agents also C(<id>.<secret>) or C(K10<hash of the CA>::<id>.<secret>), from C(k3s token create).
-    type: str
     required: true
   first:
     description:
       The token of the same kind that the cluster has. Another one is refused, as K3s cannot change it. Empty
       where there is no cluster yet.
-    type: str
     default: ''
   server:
     description: Is the token for a server? K3s takes no expiring one there.
@@ -67,9 +62,6 @@ options:
     description: Seconds for the request.
     type: int
     default: 10
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
@@ -79,7 +71,6 @@ reason:
   type: str
 restart_due:
   description: Whether the marker stands, or would stand outside check mode.
-  returned: success
   type: bool
 """
 

@@ -49,11 +49,9 @@ NAMESPACE = "--namespace=kube-system"
 DOCUMENTATION = r"""
 module: k3s_node
 short_description: A Ready node with its labels, taints and resources
-author: The jetson-k3s authors
 options:
   name:
     description: The node.
-    type: str
     required: true
   labels:
     description: Labels that it must have, or with null must not have; its other labels are left alone.
@@ -68,14 +66,11 @@ options:
     default: []
   resource:
     description: An extended resource of which it must offer at least one, such as nvidia.com/gpu.
-    type: str
   driver:
     description:
       - A DRA driver whose ResourceSlice of the node must have a device that is not tainted.
-    type: str
   provider:
     description: Label selector of the pods in kube-system that serve it; quoted when it does not come.
-    type: str
   renew:
     description:
       - Have the provider's DaemonSets, which have the same labels, run their present template on the node.
@@ -87,11 +82,6 @@ options:
     description: Seconds to wait.
     type: int
     default: 180
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
 """
 
 RETURN = r"""

@@ -19,7 +19,6 @@ from ansible.module_utils.redact import redact
 DOCUMENTATION = r"""
 module: k3s_observe
 short_description: What the cluster knows, and what a pod on each node says
-author: The jetson-k3s authors
 options:
   selectors:
     description:
@@ -37,15 +36,11 @@ options:
     description: Seconds for one pod's answer.
     type: int
     default: 15
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 nodes:
   description: Of each node name, labels, ready, message; capacity and allocatable of its extended resources.
-  returned: success
   type: list
   elements: dict
 pods:
@@ -53,33 +48,28 @@ pods:
     Of each pod that asks for extended resources namespace, name, node, phase and requests.
     C(holds) is what its containers hold that run together. C(unseen_by) is the scheduler that it names, if
     that is not the default one, and none has looked at it.
-  returned: success
   type: list
   elements: dict
 devices:
   description:
     Of each device of Dynamic Resource Allocation node, driver, pool, name, attributes, capacity and taints.
     There are none where the server does not know such.
-  returned: success
   type: list
   elements: dict
 claims:
   description:
     Of each claim that was given a device namespace, name, pods (names), and devices. A device has driver,
     pool, name and consumed (quantities by name, none if it is not divided).
-  returned: success
   type: list
   elements: dict
 tokens:
   description:
     Of each token that K3s has made (C(k3s token create)) id and description, and C(ends) as RFC 3339 has it.
     The latter is empty where it does not end.
-  returned: success
   type: list
   elements: dict
 answers:
   description: By node C(stdout), or C(problem) where there is none.
-  returned: success
   type: dict
 """
 

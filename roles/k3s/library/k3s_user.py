@@ -28,23 +28,18 @@ description:
   - The user is bound to the role by a ClusterRoleBinding of ours. No other binding is touched.
   - The certificate comes from Kubernetes' own API for that (C(certificates.k8s.io), signer
     C(kubernetes.io/kube-apiserver-client)). The request is removed again.
-author: The jetson-k3s authors
 options:
   name:
     description: The user.
-    type: str
     required: true
   state:
     description: C(known) only asks. C(absent) removes the binding. No certificate can be taken back.
-    type: str
     choices: [known, present, absent]
     required: true
   role:
     description: ClusterRole, which must exist. Not needed to remove the binding.
-    type: str
   request:
     description: Certificate request (PKCS#10, PEM) to sign. Without it there is no certificate.
-    type: str
   seconds:
     description: For how long the certificate is asked for. Kubernetes before 1.22 does not look at it.
     type: int
@@ -52,29 +47,22 @@ options:
     description: Seconds for the certificate to be signed.
     type: int
     default: 60
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 api:
   description: C(url) and C(ca) (PEM) of the API server, as the server's own kubeconfig has them.
-  returned: success
   type: dict
 rules:
   description: What the role allows.
-  returned: success
   type: list
   elements: dict
 others:
   description: Bindings of this user that are not ours.
-  returned: success
   type: list
   elements: str
 certificate:
   description: The certificate (PEM), empty without a request and in check mode.
-  returned: success
   type: str
 """
 

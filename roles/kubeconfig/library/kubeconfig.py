@@ -29,7 +29,6 @@ description:
   - With C(present) it asks the API server, by the certificate, what the user may do. Only then is the file
     put into its place. An old one stays until then.
   - A file that this module has not written is refused.
-author: The jetson-k3s authors
 options:
   path:
     description: The kubeconfig.
@@ -37,24 +36,19 @@ options:
     required: true
   state:
     description: See above.
-    type: str
     choices: [requested, present]
     required: true
   user:
     description: The user, who becomes the certificate's common name.
-    type: str
     required: true
   cluster:
     description: What the kubeconfig calls the cluster and its context.
-    type: str
     required: true
   server:
     description: URL of the API server.
-    type: str
     required: true
   ca:
     description: Its CA (PEM).
-    type: str
     required: true
   rules:
     description: What the user must be allowed.
@@ -66,16 +60,11 @@ options:
     type: path
   certificate:
     description: The certificate for the request (PEM). Without it the file is only tried.
-    type: str
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 path:
   description: The file with its whole path.
-  returned: success
   type: str
 request:
   description: Certificate request (PEM), empty where none is needed, and in check mode.

@@ -16,11 +16,9 @@ description:
     another user owns or can change, and a symbolic link, is an error.
   - C(verified) compares the files in it with their SHA-256.
   - C(absent) removes it.
-author: The jetson-k3s authors
 options:
   state:
     description: What to do.
-    type: str
     choices: [present, verified, absent]
     required: true
   base:
@@ -33,9 +31,6 @@ options:
   files:
     description: For C(verified) the SHA-256 of each file, by its name.
     type: dict
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""

@@ -172,7 +172,7 @@ def test_killed_restore(backup: dict[str, Any], places: Path, state: str) -> Non
 
 def test_killed_on_the_controller(backup: dict[str, Any], places: Path) -> None:
     seal = load("k3s_backup/library/k3s_backup_seal.py")
-    read = load("k3s_backup/library/k3s_backup_read.py")
+    read = load("k3s_backup/library/k3s_backup_record.py")
     gpg = shutil.which("gpg")
 
     def work(place: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.roles.loading import load
 
-module = load("k3s_backup/module_utils/k3s_backup_record.py")
+module = load("k3s_backup/library/k3s_backup_record.py")
 
 NAME, OTHER = "k3s-jetson-1-20260102T030405Z.tar.gz.gpg", "k3s-jetson-1-20260103T030405Z.tar.gz.gpg"
 

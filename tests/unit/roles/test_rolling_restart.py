@@ -98,6 +98,6 @@ def test_restarts_stop_at_the_first_failure(tmp_path: Path) -> None:
 def test_five_running_k3s_restart_at_a_time_and_first_starts_have_no_limit(active: bool, limit: str) -> None:
     variables = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())
     (block, *_) = yaml.safe_load((ROLES / "k3s/tasks/service.yml").read_text())
-    (start,) = (task for task in block["block"] if "ansible.builtin.systemd_service" in task)
+    (start,) = (task for task in block["block"][0]["block"] if "ansible.builtin.systemd_service" in task)
     throttle = jinja2.Template(start["throttle"])
     assert throttle.render(variables | {"__k3s_state": {"active": active}}) == limit
