@@ -18,9 +18,7 @@ options:
     description: File of the pins, in lines of C(sha256sum) with C(RELEASE/FILE). It is made if it is missing.
     type: path
     required: true
-  release:
-    description: The release, such as C(v1.33.5+k3s1).
-    required: true
+  release: {required: true, description: 'The release, such as C(v1.33.5+k3s1).'}
   files:
     description: Downloaded files, as a path by the name that the release has for it.
     type: dict
@@ -28,13 +26,8 @@ options:
 """
 
 RETURN = r"""
-pins:
-  description: The release's pins, as a SHA-256 by the file's name.
-  type: dict
-added:
-  description: Names of the files that were pinned now.
-  type: list
-  elements: str
+pins: {type: dict, description: 'The release''s pins, as a SHA-256 by the file''s name.'}
+added: {type: list, elements: str, description: Names of the files that were pinned now.}
 """
 
 

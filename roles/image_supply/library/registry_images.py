@@ -24,15 +24,8 @@ description:
   - Each image is in the repository C(jetson-k3s), with the hexadecimal part of its id as tag.
   - Without O(archive) every other image goes.
 options:
-  path:
-    description: The registry's directory.
-    type: path
-    required: true
-  images:
-    description: Ids of the images that it has to have.
-    type: list
-    elements: str
-    required: true
+  path: {type: path, required: true, description: The registry's directory.}
+  images: {type: list, elements: str, required: true, description: Ids of the images that it has to have.}
   archive:
     description: A C(docker save) archive on the board; its images that are among O(images) are put in.
     type: path

@@ -36,10 +36,7 @@ options:
     description: Is a restart due for another reason? Then the marker is made also where nothing differs.
     type: bool
     default: false
-  hold:
-    description: Leave them all alone. C(held) says whether one differs.
-    type: bool
-    default: false
+  hold: {type: bool, default: false, description: Leave them all alone. C(held) says whether one differs.}
   marker:
     description: File that says that a restart is due. In /run, because a reboot restarts as well.
     type: path
@@ -47,12 +44,8 @@ options:
 """
 
 RETURN = r"""
-held:
-  description: Whether something differs that was left alone.
-  type: bool
-restart_due:
-  description: Whether the marker stands, or would stand outside check mode.
-  type: bool
+held: {type: bool, description: Whether something differs that was left alone.}
+restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
 """
 
 

@@ -35,9 +35,7 @@ options:
     description: C(changed) is for CAs that were not changed before. C(again) changes them once more.
     choices: [changed, again]
     default: changed
-  url:
-    description: Address of K3s on this board.
-    required: true
+  url: {required: true, description: Address of K3s on this board.}
   marker:
     description: File that says that a restart is due, made before K3s gets the CAs.
     type: path
@@ -49,18 +47,12 @@ begins:
   description: Whether K3s is about to get other CAs for the first time, or would be outside check mode.
   returned: with state rotated
   type: bool
-open:
-  description: Whether there is something to close.
-  returned: with state rotated
-  type: bool
+open: {type: bool, returned: with state rotated, description: Whether there is something to close.}
 restart_due:
   description: Whether the marker stands, or would stand outside check mode.
   returned: with state rotated
   type: bool
-closed:
-  description: Whether there was something to close.
-  returned: with state closed
-  type: bool
+closed: {type: bool, returned: with state closed, description: Whether there was something to close.}
 since:
   description: When the CAs in use were made, in seconds since 1970. Null for those that K3s has begun with.
   returned: with state closed

@@ -49,10 +49,9 @@ NAMESPACE = "--namespace=kube-system"
 DOCUMENTATION = r"""
 module: k3s_node
 short_description: A Ready node with its labels, taints and resources
+description: Waits for the node, sets labels and taints, renews pods, and waits for the resource.
 options:
-  name:
-    description: The node.
-    required: true
+  name: {required: true, description: The node.}
   labels:
     description: Labels that it must have, or with null must not have; its other labels are left alone.
     type: dict
@@ -64,8 +63,7 @@ options:
     type: list
     elements: str
     default: []
-  resource:
-    description: An extended resource of which it must offer at least one, such as nvidia.com/gpu.
+  resource: {description: 'An extended resource of which it must offer at least one, such as nvidia.com/gpu.'}
   driver:
     description:
       - A DRA driver whose ResourceSlice of the node must have a device that is not tainted.
@@ -78,10 +76,7 @@ options:
       - Where labels are about to change, pods whose DaemonSet is gone have to be so first.
     type: bool
     default: false
-  timeout:
-    description: Seconds to wait.
-    type: int
-    default: 180
+  timeout: {type: int, default: 180, description: Seconds to wait.}
 """
 
 RETURN = r"""

@@ -27,10 +27,9 @@ from ansible.module_utils.k3s_kubectl import (
 DOCUMENTATION = r"""
 module: k3s_node_schedule
 short_description: A node in service, drained, or forgotten by its cluster
+description: Drains a node, uncordons it, or deletes it from the cluster.
 options:
-  name:
-    description: The node.
-    required: true
+  name: {required: true, description: The node.}
   state:
     description:
       - C(known) only says what the node offers.
@@ -39,19 +38,14 @@ options:
       - C(forgotten) is no node, and its name is free for another board (K3s keeps a password for each name).
     choices: [known, drained, schedulable, forgotten]
     required: true
-  drain_arguments:
-    description: Arguments of C(kubectl drain).
-    type: list
-    elements: str
-    default: []
+  drain_arguments: {type: list, elements: str, default: [], description: Arguments of C(kubectl drain).}
   offers:
     description:
       - What it has to offer first, having just started again, with numbers. These are extended resources, and
         devices that claims can have, by the name of their driver.
     type: dict
     default: {}
-  boot_id:
-    description: What its kubelet must report first, since the board was started with it.
+  boot_id: {description: 'What its kubelet must report first, since the board was started with it.'}
   quorum:
     description: Refuse where etcd would have no majority without the node.
     type: bool
@@ -63,9 +57,7 @@ options:
 """
 
 RETURN = r"""
-known:
-  description: Whether the cluster knew the node, or kept its name's password.
-  type: bool
+known: {type: bool, description: 'Whether the cluster knew the node, or kept its name''s password.'}
 offers:
   description:
     - What the node offers before anything is done, as C(offers) above, or what it offered when C(drained)

@@ -17,15 +17,12 @@ from ansible.module_utils.k3s_kubectl import K3S, KubectlError, listed
 DOCUMENTATION = r"""
 module: k3s_nodes
 short_description: Whether a server has K3s, and the nodes of its cluster
+description: Changes nothing.
 """
 
 RETURN = r"""
-installed:
-  description: Has this board K3s as a server?
-  type: bool
-version:
-  description: Of its K3s; empty where there is none.
-  type: str
+installed: {type: bool, description: 'Has this board K3s as a server?'}
+version: {type: str, description: Of its K3s; empty where there is none.}
 ranges:
   description: C(cluster-cidr) and C(service-cidr) as K3s' files or its unit say them, those that are said.
   type: dict

@@ -19,6 +19,7 @@ from ansible.module_utils.redact import redact
 DOCUMENTATION = r"""
 module: k3s_observe
 short_description: What the cluster knows, and what a pod on each node says
+description: Changes nothing.
 options:
   selectors:
     description:
@@ -27,15 +28,7 @@ options:
     type: list
     elements: str
     required: true
-  command:
-    description: What is run in them.
-    type: list
-    elements: str
-    required: true
-  timeout:
-    description: Seconds for one pod's answer.
-    type: int
-    default: 15
+  command: {type: list, elements: str, required: true, description: What is run in them.}
 """
 
 RETURN = r"""
@@ -68,9 +61,7 @@ tokens:
     The latter is empty where it does not end.
   type: list
   elements: dict
-answers:
-  description: By node C(stdout), or C(problem) where there is none.
-  type: dict
+answers: {type: dict, description: 'By node C(stdout), or C(problem) where there is none.'}
 """
 
 NAMESPACE = "kube-system"
@@ -81,6 +72,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type, no token
 # Answers awaited at the same time; each is a kubectl of about 40 MB on the server.
 AT_ONCE = 8
+ANSWER_SECONDS = 15
 
 
 def whole(quantity):
@@ -269,7 +261,6 @@ def main():
         argument_spec={
             "selectors": {"type": "list", "elements": "str", "required": True},
             "command": {"type": "list", "elements": "str", "required": True},
-            "timeout": {"type": "int", "default": 15},
         },
         supports_check_mode=True,
     )
@@ -294,7 +285,7 @@ def main():
                 node,
                 [of_node[node["name"]] for of_node in pods_of if node["name"] in of_node],
                 module.params["command"],
-                module.params["timeout"],
+                ANSWER_SECONDS,
             )
             for node in nodes
         }

@@ -16,9 +16,8 @@ import urllib.request
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_https import opener
 from ansible.module_utils.k3s_releases import is_older, named
-from ansible.module_utils.k3s_token import is_usable, parts, secret
+from ansible.module_utils.k3s_token import is_usable, opener, parts, secret
 
 DOCUMENTATION = r"""
 module: k3s_token_rotation
@@ -35,21 +34,14 @@ options:
     description: C(closed) says that all boards were gone through. The old token gets a name with the date.
     choices: [rotated, closed]
     required: true
-  token:
-    description: The new token. Without it K3s makes one.
+  token: {description: The new token. Without it K3s makes one.}
   token_file:
     description: Where K3s reads the new token, if one is given; the role writes it there.
     type: path
     required: true
-  record:
-    description: Where the old token is kept.
-    type: path
-    required: true
-  url:
-    description: Address of K3s on this board.
-    required: true
-  version:
-    description: The version of K3s, such as C(v1.33.5+k3s1). Needed with C(rotated).
+  record: {type: path, required: true, description: Where the old token is kept.}
+  url: {required: true, description: Address of K3s on this board.}
+  version: {description: 'The version of K3s, such as C(v1.33.5+k3s1). Needed with C(rotated).'}
   marker:
     description: File that says that a restart is due, made before the token is changed.
     type: path

@@ -45,18 +45,10 @@ options:
 """
 
 RETURN = r"""
-path:
-  description: The file, null in check mode.
-  type: str
-sha256:
-  description: Its hash, null in check mode.
-  type: str
-bytes:
-  description: Its size, 0 in check mode.
-  type: int
-datastore:
-  description: C(etcd) or C(sqlite).
-  type: str
+path: {type: str, description: 'The file, null in check mode.'}
+sha256: {type: str, description: 'Its hash, null in check mode.'}
+bytes: {type: int, description: 'Its size, 0 in check mode.'}
+datastore: {type: str, description: C(etcd) or C(sqlite).}
 """
 
 K3S = "/usr/local/bin/k3s"

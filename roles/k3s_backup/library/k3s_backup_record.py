@@ -24,19 +24,11 @@ description:
   - With O(backup) it refuses a file that is not in the record, and whose hash the user has not accepted.
   - A file that ends in C(.gpg) is decrypted by the user's own gpg, in a pipe. Nothing is written.
 options:
-  record:
-    description: The record of backups that this computer has made.
-    type: path
-    required: true
-  name:
-    description: Name of the file that was made.
-  sha256:
-    description: Its hash.
-  backup:
-    description: The backup to read, as playbooks/backup.yml has brought it.
-    type: path
-  accepted:
-    description: SHA-256 of a file that the user accepts without a record.
+  record: {type: path, required: true, description: The record of backups that this computer has made.}
+  name: {description: Name of the file that was made.}
+  sha256: {description: Its hash.}
+  backup: {type: path, description: 'The backup to read, as playbooks/backup.yml has brought it.'}
+  accepted: {description: SHA-256 of a file that the user accepts without a record.}
 """
 
 RETURN = r"""
@@ -44,10 +36,7 @@ manifest:
   description: C(created), C(server), C(k3s_version), C(datastore), C(ca), and the hash of each file.
   returned: with O(backup)
   type: dict
-sha256:
-  description: The file's hash.
-  returned: with O(backup)
-  type: str
+sha256: {type: str, returned: with O(backup), description: The file's hash.}
 """
 
 LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")

@@ -25,29 +25,15 @@ description:
   - Any other file is encrypted first, by a random passphrase that nobody keeps.
   - The result is a secret.
 options:
-  path:
-    description: The backup.
-    type: path
-    required: true
-  sha256:
-    description: Its hash. A file that was changed since it was read is refused.
-    required: true
-  directory:
-    description: A private directory for what is encrypted here.
-    type: path
-    required: true
+  path: {type: path, required: true, description: The backup.}
+  sha256: {required: true, description: Its hash. A file that was changed since it was read is refused.}
+  directory: {type: path, required: true, description: A private directory for what is encrypted here.}
 """
 
 RETURN = r"""
-path:
-  description: The encrypted file.
-  type: str
-sha256:
-  description: Its hash.
-  type: str
-session_key:
-  description: As C(gpg --show-session-key) gives it.
-  type: str
+path: {type: str, description: The encrypted file.}
+sha256: {type: str, description: Its hash.}
+session_key: {type: str, description: As C(gpg --show-session-key) gives it.}
 """
 
 SESSION_KEY = re.compile(rb"^\[GNUPG:\] SESSION_KEY (\S+)$", re.MULTILINE)

@@ -30,42 +30,21 @@ description:
     put into its place. An old one stays until then.
   - A file that this module has not written is refused.
 options:
-  path:
-    description: The kubeconfig.
-    type: path
-    required: true
-  state:
-    description: See above.
-    choices: [requested, present]
-    required: true
-  user:
-    description: The user, who becomes the certificate's common name.
-    required: true
-  cluster:
-    description: What the kubeconfig calls the cluster and its context.
-    required: true
-  server:
-    description: URL of the API server.
-    required: true
-  ca:
-    description: Its CA (PEM).
-    required: true
-  rules:
-    description: What the user must be allowed.
-    type: list
-    elements: dict
-    required: true
+  path: {type: path, required: true, description: The kubeconfig.}
+  state: {choices: [requested, present], required: true, description: See above.}
+  user: {required: true, description: 'The user, who becomes the certificate''s common name.'}
+  cluster: {required: true, description: What the kubeconfig calls the cluster and its context.}
+  server: {required: true, description: URL of the API server.}
+  ca: {required: true, description: Its CA (PEM).}
+  rules: {type: list, elements: dict, required: true, description: What the user must be allowed.}
   scratch:
     description: Directory that only its owner reads, for the key until it is in its place.
     type: path
-  certificate:
-    description: The certificate for the request (PEM). Without it the file is only tried.
+  certificate: {description: The certificate for the request (PEM). Without it the file is only tried.}
 """
 
 RETURN = r"""
-path:
-  description: The file with its whole path.
-  type: str
+path: {type: str, description: The file with its whole path.}
 request:
   description: Certificate request (PEM), empty where none is needed, and in check mode.
   returned: with state requested

@@ -16,7 +16,7 @@ import pytest
 RESOURCE = "nvidia.com/gpu"
 ALLOCATING = ("greedy", "neighbour")
 COMPUTED = "computed 65536 numbers on Orin in 1.5 ms, all are right\n"
-UTILS = ("claims", "pods", "node", "sharing", "diagnosis", "access", "limits")
+UTILS = ("claims", "pods", "node", "sharing", "diagnosis", "access")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
 PASSED = """\

@@ -17,8 +17,8 @@ from tests.unit.roles.loading import ROLES, load
 from tests.unit.roles.playing import Run, play_text
 
 filters = load("board_reboot/filter_plugins/board_reboot.py")
-status = load("gpu_status/filter_plugins/gpu_status_reboots.py")
-facts = load("jetson_facts/module_utils/jetson_reboot.py")
+status = load("gpu_status/filter_plugins/gpu_status_credentials.py")
+facts = load("jetson_facts/module_utils/jetson_packages.py")
 
 NONE = {"required": False, "packages": [], "kernel": None}
 KERNEL = {"required": True, "packages": [], "kernel": "5.15.2-tegra"}
@@ -53,9 +53,9 @@ def test_board_that_needs_a_reboot_is_known(
 
 def test_status_names_boards_that_need_a_reboot_with_the_command() -> None:
     boards = [{"name": name, "reboot": one} for name, one in (("a", None), ("b", NONE), ("c", KERNEL))]
-    shown = status.table({"boards": boards})
+    shown = status.reboots_table({"boards": boards})
     assert shown == f"c needs a reboot for kernel 5.15.2-tegra\n{status.ADVICE}"
-    assert status.table({"boards": boards[:2]}) == "No board that answered needs a reboot."
+    assert status.reboots_table({"boards": boards[:2]}) == "No board that answered needs a reboot."
 
 
 @pytest.mark.parametrize(

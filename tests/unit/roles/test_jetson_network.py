@@ -10,7 +10,6 @@ from tests.unit.roles.loading import load
 
 network = load("jetson_facts/module_utils/jetson_network.py")
 services = load("jetson_facts/module_utils/jetson_services.py")
-firewall = load("jetson_facts/module_utils/jetson_firewall.py")
 
 
 def put(root: Path, files: dict[str, str]) -> str:
@@ -145,7 +144,7 @@ UFW_RULES = """\
     ],
 )
 def test_what_ufw_lets_in(tmp_path: Path, files: dict[str, str], opened: list[str] | None) -> None:
-    assert firewall.ufw(put(tmp_path, files)) == opened
+    assert network.ufw(put(tmp_path, files)) == opened
 
 
 ZONES = """\
@@ -169,7 +168,7 @@ trusted
 
 def test_what_firewalld_lets_in() -> None:
     said = {("firewall-cmd", "--list-all-zones"): ZONES}
-    found: dict[str, Any] = firewall.firewalls("/nonexistent", True, lambda *argv: said[argv])
+    found: dict[str, Any] = network.firewalls("/nonexistent", True, lambda *argv: said[argv])
     opened = ["10.42.0.0/16", "10.43.0.0/16", "2379-2380/tcp", "6443/tcp", "8472/udp"]
     assert found == {"ufw": None, "firewalld": opened}
-    assert firewall.firewalls("/nonexistent", False, None)["firewalld"] is None
+    assert network.firewalls("/nonexistent", False, None)["firewalld"] is None

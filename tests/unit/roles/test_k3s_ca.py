@@ -141,7 +141,7 @@ def test_a_ca_file_without_a_certificate_is_no_way_around(ca: str) -> None:
 
 def outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> dict[str, Any]:
     places = {"path": str(tmp_path / "token"), "marker": str(tmp_path / "marker")}
-    given = {"server_url": None, "ca": None, "timeout": 10, "first": "", "server": False, **places, **params}
+    given = {"server_url": None, "ca": None, "first": "", "server": False, **places, **params}
     return playing.outcome(monkeypatch, token, given)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.roles.loading import load
 from tests.unit.roles.playing import play_text
 
-module = load("k3s/filter_plugins/k3s_hosts.py")
+module = load("k3s/filter_plugins/k3s.py")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import with_facts
 
 module = load("preflight/filter_plugins/preflight_network.py")
-address = load("k3s/filter_plugins/k3s_address.py")
+address = load("k3s/filter_plugins/k3s.py")
 
 AT_WORK = {"installed": True, "command": "k3s agent"}
 

@@ -157,4 +157,4 @@ def test_redirect_takes_no_token_elsewhere(ca: Pair, impostor: Server, serve: Se
 
 def test_request_without_a_ca_trusts_nobody() -> None:
     with pytest.raises(OSError, match="CA is not known"):
-        load("k3s/module_utils/k3s_https.py").opener("")
+        load("k3s/module_utils/k3s_token.py").opener("")
