@@ -20,8 +20,6 @@ LIMITS = {"lab": 3600, "acceptance": 5400, "arm64": 7200}
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
-SEVERAL_LABS = ("test_molecule.py",)
-
 
 def pytest_configure() -> None:
     """Take Ctrl-C as at a terminal: what a shell starts in the background ignores it, and passes that on."""
@@ -40,14 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
     """Keeps in one process what shares a lab, images or a service.
 
-    That is a file of acceptance/ or conformance/, and any other folder. In some files the first parameter has
-    a lab of its own: a long Molecule scenario, a fleet.
+    That is a file of acceptance/ or conformance/, and any other folder.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
-        if file.name in SEVERAL_LABS:
-            return f"{file}[{nodeid.partition('[')[2].rstrip(']').partition('-')[0]}]"
         return str(file if file.parent.name in ("acceptance", "conformance") else file.parent)
 
 

@@ -4,18 +4,17 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tegra_device_plugin.board import cdi, health
-from tegra_device_plugin.board.detection import Detection, detect
-from tegra_device_plugin.board.gpu import read_power
+from tegra_device_plugin.board.detection import Detection, detect, read_power
 from tegra_device_plugin.board.health import HEALTHY, UNKNOWN, Health, Hysteresis, Sample
+from tegra_device_plugin.config.settings import DraSettings, PluginSettings
 from tegra_device_plugin.kubelet.driver_conflict import BothApisError
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import is_own_shortage, raise_own_shortage
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.sensor import Sensor
+from tegra_device_plugin.system.waiting import Sensor
 
 READ_DEADLINE_SECONDS = 3.0
 # A healthy GPU is detected again now and then, for device nodes that came late. About a minute.
@@ -24,40 +23,8 @@ OBSERVATIONS_PER_DETECTION = 12
 logger = logging.getLogger(__name__)
 
 
-class Settings(Protocol):
-    """What the observation of a board needs of a command's settings."""
-
-    @property
-    def host_root(self) -> Path:
-        """Give the directory where the host's files are seen."""
-
-    @property
-    def cdi(self) -> bool:
-        """Tell whether containers get the GPU by a CDI spec."""
-
-    @property
-    def cdi_version(self) -> str:
-        """Give the version of the CDI spec."""
-
-    @property
-    def configured_memory(self) -> int | None:
-        """Give the bytes of GPU memory that are divided, None where memory is not divided."""
-
-    @property
-    def gpu_limit_dir(self) -> Path:
-        """Give the directory of the files that limit memory."""
-
-    @property
-    def gpu_limit_library(self) -> Path:
-        """Give the library that limits memory."""
-
-    @property
-    def reads_power(self) -> bool:
-        """Tell whether the GPU's power is published."""
-
-
-S = TypeVar("S", bound=Settings)
-S_contra = TypeVar("S_contra", bound=Settings, contravariant=True)
+S = TypeVar("S", bound=PluginSettings | DraSettings)
+S_contra = TypeVar("S_contra", bound=PluginSettings | DraSettings, contravariant=True)
 
 
 class Observation(NamedTuple):
@@ -238,7 +205,7 @@ class BoardWatch(Generic[S]):
         self, settings: S, found: Detection, sample: Sample, search: bool
     ) -> Iterator[Health]:
         """Check everything without which no container can have the GPU."""
-        yield health.judge(sample)
+        yield health.assess(sample)
         if settings.cdi:
             # The spec comes before the offer that names it: a runtime rejects a container without it.
             yield _provided(
@@ -249,22 +216,22 @@ class BoardWatch(Generic[S]):
             )
 
 
-def _memory_prerequisites(settings: Settings, found: Detection) -> Iterator[Health]:
+def _memory_prerequisites(settings: PluginSettings | DraSettings, found: Detection) -> Iterator[Health]:
     """Check everything without which no container's memory can be limited, where memory is shared out."""
     yield HEALTHY
     total, there = settings.configured_memory, found.gpu.memory_bytes
     if not total:
         return
-    from tegra_device_plugin.sharing import limitfiles  # noqa: PLC0415 - only where memory is shared out
-    from tegra_device_plugin.system.quantity import MIB, render  # noqa: PLC0415 - the same
+    from tegra_device_plugin.sharing.memory_limit import provide_files  # noqa: PLC0415 - only where needed
+    from tegra_device_plugin.system.kubernetes import MIB, render_quantity  # noqa: PLC0415 - the same
 
     if there is not None and total > there:
-        configured, has = render(total), render(there // MIB * MIB)
+        configured, has = render_quantity(total), render_quantity(there // MIB * MIB)
         yield Health(
             False, "memory-total", f"memoryTotal is {configured}, but the board has {has}: configure less"
         )
     yield _provided(
-        lambda: limitfiles.provide(settings.gpu_limit_dir, settings.gpu_limit_library),
+        lambda: provide_files(settings.gpu_limit_dir, settings.gpu_limit_library),
         Health(False, "limit-missing", "no container's memory could be limited"),
     )
 

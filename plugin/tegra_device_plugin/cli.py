@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: finds the command, and turns its errors into exit codes.
 
-Each module of `commands` has its own `add_arguments` and `main`. A module is imported only for its command:
-`detect` does not need gRPC, and `run` registers earlier.
+A module of `commands` is imported only for its commands: `detect` does not need gRPC, and `run` registers
+earlier.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
-from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, say
+from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Command, complain, say
 from tegra_device_plugin.config.settings import ConfigError
 from tegra_device_plugin.signals import Signals
 
-COMMANDS = {
-    "run": "serve the GPU to the kubelet",
-    "dra": "serve the GPU by Dynamic Resource Allocation, instead of `run`",
-    "agent": "divide the GPU's time among pods by weights, and watch each pod's GPU memory",
-    "detect": "print the board and its GPU, with the evidence",
-    "labels": "print the node labels that describe the GPU",
-    "allocations": "print each container's share of this node's GPU, and the free rest",
-    "allocate": "allocate GPU memory as a CUDA program, to find this container's limit",
-    "compute": "run a CUDA kernel, check its result, and list the visible device nodes",
-    "device-query": "print the GPU's properties as NVIDIA's sample deviceQuery does",
-    "koordinator-device": "print Koordinator's Device of this node, with the preset koordinator",
-    "simulate": "let a node of a cluster without boards advertise a GPU that it does not have",
-    "config": "check a configuration file: print its errors, or its meaning",
+_COMMANDS = {
+    "run": ("daemons", "serve the GPU to the kubelet"),
+    "dra": ("daemons", "serve the GPU by Dynamic Resource Allocation, instead of `run`"),
+    "agent": ("daemons", "divide the GPU's time among pods by weights, and watch each pod's GPU memory"),
+    "detect": ("board_facts", "print the board and its GPU, with the evidence"),
+    "labels": ("board_facts", "print the node labels that describe the GPU"),
+    "allocations": ("allocations", "print each container's share of this node's GPU, and the free rest"),
+    "allocate": ("cuda_programs", "allocate GPU memory as a CUDA program, to find this container's limit"),
+    "compute": ("cuda_programs", "run a CUDA kernel, check its result, and list the visible device nodes"),
+    "device-query": ("cuda_programs", "print the GPU's properties as NVIDIA's sample deviceQuery does"),
+    "koordinator-device": (
+        "board_facts",
+        "print Koordinator's Device of this node, with the preset koordinator",
+    ),
+    "simulate": ("simulate", "let a node of a cluster without boards advertise a GPU that it does not have"),
+    "config": ("config_check", "check a configuration file: print its errors, or its meaning"),
 }
+"""The module of `commands` and the description of each command."""
 _ALIASES = {"holders": "allocations"}  # its name until 0.1
-# They run until a signal ends them.
-_SERVICES = ("run", "agent", "dra")
 
 
 def main(arguments: Sequence[str] | None = None, signals: Signals | None = None) -> int:
@@ -42,25 +44,23 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
     `signals` are handled since the start of the process; only services keep the handlers.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] not in (*COMMANDS, *_ALIASES):
+    if not words or words[0] not in (*_COMMANDS, *_ALIASES):
         _parser().parse_args(words)  # prints help, the version or an error, and exits
     command = _ALIASES.get(words[0], words[0])
-    serves = command in _SERVICES
+    serves = _COMMANDS[command][0] == "daemons"
     if signals and not serves:
         signals.release()
     if command != "dra":
         _without_tls()
-    module = import_module(f"tegra_device_plugin.commands.{command.replace('-', '_')}")
+    chosen = find_command(command)
     gc.enable()
     parser = argparse.ArgumentParser(
-        prog=f"tegra-device-plugin {command}",
-        description=COMMANDS[command],
-        epilog=getattr(module, "EPILOG", None),
+        prog=f"tegra-device-plugin {command}", description=_COMMANDS[command][1], epilog=chosen.epilog
     )
-    module.add_arguments(parser)
+    chosen.add_arguments(parser)
     options = parser.parse_args(words[1:])
     try:
-        code: int = module.main(options, signals or Signals()) if serves else module.main(options)
+        code = chosen.main(options, signals or Signals()) if serves else chosen.main(options)
     except ConfigError as error:
         for problem in error.problems:
             complain(problem)
@@ -78,6 +78,12 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
     return code
 
 
+def find_command(name: str) -> Command:
+    """Import the module of a command, and give the command."""
+    found: Command = import_module(f"tegra_device_plugin.commands.{_COMMANDS[name][0]}").COMMANDS[name]
+    return found
+
+
 def _without_tls() -> None:
     """Keep asyncio from loading OpenSSL: 3 MB, which only the API server's client has a use for."""
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None: an import of it fails
@@ -93,17 +99,18 @@ def _leaves(error: Exception) -> Iterator[Exception]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    width = max(map(len, COMMANDS))
+    width = max(map(len, _COMMANDS))
     parser = argparse.ArgumentParser(
         prog="tegra-device-plugin",
         description="Kubernetes device plugin for the integrated GPU of NVIDIA Jetson boards",
-        epilog="commands:\n" + "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items()),
+        epilog="commands:\n"
+        + "\n".join(f"  {name:<{width}}  {about}" for name, (_, about) in _COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print version and git revision, and end")
     parser.add_argument(
         "command",
-        choices=(*COMMANDS, *_ALIASES),
+        choices=(*_COMMANDS, *_ALIASES),
         metavar="COMMAND",
         help="one of those below; COMMAND --help prints its options",
     )

@@ -1,38 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command that runs until a signal ends it, and starts its parts again when its settings change."""
+"""A command that runs until a signal ends it, and restarts its parts when its configuration changes."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
 
-from tegra_device_plugin.config.settings import ConfigError
-from tegra_device_plugin.config.watch import ConfigWatch
+from tegra_device_plugin.config.settings import AgentSettings, ConfigError, DraSettings, PluginSettings
 from tegra_device_plugin.signals import Signals
-from tegra_device_plugin.system import log
+from tegra_device_plugin.system import log, waiting
+from tegra_device_plugin.system.directorywatch import DirectoryWatch
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 10.0  # the safety net where changes are not heard
+SETTLE_SECONDS = 0.1  # editors and copies write in several steps
+
+
+class ConfigWatch(Generic[T]):
+    """Reads settings with `load` and watches `file`, also behind a ConfigMap's links."""
+
+    def __init__(self, file: Path | None, load: Callable[[], T]) -> None:
+        self._file = file
+        self._load = load
+        self._seen: tuple[int, ...] | None = None
+        self._wake = asyncio.Event()
+        self._asked = False
+
+    def read(self) -> T:
+        """Give the settings as they are now. Raises ConfigError."""
+        # Before the file is read, so that each later write counts as a change.
+        self._seen = self._version()
+        return self._load()
+
+    def ask(self) -> None:
+        """Make `changed` end in any case, as on SIGHUP."""
+        self._asked = True
+        self._wake.set()
+
+    async def changed(self) -> None:
+        """Wait until the file may say something else than at the last `read`, or until asked."""
+        if self._file is None:
+            await self._wake.wait()
+        else:
+            with DirectoryWatch(self._file.parent, self._wake.set) as watch:
+                while not self._differs(watch):
+                    if await waiting.happens(self._wake, LOOK_SECONDS):
+                        await asyncio.sleep(SETTLE_SECONDS)
+        self._wake.clear()
+        self._asked = False
+
+    def _differs(self, watch: DirectoryWatch) -> bool:
+        # First listen, then look: a change between the two is heard.
+        self._wake.clear()
+        watch.rearm()
+        return self._asked or self._version() != self._seen
+
+    def _version(self) -> tuple[int, ...] | None:
+        """What changes with the file's content; links are followed."""
+        try:
+            status = self._file.stat() if self._file else None
+        except OSError:
+            return None
+        return status and (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
 
 logger = logging.getLogger(__name__)
 
 
-class Settings(Protocol):
-    """What every service has in its settings."""
-
-    @property
-    def log_format(self) -> str:
-        """Give `text` or `json`."""
-
-    @property
-    def log_level(self) -> str:
-        """Give the lowest level of log lines."""
-
-    @property
-    def metrics_address(self) -> tuple[str, int] | None:
-        """Give host and port of the metrics pages."""
-
-
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=PluginSettings | DraSettings | AgentSettings)
 
 
 class Service(Generic[S]):

@@ -69,10 +69,10 @@ print(json.dumps(done))
 # Runs in a container of the plugin's image: makes a limit of 100 MiB in the directory, and prints its mounts.
 PREPARE = """
 import json, pathlib, sys
-from tegra_device_plugin.sharing import limitfiles
-from tegra_device_plugin.sharing.memorylimit import Limit
+from tegra_device_plugin.sharing import memory_limit
+from tegra_device_plugin.sharing.memory_limit import Limit
 directory = pathlib.Path(sys.argv[1])
-limitfiles.provide(directory, pathlib.Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so"))
+memory_limit.provide_files(directory, pathlib.Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so"))
 limit = Limit(directory, "m0", 100 << 20)
 limit.prepare()
 print(json.dumps(limit.mounts))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a playbook against a lab as its user would, and read what it said."""
+"""Run a playbook against a lab, or a command in a checkout, as its user would."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from tools.cache import CHECKOUT
 RECAP = re.compile(r"^(\S+)\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
 # The slowest playbook of the tests on container boards, on a busy two-core machine.
 TIMEOUT_SECONDS = 900
+# The slowest other command, a Molecule scenario, on a very busy two-core machine.
+COMMAND_SECONDS = 1800
 
 
 @dataclass(frozen=True)
@@ -141,3 +143,25 @@ def run_playbook(
 
 def _shown(check: dict[str, Any]) -> str:
     return f"{check['id']}: {json.dumps(check, indent=1)}"
+
+
+def run_here(*argv: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the checkout; stdout has both of its streams."""
+    return run_in(CHECKOUT, os.environ | environment, *argv)
+
+
+def run_in(
+    directory: Path, environment: Mapping[str, str], *argv: str | Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in another directory, with these variables alone."""
+    return subprocess.run(
+        argv,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        check=False,
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tegra_device_plugin.config.dra import Dra
+from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import published
 

@@ -27,7 +27,7 @@ pgrep --list-name 'k3s|kubelet|etcd|kube-'"""
 OWN_CONTAINER = ("docker", "inspect", "--format={{.Id}} {{.State.StartedAt}}", "mine")
 PAGE = [change for section in changes(CHECKOUT / "roles").values() for change in section]
 ROOTS = """/boot /etc /home /opt /root /srv /usr /var/backups /var/lib /var/lib/rancher
-/run/cdi /run/jetson-k3s /run/jetson-k3s-lease /var/log/containers /var/log/pods"""
+/run/cdi /run/jetson-k3s /run/jetson-k3s-lock /var/log/containers /var/log/pods"""
 # Not compared, and why.
 NOISE = {
     "*/__pycache__": "caches of Python",

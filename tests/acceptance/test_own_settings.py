@@ -10,18 +10,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import yaml
 
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
-from tests.acceptance.command import run_here
-from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
+from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
+from tests.acceptance.site import build_deb
 from tests.lab import inventory, lab, power, staging
 from tests.lab.board import Board, start
 from tests.planted import PLANTED, leaked, watched
 from tools.cache import CHECKOUT
-from tools.debian import ensure_packages
 from tools.engine import docker
-from tools.process import run as run_command
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -58,6 +57,31 @@ OWN = {
     "runtimes": {"kata": {"path": "/usr/bin/kata"}},
     "registry-mirrors": ["https://mirror.example"],
 }
+# As K3s' install.sh writes it for `INSTALL_K3S_EXEC="server --docker ..."`.
+STOCK_UNIT = r"""[Unit]
+Description=Lightweight Kubernetes
+Wants=network-online.target
+
+[Install]
+WantedBy=multi-user.target
+
+[Service]
+Type=notify
+EnvironmentFile=-/etc/systemd/system/k3s.service.env
+KillMode=process
+Delegate=yes
+TimeoutStartSec=0
+Restart=always
+RestartSec=5s
+ExecStart=/usr/local/bin/k3s \
+    server \
+    '--docker' \
+    '--node-label' \
+    'owner=somebody' \
+    '--write-kubeconfig-mode' \
+    '0640'
+"""
+MIGRATED = "/etc/rancher/k3s/config.yaml.d/40-migrated.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +129,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_docker_was_reloaded_and_not_restarted(board: Board, run: PlaybookRun, docker_process: str) -> None:
     assert board.exec("systemctl", "show", "--property=MainPID", "docker") == docker_process
     assert board.exec("docker", "info", "--format={{.DefaultRuntime}}").strip() == "nvidia"
+    merged = json.loads(board.exec("cat", "/etc/docker/daemon.json"))
+    assert merged["runtimes"].keys() == {"kata", "nvidia"}
+    merged["runtimes"].pop("nvidia")
+    assert merged.items() >= OWN.items()
 
 
 @pytest.mark.parametrize(("token", "name"), [(TOKEN, "token"), (AGENT_TOKEN, "agent-token")])
@@ -322,35 +350,16 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
     wait_until(lambda: cluster.allocatable() == {"jetson-1": 1}, "the node offers its GPU again", 120)
 
 
-def package(version: str, directory: Path) -> None:
-    """Write a SIMULATED nvidia-container-toolkit: it brings that release of the lab's stand-in."""
-    ensure_packages("dpkg")
-    tree = directory / "tree"
-    control = {
-        "Package": "nvidia-container-toolkit",
-        "Version": f"{version}-1",
-        "Architecture": "all",
-        "Maintainer": "lab <lab@example.org>",
-        "Description": "SIMULATED",
-    }
-    (tree / "DEBIAN").mkdir(parents=True)
-    (tree / "DEBIAN/control").write_text("".join(f"{key}: {value}\n" for key, value in control.items()))
-    release = tree / staging.TOOLKIT_VERSION.lstrip("/")
-    release.parent.mkdir(parents=True)
-    release.write_text(f"{version}\n")
-    run_command(["dpkg-deb", "--root-owner-group", "--build", tree, directory])
-
-
 def test_newer_runtime_comes_from_the_bundle_when_asked(
     board: Board, run: PlaybookRun, tmp_path: Path
 ) -> None:
     strict = {"nvidia_docker_strict": True}
     refused = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(strict)}")
     assert "[error] nvidia-runtime-strict" in refused.output
-    package("1.18.0", tmp_path)
+    release = {staging.TOOLKIT_VERSION.lstrip("/"): "1.18.0\n"}
+    deb = build_deb(tmp_path, "nvidia-container-toolkit", "1.18.0-1", release)
     with tarfile.open(inventory.bundle_path(LAB) / "debs-jetpack5-amd64.tar", "w") as tar:
-        for deb in tmp_path.glob("*.deb"):
-            tar.add(deb, deb.name)
+        tar.add(deb, deb.name)
     index_bundle()
     docker_process = board.exec("systemctl", "show", "--property=MainPID", "docker")
     settings = json.dumps(strict | {"nvidia_docker_update_runtime": True})
@@ -366,7 +375,7 @@ def test_newer_runtime_comes_from_the_bundle_when_asked(
     assert (uninvited["status"], "has no GPU device node" in uninvited["evidence"][0]) == ("passed", True)
 
 
-# Last, for the cluster goes with it.
+# The cluster goes with it.
 def test_reset_gives_docker_its_owners_settings_back(board: Board, run: PlaybookRun) -> None:
     again = ("reset.yml", "--extra-vars=k3s_reset_docker=true")
     run_playbook(LAB, *again).checked()
@@ -377,3 +386,26 @@ def test_reset_gives_docker_its_owners_settings_back(board: Board, run: Playbook
     second = run_playbook(LAB, *again)
     assert second.recap["jetson-1"].changed == 0, second.output
     assert board.exec("systemctl", "show", "--property=MainPID", "docker") == docker_process
+
+
+def test_k3s_of_its_stock_script_is_taken_over_with_its_flags_and_its_node(board: Board) -> None:
+    bundle, cluster = inventory.bundle_path(LAB), Cluster([board])
+    docker("cp", str(bundle / "k3s-amd64"), f"{board.container}:/usr/local/bin/k3s")
+    docker("cp", str(bundle / "k3s-airgap-images-amd64.tar.gz"), f"{board.container}:/root/images.tar.gz")
+    board.exec("docker", "load", "--input=/root/images.tar.gz")
+    board.exec("sh", "-c", 'printf "%s" "$1" > /etc/systemd/system/k3s.service', "sh", STOCK_UNIT)
+    board.exec("systemctl", "daemon-reload")
+    board.exec("systemctl", "enable", "--now", "k3s")
+    wait_until(lambda: "jetson-1" in cluster.kubelets(), "the owner's node", 60)
+    node_id = ("get", "node", "jetson-1", "--output=jsonpath={.metadata.uid} {.metadata.labels.owner}")
+    before = cluster.kubectl(*node_id)
+    assert before.endswith(" somebody")
+
+    run_playbook(LAB, "site.yml", "--extra-vars=k3s_migrate=true").checked()
+    assert cluster.kubectl(*node_id) == before
+    migrated = yaml.safe_load(board.exec("cat", MIGRATED))
+    assert migrated == {"node-label": "owner=somebody", "write-kubeconfig-mode": "0640"}
+    unit = board.exec("cat", "/etc/systemd/system/k3s.service").splitlines()
+    assert "ExecStart=/usr/local/bin/k3s server" in unit
+    assert board.exec("stat", "--format=%a", "/etc/rancher/k3s/k3s.yaml").strip() == "640"
+    run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify").unchanged()

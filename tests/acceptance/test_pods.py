@@ -17,8 +17,7 @@ import pytest
 
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
-from tests.acceptance.command import run_here
-from tests.acceptance.playbook import reports_dir, run_playbook
+from tests.acceptance.playbook import reports_dir, run_here, run_playbook
 from tests.docs import markdown
 from tests.docs.commands import PROMPT
 from tests.lab import lab

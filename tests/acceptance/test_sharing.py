@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One GPU, several pods, a limit for each: units of time and memory, from the inventory to CUDA's answer.
 
-The real kubelet, plugin and limit library; the GPU's driver is simulated.
+The real kubelet, plugin and limit library; the GPU's driver is simulated. Pods written for another system of
+sharing run as they are, and Koordinator's Device is written into a cluster that has its CRD.
 """
 
 import json
@@ -10,24 +11,52 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tegra_device_plugin.system.quantity import GIB, parse
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.config.settings import load_plugin
+from tegra_device_plugin.sharing import koordinator
+from tegra_device_plugin.system.kubernetes import GIB, parse_quantity
 
+from tests import boards
 from tests.acceptance import hostile_container
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import cluster_status, reports_dir, run_playbook
-from tests.acceptance.sharing import POD_SECONDS, ask, said, sell_units
 from tests.lab import lab
-from tests.lab.board import Board
+from tests.lab.board import Board, set_toolkit
+from tests.lab.paths import lab_dir
+from tests.unit.roles.playing import play
+from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "units"
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
 ELASTIC = "elasticgpu.io/gpu-memory"
+UNITS = {"gpu_device_plugin_config": {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}}
+STRICT = {"nvidia_docker_strict": True}
+CONFIG_MAP = "tegra-device-plugin"
+POD_SECONDS = 90
+KIND = "devices.scheduling.koordinator.sh"
+# A role's module is found where the role is named.
+PLAYBOOK = """\
+- hosts: server
+  become: true
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: k3s, tasks_from: observe.yml}
+      when: false
+    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: offered.yml}
+      when: false
+    - koordinator_device: {device: "{{ device }}"}
+      register: made
+    - ansible.builtin.debug: {msg: "changed={{ made.changed }} found={{ made.found }}."}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +70,47 @@ def cluster(board: Board) -> Cluster:
     return Cluster([board])
 
 
-def test_one_run_sells_and_proves_the_units(board: Board, cluster: Cluster) -> None:
-    sell_units(LAB, board).checked()
+def create_pod(cluster: Cluster, name: str, mib: int, limits: Mapping[str, int], **pod_settings: str) -> None:
+    """Create a pod that allocates GPU memory and holds it."""
+    settings = {
+        "command": ["python3.11", "-m", "tegra_device_plugin", "allocate", str(mib), "--hold"],
+        "resources": {"limits": limits},
+    }
+    cluster.create_sleeper(name, cluster.boards[0].name, settings, **pod_settings)
+
+
+def configure(cluster: Cluster, settings: Mapping[str, Any]) -> None:
+    """Change the plugin's settings and restart it: the kubelet takes a minute to update the file."""
+    entry = {"data": {"config.yaml": json.dumps(settings)}}
+    namespace = "--namespace=kube-system"
+    cluster.kubectl(namespace, "patch", "configmap", CONFIG_MAP, f"--patch={json.dumps(entry)}")
+    pod = cluster.plugin_pod(cluster.boards[0].name)
+    assert pod
+    cluster.kubectl(namespace, "delete", "pod", pod)
+
+
+def allocation(cluster: Cluster, pod: str, restarts: int = 0) -> str:
+    """Wait until a pod's program has allocated memory; return the line that says how much."""
+    lines: list[str] = []
+
+    def allocated() -> bool:
+        started = cluster.started(pod)
+        lines[:] = cluster.kubectl("logs", pod).splitlines()
+        return started is not None and started[1] == restarts and any("allocated" in line for line in lines)
+
+    wait_until(allocated, f"{pod} has allocated; it says {lines}", POD_SECONDS)
+    return next(line for line in lines if line.startswith("allocated"))
+
+
+def test_site_yml_configures_units_and_verifies_them(board: Board, cluster: Cluster) -> None:
+    set_toolkit(board, "1.18.0")  # JetPack 6's own ignores strict mode
+    run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(UNITS | STRICT)}").checked()
     name = cluster.boards[0].name
     assert (cluster.allocatable(CORE), cluster.allocatable(MEMORY)) == ({name: 100}, {name: 8})
     (node,) = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
-    capacity, allocatable = (parse(node["status"][key]["memory"]) for key in ("capacity", "allocatable"))
+    capacity, allocatable = (
+        parse_quantity(node["status"][key]["memory"]) for key in ("capacity", "allocatable")
+    )
     assert capacity - allocatable == 2 * GIB
     assert node["metadata"]["labels"]["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == "false"
     report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())
@@ -67,15 +131,17 @@ def test_one_run_sells_and_proves_the_units(board: Board, cluster: Cluster) -> N
 
 
 def test_a_pod_that_wants_more_than_its_share_is_out_of_memory(cluster: Cluster) -> None:
-    ask(cluster, "greedy", 2048, {CORE: 60, MEMORY: 3})
-    assert said(cluster, "greedy") == (
+    create_pod(cluster, "greedy", 2048, {CORE: 60, MEMORY: 3})
+    assert allocation(cluster, "greedy") == (
         "allocated 768 of 2048 MiB, then CUDA was out of memory; CUDA says that 0 of 768 MiB are free"
     )
 
 
 def test_its_neighbour_gets_all_of_his(cluster: Cluster) -> None:
-    ask(cluster, "modest", 1024, {CORE: 40, MEMORY: 4})
-    assert said(cluster, "modest") == "allocated 1024 of 1024 MiB; CUDA says that 0 of 1024 MiB are free"
+    create_pod(cluster, "modest", 1024, {CORE: 40, MEMORY: 4})
+    assert (
+        allocation(cluster, "modest") == "allocated 1024 of 1024 MiB; CUDA says that 0 of 1024 MiB are free"
+    )
     assert cluster.phase("greedy") == "Running"
 
 
@@ -103,7 +169,7 @@ def test_a_container_gets_no_door_by_the_files_of_its_limit(cluster: Cluster, bo
 def test_status_adds_up_and_tells_who_waits_for_a_scheduler_that_is_not_there(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    ask(cluster, "foreign", 256, {MEMORY: 1}, schedulerName="hami-scheduler")
+    create_pod(cluster, "foreign", 256, {MEMORY: 1}, schedulerName="hami-scheduler")
     found = cluster_status(LAB, tmp_path)
     (node,) = found["nodes"]
     held = Counter[str]()
@@ -121,19 +187,109 @@ def test_status_adds_up_and_tells_who_waits_for_a_scheduler_that_is_not_there(
 def test_a_container_that_is_started_again_has_its_whole_share_again(cluster: Cluster, board: Board) -> None:
     (container,) = board.exec("docker", "ps", "--quiet", "--filter=name=k8s_main_greedy").split()
     board.exec("docker", "kill", container)
-    assert said(cluster, "greedy", restarts=1).startswith("allocated 768 of 2048 MiB")
+    assert allocation(cluster, "greedy", restarts=1).startswith("allocated 768 of 2048 MiB")
 
 
 def test_a_pod_without_memory_is_not_limited_and_has_no_library(cluster: Cluster) -> None:
     cluster.kubectl("delete", "pod", "modest", "greedy")
-    ask(cluster, "timely", 64, {CORE: 10})
+    create_pod(cluster, "timely", 64, {CORE: 10})
     # The simulated GPU has all of the machine's memory.
-    assert "allocated 64 of 64 MiB" in said(cluster, "timely")
+    assert "allocated 64 of 64 MiB" in allocation(cluster, "timely")
     board = cluster.boards[0]
     (container,) = board.exec("docker", "ps", "--quiet", "--filter=name=k8s_main_timely").split()
     mounts = board.exec("docker", "inspect", "--format={{json .Mounts}}", container)
     assert "ld.so.preload" not in mounts
     cluster.kubectl("delete", "pod", "timely")
+
+
+@dataclass(frozen=True)
+class System:
+    """Another system's names, as its own examples use them: the requests of two pods that fit on one GPU.
+
+    `limit` is the first pod's limit in MiB, `env` its environment.
+    """
+
+    preset: str
+    first: dict[str, int]
+    second: dict[str, int]
+    limit: int
+    env: dict[str, str]
+
+
+TOTAL_MIB = 6144
+# Units of MiB and percents. tests/unit/plugin/test_units.py has the other systems.
+SYSTEMS = (
+    System(
+        "hami",
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 60},
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 40},
+        3000,
+        {"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "NVIDIA_GPU_MEMORY_LIMIT": "3000"},
+    ),
+    System(
+        "koordinator",
+        {"koordinator.sh/gpu-core": 60, "koordinator.sh/gpu-memory-ratio": 60},
+        {"koordinator.sh/gpu-core": 40, "koordinator.sh/gpu-memory-ratio": 40},
+        3686,
+        {},
+    ),
+)
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: str(system.preset))
+def test_pods_of_another_system_run_as_they_are(cluster: Cluster, system: System) -> None:
+    units = {"preset": system.preset, "memoryTotal": f"{TOTAL_MIB}Mi"}
+    configure(cluster, {"version": "v1", "sharing": {"units": units}})
+    name = cluster.boards[0].name
+    for resource in system.first:
+        wait_until(lambda each=resource: cluster.allocatable(each)[name] > 0, resource, POD_SECONDS)  # type: ignore[misc]
+    create_pod(cluster, "first", TOTAL_MIB, system.first)
+    create_pod(cluster, "second", 64, system.second)
+    line = allocation(cluster, "first")
+    assert f"allocated {system.limit // 16 * 16} of {TOTAL_MIB} MiB, then CUDA was out of memory" in line
+    assert f"of {system.limit} MiB are free" in line
+    assert allocation(cluster, "second").startswith("allocated 64 of 64 MiB;")
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    env = json.loads(cluster.kubectl("exec", "first", "--", "python3.11", "-c", show))
+    assert env.items() >= system.env.items()
+    # Nothing is left for a third one.
+    create_pod(cluster, "third", 64, system.second)
+    wait_until(lambda: "Insufficient" in cluster.unschedulable("third"), "the third waits", POD_SECONDS)
+    cluster.kubectl("delete", "pod", "first", "second", "third")
+
+
+def device(place: Path) -> dict[str, Any]:
+    """Return Koordinator's Device of the board."""
+    config = place / "config.yaml"
+    config.write_text("version: v1\nsharing: {units: {preset: koordinator, memoryTotal: 2Gi}}\n")
+    units = load_plugin(config, {}, {}).units
+    assert units
+    boards.build(boards.load()["agxorin-jp6"], place / "host")
+    infos = koordinator.device_infos(detect(place / "host"), units, Health(True, "ok", "ready"))
+    return koordinator.device("jetson-1", infos)
+
+
+def test_koordinators_device_is_written_once_and_left_to_koordlet(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "play.yml").write_text(PLAYBOOK)
+    wanted = device(tmp_path)
+    board = cluster.boards[0]
+
+    def run(*arguments: str) -> str:
+        given = f"--extra-vars={json.dumps({'device': wanted})}"
+        return play(lab_dir(LAB) / "inventory.ini", tmp_path / "play.yml", given, *arguments).stdout
+
+    assert "changed=False found=the cluster does not have the CRD" in run()
+    crd = (CHECKOUT / "tests/unit/plugin/koordinator_crd.yaml").read_text()
+    board.exec("sh", "-c", 'echo "$1" | k3s kubectl apply --filename=-', "sh", crd)
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{KIND}")
+    for arguments, changed in ((["--check"], True), ([], True), ([], False)):
+        assert f"changed={changed} found=." in run(*arguments)
+    there = json.loads(cluster.kubectl("get", KIND, board.name, "--output=json"))
+    assert there["spec"] == wanted["spec"]
+    assert [owner["name"] for owner in there["metadata"]["ownerReferences"]] == [board.name]
+    # As koordlet takes it over.
+    cluster.kubectl("label", KIND, board.name, "app.kubernetes.io/managed-by-")
+    assert "changed=False found=koordlet makes it." in run()
 
 
 def test_back_to_one_whole_gpu(cluster: Cluster) -> None:

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verify.yml reports of a board that is well, in use, shared, or broken; what it leaves."""
+"""Verification of one board: playbooks/hil.py, verify.yml, the Job inside the cluster, a CI system's job.
+
+The board is well, in use, shared and broken in turn. At the end a bundle alone makes it a node again.
+"""
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,17 +21,25 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
-from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
-from tests.lab import board, lab
+from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
+from tests.lab import board, inventory, lab
 from tests.lab.board import Board
+from tests.lab.bundle import checksums
+from tests.lab.paths import lab_dir
 from tests.lab.staging import RUNTIME_EDITOR, TOOLKIT_VERSION
 from tests.reports.schema import validate
+from tools.cache import CHECKOUT
+from tools.engine import docker
+from tools.process import ToolError
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "verify"
 NAME = "jetson-1"
+VERIFY = CHECKOUT / "plugin" / "deploy" / "verify"
+DOCKER = ("docker.io", "containerd", "runc")
 REPLICAS = 4
 SHARED = {
     "version": "v1",
@@ -33,8 +47,71 @@ SHARED = {
 }
 
 
+@pytest.fixture(scope="module")
+def jetson() -> Iterator[Board]:
+    with lab.fresh(LAB, ["agxorin-jp6"]) as (jetson,):
+        yield jetson
+
+
+def ended_with(command: Sequence[str | Path], **environment: str) -> tuple[int, str]:
+    """Run a command in the checkout; its exit status and output."""
+    ran = run_here(*command, **environment)
+    return ran.returncode, ran.stdout
+
+
+def hil(*arguments: str) -> tuple[int, str]:
+    """Run playbooks/hil.py on the lab; its exit status and output."""
+    lab_options = (f"--inventory={lab_dir(LAB) / 'inventory.ini'}", f"--reports={reports_dir(LAB)}")
+    return ended_with([sys.executable, CHECKOUT / "playbooks" / "hil.py", *lab_options, *arguments])
+
+
+def published(reports: Path) -> tuple[dict[str, str], ElementTree.Element, str]:
+    """What hil.py has published: each check's status, the JUnit XML and the page."""
+    report = json.loads((reports / "jetson-1.json").read_text())
+    validate(report)
+    junit = ElementTree.fromstring((reports / "junit.xml").read_text())  # noqa: S314 - our own
+    statuses = {check["id"]: check["status"] for check in report["checks"]}
+    return statuses, junit, (reports / "index.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def cluster(jetson: Board) -> Cluster:
+    status, output = hil("--keep")
+    assert status == 0, output
+    return Cluster([jetson])
+
+
+def test_a_board_that_is_well_passes_every_check(cluster: Cluster) -> None:
+    statuses, junit, page = published(reports_dir(LAB))
+    assert set(statuses.values()) == {"passed"}
+    assert (junit.get("tests"), junit.get("failures"), junit.get("errors")) == (str(len(statuses)), "0", "0")
+    assert "jetson-1 has passed" in page
+
+
+def start_job(jetson: Board) -> None:
+    docker("cp", f"{VERIFY}/.", f"{jetson.container}:/root/verify")
+    make = "k3s kubectl kustomize /root/verify | sed s/NODE/jetson-1/ | k3s kubectl apply -f -"
+    jetson.exec("sh", "-c", make)
+
+
+def ended(cluster: Cluster) -> dict[str, str]:
+    job = json.loads(cluster.kubectl("get", "job", "gpu-verify-jetson-1", "--output=json"))
+    conditions = job["status"].get("conditions", [])
+    return {one["type"]: one.get("reason", "") for one in conditions if one["status"] == "True"}
+
+
+def test_the_job_proves_the_node_from_inside(jetson: Board, cluster: Cluster) -> None:
+    start_job(jetson)
+    wait_until(lambda: bool(ended(cluster)), "the Job ends", 120)
+    said = cluster.kubectl("logs", "job/gpu-verify-jetson-1", "--container=detect")
+    assert "Complete" in ended(cluster), said
+    assert "state:               ready" in said
+    assert "Result = PASS" in cluster.kubectl("logs", "job/gpu-verify-jetson-1", "--container=device-query")
+    cluster.kubectl("delete", "job", "gpu-verify-jetson-1")
+
+
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """A run of verify.yml and the report that it wrote."""
 
     run: PlaybookRun
@@ -47,25 +124,13 @@ class Verified:
         return next(check for check in self.report["checks"] if check["id"] == name)
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[Board]:
-    with lab.fresh(LAB, ("xaviernx-jp5",)) as (fresh,):
-        yield fresh
-
-
-@pytest.fixture(scope="module")
-def cluster(one: Board) -> Cluster:
-    run_playbook(LAB, "site.yml").checked()
-    return Cluster([one])
-
-
-def verify(*variables: str, playbook: str = "verify.yml") -> Verified:
-    path = reports_dir(LAB) / f"{NAME}.json"  # no earlier one: a run begins with moving that away
+def verify(*variables: str, playbook: str = "verify.yml") -> Verification:
+    path = reports_dir(LAB) / f"{NAME}.json"  # a run begins with moving an earlier one away
     run = run_playbook(LAB, playbook, *(f"--extra-vars={variable}" for variable in variables))
     assert path.exists(), run.output
     report = json.loads(path.read_text())
     validate(report)
-    return Verified(run, report)
+    return Verification(run, report)
 
 
 def nothing_is_left(cluster: Cluster) -> bool:
@@ -73,25 +138,25 @@ def nothing_is_left(cluster: Cluster) -> bool:
 
 
 @contextmanager
-def refusing_toolkit(one: Board) -> Iterator[None]:
+def refusing_toolkit(jetson: Board) -> Iterator[None]:
     """The container toolkit knows none of the ids that the plugin hands out."""
     none = "EVERY_DEVICE = ()"
-    shipped = one.exec("cat", TOOLKIT_VERSION)
-    board.set_toolkit(one, "1.19.0")  # the first release that refuses any id
-    one.exec("cp", RUNTIME_EDITOR, f"{RUNTIME_EDITOR}.whole")
+    shipped = jetson.exec("cat", TOOLKIT_VERSION)
+    board.set_toolkit(jetson, "1.19.0")  # the first release that refuses any id
+    jetson.exec("cp", RUNTIME_EDITOR, f"{RUNTIME_EDITOR}.whole")
     try:
-        one.exec("sed", "-i", f"s/^EVERY_DEVICE = .*/{none}/", RUNTIME_EDITOR)
-        one.exec("grep", "--line-regexp", none, RUNTIME_EDITOR)
+        jetson.exec("sed", "-i", f"s/^EVERY_DEVICE = .*/{none}/", RUNTIME_EDITOR)
+        jetson.exec("grep", "--line-regexp", none, RUNTIME_EDITOR)
         yield
     finally:
-        one.exec("mv", f"{RUNTIME_EDITOR}.whole", RUNTIME_EDITOR)
-        board.set_toolkit(one, shipped)
+        jetson.exec("mv", f"{RUNTIME_EDITOR}.whole", RUNTIME_EDITOR)
+        board.set_toolkit(jetson, shipped)
 
 
-# Other faults: tests/unit/roles/test_gpu_verify.py, and a dead GPU: test_hardware_in_the_loop.py.
-def test_broken_board_fails_the_right_check_with_its_fix(one: Board, cluster: Cluster) -> None:
+# Other faults: tests/unit/roles/test_gpu_verify.py.
+def test_broken_board_fails_the_right_check_with_its_fix(jetson: Board, cluster: Cluster) -> None:
     failing, reason, fix = "device-query", "unsupported device id", "nvidia-container-toolkit"
-    with refusing_toolkit(one):
+    with refusing_toolkit(jetson):
         verified = verify("gpu_verify_timeout=60")
     assert verified.run.returncode != 0
     report, check = verified.report, verified.check(failing)
@@ -134,14 +199,14 @@ def test_gpu_in_use_is_left_to_its_pod(cluster: Cluster, holder: str) -> None:
 
 
 def test_undisturbed_mode_starts_no_pod_and_removes_what_a_cut_off_run_left(
-    one: Board, cluster: Cluster
+    jetson: Board, cluster: Cluster
 ) -> None:
     cluster.kubectl("create", "namespace", f"gpu-verify-{NAME}")
     containers = ("docker", "ps", "--all", "--quiet", "--no-trunc")
-    before = one.exec(*containers).split()
+    before = jetson.exec(*containers).split()
     verified = verify("gpu_verify_mode=undisturbed")
     # Old ones may go: the kubelet clears up after ended pods when it comes to it.
-    assert set(one.exec(*containers).split()) <= set(before)
+    assert set(jetson.exec(*containers).split()) <= set(before)
     assert (verified.report["ok"], verified.report["mode"]) == (True, "undisturbed")
     skipped = {name for name, status in verified.statuses().items() if status == "skipped"}
     assert skipped == {
@@ -152,13 +217,12 @@ def test_undisturbed_mode_starts_no_pod_and_removes_what_a_cut_off_run_left(
     assert nothing_is_left(cluster)
 
 
-# The last one: the GPU stays shared.
-@pytest.mark.acceptance
+# From here on the GPU is shared.
 def test_gpu_shared_by_site_yml_is_held_by_all_its_replicas_at_once_and_over_a_kubelet_restart(
-    one: Board, cluster: Cluster, tmp_path: Path
+    jetson: Board, cluster: Cluster, tmp_path: Path
 ) -> None:
     show = ("systemctl", "show", "--property=MainPID", "k3s")
-    before = one.exec(*show)
+    before = jetson.exec(*show)
     settings = tmp_path / "sharing.yml"
     settings.write_text(yaml.safe_dump({"gpu_device_plugin_config": SHARED, "gpu_verify_mode": "full"}))
     verified = verify(f"@{settings}", playbook="site.yml")
@@ -169,7 +233,80 @@ def test_gpu_shared_by_site_yml_is_held_by_all_its_replicas_at_once_and_over_a_k
     told = [event["event"] for event in verified.check("time-slicing")["events"]]
     pending = next(place for place, text in enumerate(told) if text.startswith("pod5 Pending"))
     assert {f"pod{number} Running" for number in range(1, REPLICAS + 1)} <= set(told[:pending])
-    assert one.exec(*show) != before
+    assert jetson.exec(*show) != before
     told = [event["event"] for event in verified.check("kubelet-restart")["events"]]
     assert told.index("holder Running") < told.index("the kubelet was restarted")
     assert nothing_is_left(cluster)
+
+
+def test_the_job_fails_where_no_gpu_is(jetson: Board, cluster: Cluster) -> None:
+    board.set_state(jetson, "dead")
+    wait_until(lambda: cluster.allocatable()["jetson-1"] == 0, "the dead GPU is taken off the node", 60)
+    start_job(jetson)
+    sooner = '{"spec": {"activeDeadlineSeconds": 5}}'
+    cluster.kubectl("patch", "job", "gpu-verify-jetson-1", "--patch", sooner)
+    wait_until(lambda: bool(ended(cluster)), "the Job ends", 120)
+    assert ended(cluster) == {"Failed": "DeadlineExceeded"}
+
+
+def laboratory(directory: Path) -> Path:
+    """What the administrator of a CI system's runner provides, and K3s' release page as a directory."""
+    bundle = inventory.bundle_path(LAB)
+    version = yaml.safe_load((bundle / "bundle.yml").read_text())["k3s_version"]
+    release = directory / "releases" / version
+    release.mkdir(parents=True)
+    files = {"k3s-amd64": "k3s", "k3s-airgap-images-amd64.tar.gz": "k3s-airgap-images-amd64.tar.gz"}
+    for source, target in files.items():
+        (release / target).symlink_to(bundle / source)
+    (release / "sha256sum-amd64.txt").write_text(checksums(release))
+    (directory / "inventory" / "group_vars").mkdir(parents=True)
+    (directory / "inventory" / "boards.ini").write_text((lab_dir(LAB) / "inventory.ini").read_text())
+    settings = {
+        "bundle_arch": "amd64",
+        "bundle_k3s_version": version,
+        "bundle_k3s_release_url": (directory / "releases").as_uri(),
+    }
+    (directory / "inventory" / "group_vars" / "all.yml").write_text(yaml.safe_dump(settings))
+    return directory
+
+
+def test_a_dead_gpu_fails_the_job_of_a_ci_system_and_the_board_is_reset(
+    jetson: Board, cluster: Cluster, tmp_path: Path
+) -> None:
+    job = yaml.safe_load((CHECKOUT / "docs/ci/gitlab-ci.yml").read_text())["verify-boards"]
+    place = {"LAB": str(laboratory(tmp_path)), "BOARD": "k3s_cluster"}
+    shutil.copytree(reports_dir(LAB), tmp_path / "reports" / "k3s_cluster")
+    status, output = ended_with(["/bin/bash", "-e", "-c", "\n".join(job["script"])], **place)
+    assert status == 1, output
+    made = yaml.safe_load((tmp_path / "bundles/k3s_cluster/bundle.yml").read_text())
+    assert made["plugin_image"] == plugin.reference()
+    statuses, junit, page = published(tmp_path / "reports/k3s_cluster")
+    assert [name for name, status in statuses.items() if status == "failed"] == ["allocatable"]
+    (failure,) = junit.iter("failure")
+    for text in (output, failure.text or "", page):
+        assert "the GPU could not be switched on" in text
+        assert "needs a reboot of the board" in text
+    assert "allocatable: passed → failed" in page
+    with pytest.raises(ToolError):
+        jetson.exec("k3s", "--version")
+
+
+def test_bundle_with_packages_makes_a_node_of_a_board_without_docker(jetson: Board, tmp_path: Path) -> None:
+    board.set_state(jetson, "ready")
+    given = laboratory(tmp_path) / "inventory"
+    bundle = f"--extra-vars=jetson_k3s_bundle={tmp_path / 'made'}"
+    settings = {
+        "bundle_plugin_archive": str(inventory.bundle_path(LAB) / "tegra-device-plugin-amd64.tar.gz"),
+        "bundle_debs_from": NAME,
+        "nvidia_docker_runtime_packages": [],  # Debian has none
+    }
+    run_playbook(LAB, "bundle.yml", bundle, f"--extra-vars={json.dumps(settings)}", inventory=given).checked()
+    jetson.exec("dpkg", "--purge", *DOCKER)
+    site = partial(run_playbook, LAB, "site.yml", bundle, inventory=given)
+    site("--check").checked()
+    site().checked()
+    assert Cluster([jetson]).allocatable() == {NAME: 1}
+    status = jetson.exec("dpkg-query", "--show", "--showformat=${db:Status-Status} ", *DOCKER)
+    assert status.split() == ["installed"] * len(DOCKER)
+    assert jetson.exec("find", "/var/lib/jetson-k3s", "-name", "uploads") == ""
+    site("--skip-tags=gpu_verify").unchanged()

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.sharing.ledger import name_of
+from tegra_device_plugin.system.kubernetes import DRIVER
 
 from tests import boards
 from tests.conformance.fake_api import NODE, FakeApi

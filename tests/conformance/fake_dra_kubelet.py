@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from grpc import aio
 from tegra_device_plugin.dra import dra_pb2 as dra
-from tegra_device_plugin.dra import health_pb2 as health
-from tegra_device_plugin.dra import pluginregistration_pb2 as registration
+from tegra_device_plugin.dra import dra_pb2 as health
+from tegra_device_plugin.dra import dra_pb2 as registration
 
 from tests.conformance.awaited import Awaited
 from tests.conformance.fake_kubelet import call, dial

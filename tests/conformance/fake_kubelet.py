@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import grpc
 from grpc import aio
-from tegra_device_plugin.kubelet import api_pb2 as api
+from tegra_device_plugin.kubelet import kubelet_pb2 as api
 
 from tests.conformance.awaited import SECONDS, Awaited
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import grpc
-from tegra_device_plugin.kubelet import podresources_pb2 as podresources
+from tegra_device_plugin.kubelet import kubelet_pb2 as podresources
 
 from tests.conformance.fake_kubelet import FakeKubelet
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tegra_device_plugin.kubelet import api_pb2 as api
+from tegra_device_plugin.kubelet import kubelet_pb2 as api
 
 from tests import boards
 from tests.conformance.conftest import BOARD, Start

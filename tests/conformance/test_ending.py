@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.config import settings
-from tegra_device_plugin.config.watch import ConfigWatch
-from tegra_device_plugin.daemon import Daemon
+from tegra_device_plugin.plugin import DevicePlugin
+from tegra_device_plugin.service import ConfigWatch
 from tegra_device_plugin.signals import Signals
 
 from tests.conformance.fake_kubelet import FakeKubelet
@@ -75,7 +75,7 @@ class Life:
         self.file.write_text(CONFIG.format(replicas=2))
         self._signals.ended = False
         watch = ConfigWatch(self.file, lambda: settings.load_plugin(self.file, self._places, {}))
-        self._task = asyncio.ensure_future(Daemon(watch, self._signals).run())
+        self._task = asyncio.ensure_future(DevicePlugin(watch, self._signals).run())
 
     def end(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.kubelet import api_pb2 as api
+from tegra_device_plugin.kubelet import kubelet_pb2 as api
 
 from tests.conformance.awaited import SECONDS
 from tests.conformance.conftest import Start

@@ -3,7 +3,7 @@
 
 import pytest
 from tegra_device_plugin.config.presets import PRESETS, Preset
-from tegra_device_plugin.system.quantity import render
+from tegra_device_plugin.system.kubernetes import render_quantity
 
 from tests.docs import CHECKOUT
 
@@ -13,7 +13,7 @@ PAGE = (CHECKOUT / "docs/sharing.md").read_text()
 def in_words(preset: Preset) -> list[str]:
     """What the preset's row has to say."""
     memory = preset.memory
-    size = " or ".join(map(render, memory.units)) or "1 %"
+    size = " or ".join(map(render_quantity, memory.units)) or "1 %"
     env = [name for name, _ in memory.env]
     known = f"{env[0].rpartition('_')[0]}_*" if len(env) > 1 else "".join(env)
     core, count = (f"`{one.name}`" if one else "" for one in (preset.core, preset.count))

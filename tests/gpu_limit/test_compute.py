@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.cuda import kernel
+from tegra_device_plugin.cuda import program
 
 from tests.gpu_limit.archives import unpacked
 from tests.gpu_limit.rig import Rig
@@ -47,9 +47,9 @@ def test_numbers_come_back_right(each: Rig) -> None:
 
 # What is wrong in which file, and words of the complaint.
 FAULTS = [
-    ("kernel.py", "1664525", "1664526", "65536 of 65536 numbers came back wrong from the GPU"),
-    ("kernel.py", "c_uint32(COUNT)", "c_uint32(COUNT - 1)", "1 of 65536 numbers came back wrong"),
-    ("kernel.py", "c_uint32(COUNT)", "c_uint32(COUNT + 1)", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
+    ("program.py", "1664525", "1664526", "65536 of 65536 numbers came back wrong from the GPU"),
+    ("program.py", "c_uint32(COUNT)", "c_uint32(COUNT - 1)", "1 of 65536 numbers came back wrong"),
+    ("program.py", "c_uint32(COUNT)", "c_uint32(COUNT + 1)", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
     ("step.ptx", " step(", " leap(", "cuModuleGetFunction: CUDA_ERROR_NOT_FOUND (500)"),
     ("step.ptx", ".entry", ".enter", "cuModuleLoadData: CUDA_ERROR_INVALID_PTX (218)"),
 ]
@@ -109,10 +109,10 @@ def test_kernel_does_to_each_number_what_the_cpu_expects() -> None:
     memory = {start + 4 * place: number for place, number in enumerate(numbers)}
     # More threads than numbers.
     for thread in range(6):
-        given = {"numbers": start, "count": len(numbers), "rounds": kernel.ROUNDS}
+        given = {"numbers": start, "count": len(numbers), "rounds": program.ROUNDS}
         own = {"%ctaid.x": thread // 3, "%ntid.x": 3, "%tid.x": thread % 3}
         run_thread({**given, **own}, memory)
-    assert list(memory.values()) == list(kernel.expected(numbers))
+    assert list(memory.values()) == list(program.expected(numbers))
 
 
 @pytest.mark.parametrize("capability", sorted({chip["compute_capability"] for chip in CHIPS}))

@@ -38,13 +38,13 @@ FAULT_SECONDS = 300
 
 # Where a running process shows more than the unit tests, and the tests of such a process.
 RUNS = {
-    ("commands/dra.py", "dra/", "kubelet/driver_conflict.py"): (
+    ("commands/daemons.py", "dra/", "kubelet/driver_conflict.py"): (
         "conformance/test_dra_claims.py",
         "conformance/test_dra_slices.py",
         "conformance/test_driver_conflict.py",
     ),
     (
-        *("__main__.py", "boardwatch.py", "cli.py", "commands/", "config/watch.py", "daemon.py", "kubelet/"),
+        *("__main__.py", "boardwatch.py", "cli.py", "commands/", "kubelet/", "plugin.py", "service.py"),
         *("sharing/", "signals.py", "system/directorywatch.py", "system/waiting.py"),
     ): (
         "conformance/test_allocation.py",
@@ -52,7 +52,7 @@ RUNS = {
         "conformance/test_registration.py",
         "conformance/test_units.py",
     ),
-    ("commands/allocate.py", "commands/common.py", "commands/compute.py", "cuda/"): (
+    ("commands/common.py", "commands/cuda_programs.py", "cuda/"): (
         "gpu_limit/test_allocate.py",
         "gpu_limit/test_compute.py",
     ),

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tegra_device_plugin.agent import pages as agent_pages
+from tegra_device_plugin.agent import agent_pages
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.pods import Pods, UnitResources
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import PluginSettings
-from tegra_device_plugin.daemon import ResourcePublisher
-from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
+from tegra_device_plugin.plugin import ResourcePublisher
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.telemetry.jtop import Telemetry
-from tegra_device_plugin.telemetry.pages import Pages
+from tegra_device_plugin.telemetry.plugin_pages import Pages
 
 from tests import boards
 from tests.conformance.dra_node import DraNode

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from tegra_device_plugin.agent import ending
-from tegra_device_plugin.agent.cgroups import Member, members
 from tegra_device_plugin.agent.memory import MemoryUse, in_containers, measure
-from tegra_device_plugin.agent.pods import PodName, Pods, container_names
+from tegra_device_plugin.agent.pods import Member, PodName, Pods, container_names, has_host_pids, members
 from tegra_device_plugin.config.settings import Mode
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.sensor import Sensor
+from tegra_device_plugin.system.waiting import Sensor
 
 OBSERVE_SECONDS = 5.0
 READ_DEADLINE_SECONDS = 3.0
@@ -34,9 +34,9 @@ class Guard:
     """
 
     def __init__(self, memory: MemoryUse, host: HostTree, pods: Pods, mode: Mode) -> None:
-        """Raises ending.CannotEndError if the mode is `evict` and that is not possible here."""
+        """Raises CannotEndError if the mode is `evict` and that is not possible here."""
         if mode == "evict":
-            ending.check_possible(host)
+            check_can_end(host)
         self.used: Mapping[str, int] | None = None
         self.in_container: Mapping[tuple[str, str], int] | None = None
         self.outside: int | None = None
@@ -121,7 +121,7 @@ class Guard:
             return any(member.uid == uid for member in members(self._host, [pid]).values())
 
         try:
-            return ending.end(pid, is_its)
+            return end_process(pid, is_its)
         except OSError as error:
             logger.warning("cannot end process %d: %s", pid, error)
             return False
@@ -129,3 +129,42 @@ class Guard:
 
 def _mib(count: int) -> str:
     return f"{count / _MIB:.0f} MiB"
+
+
+class CannotEndError(OSError):
+    """Processes of pods cannot be ended here."""
+
+
+def check_can_end(host: HostTree) -> None:
+    """Raise CannotEndError without the host's process ids or pidfd_open (Linux 5.3; JetPack 4 has 4.9)."""
+    if not has_host_pids(host):
+        raise CannotEndError("--mode evict needs the host's process ids: set hostPID in the agent's pod")
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        raise CannotEndError(
+            "--mode evict needs pidfd_open, which came with Linux 5.3 and which seccomp can forbid; "
+            f"this kernel is {os.uname().release} ({error.strerror}). Use --mode report"
+        ) from error
+
+
+def end_process(pid: int, is_its: Callable[[int], bool]) -> bool:
+    """Kill process `pid` if `is_its` says that it is the offender's; give whether it was killed.
+
+    The pidfd is opened before the check. So the signal reaches the process that was checked, or none: a
+    process that has ended meanwhile cannot be mixed up with a new one of the same number.
+    Raises OSError if it may not be killed.
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_its(pid):
+            return False
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(process)
+    return True

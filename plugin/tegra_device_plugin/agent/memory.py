@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin.agent.cgroups import Member, has_host_pids, members
-from tegra_device_plugin.agent.pods import container_names, pod_names
+from tegra_device_plugin.agent.pods import Member, container_names, has_host_pids, members, pod_names
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
 

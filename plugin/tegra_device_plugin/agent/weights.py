@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tegra_device_plugin.agent import nvgpu
-from tegra_device_plugin.agent.cgroups import members
 from tegra_device_plugin.agent.nvgpu import LEAST_US, MOST_US, ControlNode, Kernel, Tsg
-from tegra_device_plugin.agent.pods import Pods
+from tegra_device_plugin.agent.pods import Pods, members
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.sensor import Sensor
+from tegra_device_plugin.system.waiting import Sensor
 
 State = Literal["weighted", "busy", "unsupported", "failing"]
 

@@ -1,11 +1,267 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Board and GPU together: what `tegra-device-plugin detect` says."""
+"""The board's integrated GPU: its place in sysfs, chip, device nodes, memory, power and state."""
 
+import fnmatch
+import math
+import posixpath
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from tegra_device_plugin.board.gpu import Gpu, Power, find_gpu
-from tegra_device_plugin.board.identity import Board, Evidence, identify
+from tegra_device_plugin.board import catalogue
+from tegra_device_plugin.board.identity import Board, Evidence, identify, nvgpu_devices
+from tegra_device_plugin.system.hosttree import HostTree
+
+State = Literal["ready", "unpowered", "absent"]
+
+_DEVFREQ = "/sys/class/devfreq"
+_PLATFORM_DEVICES = "/sys/bus/platform/devices"
+# An integrated PCI GPU (Thor) is always there, a card in a slot never is (as in nvidia-container-toolkit).
+_PCI_GPU = "/sys/bus/pci/devices/0000:01:00.0"
+_NVIDIA_VENDOR = "0x10de"
+# Where R34 and later put the user device nodes when the GPU is first switched on (nvgpu os/linux/ioctl.c).
+_SWITCHED_ON_NODE = "/dev/nvgpu/igpu0/ctrl"
+# Where nvpmodel writes the mode's number. The name is in /etc/nvpmodel.conf, a file that some boards lack and
+# that no pod can mount without failing or leaving one there.
+_POWER_MODE = "/var/lib/nvpmodel/status"
+_MODE_NUMBER = re.compile(r"pmode:([0-9]{1,8})")
+_MASK = re.compile(r"[0-9]{1,10}")
+_MULTIPROCESSORS_PER_TPC = 2  # of Volta and Ampere
+_MEM_TOTAL = re.compile(r"^MemTotal:\s+([0-9]{1,15}) kB$", re.MULTILINE)
+
+
+class Gpu(NamedTuple):
+    """The integrated GPU as far as it was found. Paths are the host's.
+
+    `unpowered`: the device exists but is not in use yet. It was never switched on since boot (its devfreq
+    entry and, since R34, its user device nodes appear at that moment), switching it on failed, or its driver
+    is not loaded: look again later. `absent`: there is no such device.
+    """
+
+    chip: str | None
+    compute_capability: str | None
+    state: State
+    sysfs: str | None
+    device_nodes: tuple[str, ...]
+    memory_bytes: int | None
+    evidence: tuple[Evidence, ...]
+    driver: str | None = None  # the driver that serves this kind of GPU, bound or not
+
+
+class Power(NamedTuple):
+    """What is known of the board's power mode; None is "not known"."""
+
+    mode: int | None = None
+    multiprocessors: int | None = None
+    """How many have power."""
+
+
+def find_gpu(root: Path, board: Board) -> Gpu:
+    """Look for the integrated GPU of `board` in the host file system seen at `root`."""
+    host = HostTree(root)
+    if board.platform == "none":
+        return _absent(Evidence("gpu", False, "not looked for: this machine is not a Tegra"))
+    places = list(_places(host, board))
+    evidence = [place.evidence for place in places]
+    place = next((place for place in places if place.device), None)
+    if place is None or place.device is None:
+        return _absent(*evidence)
+
+    chip, chip_evidence = _chip(host, place.device, board.soc)
+    state, state_evidence = _state(host, place.device, place.driver)
+    known = catalogue.load().chips.get(chip or "")
+    return Gpu(
+        chip=chip,
+        compute_capability=known.compute_capability if known else None,
+        state=state,
+        sysfs=place.device,
+        device_nodes=_device_nodes(host, board.l4t),
+        memory_bytes=_memory_bytes(host),
+        evidence=(*evidence, chip_evidence, state_evidence),
+        driver=place.driver,
+    )
+
+
+def read_power(root: Path, gpu: Gpu) -> Power:
+    """Read the board's power mode. Takes less than a millisecond."""
+    host = HostTree(root)
+    number = _MODE_NUMBER.match(host.text(_POWER_MODE) or "")
+    return Power(int(number[1]) if number else None, _multiprocessors(host, gpu))
+
+
+def missing_nodes(host: HostTree, driver: str) -> tuple[str, ...]:
+    """The device nodes (host paths) that are not there and without which nothing can run on the GPU."""
+    alternatives = catalogue.load().drivers[driver]
+    missing = (
+        tuple(path for path in (f"/dev/{name}" for name in names) if not host.is_node(path))
+        for names in alternatives
+    )
+    return min(missing, key=len)
+
+
+def bound_driver(host: HostTree, device: str) -> str | None:
+    """Name of the driver that serves the device, None without one."""
+    driver = host.link(f"{device}/driver")
+    return posixpath.basename(driver) if driver else None
+
+
+def devfreq(host: HostTree, device: str) -> str | None:
+    """The GPU's devfreq directory; of Thor's several, gpu-gpc-0 (the compute clusters) sorts first."""
+    names = host.names(f"{device}/devfreq")
+    return f"{device}/devfreq/{names[0]}" if names else None
+
+
+class _Place(NamedTuple):
+    """Where a GPU was looked for: the device found there and the driver that serves GPUs there."""
+
+    device: str | None
+    driver: str
+    evidence: Evidence
+
+
+def _absent(*evidence: Evidence) -> Gpu:
+    return Gpu(None, None, "absent", None, (), None, evidence)
+
+
+def _places(host: HostTree, board: Board) -> Iterator[_Place]:
+    """Look where this SoC has its GPU, everywhere for an unknown SoC; the best source first."""
+    soc = catalogue.load().socs.get(board.soc or "")
+    if soc is None or soc.bus == "platform":
+        yield from _platform_places(host)
+    if soc is None or soc.bus == "pci":
+        yield _pci_place(host)
+
+
+def _platform_places(host: HostTree) -> Iterator[_Place]:
+    scaled = (host.link(f"{_DEVFREQ}/{name}/device") for name in host.names(_DEVFREQ))
+    # By name first: a board has some 300 platform devices.
+    named = (name for name in host.names(_PLATFORM_DEVICES) if _chip_suffix(name) is not None)
+    sources = {
+        _DEVFREQ: (device for device in scaled if device and _is_gpu(host, device)),
+        "driver gk20a": iter(nvgpu_devices(host)),
+        _PLATFORM_DEVICES: (host.link(f"{_PLATFORM_DEVICES}/{name}") for name in named),
+    }
+    for source, devices in sources.items():
+        device = next(devices, None)
+        yield _Place(device, "gk20a", Evidence(source, device is not None, device or "no GPU there"))
+
+
+def _pci_place(host: HostTree) -> _Place:
+    device = host.link(_PCI_GPU)
+    if device is None:
+        return _Place(None, "nvidia", Evidence(_PCI_GPU, False, "no such PCI device"))
+    vendor = host.text(f"{device}/vendor")
+    if vendor != _NVIDIA_VENDOR:
+        return _Place(
+            None, "nvidia", Evidence(_PCI_GPU, False, f"vendor {vendor}, not {_NVIDIA_VENDOR} (NVIDIA)")
+        )
+    return _Place(device, "nvidia", Evidence(_PCI_GPU, True, device))
+
+
+def _chip_suffix(name: str) -> str | None:
+    """What a platform GPU's name ends in: `gpu`, or the chip up to kernel 5.10; None if it is no GPU's."""
+    suffix = name.rpartition(".")[2]
+    nodes = {chip.node for chip in catalogue.load().chips.values()}
+    return suffix if suffix == "gpu" or suffix in nodes else None
+
+
+def _compatible(host: HostTree, device: str) -> tuple[str, ...]:
+    """The device's `compatible`. Where /sys/firmware is hidden, of_node dangles but `uevent` still has it."""
+    from_tree = host.strings(f"{device}/of_node/compatible")
+    if from_tree:
+        return from_tree
+    lines = (host.text(f"{device}/uevent") or "").splitlines()
+    pairs = (line.partition("=") for line in lines)
+    return tuple(
+        value for key, _, value in pairs if key.startswith("OF_COMPATIBLE_") and key != "OF_COMPATIBLE_N"
+    )
+
+
+def _is_gpu(host: HostTree, device: str) -> bool:
+    known = {chip.compatible for chip in catalogue.load().chips.values()}
+    return _chip_suffix(device) is not None or any(entry in known for entry in _compatible(host, device))
+
+
+def _chip(host: HostTree, device: str, soc: str | None) -> tuple[str | None, Evidence]:
+    """The GPU's chip: by its own `compatible`, else by its name, else by the SoC around it."""
+    compatible = _compatible(host, device)
+    suffix = _chip_suffix(device)
+    around = catalogue.load().socs.get(soc or "")
+    of_soc = around.chip if around else None
+    by_source = {
+        f"compatible {' '.join(compatible)}": _chip_with(lambda chip: chip.compatible in compatible),
+        "its name": _chip_with(lambda chip: suffix is not None and chip.node == suffix),
+        f"SoC {soc}": of_soc,
+    }
+    for source, chip in by_source.items():
+        if chip:
+            detail = f"{chip} by {source}"
+            if of_soc and of_soc != chip:
+                detail += f"; but SoC {soc} has {of_soc}"
+            return chip, Evidence("gpu chip", True, detail)
+    names = " ".join(compatible) or "unreadable"
+    return None, Evidence("gpu chip", False, f"compatible {names}, SoC {soc}: unknown")
+
+
+def _chip_with(fits: Callable[[catalogue.Chip], bool]) -> str | None:
+    return next((name for name, chip in catalogue.load().chips.items() if fits(chip)), None)
+
+
+def _state(host: HostTree, device: str, driver: str) -> tuple[State, Evidence]:
+    bound = bound_driver(host, device)
+    if bound != driver:
+        return "unpowered", Evidence("gpu state", False, f"driver {bound or 'none'} instead of {driver}")
+    if driver == "gk20a" and devfreq(host, device) is None and not host.is_node(_SWITCHED_ON_NODE):
+        status = host.text(f"{device}/power/runtime_status")
+        return "unpowered", Evidence(
+            "gpu state",
+            False,
+            f"never switched on since boot, or switching it on failed (runtime_status {status})",
+        )
+    missing = missing_nodes(host, driver)
+    if missing:
+        return "unpowered", Evidence("gpu state", False, f"no {' '.join(missing)}")
+    return "ready", Evidence("gpu state", True, f"driver {driver}, device nodes are there")
+
+
+def _device_nodes(host: HostTree, l4t: str | None) -> tuple[str, ...]:
+    """The device nodes (host paths) that a container gets; of an unknown L4T release those of all."""
+    line = catalogue.version(l4t)[0] if l4t else math.inf
+    by_directory: dict[str, list[str]] = {}
+    for since, patterns in catalogue.load().nodes.items():
+        if int(since) <= line:
+            for directory, name in map(posixpath.split, patterns):
+                by_directory.setdefault(posixpath.join("/dev", directory), []).append(name)
+    nodes = (
+        f"{directory.rstrip('/')}/{name}"
+        for directory, patterns in by_directory.items()
+        for name in host.names(directory)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    )
+    return tuple(sorted(path for path in nodes if host.is_node(path)))
+
+
+def _memory_bytes(host: HostTree) -> int | None:
+    """All of the board's memory in bytes: the GPU has none of its own."""
+    total = _MEM_TOTAL.search(host.text("/proc/meminfo") or "")
+    return int(total[1]) * 1024 if total else None
+
+
+def _multiprocessors(host: HostTree, gpu: Gpu) -> int | None:
+    """Give how many multiprocessors have power, None if that is not known.
+
+    tpc_pg_mask has a bit for each of the chip's TPCs that is off, those that a module never has among them
+    (nvpmodel's configurations: 240 on an Orin NX, which has 4 of 8). Reading it does not wake the GPU.
+    """
+    chip = catalogue.load().chips.get(gpu.chip or "")
+    if gpu.sysfs is None or chip is None or chip.tpcs is None:
+        return None
+    mask = host.text(f"{gpu.sysfs}/tpc_pg_mask")
+    if mask is None or not _MASK.fullmatch(mask):
+        return None
+    off = (int(mask) & ((1 << chip.tpcs) - 1)).bit_count()
+    return (chip.tpcs - off) * _MULTIPROCESSORS_PER_TPC or None
 
 
 class Detection(NamedTuple):

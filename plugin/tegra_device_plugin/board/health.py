@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tegra_device_plugin.board.gpu import Gpu, bound_driver, devfreq, missing_nodes
+from tegra_device_plugin.board.detection import Gpu, bound_driver, devfreq, missing_nodes
 from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
 
 # Worst case from a change to the verdict, with the default Hysteresis: 5 + 2 x 1 s.
@@ -87,9 +87,9 @@ def sample(root: Path, gpu: Gpu) -> Sample:
     )
 
 
-def judge(seen: Sample) -> Health:
+def assess(seen: Sample) -> Health:
     """What one sample says by itself: the first complaint, hardest first."""
-    return next(_complaints(seen), None) or Health(True, "ok", _state_of(seen))
+    return next(_problems(seen), None) or Health(True, "ok", _state_of(seen))
 
 
 class Hysteresis:
@@ -123,7 +123,7 @@ class Hysteresis:
         return current
 
 
-def _complaints(seen: Sample) -> Iterator[Health]:
+def _problems(seen: Sample) -> Iterator[Health]:
     def unhealthy(reason: str, detail: str) -> Health:
         return Health(False, reason, detail)
 

@@ -9,20 +9,16 @@ must not serve one node. Nor are the driver labels: no file tells an integrated 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Literal
 
 from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.system.kubernetes import MIB, label_value
 
 JETSON_PREFIX = "jetson-k3s.github.io"
 
 Form = Literal["text", "json", "nfd"]
-
-_MIB = 2**20
-_MAX_VALUE = 63  # characters of a label's value (Kubernetes, apimachinery validation.go)
-_NOT_IN_VALUE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def node_labels(
@@ -78,7 +74,7 @@ def _gpu_labels(detection: Detection, replicas: int | None, renamed: bool) -> di
     found: dict[str, str | None] = {
         "gpu.count": "1",
         "gpu.machine": board.model,
-        "gpu.memory": str(gpu.memory_bytes // _MIB) if gpu.memory_bytes else None,
+        "gpu.memory": str(gpu.memory_bytes // MIB) if gpu.memory_bytes else None,
         "gpu.replicas": str(replicas) if replicas else None,
         "gpu.sharing-strategy": "time-slicing" if shared else "none",
         "mps.capable": "false",
@@ -100,8 +96,3 @@ def _gpu_labels(detection: Detection, replicas: int | None, renamed: bool) -> di
 def _of_release(table: Mapping[str, str], l4t: str | None) -> str | None:
     release = catalogue.nearest(table, l4t) if l4t else None
     return table[release] if release else None
-
-
-def label_value(text: str) -> str:
-    """The text as Kubernetes allows it: letters, digits and `._-` inside, a letter or digit at both ends."""
-    return _NOT_IN_VALUE.sub("-", text)[:_MAX_VALUE].strip("._-")

@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands: `main` of each module does what `cli.py` has parsed.
-
-A module is imported when it is asked for: `detect` does not need gRPC, and `run` registers earlier.
-"""
+"""The commands: `cli.py` imports the module of the chosen command, which has it in its table `COMMANDS`."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from tegra_device_plugin.agent import memory
 from tegra_device_plugin.commands.common import (
     EXIT_OK,
+    Command,
     add_config,
     add_pod_resources,
     complain,
@@ -19,11 +20,10 @@ from tegra_device_plugin.commands.common import (
     say,
 )
 from tegra_device_plugin.config.settings import GPU_LIMIT_DIR, ConfigError, load_gpu_limit_dir, read_file
-from tegra_device_plugin.telemetry import view
+from tegra_device_plugin.telemetry import shares
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pod_resources(parser)
     add_config(parser, "settings of `run`, for the shares; CONFIG_FILE")
     parser.add_argument(
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", choices=("text", "json"), default="text")
 
 
-def main(options: argparse.Namespace) -> int:
+def _main(options: argparse.Namespace) -> int:
     """Print a row for each container, and the node's sums."""
     try:
         content = read_file(config_file(options))
@@ -44,14 +44,17 @@ def main(options: argparse.Namespace) -> int:
         units, limit_dir = None, GPU_LIMIT_DIR
         for problem in error.problems:
             complain(f"limits are not shown: {problem}")
-    found, accounts = asyncio.run(view.of_node(options.pod_resources, units, limit_dir))
+    found, accounts = asyncio.run(shares.of_node(options.pod_resources, units, limit_dir))
     if options.host_root:
         try:
-            found = view.with_resident(found, memory.by_container(options.host_root))
+            found = shares.with_resident(found, memory.by_container(options.host_root))
         except memory.UnknownUseError as error:
             complain(f"what processes hold is not shown: {error}")
     if options.output == "json":
-        say(json.dumps(view.as_dict(found, accounts), indent=2))
+        say(json.dumps(shares.as_dict(found, accounts), indent=2))
     else:
-        say("\n".join(view.as_lines(found, accounts)))
+        say("\n".join(shares.as_lines(found, accounts)))
     return EXIT_OK
+
+
+COMMANDS = {"allocations": Command(_add_arguments, _main)}

@@ -10,16 +10,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tegra_device_plugin.config.settings import Flags, Option
 
 if TYPE_CHECKING:
-    from tegra_device_plugin.config.watch import ConfigWatch
+    from tegra_device_plugin.service import ConfigWatch
 
 S = TypeVar("S")
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+class Command(NamedTuple):
+    """A command: its options, and what it does. A service's `main` also gets the process' signals."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    main: Callable[..., int]
+    epilog: str | None = None
 
 
 def say(text: str) -> None:
@@ -45,7 +53,7 @@ def configuration(
     load: Callable[[Path | None, Mapping[str, str], Flags], S],
 ) -> ConfigWatch[S]:
     """Give the settings of a service, which `load` takes from the file, the environment and these options."""
-    from tegra_device_plugin.config.watch import ConfigWatch  # noqa: PLC0415 - the others do not watch
+    from tegra_device_plugin.service import ConfigWatch  # noqa: PLC0415 - only services watch
 
     file = config_file(options)
     flags = {option.field: getattr(options, option.field) for option in known}

@@ -14,15 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from tegra_device_plugin.commands.common import EXIT_OK, add_config, config_file, counted, say
+from tegra_device_plugin.commands.common import EXIT_OK, Command, add_config, config_file, counted, say
 from tegra_device_plugin.config.settings import ConfigError, read_file
-
-EPILOG = (
-    "For trying manifests: the scheduler counts the simulated resources, and containers get nothing for "
-    "them. It uses kubectl and its current context, and is rejected beside a real device plugin. A kubelet "
-    "that starts again forgets it. Pods that need a GPU are placed on NODE and start without one; nothing "
-    "else changes there."
-)
 
 ANNOTATION = "jetson-k3s.github.io/simulated-resources"
 """What is simulated on the node, by commas: a reader sees it, and `withdraw` finds it."""
@@ -39,14 +32,13 @@ _SECONDS = 30
 """That kubectl waits for an API server that does not answer."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", help="the node's name, as kubectl has it")
     add_config(parser, "settings of `run`: what to advertise (default: 1 nvidia.com/gpu); CONFIG_FILE")
     parser.add_argument("--remove", action="store_true", help="remove the node's simulated resources")
 
 
-def main(options: argparse.Namespace) -> int:
+def _main(options: argparse.Namespace) -> int:
     """Advertise the resources, or remove them."""
     if options.remove:
         names = withdraw(options.node)
@@ -153,3 +145,15 @@ def _kubectl(*arguments: str, text: str | None = None) -> str:
         said = done.stderr.strip() or f"it ended with status {done.returncode}"
         raise (_ConflictError if "(Conflict)" in said else SimulationError)(f"kubectl: {said}")
     return done.stdout
+
+
+COMMANDS = {
+    "simulate": Command(
+        _add_arguments,
+        _main,
+        "For trying manifests: the scheduler counts the simulated resources, and containers get nothing "
+        "for them. It uses kubectl and its current context, and is rejected beside a real device plugin. A "
+        "kubelet that starts again forgets it. Pods that need a GPU are placed on NODE and start without "
+        "one; nothing else changes there.",
+    )
+}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tegra_device_plugin.system.quantity import GIB, MIB
+from tegra_device_plugin.system.kubernetes import GIB, MIB
 
 WithoutMemory = Literal["allowed", "whole", "refused"]
 """May a container ask for this and for no memory: always, only for all of it, or never. Where it means "all

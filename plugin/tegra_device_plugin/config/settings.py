@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tegra_device_plugin.config.names import DEFAULT_RESOURCE, resource_name
+from tegra_device_plugin.system.kubernetes import DEFAULT_RESOURCE, resource_name
 
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
-    from tegra_device_plugin.config.dra import Dra
+    from tegra_device_plugin.config.dra_modes import Dra
     from tegra_device_plugin.config.units import Units
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
@@ -321,7 +321,7 @@ def load_plugin(file: Path | None, environment: Mapping[str, str], flags: Flags)
 
 def load_dra(file: Path | None, environment: Mapping[str, str], flags: Flags) -> DraSettings:
     """Give the settings of `dra`. Raises ConfigError."""
-    from tegra_device_plugin.config.dra import Dra  # noqa: PLC0415 - only for `dra`
+    from tegra_device_plugin.config.dra_modes import Dra  # noqa: PLC0415 - only for `dra`
 
     content = read_file(file)
     options = _options(content, DRA_OPTIONS, environment, flags)
@@ -365,7 +365,7 @@ def load_agent(
         raise ConfigError(
             "--mode evict needs contextOverhead above 0Mi in sharing.units: the GPU memory of one CUDA "
             "context. Without it, a program may allocate its whole share, and its context then puts the pod "
-            "over the share. Measure a context (docs/gpu-share-agent.md), or use --mode report"
+            "over the share. Measure a context (docs/sharing.md), or use --mode report"
         )
     settings = AgentSettings(**options, units=content.units, mode=mode, qos_policy=qos_policy)
     return settings._replace(pod_resources=pod_resources) if pod_resources else settings
@@ -491,7 +491,7 @@ def _units(section: "Section", content: File) -> File:
 
 
 def _dra(section: "Section", content: File) -> File:
-    from tegra_device_plugin.config.dra import read_dra  # noqa: PLC0415 - only with dra
+    from tegra_device_plugin.config.dra_modes import read_dra  # noqa: PLC0415 - only with dra
 
     if content.resource != DEFAULT_RESOURCE:
         section.problem(

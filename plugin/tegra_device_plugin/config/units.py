@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tegra_device_plugin.config.names import resource_name
 from tegra_device_plugin.config.presets import NONE, PRESETS, Core, Count, Memory, Preset
-from tegra_device_plugin.system import quantity
-from tegra_device_plugin.system.quantity import MIB, render
+from tegra_device_plugin.system.kubernetes import MIB, parse_quantity, render_quantity, resource_name
 
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
@@ -58,7 +56,7 @@ class Units:
     @property
     def memory_unit(self) -> str:
         """The size of a unit, as a quantity; `1percent` of the total if it is that."""
-        return render(self.memory_total // self.memory_ids) if self.memory.units else "1percent"
+        return render_quantity(self.memory_total // self.memory_ids) if self.memory.units else "1percent"
 
     def memory_bytes(self, ids: int) -> int:
         """Give the memory of so many units, in bytes."""
@@ -73,17 +71,17 @@ class Units:
 def describe(units: Units) -> list[str]:
     """Say in plain lines what the units mean, what is promised of them and what is not."""
     memory, core = units.memory.name, units.core
-    unit = units.memory_unit if units.memory.units else f"1 percent of {render(units.memory_total)}"
+    unit = units.memory_unit if units.memory.units else f"1 percent of {render_quantity(units.memory_total)}"
     lines = [f"preset {units.preset}: one {memory} is {unit} of the GPU's memory"]
     if core:
         step = f", asked for in steps of {core.step}" if core.step > 1 else ""
         lines.append(f"one {core.name} is 1 percent of the GPU's time{step}")
     if units.count:
         lines.append(f"{units.count.name} is the GPU itself: 1 per container")
-    lines.append(f"promised: no more than {render(units.memory_total)} of {memory} is given out")
+    lines.append(f"promised: no more than {render_quantity(units.memory_total)} of {memory} is given out")
     lines.append("promised: CUDA in a container is out of memory when it reaches the container's share")
     if units.context_overhead:
-        lines.append(f"a process is charged {render(units.context_overhead)} for its CUDA context")
+        lines.append(f"a process is charged {render_quantity(units.context_overhead)} for its CUDA context")
     lines.append(
         "not promised: limits on what is not CUDA's (video, graphics), or on a program that evades them"
     )
@@ -162,11 +160,11 @@ def _named(preset: str, fixed: str | None, what: str) -> Callable[[str], str]:
 
 def _unit(preset: str, memory: Memory) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        size = quantity.parse(text)
+        size = parse_quantity(text)
         if not memory.units:
             raise ValueError(f"preset {preset} has percents of memoryTotal as its units: leave it out")
         if not memory.any_unit and size not in memory.units:
-            raise ValueError(f"preset {preset} fixes {' or '.join(map(render, memory.units))}")
+            raise ValueError(f"preset {preset} fixes {' or '.join(map(render_quantity, memory.units))}")
         if size <= 0 or size % MIB:
             raise ValueError("a multiple of 1Mi above 0 is needed: CUDA's limits are in MiB")
         return size
@@ -176,7 +174,7 @@ def _unit(preset: str, memory: Memory) -> Callable[[str], int]:
 
 def _total(memory: Memory, unit: int | None) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        size = quantity.parse(text)
+        size = parse_quantity(text)
         if size <= 0:
             raise ValueError("more than 0 is needed: this part of the board's memory is for GPU containers")
         if unit is None:
@@ -184,13 +182,13 @@ def _total(memory: Memory, unit: int | None) -> Callable[[str], int]:
                 raise ValueError(f"{PERCENT}Mi at least: one percent of it is a container's smallest share")
         elif size % unit:
             below = size - size % unit
-            near = " or ".join(render(total) for total in (below, below + unit) if total)
-            raise ValueError(f"no multiple of the memoryUnit {render(unit)}: take {near}")
+            near = " or ".join(render_quantity(total) for total in (below, below + unit) if total)
+            raise ValueError(f"no multiple of the memoryUnit {render_quantity(unit)}: take {near}")
         elif (ids := size // unit) > (most := most_ids(MEMORY_IDS)):
             advice = "take a larger memoryUnit" if memory.any_unit else "take a smaller memoryTotal"
             raise ValueError(
-                f"{ids} units of {render(unit)} do not fit into the message that a kubelet takes (4 MiB): "
-                f"{most} do, which is {render(most * unit)}: {advice}"
+                f"{ids} units of {render_quantity(unit)} do not fit into the message that a kubelet "
+                f"takes (4 MiB): {most} do, which is {render_quantity(most * unit)}: {advice}"
             )
         return size
 
@@ -201,7 +199,7 @@ def read_overhead(total: int | None) -> Callable[[str], int]:
     """Give the parser of a contextOverhead beside a memoryTotal."""
 
     def parse(text: str) -> int:
-        size = quantity.parse(text)
+        size = parse_quantity(text)
         if size < 0 or (total is not None and size >= total):
             raise ValueError(
                 "0 or more is needed, and less than memoryTotal: each process is charged so much"
@@ -209,3 +207,30 @@ def read_overhead(total: int | None) -> Callable[[str], int]:
         return size
 
     return parse
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The ids PREFIX0 to PREFIX<count - 1> in order, without an object for each."""
+
+    prefix: str
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{self.prefix}{number}" for number in range(self.count))
+
+    def __contains__(self, id_: str, /) -> bool:
+        number = id_.removeprefix(self.prefix)
+        # The length first: Python refuses to read a number of thousands of digits.
+        if not id_.startswith(self.prefix) or len(number) > len(str(self.count)) or not number.isdecimal():
+            return False
+        return str(int(number)) == number and int(number) < self.count
+
+
+def lowest(ids: Sequence[str]) -> str:
+    """Give the id with the lowest number; the ids have one prefix."""
+    length = min(map(len, ids))
+    return min(id_ for id_ in ids if len(id_) == length)

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tegra_device_plugin.config.dra import DEVICE, Mode
-from tegra_device_plugin.config.names import DRIVER
-from tegra_device_plugin.system import quantity
+from tegra_device_plugin.config.dra_modes import DEVICE, Mode
+from tegra_device_plugin.system.kubernetes import DRIVER, parse_quantity
 
 UNHEALTHY = f"{DRIVER}/unhealthy"
 """Key of the taint of a device whose GPU is not healthy."""
@@ -119,7 +118,7 @@ def _ours(results: list[Mapping[str, Any]], pool: str) -> Iterator[Device]:
 
 def _bytes(text: str) -> int:
     try:
-        return quantity.parse(text)
+        return parse_quantity(text)
     except ValueError as error:
         raise ClaimError(f"consumedCapacity memory {text!r}: {error}") from error
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.dra import specs
+from tegra_device_plugin.dra import claim_specs
 from tegra_device_plugin.dra.claims import ClaimReference, Device, Prepared
-from tegra_device_plugin.sharing import ledger, limitfiles
-from tegra_device_plugin.sharing.memorylimit import Limit
+from tegra_device_plugin.sharing import ledger
+from tegra_device_plugin.sharing.memory_limit import LEDGERS, Limit, provide_files
 from tegra_device_plugin.system.atomicfile import replace_file
 from tegra_device_plugin.system.hosttree import HostTree
 
@@ -89,7 +89,7 @@ class ClaimStore:
 
     def restore(self) -> None:
         """Make missing files of prepared claims, and remove files of other claims. Raises OSError."""
-        specs.sweep(self._place.root, self.claims)
+        claim_specs.sweep(self._place.root, self.claims)
         for prepared in self.claims.values():
             try:
                 self.make_files(prepared, new=False)
@@ -106,9 +106,9 @@ class ClaimStore:
         limits = self._limits(prepared)
         for limit in limits.values():
             if new or not _is_complete(limit.ledger):
-                limitfiles.provide(place.limit_dir, place.limit_library)
+                provide_files(place.limit_dir, place.limit_library)
                 limit.prepare()
-        specs.write(place.root, prepared, limits)
+        claim_specs.write(place.root, prepared, limits)
 
     def _is_saved(self, claims: Mapping[str, Prepared]) -> bool:
         with suppress(CheckpointError):
@@ -118,7 +118,7 @@ class ClaimStore:
     def _remove_files(self, prepared: Prepared) -> None:
         """Remove the files of a claim; `restore` removes later the files that cannot be removed now."""
         try:
-            specs.remove(self._place.root, prepared.claim.uid)
+            claim_specs.remove(self._place.root, prepared.claim.uid)
             for limit in self._limits(prepared).values():
                 ledger.remove(limit.ledger)
         except OSError as error:
@@ -132,7 +132,7 @@ class ClaimStore:
                 with suppress(OSError):
                     kept |= {limit.ledger, ledger.mounted(limit.ledger)}
         with suppress(FileNotFoundError):
-            for path in (self._place.limit_dir / limitfiles.LEDGERS).iterdir():
+            for path in (self._place.limit_dir / LEDGERS).iterdir():
                 if path.name.startswith(_LEDGER_PREFIX) and path not in kept:
                     yield path
         yield from self._place.checkpoint.parent.glob(f".{NAME}.*")

@@ -15,10 +15,9 @@ from typing import Any
 from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.board.labels import label_value
-from tegra_device_plugin.config.dra import Dra
+from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.dra.claims import UNHEALTHY
-from tegra_device_plugin.system.quantity import render
+from tegra_device_plugin.system.kubernetes import label_value, render_quantity
 
 _MAX_TEXT = 64
 _NUMBERS = re.compile(r"\d+(?:\.\d+){0,2}")
@@ -85,14 +84,14 @@ def capacities(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
     total = dra.memory_total or gpu.found.gpu.memory_bytes
     if total is None:
         return {}
-    memory: dict[str, Any] = {"value": render(total)}
+    memory: dict[str, Any] = {"value": render_quantity(total)}
     if dra.mode != "capacity":
         return {"memory": memory}
-    step = render(dra.memory_step)
+    step = render_quantity(dra.memory_step)
     # A claim without a size gets all memory, so it is alone on the GPU, as in the mode exclusive.
     memory["requestPolicy"] = {
-        "default": render(total),
-        "validRange": {"min": step, "max": render(total), "step": step},
+        "default": render_quantity(total),
+        "validRange": {"min": step, "max": render_quantity(total), "step": step},
     }
     # The default of cores is 0, or a claim for memory would take the whole GPU.
     cores = {

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tegra_device_plugin/dra/dra.proto\x12\x1ek8s.io.kubelet.pkg.apis.dra.v1\"5\n\x05\x43laim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"T\n\x1bNodePrepareResourcesRequest\x12\x35\n\x06\x63laims\x18\x01 \x03(\x0b\x32%.k8s.io.kubelet.pkg.apis.dra.v1.Claim\"\xe4\x01\n\x1cNodePrepareResourcesResponse\x12X\n\x06\x63laims\x18\x01 \x03(\x0b\x32H.k8s.io.kubelet.pkg.apis.dra.v1.NodePrepareResourcesResponse.ClaimsEntry\x1aj\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12J\n\x05value\x18\x02 \x01(\x0b\x32;.k8s.io.kubelet.pkg.apis.dra.v1.NodePrepareResourceResponse:\x02\x38\x01\"e\n\x1bNodePrepareResourceResponse\x12\x37\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32&.k8s.io.kubelet.pkg.apis.dra.v1.Device\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\x83\x01\n\x06\x44\x65vice\x12\x15\n\rrequest_names\x18\x01 \x03(\t\x12\x11\n\tpool_name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x03 \x01(\t\x12\x16\n\x0e\x63\x64i_device_ids\x18\x04 \x03(\t\x12\x15\n\x08share_id\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_share_id\"V\n\x1dNodeUnprepareResourcesRequest\x12\x35\n\x06\x63laims\x18\x01 \x03(\x0b\x32%.k8s.io.kubelet.pkg.apis.dra.v1.Claim\"\xea\x01\n\x1eNodeUnprepareResourcesResponse\x12Z\n\x06\x63laims\x18\x01 \x03(\x0b\x32J.k8s.io.kubelet.pkg.apis.dra.v1.NodeUnprepareResourcesResponse.ClaimsEntry\x1al\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12L\n\x05value\x18\x02 \x01(\x0b\x32=.k8s.io.kubelet.pkg.apis.dra.v1.NodeUnprepareResourceResponse:\x02\x38\x01\".\n\x1dNodeUnprepareResourceResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\t2\xbd\x02\n\tDRAPlugin\x12\x93\x01\n\x14NodePrepareResources\x12;.k8s.io.kubelet.pkg.apis.dra.v1.NodePrepareResourcesRequest\x1a<.k8s.io.kubelet.pkg.apis.dra.v1.NodePrepareResourcesResponse\"\x00\x12\x99\x01\n\x16NodeUnprepareResources\x12=.k8s.io.kubelet.pkg.apis.dra.v1.NodeUnprepareResourcesRequest\x1a>.k8s.io.kubelet.pkg.apis.dra.v1.NodeUnprepareResourcesResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tegra_device_plugin/dra/dra.proto\x12\x03\x64ra\"5\n\x05\x43laim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"9\n\x1bNodePrepareResourcesRequest\x12\x1a\n\x06\x63laims\x18\x01 \x03(\x0b\x32\n.dra.Claim\"\xae\x01\n\x1cNodePrepareResourcesResponse\x12=\n\x06\x63laims\x18\x01 \x03(\x0b\x32-.dra.NodePrepareResourcesResponse.ClaimsEntry\x1aO\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12/\n\x05value\x18\x02 \x01(\x0b\x32 .dra.NodePrepareResourceResponse:\x02\x38\x01\"J\n\x1bNodePrepareResourceResponse\x12\x1c\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x0b.dra.Device\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\x83\x01\n\x06\x44\x65vice\x12\x15\n\rrequest_names\x18\x01 \x03(\t\x12\x11\n\tpool_name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x03 \x01(\t\x12\x16\n\x0e\x63\x64i_device_ids\x18\x04 \x03(\t\x12\x15\n\x08share_id\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_share_id\";\n\x1dNodeUnprepareResourcesRequest\x12\x1a\n\x06\x63laims\x18\x01 \x03(\x0b\x32\n.dra.Claim\"\xb4\x01\n\x1eNodeUnprepareResourcesResponse\x12?\n\x06\x63laims\x18\x01 \x03(\x0b\x32/.dra.NodeUnprepareResourcesResponse.ClaimsEntry\x1aQ\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x31\n\x05value\x18\x02 \x01(\x0b\x32\".dra.NodeUnprepareResourceResponse:\x02\x38\x01\".\n\x1dNodeUnprepareResourceResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\t\"\x1b\n\x19NodeWatchResourcesRequest\":\n\x10\x44\x65viceIdentifier\x12\x11\n\tpool_name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\"\xaa\x01\n\x0c\x44\x65viceHealth\x12%\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x15.dra.DeviceIdentifier\x12!\n\x06health\x18\x02 \x01(\x0e\x32\x11.dra.HealthStatus\x12\x19\n\x11last_updated_time\x18\x03 \x01(\x03\x12$\n\x1chealth_check_timeout_seconds\x18\x04 \x01(\x03\x12\x0f\n\x07message\x18\x05 \x01(\t\"@\n\x1aNodeWatchResourcesResponse\x12\"\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x11.dra.DeviceHealth\"\r\n\x0bInfoRequest\"V\n\nPluginInfo\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x1a\n\x12supported_versions\x18\x04 \x03(\t\">\n\x12RegistrationStatus\x12\x19\n\x11plugin_registered\x18\x01 \x01(\x08\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\x1c\n\x1aRegistrationStatusResponse*7\n\x0cHealthStatus\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07HEALTHY\x10\x01\x12\r\n\tUNHEALTHY\x10\x02\x32\xcf\x01\n\tDRAPlugin\x12]\n\x14NodePrepareResources\x12 .dra.NodePrepareResourcesRequest\x1a!.dra.NodePrepareResourcesResponse\"\x00\x12\x63\n\x16NodeUnprepareResources\x12\".dra.NodeUnprepareResourcesRequest\x1a#.dra.NodeUnprepareResourcesResponse\"\x00\x32n\n\x11\x44RAResourceHealth\x12Y\n\x12NodeWatchResources\x12\x1e.dra.NodeWatchResourcesRequest\x1a\x1f.dra.NodeWatchResourcesResponse\"\x00\x30\x01\x32\x96\x01\n\x0cRegistration\x12.\n\x07GetInfo\x12\x10.dra.InfoRequest\x1a\x0f.dra.PluginInfo\"\x00\x12V\n\x18NotifyRegistrationStatus\x12\x17.dra.RegistrationStatus\x1a\x1f.dra.RegistrationStatusResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,26 +35,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_options = b'8\001'
   _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._loaded_options = None
   _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_options = b'8\001'
-  _globals['_CLAIM']._serialized_start=69
-  _globals['_CLAIM']._serialized_end=122
-  _globals['_NODEPREPARERESOURCESREQUEST']._serialized_start=124
-  _globals['_NODEPREPARERESOURCESREQUEST']._serialized_end=208
-  _globals['_NODEPREPARERESOURCESRESPONSE']._serialized_start=211
-  _globals['_NODEPREPARERESOURCESRESPONSE']._serialized_end=439
-  _globals['_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_start=333
-  _globals['_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_end=439
-  _globals['_NODEPREPARERESOURCERESPONSE']._serialized_start=441
-  _globals['_NODEPREPARERESOURCERESPONSE']._serialized_end=542
-  _globals['_DEVICE']._serialized_start=545
-  _globals['_DEVICE']._serialized_end=676
-  _globals['_NODEUNPREPARERESOURCESREQUEST']._serialized_start=678
-  _globals['_NODEUNPREPARERESOURCESREQUEST']._serialized_end=764
-  _globals['_NODEUNPREPARERESOURCESRESPONSE']._serialized_start=767
-  _globals['_NODEUNPREPARERESOURCESRESPONSE']._serialized_end=1001
-  _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_start=893
-  _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_end=1001
-  _globals['_NODEUNPREPARERESOURCERESPONSE']._serialized_start=1003
-  _globals['_NODEUNPREPARERESOURCERESPONSE']._serialized_end=1049
-  _globals['_DRAPLUGIN']._serialized_start=1052
-  _globals['_DRAPLUGIN']._serialized_end=1369
+  _globals['_HEALTHSTATUS']._serialized_start=1360
+  _globals['_HEALTHSTATUS']._serialized_end=1415
+  _globals['_CLAIM']._serialized_start=42
+  _globals['_CLAIM']._serialized_end=95
+  _globals['_NODEPREPARERESOURCESREQUEST']._serialized_start=97
+  _globals['_NODEPREPARERESOURCESREQUEST']._serialized_end=154
+  _globals['_NODEPREPARERESOURCESRESPONSE']._serialized_start=157
+  _globals['_NODEPREPARERESOURCESRESPONSE']._serialized_end=331
+  _globals['_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_start=252
+  _globals['_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_end=331
+  _globals['_NODEPREPARERESOURCERESPONSE']._serialized_start=333
+  _globals['_NODEPREPARERESOURCERESPONSE']._serialized_end=407
+  _globals['_DEVICE']._serialized_start=410
+  _globals['_DEVICE']._serialized_end=541
+  _globals['_NODEUNPREPARERESOURCESREQUEST']._serialized_start=543
+  _globals['_NODEUNPREPARERESOURCESREQUEST']._serialized_end=602
+  _globals['_NODEUNPREPARERESOURCESRESPONSE']._serialized_start=605
+  _globals['_NODEUNPREPARERESOURCESRESPONSE']._serialized_end=785
+  _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_start=704
+  _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_end=785
+  _globals['_NODEUNPREPARERESOURCERESPONSE']._serialized_start=787
+  _globals['_NODEUNPREPARERESOURCERESPONSE']._serialized_end=833
+  _globals['_NODEWATCHRESOURCESREQUEST']._serialized_start=835
+  _globals['_NODEWATCHRESOURCESREQUEST']._serialized_end=862
+  _globals['_DEVICEIDENTIFIER']._serialized_start=864
+  _globals['_DEVICEIDENTIFIER']._serialized_end=922
+  _globals['_DEVICEHEALTH']._serialized_start=925
+  _globals['_DEVICEHEALTH']._serialized_end=1095
+  _globals['_NODEWATCHRESOURCESRESPONSE']._serialized_start=1097
+  _globals['_NODEWATCHRESOURCESRESPONSE']._serialized_end=1161
+  _globals['_INFOREQUEST']._serialized_start=1163
+  _globals['_INFOREQUEST']._serialized_end=1176
+  _globals['_PLUGININFO']._serialized_start=1178
+  _globals['_PLUGININFO']._serialized_end=1264
+  _globals['_REGISTRATIONSTATUS']._serialized_start=1266
+  _globals['_REGISTRATIONSTATUS']._serialized_end=1328
+  _globals['_REGISTRATIONSTATUSRESPONSE']._serialized_start=1330
+  _globals['_REGISTRATIONSTATUSRESPONSE']._serialized_end=1358
+  _globals['_DRAPLUGIN']._serialized_start=1418
+  _globals['_DRAPLUGIN']._serialized_end=1625
+  _globals['_DRARESOURCEHEALTH']._serialized_start=1627
+  _globals['_DRARESOURCEHEALTH']._serialized_end=1737
+  _globals['_REGISTRATION']._serialized_start=1740
+  _globals['_REGISTRATION']._serialized_end=1890
 # @@protoc_insertion_point(module_scope)

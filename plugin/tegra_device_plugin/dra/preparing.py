@@ -19,7 +19,7 @@ from tegra_device_plugin.dra import claims
 from tegra_device_plugin.dra.claims import ClaimError, ClaimReference, Prepared
 from tegra_device_plugin.dra.claimstore import ClaimStore, Place
 from tegra_device_plugin.system.log import describe_error
-from tegra_device_plugin.system.sensor import Sensor
+from tegra_device_plugin.system.waiting import Sensor
 
 # A kubelet waits 45 s for all claims of a call (kubernetes, pkg/kubelet/cm/dra/plugin/dra_plugin.go). The
 # claims are prepared at the same time. A claim takes two requests and two commits at most: 32 s.

@@ -13,16 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tegra_device_plugin.config.dra import Dra
-from tegra_device_plugin.config.names import DRIVER
+from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.dra import devices as gpu_devices
 from tegra_device_plugin.dra.devices import Gpu
-from tegra_device_plugin.kubelet.registration import Backoff
 from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.kubernetes import DRIVER
 from tegra_device_plugin.system.log import ProblemLog
+from tegra_device_plugin.system.waiting import Backoff
 
 if TYPE_CHECKING:
-    from tegra_device_plugin.dra.api import Server
+    from tegra_device_plugin.dra.api_server import Server
 
 # Between two lists, in seconds. The back-off resets after a wait of QUIET_SECONDS without a change.
 RETRY = Backoff(first=0.25, cap=60.0)

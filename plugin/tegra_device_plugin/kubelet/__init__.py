@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's device plugin API v1beta1 over unix sockets: serve it, and stay registered."""
+"""The kubelet's APIs: serve the device plugin API and stay registered, read PodResources."""
 
 import sys
 from types import ModuleType

@@ -8,8 +8,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.kubelet import sockets
+from tegra_device_plugin.system.kubernetes import DRIVER
 
 _REMEDY = (
     "Both would allocate the same GPU. Choose one for this board (gpu_device_plugin_api, or the node's "

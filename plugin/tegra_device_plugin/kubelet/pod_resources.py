@@ -12,9 +12,9 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from tegra_device_plugin.kubelet import podresources_pb2 as api
+from tegra_device_plugin.config.units import lowest
+from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tegra_device_plugin.kubelet.sockets import check_descriptors
-from tegra_device_plugin.sharing.deviceids import lowest
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 DEADLINE = 10.0  # seconds; the kubelet answers from memory

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from grpc import aio
 
-from tegra_device_plugin.kubelet import api_pb2 as api
+from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tegra_device_plugin.kubelet import registration as steps
 from tegra_device_plugin.kubelet import sockets
-from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters, Endpoint
 from tegra_device_plugin.kubelet.registration import Facts, Register, StandBy, State, Wait
-from tegra_device_plugin.kubelet.server import Endpoint
 from tegra_device_plugin.sharing.allocation import Registration
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity

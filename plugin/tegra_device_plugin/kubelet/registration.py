@@ -10,28 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tegra_device_plugin.system.directorywatch import Identity
-
-
-class Backoff(NamedTuple):
-    """A delay in seconds that doubles up to a cap."""
-
-    first: float
-    cap: float
-    doublings: int = 0
-
-    @property
-    def seconds(self) -> float:
-        """The delay now."""
-        return min(self.first * (1 << self.doublings), self.cap)
-
-    def longer(self) -> "Backoff":
-        """Give the next delay."""
-        return self if self.seconds == self.cap else self._replace(doublings=self.doublings + 1)
-
-    def reset(self) -> "Backoff":
-        """Give the first delay again."""
-        return self._replace(doublings=0)
-
+from tegra_device_plugin.system.waiting import Backoff
 
 # Between attempts to register. The back-off resets once a stream has stayed open for `RETRY.cap` seconds.
 RETRY = Backoff(first=0.02, cap=5.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one GPU is divided into, and what a container gets that asks for it.
+"""The extended resources of one GPU, and the allocation of a container that requests them.
 
-Pure functions, but for the files of the memory limit (limitfiles.py, ledger.py).
+Pure functions, except for the files of the memory limit (memory_limit.py, ledger.py).
 """

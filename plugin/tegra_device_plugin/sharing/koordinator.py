@@ -14,14 +14,13 @@ from typing import Any
 
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.board.labels import label_value
 from tegra_device_plugin.config.units import PERCENT, Units
 from tegra_device_plugin.sharing.allocation import GPU_ID
 from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.kubernetes import label_value, render_quantity
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.quantity import render
-from tegra_device_plugin.system.sensor import Sensor
+from tegra_device_plugin.system.waiting import Sensor
 
 # What is below it is koordlet's XPUDeviceInfosDir.
 DIRECTORY = "/var/run/koordlet"
@@ -76,7 +75,7 @@ def device_infos(found: Detection, units: Units, health: Health) -> list[dict[st
             "model": label_value(found.board.module or found.gpu.chip or found.board.soc or "Tegra"),
             "uuid": GPU_ID,
             "minor": "0",
-            "resources": shares | {_MEMORY: render(units.memory_total)},
+            "resources": shares | {_MEMORY: render_quantity(units.memory_total)},
             "status": status,
         }
     ]

@@ -63,9 +63,8 @@ def _unit_resources(
     settings: PluginSettings, units: Units, allocation: Allocation, health: Health, memory_health: Health
 ) -> Iterator[Resource]:
     """Give a resource for each name, in the order of `units.resources`. Only memory is limited."""
-    from tegra_device_plugin.config.units import CORE_IDS, COUNT_IDS, MEMORY_IDS, PERCENT  # noqa: PLC0415
-    from tegra_device_plugin.sharing.deviceids import Numbered  # noqa: PLC0415 - only with units
-    from tegra_device_plugin.sharing.memorylimit import MemoryLimit  # noqa: PLC0415 - only with units
+    from tegra_device_plugin.config import units as ids  # noqa: PLC0415 - only with units
+    from tegra_device_plugin.sharing.memory_limit import MemoryLimit  # noqa: PLC0415 - only with units
 
     def required(without_memory: WithoutMemory) -> RequiredResource | None:
         if without_memory == "allowed":
@@ -74,8 +73,8 @@ def _unit_resources(
 
     if core := units.core:
         rules = Rules(step=core.step, required=required(core.without_memory))
-        yield Resource(core.name, Numbered(CORE_IDS, PERCENT), health, allocation, rules)
-    memory_ids = Numbered(MEMORY_IDS, units.memory_ids)
+        yield Resource(core.name, ids.Numbered(ids.CORE_IDS, ids.PERCENT), health, allocation, rules)
+    memory_ids = ids.Numbered(ids.MEMORY_IDS, units.memory_ids)
     limit = MemoryLimit(settings.gpu_limit_dir, units)
     yield Resource(units.memory.name, memory_ids, memory_health, allocation, limit=limit)
     if count := units.count:
@@ -84,7 +83,7 @@ def _unit_resources(
             f"as {units.memory.name}",
             required=required(count.without_memory),
         )
-        yield Resource(count.name, Numbered(COUNT_IDS, count.ids), health, allocation, rules)
+        yield Resource(count.name, ids.Numbered(ids.COUNT_IDS, count.ids), health, allocation, rules)
 
 
 def _stable(health: Health) -> Health:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the other rooms stand on: files below a host root, waiting, watching, logging."""
+"""Files below a host root, waiting, watching, logging, Kubernetes' quantities and names."""

@@ -9,7 +9,7 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import K3S, KubectlError, get, listed
+from ansible.module_utils.k3s_kubectl import K3S, KubectlError, claim_users, get, listed
 
 DOCUMENTATION = r"""
 module: gpu_api_users
@@ -40,7 +40,7 @@ users:
 NAMESPACE = "--namespace=kube-system"
 DRIVER = "gpu.jetson-k3s.github.io"
 OTHER = {"dra": "tegra-device-plugin", "device-plugin": "tegra-dra-driver"}
-# How the names begin of what the plugin offers (its sharing/presets.py), unless its settings say others.
+# How the names begin of what the plugin offers (its config/presets.py), unless its settings say others.
 OFFERED = (
     "nvidia.com/gpu",
     "jetson-k3s.github.io/gpu-",
@@ -53,22 +53,6 @@ OFFERED = (
 # Keys of the settings that name a resource.
 NAMING = ("name", "rename", "coreResource", "memoryResource")
 ENDED = ("Succeeded", "Failed")
-
-
-def claimants(claims):
-    """Pods for which a claim of our driver is reserved."""
-    return sorted(
-        "{}/{}".format(claim["metadata"]["namespace"], user["name"])
-        for claim in claims
-        if any(given["driver"] == DRIVER for given in results(claim))
-        for user in claim["status"].get("reservedFor") or []
-    )
-
-
-def results(claim):
-    """What a claim was given."""
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    return (allocation.get("devices") or {}).get("results") or []
 
 
 def named(settings):
@@ -112,7 +96,7 @@ def users(api):
     if get("daemonset", NAMESPACE, other) is None:
         return []
     if api == "device-plugin":
-        return claimants(listed("resourceclaims", "--all-namespaces"))
+        return claim_users(listed("resourceclaims", "--all-namespaces"), DRIVER)
     names = named(settings_of(get("configmap", NAMESPACE, other)))
     return holders(listed("pods", "--all-namespaces"), names)
 

@@ -6,7 +6,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 from ansible.module_utils.gpu_verify_runner import CheckFailed
 from ansible.module_utils.k3s_kubectl import DRA as API_VERSION
-from ansible.module_utils.k3s_kubectl import WatchTimeoutError, get, wait_until
+from ansible.module_utils.k3s_kubectl import WatchTimeoutError, claim_users, get, wait_until
 
 DRA = "dra"
 DRIVER = "gpu.jetson-k3s.github.io"
@@ -96,15 +96,4 @@ def ask(spec, count):
 def claimants(node):
     """Pods (namespace/name) that hold a claim for a device of the node."""
     claims = get("resourceclaims", "--all-namespaces") or {"items": []}
-    return sorted(
-        "{}/{}".format(claim["metadata"]["namespace"], user["name"])
-        for claim in claims["items"]
-        if any(one["driver"] == DRIVER and one["pool"] == node for one in results(claim))
-        for user in claim["status"].get("reservedFor") or []
-    )
-
-
-def results(claim):
-    """What a claim was given."""
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    return (allocation.get("devices") or {}).get("results") or []
+    return claim_users(claims["items"], DRIVER, node)

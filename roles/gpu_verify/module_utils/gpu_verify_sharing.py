@@ -33,13 +33,13 @@ TIME_SLICING = "{holders} ran at the same instant, {waiter} was Pending ({none_l
 EXITED = "command terminated with exit code"
 # The plugin's word for a registration that a kubelet took, and the DRA driver's.
 REGISTERED = {"device-plugin": "registered {}", claims.DRA: "registered with the kubelet"}
-# How the plugin's image allocates memory by CUDA (its commands/allocate.py), and what it says then.
+# How the plugin's image allocates memory by CUDA (its commands/cuda_programs.py), and what it says then.
 ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
 ALLOCATED = re.compile(r"^allocated (\d+) of \d+ MiB.*$", re.MULTILINE)
 LIMITED_PODS = 2
 # Of its share that each pod must get: on a board CUDA's contexts take something of it.
 ENOUGH_PERCENT = 75
-# The program allocates in steps of 16 MiB (STEP_MIB, cuda/driver.py): of less than four, one is too much.
+# The program allocates in steps of 16 MiB (STEP_MIB, cuda/program.py): of less than four, one is too much.
 LEAST_MIB = 64
 GREEDY, NEIGHBOUR = "greedy", "neighbour"
 

@@ -121,6 +121,21 @@ def free_devices(resource_slice):
     ]
 
 
+def claim_users(claims, driver, pool=None):
+    """Pods (namespace/name) with a claim for a device of this driver, in this pool if one is given."""
+
+    def devices(claim):
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        return (allocation.get("devices") or {}).get("results") or []
+
+    return sorted(
+        "{}/{}".format(claim["metadata"]["namespace"], user["name"])
+        for claim in claims
+        if any(one["driver"] == driver and pool in (None, one["pool"]) for one in devices(claim))
+        for user in claim["status"].get("reservedFor") or []
+    )
+
+
 def wait_until(satisfied, what, timeout, *argv):
     """Watch one object with `kubectl get ARGV --watch` until satisfied(object); returns that object.
 

@@ -32,11 +32,6 @@ EVICTION = 0.05
 VOLATILE = ("aufs", "overlay", "ramfs", "tmpfs")
 
 
-def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
-    """A finding; its level stands in CODED of preflight.py."""
-    return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
-
-
 def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]:
     """Is the board in one of the groups server and agent? `groups` is the inventory's {group: hosts}."""
     member = [group for group in ("server", "agent") if host in groups.get(group, [])]
@@ -44,12 +39,12 @@ def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]
         return []
     where = "[server] and [agent]" if member else "neither [server] nor [agent]"
     return [
-        finding(
-            "group-both" if member else "group-none",
-            f"{host} is in {where}",
-            "each board in one of the groups [server] and [agent]",
-            "Mend the inventory (see inventory.example).",
-        )
+        {
+            "id": "group-both" if member else "group-none",
+            "found": f"{host} is in {where}",
+            "expected": "each board in one of the groups [server] and [agent]",
+            "fix": "Mend the inventory (see inventory.example).",
+        }
     ]
 
 
@@ -70,14 +65,14 @@ def findings_of_disks(facts: Facts) -> list[Finding]:
         where = ", ".join(facts["disks"][name]["path"] for name in names)
         full = free < need
         findings.append(
-            finding(
-                "disk-full" if full else "disk-eviction",
-                f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free on the disk with {where}",
-                f"{need / 1e9:.1f} GB for K3s, its images and their archives"
+            {
+                "id": "disk-full" if full else "disk-eviction",
+                "found": f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free on the disk with {where}",
+                "expected": f"{need / 1e9:.1f} GB for K3s, its images and their archives"
                 if full
                 else f"{(need + kept) / 1e9:.1f} GB: where less than 5 % are free, the kubelet evicts pods",
-                "Make room. " + larger_disk(names, facts, needs),
-            )
+                "fix": "Make room. " + larger_disk(names, facts, needs),
+            }
         )
     return findings
 
@@ -120,13 +115,13 @@ def volatile_disks(facts: Facts) -> list[Finding]:
         if disk["read_only"] or disk["type"] in VOLATILE:
             kind = "read-only" if disk["read_only"] else disk["type"]
             findings.append(
-                finding(
-                    "disk-volatile",
-                    f"{disk['path']}: {kind} file system",
-                    "a file system that can be written and keeps its files over a reboot",
-                    "Switch the overlay or read-only root off (overlayroot: `overlayroot=disabled` in "
+                {
+                    "id": "disk-volatile",
+                    "found": f"{disk['path']}: {kind} file system",
+                    "expected": "a file system that can be written and keeps its files over a reboot",
+                    "fix": "Switch the overlay or read-only root off (overlayroot: `overlayroot=disabled` in "
                     f"/etc/overlayroot.local.conf, then reboot). Or mount a partition on {disk['path']}.",
-                )
+                }
             )
     return findings
 
@@ -165,23 +160,26 @@ def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: floa
     here = f"this computer has {told((0, 0))} (all UTC)"
     if apart(mine) > CLOCK_WRONG:
         return [
-            finding(
-                "clock",
-                f"the board's clock says {told(mine)}, and {here}",
-                "the same time, within a day: each board judges the server's certificates by its own clock",
-                fix(host),
-            )
+            {
+                "id": "clock",
+                "found": f"the board's clock says {told(mine)}, and {here}",
+                "expected": "the same time, within a day: each board judges the server's certificates by its "
+                "own clock",
+                "fix": fix(host),
+            }
         ]
     distance = apart(mine, theirs)
     if distance <= CLOCK_DRIFT:
         return []
     return [
-        finding(
-            "clock-server" if distance > CLOCK_TOO_FAR else "clock-server-drift",
-            f"the board's clock says {told(mine)}, that of its server {server} {told(theirs)}, and {here}",
-            "the server's time, within a minute: certificates and tokens of the future are refused",
-            fix(max((mine, host), (theirs, server), key=lambda known: apart(known[0]))[1]),
-        )
+        {
+            "id": "clock-server" if distance > CLOCK_TOO_FAR else "clock-server-drift",
+            "found": f"the board's clock says {told(mine)}, that of its server {server} {told(theirs)}, and "
+            f"{here}",
+            "expected": "the server's time, within a minute: certificates and tokens of the future are "
+            "refused",
+            "fix": fix(max((mine, host), (theirs, server), key=lambda known: apart(known[0]))[1]),
+        }
     ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bundle has, and which board supplies its images.
+"""The bundle, the board that supplies its images, and apt's holds on packages.
 
 Pure functions behind the preflight role. A finding has id, found, expected and fix.
 """
@@ -18,11 +18,6 @@ ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 IMAGE = re.compile(
     r"(?=[^/]*[.:]|localhost/)[\w.:-]+(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}", re.ASCII
 )
-
-
-def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
-    """A finding; its level stands in CODED of preflight.py."""
-    return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
 
 
 def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> list[str]:
@@ -47,19 +42,27 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle", image: 
     if not bundle["indexed"]:
         return findings_without_bundle(bundle, arch, source, image)
     fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
-    findings = [finding("bundle-unusable", text, "a complete bundle", fix) for text in bundle["errors"]]
+    findings = [
+        {
+            "id": "bundle-unusable",
+            "found": text,
+            "expected": "a complete bundle",
+            "fix": fix,
+        }
+        for text in bundle["errors"]
+    ]
     if findings:
         return findings
     for name in bundle_files(arch, source, image, bundle["files"]):
         problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
         if problem is not None:
             findings.append(
-                finding(
-                    "bundle-file",
-                    f"{name}: {problem}",
-                    "every file as SHA256SUMS says",
-                    fix,
-                )
+                {
+                    "id": "bundle-file",
+                    "found": f"{name}: {problem}",
+                    "expected": "every file as SHA256SUMS says",
+                    "fix": fix,
+                }
             )
     return findings
 
@@ -68,24 +71,24 @@ def findings_without_bundle(built: Facts, arch: str, source: str, image: str) ->
     """What is wrong where K3s is downloaded. A plugin's image that is missing is built by site.yml."""
     if source == "bundle":
         return [
-            finding(
-                "bundle-unusable",
-                "k3s_source is `bundle` for this board, and jetson_k3s_bundle is not set",
-                "a bundle, or k3s_source: download for all boards",
-                "Set jetson_k3s_bundle, or k3s_source: download, for the group k3s_cluster.",
-            )
+            {
+                "id": "bundle-unusable",
+                "found": "k3s_source is `bundle` for this board, and jetson_k3s_bundle is not set",
+                "expected": "a bundle, or k3s_source: download for all boards",
+                "fix": "Set jetson_k3s_bundle, or k3s_source: download, for the group k3s_cluster.",
+            }
         ]
     name = f"tegra-device-plugin-{ARCHITECTURES.get(arch, arch)}.tar.gz"
     problem = None if image else built["files"].get(name, {"error": None})["error"]
     if problem is None:
         return []
     return [
-        finding(
-            "bundle-file",
-            f"{built['path']}/{name}: {problem}",
-            "an image as `make image` writes it",
-            "Remove this file. site.yml then builds the image again.",
-        )
+        {
+            "id": "bundle-file",
+            "found": f"{built['path']}/{name}: {problem}",
+            "expected": "an image as `make image` writes it",
+            "fix": "Remove this file. site.yml then builds the image again.",
+        }
     ]
 
 
@@ -94,12 +97,12 @@ def findings_of_plugin_image(image: str) -> list[Finding]:
     if not image or IMAGE.fullmatch(image):
         return []
     return [
-        finding(
-            "plugin-image",
-            f"gpu_device_plugin_image is {image!r}",
-            "REGISTRY/NAME@sha256:DIGEST, with or without a tag: the digest pins the image",
-            "Add the digest. `docker pull REGISTRY/NAME:TAG` and `docker push` print it.",
-        )
+        {
+            "id": "plugin-image",
+            "found": f"gpu_device_plugin_image is {image!r}",
+            "expected": "REGISTRY/NAME@sha256:DIGEST, with or without a tag: the digest pins the image",
+            "fix": "Add the digest. `docker pull REGISTRY/NAME:TAG` and `docker push` print it.",
+        }
     ]
 
 
@@ -108,12 +111,14 @@ def findings_of_update(update: Facts) -> list[Finding]:
     if not update["asked"] or update["version"]:
         return []
     return [
-        finding(
-            "runtime-update",
-            f"nvidia_docker_update_runtime, and no {update['package']} in the bundle's {update['archive']}",
-            "the package, with what it depends on",
-            "Put it there (docs/offline.md), or take nvidia_docker_update_runtime out of the inventory.",
-        )
+        {
+            "id": "runtime-update",
+            "found": f"nvidia_docker_update_runtime, and no {update['package']} in the bundle's "
+            f"{update['archive']}",
+            "expected": "the package, with what it depends on",
+            "fix": "Put it there (docs/offline.md), or take nvidia_docker_update_runtime out of the "
+            "inventory.",
+        }
     ]
 
 
@@ -123,23 +128,46 @@ def findings_of_image_supply(facts: Facts, supply: str, boards: list[str]) -> li
         return []
     if supply not in boards:
         return [
-            finding(
-                "image-supply-host",
-                f"image_supply_host is {supply!r}, and no board in [k3s_cluster] has that name",
-                "the inventory's name of a board of this cluster",
-                f"Correct image_supply_host, or take it out. There are {', '.join(boards)}.",
-            )
+            {
+                "id": "image-supply-host",
+                "found": f"image_supply_host is {supply!r}, and no board in [k3s_cluster] has that name",
+                "expected": "the inventory's name of a board of this cluster",
+                "fix": f"Correct image_supply_host, or take it out. There are {', '.join(boards)}.",
+            }
         ]
     if facts["container_runtime"] == "docker":
         return []
     return [
-        finding(
-            "image-supply-containerd",
-            "image_supply_host, and containerd runs the pods (k3s_container_runtime)",
-            "no image_supply_host: K3s imports the bundle's archives at each start, so each board needs them",
-            "Take image_supply_host out of the inventory, or run the pods by Docker. For other images than "
+        {
+            "id": "image-supply-containerd",
+            "found": "image_supply_host, and containerd runs the pods (k3s_container_runtime)",
+            "expected": "no image_supply_host: K3s imports the bundle's archives at each start, so each "
+            "board needs them",
+            "fix": "Take image_supply_host out of the inventory, or run the pods by Docker. For other images "
+            "than "
             "the bundle's give k3s_registries a mirror.",
-        )
+        }
+    ]
+
+
+def findings_of_holds(plan: dict[str, Any], packages: dict[str, Any], runtime: str) -> list[Finding]:
+    """Does the board's owner hold a package that this run installs or updates?
+
+    `plan` is role nvidia_docker's, `packages` the facts about them, `runtime` that of the pods.
+    """
+    installs = sorted(plan["runtime_packages"] + (plan["engine_packages"] if runtime == "docker" else []))
+    held = sorted(set(installs) & set(packages["held"]) - set(packages["ours"]))
+    if not held:
+        return []
+    names = " ".join(held)
+    return [
+        {
+            "id": "packages-held",
+            "found": f"this run installs {', '.join(installs)}, and apt holds {', '.join(held)}",
+            "expected": "no hold on a package that is to be installed or updated",
+            "fix": f"`sudo apt-mark unhold {names}` on the board, and run the playbook again. It holds the "
+            "packages that it installs. Or install them yourself first.",
+        }
     ]
 
 
@@ -150,6 +178,7 @@ class FilterModule:
         """The filters, prefixed by the role's name."""
         return {
             "preflight_bundle": findings_of_bundle,
+            "preflight_holds": findings_of_holds,
             "preflight_image_supply": findings_of_image_supply,
             "preflight_plugin_image": findings_of_plugin_image,
             "preflight_update": findings_of_update,

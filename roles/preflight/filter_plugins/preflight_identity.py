@@ -24,11 +24,6 @@ NODE_NAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-
 SHARED = re.compile(r"(cni|docker|flannel|l4tbr|lxc|usb|rndis|virbr)\S*|br-\S+")
 
 
-def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
-    """A finding; its level stands in CODED of preflight.py."""
-    return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
-
-
 def installed(facts: Facts) -> bool:
     """Has the board K3s?"""
     return any(facts["k3s"][role]["installed"] for role in ("server", "agent"))
@@ -109,29 +104,31 @@ def findings_of_hostname(
     findings = []
     if same or reserved:
         findings.append(
-            finding(
-                "hostname-duplicate",
-                f"{host} and {', '.join(same)} all call themselves {name!r}"
+            {
+                "id": "hostname-duplicate",
+                "found": f"{host} and {', '.join(same)} all call themselves {name!r}"
                 if same
                 else f"{host} calls itself {name!r}, as the inventory calls another board",
-                "one hostname per board: it becomes the node's name",
-                f"For each board its own: sudo hostnamectl set-hostname {host}. Or set jetson_set_hostname: "
+                "expected": "one hostname per board: it becomes the node's name",
+                "fix": f"For each board its own: sudo hostnamectl set-hostname {host}. Or set "
+                "jetson_set_hostname: "
                 "true in the inventory, then site.yml gives boards without K3s their inventory names. If "
                 f"the node is of a board that {host} replaces: playbooks/forget.yml --limit {host}.",
-            )
+            }
         )
     if not NODE_NAME.fullmatch(name) or (host in named and is_address(name)):
         findings.append(
-            finding(
-                "hostname-invalid",
-                f"the inventory name {host!r}, which would be the hostname (jetson_set_hostname)"
+            {
+                "id": "hostname-invalid",
+                "found": f"the inventory name {host!r}, which would be the hostname (jetson_set_hostname)"
                 if host in named
                 else f"hostname {fleet[host]['hostname']!r}",
-                "63 letters, digits, '-' and '.' at most, and no address: it becomes the node's name",
-                f"Name the board in the inventory: jetson-1 ansible_host={host}"
+                "expected": "63 letters, digits, '-' and '.' at most, and no address: it becomes the node's "
+                "name",
+                "fix": f"Name the board in the inventory: jetson-1 ansible_host={host}"
                 if host in named
                 else "sudo hostnamectl set-hostname NAME",
-            )
+            }
         )
     return findings
 
@@ -144,14 +141,13 @@ def findings_of_machine_id(host: str, fleet: dict[str, Facts], nodes: list[Facts
     if not same or not mine:
         return []
     return [
-        finding(
-            "machine-id-duplicate",
-            f"{host} and {', '.join(same)} share the machine-id {mine}",
-            "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
-            # systemd takes D-Bus' own id again where that is a file and not a link (machine-id-setup.c).
-            "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup && "
+        {
+            "id": "machine-id-duplicate",
+            "found": f"{host} and {', '.join(same)} share the machine-id {mine}",
+            "expected": "one machine-id per board (cloned cards share it, and then DHCP addresses too)",
+            "fix": "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup && "
             "sudo reboot",
-        )
+        }
     ]
 
 
@@ -178,15 +174,16 @@ def findings_of_node(host: str, facts: Facts, named: list[str]) -> list[Finding]
         )
         found = f"the board's node is {node}, and jetson_set_hostname would make its hostname {name}"
     return [
-        finding(
-            "node-renamed",
-            found,
-            "one name: K3s would register a second node, and the first would stay in the cluster, NotReady",
-            f"{keep} For a node {name} take K3s off first "
+        {
+            "id": "node-renamed",
+            "found": found,
+            "expected": "one name: K3s would register a second node, and the first would stay in the "
+            "cluster, NotReady",
+            "fix": f"{keep} For a node {name} take K3s off first "
             f"(playbooks/reset.yml --limit {host} -e k3s_reset_leave=false), and type on a server: sudo k3s "
             f"kubectl delete node {node}; sudo k3s kubectl -n kube-system delete secret "
             f"{node}.node-password.k3s. Then this again.",
-        )
+        }
     ]
 
 

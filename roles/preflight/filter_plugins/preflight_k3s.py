@@ -18,11 +18,6 @@ Facts = dict[str, Any]
 TOKEN_LENGTH = 16
 
 
-def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
-    """A finding; its level stands in CODED of preflight.py."""
-    return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
-
-
 def answers_of(results: list[Facts], servers: list[str]) -> dict[str, Facts | None]:
     """{server: what it said, None if it was not asked or did not answer}."""
     return dict.fromkeys(servers) | {entry["item"]: entry for entry in results if "installed" in entry}
@@ -65,24 +60,27 @@ def findings_of_server(
     there = [f"{name} ({role})" for role, names in members.items() for name in names]
     if there:
         return [
-            finding(
-                "server-new",
-                f"{host} would begin a cluster and has no K3s, while {', '.join(there)} run it already",
-                "a first server that is in their cluster, or no K3s on the others",
-                fix,
-            )
+            {
+                "id": "server-new",
+                "found": f"{host} would begin a cluster and has no K3s, while {', '.join(there)} run it "
+                "already",
+                "expected": "a first server that is in their cluster, or no K3s on the others",
+                "fix": fix,
+            }
         ]
     silent = ", ".join(name for name, answer in answers.items() if name not in fleet and answer is None)
     if begins or not silent:
         return []
     return [
-        finding(
-            "server-unanswered",
-            f"{host} would begin a cluster and has no K3s, and {silent} did not answer",
-            "an answer of each other server that it is in no cluster: there would be a second one",
-            f"Start {silent} and run this again. If there is no cluster, or it is gone for good: the same "
+        {
+            "id": "server-unanswered",
+            "found": f"{host} would begin a cluster and has no K3s, and {silent} did not answer",
+            "expected": "an answer of each other server that it is in no cluster: there would be a second "
+            "one",
+            "fix": f"Start {silent} and run this again. If there is no cluster, or it is gone for good: the "
+            "same "
             "command with -e preflight_new_cluster=true.",
-        )
+        }
     ]
 
 
@@ -103,12 +101,13 @@ def findings_of_joining(facts: Facts, joined: str, server: str) -> list[Finding]
     if joined == server or any(facts["k3s"][role]["installed"] for role in ("server", "agent")):
         return []
     return [
-        finding(
-            "server-down",
-            f"the board has no K3s yet and would join {joined}, which does not answer",
-            "a server to join",
-            f"Bring {joined} back, or put {server} first in the inventory's [server] if it is gone for good.",
-        )
+        {
+            "id": "server-down",
+            "found": f"the board has no K3s yet and would join {joined}, which does not answer",
+            "expected": "a server to join",
+            "fix": f"Bring {joined} back, or put {server} first in the inventory's [server] if it is gone "
+            "for good.",
+        }
     ]
 
 
@@ -124,27 +123,27 @@ def findings_of_role(facts: Facts, role: str, migrate: bool, stuck: list[str]) -
     findings = []
     if other_unit["installed"]:
         findings.append(
-            finding(
-                "k3s-other-role",
-                f"this board already runs K3s as {other} ({names[other]}.service)",
-                f"a board without K3s or with K3s as {role}, as the inventory says",
-                f"Move the board to the group [{other}], or remove K3s from it first.",
-            )
+            {
+                "id": "k3s-other-role",
+                "found": f"this board already runs K3s as {other} ({names[other]}.service)",
+                "expected": f"a board without K3s or with K3s as {role}, as the inventory says",
+                "fix": f"Move the board to the group [{other}], or remove K3s from it first.",
+            }
         )
     command = own_unit["command"]
     if command is None or command.split()[1:] == [role]:
         return findings
     if not migrate or stuck:
         findings.append(
-            finding(
-                "k3s-foreign-unit",
-                f"{names[role]}.service starts `{command}`",
-                f"no K3s, or one whose unit starts `k3s {role}` without flags",
-                f"Remove K3s from the board: {', '.join(stuck)} cannot be taken over."
+            {
+                "id": "k3s-foreign-unit",
+                "found": f"{names[role]}.service starts `{command}`",
+                "expected": f"no K3s, or one whose unit starts `k3s {role}` without flags",
+                "fix": f"Remove K3s from the board: {', '.join(stuck)} cannot be taken over."
                 if stuck
                 else "Let the playbook take K3s over (`-e k3s_migrate=true`), or move the flags from the "
                 "unit, where they override all, to /etc/rancher/k3s/config.yaml.",
-            )
+            }
         )
     return findings
 
@@ -157,13 +156,15 @@ def findings_of_runtime(foreign: str, runtime: str, migrate: bool) -> list[Findi
     if foreign in ("", runtime) or migrate:
         return []
     return [
-        finding(
-            "k3s-runtime",
-            f"K3s on this board was installed without these roles, and runs its pods with {foreign}",
-            f"{foreign}, or consent to {runtime}: all pods of the node restart, and need their images again",
-            f"Set k3s_container_runtime to {foreign} in the inventory. To change to {runtime}, run site.yml "
+        {
+            "id": "k3s-runtime",
+            "found": f"K3s on this board was installed without these roles, and runs its pods with {foreign}",
+            "expected": f"{foreign}, or consent to {runtime}: all pods of the node restart, and need their "
+            "images again",
+            "fix": f"Set k3s_container_runtime to {foreign} in the inventory. To change to {runtime}, run "
+            "site.yml "
             "with `-e k3s_migrate=true`.",
-        )
+        }
     ]
 
 
@@ -181,13 +182,14 @@ def findings_of_version(facts: Facts) -> list[Finding]:
     if installed is None or wanted is None or numbers(wanted) >= numbers(installed):
         return []
     return [
-        finding(
-            "k3s-newer",
-            f"K3s {installed} on this board, and {wanted} to be installed",
-            f"K3s {installed} or newer: a cluster's data do not go back",
-            "Let jetson_k3s_bundle in the inventory name the bundle of the last upgrade (k3s_version with "
+        {
+            "id": "k3s-newer",
+            "found": f"K3s {installed} on this board, and {wanted} to be installed",
+            "expected": f"K3s {installed} or newer: a cluster's data do not go back",
+            "fix": "Let jetson_k3s_bundle in the inventory name the bundle of the last upgrade (k3s_version "
+            "with "
             "k3s_source: download).",
-        )
+        }
     ]
 
 
@@ -209,34 +211,36 @@ def findings_of_upgrade(facts: Facts, server: str | None, upgrades: bool = False
         return []
     where = f"{installed} on this board" if installed else f"{server} on its server"
     return [
-        finding(
-            "k3s-upgrade",
-            f"K3s {where}, and {wanted} to be installed",
-            "the minor version that the cluster has: site.yml neither drains a node nor goes back",
-            "Run playbooks/upgrade.yml with this bundle first. Or let jetson_k3s_bundle in the inventory "
+        {
+            "id": "k3s-upgrade",
+            "found": f"K3s {where}, and {wanted} to be installed",
+            "expected": "the minor version that the cluster has: site.yml neither drains a node nor goes "
+            "back",
+            "fix": "Run playbooks/upgrade.yml with this bundle first. Or let jetson_k3s_bundle in the "
+            "inventory "
             "name the bundle that the cluster has (k3s_version with k3s_source: download).",
-        )
+        }
     ]
 
 
 def findings_of_settings(plan: Facts) -> list[Finding]:
     """Would K3s read settings that make the board another node than the roles expect? `plan` is role k3s'."""
     findings = [
-        finding(
-            "k3s-option",
-            f"{entry['name']} in {entry['source']}",
-            f"no setting that changes {entry['changes']}: {entry['reason']}",
-            f"Take {entry['name']} out of {entry['source']}.",
-        )
+        {
+            "id": "k3s-option",
+            "found": f"{entry['name']} in {entry['source']}",
+            "expected": f"no setting that changes {entry['changes']}: {entry['reason']}",
+            "fix": f"Take {entry['name']} out of {entry['source']}.",
+        }
         for entry in plan["refused"]
     ]
     return findings + [
-        finding(
-            "k3s-unread",
-            f"{entry['path']} is not understood: {entry['error']}",
-            "YAML with settings of K3s: K3s does not start with another file",
-            f"Correct {entry['path']} on the board.",
-        )
+        {
+            "id": "k3s-unread",
+            "found": f"{entry['path']} is not understood: {entry['error']}",
+            "expected": "YAML with settings of K3s: K3s does not start with another file",
+            "fix": f"Correct {entry['path']} on the board.",
+        }
         for entry in plan["unread"]
     ]
 
@@ -247,31 +251,33 @@ def findings_of_registries(facts: Facts, given: bool, problems: list[str]) -> li
         return []
     if facts["container_runtime"] == "docker":
         return [
-            finding(
-                "registries-docker",
-                "k3s_registries, and Docker runs the pods (k3s_container_runtime)",
-                "no k3s_registries: with Docker K3s does not read registries.yaml",
-                "Give Docker's own mirrors: registry-mirrors in nvidia_docker_daemon_config "
+            {
+                "id": "registries-docker",
+                "found": "k3s_registries, and Docker runs the pods (k3s_container_runtime)",
+                "expected": "no k3s_registries: with Docker K3s does not read registries.yaml",
+                "fix": "Give Docker's own mirrors: registry-mirrors in nvidia_docker_daemon_config "
                 "(roles/nvidia_docker/README.md). Passwords of registries go into imagePullSecrets.",
-            )
+            }
         ]
     findings = [
-        finding(
-            "registries",
-            text,
-            "what K3s reads from its registries.yaml",
-            "Correct k3s_registries in the inventory: docs.k3s.io/installation/private-registry",
-        )
+        {
+            "id": "registries",
+            "found": text,
+            "expected": "what K3s reads from its registries.yaml",
+            "fix": "Correct k3s_registries in the inventory: docs.k3s.io/installation/private-registry",
+        }
         for text in problems
     ]
     if facts["k3s"]["registries"] == "owner":
         findings.append(
-            finding(
-                "registries-foreign",
-                "k3s_registries, and a /etc/rancher/k3s/registries.yaml that another hand has written",
-                "one of the two: K3s reads a single file",
-                "Put what it says into k3s_registries and remove the file, or take k3s_registries out.",
-            )
+            {
+                "id": "registries-foreign",
+                "found": "k3s_registries, and a /etc/rancher/k3s/registries.yaml that another hand has "
+                "written",
+                "expected": "one of the two: K3s reads a single file",
+                "fix": "Put what it says into k3s_registries and remove the file, or take k3s_registries "
+                "out.",
+            }
         )
     return findings
 
@@ -282,21 +288,24 @@ def findings_of_token(answer: Facts) -> list[Finding]:
         return []
     if answer["reason"] == "untrusted":
         return [
-            finding(
-                "join-token",
-                answer["msg"],
-                "a K3s server with a certificate of the CA that the server has in /var/lib/rancher/k3s",
-                "Set k3s_server_url to the server's address, and check which computer has that address.",
-            )
+            {
+                "id": "join-token",
+                "found": answer["msg"],
+                "expected": "a K3s server with a certificate of the CA that the server has in "
+                "/var/lib/rancher/k3s",
+                "fix": "Set k3s_server_url to the server's address, and check which computer has that "
+                "address.",
+            }
         ]
     return [
-        finding(
-            "join-token",
-            answer["msg"],
-            "the token of the running K3s server",
-            "Take k3s_token out of the inventory: agents then get it from the server. Or set it to what "
+        {
+            "id": "join-token",
+            "found": answer["msg"],
+            "expected": "the token of the running K3s server",
+            "fix": "Take k3s_token out of the inventory: agents then get it from the server. Or set it to "
+            "what "
             "/var/lib/rancher/k3s/server/agent-token says there; for agents `k3s token create` makes one.",
-        )
+        }
     ]
 
 
@@ -306,12 +315,13 @@ def findings_of_token_strength(token: str | None) -> list[Finding]:
     if token is None or length >= TOKEN_LENGTH:
         return []
     return [
-        finding(
-            "join-token-weak",
-            f"k3s_token has {length} characters",
-            f"{TOKEN_LENGTH} or more: it lets computers join the cluster",
-            "Leave k3s_token out (the server makes one), or take the output of `openssl rand -hex 16`.",
-        )
+        {
+            "id": "join-token-weak",
+            "found": f"k3s_token has {length} characters",
+            "expected": f"{TOKEN_LENGTH} or more: it lets computers join the cluster",
+            "fix": "Leave k3s_token out (the server makes one), or take the output of `openssl rand -hex "
+            "16`.",
+        }
     ]
 
 

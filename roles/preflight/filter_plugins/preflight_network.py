@@ -29,11 +29,6 @@ KUBELET_PORT, API_PORT, ETCD_PORTS = "10250/tcp", "6443/tcp", "2379-2380/tcp"
 BACKEND_PORTS = {"vxlan": ["8472/udp"], "wireguard-native": ["51820/udp"]}
 
 
-def finding(finding_id: str, found: str, expected: str, fix: str) -> Finding:
-    """A finding; its level stands in CODED of preflight.py."""
-    return {"id": finding_id, "found": found, "expected": expected, "fix": fix}
-
-
 def network_of(text: Any) -> Network | None:
     """The network of an address with its prefix, None for another text."""
     try:
@@ -107,16 +102,17 @@ def findings_of_ranges(host: str, fleet: dict[str, Facts], ranges: dict[str, str
         "modify NAME ipv4.addresses 192.168.77.1/24 && sudo nmcli connection up NAME)"
     )
     return [
-        finding(
-            "network-range" if breaks and not k3s else "network-range-shared",
-            "; ".join(f"{words} meets {own}" for _, words, own in met),
-            "no network of the board in the ranges of pods and services: packets would go to the wrong one",
-            f"The cluster runs, and its ranges stay: {other}."
+        {
+            "id": "network-range" if breaks and not k3s else "network-range-shared",
+            "found": "; ".join(f"{words} meets {own}" for _, words, own in met),
+            "expected": "no network of the board in the ranges of pods and services: packets would go to the "
+            "wrong one",
+            "fix": f"The cluster runs, and its ranges stay: {other}."
             if k3s
             else "If the cluster has not begun, set for all servers k3s_server_config: {cluster-cidr: "
             f"{pods}.0.0/16, service-cidr: {services}.0.0/16, cluster-dns: {services}.0.10}}. If it runs, "
             f"{other}.",
-        )
+        }
     ]
 
 
@@ -204,12 +200,13 @@ def findings_of_firewalls(
         sources = [source for source in inner if source not in rules]
         if closed or sources:
             findings.append(
-                finding(
-                    finding_id,
-                    f"{name} is active and does not let in {', '.join(closed + sources)}",
-                    "K3s' ports open to the other boards, and everything open to pods and services",
-                    "; ".join(commands(closed, sources, site_network(host, fleet))),
-                )
+                {
+                    "id": finding_id,
+                    "found": f"{name} is active and does not let in {', '.join(closed + sources)}",
+                    "expected": "K3s' ports open to the other boards, and everything open to pods and "
+                    "services",
+                    "fix": "; ".join(commands(closed, sources, site_network(host, fleet))),
+                }
             )
     return findings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tegra_device_plugin.cli import main
-from tegra_device_plugin.kubelet import podresources_pb2 as api
+from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tegra_device_plugin.kubelet.pod_resources import (
     ContainerAllocation,
     NoAnswerError,

@@ -10,10 +10,10 @@ import pytest
 from tegra_device_plugin.board import health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings
-from tegra_device_plugin.daemon import ResourcePublisher
-from tegra_device_plugin.kubelet.advertised import AdvertisedResources
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources
+from tegra_device_plugin.plugin import ResourcePublisher
 from tegra_device_plugin.sharing.allocation import Resource
-from tegra_device_plugin.system.sensor import Sensor
+from tegra_device_plugin.system.waiting import Sensor
 
 from tests import boards
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tegra_device_plugin.config.names import resource_name
 from tegra_device_plugin.config.settings import (
     MAX_REPLICAS,
     PLUGIN_OPTIONS,
@@ -20,6 +19,7 @@ from tegra_device_plugin.config.settings import (
     read_file,
 )
 from tegra_device_plugin.config.units import most_ids
+from tegra_device_plugin.system.kubernetes import resource_name
 
 NVIDIA = """
 version: v1

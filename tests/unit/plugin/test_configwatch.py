@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.config.settings import PluginSettings
-from tegra_device_plugin.config.watch import ConfigWatch
+from tegra_device_plugin.service import ConfigWatch
 
 
 @pytest.mark.parametrize("meanwhile", [True, False], ids=["while it is read", "before it is watched"])

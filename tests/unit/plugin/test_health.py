@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 from tegra_device_plugin.board.detection import detect
-from tegra_device_plugin.board.health import UNKNOWN, Health, Hysteresis, judge, sample
+from tegra_device_plugin.board.health import UNKNOWN, Health, Hysteresis, assess, sample
 from tegra_device_plugin.system.hosttree import HostTree
 
 from tests.boards import Fixture, State, build, load
@@ -33,7 +33,7 @@ def _expected_reason(fixture: Fixture, state: State) -> str:
 @pytest.mark.parametrize("state", ["ready", "unpowered", "dead", "masked"])
 def test_every_board_in_every_state(board: Fixture, state: State, tmp_path: Path) -> None:
     build(board, tmp_path, state=state)
-    verdict = judge(sample(tmp_path, detect(tmp_path).gpu))
+    verdict = assess(sample(tmp_path, detect(tmp_path).gpu))
     assert verdict.reason == _expected_reason(board, state)
     assert verdict.healthy == (verdict.reason == "ok")
 
@@ -84,7 +84,7 @@ AFTER_READY = {
 def test_what_happens_to_a_ready_gpu(script: str, reason: str, orin: Path) -> None:
     gpu = detect(orin).gpu
     subprocess.run(["sh", "-ec", script], cwd=orin, env=os.environ | {"gpu": ORIN}, check=True)
-    assert judge(sample(orin, gpu)).reason == reason
+    assert assess(sample(orin, gpu)).reason == reason
 
 
 @pytest.mark.parametrize("board", ["agxorin-jp5", "agxorin-jp6"])
@@ -102,7 +102,7 @@ def test_zone_that_answers_eagain_is_only_off(orin: Path) -> None:
     seen = sample(orin, detect(orin).gpu)
     os.close(writer)
     assert seen.temperature_celsius is None
-    assert judge(seen).healthy
+    assert assess(seen).healthy
 
 
 def test_a_sleeping_pci_gpu_is_not_asked(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_looking_does_not_read_what_wakes_or_keeps_awake(orin: Path, monkeypatch
 
 
 def test_an_absent_gpu_is_gone(tmp_path: Path) -> None:
-    assert judge(sample(tmp_path, detect(tmp_path).gpu)).reason == "device-gone"
+    assert assess(sample(tmp_path, detect(tmp_path).gpu)).reason == "device-gone"
 
 
 SEEN = {

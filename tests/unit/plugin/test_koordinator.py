@@ -13,8 +13,8 @@ from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import PluginSettings, load_plugin
-from tegra_device_plugin.daemon import KoordinatorSubscriber, ResourcePublisher
-from tegra_device_plugin.kubelet.advertised import AdvertisedResources
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources
+from tegra_device_plugin.plugin import KoordinatorSubscriber, ResourcePublisher
 from tegra_device_plugin.sharing import koordinator
 
 from tests import boards

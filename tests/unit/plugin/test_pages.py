@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.board.detection import detect
-from tegra_device_plugin.board.health import Health, judge, sample
+from tegra_device_plugin.board.health import Health, assess, sample
 from tegra_device_plugin.config.settings import PluginSettings, Sharing
-from tegra_device_plugin.kubelet.advertised import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.sharing.resources import make_resources
-from tegra_device_plugin.telemetry import httpd, pages
+from tegra_device_plugin.telemetry import httpd, plugin_pages
 from tegra_device_plugin.telemetry.exposition import Metric, exposition, gauge
 from tegra_device_plugin.telemetry.jtop import Telemetry
 from tegra_device_plugin.version import package_version
@@ -43,15 +43,15 @@ class Plugin:
         self.board.has_gpu = self.board.detection.gpu.state != "absent"
         if self.board.has_gpu:
             self.board.sample = sample(root, self.board.detection.gpu)
-            self.board.health = judge(self.board.sample)
+            self.board.health = assess(self.board.sample)
 
     def offers(self, settings: PluginSettings) -> None:
         found = make_resources(settings, (), self.board.health)
         self.advertised.resources = {one.name: one for one in found}
 
-    def pages(self) -> pages.Pages:
+    def pages(self) -> plugin_pages.Pages:
         parts: tuple[Any, Any] = (self.board, self.registrars)
-        return pages.Pages(*parts, self.advertised, lambda: self.telemetry, self.counted)
+        return plugin_pages.Pages(*parts, self.advertised, lambda: self.telemetry, self.counted)
 
     async def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
         return values((await self.pages().metrics()).text)

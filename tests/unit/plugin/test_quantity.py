@@ -2,7 +2,7 @@
 """Quantities of bytes as Kubernetes writes them."""
 
 import pytest
-from tegra_device_plugin.system.quantity import parse, render
+from tegra_device_plugin.system.kubernetes import parse_quantity, render_quantity
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from tegra_device_plugin.system.quantity import parse, render
     ],
 )
 def test_quantities_that_kubernetes_takes(text: str, size: int) -> None:
-    assert parse(text) == size
+    assert parse_quantity(text) == size
 
 
 @pytest.mark.parametrize(
@@ -31,17 +31,17 @@ def test_quantities_that_kubernetes_takes(text: str, size: int) -> None:
 )
 def test_what_is_no_quantity_is_told_what_one_looks_like(text: str) -> None:
     with pytest.raises(ValueError, match="such as 256Mi"):
-        parse(text)
+        parse_quantity(text)
 
 
 def test_half_a_byte_is_refused() -> None:
     with pytest.raises(ValueError, match="whole number"):
-        parse("0.5")
+        parse_quantity("0.5")
 
 
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0"), (1000, "1000"), (1024, "1Ki"), (3 << 29, "1536Mi"), (6 << 30, "6Gi")]
 )
 def test_the_largest_unit_that_is_whole_is_shown(size: int, text: str) -> None:
-    assert render(size) == text
-    assert parse(text) == size
+    assert render_quantity(size) == text
+    assert parse_quantity(text) == size

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from tegra_device_plugin.system.hosttree import is_own_shortage
-from tegra_device_plugin.system.sensor import Sensor
+from tegra_device_plugin.system.waiting import Sensor
 
 
 async def test_a_process_out_of_threads_is_told_apart_from_a_read_that_hangs(
@@ -29,7 +29,7 @@ async def test_a_process_out_of_threads_is_told_apart_from_a_read_that_hangs(
 def test_a_process_can_end_while_a_read_hangs() -> None:
     program = """
 import asyncio, contextlib, threading
-from tegra_device_plugin.system.sensor import Sensor
+from tegra_device_plugin.system.waiting import Sensor
 with contextlib.suppress(TimeoutError):
     asyncio.run(Sensor(deadline=0.05).read(threading.Event().wait))
 print("ended")

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.config.names import resource_name
 from tegra_device_plugin.config.presets import PRESETS
 from tegra_device_plugin.config.settings import ConfigError, PluginSettings, load_plugin
-from tegra_device_plugin.config.units import most_ids
-from tegra_device_plugin.kubelet.server import device_list
-from tegra_device_plugin.sharing import limitfiles
+from tegra_device_plugin.config.units import Numbered, lowest, most_ids
+from tegra_device_plugin.kubelet.endpoint import device_list
+from tegra_device_plugin.sharing import memory_limit
 from tegra_device_plugin.sharing.allocation import Allocation, RejectedRequestError, Resource
-from tegra_device_plugin.sharing.deviceids import Numbered, lowest
 from tegra_device_plugin.sharing.resources import make_resources
+from tegra_device_plugin.system.kubernetes import resource_name
 
 from tests.conformance.node import Node
 
@@ -37,7 +36,7 @@ def offers(tmp_path: Path, units: str, verdict: Health = GOOD, flaw: Health | No
 
 def allocated(offer: Resource, ids: list[str], tmp_path: Path) -> Allocation:
     files = Node(tmp_path)
-    limitfiles.provide(files.limit, files.library)
+    memory_limit.provide_files(files.limit, files.library)
     offer.prepare(ids)
     return offer.allocation_for(ids)
 

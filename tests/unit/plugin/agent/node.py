@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tegra_device_plugin.kubelet import podresources_pb2 as api
+from tegra_device_plugin.kubelet import kubelet_pb2 as api
 
 from tests import boards
 from tests.conformance.pod_resources import Kubelet

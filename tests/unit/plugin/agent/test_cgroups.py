@@ -2,7 +2,7 @@
 """From a process' control group to its pod."""
 
 import pytest
-from tegra_device_plugin.agent.cgroups import Member, member
+from tegra_device_plugin.agent.pods import Member, member
 
 UID = "0e0c5d0a-7f9c-4c1e-9a53-2d6f0f8a1b3c"
 UNDERSCORED = UID.replace("-", "_")

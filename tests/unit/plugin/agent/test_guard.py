@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.agent import ending
-from tegra_device_plugin.agent.guard import Guard
+from tegra_device_plugin.agent.guard import CannotEndError, Guard, end_process
 from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.pods import PodName, Pods
 from tegra_device_plugin.config.settings import Mode
@@ -102,8 +101,8 @@ def test_a_number_that_is_used_again_after_it_was_held_on_to_is_not_hit(
         ended.wait()
         return True
 
-    assert not ending.end(ended.pid, ends_while_looked_at)
-    assert not ending.end(ended.pid, lambda _pid: True)
+    assert not end_process(ended.pid, ends_while_looked_at)
+    assert not end_process(ended.pid, lambda _pid: True)
 
 
 async def test_without_the_kubelet_nobody_is_ended(
@@ -146,7 +145,7 @@ def test_evict_needs_the_hosts_process_ids(node: Node, guard: Make) -> None:
     """In another namespace, a number of the host's is nobody or somebody else."""
     (node.root / "proc/self").parent.mkdir(exist_ok=True)
     (node.root / "proc/self").symlink_to("999999999")
-    with pytest.raises(ending.CannotEndError, match="set hostPID in the agent's pod"):
+    with pytest.raises(CannotEndError, match="set hostPID in the agent's pod"):
         guard("evict")
     guard("report")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.agent import pods as module
-from tegra_device_plugin.agent.daemon import unit_resources
+from tegra_device_plugin.agent.node_agent import unit_resources
 from tegra_device_plugin.agent.pods import PodName, Pods, Share, UnitResources, container_names, shares
 from tegra_device_plugin.config.settings import AgentSettings, load_agent
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation

@@ -4,15 +4,13 @@
 from pathlib import Path
 from typing import Any
 
-from tegra_device_plugin.board.detection import Detection, detect
-from tegra_device_plugin.board.gpu import read_power
+from tegra_device_plugin.board.detection import Detection, detect, read_power
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.config.names import DRIVER
 from tegra_device_plugin.dra import claimstore
 from tegra_device_plugin.dra.claims import ClaimReference
 from tegra_device_plugin.dra.claimstore import Place
 from tegra_device_plugin.dra.devices import Gpu
-from tegra_device_plugin.system.quantity import MIB
+from tegra_device_plugin.system.kubernetes import DRIVER, MIB
 
 from tests import boards
 from tests.conformance.node import Node as LimitFiles

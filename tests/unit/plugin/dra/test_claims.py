@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tegra_device_plugin.dra.claims import ClaimError, Device, conflict, devices
-from tegra_device_plugin.system.quantity import GIB
+from tegra_device_plugin.system.kubernetes import GIB
 
 from tests.unit.plugin.dra.objects import CLAIM, NODE, claim, result
 

@@ -7,13 +7,11 @@ from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
 import pytest
-from tegra_device_plugin.board.detection import detect
-from tegra_device_plugin.board.gpu import read_power
-from tegra_device_plugin.config.dra import MAX_SHARES, Dra
+from tegra_device_plugin.board.detection import detect, read_power
+from tegra_device_plugin.config.dra_modes import MAX_SHARES, Dra
 from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import published, semver
-from tegra_device_plugin.system import quantity
-from tegra_device_plugin.system.quantity import GIB, MIB
+from tegra_device_plugin.system.kubernetes import GIB, MIB, parse_quantity, render_quantity
 
 from tests import boards
 from tests.unit.plugin.dra.objects import NODE, SICK, gpu
@@ -70,7 +68,7 @@ def test_users_find_the_facts_of_the_board(tmp_path: Path) -> None:
         "jetpack": "6.2.0",
         "multiprocessors": 8,
     }
-    assert device["capacity"] == {"memory": {"value": quantity.render(found.found.gpu.memory_bytes or 0)}}
+    assert device["capacity"] == {"memory": {"value": render_quantity(found.found.gpu.memory_bytes or 0)}}
 
 
 @pytest.mark.parametrize(("total", "step"), [(128 * MIB, 64 * MIB), (6 * GIB, 256 * MIB), (3 * MIB, MIB)])
@@ -80,8 +78,8 @@ def test_a_request_policy_is_one_that_the_server_takes(tmp_path: Path, total: in
     (device,) = published(gpu(tmp_path), dra, taints=True)
     for entry in device["capacity"].values():
         policy: dict[str, Any] = entry["requestPolicy"]
-        least, most, by = (quantity.parse(policy["validRange"][key]) for key in ("min", "max", "step"))
-        value, default = quantity.parse(entry["value"]), quantity.parse(policy["default"])
+        least, most, by = (parse_quantity(policy["validRange"][key]) for key in ("min", "max", "step"))
+        value, default = parse_quantity(entry["value"]), parse_quantity(policy["default"])
         assert least <= default <= most <= value and least + by <= value
         assert (default - least) % by == (most - least) % by == 0
 

@@ -2,12 +2,12 @@
 """The health of the devices, as the kubelet is told of it."""
 
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.dra import health_pb2 as health
-from tegra_device_plugin.dra import server
+from tegra_device_plugin.dra import dra_pb2 as health
+from tegra_device_plugin.dra.driver_sockets import HealthBoard
 
 
 def test_health_says_what_is_known() -> None:
-    board = server.HealthBoard("node", ("a", "b"))
+    board = HealthBoard("node", ("a", "b"))
     seen = []
     for verdict in (
         None,

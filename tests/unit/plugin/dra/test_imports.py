@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-ONLY_DRA = {"lightkube", "httpx2", "msgspec", "anyio", "tegra_device_plugin.dra.daemon"}
+ONLY_DRA = {"lightkube", "httpx2", "msgspec", "anyio", "tegra_device_plugin.dra.driver"}
 
 # A command line that is refused after the command's imports, or before its sockets.
 PROGRAM = """
@@ -37,4 +37,4 @@ def test_the_others_load_none_of_it_and_no_tls(command: str) -> None:
 def test_dra_registers_before_it_loads_the_client() -> None:
     code, names = modules_of("dra", "--log-level=loud", "--node-name=a")
     assert code == 2
-    assert ONLY_DRA & names == {"tegra_device_plugin.dra.daemon"}
+    assert ONLY_DRA & names == {"tegra_device_plugin.dra.driver"}

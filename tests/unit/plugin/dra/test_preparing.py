@@ -13,7 +13,7 @@ from tegra_device_plugin.dra import claimstore, preparing
 from tegra_device_plugin.dra.claims import ClaimReference, Prepared
 from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.sharing import ledger
-from tegra_device_plugin.system.quantity import GIB, MIB
+from tegra_device_plugin.system.kubernetes import GIB, MIB
 
 from tests import ledgers
 from tests.unit.plugin.dra.objects import CLAIM, SICK, claim, place, result

@@ -4,9 +4,9 @@
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.config.dra import Dra, describe
+from tegra_device_plugin.config.dra_modes import Dra, describe
 from tegra_device_plugin.config.settings import ConfigError, DraSettings, load_dra, load_plugin
-from tegra_device_plugin.system.quantity import GIB, MIB
+from tegra_device_plugin.system.kubernetes import GIB, MIB
 
 UNITS = "units: {memoryTotal: 6Gi}"
 REPLICAS = "timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}"

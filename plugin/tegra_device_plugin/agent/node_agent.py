@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`agent`: wires guard, weights and pages together, and ends them together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+
+from tegra_device_plugin.agent.guard import Guard
+from tegra_device_plugin.agent.memory import MemoryUse
+from tegra_device_plugin.agent.nvgpu import Kernel
+from tegra_device_plugin.agent.pods import Pods, UnitResources
+from tegra_device_plugin.agent.weights import Weights
+from tegra_device_plugin.config.settings import AgentSettings
+from tegra_device_plugin.service import ConfigWatch, Service
+from tegra_device_plugin.signals import Signals
+from tegra_device_plugin.system.hosttree import HostTree
+
+logger = logging.getLogger(__name__)
+
+
+def unit_resources(settings: AgentSettings) -> UnitResources:
+    """Give the resources of these settings' units."""
+    units = settings.units
+    if units is None:
+        return UnitResources()
+    return UnitResources(units.core.name if units.core else "", units.memory.name, units.memory_bytes)
+
+
+class Agent(Service[AgentSettings]):
+    """The agent.
+
+    It fails with OSError where the metrics address is taken or this kernel cannot do what the mode needs.
+    """
+
+    def __init__(self, configuration: ConfigWatch[AgentSettings], signals: Signals, kernel: Kernel) -> None:
+        """Read the settings. Raises ConfigError."""
+        super().__init__(configuration, signals)
+        self._kernel = kernel
+
+    async def _run_once(self) -> None:
+        """Start all parts, wait for `_stop`, end all parts."""
+        settings = self._settings
+        host = HostTree(settings.host_root)
+        pods = Pods(settings.pod_resources, host, unit_resources(settings))
+        guard = Guard(MemoryUse(settings.host_root), host, pods, settings.mode)
+        weights = Weights(host, pods, self._kernel) if settings.qos_policy == "burst-share" else None
+        logger.info("mode %s, policy %s", settings.mode, settings.qos_policy)
+        async with AsyncExitStack() as stack:
+            if settings.metrics_address:
+                from tegra_device_plugin.agent.agent_pages import Pages  # noqa: PLC0415 - most of a start is imports
+                from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415 - the same
+
+                pages = Pages(pods, guard, weights, mode=settings.mode, qos_policy=settings.qos_policy)
+                await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            parts = [guard.run(), self._follow_configuration()]
+            if weights:
+                parts.append(weights.run())
+            running = [tasks.create_task(part) for part in parts]
+            await self._stop.wait()
+            for task in running:
+                task.cancel()

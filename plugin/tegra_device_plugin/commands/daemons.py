@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run`, `dra` and `agent`: the commands that serve until a signal ends the process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from functools import partial
+
+from tegra_device_plugin.commands.common import (
+    EXIT_OK,
+    Command,
+    add_config,
+    add_options,
+    add_pod_resources,
+    configuration,
+)
+from tegra_device_plugin.config.settings import (
+    COMMON_OPTIONS,
+    DRA_OPTIONS,
+    MODES,
+    PLUGIN_OPTIONS,
+    QOS_POLICIES,
+    load_agent,
+    load_dra,
+    load_plugin,
+)
+from tegra_device_plugin.signals import Signals
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser, "settings in NVIDIA's `version: v1` format; CONFIG_FILE")
+    add_options(parser, PLUGIN_OPTIONS)
+
+
+def _run(options: argparse.Namespace, signals: Signals) -> int:
+    from tegra_device_plugin.plugin import DevicePlugin  # noqa: PLC0415 - each command imports its own parts
+
+    asyncio.run(DevicePlugin(configuration(options, PLUGIN_OPTIONS, load_plugin), signals).run())
+    return EXIT_OK
+
+
+def _dra_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser, "settings in NVIDIA's `version: v1` format, with sharing.dra; CONFIG_FILE")
+    add_options(parser, DRA_OPTIONS)
+
+
+def _dra(options: argparse.Namespace, signals: Signals) -> int:
+    from tegra_device_plugin.dra.driver import Driver  # noqa: PLC0415 - see _run
+
+    asyncio.run(Driver(configuration(options, DRA_OPTIONS, load_dra), signals).run())
+    return EXIT_OK
+
+
+def _agent_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser, "settings of `run`, for the resources of shares; CONFIG_FILE")
+    add_options(parser, COMMON_OPTIONS)
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        default="report",
+        help="what happens to a pod whose GPU memory exceeds its share: a line in the log and a "
+        "metric, or also the end of its GPU processes (default: report)",
+    )
+    parser.add_argument(
+        "--qos-policy",
+        choices=QOS_POLICIES,
+        default="best-effort",
+        help="best-effort: the driver's own time slices; burst-share: time slices by the pods' gpu-core; "
+        "fixed-share is rejected, as the driver has no ceiling (default: best-effort)",
+    )
+    add_pod_resources(parser)
+
+
+def _agent(options: argparse.Namespace, signals: Signals) -> int:
+    from tegra_device_plugin.agent.node_agent import Agent  # noqa: PLC0415 - see _run
+    from tegra_device_plugin.agent.nvgpu import Linux  # noqa: PLC0415 - see _run
+
+    load = partial(
+        load_agent,
+        mode=options.mode,
+        qos_policy=options.qos_policy,
+        pod_resources=options.pod_resources,
+    )
+    asyncio.run(Agent(configuration(options, COMMON_OPTIONS, load), signals, Linux()).run())
+    return EXIT_OK
+
+
+COMMANDS = {
+    "run": Command(
+        _run_arguments,
+        _run,
+        "Every option is also an environment variable and a key of the file's flags.plugin; "
+        "the flag wins over the variable, and the variable over the file.",
+    ),
+    "dra": Command(
+        _dra_arguments,
+        _dra,
+        "Every option is also an environment variable, and but for the last two a key of the file's "
+        "flags.plugin; the flag wins over the variable, and the variable over the file. It needs Kubernetes "
+        "1.34, and the API server: by the pod's service account, or a kubeconfig.",
+    ),
+    "agent": Command(
+        _agent_arguments,
+        _agent,
+        "It reads the same file and environment as `run`. It needs the host's /proc, /sys with "
+        "debugfs, /dev and /var/log/pods below the host root; for evict the capability KILL and the host's "
+        "pids; for burst-share a privileged container. So it can read all pods' logs and all processes' "
+        "command lines; with evict kill each process of the node; with burst-share do everything that root "
+        "can do.",
+    ),
+}

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dra`: starts and stops board, kubelet, API server and pages together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tegra_device_plugin.board import cdi
+from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config.dra_modes import describe
+from tegra_device_plugin.config.settings import DraSettings
+from tegra_device_plugin.dra import claimstore
+from tegra_device_plugin.dra.claimstore import Place
+from tegra_device_plugin.dra.devices import Gpu
+from tegra_device_plugin.dra.driver_sockets import DriverRegistration, HealthBoard, dra_services
+from tegra_device_plugin.dra.preparing import Calls, Preparer
+from tegra_device_plugin.dra.slices import SlicePublisher, Written
+from tegra_device_plugin.kubelet import driver_conflict
+from tegra_device_plugin.service import ConfigWatch, Service
+from tegra_device_plugin.signals import Signals
+from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.directorywatch import DirectoryWatch
+from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.log import ProblemLog
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.dra.api_server import Server
+
+# Between checks of the CDI files. Where inotify works, events come first.
+_FILES_SECONDS = 30.0
+# From a change there to the check. The driver's own commits are changes as well.
+_FILES_CHANGED_SECONDS = 1.0
+# For the first call of a kubelet, which takes milliseconds.
+_REGISTRATION_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class Devices:
+    """Passes each observation of the board to the slice, the health streams and the claims."""
+
+    def __init__(self, publisher: SlicePublisher, board: HealthBoard, place: Place) -> None:
+        self.observed = asyncio.Event()
+        self._publisher = publisher
+        self._board = board
+        self._place = place
+
+    def publish(
+        self, settings: DraSettings, found: Detection, verdict: Health, limit_problem: Health | None
+    ) -> None:
+        """Pass a GPU on."""
+        if verdict.healthy and limit_problem:
+            verdict = limit_problem
+        self._place.device_nodes, self._place.verdict = found.gpu.device_nodes, verdict
+        self._publisher.offer(Gpu(found, verdict))
+        self._board.show(verdict)
+        self.observed.set()
+
+    def withdraw(self) -> None:
+        """Pass on that there is no GPU."""
+        self._publisher.offer(None)
+
+
+class Driver(Service[DraSettings]):
+    """The driver.
+
+    It fails with OSError where the metrics address is taken, the device plugin serves this board or the
+    checkpoint cannot be used.
+    """
+
+    def __init__(self, configuration: ConfigWatch[DraSettings], signals: Signals) -> None:
+        """Read the settings; raises ConfigError."""
+        super().__init__(configuration, signals)
+        self._calls = Calls()
+        self._written = Written()
+        self._gpu_lock = driver_conflict.GpuLock(for_dra=True)
+
+    async def _run_once(self) -> None:
+        """Start all parts, wait until the service stops or restarts, end all parts."""
+        settings, dra = self._settings, self._settings.dra
+        device_plugins = settings.kubelet_dir / "device-plugins"
+        driver_conflict.refuse_beside_device_plugin(device_plugins)
+        logger.info("mode %s: %s", dra.mode, "; ".join(describe(dra)))
+        async with AsyncExitStack() as stack:
+            place = Place(
+                root=settings.host_root,
+                pool=settings.node_name,
+                checkpoint=driver_conflict.dra_directory(settings.kubelet_dir) / claimstore.NAME,
+                limit_dir=settings.gpu_limit_dir,
+                limit_library=settings.gpu_limit_library,
+                overhead=dra.context_overhead,
+                cdi_version=settings.cdi_version,
+            )
+            connection: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+
+            async def get_claim(namespace: str, name: str) -> Mapping[str, Any] | None:
+                return await (await asyncio.shield(connection)).claim(namespace, name)
+
+            preparer = Preparer(place, get_claim, self._calls)
+            stack.push_async_callback(preparer.finish)
+            health = HealthBoard(settings.node_name, dra.devices)
+            publisher = SlicePublisher(dra, self._written)
+            devices = Devices(publisher, health, place)
+            board = BoardWatch(settings, devices, lambda: self._gpu_lock.acquire(device_plugins))
+            registration = DriverRegistration(
+                settings.kubelet_dir, dra_services(preparer, health, settings.node_name)
+            )
+            if settings.metrics_address:
+                from tegra_device_plugin.dra.driver_pages import Pages  # noqa: PLC0415 - most of a start is imports
+                from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415 - the same
+
+                pages = Pages(
+                    board, registration, publisher, preparer, calls=self._calls, written=self._written
+                )
+                await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            parts = (
+                board.run(),
+                registration.run(),
+                _publish(settings.node_name, registration, publisher, connection),
+                _keep_files(settings.host_root, preparer, devices.observed),
+                self._follow_configuration(),
+            )
+            running = [tasks.create_task(part) for part in parts]
+            await self._stop.wait()
+            for task in running:
+                task.cancel()
+
+
+async def _publish(
+    node: str,
+    registration: DriverRegistration,
+    publisher: SlicePublisher,
+    connection: asyncio.Future[Server],
+) -> None:
+    """Connect to the API server and publish. Raises OSError without credentials.
+
+    The client's imports take as long as all others together. A kubelet that is there registers before them.
+    """
+    await registration.attempted(_REGISTRATION_SECONDS)
+    from tegra_device_plugin.dra import api_server  # noqa: PLC0415 - see above
+
+    async with api_server.connected(node) as server:
+        connection.set_result(server)
+        await publisher.run(server)
+
+
+async def _keep_files(root: Path, preparer: Preparer, observed: asyncio.Event) -> None:
+    """Keep the files of prepared claims: a reboot empties the CDI directory, and a person may do so."""
+    problem_log, wake = ProblemLog(), asyncio.Event()
+    await observed.wait()  # the board's own CDI spec was written
+    with DirectoryWatch(Path(HostTree(root).real(cdi.DIRECTORY)), wake.set) as watch:
+        while True:
+            wake.clear()
+            watch.rearm()
+            try:
+                await preparer.restore()
+            except OSError as error:
+                problem_log.warn(f"cannot restore the files of prepared claims: {error}")
+            else:
+                problem_log.resolved("the files of prepared claims are restored again")
+            if await waiting.happens(wake, _FILES_SECONDS):
+                await asyncio.sleep(_FILES_CHANGED_SECONDS)

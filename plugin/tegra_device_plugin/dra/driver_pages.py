@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages /metrics, /healthz and /readyz of the DRA driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config.settings import DraSettings
+from tegra_device_plugin.dra.driver_sockets import DriverRegistration
+from tegra_device_plugin.dra.preparing import Calls, Preparer
+from tegra_device_plugin.dra.slices import SlicePublisher, Written
+from tegra_device_plugin.telemetry import httpd
+from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, results
+from tegra_device_plugin.telemetry.httpd import Page, StatusPages
+from tegra_device_plugin.version import package_version
+
+_PREFIX = "tegra_dra_driver"
+
+
+class Pages(StatusPages):
+    """The driver's pages."""
+
+    def __init__(
+        self,
+        board: BoardWatch[DraSettings],
+        registration: DriverRegistration,
+        publisher: SlicePublisher,
+        preparer: Preparer,
+        *,
+        calls: Calls,
+        written: Written,
+    ) -> None:
+        super().__init__()
+        self._board = board
+        self._registration = registration
+        self._publisher = publisher
+        self._preparer = preparer
+        self._calls = calls
+        self._written = written
+
+    def by_path(self) -> httpd.Pages:
+        """Give the pages for httpd.serving."""
+        return {**super().by_path(), "/readyz": self.readyz}
+
+    async def readyz(self) -> Page:
+        """Fail while no claim could get the GPU from here."""
+        detection = self._board.detection
+        if detection and detection.board.platform == "none":
+            return Page("not a Tegra: nothing to publish\n")
+        missing = []
+        if not self._registration.registered:
+            missing.append(f"not registered: {self._registration.why_not}")
+        if not self._publisher.published:
+            missing.append(f"no ResourceSlice: {self._publisher.why_not}")
+        if missing:
+            return Page("\n".join(missing) + "\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Page("ok\n")
+
+    def _observed_at(self) -> Mapping[str, float]:
+        return {"board": self._board.observed_at, "sockets": self._registration.observed_at}
+
+    async def _metrics(self) -> Iterable[Metric]:
+        return self._driver_metrics()
+
+    def _driver_metrics(self) -> Iterator[Metric]:
+        calls, written = self._calls, self._written
+        yield gauge(
+            f"{_PREFIX}_resource_claims_in_use",
+            "Claims that are prepared on this node.",
+            self._preparer.in_use,
+        )
+        yield results(
+            f"{_PREFIX}_prepares_total",
+            "Claims that the kubelet has asked to prepare.",
+            prepared=calls.prepared,
+            failed=calls.prepare_failed,
+        )
+        yield results(
+            f"{_PREFIX}_unprepares_total",
+            "Claims that the kubelet has asked to unprepare.",
+            unprepared=calls.unprepared,
+            failed=calls.unprepare_failed,
+        )
+        yield counters(
+            f"{_PREFIX}_call_seconds_total",
+            "Time spent in the kubelet's calls.",
+            (({"call": "prepare"}, calls.prepare_seconds), ({"call": "unprepare"}, calls.unprepare_seconds)),
+        )
+        yield results(
+            f"{_PREFIX}_registrations_total",
+            "Registrations with a kubelet.",
+            accepted=self._registration.registrations,
+            failed=self._registration.failed_registrations,
+        )
+        yield results(
+            f"{_PREFIX}_slice_writes_total",
+            "Writes of the ResourceSlice.",
+            created=written.created,
+            updated=written.updated,
+            deleted=written.deleted,
+            failed=written.failures,
+        )
+        yield gauge(
+            f"{_PREFIX}_published", "Whether the ResourceSlice is published.", self._publisher.published
+        )
+        yield gauge(
+            f"{_PREFIX}_registered", "Whether the kubelet has the driver.", self._registration.registered
+        )
+        if verdict := self._board.health:
+            yield gauge(
+                f"{_PREFIX}_gpu_healthy",
+                "Whether the GPU is healthy.",
+                verdict.healthy,
+                reason=verdict.reason,
+            )
+        if found := self._board.detection:
+            soc = {"soc": found.board.soc} if found.board.soc else {}
+            yield gauge(
+                f"{_PREFIX}_info",
+                "The driver's version and the board's chip, always 1.",
+                1,
+                version=package_version(),
+                **soc,
+            )

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves the driver's two sockets: dra.sock, and after it the registration socket.
+
+A kubelet finds the registration socket in its directory plugins_registry. The driver makes both sockets again
+when one of them was removed or replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tegra_device_plugin.board import health as board_health
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.dra import claim_specs
+from tegra_device_plugin.dra import dra_pb2 as api
+from tegra_device_plugin.dra.claims import ClaimReference, Prepared
+from tegra_device_plugin.dra.preparing import Preparer
+from tegra_device_plugin.kubelet import driver_conflict, sockets
+from tegra_device_plugin.kubelet.sockets import Services, SocketServer
+from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
+from tegra_device_plugin.system.kubernetes import DRIVER
+from tegra_device_plugin.system.waiting import Backoff
+
+# Between checks of the sockets, in seconds. Where inotify works, events come first.
+CHECK_SECONDS = 5.0
+CHECK_WITHOUT_EVENTS_SECONDS = 0.25
+# Between new registration sockets, for a kubelet that refuses the driver: it calls each new one.
+RETRY = Backoff(first=1.0, cap=60.0)
+_DIRECTORY_MODE = 0o750
+
+logger = logging.getLogger(__name__)
+
+
+class DriverRegistration:
+    """Whether the kubelet has `registered` the driver, and `why_not`."""
+
+    def __init__(self, kubelet: Path, services: Services) -> None:
+        self.registered = False
+        self.why_not = "no kubelet has called yet"
+        self.registrations = 0
+        self.failed_registrations = 0
+        self.observed_at = 0.0
+        self._services = services
+        self._socket = driver_conflict.dra_socket(kubelet)
+        self._registry = kubelet / "plugins_registry"
+        self._registration = self._registry / f"{DRIVER}-reg.sock"
+        self._servers: list[SocketServer] = []
+        self._wake = asyncio.Event()
+        self._first = asyncio.Event()
+        self._retry = RETRY
+        self._renew_at: float | None = None
+
+    async def run(self) -> None:
+        """Serve until cancelled; then remove both sockets. Raises OSError where no socket can work."""
+        self._check()
+        with (
+            DirectoryWatch(self._socket.parent, self._wake.set) as own,
+            DirectoryWatch(self._registry, self._wake.set) as registry,
+        ):
+            try:
+                while True:
+                    self._wake.clear()
+                    has_events = own.rearm() and registry.rearm()
+                    await self._check_sockets()
+                    await waiting.happens(self._wake, self._pause(has_events))
+            finally:
+                await self._stop()
+
+    async def attempted(self, seconds: float) -> None:
+        """Wait until a kubelet has called for the first time, for so many seconds at most."""
+        await waiting.happens(self._first, seconds)
+
+    def _check(self) -> None:
+        for path in (self._socket, self._registration):
+            sockets.check_path(path)
+            if sockets.accepts(path):
+                raise OSError(f"another instance of the driver serves at {path}: end it first")
+        self._registry.mkdir(exist_ok=True)
+
+    async def _check_sockets(self) -> None:
+        """Make the sockets if one is missing. The kubelet may remove its directories and make them again."""
+        self.observed_at = _now()
+        sockets.check_mount(self._registry)
+        if self._servers and not self._is_due() and all(_is_there(one) for one in self._servers):
+            return
+        if self._servers:
+            logger.info("making the sockets again")
+            await self._stop()
+        self._renew_at = None
+        try:
+            await self._start()
+        except OSError as error:
+            await self._stop()
+            self._fail(str(error))
+
+    async def _start(self) -> None:
+        self._socket.parent.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
+        self._registry.mkdir(exist_ok=True)
+        both = (
+            SocketServer(self._socket, self._services),
+            SocketServer(self._registration, registration_services(self._socket, self._on_status)),
+        )
+        for one in both:
+            self._servers.append(one)
+            await one.start()
+        logger.info("serving at %s", self._socket)
+
+    async def _stop(self) -> None:
+        servers, self._servers = self._servers, []
+        self.registered, self.why_not = False, "no kubelet has called yet"
+        # The kubelet forgets the driver with its registration socket, so that one goes first.
+        for one in reversed(servers):
+            await one.stop()
+
+    def _on_status(self, registered: bool, error: str) -> None:
+        """Note the kubelet's answer. If it refuses, a new socket makes it call again."""
+        self.registered = registered
+        self._first.set()
+        if registered:
+            self.registrations += 1
+            self._retry = self._retry.reset()
+            self._renew_at = None
+            logger.info("registered with the kubelet as %s", DRIVER)
+        else:
+            self._fail(f"the kubelet refuses the driver: {error}")
+
+    def _fail(self, why: str) -> None:
+        self.why_not = why
+        self.failed_registrations += 1
+        self._renew_at = _now() + self._retry.seconds
+        logger.warning("not registered, next attempt in %.0f s: %s", self._retry.seconds, why)
+        self._retry = self._retry.longer()
+        self._wake.set()
+
+    def _is_due(self) -> bool:
+        return self._renew_at is not None and _now() >= self._renew_at
+
+    def _pause(self, has_events: bool) -> float:
+        pause = CHECK_SECONDS if has_events else CHECK_WITHOUT_EVENTS_SECONDS
+        return pause if self._renew_at is None else max(0.0, min(pause, self._renew_at - _now()))
+
+
+def registration_services(endpoint: Path, on_status: Callable[[bool, str], None]) -> Services:
+    """Give the service of the registration socket; `on_status` gets the kubelet's result and its error."""
+
+    async def get_info(_request: object, _: object) -> api.PluginInfo:
+        return api.PluginInfo(
+            type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=SUPPORTED
+        )
+
+    async def notify(status: api.RegistrationStatus, _: object) -> api.RegistrationStatusResponse:
+        on_status(status.plugin_registered, status.error)
+        return api.RegistrationStatusResponse()
+
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "GetInfo": grpc.unary_unary_rpc_method_handler(
+            get_info, api.InfoRequest.FromString, api.PluginInfo.SerializeToString
+        ),
+        "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+            notify,
+            api.RegistrationStatus.FromString,
+            api.RegistrationStatusResponse.SerializeToString,
+        ),
+    }
+    return {"pluginregistration.Registration": methods}
+
+
+def _is_there(server: SocketServer) -> bool:
+    return server.identity is not None and Identity.of(server.path) == server.identity
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# What GetInfo says, and the service's full name, which is another one (kubelet, pkg/apis/*/types.go). A
+# kubelet takes the first of DRAPlugin that it knows.
+_DRA_SERVICES = {
+    "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+}
+_HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+SUPPORTED = (*_DRA_SERVICES, *_HEALTH_SERVICES)
+
+# The kubelet takes older health for unknown. The board is observed every 5 s, and that may take 3 s.
+_HEALTH_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class ObservedHealth:
+    """The last health of the GPU, None before the first, and when it was observed (Unix seconds)."""
+
+    health: Health | None = None
+    at: int = 0
+
+
+class HealthBoard:
+    """The health of all devices, for the streams of kubelets."""
+
+    def __init__(self, pool: str, devices: Sequence[str]) -> None:
+        self.current = ObservedHealth()
+        self.changed = asyncio.Event()
+        self._pool = pool
+        self._devices = devices
+
+    def show(self, gpu_health: Health) -> None:
+        """Make this the current health."""
+        self.current = ObservedHealth(gpu_health, int(time.time()))
+        self.changed.set()
+        # A new event each time, so that no stream clears it for the others.
+        self.changed = asyncio.Event()
+
+    def message(self) -> api.NodeWatchResourcesResponse:
+        """Give all devices."""
+        gpu = self.current.health
+        status, text = api.UNKNOWN, "not observed yet"
+        if gpu and gpu.reason != board_health.UNKNOWN.reason:
+            status = api.HEALTHY if gpu.healthy else api.UNHEALTHY
+        if gpu:
+            text = "" if gpu.healthy else f"{gpu.reason}: {gpu.detail}"
+        return api.NodeWatchResourcesResponse(
+            devices=[
+                api.DeviceHealth(
+                    device=api.DeviceIdentifier(pool_name=self._pool, device_name=name),
+                    health=status,
+                    last_updated_time=self.current.at,
+                    health_check_timeout_seconds=_HEALTH_SECONDS,
+                    message=text,
+                )
+                for name in self._devices
+            ]
+        )
+
+
+def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
+    """Give the services of dra.sock."""
+
+    async def prepare(
+        request: api.NodePrepareResourcesRequest, _: object
+    ) -> api.NodePrepareResourcesResponse:
+        found = await preparer.prepare(_references(request.claims))
+        return api.NodePrepareResourcesResponse(
+            claims={uid: _prepared(one, pool) for uid, one in found.items()}
+        )
+
+    async def unprepare(
+        request: api.NodeUnprepareResourcesRequest, _: object
+    ) -> api.NodeUnprepareResourcesResponse:
+        found = await preparer.unprepare(_references(request.claims))
+        return api.NodeUnprepareResourcesResponse(
+            claims={uid: api.NodeUnprepareResourceResponse(error=why) for uid, why in found.items()}
+        )
+
+    async def watch(_request: object, _: object) -> AsyncIterator[api.NodeWatchResourcesResponse]:
+        while True:
+            following = board.changed
+            yield board.message()
+            await following.wait()
+
+    plugin: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+            prepare,
+            api.NodePrepareResourcesRequest.FromString,
+            api.NodePrepareResourcesResponse.SerializeToString,
+        ),
+        "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+            unprepare,
+            api.NodeUnprepareResourcesRequest.FromString,
+            api.NodeUnprepareResourcesResponse.SerializeToString,
+        ),
+    }
+    streams: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+            watch,
+            api.NodeWatchResourcesRequest.FromString,
+            api.NodeWatchResourcesResponse.SerializeToString,
+        )
+    }
+    return dict.fromkeys(_DRA_SERVICES.values(), plugin) | dict.fromkeys(_HEALTH_SERVICES, streams)
+
+
+def _references(claims: Sequence[api.Claim]) -> list[ClaimReference]:
+    return [ClaimReference(one.namespace, one.name, one.uid) for one in claims]
+
+
+def _prepared(found: Prepared | str, pool: str) -> api.NodePrepareResourceResponse:
+    if isinstance(found, str):
+        return api.NodePrepareResourceResponse(error=found)
+    return api.NodePrepareResourceResponse(
+        devices=[
+            api.Device(
+                request_names=[one.request],
+                pool_name=pool,
+                device_name=one.name,
+                cdi_device_ids=claim_specs.names(found.claim.uid, one),
+                share_id=one.share,
+            )
+            for one in found.devices
+        ]
+    )

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run`: wires board, kubelet, configuration and pages together, and ends all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config.settings import ConfigError, PluginSettings
+from tegra_device_plugin.kubelet import driver_conflict
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.registrar import Registrars
+from tegra_device_plugin.service import ConfigWatch, Service
+from tegra_device_plugin.sharing.resources import make_resources
+from tegra_device_plugin.signals import Signals
+from tegra_device_plugin.telemetry import JTOP_SOCKET
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tegra_device_plugin.sharing.koordinator import Koordlet
+    from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
+
+_JTOP_LOOK_SECONDS = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+class ResourcePublisher:
+    """Advertises the extended resources of the GPU at each observation of the board."""
+
+    def __init__(self, advertised: AdvertisedResources) -> None:
+        self._advertised = advertised
+
+    def publish(
+        self, settings: PluginSettings, found: Detection, health: Health, limit_problem: Health | None
+    ) -> None:
+        """Advertise what the GPU offers."""
+        resources = make_resources(settings, found.gpu.device_nodes, health, limit_problem)
+        self._advertised.advertise(resources)
+
+    def withdraw(self) -> None:
+        """Advertise nothing: a node without a GPU has no such resource."""
+        self._advertised.advertise(())
+
+
+class KoordinatorSubscriber:
+    """Reports the GPU to Koordinator's node agent, with the preset whose names it uses."""
+
+    def __init__(self) -> None:
+        self._koordlet: Koordlet | None = None
+
+    async def notify(self, settings: PluginSettings, found: Detection, health: Health) -> None:
+        """Report the GPU."""
+        if settings.units and settings.units.preset == "koordinator":
+            from tegra_device_plugin.sharing import koordinator  # noqa: PLC0415 - only with this preset
+
+            self._koordlet = self._koordlet or koordinator.Koordlet(settings.host_root)
+            await self._koordlet.report(found, settings.units, health)
+
+
+class Jtop:
+    """Telemetry of the jtop service. Its client is imported once the service's socket is there."""
+
+    def __init__(self, host_root: Path) -> None:
+        self._host_root = host_root
+        self._probe: JtopProbe | None = None
+
+    def latest(self) -> Telemetry | None:
+        """Give the newest telemetry."""
+        return self._probe.latest() if self._probe else None
+
+    async def run(self) -> None:
+        """Wait for the service, and read its samples until cancelled."""
+        socket = self._host_root / JTOP_SOCKET
+        if _is_absent(socket):
+            logger.info("no telemetry from jtop: no %s: the service does not run", socket)
+        while _is_absent(socket):  # noqa: ASYNC110 - no event: the service is not in this container
+            await asyncio.sleep(_JTOP_LOOK_SECONDS)
+        from tegra_device_plugin.telemetry.jtop import JtopProbe  # noqa: PLC0415 - see the class
+
+        self._probe = JtopProbe(self._host_root)
+        await self._probe.run()
+
+
+class DevicePlugin(Service[PluginSettings]):
+    """The plugin: new settings restart its parts only where they name other places.
+
+    It fails with OSError where the metrics address is taken or the DRA driver serves this board.
+    """
+
+    def __init__(self, configuration: ConfigWatch[PluginSettings], signals: Signals) -> None:
+        """Read the settings; raises ConfigError."""
+        super().__init__(configuration, signals)
+        self._counted = Counters()
+        self._board: BoardWatch[PluginSettings] | None = None
+        self._gpu_lock = driver_conflict.GpuLock(for_dra=False)
+
+    async def _run_once(self) -> None:
+        """Start all parts, wait for `_stop`, end all parts."""
+        settings, advertised = self._settings, AdvertisedResources()
+        driver_conflict.refuse_beside_dra(settings.device_plugin_dir)
+        board = self._board = BoardWatch(
+            settings,
+            ResourcePublisher(advertised),
+            lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
+            [KoordinatorSubscriber()],
+        )
+        registrars = Registrars(settings.device_plugin_dir, advertised, self._counted)
+        jtop = Jtop(settings.host_root)
+        async with AsyncExitStack() as stack:
+            if settings.metrics_address:
+                from tegra_device_plugin.telemetry import httpd, plugin_pages  # noqa: PLC0415 - a start is mostly imports
+
+                views = plugin_pages.Pages(
+                    board, registrars, advertised, jtop.latest, self._counted
+                ).by_path()
+                await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            parts = (board.run(), registrars.run(), self._follow_configuration(), jtop.run())
+            running = [tasks.create_task(part) for part in parts]
+            await self._stop.wait()
+            for task in running:
+                task.cancel()
+
+    def _refused(self, error: ConfigError) -> None:
+        self._counted.rejected_config_reloads += 1
+        super()._refused(error)
+
+    def _changed(self, before: PluginSettings) -> None:
+        self._counted.config_reloads += 1
+        now = self._settings
+        places = (now.host_root, now.device_plugin_dir, now.metrics_address)
+        if places != (before.host_root, before.device_plugin_dir, before.metrics_address):
+            self._restart()
+            return
+        unchanged = self._settings == before
+        logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")
+        if self._board:
+            self._board.use(self._settings)
+
+
+def _is_absent(path: Path) -> bool:
+    """Tell whether there is nothing. The client of jtop reports a path that cannot be seen."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False

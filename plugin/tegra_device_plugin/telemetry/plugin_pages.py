@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages /metrics, /healthz and /readyz: read-only views of the running plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.config.settings import PluginSettings
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
+from tegra_device_plugin.kubelet.registrar import Registrars
+from tegra_device_plugin.sharing.allocation import Resource
+from tegra_device_plugin.telemetry import httpd
+from tegra_device_plugin.telemetry.exposition import Metric, gauge, gauges, results
+from tegra_device_plugin.telemetry.httpd import Page, StatusPages
+from tegra_device_plugin.version import package_version
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.telemetry.jtop import Telemetry
+    from tegra_device_plugin.telemetry.shares import Shares
+
+
+class Pages(StatusPages):
+    """The plugin's pages. Where the GPU is shared in units, the kubelet is asked for their allocations."""
+
+    def __init__(
+        self,
+        board: BoardWatch[PluginSettings],
+        registrars: Registrars,
+        advertised: AdvertisedResources,
+        latest_telemetry: Callable[[], Telemetry | None],
+        counted: Counters,
+    ) -> None:
+        super().__init__()
+        self._board = board
+        self._registrars = registrars
+        self._advertised = advertised
+        self._latest_telemetry = latest_telemetry
+        self._counted = counted
+        self._shares: Shares | None = None
+
+    def by_path(self) -> httpd.Pages:
+        """Give the pages for httpd.serving."""
+        return {**super().by_path(), "/readyz": self.readyz}
+
+    async def readyz(self) -> Page:
+        """Fail while the node could not get its GPU from here: no GPU on a Tegra, or no kubelet listening."""
+        detection = self._board.detection
+        if detection is None:
+            return Page("the board was not observed yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if detection.board.platform == "none":
+            return Page("not a Tegra: nothing to advertise\n")
+        if self._board.conflict:
+            return Page(f"{self._board.conflict}\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if not self._board.has_gpu:
+            return Page("a Tegra without its GPU: see `detect`\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if not self._registrars.connected:
+            return Page("no kubelet is listening\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Page("ok\n")
+
+    def _observed_at(self) -> Mapping[str, float]:
+        return {"board": self._board.observed_at, "registration": self._registrars.observed_at}
+
+    async def _metrics(self) -> Iterable[Metric]:
+        return [*self._plugin_metrics(), *await self._share_metrics()]
+
+    def _plugin_metrics(self) -> Iterable[Metric]:
+        yield from _counters(self._counted)
+        yield gauge(
+            "tegra_device_plugin_streams", "ListAndWatch streams that are open.", self._registrars.streams
+        )
+        yield gauges(
+            "tegra_device_plugin_devices",
+            "Devices advertised, by health and its reason.",
+            ((_labels(one), len(one.ids)) for one in self._advertised.resources.values()),
+        )
+        yield from self._gpu_metrics()
+        if detection := self._board.detection:
+            board, gpu = detection.board, detection.gpu
+            yield gauge("tegra_memory_bytes", "Memory that CPU and GPU share.", gpu.memory_bytes)
+            facts = {
+                "version": package_version(),
+                "l4t": board.l4t,
+                "jetpack": board.jetpack,
+                "soc": board.soc,
+                "chip": gpu.chip,
+                "module": board.module,
+            }
+            known = {name: value for name, value in facts.items() if value}
+            yield gauge(
+                "tegra_device_plugin_info", "The plugin's version and the board, always 1.", 1, **known
+            )
+
+    async def _share_metrics(self) -> Iterable[Metric]:
+        """Each container's share; none where the GPU is not shared in units."""
+        resources = self._advertised.resources
+        limit = next((one.limit for one in resources.values() if one.limit), None)
+        if limit is None:
+            return ()
+        if self._shares is None:
+            from tegra_device_plugin.telemetry.shares import Shares  # noqa: PLC0415 - only with units
+
+            self._shares = Shares(self._registrars.directory)
+        return await self._shares.metrics(resources, limit)
+
+    def _gpu_metrics(self) -> Iterable[Metric]:
+        """The figures of sysfs and those of jtop."""
+        if sample := self._board.sample:
+            load = sample.load_percent
+            yield gauge(
+                "tegra_gpu_load_ratio", "Load of the GPU, 0 to 1.", None if load is None else load / 100
+            )
+            yield gauge("tegra_gpu_frequency_hertz", "Clock of the GPU.", sample.frequency_hz)
+            yield gauge(
+                "tegra_gpu_temperature_celsius", "Temperature of the GPU.", sample.temperature_celsius
+            )
+        if telemetry := self._latest_telemetry():
+            yield gauge(
+                "tegra_gpu_memory_bytes", "Memory that the GPU uses, by jtop.", telemetry.gpu_memory_bytes
+            )
+            yield gauge("tegra_memory_used_bytes", "Memory in use, by jtop.", telemetry.memory_used_bytes)
+            if telemetry.power_mode:
+                yield gauge(
+                    "tegra_power_mode", "The mode set by nvpmodel, always 1.", 1, mode=telemetry.power_mode
+                )
+
+
+def _labels(resource: Resource) -> Mapping[str, str]:
+    health = resource.health
+    state = "healthy" if health.healthy else "unhealthy"
+    return {"resource": resource.name, "health": state, "reason": health.reason}
+
+
+def _counters(counted: Counters) -> Iterable[Metric]:
+    """Give the totals as metrics."""
+    yield results(
+        "tegra_device_plugin_allocations_total",
+        "Containers that asked for devices.",
+        granted=counted.allocations,
+        refused=counted.rejected_allocations,
+    )
+    yield results(
+        "tegra_device_plugin_registrations_total",
+        "Registrations with a kubelet.",
+        accepted=counted.registrations,
+        failed=counted.failed_registrations,
+    )
+    yield results(
+        "tegra_device_plugin_config_reloads_total",
+        "Times the configuration was read again.",
+        accepted=counted.config_reloads,
+        refused=counted.rejected_config_reloads,
+    )

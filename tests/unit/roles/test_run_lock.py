@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two runs never change a board at the same time, and the lock of a run that is gone is over."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible import context  # type: ignore[import-untyped] # ansible-core has no types
+
+from tests.docs import CHECKOUT
+from tests.unit.roles.loading import load
+from tests.unit.roles.playing import Run, play_text
+
+lock = load("run_lock/library/run_lock.py")
+runs = load("run_lock/filter_plugins/run_lock.py")
+
+NOW = 1000.0  # seconds of the board's clock
+ANNA = {
+    "who": "anna@ops1",
+    "playbook": "site.yml",
+    "since": "2026-11-22 10:32 UTC",
+    "controller": "ops1 boot-1 pid:[1]",
+    "process": "4711:100",
+    "alive": ["4711:100", "4712:200"],
+    "sees_all": False,
+}
+OTHER = {"playbook": "upgrade.yml", "since": "2026-11-22 10:50 UTC", "process": "4712:200"}
+BERT = {**ANNA, **OTHER, "who": "bert@ops2", "controller": "ops2 boot-9 pid:[1]", "alive": ["4712:200"]}
+
+
+def nothing() -> None:
+    """There are no uploads."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A lock that does not exist, in a directory that does not exist."""
+    return str(tmp_path / "jetson-k3s/lock.json")
+
+
+def test_second_run_is_refused_until_the_board_is_released(path: str) -> None:
+    assert lock.acquire(path, ANNA, NOW, nothing) == ""
+    refused = lock.acquire(path, BERT, NOW + 600, nothing)
+    assert "locked by anna@ops1, who runs site.yml since 2026-11-22 10:32 UTC." in refused
+    assert "expires in at most 50 minutes" in refused
+    assert refused.endswith(f"type on the board: sudo rm {path}")
+    lock.release(path, BERT)
+    assert lock.acquire(path, BERT, NOW + 600, nothing), "only its owner releases a board"
+    lock.release(path, ANNA)
+    assert lock.acquire(path, BERT, NOW + 600, nothing) == ""
+    lock.release(path, ANNA)
+    assert lock.acquire(path, ANNA, NOW + 600, nothing)
+
+
+def test_run_renews_its_own_lock(path: str) -> None:
+    lock.acquire(path, ANNA, NOW, nothing)
+    assert lock.acquire(path, {**ANNA, "since": "2026-11-22 11:20 UTC"}, NOW + 3000, nothing) == ""
+    refused = lock.acquire(path, BERT, NOW + 6000, nothing)
+    assert "since 2026-11-22 10:32 UTC" in refused
+    assert "at most 10 minutes" in refused
+
+
+@pytest.mark.parametrize(
+    ("run", "later", "free"),
+    [
+        (BERT, 3599, False),
+        (BERT, 3600, True),
+        # The same user of the same controller, whose other run is there, has ended, or cannot be known.
+        ({**ANNA, **OTHER}, 1, False),
+        ({**ANNA, **OTHER, "alive": ["4712:200"]}, 1, True),
+        ({**ANNA, **OTHER, "alive": ["4711:999", "4712:200"]}, 1, True),
+        ({**ANNA, **OTHER, "alive": None}, 1, False),
+        # Another user sees it or not, and on another computer its number says nothing.
+        ({**ANNA, **OTHER, "who": "bert@ops1", "alive": ["4712:200"]}, 1, False),
+        ({**ANNA, **OTHER, "who": "bert@ops1", "alive": ["4712:200"], "sees_all": True}, 1, True),
+        ({**ANNA, **OTHER, "who": "bert@ops1", "sees_all": True}, 1, False),
+        ({**ANNA, **OTHER, "controller": "ops1 boot-2 pid:[1]", "alive": ["4712:200"]}, 1, False),
+    ],
+)
+def test_lock_ends_with_its_time_or_its_run(path: str, run: dict[str, Any], later: float, free: bool) -> None:
+    lock.acquire(path, ANNA, NOW, nothing)
+    assert (lock.acquire(path, run, NOW + later, nothing) == "") is free
+
+
+def test_run_that_locks_a_board_removes_uploads_of_interrupted_runs_first(path: str) -> None:
+    removed: list[bool] = []
+
+    def remove() -> None:
+        removed.append(Path(path).exists())
+
+    lock.acquire(path, ANNA, NOW, remove)
+    lock.acquire(path, ANNA, NOW + 1, remove)
+    lock.acquire(path, BERT, NOW + 1, remove)
+    assert removed == [False], "not the uploads of a run that goes on"
+    lock.acquire(path, BERT, NOW + 3601, remove)
+    assert removed == [False, True]
+
+
+def process(proc: Path, pid: int, parent: int, started: int, *arguments: str) -> None:
+    """A process as /proc shows it, with a name that is no help to who reads it."""
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "cmdline").write_text("\0".join(arguments))
+    fields = ["S", str(parent), *["0"] * 17, str(started), "0"]
+    (proc / str(pid) / "stat").write_text(f"{pid} (a) (b) {' '.join(fields)}\n")
+
+
+def test_run_is_the_process_that_its_workers_are_copies_of(tmp_path: Path) -> None:
+    ansible = ("/usr/bin/python3", "/usr/bin/ansible-playbook", "site.yml")
+    process(tmp_path, 1, 0, 1, "/sbin/init")
+    process(tmp_path, 40, 1, 50, "bash")
+    process(tmp_path, 41, 40, 60, *ansible)
+    process(tmp_path, 42, 41, 70, *ansible)
+    process(tmp_path, 43, 42, 80, *ansible)
+    assert runs.identity(runs.run_process(tmp_path, 43)) == "41:60"
+    assert runs.identity(runs.run_process(tmp_path, 41)) == "41:60"
+    assert set(runs.alive(tmp_path)) == {"41:60", "42:70", "43:80"}
+    assert runs.sees_all(tmp_path)
+    (tmp_path / "1/cmdline").unlink()  # as with hidepid
+    assert not runs.sees_all(tmp_path)
+
+
+def test_controller_without_proc_says_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "CLIARGS", {"args": ("playbooks/reset.yml",)})
+    found = runs.run(datetime.datetime(2026, 11, 22, 10, 32, tzinfo=datetime.UTC), tmp_path / "none")
+    assert found["alive"] is None
+    assert (found["playbook"], found["since"]) == ("reset.yml", "2026-11-22 10:32 UTC")
+    assert found["process"] == str(os.getppid())
+
+
+def test_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000730000")
+
+    monkeypatch.setattr(runs.getpass, "getuser", nobody)
+    assert runs.run(datetime.datetime.now(datetime.UTC))["who"].startswith(f"{os.getuid()}@")
+
+
+# As the playbooks have it, with boards on which something fails.
+PLAYBOOK = """\
+- hosts: all
+  gather_facts: false
+  tasks:
+    - block:
+        - ansible.builtin.import_role: {name: run_lock}
+        - ansible.builtin.fail:
+          when: inventory_hostname in fails
+      always:
+        - ansible.builtin.import_role: {name: run_lock, tasks_from: release_failed.yml}
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: run_lock, tasks_from: release.yml}
+"""
+
+
+def run(directory: Path, *fails: str) -> tuple[Run, list[Path]]:
+    variables = {
+        "fails": fails,
+        "__run_lock_path": f"{directory}/lock-{{{{ inventory_hostname }}}}",
+        "__run_lock_uploads": str(directory),
+    }
+    ran = play_text(directory, PLAYBOOK, groups={"agent": ("one", "two")}, variables=variables, fails=True)
+    return ran, list(directory.glob("lock-*"))
+
+
+def test_place_for_uploads_that_is_not_roots_alone_stops_the_run_before_its_first_change(
+    tmp_path: Path,
+) -> None:
+    uploads = tmp_path / "jetson-k3s/uploads"
+    uploads.mkdir(0o755, parents=True)
+    ran, locks = run(tmp_path)
+    assert f"{uploads} is a directory of user id {os.getuid()} with mode 0755" in ran.said
+    assert locks == []
+
+
+@pytest.mark.parametrize("fails", [["one"], ["one", "two"]], ids=["one board", "every board"])
+def test_failed_run_releases_its_boards(tmp_path: Path, fails: list[str]) -> None:
+    ran, locks = run(tmp_path, *fails)
+    assert ran.stdout.count("failed=1") == len(fails), ran.stdout
+    assert locks == []
+
+
+CHANGING = (
+    "site.yml",
+    "upgrade.yml",
+    "reset.yml",
+    "forget.yml",
+    "jtop.yml",
+    "monitoring.yml",
+    "power_mode.yml",
+    "reboot.yml",
+    "rotate_token.yml",
+    "rotate_ca.yml",
+)
+
+
+@pytest.mark.parametrize("playbook", CHANGING)
+def test_playbook_that_changes_boards_releases_them_in_every_play(playbook: str) -> None:
+    text = (CHECKOUT / "playbooks" / playbook).read_text()
+    plays = yaml.safe_load(text)
+    for one in plays:
+        for block in (task for task in one.get("tasks", []) if "block" in task):
+            (last,) = block["always"]
+            assert last["ansible.builtin.import_role"]["tasks_from"].startswith("release")
+    assert text.count("name: run_lock\n") > text.count("tasks_from: release"), "and locks them before"
