@@ -18,7 +18,7 @@ from tests.unit.roles.loading import Data
 RESOURCE = "nvidia.com/gpu"
 ALLOCATING = ("greedy", "neighbour")
 COMPUTED = "computed 65536 numbers on Orin in 1.5 ms, all are right\n"
-UTILS = ("pods", "node", "sharing", "diagnosis", "access", "limits")
+UTILS = ("pods", "node", "sharing", "diagnosis", "access")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
 PASSED = """\

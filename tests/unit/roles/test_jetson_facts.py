@@ -474,7 +474,7 @@ def test_flag_of_k3s_overrides_the_last_file(tree: Tree) -> None:
 
 
 network = load("jetson_facts/module_utils/jetson_network.py")
-firewall = load("jetson_facts/module_utils/jetson_firewall.py")
+firewall = load("jetson_facts/module_utils/jetson_network.py")
 
 
 def test_addresses_that_others_can_use_are_told_with_their_interface() -> None:

@@ -251,7 +251,7 @@ def test_another_file_or_token_is_refused_before_the_restore(
     assert list((tmp_path / "k3s").iterdir()) == []
 
 
-record_module = load("k3s_backup/module_utils/k3s_backup_record.py")
+record_module = load("k3s_backup/library/k3s_backup_record.py")
 
 NAME, OTHER_NAME = "k3s-jetson-1-20260102T030405Z.tar.gz.gpg", "k3s-jetson-1-20260103T030405Z.tar.gz.gpg"
 
@@ -473,7 +473,7 @@ def test_killed_restore(backup: Data, places: Path, state: str) -> None:
 
 def test_killed_on_the_controller(backup: Data, places: Path) -> None:
     seal = load("k3s_backup/library/k3s_backup_seal.py")
-    read = load("k3s_backup/library/k3s_backup_read.py")
+    read = load("k3s_backup/library/k3s_backup_record.py")
     gpg = shutil.which("gpg")
 
     def work(place: Path) -> None:

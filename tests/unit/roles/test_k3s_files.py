@@ -273,7 +273,7 @@ def test_two_servers_are_refused(tmp_path: Path) -> None:
     assert "[server] has 2 boards; it must have one, or an odd number" in ran.said
 
 
-hostnames = load("k3s/filter_plugins/k3s_hosts.py")
+hostnames = load("k3s/filter_plugins/k3s.py")
 
 
 @pytest.mark.parametrize(

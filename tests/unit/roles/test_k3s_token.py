@@ -216,7 +216,7 @@ def test_token_of_another_cluster_is_refused_without_a_request() -> None:
 
 def joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> Data:
     places = {"path": str(tmp_path / "token"), "marker": str(tmp_path / "marker")}
-    given = {"server_url": None, "ca": None, "timeout": 10, "first": "", "server": False, **places, **params}
+    given = {"server_url": None, "ca": None, "first": "", "server": False, **places, **params}
     return playing.outcome(monkeypatch, join_token, given)
 
 

@@ -64,7 +64,7 @@ def test_pods_are_moved_where_another_board_can_take_them(role: str, boards: lis
     assert jinja2.Template(drain).render(variables) == drains
 
 
-reboots = load("jetson_facts/module_utils/jetson_reboot.py")
+reboots = load("jetson_facts/module_utils/jetson_packages.py")
 
 NONE = {"required": False, "packages": [], "kernel": None}
 KERNEL = {"required": True, "packages": [], "kernel": "5.15.2-tegra"}
@@ -99,7 +99,7 @@ def test_required_reboot_is_found(tmp_path: Path, files: dict[str, str], expecte
 def test_five_running_k3s_restart_at_a_time_and_first_starts_have_no_limit(active: bool, limit: str) -> None:
     variables = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())
     (block, *_) = yaml.safe_load((ROLES / "k3s/tasks/service.yml").read_text())
-    (start,) = (task for task in block["block"] if "ansible.builtin.systemd_service" in task)
+    (start,) = (task for task in block["block"][0]["block"] if "ansible.builtin.systemd_service" in task)
     throttle = jinja2.Template(start["throttle"])
     assert throttle.render(variables | {"__k3s_state": {"active": active}}) == limit
 

@@ -657,7 +657,7 @@ def test_minor_version_changes_with_an_upgrade(
 
 
 of_network = load("preflight/filter_plugins/preflight_network.py")
-address = load("k3s/filter_plugins/k3s_address.py")
+address = load("k3s/filter_plugins/k3s.py")
 
 AT_WORK = {"installed": True, "command": "k3s agent"}
 

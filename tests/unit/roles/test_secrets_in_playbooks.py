@@ -171,13 +171,14 @@ def test_download_uses_the_password_of_the_mirror_and_does_not_show_it(
         "__k3s_version": "v1",
         "__k3s_arch": "amd64",
         "__k3s_binary": str(binary),
+        "__k3s_marker": str(tmp_path / "run/restart"),
     }
     (tmp_path / "mirror.json").write_text(json.dumps(variables))
     playbook.write_text("""\
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: k3s, tasks_from: download.yml}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: binary.yml}
 """)
     run = ansible(tmp_path, programs, playbook, f"-e@{tmp_path}/mirror.json")
     assert (run.returncode == 0) is (password == PLANTED["proxy"]), run.stdout
