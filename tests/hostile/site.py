@@ -88,7 +88,7 @@ def make_release(path: Path) -> None:
     """A K3s release as bundle.yml downloads it."""
     path.mkdir(parents=True)
     (path / "k3s").write_text("k3s")
-    archive(path / "k3s-airgap-images-amd64.tar.gz", answers.IMAGES[1])
+    archive.write(path / "k3s-airgap-images-amd64.tar.gz", [answers.IMAGES[1]], "amd64", {}, {})
     sums = [f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in path.iterdir()]
     (path / "sha256sum-amd64.txt").write_text("".join(sums))
 
