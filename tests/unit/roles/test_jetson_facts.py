@@ -338,7 +338,7 @@ DISABLED = "cgroup_disable=memory is on the kernel's command line"
             {
                 "proc/cgroups": WITHOUT_MEMORY,
                 "proc/cmdline": "cgroup_disable=memory",
-                EXTLINUX: "APPEND quiet\n",
+                EXTLINUX: "LABEL a\nAPPEND quiet\n",
             },
             {"memory": f"{DISABLED}, and no longer in /boot/extlinux/extlinux.conf"},
         ),
