@@ -443,7 +443,7 @@ def test_server_makes_a_token_and_the_old_one_is_kept(board: Data, ensure: Ensur
     assert rotation.close(board["record"], current_token(board)) == ""
 
 
-def test_given_token_is_changed_to_once(board: Data, ensure: Ensure) -> None:
+def test_given_token_is_set_once(board: Data, ensure: Ensure) -> None:
     assert [ensure(token=NEW), ensure(token=NEW)] == [True, False]
     assert rotation.secret(current_token(board)) == NEW
     assert ensure(token=current_token(board)) is False

@@ -73,7 +73,7 @@ def test_dependencies_are_read_as_debian_writes_them() -> None:
     ]
 
 
-def test_only_what_is_installed_counts() -> None:
+def test_removed_packages_are_not_installed() -> None:
     shown = "installed\ta\t1\tx (= 1), y\nconfig-files\tb\t2\t\ninstalled\ty\t3\t\n"
     assert debs.installed_packages(shown) == {"a": "1", "x": None, "y": "3"}
 
@@ -106,7 +106,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_only_what_the_role_has_installed_is_held_and_released(board: Path) -> None:
+def test_only_the_roles_packages_are_held(board: Path) -> None:
     record = board / "state/installed-packages"
 
     def run(**arguments: Any) -> tuple[bool, list[str]]:

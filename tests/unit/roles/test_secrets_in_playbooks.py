@@ -69,7 +69,7 @@ def ansible(tmp_path: Path, path: str, playbook: Path, *arguments: str) -> Run:
     return run
 
 
-def test_preflight_tells_of_a_unit_with_secrets_but_not_the_secrets(tmp_path: Path, programs: str) -> None:
+def test_preflight_shows_a_unit_without_its_secrets(tmp_path: Path, programs: str) -> None:
     run = ansible(
         tmp_path, programs, CHECKOUT / "playbooks/preflight.yml", f"-ejetson_k3s_bundle={tmp_path}/none"
     )
