@@ -65,7 +65,7 @@ def found(server: ApiServer, kind: str) -> dict[str, Object]:
 
 def test_command_and_values_of_the_handbook_install_it(installed: Helm, server: ApiServer) -> None:
     page = markdown.read(CHECKOUT / "docs/device-plugin.md")
-    (command,) = (text for text in commands.of(page) if text.startswith("helm "))
+    (command,) = (text for text in commands.of(page) if "plugin/deploy/chart" in text)
     (values,) = (block.text for block in page.blocks if block.text.startswith("containerRuntime:"))
     places = {
         "PATH": f"{installed.program.parent}:{os.environ['PATH']}",

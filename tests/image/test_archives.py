@@ -15,7 +15,7 @@ import pytest
 from images.arm64 import base, build, builder, pack
 from images.arm64.context import CHECKOUT
 from release import version
-from tests.acceptance.internet import registry
+from tests.acceptance.site import registry
 from tools import engine
 from tools.debian import ensure_packages
 from tools.process import run

@@ -202,10 +202,10 @@ def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) 
     assert released.git("log", "-1", "--format=%s", "main") == "Release 0.2.0"
     assert released.git("diff", "--name-only", "main~", "main").splitlines() == [
         "CHANGELOG.md",
-        "docs/bundle.md",
         "docs/device-plugin.md",
         "docs/dra.md",
-        *sorted(str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "docs/examples").iterdir()),
+        *sorted(str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "docs/examples").glob("*.yaml")),
+        "docs/offline.md",
         "docs/troubleshooting.md",
         "plugin/deploy/agent/daemonset.yaml",
         "plugin/deploy/base/daemonset.yaml",

@@ -148,15 +148,20 @@ def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False,
     return play_text(directory, BUILD, *arguments, groups=groups, variables=settings, fails=fails)
 
 
-def test_image_that_is_missing_is_built_once(tmp_path: Path, checkout: Path) -> None:
+def test_image_that_is_missing_or_outdated_is_built_once(tmp_path: Path, checkout: Path) -> None:
     archive.write(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
     checked = build(tmp_path, checkout, "--check")
-    assert f"There is no {checkout}/dist/tegra-device-plugin-arm64.tar.gz" in checked.said
+    assert f"There is no current {checkout}/dist/tegra-device-plugin-arm64.tar.gz" in checked.said
     assert "would be built on this computer" in checked.said
     assert not (checkout / "dist").exists()
     run = build(tmp_path, checkout)
     assert "is built on this computer" in run.said
     assert run.said.count("tegra-device-plugin:1 sha256:") == 2
+    assert build(tmp_path, checkout).stdout.count("changed=0") == 2
+    source = checkout / "plugin/tegra_device_plugin/cli.py"  # of an update of the checkout
+    source.parent.mkdir(parents=True)
+    source.touch()
+    assert "is built on this computer" in build(tmp_path, checkout).said
     assert build(tmp_path, checkout).stdout.count("changed=0") == 2
 
 

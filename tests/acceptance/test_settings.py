@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""drift.yml on a server and an agent: it names what somebody has changed by hand, and changes nothing."""
+"""A change of settings on a server and an agent: drift.yml names it, site.yml makes it, node by node.
+
+drift.yml changes nothing. A change that restarts Docker or K3s stops at the first failure.
+"""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acceptance.cluster import Cluster, starts
+from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.lab.board import Board
 from tests.lab.k3s import SERVER_SETTINGS
@@ -15,14 +19,14 @@ from tests.lab.vm.machine import Machine
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
-LAB = "drift"
+LAB = "settings"
 # What the roles write on a board.
 PLACES = "/etc/docker /etc/nvidia-container-runtime /etc/rancher /etc/systemd/system /usr/local/bin"
 FILES = f"find {PLACES} -type f | sort | xargs sha256sum; ls /run/jetson-k3s; true"
 CONFIG = "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml"
 TOKEN = "/etc/rancher/k3s/jetson-k3s.token"
 OTHER_RUNTIME = "sed -i /default-runtime/s/nvidia/runc/ /etc/docker/daemon.json"
-FEWER_PODS = json.dumps({"k3s_server_config": SERVER_SETTINGS | {"kubelet-arg": ["max-pods=30"]}})
+THIRTY_PODS = json.dumps({"k3s_server_config": SERVER_SETTINGS | {"kubelet-arg": ["max-pods=30"]}})
 NOT_READY = "node.kubernetes.io/not-ready"
 DAEMONSET = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
 SETTINGS = "k3s : Write K3s' configuration, unit and links"
@@ -30,6 +34,13 @@ RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
 JOINING = "k3s : Ensure the agent has a token that the server accepts"
 LABELS = "k3s : Ensure the node is Ready and has its labels and taints"
 PLUGIN = "gpu_device_plugin : Apply the DaemonSet of the device plugin or the DRA driver"
+STARTED = ("systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "--value")
+FEWER_PODS = {
+    "nvidia_docker_daemon_config": {"icc": True},
+    "k3s_server_config": {"kubelet-arg": ["max-pods=40"]},
+    "k3s_agent_config": {"kubelet-arg": ["max-pods=30"]},
+    "k3s_node_taints": ["edge=far:PreferNoSchedule"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +104,7 @@ def test_what_somebody_has_changed_is_named_and_stays(cluster: Cluster, tmp_path
     cluster.kubectl("patch", *DAEMONSET, f"--patch={rolling}")
     before = state(cluster)
 
-    run, found = drift(tmp_path, f"--extra-vars={FEWER_PODS}")
+    run, found = drift(tmp_path, f"--extra-vars={THIRTY_PODS}")
     assert run.returncode == 1, run.why
     assert state(cluster) ^ before == set()
     diffs = {(change["board"], change["task"]): json.dumps(change["diff"]) for change in found["changes"]}
@@ -115,3 +126,89 @@ def test_site_yml_changes_what_was_named(cluster: Cluster, tmp_path: Path) -> No
     run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify").checked()
     run, found = drift(tmp_path)
     assert (run.returncode, found["changes"]) == (0, []), run.why
+
+
+def room(cluster: Cluster) -> list[int]:
+    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
+    by_name = {node["metadata"]["name"]: int(node["status"]["capacity"]["pods"]) for node in nodes}
+    return [by_name[board.name] for board in cluster.boards]
+
+
+def taints(cluster: Cluster) -> set[str]:
+    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
+    return {taint["key"] for node in nodes for taint in node["spec"].get("taints", [])}
+
+
+def site(**variables: object) -> PlaybookRun:
+    given = json.dumps({"gpu_verify_mode": "undisturbed"} | variables)
+    return run_playbook(LAB, "site.yml", f"--extra-vars={given}")
+
+
+def with_docker(**settings: object) -> PlaybookRun:
+    return site(nvidia_docker_daemon_config=settings)
+
+
+def started(boards: Sequence[Board | Machine], unit: str = "docker") -> list[int]:
+    units = {board: "k3s-agent" if unit == "k3s" and board is not boards[0] else unit for board in boards}
+    return [int(board.exec(*STARTED, units[board])) for board in boards]
+
+
+def unschedulable(cluster: Cluster) -> list[str]:
+    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
+    return [node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")]
+
+
+def job(cluster: Cluster) -> str:
+    return cluster.kubectl("get", "pods", "--selector=app=jobs", "--output=name")
+
+
+def test_nodes_restart_docker_one_after_the_other(cluster: Cluster) -> None:
+    cluster.create_jobs()
+    before, pod = started(cluster.boards), job(cluster)
+    with_docker(icc=True).checked()
+    after = started(cluster.boards)
+    assert before[0] < after[0] < after[1]
+    assert unschedulable(cluster) == []
+    assert cluster.allocatable() == {board.name: 1 for board in cluster.boards}
+    # Moved, not ended where it was.
+    assert job(cluster) != pod
+    again = with_docker(icc=True)
+    assert all(again.recap[board.name].changed == 0 for board in cluster.boards), again.output
+    assert started(cluster.boards) == after
+
+
+def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster) -> None:
+    before, docker, pod = started(cluster.boards, "k3s"), started(cluster.boards), job(cluster)
+    site(**FEWER_PODS).checked()
+    after = started(cluster.boards, "k3s")
+    assert before[0] < after[0] < after[1]
+    assert room(cluster) == [40, 30]
+    assert taints(cluster) == {"edge"}
+    assert started(cluster.boards) == docker
+    assert job(cluster) == pod
+
+
+def test_setting_that_is_taken_out_of_the_inventory_goes_from_the_boards(cluster: Cluster) -> None:
+    with_docker(icc=True).checked()
+    assert room(cluster) == [110, 110]  # the kubelet's default
+    assert taints(cluster) == set()
+
+
+def test_first_failure_is_the_last(cluster: Cluster) -> None:
+    before = started(cluster.boards)
+    # dockerd before 23 cannot check a file, so it finds this at its start.
+    run = with_docker(icc=True, **{"log-driver": "no-such-driver"})
+    assert run.returncode != 0
+    assert "a changed setting needs a restart of Docker or K3s, and that went wrong" in run.output
+    assert "no-such-driver" in run.output
+    assert started(cluster.boards)[1] == before[1]
+    assert unschedulable(cluster) == []
+
+    with_docker(icc=True, **{"log-driver": "json-file"}).checked()
+    assert unschedulable(cluster) == []
+    wait_until(
+        lambda: cluster.allocatable() == {board.name: 1 for board in cluster.boards}, "GPUs again", 120
+    )
+    after = started(cluster.boards)
+    assert after[0] > before[0]
+    assert after[1] == before[1]  # it has kept what the inventory says again

@@ -1,21 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another plugin for a cluster of which one board is off: every other board gets it, and says so if not."""
+"""A board is off while its cluster changes: a new plugin, then two upgrades of K3s.
+
+The last agent is off. The upgrades are to SIMULATED minor versions: the same K3s under later names.
+"""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.acceptance.cluster import PLUGIN_PODS, RESOURCE, Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, lab
+from tests.lab import board, bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
-LAB = "rollout"
+LAB = "board-off"
+TYPES = ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")
 HASH = r"{.items[0].metadata.labels.controller-revision-hash}"
+MISSED = tuple(k3s.named_version(minors=minors) for minors in (1, 2))
+
+
+@pytest.fixture(scope="module")
+def boards() -> Iterator[list[Board]]:
+    """A server and two agents, whose GPUs are exclusive."""
+    with lab.fresh(LAB, TYPES) as up:
+        run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify").checked()
+        yield up
 
 
 def site(replicas: int, *arguments: str) -> PlaybookRun:
@@ -37,14 +51,6 @@ def template_of(boards: list[Board], one: Board) -> str:
         f"--field-selector=spec.nodeName={one.name}",
         f"--output=jsonpath={HASH}",
     )
-
-
-@pytest.fixture(scope="module")
-def boards() -> Iterator[list[Board]]:
-    """A server and two agents, whose GPUs are exclusive."""
-    with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")) as up:
-        run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify").checked()
-        yield up
 
 
 def test_board_that_is_off_keeps_no_other_from_the_new_plugin(boards: list[Board]) -> None:
@@ -71,3 +77,34 @@ def test_its_next_run_brings_it_to_the_board_that_was_off_and_renews_no_other(bo
     assert len({template_of(boards, one) for one in boards}) == 1
     assert [Cluster(boards).plugin_pod(one.name) for one in boards[:-1]] == pods
     site(replicas=2).unchanged()
+
+
+def newer(minors: int) -> Path:
+    return inventory.bundle_path(LAB).with_name(f"newer-{minors}")
+
+
+def run(playbook: str, minors: int, *arguments: str) -> PlaybookRun:
+    given = json.dumps({"jetson_k3s_bundle": str(newer(minors)), "gpu_verify_mode": "undisturbed"})
+    return run_playbook(LAB, playbook, f"--extra-vars={given}", *arguments)
+
+
+def version(one: Board) -> str:
+    return one.exec("k3s", "--version").split()[2]
+
+
+def test_agent_that_missed_two_upgrades_goes_straight_to_its_servers_k3s(boards: list[Board]) -> None:
+    *there, late = boards
+    docker("kill", late.container)
+    for minors, named in enumerate(MISSED, 1):
+        bundle.write(newer(minors), minors=minors)
+        upgrade = run("upgrade.yml", minors)
+        assert upgrade.recap[late.name].unreachable == 1, upgrade.output
+        assert [upgrade.recap[one.name].failed for one in there] == [0, 0], upgrade.why
+        assert [version(one) for one in there] == [named, named]
+    board.start(late)
+    assert version(late) != MISSED[0]
+    run("site.yml", 2, f"--limit={late.name}").checked()
+    assert version(late) == MISSED[-1]
+    of_node = f"involvedObject.name={late.name},reason=NodeNotSchedulable"
+    cordoned = Cluster(boards).kubectl("get", "events", f"--field-selector={of_node}", "--output=name")
+    assert cordoned, "Kubernetes wants a node drained for that"
