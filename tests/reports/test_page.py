@@ -58,7 +58,7 @@ class Shown:
     """A page in a window, and what it has done since it was opened."""
 
     page: Page
-    # URLs that it has asked for; data: is not among them.
+    # Requested URLs; data: is not among them.
     requests: list[str] = field(default_factory=list)
     # Errors, warnings and all other lines of the console, refused content among them.
     complaints: list[str] = field(default_factory=list)

@@ -60,10 +60,10 @@ def test_request_is_repeated_while_the_api_server_restarts(
 def test_object_is_watched_as_a_list(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: tuple[str, ...], asked: str
 ) -> None:
-    script = """echo "$*" > "$0.asked"; echo '{"n": 1}'; echo '{"n": 2}'; exec sleep 60"""
+    script = """echo "$*" > "$0.arguments"; echo '{"n": 1}'; echo '{"n": 2}'; exec sleep 60"""
     scripted(monkeypatch, tmp_path, script)
     assert kubectl.wait_until(lambda item: item["n"] == 2, "two", 30, *argv) == {"n": 2}
-    assert (tmp_path / "k3s.asked").read_text() == f"kubectl get --watch --output=json {asked}\n"
+    assert (tmp_path / "k3s.arguments").read_text() == f"kubectl get --watch --output=json {asked}\n"
 
 
 def test_apis_of_the_server_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ TAINTED = {"name": "igpu-1", "taints": [{"key": "unhealthy", "effect": "NoSchedu
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> list[list[Data]]:
-    """A server that knows claims: what each look at the slices finds, of which the last stays."""
+    """A server with claims: the slices of each request, of which the last stays."""
     looks: list[list[Data]] = [[]]
     monkeypatch.setattr(schedule, "knows", lambda api: api == "resource.k8s.io/v1")
     monkeypatch.setattr(schedule, "listed", lambda *_: looks.pop(0) if looks[1:] else looks[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kubeconfig of the operator's own: who signs it, when it is made anew, and that it is tried first."""
+"""A kubeconfig of the operator's own: who signs it, when it is replaced, and that it is tried first."""
 
 from __future__ import annotations
 

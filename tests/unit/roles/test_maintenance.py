@@ -166,7 +166,7 @@ def apt_board(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def write_status(root: Path, held: tuple[str, ...] = ()) -> None:
-    """What dpkg has installed, and which packages the owner holds."""
+    """Installed packages, and the selections of dpkg for them."""
     words = {name: "hold" if name in held else "install" for name in INSTALLED}
     text = "".join(stanza(name, "1", status=f"{word} ok installed") for name, word in words.items())
     (root / "status").write_text(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that the roles install: which are missing, which apt holds, and what preflight says of both."""
+"""Packages that the roles install: missing packages, packages on hold, and findings about both."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def test_removed_packages_are_not_installed() -> None:
 
 packages = load("jetson_facts/module_utils/jetson_packages.py")
 
-# SIMULATED: the packages that are installed and those that are held are lines of two files.
+# SIMULATED: installed packages, and those on hold, are lines of two files.
 DPKG_QUERY = """#!/bin/sh
 shift 2
 for name in "$@"; do grep --quiet --line-regexp "$name" HERE/installed && echo "installed $name"; done

@@ -110,7 +110,7 @@ def test_moved_docker_starts_without_images(changes: Data, plan: Data, empty: bo
     assert of_boards.planned_docker(docker, {"daemon_json": plan})["starts_empty"] is empty
 
 
-NOW = 1_000_020.0  # the boards were asked 20 s ago
+NOW = 1_000_020.0  # facts were gathered 20 s ago
 HOUR = 3600
 
 
@@ -515,7 +515,7 @@ def running(role: str, active: bool = True) -> Data:
 def test_running_server_replaces_the_first(fleet: Data, asked: str) -> None:
     everyone = ["a", "b", "c", "d"]
     assert of_k3s.asked("a", fleet, ["a", "b", "c"], everyone) == asked
-    assert of_k3s.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it was not looked at"
+    assert of_k3s.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it has no facts"
 
 
 def test_new_board_needs_a_running_server() -> None:

@@ -34,7 +34,7 @@ def secrets(alphabet: str) -> st.SearchStrategy[str]:
 
 
 def systemd(word: str) -> str:
-    """A word in systemd's double quotes."""
+    """An argument in systemd's double quotes."""
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
