@@ -56,7 +56,7 @@ def test_bundle_takes_the_image_of_a_release(dist: Path, tmp_path: Path) -> None
     assert yaml.safe_load((bundle / "bundle.yml").read_text())["plugin_image"] == "tegra-device-plugin:0.2.0"
 
 
-def test_what_is_missing_is_named_before_anything_is_downloaded(dist: Path, tmp_path: Path) -> None:
+def test_missing_files_are_named_before_the_download(dist: Path, tmp_path: Path) -> None:
     (dist / PLUGIN).unlink()
     code, said = make_bundle(dist, tmp_path / "site", bundle_files=[f"{tmp_path}/debs.tar"])
     assert code != 0
@@ -65,7 +65,7 @@ def test_what_is_missing_is_named_before_anything_is_downloaded(dist: Path, tmp_
     assert not (tmp_path / "site/bundle").exists()
 
 
-def test_image_that_is_not_the_releases_is_refused_and_not_taken(dist: Path, tmp_path: Path) -> None:
+def test_changed_image_of_a_release_is_refused(dist: Path, tmp_path: Path) -> None:
     with (dist / PLUGIN).open("ab") as file:
         file.write(b"\0")
     code, said = make_bundle(dist, tmp_path / "site")

@@ -61,7 +61,7 @@ def test_archive_without_exactly_one_image_is_refused(
         index.describe(str(directory), "arm64", "v1")
 
 
-def test_wheels_of_jetson_stats_are_told_with_their_version(directory: Path) -> None:
+def test_version_of_jetson_stats_is_read_from_its_wheel(directory: Path) -> None:
     wheels = ["distro-1.9.0-py3-none-any.whl", "jetson_stats-7.2.2-py3-none-any.whl"]
     for name in wheels:
         (directory / name).touch()
@@ -104,7 +104,7 @@ BUILD = """\
 IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"
 
 
-def test_what_is_known_are_the_release_of_k3s_and_the_images_that_were_built(tmp_path: Path) -> None:
+def test_built_images_replace_the_bundle(tmp_path: Path) -> None:
     archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
     variables = {"k3s_source": "download", "__preflight_built": str(tmp_path), "__preflight_k3s": "v1"}
     run = play_text(tmp_path, KNOWN, variables=variables)
@@ -165,7 +165,7 @@ def test_image_that_is_missing_or_outdated_is_built_once(tmp_path: Path, checkou
     assert build(tmp_path, checkout).stdout.count("changed=0") == 2
 
 
-def test_computer_that_cannot_build_is_told_the_ways_out(tmp_path: Path, checkout: Path) -> None:
+def test_failed_build_of_the_image_is_reported_with_advice(tmp_path: Path, checkout: Path) -> None:
     run = build(tmp_path, checkout, fails=True)
     assert (
         "The plugin's image could not be built on this computer: no Docker. Do one of these: install Docker "

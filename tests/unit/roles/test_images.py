@@ -270,9 +270,9 @@ def test_pull_has_a_limit() -> None:
 archives = load("preflight/module_utils/bundle_archive.py")
 
 CONFIG = {"Entrypoint": ["/pause"], "Env": ["A=1"], "Labels": {"made": "here"}}
-# As Docker 20.10 tells it of its own store: each setting is there, also an empty one.
-# Docker 28.5 has fewer for the containerd image store, and Docker 29 none.
+# Empty settings of an image: Docker 28.5 names these for the containerd image store, Docker 29 none.
 CONTAINERD_STORE: Data = {"Cmd": None, "OnBuild": None, "User": "", "Volumes": None, "WorkingDir": ""}
+# Docker 20.10, of its own store.
 OWN_STORE = CONTAINERD_STORE | {"Hostname": "", "Image": "", "Tty": False}
 
 
@@ -303,7 +303,7 @@ def test_image_is_known_in_each_store(
 ) -> None:
     documents = archives.documents(str(tmp_path / "x.tar.gz"))
     layers = archives.json.loads(documents[f"{archived[0].partition(':')[2]}.json"])["rootfs"]["diff_ids"]
-    inspected = {
+    inspected: Data = {
         "Id": archived[0],
         "RepoTags": ["a:1", "b:1"],
         "Os": "linux",
