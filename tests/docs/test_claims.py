@@ -12,7 +12,7 @@ from tegra_device_plugin.dra.devices import published
 from tegra_device_plugin.system.kubernetes import DRIVER, parse_quantity
 
 from tests.docs import CHECKOUT, markdown
-from tests.image.schemas import check
+from tests.image.test_manifests import check
 from tests.unit.plugin.dra.objects import gpu
 
 Object = dict[str, Any]
