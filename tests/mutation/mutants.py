@@ -26,7 +26,7 @@ from mutmut.mutation import mutators
 # Arguments that are prose, or make no difference on Linux.
 _IDLE_KEYWORDS = {"help", "metavar", "description", "epilog", "encoding"}
 _LEFT_OUT = (cst.Annotation, cst.Assert, cst.Decorator, cst.Import, cst.ImportFrom, cst.Raise)
-# Their argument is not free: anything else always fails.
+# Their argument is not free: anything else fails immediately.
 _CHECKS = {"len", "isinstance"}
 
 

@@ -181,7 +181,7 @@ def test_etcd_snapshot_has_its_hash(
         made.check_etcd(str(path))
 
 
-def test_a_snapshot_that_k3s_does_not_make_is_told_without_secrets(tmp_path: Path) -> None:
+def test_failed_snapshot_is_reported_without_secrets(tmp_path: Path) -> None:
     with pytest.raises(made.BackupError, match="has failed: no disk") as error:
         made.copy_etcd(lambda _: (1, "", f"no disk\n{JOURNAL}"), str(tmp_path))
     assert leaked(str(error.value)) == []
@@ -197,7 +197,7 @@ def test_data_elsewhere_are_not_backed_up(tmp_path: Path) -> None:
     assert made.datastore(str(tmp_path)) == "etcd"
 
 
-def test_what_a_killed_backup_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remains_of_a_killed_backup_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "FETCHED_FROM", str(tmp_path / "var-tmp"))
     never_fetched = tmp_path / "var-tmp" / "jetson-k3s-backup-1"
     never_fetched.mkdir(parents=True)
@@ -251,7 +251,7 @@ def test_another_file_or_token_is_refused_before_the_restore(
     assert list((tmp_path / "k3s").iterdir()) == []
 
 
-record_module = load("k3s_backup/module_utils/k3s_backup_record.py")
+record_module = load("k3s_backup/library/k3s_backup_record.py")
 
 NAME, OTHER_NAME = "k3s-jetson-1-20260102T030405Z.tar.gz.gpg", "k3s-jetson-1-20260103T030405Z.tar.gz.gpg"
 
@@ -473,7 +473,7 @@ def test_killed_restore(backup: Data, places: Path, state: str) -> None:
 
 def test_killed_on_the_controller(backup: Data, places: Path) -> None:
     seal = load("k3s_backup/library/k3s_backup_seal.py")
-    read = load("k3s_backup/library/k3s_backup_read.py")
+    read = load("k3s_backup/library/k3s_backup_record.py")
     gpg = shutil.which("gpg")
 
     def work(place: Path) -> None:

@@ -82,7 +82,7 @@ def test_registries_that_k3s_does_not_read_are_named(given: Any, problem: str) -
     assert found.startswith(problem)
 
 
-def test_no_problem_repeats_what_may_be_a_secret() -> None:
+def test_no_problem_repeats_a_secret() -> None:
     wrong = {
         "mirrors": {"a": {"endpoint": [f"user:{PASSWORD}@a:5000"]}},
         "configs": {"a": {"auth": [PASSWORD], "tls": {"key_file": [PASSWORD]}}},
@@ -273,7 +273,7 @@ def test_two_servers_are_refused(tmp_path: Path) -> None:
     assert "[server] has 2 boards; it must have one, or an odd number" in ran.said
 
 
-hostnames = load("k3s/filter_plugins/k3s_hosts.py")
+hostnames = load("k3s/filter_plugins/k3s.py")
 
 
 @pytest.mark.parametrize(
