@@ -63,5 +63,5 @@ class Helm:
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     with newer_go.skipped_without():
-        programs = gomodules.programs("helm", debian.architecture())
+        programs = gomodules.programs(gomodules.HELM, debian.architecture())
     return Helm(programs / "helm", tmp_path_factory.mktemp("helm"))

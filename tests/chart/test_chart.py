@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever values the chart is given, it renders what the plain manifests or the playbooks apply."""
+"""With any values, the chart renders what the plain manifests or the playbooks apply."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TIME_SLICING = yaml.safe_load((DEPLOY / "time-slicing/config.yaml").read_text())
 UNITS = yaml.safe_load((DEPLOY / "units/config.yaml").read_text())
 CONTAINERD = {"containerRuntime": "containerd"}
 DRA = {**CONTAINERD, "api": "dra"}
-# What the chart is told, by the directory that has the same as a manifest.
+# Values of the chart, by the directory that has the same as a manifest.
 OVERLAYS: dict[str, Values] = {
     "docker": {},
     "containerd": CONTAINERD,

@@ -79,9 +79,7 @@ def test_command_and_values_of_the_handbook_install_it(installed: Helm, server: 
     assert yaml.safe_load(text) == yaml.safe_load(values)["config"]
 
 
-def test_every_choice_is_taken_and_leaves_nothing_of_the_one_before(
-    installed: Helm, server: ApiServer
-) -> None:
+def test_every_choice_replaces_the_one_before(installed: Helm, server: ApiServer) -> None:
     for values in (*OVERLAYS.values(), *(choice.values for choice in CHOICES.values())):
         apply(installed, values)
         wanted = {"tegra-dra-driver" if values.get("api") == "dra" else "tegra-device-plugin"}
@@ -117,7 +115,5 @@ def test_class_of_k3s_stays_as_it_is_and_the_own_one_as_long_as_the_release(
         ({"agent": {"enabled": True, "mode": "evict"}}, "kill each process"),
     ],
 )
-def test_notes_say_how_pods_get_it_and_what_it_can_do_to_a_node(
-    installed: Helm, values: Values, said: str
-) -> None:
+def test_notes_name_the_label_and_the_risks(installed: Helm, values: Values, said: str) -> None:
     assert said in apply(installed, values)

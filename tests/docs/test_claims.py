@@ -35,8 +35,9 @@ def test_kubernetes_takes_the_manifest(manifest: Object, release: str) -> None:
 
 
 def test_classes_of_the_driver_are_named() -> None:
-    text = (CHECKOUT / "plugin/deploy/dra/deviceclasses.yaml").read_text()
-    assert {one["metadata"]["name"] for one in yaml.safe_load_all(text)} <= set(PAGE.code)
+    objects = yaml.safe_load_all((CHECKOUT / "plugin/deploy/dra/cluster.yaml").read_text())
+    names = {one["metadata"]["name"] for one in objects if one["kind"] == "DeviceClass"}
+    assert names and names <= set(PAGE.code)
 
 
 def test_slice_is_what_the_driver_publishes(tmp_path: Path) -> None:

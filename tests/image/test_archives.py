@@ -70,7 +70,7 @@ def test_the_index_lists_both_platforms(index: dict[str, Any]) -> None:
     ]
 
 
-def test_every_blob_is_what_its_descriptor_says(blobs: dict[str, bytes], index: dict[str, Any]) -> None:
+def test_every_blob_matches_its_descriptor(blobs: dict[str, bytes], index: dict[str, Any]) -> None:
     for listed in index["manifests"]:
         manifest = json.loads(blob(blobs, listed))
         config = json.loads(blob(blobs, manifest["config"]))
@@ -97,7 +97,7 @@ def test_the_archive_is_small(dist: Path, arch: str) -> None:
     assert (dist / f"tegra-device-plugin-{arch}.tar.gz").stat().st_size < LARGEST_ARCHIVE
 
 
-def test_labels_say_what_it_is_and_of_which_commit(blobs: dict[str, bytes], index: dict[str, Any]) -> None:
+def test_labels_name_version_licence_and_commit(blobs: dict[str, bytes], index: dict[str, Any]) -> None:
     for listed in index["manifests"]:
         config = json.loads(blob(blobs, json.loads(blob(blobs, listed))["config"]))
         labels = {key.rpartition(".")[2]: value for key, value in config["config"]["Labels"].items()}
@@ -122,7 +122,7 @@ def test_another_build_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("arch", build.ARCHITECTURES)
-def test_the_bill_of_materials_lists_what_is_in_the_layer(dist: Path, tmp_path: Path, arch: str) -> None:
+def test_bill_of_materials_lists_the_layer(dist: Path, tmp_path: Path, arch: str) -> None:
     document = json.loads((dist / f"tegra-device-plugin-{arch}.spdx.json").read_text())
     assert document["spdxVersion"] == "SPDX-2.3"
     listed = {package["name"]: package for package in document["packages"]}

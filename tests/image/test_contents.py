@@ -79,15 +79,15 @@ NOT_ALONE = {"grpc._simple_stubs": "part of grpc.experimental, which it imports"
 ABSENT = {
     "grpc.beta": "removed; imported by itself and grpc.framework alone",
     "grpc.framework": "removed; imported by itself and grpc.beta alone",
-    "grpc_health": "another distribution, asked for by those who have it",
-    "grpc_reflection": "another distribution, asked for by those who have it",
+    "grpc_health": "another distribution, for those who install it",
+    "grpc_reflection": "another distribution, for those who install it",
     "grpc_tools": "another distribution: compiles .proto files at run time",
     "google.protobuf.json": "only in the sources of protobuf's own tests",
     "google_benchmark": "for protobuf's benchmarks, which are removed",
     "numpy": "for protobuf's support of its types, if they are there",
     "unittest": "for protobuf's tests, which are removed, and for lightkube's documentation",
-    "h2": "HTTP/2, which is not asked for",
-    "wsproto": "WebSockets, which are not asked for",
+    "h2": "HTTP/2, which is not used",
+    "wsproto": "WebSockets, which are not used",
     "socksio": "SOCKS proxies, if it is there",
     "jinja2": "for lightkube's templates, if it is there",
     "brotli": "a compression, if it is there",
@@ -197,7 +197,7 @@ print(json.dumps([gone, leaks, sources]))
     assert json.loads(image.python(program)) == [[], [], []]
 
 
-def test_it_says_the_version_and_the_revision_of_its_label(image: Loaded) -> None:
+def test_version_is_that_of_the_labels(image: Loaded) -> None:
     said = image.run("--version")
     assert said.returncode == 0
     revision = image.label("revision")
@@ -214,15 +214,15 @@ with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as
 """
 
 
-def test_without_the_extra_jtop_its_client_says_so(image: Loaded) -> None:
+def test_client_of_jtop_is_missing_without_the_extra(image: Loaded) -> None:
     assert "not installed" in json.loads(image.python(JTOP_CLIENT))["error"]
 
 
-def test_the_image_with_jtop_has_a_client_that_looks_for_the_service(jtop_image: Loaded) -> None:
+def test_client_of_jtop_connects_to_the_service(jtop_image: Loaded) -> None:
     said = json.loads(jtop_image.python(JTOP_CLIENT))["error"]
     assert "JtopException" in said
     assert "not installed" not in said
 
 
-def test_the_image_with_jtop_says_its_licence(jtop_image: Loaded) -> None:
+def test_image_with_jtop_names_its_licence(jtop_image: Loaded) -> None:
     assert jtop_image.label("licenses") == "Apache-2.0 AND AGPL-3.0-or-later"

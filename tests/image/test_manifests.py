@@ -84,7 +84,7 @@ def test_a_pod_has_no_more_rights_than_it_needs(name: str) -> None:
     assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in spec["volumes"]}
 
 
-def test_the_agent_only_looks_as_it_stands_and_is_no_part_of_the_plugins_overlays() -> None:
+def test_agent_only_reports_and_is_no_part_of_an_overlay() -> None:
     (container,) = pod(plain("agent"))["containers"]
     assert not {"--mode=evict", "--qos-policy=burst-share"} & set(container["args"])
     overlays = [path for path in DEPLOY.glob("*/kustomization.yaml") if path.parent.name != "agent"]
@@ -139,7 +139,7 @@ SCHEMA = json.loads((DEPLOY / "chart/values.schema.json").read_text())
 DEFAULTS = yaml.safe_load((DEPLOY / "chart/values.yaml").read_text())
 
 
-def test_schema_is_one_and_takes_the_defaults() -> None:
+def test_schema_accepts_the_defaults() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     jsonschema.Draft7Validator(SCHEMA).validate(DEFAULTS)
 
@@ -149,7 +149,7 @@ def test_every_value_has_a_default_to_be_found_by() -> None:
     assert SCHEMA["properties"].keys() - DEFAULTS.keys() == {"global"}
 
 
-def test_settings_are_those_that_the_programs_take(tmp_path: Path) -> None:
+def test_schema_has_the_settings_of_the_programs(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("nothing: 1\nsharing: {nothing: 1}\n")
     with pytest.raises(config.ConfigError) as refused:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from release import signature
-from tests.lab import archive
+from tests.lab import workloads
 from tests.release.conftest import Checkout, make_key
 from tests.unit.roles.playing import play, write_inventory
 
@@ -31,7 +31,7 @@ def make_bundle(
     page.mkdir(parents=True, exist_ok=True)
     (page / "k3s-arm64").write_text(k3s)
     images = ["docker.io/rancher/mirrored-pause:3.6"]
-    archive.write(page / "k3s-airgap-images-arm64.tar.gz", images, "arm64", {}, {})
+    workloads.write_image(page / "k3s-airgap-images-arm64.tar.gz", images, "arm64", {}, {})
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in page.glob("k3s*")]
     (page / "sha256sum-arm64.txt").write_text("".join(sums))
     settings = {
@@ -56,7 +56,7 @@ def test_bundle_takes_the_image_of_a_release(dist: Path, tmp_path: Path) -> None
     assert yaml.safe_load((bundle / "bundle.yml").read_text())["plugin_image"] == "tegra-device-plugin:0.2.0"
 
 
-def test_what_is_missing_is_named_before_anything_is_downloaded(dist: Path, tmp_path: Path) -> None:
+def test_missing_files_are_named_before_the_download(dist: Path, tmp_path: Path) -> None:
     (dist / PLUGIN).unlink()
     code, said = make_bundle(dist, tmp_path / "site", bundle_files=[f"{tmp_path}/debs.tar"])
     assert code != 0
@@ -65,7 +65,7 @@ def test_what_is_missing_is_named_before_anything_is_downloaded(dist: Path, tmp_
     assert not (tmp_path / "site/bundle").exists()
 
 
-def test_image_that_is_not_the_releases_is_refused_and_not_taken(dist: Path, tmp_path: Path) -> None:
+def test_changed_image_of_a_release_is_refused(dist: Path, tmp_path: Path) -> None:
     with (dist / PLUGIN).open("ab") as file:
         file.write(b"\0")
     code, said = make_bundle(dist, tmp_path / "site")

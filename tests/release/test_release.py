@@ -45,7 +45,7 @@ def test_newer_release_of_a_ready_checkout_has_nothing_against_it(wanted: str) -
 
 
 @pytest.mark.parametrize("wanted", ["", "v1.0.0", "01.0.0", "1.0.0-rc.1", "1.0.0\n", "1.0.٣"])
-def test_what_is_no_release_is_refused(wanted: str) -> None:
+def test_invalid_version_is_refused(wanted: str) -> None:
     (reason,) = against(wanted)
     assert "is not a release: write three numbers" in reason
 
@@ -251,7 +251,7 @@ def test_another_build_of_the_tag_gives_the_same_bytes(
     assert (tmp_path / "dist/SHA256SUMS").read_text() == (dist / "SHA256SUMS").read_text()
 
 
-def test_check_says_what_would_be_done_and_changes_nothing(checkout: Checkout) -> None:
+def test_check_shows_the_changes_only(checkout: Checkout) -> None:
     before = checkout.state()
     code, said = checkout.release("0.2.0", "--check")
     assert code == 0, said

@@ -60,7 +60,7 @@ def passed(name: str) -> Report:
     report = copy.deepcopy(REPORT) | {"checks": [passed_check(one) for one in SECONDS]}
     report["board"] |= {"name": name, "node": name}
     waits = "pod2 Pending: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu"
-    told = {12.0: "pod1 Running, holds the GPU", 14.2: waits, 18.1: "pod1 ended", 20.9: "pod2 Running"}
+    told = {12.0: "pod1 Running, has the GPU", 14.2: waits, 18.1: "pod1 ended", 20.9: "pod2 Running"}
     check(report, "concurrency")["events"] = [
         {"at": at(seconds), "event": event} for seconds, event in told.items()
     ]

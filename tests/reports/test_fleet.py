@@ -75,13 +75,13 @@ def test_no_board_is_left_out_and_those_in_trouble_come_first() -> None:
     ]
 
 
-def test_a_report_that_cannot_be_read_says_why() -> None:
+def test_unreadable_report_has_a_reason() -> None:
     board = fleets.board("a", None, None, "its report a.json cannot be read: Expecting value")
     assert (board.status, board.reason) == ("unverified", "its report a.json cannot be read: Expecting value")
     assert "schema version 7" in fleets.board("a", samples.passed("a") | {"schema_version": 7}, None).reason
 
 
-def test_the_same_problem_on_many_boards_is_told_once() -> None:
+def test_problem_of_many_boards_is_listed_once() -> None:
     names = [f"jetson-{number}" for number in range(1, 41)]
     reports = {name: samples.failed(name) for name in names}
     for name, report in reports.items():
@@ -122,7 +122,7 @@ def test_only_a_doubled_time_is_a_difference(
     assert changes(slow, fast) == expected
 
 
-def test_new_versions_are_differences_told_once_for_all_boards() -> None:
+def test_new_version_of_all_boards_is_one_difference() -> None:
     before, after = samples.passed("a"), samples.passed("a")
     after["software"]["k3s"] = "v1.34.1+k3s1"
     view = fleet(a=(after, before), b=(copy.deepcopy(after), before))
@@ -149,7 +149,7 @@ def mixed() -> Any:
     )
 
 
-def test_junit_counts_what_the_reports_count(mixed: Any) -> None:
+def test_junit_has_the_counts_of_the_reports(mixed: Any) -> None:
     root = parsed(junit.junit(mixed))
     counted = {
         suite.get("name"): tuple(
@@ -170,7 +170,7 @@ def test_junit_counts_what_the_reports_count(mixed: Any) -> None:
             assert len(suite.findall(f"testcase/{element}")) == int(suite.get(key, -1))
 
 
-def test_junit_failure_says_all_in_its_text_as_gitlab_shows_no_message(mixed: Any) -> None:
+def test_junit_failure_is_complete_in_its_text(mixed: Any) -> None:
     root = parsed(junit.junit(mixed))
     case = next(
         case
@@ -189,7 +189,7 @@ def test_junit_failure_says_all_in_its_text_as_gitlab_shows_no_message(mixed: An
     assert len(keys) == len(set(keys))
 
 
-def test_junit_tells_of_a_verification_that_broke_apart_from_its_checks() -> None:
+def test_junit_reports_an_error_outside_the_checks() -> None:
     report = samples.passed("a")
     report.update(ok=False, exit_code=2, failures=["cleaning up: kubectl: connection refused"])
     validate(report)
@@ -198,7 +198,7 @@ def test_junit_tells_of_a_verification_that_broke_apart_from_its_checks() -> Non
     assert list(view.unverified()) == ["cleaning up: kubectl: connection refused"]
 
 
-def test_hostile_text_is_kept_but_for_what_xml_cannot_hold(mixed: Any) -> None:
+def test_hostile_text_is_valid_xml(mixed: Any) -> None:
     text = junit.junit(mixed)
     text.encode()  # no lone surrogate is left
     assert "&lt;script&gt;" in text
@@ -250,7 +250,7 @@ def test_module_keeps_previous_reports(tmp_path: Path, monkeypatch: pytest.Monke
     assert module.read_board(tmp_path, "a").previous["board"]["name"] == "a"
 
 
-def test_the_summary_says_what_is_wrong_and_what_to_do() -> None:
+def test_summary_has_reason_and_fix() -> None:
     summary = load("gpu_report/filter_plugins/gpu_report.py").summary
     good, bad = summary(samples.passed("a")), summary(samples.failed("a"))
     assert good.startswith("a: PASSED (SIMULATED board), Jetson AGX Orin")

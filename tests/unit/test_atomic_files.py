@@ -30,7 +30,7 @@ def test_reader_has_a_complete_file(replace_file: Replace, tmp_path: Path) -> No
     path.chmod(0o600)
     with path.open() as reader:
         replace_file(path, "new=Ü\n")
-        assert reader.read() == "old=1\n", "whoever reads meanwhile has the whole old file"
+        assert reader.read() == "old=1\n", "a reader keeps the complete old file"
     assert path.read_text(encoding="utf-8") == "new=Ü\n"
     assert path.stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.iterdir()) == [path]

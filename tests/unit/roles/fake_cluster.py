@@ -43,16 +43,16 @@ class FakeCluster:
     replicas: int = 1
     allocatable: int = 1
     capacity: int = 1
-    ready: bool | None = True  # None: at the second look
+    ready: bool | None = True  # None: at the second request
     late: bool = False  # the GPU is offered when somebody watches for it
     plugin: str | None = "ready"
     plugin_container: str = "docker://plugin"
     holder_phase: str = "Running"
     query: str = "passed"
-    refuses: str = ""  # how the container runtime refuses pods: the word that the kubelet has for it
+    refuses: str = ""  # the reason that the kubelet gives if the container runtime refuses pods
     root_only: bool = False
     user_nodes: str = "node /dev/nvmap 0:44 660 "  # what user 1000 can open
-    blind: bool = False  # what has not asked cannot even look
+    blind: bool = False  # a pod without a request cannot list its nodes
     exclusive: bool = True
     holders_end: bool = False  # as soon as another pod has to wait for them
     silent: bool = False
@@ -64,7 +64,7 @@ class FakeCluster:
     sold_mib: int = 0  # of memory in units
     context_mib: int = 0
     unlimited: bool = False  # no pod's memory is
-    free_mib: dict[str, int] = field(default_factory=dict)  # for a pod, whatever its share
+    free_mib: dict[str, int] = field(default_factory=dict)  # for a pod, besides its share
     fatal_greed: bool = False  # the neighbour dies of it
     mute: str = ""  # pod that says nothing and runs on
     dies_saying: dict[str, str] = field(default_factory=dict)  # its last words, by pod
@@ -89,7 +89,7 @@ class FakeCluster:
             module = importlib.import_module(f"ansible.module_utils.gpu_verify_{util}")
             for name in ("run", "get", "wait_until"):
                 monkeypatch.setattr(module, name, getattr(self, name), raising=False)
-        # A clock of its own: a second passes with each look at it, and sleep takes none.
+        # A clock of its own: each reading adds a second, and sleep takes none.
         clock = SimpleNamespace(monotonic=count().__next__, sleep=lambda _seconds: None)
         for util in ("pods", "sharing"):
             module = importlib.import_module(f"ansible.module_utils.gpu_verify_{util}")
@@ -208,7 +208,7 @@ class FakeCluster:
         return {"items": items}
 
     def wait_until(self, satisfied: Any, what: str, _timeout: int, *argv: str) -> Data:
-        """A watch: what does not satisfy at once never will."""
+        """A watch: an object that does not satisfy now never will."""
         kind, name = argv[-2:]
         self.late = self.late and kind == "pod"
         match kind:
@@ -297,7 +297,7 @@ class FakeCluster:
         return {"metadata": {"name": name}, "status": status}
 
     def full(self, name: str) -> bool:
-        """Do others hold so many devices that there are too few left?"""
+        """Do others have so many devices that too few are left?"""
         others = [other for other, state in self.pods.items() if state == "running" and other != name]
         return sum(map(self.asks, others)) + self.asks(name) > self.allocatable
 

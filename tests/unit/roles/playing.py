@@ -79,7 +79,7 @@ def play_text(
     return run
 
 
-# A module as Ansible starts it on a board. Its word to the board's log is on standard error.
+# A module as Ansible starts it on a board. Its line for the board's log is on standard error.
 MODULE = """\
 import runpy, sys
 from ansible.module_utils import basic

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import archive
+from tests.lab import workloads
 from tests.unit.roles.loading import load
 from tests.unit.roles.playing import Run, play_text
 
@@ -17,11 +17,13 @@ index = load("bundle/library/bundle_index.py")
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     (tmp_path / "k3s-arm64").write_text("K3s")
-    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["tegra-device-plugin:1"], "arm64", {}, {})
-    archive.write(
+    workloads.write_image(
+        tmp_path / "tegra-device-plugin-arm64.tar.gz", ["tegra-device-plugin:1"], "arm64", {}, {}
+    )
+    workloads.write_image(
         tmp_path / "device-query-arm64.tar.gz", ["docker.io/library/device-query:r36"], "arm64", {}, {}
     )
-    archive.write(
+    workloads.write_image(
         tmp_path / "k3s-airgap-images-arm64.tar.gz",
         ["docker.io/rancher/mirrored-pause:3.6", "rancher/coredns:1"],
         "arm64",
@@ -56,12 +58,12 @@ def test_bundle_that_was_written_is_one_that_can_be_installed_from(directory: Pa
 def test_archive_without_exactly_one_image_is_refused(
     directory: Path, names: tuple[str, ...], words: str
 ) -> None:
-    archive.write(directory / "device-query-arm64.tar.gz", [*names], "arm64", {}, {})
+    workloads.write_image(directory / "device-query-arm64.tar.gz", [*names], "arm64", {}, {})
     with pytest.raises(index.BundleError, match=words):
         index.describe(str(directory), "arm64", "v1")
 
 
-def test_wheels_of_jetson_stats_are_told_with_their_version(directory: Path) -> None:
+def test_version_of_jetson_stats_is_read_from_its_wheel(directory: Path) -> None:
     wheels = ["distro-1.9.0-py3-none-any.whl", "jetson_stats-7.2.2-py3-none-any.whl"]
     for name in wheels:
         (directory / name).touch()
@@ -104,8 +106,8 @@ BUILD = """\
 IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"
 
 
-def test_what_is_known_are_the_release_of_k3s_and_the_images_that_were_built(tmp_path: Path) -> None:
-    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
+def test_built_images_replace_the_bundle(tmp_path: Path) -> None:
+    workloads.write_image(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
     variables = {"k3s_source": "download", "__preflight_built": str(tmp_path), "__preflight_k3s": "v1"}
     run = play_text(tmp_path, KNOWN, variables=variables)
     assert "tegra-device-plugin-arm64.tar.gz v1" in run.said
@@ -149,7 +151,7 @@ def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False,
 
 
 def test_image_that_is_missing_or_outdated_is_built_once(tmp_path: Path, checkout: Path) -> None:
-    archive.write(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
+    workloads.write_image(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
     checked = build(tmp_path, checkout, "--check")
     assert f"There is no current {checkout}/dist/tegra-device-plugin-arm64.tar.gz" in checked.said
     assert "would be built on this computer" in checked.said
@@ -165,7 +167,7 @@ def test_image_that_is_missing_or_outdated_is_built_once(tmp_path: Path, checkou
     assert build(tmp_path, checkout).stdout.count("changed=0") == 2
 
 
-def test_computer_that_cannot_build_is_told_the_ways_out(tmp_path: Path, checkout: Path) -> None:
+def test_failed_build_of_the_image_is_reported_with_advice(tmp_path: Path, checkout: Path) -> None:
     run = build(tmp_path, checkout, fails=True)
     assert (
         "The plugin's image could not be built on this computer: no Docker. Do one of these: install Docker "

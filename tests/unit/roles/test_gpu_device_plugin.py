@@ -12,7 +12,7 @@ import pytest
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
 from tegra_device_plugin.cli import find_command
 from tegra_device_plugin.config import settings as config
-from tegra_device_plugin.config.presets import PRESETS
+from tegra_device_plugin.config.units import PRESETS
 from tegra_device_plugin.sharing import koordinator
 
 from tests.unit.roles.loading import ROLES, Data, load
@@ -21,10 +21,7 @@ plugin_role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
 answers = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_answers.py")
 DEPLOY = ROLES.parent / "plugin/deploy"
 PLAIN, AGENT = ((DEPLOY / part / "daemonset.yaml").read_text() for part in ("base", "agent"))
-DRIVER = [
-    (DEPLOY / "dra" / name).read_text()
-    for name in ("rbac.yaml", "admission.yaml", "deviceclasses.yaml", "daemonset.yaml")
-]
+DRIVER = [(DEPLOY / "dra" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")]
 
 
 def rendered(image: str = "plugin:9", runtime: str = "docker", **more: Any) -> list[Data]:

@@ -225,7 +225,7 @@ def certificate(left: float, written: float = 300, kind: str = "leaf") -> Data:
         (certificate(89, kind="listener"), 300, 365, False),
         # It has started within the window and has not renewed it.
         (certificate(89), 5, 365, False),
-        # Its start has made it: the next one makes it longer if that is what K3s is told by then.
+        # Its start has made it: the next one makes it longer if the settings of K3s say so by then.
         (certificate(29, written=1), 1.1, 365, True),
         # But not each run is to restart where certificates are to be short.
         (certificate(29, written=1), 1.1, 30, False),

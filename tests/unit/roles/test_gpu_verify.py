@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tegra_device_plugin.cli import main as plugin
 from tegra_device_plugin.config import settings
-from tegra_device_plugin.config.presets import PRESETS
+from tegra_device_plugin.config.units import PRESETS
 
 from tests.reports.schema import validate
 from tests.unit.roles.fake_cluster import FAILED, REFUSED, FakeCluster
@@ -165,7 +165,7 @@ def test_single_unit_is_exclusive(board: Board, sell: Sell) -> None:
 
 LIMITED = "memoryTotal: 2Gi"  # a share is 1024 MiB
 NO_DRIVER = "tegra-device-plugin: no CUDA driver in this container"
-# A fault of a board that sells memory, and words of the reason why `limits` fails.
+# A fault of a board with memory in units, and words of the reason why `limits` fails.
 GREED = [
     ({"unlimited": True}, "greedy got 2048 MiB, expected at most its share of 1024 MiB"),
     ({"free_mib": {"greedy": 767}}, "greedy was out of memory at 752 MiB, expected about its share of 1024"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab import archive
+from tests.lab import workloads
 from tests.unit.roles.loading import Data, load
 
 filling = load("image_supply/library/registry_images.py")
@@ -270,16 +270,16 @@ def test_pull_has_a_limit() -> None:
 archives = load("preflight/module_utils/bundle_archive.py")
 
 CONFIG = {"Entrypoint": ["/pause"], "Env": ["A=1"], "Labels": {"made": "here"}}
-# As Docker 20.10 tells it of its own store: each setting is there, also an empty one.
-# Docker 28.5 has fewer for the containerd image store, and Docker 29 none.
+# Empty settings of an image: Docker 28.5 names these for the containerd image store, Docker 29 none.
 CONTAINERD_STORE: Data = {"Cmd": None, "OnBuild": None, "User": "", "Volumes": None, "WorkingDir": ""}
+# Docker 20.10, of its own store.
 OWN_STORE = CONTAINERD_STORE | {"Hostname": "", "Image": "", "Tty": False}
 
 
 @pytest.fixture
 def archived(tmp_path: Path) -> tuple[str, str]:
     """The id and the identity of an image in an archive."""
-    archive.write(tmp_path / "x.tar.gz", ["docker.io/a:1"], "arm64", CONFIG, {"/pause": b"program"})
+    workloads.write_image(tmp_path / "x.tar.gz", ["docker.io/a:1"], "arm64", CONFIG, {"/pause": b"program"})
     found: dict[str, tuple[str, str]] = archives.archived_images(str(tmp_path / "x.tar.gz"))
     return found["a:1"]
 
@@ -303,7 +303,7 @@ def test_image_is_known_in_each_store(
 ) -> None:
     documents = archives.documents(str(tmp_path / "x.tar.gz"))
     layers = archives.json.loads(documents[f"{archived[0].partition(':')[2]}.json"])["rootfs"]["diff_ids"]
-    inspected = {
+    inspected: Data = {
         "Id": archived[0],
         "RepoTags": ["a:1", "b:1"],
         "Os": "linux",

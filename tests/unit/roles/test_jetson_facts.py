@@ -201,7 +201,7 @@ def test_directory_of_the_containerd_store_is_known(tree: Tree, files: dict[str,
         ),
     ],
 )
-def test_failed_engine_is_told_from_a_stopped_one(
+def test_failed_engine_differs_from_a_stopped_one(
     tmp_path: Path, unit: dict[str, str], failure: str | None
 ) -> None:
     assert facts.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), unit)["failure"] == failure
@@ -338,7 +338,7 @@ DISABLED = "cgroup_disable=memory is on the kernel's command line"
             {
                 "proc/cgroups": WITHOUT_MEMORY,
                 "proc/cmdline": "cgroup_disable=memory",
-                EXTLINUX: "APPEND quiet\n",
+                EXTLINUX: "LABEL a\nAPPEND quiet\n",
             },
             {"memory": f"{DISABLED}, and no longer in /boot/extlinux/extlinux.conf"},
         ),
@@ -477,7 +477,7 @@ network = load("jetson_facts/module_utils/jetson_network.py")
 firewall = load("jetson_facts/module_utils/jetson_network.py")
 
 
-def test_addresses_that_others_can_use_are_told_with_their_interface() -> None:
+def test_global_addresses_are_listed_with_their_interface() -> None:
     text = (
         "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever\n"
         "4: eth0    inet 192.168.1.11/24 brd 192.168.1.255 scope global eth0\\       valid_lft forever\n"

@@ -181,7 +181,7 @@ def test_etcd_snapshot_has_its_hash(
         made.check_etcd(str(path))
 
 
-def test_a_snapshot_that_k3s_does_not_make_is_told_without_secrets(tmp_path: Path) -> None:
+def test_failed_snapshot_is_reported_without_secrets(tmp_path: Path) -> None:
     with pytest.raises(made.BackupError, match="has failed: no disk") as error:
         made.copy_etcd(lambda _: (1, "", f"no disk\n{JOURNAL}"), str(tmp_path))
     assert leaked(str(error.value)) == []
@@ -197,7 +197,7 @@ def test_data_elsewhere_are_not_backed_up(tmp_path: Path) -> None:
     assert made.datastore(str(tmp_path)) == "etcd"
 
 
-def test_what_a_killed_backup_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remains_of_a_killed_backup_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "FETCHED_FROM", str(tmp_path / "var-tmp"))
     never_fetched = tmp_path / "var-tmp" / "jetson-k3s-backup-1"
     never_fetched.mkdir(parents=True)

@@ -82,7 +82,7 @@ def test_registries_that_k3s_does_not_read_are_named(given: Any, problem: str) -
     assert found.startswith(problem)
 
 
-def test_no_problem_repeats_what_may_be_a_secret() -> None:
+def test_no_problem_repeats_a_secret() -> None:
     wrong = {
         "mirrors": {"a": {"endpoint": [f"user:{PASSWORD}@a:5000"]}},
         "configs": {"a": {"auth": [PASSWORD], "tls": {"key_file": [PASSWORD]}}},

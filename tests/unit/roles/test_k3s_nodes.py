@@ -40,7 +40,9 @@ def scripted(patch: pytest.MonkeyPatch, directory: Path, script: str) -> None:
     patch.setattr(kubectl.time, "sleep", lambda _: None)
 
 
-def test_api_server_that_restarts_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_request_is_repeated_while_the_api_server_restarts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     script = f'[ "$(wc -l < "$0.calls")" -gt 2 ] && exec cat\necho "{CONNECTION_REFUSED}" >&2\nexit 1'
     scripted(monkeypatch, tmp_path, script)
     assert kubectl.run("apply", "--filename=-", stdin="manifest") == "manifest"
@@ -58,13 +60,13 @@ def test_api_server_that_restarts_is_asked_again(monkeypatch: pytest.MonkeyPatch
 def test_object_is_watched_as_a_list(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: tuple[str, ...], asked: str
 ) -> None:
-    script = """echo "$*" > "$0.asked"; echo '{"n": 1}'; echo '{"n": 2}'; exec sleep 60"""
+    script = """echo "$*" > "$0.arguments"; echo '{"n": 1}'; echo '{"n": 2}'; exec sleep 60"""
     scripted(monkeypatch, tmp_path, script)
     assert kubectl.wait_until(lambda item: item["n"] == 2, "two", 30, *argv) == {"n": 2}
-    assert (tmp_path / "k3s.asked").read_text() == f"kubectl get --watch --output=json {asked}\n"
+    assert (tmp_path / "k3s.arguments").read_text() == f"kubectl get --watch --output=json {asked}\n"
 
 
-def test_server_says_which_apis_it_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_apis_of_the_server_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     scripted(monkeypatch, tmp_path, "echo v1; echo resource.k8s.io/v1beta1")
     assert [kubectl.knows(api) for api in ("v1", "resource.k8s.io/v1beta1", kubectl.DRA)] == [
         True,
@@ -126,7 +128,7 @@ def test_malformed_taint_is_named(text: str) -> None:
         ({"conditions": [{"type": "Ready", "status": "True"}]}, "offers no nvidia.com/gpu"),
     ],
 )
-def test_complaint_says_what_is_missing(status: Data | None, words: str) -> None:
+def test_complaint_names_the_missing_part(status: Data | None, words: str) -> None:
     assert words in node_module.complaint(None if status is None else {"status": status}, "nvidia.com/gpu")
 
 
@@ -175,7 +177,7 @@ TAINTED = {"name": "igpu-1", "taints": [{"key": "unhealthy", "effect": "NoSchedu
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> list[list[Data]]:
-    """A server that knows claims: what each look at the slices finds, of which the last stays."""
+    """A server with claims: the slices of each request, of which the last stays."""
     looks: list[list[Data]] = [[]]
     monkeypatch.setattr(schedule, "knows", lambda api: api == "resource.k8s.io/v1")
     monkeypatch.setattr(schedule, "listed", lambda *_: looks.pop(0) if looks[1:] else looks[0])

@@ -110,7 +110,7 @@ OPTIONS:
         {"kubelet-arg+": ["max-pods=40"]},
     ],
 )
-def test_settings_that_k3s_takes_are_taken(config: Data) -> None:
+def test_valid_settings_are_accepted(config: Data) -> None:
     assert options.problems(config, HELP, "server") == []
 
 
@@ -288,7 +288,7 @@ def test_settings_of_another_node_are_refused(
     assert all(problem["id"] == "k3s-option" for problem in problems)
 
 
-def test_flags_that_the_role_takes_over_come_before_its_own_file(tmp_path: Path) -> None:
+def test_migrated_flags_come_before_the_roles_file(tmp_path: Path) -> None:
     old = {FRAGMENT.format("40-migrated.yaml"): "flannel-backend: none\n"}
     migrated: Data = {"flannel-backend": "host-gw", "rootless": True}
     found = read(tmp_path, old, {}, **migrated)

@@ -80,7 +80,7 @@ HASH = "0123456789abcdef" * 4
         ("password", (None, "node:password")),
         (f"K10{HASH}::{EXPIRING}", (HASH, EXPIRING)),
         (EXPIRING, (None, EXPIRING)),
-        # A password that looks like an expiring token: the user before it says what it is.
+        # A password in the form of an expiring token: the user before it decides.
         (f"K10{HASH}::node:{EXPIRING}", (HASH, f"node:{EXPIRING}")),
     ],
 )
@@ -142,7 +142,7 @@ def cases() -> dict[str, Case]:
     crossed = authority(new_root.name, own, new_root.key).pem
     new = authority("k3s-server-ca@2", new_root)
     found["rotated"] = Case(new.pem + new_root.pem + crossed + own.pem, new, new_root.fingerprint)
-    # The server's certificate lives on until it is renewed.
+    # The server's certificate is valid until it is renewed.
     found["rotated, still served by the old"] = Case(found["rotated"].bundle, own, new_root.fingerprint)
     found["cross-signed alone"] = Case(new.pem + crossed + own.pem, new, own.fingerprint)
 
@@ -443,7 +443,7 @@ def test_server_makes_a_token_and_the_old_one_is_kept(board: Data, ensure: Ensur
     assert rotation.close(board["record"], current_token(board)) == ""
 
 
-def test_given_token_is_changed_to_once(board: Data, ensure: Ensure) -> None:
+def test_given_token_is_set_once(board: Data, ensure: Ensure) -> None:
     assert [ensure(token=NEW), ensure(token=NEW)] == [True, False]
     assert rotation.secret(current_token(board)) == NEW
     assert ensure(token=current_token(board)) is False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kubeconfig of the operator's own: who signs it, when it is made anew, and that it is tried first."""
+"""A kubeconfig of the operator's own: who signs it, when it is replaced, and that it is tried first."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_failed_file_replaces_no_other(operator: Operator, monkeypatch: pytest.M
     assert operator.path.read_text() == before
 
 
-def test_server_that_is_not_reached_is_told_before_anything_is_made(operator: Operator) -> None:
+def test_unreachable_server_is_reported_first(operator: Operator) -> None:
     changes: tuple[tuple[Data, str], ...] = (
         ({"server": "https://127.0.0.1:1"}, "Say by kubeconfig_server under which name"),
         ({"server": operator.api.url.replace("127.0.0.1", "localhost")}, "belongs into its tls-san"),

@@ -58,7 +58,7 @@ def test_unsupported_step_is_refused_with_the_way_out(step: tuple[str | None, ..
 
 @pytest.mark.parametrize(("boards", "drains"), [(["jetson-1"], "False"), (["jetson-1", "jetson-2"], "True")])
 @pytest.mark.parametrize("role", ["k3s_upgrade", "rolling_restart"])
-def test_pods_are_moved_where_another_board_can_take_them(role: str, boards: list[str], drains: str) -> None:
+def test_pods_are_moved_if_there_is_another_board(role: str, boards: list[str], drains: str) -> None:
     drain = yaml.safe_load((ROLES / role / "defaults/main.yml").read_text())[f"{role}_drain"]
     variables = {"groups": {"k3s_cluster": boards}, "__rolling_restart_of_docker": True}
     assert jinja2.Template(drain).render(variables) == drains
@@ -166,7 +166,7 @@ def apt_board(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def write_status(root: Path, held: tuple[str, ...] = ()) -> None:
-    """What dpkg has installed, and which packages the owner holds."""
+    """Installed packages, and the selections of dpkg for them."""
     words = {name: "hold" if name in held else "install" for name in INSTALLED}
     text = "".join(stanza(name, "1", status=f"{word} ok installed") for name, word in words.items())
     (root / "status").write_text(text)
@@ -204,7 +204,7 @@ def test_packages_that_are_left_alone_are_updated_only_if_named(apt_board: dict[
     assert "left alone: containerd 2, docker-user 2, nvidia-container-toolkit 2" in found["summary"]
 
 
-def test_owners_holds_and_preferences_stay_in_force(apt_board: dict[str, str], tmp_path: Path) -> None:
+def test_holds_and_preferences_of_apt_stay_in_force(apt_board: dict[str, str], tmp_path: Path) -> None:
     assert fetch(apt_board) == ""
     write_status(tmp_path, held=("libssl", "docker.io"))
     (tmp_path / "etc/preferences.d/own").write_text("Package: tzdata\nPin: release *\nPin-Priority: -1\n")

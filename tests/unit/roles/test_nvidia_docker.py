@@ -211,7 +211,7 @@ def test_docker_28_needs_a_drop_in_without_table_raw(
     assert environment.needs_raw_drop_in(raw, version) is needed
 
 
-def test_docker_that_cannot_be_told_is_refused_with_both_ways_out() -> None:
+def test_docker_28_0_1_is_refused_with_two_alternatives() -> None:
     with pytest.raises(
         environment.EnvironmentProblem, match=r"table raw: no.*28\.0\.2 or newer, or 27\.5\.1"
     ):
@@ -406,7 +406,7 @@ def test_preflight_and_role_choose_the_same_variant(
     assert done(board) == does
 
 
-def test_a_finding_names_the_table_and_what_the_kernel_lacks_for_it(tmp_path: Path) -> None:
+def test_finding_names_the_table_and_the_missing_feature(tmp_path: Path) -> None:
     board = Board(tmp_path, {"iptables-nft": "raw"}, NFT_ONLY)
     lacking = {"nft_compat": "CONFIG_NFT_COMPAT is not set", "iptable_nat": "no iptable_nat.ko"}
     text = found(board, lacking)["iptables"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that the roles install: which are missing, which apt holds, and what preflight says of both."""
+"""Packages that the roles install: missing packages, packages on hold, and findings about both."""
 
 from pathlib import Path
 from typing import Any
@@ -73,14 +73,14 @@ def test_dependencies_are_read_as_debian_writes_them() -> None:
     ]
 
 
-def test_only_what_is_installed_counts() -> None:
+def test_removed_packages_are_not_installed() -> None:
     shown = "installed\ta\t1\tx (= 1), y\nconfig-files\tb\t2\t\ninstalled\ty\t3\t\n"
     assert debs.installed_packages(shown) == {"a": "1", "x": None, "y": "3"}
 
 
 packages = load("jetson_facts/module_utils/jetson_packages.py")
 
-# SIMULATED: the packages that are installed and those that are held are lines of two files.
+# SIMULATED: installed packages, and those on hold, are lines of two files.
 DPKG_QUERY = """#!/bin/sh
 shift 2
 for name in "$@"; do grep --quiet --line-regexp "$name" HERE/installed && echo "installed $name"; done
@@ -106,7 +106,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_only_what_the_role_has_installed_is_held_and_released(board: Path) -> None:
+def test_only_the_roles_packages_are_held(board: Path) -> None:
     record = board / "state/installed-packages"
 
     def run(**arguments: Any) -> tuple[bool, list[str]]:

@@ -108,7 +108,7 @@ exit 1
 """
 
 
-def test_board_whose_python_does_not_fit_is_told_so(tmp_path: Path) -> None:
+def test_unsupported_python_of_a_board_is_reported(tmp_path: Path) -> None:
     python, inventory = tmp_path / "python3", tmp_path / "inventory"
     python.write_text(OLD_PYTHON)
     python.chmod(0o755)

@@ -296,7 +296,7 @@ def test_findings_of_code_have_a_level(name: str) -> None:
     assert ids <= preflight.CODED.keys()
 
 
-def test_accepting_what_does_not_exist_is_an_error() -> None:
+def test_accepting_an_unknown_finding_is_an_error() -> None:
     assert [entry["id"] for entry in preflight.accept([], ["defualt-route"], RULES)] == ["accepted-unknown"]
     assert preflight.accept([], ["default-route", "machine-id-duplicate"], RULES) == []
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lab import archive
+from tests.lab import workloads
 from tests.unit.roles.loading import ROLES, Data, load
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import GOOD, with_facts
@@ -110,7 +110,7 @@ def test_moved_docker_starts_without_images(changes: Data, plan: Data, empty: bo
     assert of_boards.planned_docker(docker, {"daemon_json": plan})["starts_empty"] is empty
 
 
-NOW = 1_000_020.0  # the boards were asked 20 s ago
+NOW = 1_000_020.0  # facts were gathered 20 s ago
 HOUR = 3600
 
 
@@ -298,11 +298,11 @@ def test_state_of_an_archive_of_packages(tmp_path: Path) -> None:
 VERSIONS = "version: 1\nk3s_version: v1\nplugin_image: a:1\npause_image: c:1\n"
 
 
-def test_state_of_what_was_built_here(tmp_path: Path) -> None:
+def test_state_of_built_images(tmp_path: Path) -> None:
     (tmp_path / "tegra-device-plugin.oci.tar").write_text("of no interest")
     nothing = bundle_module.inspect_built(str(tmp_path), "v1")
     assert (nothing["indexed"], nothing["versions"], nothing["files"]) == (False, {"k3s_version": "v1"}, {})
-    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
+    workloads.write_image(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
     (tmp_path / "tegra-device-plugin-amd64.tar.gz").write_text("none")
     files = bundle_module.inspect_built(str(tmp_path), "v1")["files"]
     assert list(files["tegra-device-plugin-arm64.tar.gz"]["images"]) == ["a:1"]
@@ -512,10 +512,10 @@ def running(role: str, active: bool = True) -> Data:
     ],
     ids=["all answer", "the first is down", "another has stopped", "no other runs", "no server answers"],
 )
-def test_running_server_is_asked_instead_of_the_first(fleet: Data, asked: str) -> None:
+def test_running_server_replaces_the_first(fleet: Data, asked: str) -> None:
     everyone = ["a", "b", "c", "d"]
     assert of_k3s.asked("a", fleet, ["a", "b", "c"], everyone) == asked
-    assert of_k3s.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it was not looked at"
+    assert of_k3s.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it has no facts"
 
 
 def test_new_board_needs_a_running_server() -> None:

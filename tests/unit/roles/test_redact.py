@@ -34,7 +34,7 @@ def secrets(alphabet: str) -> st.SearchStrategy[str]:
 
 
 def systemd(word: str) -> str:
-    """A word in systemd's double quotes."""
+    """An argument in systemd's double quotes."""
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -220,7 +220,7 @@ def test_form_of_the_rest_stays(text: str, hidden: str) -> None:
         "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_without_a_secret_stays(text: str) -> None:
     assert redact.redact(text) == text
 
 

@@ -241,7 +241,7 @@ def test_upload_that_is_not_the_bundles_is_not_used_and_is_gone(
 
 
 @needs_root
-def test_check_mode_tells_the_change_and_makes_nothing(tmp_path: Path, base: Path, bundle: Path) -> None:
+def test_check_mode_reports_the_change_only(tmp_path: Path, base: Path, bundle: Path) -> None:
     digest = hashlib.sha256((bundle / WHEEL).read_bytes()).hexdigest()
     run = install(tmp_path, base, bundle, digest, "--check", fails=False)
     assert re.search(r"changed=[1-9]", run.stdout), run.stdout
@@ -258,7 +258,7 @@ def wheel(path: Path, **files: str) -> str:
     return str(path)
 
 
-def test_what_an_interrupted_run_left_does_not_stay(tmp_path: Path) -> None:
+def test_remains_of_an_interrupted_run_are_removed(tmp_path: Path) -> None:
     (tmp_path / "here.new").mkdir()
     (tmp_path / "here.new/half").touch()
     wheels.make([wheel(tmp_path / "a.whl", a_dot_py="")], str(tmp_path / "here"))

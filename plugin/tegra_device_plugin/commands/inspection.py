@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`detect`, `labels` and `koordinator-device`: print the facts about the board and its GPU."""
+"""`detect`, `labels`, `koordinator-device` and `config check`: print facts about board and configuration."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from tegra_device_plugin.commands.common import (
     Command,
     add_config,
     add_host_root,
+    counted,
     say,
 )
+from tegra_device_plugin.config import dra_modes
 from tegra_device_plugin.config.settings import ConfigError, read_file
+from tegra_device_plugin.config.units import describe
 from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.system.atomicfile import replace_file
 from tegra_device_plugin.system.hosttree import HostTree
@@ -133,8 +136,33 @@ def _koordinator_device(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _config_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("check",), metavar="check")
+    parser.add_argument("file", type=Path, metavar="FILE")
+
+
+def _config_check(options: argparse.Namespace) -> int:
+    """Print the meaning of the file. Raises ConfigError."""
+    content = read_file(options.file)
+    sharing = content.sharing
+    if content.dra:
+        say(f"{options.file}: good, for the command `dra`: {', '.join(content.dra.devices)}")
+        say("\n".join(dra_modes.describe(content.dra)))
+    else:
+        say(f"{options.file}: good: {counted(content.counts)}")
+    if content.units:
+        say("\n".join(describe(content.units)))
+    if sharing.replicas > 1:
+        limit = "one per container" if sharing.fail_requests_greater_than_one else "any number per container"
+        say(f"the GPU is shared by time-slicing, {limit}; memory is not divided")
+    for note in content.notes:
+        say(note)
+    return EXIT_OK
+
+
 COMMANDS = {
     "detect": Command(_detect_arguments, _detect),
     "labels": Command(_labels_arguments, _labels),
     "koordinator-device": Command(_koordinator_device_arguments, _koordinator_device),
+    "config": Command(_config_arguments, _config_check),
 }

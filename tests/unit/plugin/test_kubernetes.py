@@ -29,12 +29,12 @@ def test_quantities_that_kubernetes_takes(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "Mi", "1 Gi", "1gi", "1K", "6GiB", "6Gi\n", "1e", "0x10", "½Gi", "1" * 99]
 )
-def test_what_is_no_quantity_is_told_what_one_looks_like(text: str) -> None:
+def test_an_invalid_quantity_gets_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="such as 256Mi"):
         parse_quantity(text)
 
 
-def test_half_a_byte_is_refused() -> None:
+def test_half_a_byte_is_rejected() -> None:
     with pytest.raises(ValueError, match="whole number"):
         parse_quantity("0.5")
 
