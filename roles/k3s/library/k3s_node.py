@@ -85,7 +85,7 @@ allocatable:
   returned: success outside check mode
   type: dict
 cordoned:
-  description: Whether a run of ours has cordoned the node, and was cut off before it took that back.
+  description: Whether an interrupted run of ours has left the node cordoned.
   returned: success outside check mode
   type: bool
 """
@@ -101,7 +101,7 @@ def label_arguments(current, wanted):
 
 
 def taint_arguments(node, wanted):
-    """What `kubectl taint` and `kubectl annotate` need to be told: (arguments, the annotation's new value).
+    """Input of `kubectl taint` and `kubectl annotate`: (arguments, the annotation's new value).
 
     The value is None where the annotation is right. ValueError names a taint that is none.
     """
@@ -127,7 +127,7 @@ def taint_arguments(node, wanted):
 
 
 def prepared(name, labels, taints, old):
-    """What kubectl is told about a node's labels, its taints and its older pods: a command a line."""
+    """The kubectl commands for a node's labels, taints and older pods, one a line."""
     commands = (
         (["label", "node", name], labels),
         (["taint", "node", name], taints),
@@ -287,7 +287,7 @@ def main():
             run("label", "--overwrite", "node", name, *missing)
         taints, record = taint_arguments(node, module.params["taints"])
         if record is not None:
-            # Before the taints, so that a call that is cut off here has not forgotten whose they are.
+            # Before the taints, so that after an interruption the next call knows our taints.
             run("annotate", "--overwrite", "node", name, "{}={}".format(TAINTED, record))
         if taints:
             run("taint", "--overwrite", "node", name, *taints)
