@@ -63,7 +63,7 @@ def cached(relative: str, build: Callable[[Path], None]) -> Path:
 
 
 def place(source: Path, target: Path) -> None:
-    """Put a copy of a cached file in place, complete or not at all."""
+    """Put a complete copy of a cached file in place, or none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
     shutil.copyfile(source, partial)

@@ -20,7 +20,7 @@ BANNED = re.compile(
     re.IGNORECASE,
 )
 # Terms of apt and of Kubernetes.
-ALLOWED = re.compile(r"apt-mark hold|packages? holds?|holds? (\w+ )?packages?|lifecycle")
+ALLOWED = re.compile(r"apt(-mark)? hold|packages? holds?|holds? (\w+ )?packages?|lifecycle")
 PROSE_KEYS = {
     *("name", "msg", "fail_msg", "success_msg", "description", "short_description"),
     *("title", "fix", "why", "notes", "summary"),

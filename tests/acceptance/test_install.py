@@ -157,6 +157,20 @@ def test_half_a_bundle_is_named_and_the_board_is_as_it_was(
     (checkout / "inventory").unlink()
 
 
+def test_release_page_that_does_not_answer_is_named(boards: list[Board], checkout: Path) -> None:
+    settings = checkout / "group_vars/k3s_cluster.yml"
+    kept = settings.read_text()
+    nowhere = "http://127.0.0.1:1"
+    settings.write_text(json.dumps(json.loads(kept) | {"k3s_release_url": nowhere}))
+    status, said = install(checkout, f"jetson@{boards[0].address}")
+    settings.write_text(kept)
+    assert status == 1
+    message = " ".join(said.split())
+    assert f"{boards[0].name}: {nowhere}/" in message
+    assert "could not be downloaded: " in message
+    assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
+
+
 def test_interrupted_command_says_so(boards: list[Board], checkout: Path) -> None:
     arguments = ("./install.sh", f"jetson@{boards[0].address}")
     with subprocess.Popen(

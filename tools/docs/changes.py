@@ -93,7 +93,7 @@ def k3s(roles: Path) -> Iterator[Change]:
     yield Change(
         "backups on the server (`backup.yml` without `k3s_backup_recipient`)",
         (pattern(roles / "k3s_backup", "__k3s_backup_local"),),
-        "they are the way back after a reset. Remove them by hand.",
+        "they restore the old settings after a reset. Remove them by hand.",
     )
 
 
@@ -140,7 +140,7 @@ def nvidia_docker(roles: Path) -> Iterator[Change]:
         stays="your own containers may use them. `apt remove` removes them.",
     )
     yield Change(
-        "a list of the packages that the role has installed, which apt holds (`nvidia_docker_hold_packages`)",
+        "a list of the packages that the role has installed, on apt hold (`nvidia_docker_hold_packages`)",
         (pattern(role, "__nvidia_docker_record"),),
     )
     yield Change(
