@@ -28,7 +28,7 @@ DAEMONSET = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
 SETTINGS = "k3s : Write K3s' configuration, unit and links"
 RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
 JOINING = "k3s : Ensure the agent has a token that the server accepts"
-LABELS = "k3s : Ensure the node is Ready and has its labels and taints"
+LABELS = "k3s : Ensure the node is Ready and has its labels"
 PLUGIN = "gpu_device_plugin : Apply the DaemonSet of the device plugin or the DRA driver"
 
 
@@ -40,7 +40,7 @@ def cluster(boards: list[Board]) -> Cluster:
 
 def drift(directory: Path, *arguments: str) -> tuple[PlaybookRun, dict[str, Any]]:
     file = directory / "drift.json"
-    run = run_playbook(LAB, "drift.yml", f"--extra-vars=drift_file={file}", *arguments)
+    run = run_playbook(LAB, "drift.yml", f"--extra-vars=jetson_k3s_output={file}", *arguments)
     assert file.exists(), run.why
     return run, json.loads(file.read_text())
 

@@ -97,7 +97,7 @@ def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board],
     assert (status, "would be built on this computer" in said) == (0, True), said
     status, said = install(checkout, f"jetson@{server.address}")
     assert (status, "is built on this computer" in said) == (0, True), said
-    assert "k3s_source=download" in (checkout / "inventory").read_text()
+    assert "jetson_k3s_bundle" not in (checkout / "inventory").read_text()
     assert [line.partition(":")[0] for line in said.splitlines()[-3:]] == ["Node", "Proof", "Next"]
     assert (checkout / f"reports/{server.name}.json").exists()
     again, said = install(checkout, f"jetson@{server.address}")

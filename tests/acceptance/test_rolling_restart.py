@@ -31,7 +31,6 @@ FEWER_PODS = {
     "nvidia_docker_daemon_config": {"icc": True},
     "k3s_server_config": {"kubelet-arg": ["max-pods=40"]},
     "k3s_agent_config": {"kubelet-arg": ["max-pods=30"]},
-    "k3s_node_taints": ["edge=far:PreferNoSchedule"],
 }
 
 
@@ -39,11 +38,6 @@ def room(cluster: Cluster) -> list[int]:
     nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
     by_name = {node["metadata"]["name"]: int(node["status"]["capacity"]["pods"]) for node in nodes}
     return [by_name[board.name] for board in cluster.boards]
-
-
-def taints(cluster: Cluster) -> set[str]:
-    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
-    return {taint["key"] for node in nodes for taint in node["spec"].get("taints", [])}
 
 
 def site(**variables: object) -> PlaybookRun:
@@ -89,7 +83,6 @@ def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster
     after = started(cluster.boards, "k3s")
     assert before[0] < after[0] < after[1]
     assert room(cluster) == [40, 30]
-    assert taints(cluster) == {"edge"}
     assert started(cluster.boards) == docker
     assert job(cluster) == pod
 
@@ -97,7 +90,6 @@ def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster
 def test_setting_that_is_taken_out_of_the_inventory_goes_from_the_boards(cluster: Cluster) -> None:
     with_docker(icc=True).checked()
     assert room(cluster) == [110, 110]  # the kubelet's default
-    assert taints(cluster) == set()
 
 
 def test_first_failure_is_the_last(cluster: Cluster) -> None:

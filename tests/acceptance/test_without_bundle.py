@@ -30,7 +30,6 @@ def settings(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> I
         (place,) = found["nvidia_docker_daemon_config"]["insecure-registries"]
         yield {
             **found,
-            "k3s_source": "download",
             "gpu_device_plugin_image": f"{place}/tegra-device-plugin:1@{digest}",
         }
 

@@ -133,7 +133,7 @@ def test_secrets_in_arguments_are_not_printed(ansible: Ansible) -> None:
 def test_arguments_reach_all_playbooks(ansible: Ansible) -> None:
     ansible.publishes(0)
     status, output = ansible.run(
-        "--limit=jetson-1", f"--bundle={ansible.directory}", "--", "-e", "k3s_reset_docker=true"
+        "--limit=jetson-1", f"--bundle={ansible.directory}", "--", "-e", "jetson_k3s_confirm=restore-docker"
     )
     assert status == 0, output
     site, verify, _ = ansible.calls
@@ -142,7 +142,7 @@ def test_arguments_reach_all_playbooks(ansible: Ansible) -> None:
             f"--inventory={ansible.directory}/inventory",
             "--limit=jetson-1",
             f"--extra-vars=jetson_k3s_bundle={ansible.directory}",
-            "-e k3s_reset_docker=true",
+            "-e jetson_k3s_confirm=restore-docker",
         ):
             assert part in call
     assert "--skip-tags=gpu_verify" in site

@@ -46,7 +46,7 @@ ansible_python_interpreter=/usr/bin/python3
 jetson_k3s_bundle={bundle}
 [k3s_cluster:vars]
 power_mode_nvpmodel=1
-k3s_reset_docker=true
+jetson_k3s_confirm=restore-docker
 gpu_device_plugin_metrics_on_host=true
 """
 

@@ -37,8 +37,8 @@ def make_bundle(
     (page / "sha256sum-arm64.txt").write_text("".join(sums))
     settings = {
         "jetson_k3s_bundle": str(site / "bundle"),
-        "bundle_k3s_version": "v1",
-        "bundle_k3s_release_url": page.parent.as_uri(),
+        "k3s_version": "v1",
+        "__bundle_k3s_release_url": page.parent.as_uri(),
         "bundle_plugin_archive": str(dist / PLUGIN),
         "bundle_release_signers": str(signers),
         **more,

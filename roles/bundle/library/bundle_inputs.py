@@ -64,7 +64,7 @@ def megabytes(number):
 def problems(path, plugin, files, downloads):
     """What stands in the way, each with the way out."""
     build = "Build the plugin's image with `make image`, or name that of a release in bundle_plugin_archive"
-    name = "Correct it in bundle_files, bundle_device_query_archive or bundle_release_signers"
+    name = "Correct it in bundle_files or bundle_release_signers"
     found = [
         "{} is not there. {}.".format(file, build if file == plugin else name)
         for file in [plugin, *files]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
 
-ADVICE = "Run playbooks/reboot.yml -e only_if_required=true, which reboots them in turn."
+ADVICE = "Run playbooks/reboot.yml -e board_reboot_only_if_required=true, which reboots them in turn."
 
 
 def table(found: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ READY_SECONDS = 600
 END_SECONDS = 20
 POLL_SECONDS = 0.2
 # An emulated processor takes several times as long for everything as the slowest real one.
-PATIENCE = {"k3s_timeout": 1200, "gpu_device_plugin_timeout": 900, "gpu_verify_timeout": 900}
+PATIENCE = {"jetson_k3s_timeout": 1200}
 # What an owner might set: garbage is collected less often, for which the machine has the memory.
 K3S_ENVIRONMENT = "GOGC=400\n"
 NETWORK = """[Match]

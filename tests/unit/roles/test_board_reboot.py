@@ -82,9 +82,9 @@ def test_board_that_did_not_come_back_is_named_with_the_way_on() -> None:
 
 
 SCHEDULE = """
-- ansible.builtin.shell: echo "{{{{ k3s_node_state }}}} {{{{ inventory_hostname }}}}" >> '{log}'
+- ansible.builtin.shell: echo "{{{{ __k3s_node_state }}}} {{{{ inventory_hostname }}}}" >> '{log}'
 - ansible.builtin.fail: {{msg: a bare pod}}
-  when: k3s_node_state == 'drained' and inventory_hostname in undrainable
+  when: __k3s_node_state == 'drained' and inventory_hostname in undrainable
 - ansible.builtin.set_fact: {{k3s_node_scheduled: {{offers: {{}}, capacity: {{}}, cordoned: false}}}}
 """
 FACTS = """
@@ -118,7 +118,7 @@ def run(directory: Path, undrainable: Sequence[str] = ()) -> tuple[Run, list[str
         directory,
         yaml.safe_dump([one | {"become": False, "gather_facts": False} for one in plays], sort_keys=False),
         groups={"server": "st", "agent": "abc", "k3s_cluster": "stabc"},
-        variables={"board_reboot_serial": [2, 1], "undrainable": undrainable},
+        variables={"jetson_k3s_serial": [2, 1], "undrainable": undrainable},
         fails=bool(undrainable),
         ANSIBLE_ROLES_PATH=str(directory / "roles"),
         ANSIBLE_INJECT_FACT_VARS="False",

@@ -84,7 +84,6 @@ FILES = {
 BOARDS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "nano": ({"l4t": "32.7.1"}, [*FILES], "device-query-l4t32-arm64.tar.gz device-query:r32"),
     "orin": ({"l4t": "36.4.3"}, [*FILES], "device-query-arm64.tar.gz device-query:any"),
-    "own": ({"l4t": "36.4.3", "gpu_verify_image": "mine:1"}, [*FILES], "device-query-arm64.tar.gz mine:1"),
     "plain": ({"l4t": "36.4.3"}, [], " "),
 }
 

@@ -80,7 +80,7 @@ PLAY = """\
 - hosts: server
   gather_facts: false
   vars_files: [VARS]
-  vars: {nvidia_docker_archive: x.tar.gz}
+  vars: {__nvidia_docker_archive: x.tar.gz}
   tasks:
     - ansible.builtin.set_fact: {jetson: "{{ {'docker': given} }}", cacheable: true}
     - ansible.builtin.debug: {msg: "lacks {{ __nvidia_docker_lacks | sort | join(',') }}."}

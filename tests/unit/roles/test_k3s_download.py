@@ -31,9 +31,8 @@ def test_pinned_binary_is_the_only_one_that_is_taken(
     (release / "k3s-arm64").write_bytes(page)
     (release / "sha256sum-arm64.txt").write_text(f"{hashlib.sha256(page).hexdigest()}  k3s-arm64\n")
     variables = {
-        "k3s_source": "download",
         "k3s_version": "v1",
-        "k3s_release_url": tmp_path.as_uri(),
+        "__k3s_release_url": tmp_path.as_uri(),
         "k3s_sha256": pins,
         "__k3s_binary": str(tmp_path / "k3s"),
         "__k3s_marker": str(tmp_path / "run/restart"),

@@ -117,38 +117,6 @@ def test_what_another_call_would_not_mend_is_told_at_once(
     assert (tmp_path / "k3s.calls").read_text().count("call") == 1
 
 
-OTHERS = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
-OURS = {"key": "gpu", "value": "only", "effect": "NoSchedule"}
-
-
-@pytest.mark.parametrize(
-    ("there", "ours", "wanted", "changes"),
-    [
-        ([], "", [], ([], None)),
-        ([OTHERS], "", [], ([], None)),
-        ([], "", ["gpu=only:NoSchedule"], (["gpu=only:NoSchedule"], "gpu:NoSchedule")),
-        ([OURS, OTHERS], "gpu:NoSchedule", ["gpu=only:NoSchedule"], ([], None)),
-        ([OURS], "gpu:NoSchedule", ["gpu=no:NoSchedule"], (["gpu=no:NoSchedule"], None)),
-        ([OURS, OTHERS], "gpu:NoSchedule", [], (["gpu:NoSchedule-"], "")),
-        ([OTHERS], "gpu:NoSchedule", [], ([], "")),  # somebody has removed it by hand
-        ([OURS], "", [], ([], None)),  # somebody has set it by hand
-        ([], "", ["edge:NoExecute"], (["edge:NoExecute"], "edge:NoExecute")),
-    ],
-)
-def test_only_taints_that_are_ours_come_and_go(
-    there: list[dict[str, str]], ours: str, wanted: list[str], changes: Any
-) -> None:
-    annotations = {"annotations": {node.TAINTED: ours}} if ours else {}
-    found = node.taint_arguments({"spec": {"taints": there}, "metadata": annotations}, wanted)
-    assert found == changes
-
-
-@pytest.mark.parametrize("text", ["gpu", "gpu=only", "gpu=only:Never", "=x:NoSchedule", "a b:NoSchedule"])
-def test_what_is_no_taint_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is not KEY=VALUE:EFFECT"):
-        node.taint_arguments({"spec": {}, "metadata": {}}, [text])
-
-
 @pytest.mark.parametrize(
     ("status", "words"),
     [

@@ -186,7 +186,6 @@ def outcome(
     params: dict[str, Any] = {
         "name": NODE,
         "labels": {},
-        "taints": [],
         "resource": "nvidia.com/gpu",
         "driver": None,
         "provider": SELECTOR,
@@ -197,21 +196,20 @@ def outcome(
     return playing.outcome(monkeypatch, module, params, check_mode)
 
 
-def test_the_node_gets_its_labels_and_then_taints_that_are_recorded_first(
+def test_the_node_gets_its_labels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = FakeServer(names=())
     labels = {"kept": 1, "old": None, "absent": None, "new": "1"}
-    wanted: dict[str, Any] = {"labels": labels, "taints": ["gpu=only:NoSchedule"]}
-    commands = f"kubectl label node {NODE} new=1 old-\nkubectl taint node {NODE} gpu=only:NoSchedule\n"
+    wanted: dict[str, Any] = {"labels": labels}
+    commands = f"kubectl label node {NODE} new=1 old-\n"
     assert outcome(server, monkeypatch, check_mode=True, **wanted) == {
         "changed": True,
         "diff": {"prepared": commands},
     }
     assert server.told == []
     assert outcome(server, monkeypatch, **wanted)["diff"]["prepared"] == commands
-    record = f"{module.TAINTED}=gpu:NoSchedule"
-    assert server.told == [("label", "new=1", "old-"), ("annotate", record), ("taint", "gpu=only:NoSchedule")]
+    assert server.told == [("label", "new=1", "old-")]
 
 
 def test_a_template_that_the_controller_has_not_seen_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

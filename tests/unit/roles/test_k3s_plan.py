@@ -291,7 +291,7 @@ def test_planned_daemon_json_is_the_one_that_the_role_writes(
         dest: "{{ there }}"
         mode: "0600"
       vars:
-        all: "{{ [__nvidia_docker_planned, __nvidia_docker_daemon_config, nvidia_docker_log_config] }}"
+        all: "{{ [__nvidia_docker_planned, __nvidia_docker_daemon_config, __nvidia_docker_log_config] }}"
 """
     there = tmp_path / "planned.json"
     variables = {

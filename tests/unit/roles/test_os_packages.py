@@ -128,7 +128,7 @@ def test_owners_holds_and_preferences_stay_in_force(board: dict[str, str], tmp_p
     found = packages(board)
     assert found.get("updates") == kept, found
     named = packages(board, also=["docker*"])
-    assert "os_update_also names docker.io, which apt-mark holds on this board." in named["msg"]
+    assert "os_update_packages names docker.io, which apt-mark holds on this board." in named["msg"]
     assert "sudo apt-mark unhold docker.io" in named["msg"]
 
 

@@ -89,7 +89,7 @@ def test_bundle_needs_no_plugin_where_a_registry_has_it() -> None:
             {"tegra-device-plugin-arm64.tar.gz": None},
             "bundle",
             "",
-            ["k3s_source is `bundle` for this board, and jetson_k3s_bundle is not set"],
+            ["jetson_k3s_bundle is set for this board, and not for all boards of this run"],
         ),
     ],
 )

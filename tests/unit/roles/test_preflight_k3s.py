@@ -108,7 +108,7 @@ def test_bare_first_server_begins_a_cluster_when_each_other_server_has_none(
     assert [entry["id"] for entry in findings] == [found] * bool(found)
     if found == "server-unanswered":
         assert "c did not answer" in findings[0]["found"]
-        assert "-e preflight_new_cluster=true" in findings[0]["fix"]
+        assert "-e jetson_k3s_confirm=new-cluster" in findings[0]["fix"]
 
 
 @pytest.mark.parametrize(

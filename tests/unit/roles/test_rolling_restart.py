@@ -22,10 +22,10 @@ PLAYS = ("Restart the agents in batches", "Check the result of the restarts")
 LOG = "- ansible.builtin.shell: echo '{what} {{{{ inventory_hostname }}}}' >> '{log}'"
 SCHEDULE = """
 - ansible.builtin.shell: >-
-    echo "{{{{ k3s_node_state }}}} {{{{ k3s_node_offers | default('') }}}} {{{{ inventory_hostname }}}}"
+    echo "{{{{ __k3s_node_state }}}} {{{{ __k3s_node_offers | default('') }}}} {{{{ inventory_hostname }}}}"
     >> '{log}'
 - ansible.builtin.fail: {{msg: the API is away}}
-  when: k3s_node_state == 'schedulable' and inventory_hostname in broken
+  when: __k3s_node_state == 'schedulable' and inventory_hostname in broken
 - ansible.builtin.set_fact: {{k3s_node_scheduled: {{offers: {{nvidia.com/gpu: 1}}}}}}
 """
 FAILS = """
@@ -57,7 +57,7 @@ def run(directory: Path, *, broken: tuple[str, ...] = (), **variables: Any) -> t
         directory,
         yaml.safe_dump(plays, sort_keys=False),
         groups={"server": "s", "agent": "abcd", "k3s_cluster": "sabcd"},
-        variables={"broken": broken, "rolling_restart_serial": [1, 2], **variables},
+        variables={"broken": broken, "jetson_k3s_serial": [1, 2], **variables},
         fails=bool(broken),
         ANSIBLE_ROLES_PATH=str(directory / "roles"),
     )
@@ -68,7 +68,7 @@ def run(directory: Path, *, broken: tuple[str, ...] = (), **variables: Any) -> t
     ("restarted", "variables"),
     [
         ("docker", {"nvidia_docker_restart_waits": True}),
-        ("k3s", {"k3s_restart_waits": True, "rolling_restart_drain": True}),
+        ("k3s", {"k3s_restart_waits": True, "__rolling_restart_drain": True}),
     ],
 )
 def test_drained_nodes_restart_batch_by_batch(

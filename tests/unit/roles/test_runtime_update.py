@@ -30,7 +30,8 @@ PLAYBOOK = """\
 ARCHIVE = "debs-jetpack6-arm64.tar"
 HAS = {"nvidia-container-toolkit": "1.18.0-1", "libnvidia-container1": "1.18.0-1"}
 REFUSED = (
-    "nvidia_docker_update_runtime, and no nvidia-container-toolkit in the bundle's debs-jetpack6-arm64.tar."
+    "jetson_k3s_confirm has update-runtime, and no nvidia-container-toolkit in the bundle's "
+    "debs-jetpack6-arm64.tar."
 )
 
 
@@ -49,7 +50,7 @@ def test_update_that_is_asked_for_counts(
 ) -> None:
     text = PLAYBOOK.replace("CONTEXT", str(ROLES / "preflight/vars/main/context.yml"))
     given = with_facts(nvidia_runtime__version=installed)
-    variables = {"given": given, "files": files, "nvidia_docker_update_runtime": asked}
+    variables = {"given": given, "files": files, "jetson_k3s_confirm": ["update-runtime"] * asked}
     filters = str(ROLES / "preflight/filter_plugins")
     run = play_text(tmp_path, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters)
     assert said in run.said, run.stdout
@@ -90,7 +91,7 @@ def test_hold_that_an_installation_would_meet_is_found(
     variables = {
         "given": with_facts(**changes),
         "files": {ARCHIVE: {"packages": HAS}},
-        "nvidia_docker_update_runtime": asked,
+        "jetson_k3s_confirm": ["update-runtime"] * asked,
     }
     filters = str(ROLES / "preflight/filter_plugins")
     run = play_text(tmp_path, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters)

@@ -49,15 +49,9 @@ esac
 
 def test_what_is_known_are_the_release_of_k3s_and_the_images_that_were_built(tmp_path: Path) -> None:
     archive(tmp_path / "tegra-device-plugin-arm64.tar.gz", "a:1")
-    variables = {"k3s_source": "download", "__preflight_built": str(tmp_path), "__preflight_k3s": "v1"}
+    variables = {"__preflight_built": str(tmp_path), "__preflight_k3s": "v1"}
     run = play_text(tmp_path, KNOWN, variables=variables)
     assert "tegra-device-plugin-arm64.tar.gz v1" in run.said
-
-
-def test_bundle_that_is_missing_is_named_with_the_way_out(tmp_path: Path) -> None:
-    run = play_text(tmp_path, KNOWN, fails=True)
-    assert "Set jetson_k3s_bundle in the inventory" in run.said
-    assert "If the boards have Internet, set k3s_source=download instead." in run.said
 
 
 @pytest.fixture
@@ -70,7 +64,7 @@ def path(tmp_path: Path) -> str:
 
 
 def pull(directory: Path, path: str, *arguments: str, refusal: str = "") -> Run:
-    variables = {"gpu_device_plugin_image": IMAGE, "gpu_device_plugin_container_runtime": "containerd"}
+    variables = {"gpu_device_plugin_image": IMAGE, "__gpu_device_plugin_container_runtime": "containerd"}
     fails = bool(refusal)
     return play_text(
         directory, PULL, *arguments, variables=variables, fails=fails, PATH=path, IMAGE=IMAGE, REFUSAL=refusal
@@ -116,7 +110,6 @@ def checkout(tmp_path: Path) -> Path:
 
 def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False, **variables: str) -> Run:
     settings = {
-        "k3s_source": "download",
         "__preflight_built": f"{checkout}/dist",
         "__gpu_device_plugin_checkout": str(checkout),
         **variables,
