@@ -10,7 +10,7 @@
 #include "lock.h"
 #include "report.h"
 
-/* The limit is in whole MiB; its name is NVIDIA's (gpu-fractioning). A setuid program's caller does not choose them. */
+/* An integer of MiB; the name is NVIDIA's (gpu-fractioning). A setuid program's caller does not choose the limit. */
 static const char LIMIT[] = "NVIDIA_GPU_MEMORY_LIMIT", LEDGER[] = "TEGRA_GPU_LIMIT_LEDGER";
 /* Where the plugin mounts it; found there even if an image clears the environment. */
 static const char MOUNTED_LEDGER[] = "/run/tegra-gpu-limit/ledger";
@@ -60,8 +60,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 
 static void warn_of_ledger(void)
 {
-    if (account.ledger.trouble)
-        report_once(REPORT_LEDGER, "%s %s: each process is limited by itself", account.path, account.ledger.trouble);
+    if (account.ledger.problem)
+        report_once(REPORT_LEDGER, "%s %s: each process is limited by itself", account.path, account.ledger.problem);
 }
 
 /* The process is a new one: it was started, or forked. */
@@ -69,7 +69,7 @@ static void start_over(void)
 {
     if (account.state == UNKNOWN)
         read_environment();
-    live_clear();
+    allocation_clear();
     account.charged = 0;
     ledger_close(&account.ledger);
     bool shared = ledger_open(&account.ledger, account.path, account.named);
@@ -112,7 +112,7 @@ static bool note(uint64_t charged, bool forced)
         warn_of_ledger();
         return note_alone(charged, forced);
     case LEDGER_NO_SLOT:
-        report_once(REPORT_NO_SLOT, "%s has no room for another process: it gets no memory", account.path);
+        report_once(REPORT_NO_SLOT, "%s has no free slot for another process: it gets no memory", account.path);
         break;
     case LEDGER_FULL:
     case LEDGER_DONE:
@@ -170,48 +170,48 @@ void account_release(uint64_t bytes)
     end();
 }
 
-bool account_keep(uint64_t reserved, struct live entry)
+bool account_keep(uint64_t reserved, struct allocation entry)
 {
     begin();
-    struct live *before = live_find(entry.kind, entry.key);
+    struct allocation *before = allocation_find(entry.kind, entry.key);
     uint64_t replaced = before ? before->bytes : 0;
     bool enough = true;
-    if (live_put(entry) && reserved + replaced != entry.bytes)
+    if (allocation_put(entry) && reserved + replaced != entry.bytes)
         enough = note(less(account.charged, reserved + replaced) + entry.bytes, true);
     end();
     return enough;
 }
 
-struct live account_take(enum live_kind kind, uint64_t key)
+struct allocation account_take(enum allocation_kind kind, uint64_t key)
 {
     begin();
-    struct live taken = live_take(kind, key);
+    struct allocation taken = allocation_take(kind, key);
     end();
     return taken;
 }
 
-struct live account_find(enum live_kind kind, uint64_t key)
+struct allocation account_find(enum allocation_kind kind, uint64_t key)
 {
     begin();
-    struct live *found = live_find(kind, key);
-    struct live copy = found ? *found : (struct live){0};
+    struct allocation *found = allocation_find(kind, key);
+    struct allocation copy = found ? *found : (struct allocation){0};
     end();
     return copy;
 }
 
 static void hold(uint64_t handle)
 {
-    struct live *physical = live_find(LIVE_PHYSICAL, handle);
+    struct allocation *physical = allocation_find(ALLOCATION_PHYSICAL, handle);
     if (physical)
         physical->holds++;
 }
 
-static struct live drop(uint64_t handle)
+static struct allocation drop(uint64_t handle)
 {
-    struct live *physical = live_find(LIVE_PHYSICAL, handle);
+    struct allocation *physical = allocation_find(ALLOCATION_PHYSICAL, handle);
     if (physical == NULL || --physical->holds)
-        return (struct live){0};
-    return live_take(LIVE_PHYSICAL, handle);
+        return (struct allocation){0};
+    return allocation_take(ALLOCATION_PHYSICAL, handle);
 }
 
 void account_hold(uint64_t handle)
@@ -221,10 +221,10 @@ void account_hold(uint64_t handle)
     end();
 }
 
-struct live account_drop(uint64_t handle)
+struct allocation account_drop(uint64_t handle)
 {
     begin();
-    struct live taken = drop(handle);
+    struct allocation taken = drop(handle);
     end();
     taken.holds = 1; /* should it have to be put back */
     return taken;
@@ -233,7 +233,7 @@ struct live account_drop(uint64_t handle)
 void account_map(uint64_t address, uint64_t bytes, uint64_t handle)
 {
     begin();
-    if (live_put((struct live){.kind = LIVE_MAPPING, .key = address, .bytes = bytes, .owner = handle}))
+    if (allocation_put((struct allocation){.kind = ALLOCATION_MAPPING, .key = address, .bytes = bytes, .owner = handle}))
         hold(handle);
     end();
 }
@@ -244,8 +244,8 @@ void account_unmap(uint64_t address, uint64_t bytes)
     uint64_t dropped = 0;
     /* One call may end several mappings that lie side by side. */
     for (uint64_t at = address; at - address < bytes;) {
-        struct live mapping = live_take(LIVE_MAPPING, at);
-        if (mapping.kind == LIVE_NOTHING)
+        struct allocation mapping = allocation_take(ALLOCATION_MAPPING, at);
+        if (mapping.kind == ALLOCATION_NOTHING)
             break;
         dropped += drop(mapping.owner).bytes;
         at += mapping.bytes;
@@ -255,15 +255,15 @@ void account_unmap(uint64_t address, uint64_t bytes)
     end();
 }
 
-bool account_ask(uint64_t (*ask)(const struct live *entry))
+bool account_query(uint64_t (*query)(const struct allocation *entry))
 {
     begin();
     uint64_t before = 0, now = 0;
-    struct live *entry;
-    for (unsigned long at = 0; (entry = live_at(&at));)
-        if (entry->kind == LIVE_POOL || entry->kind == LIVE_GRAPHS) {
+    struct allocation *entry;
+    for (unsigned long at = 0; (entry = allocation_at(&at));)
+        if (entry->kind == ALLOCATION_POOL || entry->kind == ALLOCATION_GRAPHS) {
             before += entry->bytes;
-            now += entry->bytes = ask(entry);
+            now += entry->bytes = query(entry);
         }
     bool enough = before == now || note(less(account.charged, before) + now, true);
     end();
@@ -273,7 +273,7 @@ bool account_ask(uint64_t (*ask)(const struct live *entry))
 void account_context_gone(uint64_t context)
 {
     begin();
-    uint64_t bytes = live_take_context(context);
+    uint64_t bytes = allocation_take_context(context);
     if (bytes)
         note(less(account.charged, bytes), true);
     end();
@@ -282,7 +282,7 @@ void account_context_gone(uint64_t context)
 void account_forget(void)
 {
     begin();
-    live_clear();
+    allocation_clear();
     note(0, true);
     end();
 }

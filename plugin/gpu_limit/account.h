@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What this process has of the GPU's memory, and how much it may have. Safe for threads, and after a fork:
- * a child begins with nothing, as CUDA does.
+ * The GPU memory of this process, and its limit. Safe for threads, and after a fork: a child starts without
+ * memory, as in CUDA.
  */
 #ifndef ACCOUNT_H
 #define ACCOUNT_H
@@ -9,45 +9,45 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "live.h"
+#include "allocation.h"
 
-/* Tell whether memory is limited here at all. */
+/* True if memory is limited. */
 bool account_limited(void);
 
-/* Give the limit in bytes, and what all who share it have together. */
+/* Give the limit in bytes, and the use of all processes that share it. */
 uint64_t account_limit(void);
 uint64_t account_used(void);
 
-/* Set bytes aside before they are allocated; false: that would be too much, and nothing was set aside. */
+/* Reserve bytes before they are allocated; false: it would be too much, and nothing was reserved. */
 bool account_reserve(uint64_t bytes);
 
-/* Give back bytes that were set aside, or whose entry was taken. */
+/* Release bytes that were reserved, or whose entry was taken. */
 void account_release(uint64_t bytes);
 
-/* Remember what was allocated. Its bytes take the place of those set aside. False: it is too much. */
-bool account_keep(uint64_t reserved, struct live entry);
+/* Store an allocation. Its bytes replace the reserved bytes. False: it is too much. */
+bool account_keep(uint64_t reserved, struct allocation entry);
 
-/* Forget an entry, whose bytes stay charged until they are released; all of it is 0 if there is none. */
-struct live account_take(enum live_kind kind, uint64_t key);
+/* Remove an entry, whose bytes stay charged until their release; all fields are 0 without an entry. */
+struct allocation account_take(enum allocation_kind kind, uint64_t key);
 
-/* Give a copy of an entry; all of it is 0 if there is none. */
-struct live account_find(enum live_kind kind, uint64_t key);
+/* Give a copy of an entry; all fields are 0 without an entry. */
+struct allocation account_find(enum allocation_kind kind, uint64_t key);
 
-/* Physical memory: one hold more, by a handle or a mapping. */
+/* Physical memory: add a reference, by a handle or a mapping. */
 void account_hold(uint64_t handle);
 void account_map(uint64_t address, uint64_t bytes, uint64_t handle);
 
-/* One hold less, and all that are mapped in a range. As account_take if it was the last. */
-struct live account_drop(uint64_t handle);
+/* Remove a reference, and all mappings in a range. As account_take for the last reference. */
+struct allocation account_drop(uint64_t handle);
 void account_unmap(uint64_t address, uint64_t bytes);
 
-/* Set the bytes of each pool and of graphs to what `ask` says. False: it is too much. */
-bool account_ask(uint64_t (*ask)(const struct live *entry));
+/* Set the bytes of each pool and of graphs by `query`. False: it is too much. */
+bool account_query(uint64_t (*query)(const struct allocation *entry));
 
-/* Give back all that a destroyed context had. */
+/* Release the memory of a destroyed context. */
 void account_context_gone(uint64_t context);
 
-/* Give back everything. */
+/* Release everything. */
 void account_forget(void);
 
 #endif

@@ -20,7 +20,7 @@ static const char *const names[FUNCTION_COUNT] = {
 };
 
 static struct {
-    uintptr_t start, end; /* of its mapping; 0: not loaded when last looked */
+    uintptr_t start, end; /* of its mapping; 0: not loaded at the last search */
     void *functions[FUNCTION_COUNT];
 } driver;
 

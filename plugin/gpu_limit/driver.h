@@ -96,7 +96,7 @@ enum function driver_hook_at(const void *address);
 /* The driver's own function of that name, NULL if it has none or is not loaded. */
 void *driver_own(enum function hook);
 
-/* Tell whether `address` is code of the driver, where driver_own or a call of the driver last found it. */
+/* True if `address` is code of the driver, where driver_own or a call of the driver last found it. */
 bool driver_contains(const void *address);
 
 /* The function of that name in the first file that was loaded after the file of `address`; NULL: there is none. */

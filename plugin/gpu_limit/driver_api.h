@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of the CUDA driver API that is hooked or asked, written from its documentation. Never linked: a
+ * The part of the CUDA driver API that is hooked or called, written from its documentation. Never linked: a
  * prototype here gives a wrapper its signature and a found address its type.
  *
- * Since when: CUDA 10.2 (JetPack 4) unless a line says otherwise.
+ * Since when: CUDA 10.2 (JetPack 4) unless a line has another version.
  */
 #ifndef DRIVER_API_H
 #define DRIVER_API_H
@@ -95,7 +95,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *valu
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
 CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
 
-/* Waiting gives freed pool memory back to the system. cuCtxSynchronize_v2: since 13.0. */
+/* Waiting releases freed pool memory to the system. cuCtxSynchronize_v2: since 13.0. */
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
 CUresult cuCtxSynchronize(void);

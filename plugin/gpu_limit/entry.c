@@ -9,7 +9,7 @@
 #include "hooks.h"
 
 /*
- * Other names are passed on by a jump, not a call: glibc looks at the return address to know who asks (RTLD_NEXT).
+ * Other names are passed on by a jump, not a call: glibc uses the return address to find the caller (RTLD_NEXT).
  * tests/gpu_limit checks that the compiler has made it one.
  */
 __attribute__((visibility("default"))) void *dlsym(void *restrict handle, const char *restrict name)

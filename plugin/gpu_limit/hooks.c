@@ -8,7 +8,7 @@
 /* The driver and its tools may call one of their functions by another: only the program's own call counts. */
 static __thread bool inside;
 
-/* Tell whether this call is to be counted; `leave` ends it then. */
+/* True if this call counts; then `leave` ends it. */
 static bool enter(void)
 {
     if (inside || !account_limited())
@@ -37,19 +37,19 @@ static uint64_t current_context(void)
 }
 
 /* End an allocation of `bytes` that were set aside. */
-static CUresult allocated(CUresult result, uint64_t bytes, enum live_kind kind, uint64_t key)
+static CUresult allocated(CUresult result, uint64_t bytes, enum allocation_kind kind, uint64_t key)
 {
     if (result == CUDA_SUCCESS)
-        account_keep(bytes, (struct live){.kind = kind, .key = key, .bytes = bytes, .owner = current_context()});
+        account_keep(bytes, (struct allocation){.kind = kind, .key = key, .bytes = bytes, .owner = current_context()});
     else
         account_release(bytes);
     return leave(result);
 }
 
-/* End the freeing of what was taken before: somebody else may have the same address already. */
-static CUresult freed(CUresult result, struct live taken)
+/* End the release of a removed entry: another allocation may have the same address already. */
+static CUresult freed(CUresult result, struct allocation taken)
 {
-    if (taken.kind == LIVE_NOTHING)
+    if (taken.kind == ALLOCATION_NOTHING)
         return leave(result);
     if (result == CUDA_SUCCESS)
         account_release(taken.bytes);
@@ -67,7 +67,7 @@ static CUresult wrap_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
     if (!pools_reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuMemAlloc_v2)(pointer, bytes);
-    return allocated(result, bytes, LIVE_DEVICE, result ? 0 : *pointer);
+    return allocated(result, bytes, ALLOCATION_DEVICE, result ? 0 : *pointer);
 }
 
 static CUresult wrap_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
@@ -79,13 +79,13 @@ static CUresult wrap_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, siz
         return refuse();
     CUresult result = DRIVER(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
     if (result != CUDA_SUCCESS)
-        return allocated(result, bytes, LIVE_DEVICE, 0);
-    /* Rows are longer than was asked for: how much is known only now. */
-    struct live rows = {
-        .kind = LIVE_DEVICE, .key = *pointer, .bytes = (uint64_t)*pitch * height, .owner = current_context()};
+        return allocated(result, bytes, ALLOCATION_DEVICE, 0);
+    /* Rows are longer than requested: the size is known only now. */
+    struct allocation rows = {
+        .kind = ALLOCATION_DEVICE, .key = *pointer, .bytes = (uint64_t)*pitch * height, .owner = current_context()};
     if (account_keep(bytes, rows))
         return leave(CUDA_SUCCESS);
-    account_take(LIVE_DEVICE, *pointer);
+    account_take(ALLOCATION_DEVICE, *pointer);
     DRIVER(cuMemFree_v2)(*pointer);
     account_release(rows.bytes);
     return refuse();
@@ -98,7 +98,7 @@ static CUresult wrap_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsig
     if (!pools_reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuMemAllocManaged)(pointer, bytes, flags);
-    return allocated(result, bytes, LIVE_DEVICE, result ? 0 : *pointer);
+    return allocated(result, bytes, ALLOCATION_DEVICE, result ? 0 : *pointer);
 }
 
 static CUresult wrap_cuMemAllocHost_v2(void **pointer, size_t bytes)
@@ -108,7 +108,7 @@ static CUresult wrap_cuMemAllocHost_v2(void **pointer, size_t bytes)
     if (!pools_reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuMemAllocHost_v2)(pointer, bytes);
-    return allocated(result, bytes, LIVE_HOST, result ? 0 : (uint64_t)*pointer);
+    return allocated(result, bytes, ALLOCATION_HOST, result ? 0 : (uint64_t)*pointer);
 }
 
 static CUresult wrap_cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
@@ -118,16 +118,16 @@ static CUresult wrap_cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags
     if (!pools_reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuMemHostAlloc)(pointer, bytes, flags);
-    return allocated(result, bytes, LIVE_HOST, result ? 0 : (uint64_t)*pointer);
+    return allocated(result, bytes, ALLOCATION_HOST, result ? 0 : (uint64_t)*pointer);
 }
 
 static CUresult wrap_cuMemFree_v2(CUdeviceptr pointer)
 {
     if (!enter())
         return DRIVER(cuMemFree_v2)(pointer);
-    struct live taken = account_take(LIVE_DEVICE, pointer);
+    struct allocation taken = account_take(ALLOCATION_DEVICE, pointer);
     CUresult result = DRIVER(cuMemFree_v2)(pointer);
-    if (taken.kind == LIVE_NOTHING)
+    if (taken.kind == ALLOCATION_NOTHING)
         pools_settle(); /* it may be of a pool */
     return freed(result, taken);
 }
@@ -136,7 +136,7 @@ static CUresult wrap_cuMemFreeHost(void *pointer)
 {
     if (!enter())
         return DRIVER(cuMemFreeHost)(pointer);
-    struct live taken = account_take(LIVE_HOST, (uint64_t)pointer);
+    struct allocation taken = account_take(ALLOCATION_HOST, (uint64_t)pointer);
     return freed(DRIVER(cuMemFreeHost)(pointer), taken);
 }
 
@@ -197,7 +197,7 @@ static CUresult wrap_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTO
     if (!pools_reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuArrayCreate_v2)(array, what);
-    return allocated(result, bytes, LIVE_ARRAY, result ? 0 : (uint64_t)*array);
+    return allocated(result, bytes, ALLOCATION_ARRAY, result ? 0 : (uint64_t)*array);
 }
 
 static CUresult wrap_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what)
@@ -208,14 +208,14 @@ static CUresult wrap_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCR
     if (!pools_reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuArray3DCreate_v2)(array, what);
-    return allocated(result, bytes, LIVE_ARRAY, result ? 0 : (uint64_t)*array);
+    return allocated(result, bytes, ALLOCATION_ARRAY, result ? 0 : (uint64_t)*array);
 }
 
 static CUresult wrap_cuArrayDestroy(CUarray array)
 {
     if (!enter())
         return DRIVER(cuArrayDestroy)(array);
-    struct live taken = account_take(LIVE_ARRAY, (uint64_t)array);
+    struct allocation taken = account_take(ALLOCATION_ARRAY, (uint64_t)array);
     return freed(DRIVER(cuArrayDestroy)(array), taken);
 }
 
@@ -227,18 +227,18 @@ static CUresult wrap_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_
     if (!pools_reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuMipmappedArrayCreate)(array, what, levels);
-    return allocated(result, bytes, LIVE_MIPMAP, result ? 0 : (uint64_t)*array);
+    return allocated(result, bytes, ALLOCATION_MIPMAP, result ? 0 : (uint64_t)*array);
 }
 
 static CUresult wrap_cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
     if (!enter())
         return DRIVER(cuMipmappedArrayDestroy)(array);
-    struct live taken = account_take(LIVE_MIPMAP, (uint64_t)array);
+    struct allocation taken = account_take(ALLOCATION_MIPMAP, (uint64_t)array);
     return freed(DRIVER(cuMipmappedArrayDestroy)(array), taken);
 }
 
-/* ---- physical memory that the program maps itself: it lives as long as a handle or a mapping of it ---- */
+/* ---- physical memory that the program maps itself: it exists as long as a handle or a mapping ---- */
 
 static CUresult wrap_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags)
 {
@@ -248,7 +248,7 @@ static CUresult wrap_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t by
         return refuse();
     CUresult result = DRIVER(cuMemCreate)(handle, bytes, what, flags);
     if (result == CUDA_SUCCESS)
-        account_keep(bytes, (struct live){.kind = LIVE_PHYSICAL, .key = *handle, .bytes = bytes, .holds = 1});
+        account_keep(bytes, (struct allocation){.kind = ALLOCATION_PHYSICAL, .key = *handle, .bytes = bytes, .holds = 1});
     else
         account_release(bytes);
     return leave(result);
@@ -258,9 +258,9 @@ static CUresult wrap_cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     if (!enter())
         return DRIVER(cuMemRelease)(handle);
-    struct live taken = account_drop(handle);
+    struct allocation taken = account_drop(handle);
     CUresult result = DRIVER(cuMemRelease)(handle);
-    if (result != CUDA_SUCCESS && taken.kind == LIVE_NOTHING)
+    if (result != CUDA_SUCCESS && taken.kind == ALLOCATION_NOTHING)
         account_hold(handle);
     return freed(result, taken);
 }
@@ -361,7 +361,7 @@ static CUresult wrap_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t b
 
 static CUresult free_async(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr pointer, CUstream stream)
 {
-    struct live taken = account_take(LIVE_DEVICE, pointer); /* it may be of no pool */
+    struct allocation taken = account_take(ALLOCATION_DEVICE, pointer); /* it may belong to no pool */
     CUresult result = free(pointer, stream);
     pools_settle();
     return freed(result, taken);
@@ -507,7 +507,7 @@ static CUresult wrap_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice devic
         return DRIVER(cuDevicePrimaryCtxRetain)(context, device);
     CUresult result = DRIVER(cuDevicePrimaryCtxRetain)(context, device);
     if (result == CUDA_SUCCESS)
-        account_keep(0, (struct live){.kind = LIVE_PRIMARY, .key = (uint64_t)device, .owner = (uint64_t)*context});
+        account_keep(0, (struct allocation){.kind = ALLOCATION_PRIMARY, .key = (uint64_t)device, .owner = (uint64_t)*context});
     return leave(result);
 }
 
@@ -517,7 +517,7 @@ static CUresult primary_released(CUresult result, CUdevice device)
     int active = 1;
     if (result == CUDA_SUCCESS)
         DRIVER(cuDevicePrimaryCtxGetState)(device, &flags, &active);
-    return context_gone(result, active ? 0 : account_find(LIVE_PRIMARY, (uint64_t)device).owner);
+    return context_gone(result, active ? 0 : account_find(ALLOCATION_PRIMARY, (uint64_t)device).owner);
 }
 
 static CUresult wrap_cuDevicePrimaryCtxRelease(CUdevice device)
@@ -538,7 +538,7 @@ static CUresult wrap_cuDevicePrimaryCtxReset(CUdevice device)
 {
     if (!enter())
         return DRIVER(cuDevicePrimaryCtxReset)(device);
-    return context_gone(DRIVER(cuDevicePrimaryCtxReset)(device), account_find(LIVE_PRIMARY, (uint64_t)device).owner);
+    return context_gone(DRIVER(cuDevicePrimaryCtxReset)(device), account_find(ALLOCATION_PRIMARY, (uint64_t)device).owner);
 }
 
 static CUresult wrap_cuDevicePrimaryCtxReset_v2(CUdevice device)
@@ -546,10 +546,10 @@ static CUresult wrap_cuDevicePrimaryCtxReset_v2(CUdevice device)
     if (!enter())
         return DRIVER(cuDevicePrimaryCtxReset_v2)(device);
     return context_gone(DRIVER(cuDevicePrimaryCtxReset_v2)(device),
-                        account_find(LIVE_PRIMARY, (uint64_t)device).owner);
+                        account_find(ALLOCATION_PRIMARY, (uint64_t)device).owner);
 }
 
-/* ---- what the program is told of its memory ---- */
+/* ---- reports about memory to the program ---- */
 
 static size_t smaller(size_t a, uint64_t b)
 {

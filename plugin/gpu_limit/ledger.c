@@ -21,7 +21,7 @@ static const char MAGIC[8] __attribute__((nonstring)) = "TGLEDGR2";
 static const uint64_t MOST = (1ull << SLOT_BITS) - 2;
 
 /*
- * A stopped process may hold the lock for ever; a running process holds it for microseconds. All attempts take about
+ * A stopped process may keep the lock for ever; a running process has it for microseconds. All attempts take about
  * 2 s, because the kernel adds 50 us to each pause (PR_SET_TIMERSLACK). During a pause a holder of lower priority
  * runs. Pauses of up to 5 ms made a process beside a busy one wait for 45 ms.
  */
@@ -39,7 +39,7 @@ _Static_assert(sizeof(off_t) == 8, "an offset is a slot and a number of bytes");
 
 static bool lock(struct ledger *ledger)
 {
-    ledger->trouble = "is locked by a process that does not go on";
+    ledger->problem = "is locked by a process that does not go on";
     for (int attempt = 1; flock(ledger->file, LOCK_EX | LOCK_NB) != 0; attempt++) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return false;
@@ -51,7 +51,7 @@ static bool lock(struct ledger *ledger)
         nanosleep(&PAUSE, NULL);
     }
     ledger->hopeless = false;
-    ledger->trouble = NULL;
+    ledger->problem = NULL;
     return true;
 }
 
@@ -140,7 +140,7 @@ static enum ledger_answer grow(struct ledger *ledger, uint64_t bytes, uint64_t t
         ledger->bytes = bytes;
         return LEDGER_DONE;
     }
-    ledger->trouble = "cannot be locked";
+    ledger->problem = "cannot be locked";
     return LEDGER_BROKEN;
 }
 
@@ -150,8 +150,8 @@ bool ledger_open(struct ledger *ledger, const char *path, bool create)
     *ledger = (struct ledger){.slot = -1, .limit = UINT64_MAX};
     ledger->file = open(path, O_RDONLY | O_CLOEXEC | (create ? O_CREAT : 0), 0644);
     if (ledger->file < 0) {
-        /* Not there and not asked for: nothing is wrong. */
-        ledger->trouble = errno == ENOENT && !create ? NULL : "cannot be opened";
+        /* Absent and not requested: no problem. */
+        ledger->problem = errno == ENOENT && !create ? NULL : "cannot be opened";
         return false;
     }
     ssize_t size = pread(ledger->file, &header, sizeof header, 0);
@@ -164,7 +164,7 @@ bool ledger_open(struct ledger *ledger, const char *path, bool create)
         return true;
     }
     ledger_close(ledger);
-    ledger->trouble = "is not a ledger";
+    ledger->problem = "is not a ledger";
     return false;
 }
 
@@ -182,7 +182,7 @@ enum ledger_answer ledger_set(struct ledger *ledger, uint64_t bytes, uint64_t li
     /* Less than before is always right. */
     if (ledger->slot >= 0 && bytes <= ledger->bytes) {
         if (bytes < ledger->bytes && !set_lock(ledger, F_UNLCK, bytes + 1, ledger->bytes - bytes)) {
-            ledger->trouble = "cannot be locked";
+            ledger->problem = "cannot be locked";
             return LEDGER_BROKEN;
         }
         ledger->bytes = bytes;

@@ -3,7 +3,7 @@
  * The file with which the processes of one container count together. Not safe for threads: see account.c.
  *
  * The plugin mounts it read-only. 64 bytes, little endian. Bytes 0 to 7: TGLEDGR2; then as u64: the limit in bytes
- * (0: the environment says it), the bytes that each process costs before it allocates anything; zeros. A process
+ * (0: the limit is in the environment), the bytes that each process costs without any allocation; zeros. A process
  * counts by a lock, which the kernel removes with the process: a read lock of fcntl(2) takes no right to write. The
  * file has 64 slots of 2^56 bytes, far past its end. A process has B bytes if its lock begins where its slot begins
  * and is B + 1 long.
@@ -18,7 +18,7 @@ enum ledger_answer {
     LEDGER_DONE,
     LEDGER_FULL,    /* more than the limit: not noted, unless it was `forced` */
     LEDGER_NO_SLOT, /* too many processes: not noted */
-    LEDGER_BROKEN,  /* the file cannot be used now; `ledger->trouble` says why */
+    LEDGER_BROKEN,  /* the file cannot be used now; `ledger->problem` has the reason */
 };
 
 struct ledger {
@@ -27,20 +27,20 @@ struct ledger {
     uint64_t bytes; /* in that slot */
     uint64_t limit; /* of all processes, in bytes; UINT64_MAX: the file has none */
     uint64_t overhead;
-    const char *trouble;
-    bool hopeless; /* the lock of the whole file was not to be had */
+    const char *problem;
+    bool hopeless; /* the lock of the file could not be acquired */
 };
 
 /* Open the file for the calling process, and make one if `create`. False: there is none, or it cannot be used. */
 bool ledger_open(struct ledger *ledger, const char *path, bool create);
 
-/* Forget this process, if the file is open. */
+/* Remove this process, if the file is open. */
 void ledger_close(struct ledger *ledger);
 
-/* Note that this process has `bytes`. What it has already (`forced`) is noted even above the limit. */
+/* Store that this process has `bytes`. Memory that it has already (`forced`) is stored even above the limit. */
 enum ledger_answer ledger_set(struct ledger *ledger, uint64_t bytes, uint64_t limit, bool forced);
 
-/* Give what all processes have together, in bytes. */
+/* Give the use of all processes, in bytes. */
 uint64_t ledger_used(const struct ledger *ledger);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A lock for the threads of one process that inherits priority: a thread with a real-time priority that waits
- * lends its priority to the thread that holds the lock. After a fork the child's lock is free.
+ * lends its priority to the owner of the lock. After a fork the child's lock is free.
  */
 #ifndef LOCK_H
 #define LOCK_H
 
 #include <stdint.h>
 
-/* All zeros: nobody holds it. */
+/* All zeros: it is free. */
 union lock {
     struct {
         uint32_t thread;  /* thread id of the holder, with the kernel's flags; the futex, so it comes first */

@@ -4,7 +4,7 @@
 #include "account.h"
 #include "driver.h"
 
-/* Whether there is anything to ask. Never taken back: most programs have none. */
+/* Whether there is a pool or graph. Never reset: most programs have none. */
 static bool any;
 
 static uint64_t attribute(CUmemoryPool pool, int number)
@@ -13,19 +13,19 @@ static uint64_t attribute(CUmemoryPool pool, int number)
     return DRIVER(cuMemPoolGetAttribute)(pool, number, &bytes) == CUDA_SUCCESS ? bytes : 0;
 }
 
-static uint64_t ask(const struct live *entry)
+static uint64_t query(const struct allocation *entry)
 {
     uint64_t bytes = 0;
-    if (entry->kind == LIVE_POOL)
+    if (entry->kind == ALLOCATION_POOL)
         return attribute((CUmemoryPool)entry->key, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
     if (DRIVER(cuDeviceGetGraphMemAttribute)((CUdevice)entry->key, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes))
         return 0;
     return bytes;
 }
 
-static void follow(struct live entry)
+static void follow(struct allocation entry)
 {
-    if (account_find(entry.kind, entry.key).kind == LIVE_NOTHING)
+    if (account_find(entry.kind, entry.key).kind == ALLOCATION_NOTHING)
         account_keep(0, entry);
     __atomic_store_n(&any, true, __ATOMIC_RELAXED);
 }
@@ -33,14 +33,14 @@ static void follow(struct live entry)
 void pools_settle(void)
 {
     if (__atomic_load_n(&any, __ATOMIC_RELAXED))
-        account_ask(ask);
+        account_query(query);
 }
 
-static uint64_t trim_and_ask(const struct live *entry)
+static uint64_t trim_and_ask(const struct allocation *entry)
 {
-    if (entry->kind == LIVE_POOL)
+    if (entry->kind == ALLOCATION_POOL)
         DRIVER(cuMemPoolTrimTo)((CUmemoryPool)entry->key, 0);
-    return ask(entry);
+    return query(entry);
 }
 
 bool pools_reserve(uint64_t bytes)
@@ -49,7 +49,7 @@ bool pools_reserve(uint64_t bytes)
         return true;
     if (!__atomic_load_n(&any, __ATOMIC_RELAXED))
         return false;
-    account_ask(trim_and_ask);
+    account_query(trim_and_ask);
     return account_reserve(bytes);
 }
 
@@ -60,9 +60,9 @@ CUresult pools_allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, C
     CUmemoryPool used = pool;
     CUdevice device;
     if (used == NULL && (DRIVER(cuCtxGetDevice)(&device) || DRIVER(cuDeviceGetMemPool)(&used, device)))
-        return allocate(pointer, bytes, pool, stream); /* says what is wrong */
-    follow((struct live){.kind = LIVE_POOL, .key = (uint64_t)used});
-    account_ask(ask);
+        return allocate(pointer, bytes, pool, stream); /* reports the error */
+    follow((struct allocation){.kind = ALLOCATION_POOL, .key = (uint64_t)used});
+    account_query(query);
     uint64_t reserved = bytes;
     if (!pools_reserve(bytes)) {
         /* What the pool has and does not use is charged already. */
@@ -74,11 +74,11 @@ CUresult pools_allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, C
     CUresult result = allocate(pointer, bytes, pool, stream);
     if (reserved)
         account_release(reserved);
-    if (account_ask(ask) || result != CUDA_SUCCESS)
+    if (account_query(query) || result != CUDA_SUCCESS)
         return result;
-    /* The pool took more than was asked for. */
+    /* The pool took more than requested. */
     free(*pointer, stream);
-    account_ask(trim_and_ask);
+    account_query(trim_and_ask);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -86,11 +86,11 @@ void pools_graphs_have_memory(void)
 {
     CUdevice device;
     if (DRIVER(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
-        follow((struct live){.kind = LIVE_GRAPHS, .key = (uint64_t)device});
+        follow((struct allocation){.kind = ALLOCATION_GRAPHS, .key = (uint64_t)device});
 }
 
 void pools_forget(CUmemoryPool pool)
 {
-    struct live gone = account_take(LIVE_POOL, (uint64_t)pool);
+    struct allocation gone = account_take(ALLOCATION_POOL, (uint64_t)pool);
     account_release(gone.bytes);
 }

@@ -54,7 +54,7 @@ void report_once(enum report kind, const char *format, ...)
     }
     va_end(values);
     put(&line, '\n');
-    /* One call, so that lines of several processes do not mix; if nobody reads it, nothing is lost. */
+    /* One call, so that lines of several processes do not mix. Without a reader, the line is dropped. */
     ssize_t ignored = write(STDERR_FILENO, line.text, line.length);
     (void)ignored;
     errno = error;

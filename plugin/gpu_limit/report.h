@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a person should know, on standard error, once per process and kind.
+ * Lines on standard error, once per process and kind.
  */
 #ifndef REPORT_H
 #define REPORT_H
@@ -9,7 +9,7 @@
 
 enum report { REPORT_REFUSED, REPORT_NO_SLOT, REPORT_LEDGER, REPORT_LIMIT, REPORT_KINDS };
 
-/* Write one line. The format knows %s, and %m for bytes as whole MiB (a uint64_t). Never fails. */
+/* Write one line. The format knows %s, and %m for bytes in MiB, rounded (a uint64_t). Never fails. */
 void report_once(enum report kind, const char *format, ...);
 
 #endif

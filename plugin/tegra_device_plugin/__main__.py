@@ -8,9 +8,8 @@ from tegra_device_plugin.signals import Signals
 
 
 def main() -> int:
-    """Run the command line; return the exit code."""
     signals = Signals()  # before the other imports
-    gc.disable()  # until the command is imported: modules are no garbage
+    gc.disable()  # until the command is imported: a module is never garbage
     from tegra_device_plugin import cli  # noqa: PLC0415
 
     return cli.main(sys.argv[1:], signals)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observes the board again and again, and publishes what it can offer."""
+"""Observes the board periodically, and publishes its GPU."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.waiting import Sensor
 
 READ_DEADLINE_SECONDS = 3.0
-# A healthy GPU is detected again now and then, for device nodes that came late. About a minute.
+# A healthy GPU is detected again about once a minute, because device nodes can appear late.
 OBSERVATIONS_PER_DETECTION = 12
 
 logger = logging.getLogger(__name__)
@@ -28,35 +28,31 @@ S_contra = TypeVar("S_contra", bound=PluginSettings | DraSettings, contravariant
 
 
 class Observation(NamedTuple):
-    """The result of one observation."""
-
     detection: Detection
     sample: Sample | None = None
     conflict: str | None = None
-    """Why this process may not offer the GPU."""
+    """Why this process must not advertise the GPU."""
     gpu: Health = UNKNOWN
     """Whether containers can have the GPU, by this observation alone."""
     memory: Health = UNKNOWN
-    """Whether they can have a share of its memory."""
+    """Whether containers can have a share of the GPU's memory."""
 
 
 class Publisher(Protocol[S_contra]):
-    """Publishes the GPU at each observation."""
-
     def publish(
         self, settings: S_contra, found: Detection, health: Health, limit_problem: Health | None
     ) -> None:
-        """Offer the GPU; `limit_problem` is why its memory cannot be limited here."""
+        """Advertise the GPU; `limit_problem` is why its memory cannot be limited."""
 
     def withdraw(self) -> None:
-        """Offer nothing: there never was a GPU, or the other API's process offers it."""
+        """Advertise nothing: there never was a GPU, or the other API's process has it."""
 
 
 class Subscriber(Protocol[S_contra]):
     """Is notified after each observation of a GPU."""
 
     async def notify(self, settings: S_contra, found: Detection, health: Health) -> None:
-        """Take the GPU's health, or the reason why its memory cannot be limited."""
+        """Receive the GPU's health, or the reason why its memory cannot be limited."""
 
 
 class Assessment:
@@ -70,7 +66,7 @@ class Assessment:
 
     @property
     def settled(self) -> bool:
-        """Tell whether the last observation agrees with the ones before."""
+        """True if the last observation agrees with the earlier observations."""
         return self._gpu.settled and self._memory.settled
 
     def add(self, seen: Observation | None) -> Health:
@@ -78,7 +74,7 @@ class Assessment:
         before, limit_problem = self.health, self.limit_problem
         self.health = now = self._gpu.observe(seen.gpu if seen else UNKNOWN)
         memory = self._memory.observe(seen.memory if seen else UNKNOWN)
-        # An observation that failed is the GPU's problem: it says nothing about the memory limit.
+        # A failed observation is a problem of the GPU, not of the memory limit.
         self.limit_problem = None if memory.healthy or memory == UNKNOWN else memory
         if before is None or (before.healthy, before.reason) != (now.healthy, now.reason):
             level = logging.INFO if now.healthy else logging.WARNING
@@ -92,8 +88,8 @@ class Assessment:
 class BoardWatch(Generic[S]):
     """The board as it is now: `detection`, the last `sample` of its GPU and the GPU's `health`.
 
-    Nothing is offered before a GPU was seen. A GPU that was seen once stays in the list and is unhealthy
-    when it is gone: the node keeps its capacity, so everybody can see that a GPU is missing.
+    Nothing is advertised before a GPU was found. A GPU that vanishes stays in the list as unhealthy. So the
+    node keeps its capacity, and the missing GPU is visible.
     """
 
     def __init__(
@@ -121,12 +117,10 @@ class BoardWatch(Generic[S]):
 
     @property
     def health(self) -> Health | None:
-        """The GPU's health, None before the first."""
         return self._assessment.health
 
     @property
     def has_gpu(self) -> bool:
-        """Tell whether a GPU was ever offered."""
         return self.health is not None
 
     def use(self, settings: S) -> None:
@@ -136,7 +130,6 @@ class BoardWatch(Generic[S]):
         self._wake.set()
 
     async def run(self) -> None:
-        """Observe until cancelled."""
         while True:
             self._wake.clear()
             await self.observe()
@@ -144,7 +137,6 @@ class BoardWatch(Generic[S]):
             await waiting.happens(self._wake, health.POLL_SECONDS if settled else health.RECHECK_SECONDS)
 
     async def observe(self) -> None:
-        """Observe the board once, and publish the result."""
         settings, known, assessment = self._settings, self.detection, self._assessment
         all_well = self.health is not None and self.health.healthy and assessment.settled
         search = not all_well or self._observations % OBSERVATIONS_PER_DETECTION == 0
@@ -154,7 +146,7 @@ class BoardWatch(Generic[S]):
         try:
             seen = await self._sensor.read(lambda: self._observe(settings, known, search))
         except OSError as error:
-            # Not seen is not healthy: a pod on a dead GPU is worse than a pod that waits.
+            # An unobserved GPU is unhealthy: a pod on a broken GPU is worse than a pod that waits.
             self._failure_log.warn(f"cannot observe the board: {describe_error(error, 'the read hangs')}")
             shortage = is_own_shortage(error)
         else:
@@ -167,7 +159,7 @@ class BoardWatch(Generic[S]):
         if shortage or self.detection is None:
             return  # this process lacks files or memory: the GPU keeps its health
         if self.conflict:
-            self._conflict_log.warn(f"the GPU is not offered: {self.conflict}")
+            self._conflict_log.warn(f"the GPU is not advertised: {self.conflict}")
         else:
             self._conflict_log.resolved("no other driver serves this board any more")
         if self.conflict or self.detection.gpu.state == "absent":
@@ -180,7 +172,7 @@ class BoardWatch(Generic[S]):
             await subscriber.notify(settings, self.detection, (now.healthy and limit_problem) or now)
 
     def _observe(self, settings: S, known: Detection | None, search: bool) -> Observation:
-        """Read the board. Of a vanished GPU the last detection is kept: its sample tells what is missing."""
+        """Read the board. A vanished GPU keeps its last detection; its sample shows the missing part."""
         root = settings.host_root
         found = detect(root) if known is None or search else known
         if known and known.gpu.state != "absent" and found.gpu.state == "absent":
@@ -207,7 +199,7 @@ class BoardWatch(Generic[S]):
         """Check everything without which no container can have the GPU."""
         yield health.assess(sample)
         if settings.cdi:
-            # The spec comes before the offer that names it: a runtime rejects a container without it.
+            # The spec comes before the devices that name it: a runtime rejects a container without it.
             yield _provided(
                 lambda: self._cdi.update(
                     settings.host_root, found.gpu.device_nodes, settings.cdi_version, again=search
@@ -217,7 +209,7 @@ class BoardWatch(Generic[S]):
 
 
 def _memory_prerequisites(settings: PluginSettings | DraSettings, found: Detection) -> Iterator[Health]:
-    """Check everything without which no container's memory can be limited, where memory is shared out."""
+    """Check everything without which no container's memory can be limited, where memory is divided."""
     yield HEALTHY
     total, there = settings.configured_memory, found.gpu.memory_bytes
     if not total:
@@ -256,7 +248,7 @@ def _log_detection(found: Detection) -> None:
     board, gpu = found.board, found.gpu
     if gpu.state == "absent":
         places = "; ".join(f"{one.source}: {one.detail}" for one in found.evidence)
-        logger.warning("no Tegra GPU here, so nothing is advertised; looked at %s", places)
+        logger.warning("no Tegra GPU here, so nothing is advertised; searched: %s", places)
     else:
         name = board.module or board.model or board.soc
         nodes = len(gpu.device_nodes)

@@ -21,27 +21,27 @@ _COMMANDS = {
     "run": ("daemons", "serve the GPU to the kubelet"),
     "dra": ("daemons", "serve the GPU by Dynamic Resource Allocation, instead of `run`"),
     "agent": ("daemons", "divide the GPU's time among pods by weights, and watch each pod's GPU memory"),
-    "detect": ("board_facts", "print the board and its GPU, with the evidence"),
-    "labels": ("board_facts", "print the node labels that describe the GPU"),
+    "detect": ("inspection", "print the board and its GPU, with the evidence"),
+    "labels": ("inspection", "print the node labels that describe the GPU"),
     "allocations": ("allocations", "print each container's share of this node's GPU, and the free rest"),
     "allocate": ("cuda_programs", "allocate GPU memory as a CUDA program, to find this container's limit"),
     "compute": ("cuda_programs", "run a CUDA kernel, check its result, and list the visible device nodes"),
     "device-query": ("cuda_programs", "print the GPU's properties as NVIDIA's sample deviceQuery does"),
     "koordinator-device": (
-        "board_facts",
+        "inspection",
         "print Koordinator's Device of this node, with the preset koordinator",
     ),
     "simulate": ("simulate", "let a node of a cluster without boards advertise a GPU that it does not have"),
-    "config": ("config_check", "check a configuration file: print its errors, or its meaning"),
+    "config": ("inspection", "check a configuration file: print its errors, or its meaning"),
 }
 """The module of `commands` and the description of each command."""
-_ALIASES = {"holders": "allocations"}  # its name until 0.1
+_ALIASES = {"holders": "allocations"}  # the command's name before 0.1
 
 
 def main(arguments: Sequence[str] | None = None, signals: Signals | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings.
 
-    `signals` are handled since the start of the process; only services keep the handlers.
+    `signals` are handled from the start of the process on; only services keep the handlers.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in (*_COMMANDS, *_ALIASES):
@@ -79,18 +79,17 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
 
 
 def find_command(name: str) -> Command:
-    """Import the module of a command, and give the command."""
     found: Command = import_module(f"tegra_device_plugin.commands.{_COMMANDS[name][0]}").COMMANDS[name]
     return found
 
 
 def _without_tls() -> None:
-    """Keep asyncio from loading OpenSSL: 3 MB, which only the API server's client has a use for."""
+    """Keep asyncio from loading OpenSSL: 3 MB, which only the API server's client needs."""
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None: an import of it fails
 
 
 def _leaves(error: Exception) -> Iterator[Exception]:
-    """Give the exceptions in a group of groups."""
+    """Yield the exceptions of nested groups."""
     if isinstance(error, ExceptionGroup):
         for one in error.exceptions:
             yield from _leaves(one)
@@ -112,13 +111,13 @@ def _parser() -> argparse.ArgumentParser:
         "command",
         choices=(*_COMMANDS, *_ALIASES),
         metavar="COMMAND",
-        help="one of those below; COMMAND --help prints its options",
+        help="a command of the list below; COMMAND --help prints its options",
     )
     return parser
 
 
 class _Version(argparse.Action):
-    """Unlike argparse's own, it reads the version only when asked."""
+    """Reads the version only for `--version`, unlike argparse's own action."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from tegra_device_plugin import version  # noqa: PLC0415 - see the class

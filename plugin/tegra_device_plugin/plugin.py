@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run`: wires board, kubelet, configuration and pages together, and ends all of them together."""
+"""`run`: starts and stops board, kubelet, configuration and pages together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tegra_device_plugin.sharing.koordinator import Koordlet
     from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
 
-_JTOP_LOOK_SECONDS = 30.0
+_JTOP_CHECK_SECONDS = 30.0
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,6 @@ class ResourcePublisher:
     def publish(
         self, settings: PluginSettings, found: Detection, health: Health, limit_problem: Health | None
     ) -> None:
-        """Advertise what the GPU offers."""
         resources = make_resources(settings, found.gpu.device_nodes, health, limit_problem)
         self._advertised.advertise(resources)
 
@@ -56,7 +55,6 @@ class KoordinatorSubscriber:
         self._koordlet: Koordlet | None = None
 
     async def notify(self, settings: PluginSettings, found: Detection, health: Health) -> None:
-        """Report the GPU."""
         if settings.units and settings.units.preset == "koordinator":
             from tegra_device_plugin.sharing import koordinator  # noqa: PLC0415 - only with this preset
 
@@ -72,16 +70,15 @@ class Jtop:
         self._probe: JtopProbe | None = None
 
     def latest(self) -> Telemetry | None:
-        """Give the newest telemetry."""
         return self._probe.latest() if self._probe else None
 
     async def run(self) -> None:
         """Wait for the service, and read its samples until cancelled."""
         socket = self._host_root / JTOP_SOCKET
-        if _is_absent(socket):
+        if not socket.exists():
             logger.info("no telemetry from jtop: no %s: the service does not run", socket)
-        while _is_absent(socket):  # noqa: ASYNC110 - no event: the service is not in this container
-            await asyncio.sleep(_JTOP_LOOK_SECONDS)
+        while not socket.exists():  # noqa: ASYNC110 - no event: the service is not in this container
+            await asyncio.sleep(_JTOP_CHECK_SECONDS)
         from tegra_device_plugin.telemetry.jtop import JtopProbe  # noqa: PLC0415 - see the class
 
         self._probe = JtopProbe(self._host_root)
@@ -102,7 +99,6 @@ class DevicePlugin(Service[PluginSettings]):
         self._gpu_lock = driver_conflict.GpuLock(for_dra=False)
 
     async def _run_once(self) -> None:
-        """Start all parts, wait for `_stop`, end all parts."""
         settings, advertised = self._settings, AdvertisedResources()
         driver_conflict.refuse_beside_dra(settings.device_plugin_dir)
         board = self._board = BoardWatch(
@@ -128,11 +124,11 @@ class DevicePlugin(Service[PluginSettings]):
             for task in running:
                 task.cancel()
 
-    def _refused(self, error: ConfigError) -> None:
+    def _reject(self, error: ConfigError) -> None:
         self._counted.rejected_config_reloads += 1
-        super()._refused(error)
+        super()._reject(error)
 
-    def _changed(self, before: PluginSettings) -> None:
+    def _apply(self, before: PluginSettings) -> None:
         self._counted.config_reloads += 1
         now = self._settings
         places = (now.host_root, now.device_plugin_dir, now.metrics_address)
@@ -143,14 +139,3 @@ class DevicePlugin(Service[PluginSettings]):
         logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")
         if self._board:
             self._board.use(self._settings)
-
-
-def _is_absent(path: Path) -> bool:
-    """Tell whether there is nothing. The client of jtop reports a path that cannot be seen."""
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        pass
-    return False

@@ -17,7 +17,7 @@ from tegra_device_plugin.system.directorywatch import DirectoryWatch
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 10.0  # the safety net where changes are not heard
+CHECK_SECONDS = 10.0  # where no event reports changes
 SETTLE_SECONDS = 0.1  # editors and copies write in several steps
 
 
@@ -29,7 +29,7 @@ class ConfigWatch(Generic[T]):
         self._load = load
         self._seen: tuple[int, ...] | None = None
         self._wake = asyncio.Event()
-        self._asked = False
+        self._requested = False
 
     def read(self) -> T:
         """Give the settings as they are now. Raises ConfigError."""
@@ -37,31 +37,31 @@ class ConfigWatch(Generic[T]):
         self._seen = self._version()
         return self._load()
 
-    def ask(self) -> None:
-        """Make `changed` end in any case, as on SIGHUP."""
-        self._asked = True
+    def request_reload(self) -> None:
+        """Make `changed` return in any case, as on SIGHUP."""
+        self._requested = True
         self._wake.set()
 
     async def changed(self) -> None:
-        """Wait until the file may say something else than at the last `read`, or until asked."""
+        """Wait until the file has changed since the last `read`, or a reload was requested."""
         if self._file is None:
             await self._wake.wait()
         else:
             with DirectoryWatch(self._file.parent, self._wake.set) as watch:
                 while not self._differs(watch):
-                    if await waiting.happens(self._wake, LOOK_SECONDS):
+                    if await waiting.happens(self._wake, CHECK_SECONDS):
                         await asyncio.sleep(SETTLE_SECONDS)
         self._wake.clear()
-        self._asked = False
+        self._requested = False
 
     def _differs(self, watch: DirectoryWatch) -> bool:
-        # First listen, then look: a change between the two is heard.
+        # Watch before the comparison, so that no change between the two is missed.
         self._wake.clear()
         watch.rearm()
-        return self._asked or self._version() != self._seen
+        return self._requested or self._version() != self._seen
 
     def _version(self) -> tuple[int, ...] | None:
-        """What changes with the file's content; links are followed."""
+        """Give a value that changes with the file's content; links are followed."""
         try:
             status = self._file.stat() if self._file else None
         except OSError:
@@ -88,13 +88,12 @@ class Service(Generic[S]):
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises what a start fails with, and the errors of parts in a group."""
-        self._signals.listen(self._heard)
+        self._signals.listen(self._on_signal)
         while not self._signals.ended:
             self._stop.clear()
             await self._run_once()
 
     async def _run_once(self) -> None:
-        """Start all parts, wait for `_stop`, end all parts."""
         raise NotImplementedError
 
     async def _follow_configuration(self) -> None:
@@ -105,17 +104,17 @@ class Service(Generic[S]):
                 settings = self._configuration.read()
                 await _check_free(settings.metrics_address, before.metrics_address)
             except ConfigError as error:
-                self._refused(error)
+                self._reject(error)
             else:
                 self._settings = settings
                 log.configure(self._settings.log_format, self._settings.log_level)
-                self._changed(before)
+                self._apply(before)
 
-    def _refused(self, error: ConfigError) -> None:
+    def _reject(self, error: ConfigError) -> None:
         for problem in error.problems:
-            logger.warning("configuration refused, the old one stays in force: %s", problem)
+            logger.warning("configuration rejected, the old configuration stays in force: %s", problem)
 
-    def _changed(self, before: S) -> None:
+    def _apply(self, before: S) -> None:
         if self._settings != before:
             self._restart()
 
@@ -123,10 +122,10 @@ class Service(Generic[S]):
         logger.info("configuration changed: restarting")
         self._stop.set()
 
-    def _heard(self) -> None:
+    def _on_signal(self) -> None:
         if self._signals.reload:
             self._signals.reload = False
-            self._configuration.ask()
+            self._configuration.request_reload()
         if self._signals.ended:
             self._stop.set()
 

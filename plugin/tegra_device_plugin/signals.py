@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process' signals, from its first moment to its last: SIGTERM and SIGINT end it, SIGHUP reloads.
+"""Signals of the process: SIGTERM and SIGINT end the process, SIGHUP reloads the configuration.
 
-Imports nearly nothing, so that the handlers are there before the long imports: the kernel drops a signal that
-process 1 of a container has no handler for.
+The module imports nearly nothing, so that the handlers are installed before the long imports: the kernel
+drops a signal without a handler in process 1 of a container.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class Signals:
         self.ended = False
         self.reload = False
         self._on_signal: Callable[[], None] = lambda: None
-        self._before = {number: signal.signal(number, self._take) for number in _NUMBERS}
+        self._before = {number: signal.signal(number, self._handle) for number in _NUMBERS}
 
     def listen(self, on_signal: Callable[[], None]) -> None:
-        """Call `on_signal` in the running event loop at each signal; now if there was one already."""
+        """Call `on_signal` in the running event loop at each signal; now if there was a signal before."""
         import asyncio  # noqa: PLC0415 - see the module
 
         self._on_signal = on_signal
         loop = asyncio.get_running_loop()
         for number in _NUMBERS:
-            loop.add_signal_handler(number, self._take, number)
+            loop.add_signal_handler(number, self._handle, number)
         if self.ended or self.reload:
             on_signal()
 
     def release(self) -> None:
-        """Restore the earlier handlers; a signal that has come meanwhile is sent again."""
+        """Restore the earlier handlers; a signal that has arrived is sent again."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self.ended:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _take(self, number: int, _frame: object = None) -> None:
+    def _handle(self, number: int, _frame: object = None) -> None:
         if number == signal.SIGHUP:
             self.reload = True
         elif self.ended:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plugin this is: the version of its package, and the git revision that its image was built from."""
+"""The version of the package, and the git revision of the image."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def package_version() -> str:
     """Give the package's version; `unknown` when it runs from a source tree.
 
     The version is part of the name of the metadata's directory, which an installer puts beside the package.
-    importlib.metadata says the same for 46 more modules and 1.3 MB.
+    importlib.metadata gives the same, with 46 more modules and 1.3 MB.
     """
     beside = next(_PACKAGE.parent.glob(f"{_DISTRIBUTION}*{_METADATA}"), None)
     return beside.name.removeprefix(_DISTRIBUTION).removesuffix(_METADATA) if beside else UNKNOWN

@@ -14,8 +14,7 @@ import yaml
 from tegra_device_plugin.board.detection import detect
 
 from tests import boards
-from tests.acceptance import hostile_container
-from tests.acceptance.cluster import Cluster, starts, wait_until
+from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import inventory, lab
 from tests.lab.paths import lab_dir
@@ -137,16 +136,3 @@ def test_what_containers_ask_for_is_applied_where_nothing_is_clamped(
     wait_until(
         lambda: not board.exec("docker", "ps", "--quiet", of_pod), "its containers end", CLUSTER_SECONDS
     )
-
-
-def test_a_container_gets_no_door_by_the_files_of_a_memory_limit(
-    board: Machine, first_run: PlaybookRun, described: dict[str, str]
-) -> None:
-    assert first_run.returncode == 0, first_run.why
-    assert hostile_container.successes(board.exec, described["plugin_image"]) == []
-
-
-def test_second_run_changes_and_restarts_nothing(board: Machine, cluster: Cluster) -> None:
-    before = starts([board])
-    site("--skip-tags=gpu_verify").unchanged()
-    assert starts([board]) == before

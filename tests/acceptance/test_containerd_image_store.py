@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.cluster import RESOURCE, Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.acceptance.site_link import bring_plugin, bring_registry
+from tests.acceptance.site import bring_plugin, bring_registry
 from tests.lab import lab, workloads
 from tests.lab.board import Board
 from tools import debian

@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.cluster import PLUGIN_PODS, RESOURCE, Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.acceptance.site_link import bring_pause, bring_plugin, bring_registry, crossed
+from tests.acceptance.site import bring_pause, bring_plugin, bring_registry, crossed
 from tests.lab import bundle, inventory, k3s, lab
 from tests.lab.board import Board
 from tools.process import ToolError

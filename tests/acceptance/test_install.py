@@ -1,38 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""install.sh: one command from a bare board to a pod that computes, and what it says to bad input."""
+"""install.sh: one command from a bare board to a pod that computes, and what it says to bad input.
+
+The board downloads K3s. At the end it pulls the plugin's image by its digest from a registry.
+"""
 
 import json
+import os
 import shlex
 import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster
-from tests.acceptance.internet import internet
-from tests.acceptance.playbook import run_in
+from tests.acceptance.playbook import TIMEOUT_SECONDS, PlaybookRun, run_in, run_playbook
+from tests.acceptance.site import Registry, internet
 from tests.lab import inventory, k3s, ssh
 from tests.lab.board import Board
-from tests.release.checkout import copy_files
+from tests.lab.paths import lab_dir
+from tests.lab.workloads import DEFAULT_ARCH as ARCH
+from tests.release.conftest import copy_files
 from tools.cache import CHECKOUT
+from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "install"
 TYPES = ("orinnano-jp6", "agxorin-jp6")
+TRUSTED = "/etc/ssl/certs/ca-certificates.crt"
 
 
 @pytest.fixture(scope="module")
-def checkout(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def site(
+    boards: list[Board], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Registry, dict[str, Any]]]:
+    """K3s' release page and Docker Hub, on this machine, and the variables with which boards find them."""
+    with internet(LAB, boards[0], tmp_path_factory.mktemp("internet")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def checkout(
+    boards: list[Board], site: tuple[Registry, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A checkout without an inventory, and an `ssh` that knows the lab's boards as ~/.ssh would.
 
-    .venv is the tests' own. K3s' release page and Docker Hub are on this machine.
+    .venv is the tests' own.
     """
-    for one in boards:  # as their owner may have it: the lab has no images of these
-        one.exec("mkdir", "--parents", "/etc/rancher/k3s")
-        settings = json.dumps(k3s.SERVER_SETTINGS) if one == boards[0] else "{}"
-        one.exec("sh", "-c", f"echo {shlex.quote(settings)} > /etc/rancher/k3s/config.yaml")
+    own_settings(boards[0], k3s.SERVER_SETTINGS)
     root = tmp_path_factory.mktemp("checkout")
     copy_files(root)
     (root / ".venv").symlink_to(CHECKOUT / ".venv")
@@ -42,16 +62,25 @@ def checkout(boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> I
     words = ["exec", shutil.which("ssh") or "ssh", "-F none", *options, f"-i {ssh.key_path(LAB)}", '"$@"']
     command.write_text("#!/bin/sh\n" + " ".join(words) + "\n")
     command.chmod(0o755)
-    with internet(LAB, boards[0], tmp_path_factory.mktemp("internet")) as (_, site):
-        (root / "group_vars").mkdir()
-        (root / "group_vars/k3s_cluster.yml").write_text(json.dumps(site))
-        yield root
+    (root / "group_vars").mkdir()
+    (root / "group_vars/k3s_cluster.yml").write_text(json.dumps(site[1]))
+    return root
+
+
+def own_settings(board: Board, settings: object) -> None:
+    """As the owner may have them: the lab has no images of K3s' packaged components."""
+    board.exec("mkdir", "--parents", "/etc/rancher/k3s")
+    board.exec("sh", "-c", f"echo {shlex.quote(json.dumps(settings))} > /etc/rancher/k3s/config.yaml")
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    path = f"{checkout}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {"PATH": path, "HOME": str(checkout)}
 
 
 def install(checkout: Path, *arguments: str) -> tuple[int, str]:
-    """Run it as somebody at a terminal without one; its status and what it says."""
-    path = f"{checkout}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    ran = run_in(checkout, {"PATH": path, "HOME": str(checkout)}, "./install.sh", *arguments)
+    """Run it without a terminal; its status and output."""
+    ran = run_in(checkout, environment(checkout), "./install.sh", *arguments)
     return ran.returncode, ran.stdout
 
 
@@ -76,19 +105,92 @@ def test_bad_input_is_named_and_nothing_is_written(
     assert not (checkout / "inventory").exists()
 
 
-def test_hostname_that_would_be_more_than_a_name_is_refused(boards: list[Board], checkout: Path) -> None:
-    boards[0].exec(
-        "sh",
-        "-c",
-        "printf '#!/bin/sh\\nprintf %%s \"a\\nb ansible_connection=local\"' > /usr/local/bin/hostname",
-    )
-    boards[0].exec("chmod", "755", "/usr/local/bin/hostname")
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (
+            "printf '#!/bin/sh\nprintf %%s \"a\nb ansible_connection=local\"' > /usr/local/bin/hostname; "
+            "chmod 755 /usr/local/bin/hostname",
+            "rm /usr/local/bin/hostname",
+            "has no usable hostname. On the board: sudo hostnamectl set-hostname jetson-1",
+        ),
+        (
+            "mv /etc/nv_tegra_release /etc/kept",
+            "mv /etc/kept /etc/nv_tegra_release",
+            "is no Jetson with NVIDIA's L4T",
+        ),
+        (
+            "cp -p /etc/nv_tegra_release /etc/kept; echo '# R28 (release)' > /etc/nv_tegra_release",
+            "mv /etc/kept /etc/nv_tegra_release",
+            "has L4T R28. JetPack 4.4 (R32.4) and newer can be used: flash the board",
+        ),
+        (
+            "mv /etc/sudoers.d/jetson /etc/kept",
+            "mv /etc/kept /etc/sudoers.d/jetson",
+            "sudo on jetson-1 asks for a password, and there is no terminal to type it",
+        ),
+    ],
+    ids=["hostname of several lines", "no Jetson", "JetPack 3", "no sudo"],
+)
+def test_board_that_cannot_be_used_is_refused(
+    boards: list[Board], checkout: Path, before: str, after: str, words: str
+) -> None:
+    boards[0].exec("sh", "-ec", before)
     try:
         status, said = install(checkout, f"jetson@{boards[0].address}")
     finally:
-        boards[0].exec("rm", "/usr/local/bin/hostname")
-    assert (status, "has no usable hostname" in said) == (1, True), said
+        boards[0].exec("sh", "-ec", after)
+    assert (status, words in said) == (1, True), said
     assert not (checkout / "inventory").exists()
+
+
+def test_half_a_bundle_is_named_and_the_board_is_as_it_was(
+    boards: list[Board], checkout: Path, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(inventory.bundle_path(LAB), bundle, symlinks=False)
+    (plugin,) = bundle.glob("tegra-device-plugin-*.tar.gz")
+    plugin.write_bytes(plugin.read_bytes()[:1000])
+    status, said = install(checkout, "--offline", str(bundle), f"jetson@{boards[0].address}")
+    assert (status, f"{plugin.name}: SHA-256 is" in " ".join(said.split())) == (1, True), said
+    assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
+    (checkout / "inventory").unlink()
+
+
+def test_release_page_that_does_not_answer_is_named(boards: list[Board], checkout: Path) -> None:
+    settings = checkout / "group_vars/k3s_cluster.yml"
+    kept = settings.read_text()
+    nowhere = "http://127.0.0.1:1"
+    settings.write_text(json.dumps(json.loads(kept) | {"__k3s_release_url": nowhere}))
+    status, said = install(checkout, f"jetson@{boards[0].address}")
+    settings.write_text(kept)
+    assert status == 1
+    message = " ".join(said.split())
+    assert f"{boards[0].name}: {nowhere}/" in message
+    assert "could not be downloaded: " in message
+    assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
+
+
+def test_interrupted_command_says_so(boards: list[Board], checkout: Path) -> None:
+    arguments = ("./install.sh", f"jetson@{boards[0].address}")
+    with subprocess.Popen(
+        arguments,
+        cwd=checkout,
+        env=environment(checkout),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        said = ""
+        for line in running.stdout:
+            said += line
+            if line.startswith("TASK [k3s : "):
+                os.killpg(running.pid, signal.SIGINT)
+    assert running.returncode == 130, said
+    assert "install.sh: interrupted; the same command goes on from here" in said
 
 
 def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board], checkout: Path) -> None:
@@ -114,3 +216,49 @@ def test_uninstall_takes_the_agent_out_again(boards: list[Board], checkout: Path
     status, said = install(checkout, "--uninstall", f"jetson@{boards[1].address}")
     assert status == 0, said
     assert set(Cluster(boards).allocatable()) == {boards[0].name}
+
+
+def test_plugins_image_is_pulled_by_its_digest(
+    boards: list[Board], site: tuple[Registry, dict[str, Any]]
+) -> None:
+    registry, found = site
+    archive = inventory.bundle_path(LAB) / f"tegra-device-plugin-{ARCH}.tar.gz"
+    digest = registry.push(archive, plugin.reference(), "tegra-device-plugin:1")
+    (place,) = found["nvidia_docker_daemon_config"]["insecure-registries"]
+    image = f"{place}/tegra-device-plugin:1@{digest}"
+    lines = (lab_dir(LAB) / "inventory.ini").read_text().splitlines(keepends=True)
+    without_bundle = lab_dir(LAB) / "no-bundle.ini"
+    without_bundle.write_text("".join(line for line in lines if not line.startswith("jetson_k3s_bundle")))
+
+    def run(image: str, *arguments: str) -> PlaybookRun:
+        settings = {**found, "gpu_device_plugin_image": image}
+        given = (f"--limit={boards[0].name}", f"--extra-vars={json.dumps(settings)}")
+        return run_playbook(LAB, "site.yml", *given, *arguments, inventory=without_bundle)
+
+    run(image).checked()
+    assert Cluster(boards).plugin_image() == image
+    run(image).unchanged()
+    lacking = f"{image.partition('@')[0]}@sha256:{'0' * 64}"
+    refused = run(lacking, "--tags=gpu_device_plugin")
+    assert refused.returncode != 0
+    assert f"could not pull {lacking} (gpu_device_plugin_image): " in " ".join(refused.output.split())
+    assert Cluster(boards).allocatable() == {boards[0].name: 1}
+
+
+def test_board_installs_itself(boards: list[Board], checkout: Path) -> None:
+    board = boards[1]
+    for place in ("inventory", ".venv", "dist", "reports"):  # of the other computer
+        subprocess.run(["rm", "-rf", checkout / place], check=True)
+    docker("cp", f"{checkout}", f"{board.container}:/home/jetson/jetson-k3s")
+    board.exec("chown", "--recursive", "jetson:", "/home/jetson/jetson-k3s")
+    # The board trusts the package index that this machine trusts.
+    docker("cp", "--follow-link", TRUSTED, f"{board.container}:{TRUSTED}")
+    board.exec("sh", "-c", f"printf '[global]\ncert = {TRUSTED}\n' > /etc/pip.conf")
+    own_settings(board, k3s.SERVER_SETTINGS)
+    command = "/home/jetson/jetson-k3s/install.sh"
+    refused = board.exec("sh", "-c", f"runuser --user=jetson -- {command} local 2>&1 || :")
+    assert "on the board itself it has to be root: sudo ./install.sh local" in refused
+    said = board.exec("runuser", "--user=jetson", "--", "sudo", command, "local", timeout=TIMEOUT_SECONDS)
+    assert [line.partition(":")[0] for line in said.splitlines()[-3:]] == ["Node", "Proof", "Next"]
+    assert "(sudo k3s kubectl get nodes)" in said
+    assert Cluster([board]).allocatable() == {board.name: 1}

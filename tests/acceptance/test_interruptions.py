@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever cuts a run off, the same command succeeds once the cause is gone."""
+"""Whatever cuts a run off, the same command succeeds once the cause is gone.
 
+While a run has locked the boards, another run is refused.
+"""
+
+import json
 import shutil
 
 import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.acceptance.site_link import reindex
+from tests.acceptance.site import reindex
 from tests.lab import board, bundle, inventory, k3s
 from tests.lab.board import Board
-from tests.molecule.__main__ import HERE as MOLECULE
+from tools.cache import CHECKOUT
 from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -20,11 +24,14 @@ LAB = "interruptions"
 MOMENT = "TASK [k3s : Ensure the service is enabled and started]"
 # Smaller than K3s' binary: a SIMULATED full disk, the virtual boards having the machine's.
 FULL_DISK = ("mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", "/usr/local/bin")
+# A run that has come so far has locked the boards.
+LOCKED = "TASK [k3s : Check the K3s binary on the board]"
+LOCK = "/run/jetson-k3s-lock/lock.json"
 TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 RECORD = "/usr/local/bin/k3s.previous"
 OLD, NEW, DAMAGED = k3s.VERSION, k3s.named_version("2"), k3s.named_version("3")
 # Settings and programs of a board, when its services were started, images and containers.
-STATE = ("sh", "-c", (MOLECULE / "single/state.sh").read_text())
+STATE = ("sh", "-c", (CHECKOUT / "tests/molecule/default/state.sh").read_text())
 
 
 def site(cut: Board | None = None) -> PlaybookRun:
@@ -96,6 +103,57 @@ def test_full_disk_is_named_and_the_server_has_got_over_its_power_cut(boards: li
 def test_same_command_then_succeeds(boards: list[Board]) -> None:
     site().checked()
     assert Cluster(boards).allocatable() == {one.name: 1 for one in boards}
+
+
+def locked(boards: list[Board]) -> list[str]:
+    return [one.name for one in boards if "lock.json" in one.exec("sh", "-c", f"ls {LOCK}", check=False)]
+
+
+def test_lock_of_a_killed_run_is_over_and_a_second_run_beside_a_run_is_refused(boards: list[Board]) -> None:
+    killed = run_playbook(
+        LAB, "site.yml", "--skip-tags=gpu_verify", on_line=lambda line: line.startswith(LOCKED)
+    )
+    assert killed.returncode < 0, killed.output
+    assert locked(boards) == [one.name for one in boards]
+
+    beside: list[PlaybookRun] = []
+
+    def second(line: str) -> None:
+        if not beside and line.startswith(LOCKED):
+            beside.append(run_playbook(LAB, "reset.yml", "--extra-vars=jetson_k3s_confirm=without-server"))
+
+    run_playbook(LAB, "site.yml", on_line=second).checked()
+    (refused,) = beside
+    assert {(recap.failed, recap.changed) for recap in refused.recap.values()} == {(1, 0)}, refused.output
+    assert "who runs site.yml since" in " ".join(refused.output.split())
+    assert locked(boards) == []
+    run_playbook(LAB, "site.yml", "--check").checked()
+    assert locked(boards) == []
+
+
+def test_board_that_another_computer_has_locked_is_free_after_a_restart(boards: list[Board]) -> None:
+    server, agent = boards
+    uptime = float(agent.exec("cut", "--delimiter= ", "--fields=1", "/proc/uptime"))
+    lock = {
+        "who": "anna@ops1",
+        "playbook": "upgrade.yml",
+        "since": "2026-11-22 10:32 UTC",
+        "controller": "ops1",
+        "process": "4711:1",
+        "until": uptime + 3000,
+    }
+    agent.exec("sh", "-c", f"mkdir -p /run/jetson-k3s-lock && echo '{json.dumps(lock)}' > {LOCK}")
+    run = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
+    assert (run.recap[agent.name].failed, run.recap[agent.name].changed) == (1, 0), run.output
+    assert "locked by anna@ops1, who runs upgrade.yml since 2026-11-22 10:32 UTC" in " ".join(
+        run.output.split()
+    )
+    assert run.recap[server.name].failed == 0, run.why
+    assert locked(boards) == [agent.name]
+
+    docker("kill", agent.container)
+    board.start(agent)
+    run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify").checked()
 
 
 def test_token_that_the_server_does_not_take_any_more_is_replaced(boards: list[Board]) -> None:

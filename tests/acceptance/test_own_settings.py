@@ -15,13 +15,12 @@ import yaml
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
+from tests.acceptance.site import build_deb
 from tests.lab import inventory, lab, power, staging
 from tests.lab.board import Board, start
 from tests.planted import PLANTED, leaked, watched
 from tools.cache import CHECKOUT
-from tools.debian import ensure_packages
 from tools.engine import docker
-from tools.process import run as run_command
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -351,35 +350,16 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
     wait_until(lambda: cluster.allocatable() == {"jetson-1": 1}, "the node offers its GPU again", 120)
 
 
-def package(version: str, directory: Path) -> None:
-    """Write a SIMULATED nvidia-container-toolkit: it brings that release of the lab's stand-in."""
-    ensure_packages("dpkg")
-    tree = directory / "tree"
-    control = {
-        "Package": "nvidia-container-toolkit",
-        "Version": f"{version}-1",
-        "Architecture": "all",
-        "Maintainer": "lab <lab@example.org>",
-        "Description": "SIMULATED",
-    }
-    (tree / "DEBIAN").mkdir(parents=True)
-    (tree / "DEBIAN/control").write_text("".join(f"{key}: {value}\n" for key, value in control.items()))
-    release = tree / staging.TOOLKIT_VERSION.lstrip("/")
-    release.parent.mkdir(parents=True)
-    release.write_text(f"{version}\n")
-    run_command(["dpkg-deb", "--root-owner-group", "--build", tree, directory])
-
-
 def test_newer_runtime_comes_from_the_bundle_when_asked(
     board: Board, run: PlaybookRun, tmp_path: Path
 ) -> None:
     strict = {"nvidia_docker_strict": True}
     refused = run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(strict)}")
     assert "[error] nvidia-runtime-strict" in refused.output
-    package("1.18.0", tmp_path)
+    release = {staging.TOOLKIT_VERSION.lstrip("/"): "1.18.0\n"}
+    deb = build_deb(tmp_path, "nvidia-container-toolkit", "1.18.0-1", release)
     with tarfile.open(inventory.bundle_path(LAB) / "debs-jetpack5-amd64.tar", "w") as tar:
-        for deb in tmp_path.glob("*.deb"):
-            tar.add(deb, deb.name)
+        tar.add(deb, deb.name)
     index_bundle()
     docker_process = board.exec("systemctl", "show", "--property=MainPID", "docker")
     settings = json.dumps(strict | {"jetson_k3s_confirm": ["update-runtime"]})

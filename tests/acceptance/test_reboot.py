@@ -7,7 +7,6 @@ ends its container, and Docker starts the container again: SIMULATED power. The 
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +14,11 @@ import pytest
 
 from tests.acceptance.cluster import RESOURCE, Cluster
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
+from tests.acceptance.site import build_deb
 from tests.lab import board, lab
 from tests.lab.board import Board
 from tools.engine import docker
+from tools.process import run as run_command
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -172,30 +173,23 @@ def test_run_that_is_cut_off_is_finished_by_the_same_command(boards: list[Board]
     assert cluster.allocatable()["jetson-3"] == 1
 
 
-def deb(directory: Path, name: str, version: str, postinst: str = "") -> str:
-    """Write a SIMULATED package; returns its entry in the archive's list."""
-    fields = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: lab\nDescription: lab\n"
-    tree = directory / f"{name}-{version}"
-    (tree / "DEBIAN").mkdir(parents=True)
-    (tree / "DEBIAN/control").write_text(fields)
-    if postinst:
-        (tree / "DEBIAN/postinst").write_text(postinst)
-        (tree / "DEBIAN/postinst").chmod(0o755)
-    file = directory / f"{name}_{version}.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, file], check=True, capture_output=True)
-    content = file.read_bytes()
+def entry(package: Path) -> str:
+    """Return the entry of a package in its archive's list."""
+    content = package.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    return f"{fields}Filename: ./{file.name}\nSize: {len(content)}\nSHA256: {digest}\n\n"
+    fields = run_command(["dpkg-deb", "--field", package]).stdout
+    return f"{fields}Filename: ./{package.name}\nSize: {len(content)}\nSHA256: {digest}\n\n"
 
 
 @pytest.fixture
 def archive(boards: list[Board], tmp_path: Path) -> None:
     """An archive of security updates on the boards: of packages that each of them has in an older version."""
     tmp_path.chmod(0o755)
-    names = {"libsimulated": POSTINST, "nvidia-l4t-simulated": "", "docker-simulated": ""}
-    for name in names:
-        deb(tmp_path, name, "1")
-    newer = [deb(tmp_path, name, "2", text) for name, text in names.items()]
+    postinst = {"DEBIAN/postinst": POSTINST}
+    newer = []
+    for name, files in (("libsimulated", postinst), ("nvidia-l4t-simulated", {}), ("docker-simulated", {})):
+        build_deb(tmp_path, name, "1", {})
+        newer.append(entry(build_deb(tmp_path, name, "2", files)))
     (tmp_path / "Packages").write_text("".join(newer))
     (tmp_path / "Release").write_text("Suite: lab-security\n")
     for one in boards:

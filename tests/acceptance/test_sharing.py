@@ -24,7 +24,6 @@ from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.system.kubernetes import GIB, parse_quantity
 
 from tests import boards
-from tests.acceptance import hostile_container
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import cluster_status, reports_dir, run_playbook
 from tests.lab import lab
@@ -56,6 +55,67 @@ PLAYBOOK = """\
     - koordinator_device: {device: "{{ device }}"}
       register: made
     - ansible.builtin.debug: {msg: "changed={{ made.changed }} found={{ made.found }}."}
+"""
+# As containers see it (plugin/gpu_limit/account.c).
+LEDGER = "/run/tegra-gpu-limit/ledger"
+NOBODY = "65534"
+
+# Runs in a container of the plugin's image, and prints what has succeeded.
+ATTACKS = """
+import ctypes, fcntl, json, mmap, os, struct
+LIBRARY = "/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so"
+PATHS = ["/run/tegra-gpu-limit/ledger", "/etc/ld.so.preload", LIBRARY]
+PROGRAM = b"#!/bin/sh\\nid\\n"
+MS_REMOUNT, MS_BIND = 32, 4096
+libc = ctypes.CDLL(None, use_errno=True)
+def write(path, flags=os.O_RDWR):
+    file = os.open(path, flags)
+    try: os.write(file, PROGRAM)
+    finally: os.close(file)
+def write_by_its_descriptor(path):
+    file = os.open(path, os.O_RDONLY)
+    try: write(f"/proc/self/fd/{file}")
+    finally: os.close(file)
+def map_it(path):
+    file = os.open(path, os.O_RDONLY)
+    try: mmap.mmap(file, 4096, mmap.MAP_SHARED, mmap.PROT_WRITE)
+    finally: os.close(file)
+def mount_it_writable(path):
+    if libc.mount(None, path.encode(), None, MS_REMOUNT | MS_BIND, None):
+        raise OSError(ctypes.get_errno(), "mount")
+def unmount(path):
+    if libc.umount2(path.encode(), 0):
+        raise OSError(ctypes.get_errno(), "umount")
+# VFS_CAP_REVISION_2 with CAP_SETUID permitted and effective (linux/capability.h).
+CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 7, 0, 0, 0)
+ATTACKS = {
+    "write": write,
+    "append": lambda path: write(path, os.O_WRONLY | os.O_APPEND),
+    "write by its descriptor": write_by_its_descriptor,
+    "map": map_it,
+    "grow": lambda path: os.truncate(path, 300 << 20),
+    "setuid": lambda path: os.chmod(path, 0o4755),
+    "own": lambda path: os.chown(path, 1000, 1000),
+    "give capabilities": lambda path: os.setxattr(path, "security.capability", CAPABILITY),
+    "touch": lambda path: os.utime(path, (0, 0)),
+    "link": lambda path: os.link(path, path + ".mine"),
+    "remove": os.unlink,
+    "replace": lambda path: os.rename(path, path + ".mine"),
+    "mount it writable": mount_it_writable,
+    "unmount": unmount,
+}
+done = []
+for path in PATHS:
+    os.stat(path)
+    for name, attack in ATTACKS.items():
+        try: attack(path)
+        except (OSError, ValueError): continue
+        done.append(f"{name}: {path}")
+# What the library does is possible, for every user.
+file = os.open(PATHS[0], os.O_RDONLY)
+fcntl.flock(file, fcntl.LOCK_EX)
+fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("@hhqqi4x", fcntl.F_RDLCK, 0, 0, 8, 0))
+print(json.dumps(done))
 """
 
 
@@ -157,13 +217,30 @@ def test_the_node_knows_who_holds_what(cluster: Cluster) -> None:
     }
 
 
+def attacks_of_another_user(board: Board, ledger: str) -> list[str]:
+    """Return what another user of the board can do with a ledger whose path it knows."""
+    beside = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--")
+    attacks = {
+        "read": ("dd", f"if={ledger}", "status=none"),
+        "list": ("ls", ledger.rpartition("/")[0]),
+        "execute": (ledger,),
+    }
+    return [
+        f"another user: {name}"
+        for name, command in attacks.items()
+        if board.exec(
+            *beside, "sh", "-c", '"$@" >/dev/null 2>&1 && echo done', "sh", *command, check=False
+        ).strip()
+    ]
+
+
 def test_a_container_gets_no_door_by_the_files_of_its_limit(cluster: Cluster, board: Board) -> None:
-    attack = ("exec", "greedy", "--", "python3.11", "-c", hostile_container.ATTACKS)
+    attack = ("exec", "greedy", "--", "python3.11", "-c", ATTACKS)
     assert json.loads(cluster.kubectl(*attack)) == []
     (container,) = board.exec("docker", "ps", "--quiet", "--filter=name=k8s_main_greedy").split()
     mounts = json.loads(board.exec("docker", "inspect", "--format={{json .Mounts}}", container))
-    (ledger,) = (one for one in mounts if one["Destination"] == hostile_container.LEDGER)
-    assert (ledger["RW"], hostile_container.of_other_users(board.exec, ledger["Source"])) == (False, [])
+    (ledger,) = (one for one in mounts if one["Destination"] == LEDGER)
+    assert (ledger["RW"], attacks_of_another_user(board, ledger["Source"])) == (False, [])
 
 
 def test_status_adds_up_and_tells_who_waits_for_a_scheduler_that_is_not_there(

@@ -23,7 +23,7 @@ _VIDEO_GID = 44  # group `video` on Debian and Ubuntu; L4T's udev rules give it 
 _R32 = 32
 
 # Trips of the GPU's thermal zone in m°C (passive, critical). tegra194, tegra234: L4T's device trees (Xavier
-# NX is 1 K lower, not told apart here); tegra264: critical seen on a board; tegra210, tegra186: assumed.
+# NX is 1 K lower, not distinguished here); tegra264: critical seen on a board; tegra210, tegra186: assumed.
 _GPU_TRIPS = {
     "tegra210": (97000, 102500),
     "tegra186": (95500, 101000),
@@ -43,7 +43,7 @@ def build(fixture: Fixture, root: Path, *, state: State = "ready", nodes: Nodes 
     container, where /sys/firmware is hidden.
     `nodes`: what stands for the device nodes, plain files (unit tests) or real null devices (needs root).
 
-    Raises FileExistsError when `root` holds such a tree already.
+    Raises FileExistsError when `root` has such a tree already.
     """
     _Tree(fixture, root, state).write(nodes)
 

@@ -24,7 +24,7 @@ class Awaited:
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin to serve, or to look."""
+        """Begin to serve or observe."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -35,7 +35,7 @@ class Awaited:
         """Give the state, for a failed assertion."""
 
     async def until(self, condition: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-        """Wait until `condition` holds; fails the test, saying `what` was awaited, after `seconds`."""
+        """Wait until `condition` is true; fails the test, saying `what` was awaited, after `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 while not condition():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin, looking once an hour: what it does within a minute, an event has told it."""
+"""The plugin with one observation an hour: a change within a minute is the effect of an event."""
 
 import sys
 
@@ -7,5 +7,5 @@ from tegra_device_plugin import __main__ as plugin
 from tegra_device_plugin.kubelet import registrar
 
 if __name__ == "__main__":
-    registrar.LOOK_SECONDS = 3600
+    registrar.OBSERVE_SECONDS = 3600
     sys.exit(plugin.main())

@@ -158,7 +158,7 @@ class FakeApi(Awaited):
             watch.put_nowait(None)
 
     def forget_history(self) -> None:
-        """Answer 410 to whoever goes on from before now."""
+        """Answer 410 to every client that continues from an older version."""
         self.oldest_version = self._version
 
     def allocate(self, name: str, *results: Object) -> Object:

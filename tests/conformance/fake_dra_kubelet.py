@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.02
 
 
 class FakeDraKubelet(Awaited):
-    """Serves nothing: it looks into `directory`, as kubelets do. Use as a context manager."""
+    """Serves nothing: it reads `directory`, as kubelets do. Use as a context manager."""
 
     def __init__(self, directory: Path, generation: Generation = "v1") -> None:
         super().__init__()

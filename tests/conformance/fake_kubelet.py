@@ -24,7 +24,7 @@ from tests.conformance.awaited import SECONDS, Awaited
 Generation = Literal["1.20", "1.26", "1.37"]
 """1.20 answers Register before it dials. 1.26 dials inside Register, and when an older stream of a resource
 ends, it drops that resource's newest client; so does 1.36. 1.37 keys clients by socket path as well: a
-resource lives as long as one of them, and a path that it still tracks is refused."""
+resource exists as long as one of them, and a path that it still tracks is refused."""
 GENERATIONS: tuple[Generation, ...] = ("1.20", "1.26", "1.37")
 
 Fault = Literal["none", "refuse", "hang", "never dial"]
@@ -154,7 +154,7 @@ class FakeKubelet(Awaited):
         return await call(client.channel, "Allocate", request, api.AllocateResponse)
 
     async def start_container(self, resource: str, ids: Sequence[str]) -> None:
-        """Do what comes before each start of a container: a call, if the resource has asked for it."""
+        """Do what comes before each start of a container: a call, if the resource requires it."""
         client = self.clients[resource]
         if client.options.pre_start_required:
             request = api.PreStartContainerRequest(devices_ids=ids)
@@ -272,7 +272,7 @@ async def refusal(asking: Awaitable[object]) -> str:
 
 
 def refusing_socket(path: Path) -> socket.socket:
-    """Put a socket file at `path` that nobody listens on; it refuses until it is told to `listen`."""
+    """Put a socket file at `path` that nobody listens on; it refuses until `listen`."""
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     bound.bind(os.fspath(path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node whose GPU is sold in units: configuration, library, and what containers mount."""
+"""A node whose GPU is shared in units: configuration, library, and what containers mount."""
 
 import struct
 import sys

@@ -19,7 +19,7 @@ DEFAULT_COMMAND = (
     "--host-root={root} --device-plugin-dir={dir}"
 )
 EVENT_DRIVEN_COMMAND = DEFAULT_COMMAND.replace("tegra_device_plugin", "tests.conformance.event_driven", 1)
-# What Kubernetes grants it (the manifest's terminationGracePeriodSeconds). Whatever hangs in it, the plugin's
+# What Kubernetes grants it (the manifest's terminationGracePeriodSeconds). At a hang, the plugin's
 # own watchdog prints the stacks before (signals.py: END_SECONDS).
 GRACE_SECONDS = 10.0
 _ENDING = (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
@@ -37,7 +37,7 @@ def page(address: str, path: str = "/metrics") -> str:
 
 
 class Plugin:
-    """A running plugin process. `may_end`: the test has asked it to, or waits for it."""
+    """A running plugin process. `may_end`: the test has ended it, or waits for it."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.process = process
@@ -112,8 +112,8 @@ class Plugin:
 async def running(command: str, root: Path, directory: Path, *more: str) -> AsyncIterator[Plugin]:
     """Run the plugin on the host tree `root` and the socket directory `directory`, with `more` arguments.
 
-    Whatever is awaited meanwhile is given up when the plugin ends unasked: that is an AssertionError with the
-    exit code, and the log is on standard error.
+    A wait is cancelled when the plugin ends by itself: an AssertionError with the exit code, and the log is
+    on standard error.
     """
     arguments = [part.format(root=root, dir=directory) for part in shlex.split(command)]
     log = directory.parent / f"plugin-{len(list(directory.parent.glob('plugin-*.log')))}.log"

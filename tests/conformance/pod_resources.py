@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SIMULATED kubelet's word on who holds what, PodResources v1, and its own account of what is free."""
+"""A SIMULATED kubelet's PodResources v1: the devices of each container, and those that are allocatable."""
 
 import asyncio
 import tempfile
@@ -18,7 +18,7 @@ Name = tuple[str, str, str]
 
 
 class Kubelet:
-    """It says what it is told to say. What is allocatable it knows only if it is told."""
+    """It answers what a test sets. The allocatable devices are unknown unless a test sets them."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -66,10 +66,10 @@ def running_kubelet() -> Iterator[Kubelet]:
 
 
 class PodResources(Kubelet):
-    """The word of a kubelet that has devices. `holds` has the devices of each container by resource."""
+    """The answers of a kubelet with devices. `devices` are those of each container by resource."""
 
     def __init__(self, kubelet: FakeKubelet, socket: Path) -> None:
-        self.holds: dict[Name, dict[str, Sequence[str]]] = {}
+        self.devices: dict[Name, dict[str, Sequence[str]]] = {}
         self.numa_nodes = 1
         """A resource is listed once for each."""
         self._kubelet = kubelet
@@ -77,26 +77,26 @@ class PodResources(Kubelet):
 
     async def admits(self, name: Name, limits: Mapping[str, int]) -> None:
         """Give a container the first devices that are free, as the kubelet does, and start it."""
-        self.holds[name] = {}
+        self.devices[name] = {}
         for resource, count in limits.items():
             ids = self.free(resource)[:count]
             assert len(ids) == count, f"the scheduler would not have placed {name}"
-            self.holds[name][resource] = ids
+            self.devices[name][resource] = ids
             await self._kubelet.allocate(ids, resource=resource)
-        for resource, given in self.holds[name].items():
+        for resource, given in self.devices[name].items():
             await self._kubelet.start_container(resource, given)
 
     def free(self, resource: str) -> list[str]:
-        """Healthy devices that it has not given out."""
-        given = {id_ for held in self.holds.values() for id_ in held.get(resource, ())}
+        """Healthy devices of no container."""
+        given = {id_ for mine in self.devices.values() for id_ in mine.get(resource, ())}
         return [id_ for id_ in self._healthy(resource) if id_ not in given]
 
     def update(self) -> None:
-        """Say who holds what, and which devices are healthy."""
+        """Set the answers from `devices` and the healthy devices."""
         listed = podresources.ListPodResourcesResponse()
         allocatable = podresources.AllocatableResourcesResponse()
         pods: dict[tuple[str, str], podresources.PodResources] = {}
-        for (namespace, pod, container), held in self.holds.items():
+        for (namespace, pod, container), held in self.devices.items():
             if (namespace, pod) not in pods:
                 pods[namespace, pod] = listed.pod_resources.add(namespace=namespace, name=pod)
             one = pods[namespace, pod].containers.add(name=container)

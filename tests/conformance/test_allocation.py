@@ -73,7 +73,7 @@ async def test_one_answer_per_container_in_order_and_the_same_each_time(
         assert not (await kubelet.allocate()).container_responses
 
 
-async def test_what_cannot_be_given_is_refused_with_a_reason(
+async def test_invalid_requests_are_rejected_with_a_reason(
     kubelet: FakeKubelet, start: Start, shared: str
 ) -> None:
     async with start(shared):
@@ -94,7 +94,7 @@ async def test_what_cannot_be_given_is_refused_with_a_reason(
         ("PreStartContainer", "pre_start_required"),
     ],
 )
-async def test_what_is_announced_is_what_is_implemented(
+async def test_announced_options_are_implemented(
     kubelet: FakeKubelet, start: Start, method: str, announced: str
 ) -> None:
     async with start():

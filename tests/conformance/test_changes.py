@@ -34,7 +34,7 @@ def board(tmp_path: Path) -> Path:
     return root
 
 
-async def test_a_gpu_that_dies_and_comes_back_is_told_to_every_stream(
+async def test_a_gpu_failure_and_its_recovery_reach_every_stream(
     kubelet: FakeKubelet, start: Start, board: Path
 ) -> None:
     async with start():
@@ -74,7 +74,7 @@ async def test_no_gpu_no_resource(kubelet: FakeKubelet, start: Start, board: Pat
         assert await plugin.ended() == 0
 
 
-async def test_a_changed_file_is_taken_over_and_a_bad_one_is_not(
+async def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
     kubelet: FakeKubelet, start: Start, tmp_path: Path
 ) -> None:
     file = tmp_path / "config.yaml"
@@ -91,7 +91,7 @@ async def test_a_changed_file_is_taken_over_and_a_bad_one_is_not(
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             file.write_text(flags.format(f"metricsAddress: '{address}'"))
             await plugin.says(f"metricsAddress {address}: Address already in use")
-        assert plugin.log.read_text().count("the old one stays in force") == 2
+        assert plugin.log.read_text().count("the old configuration stays in force") == 2
         assert kubelet.allocatable() == 5
         file.write_text(SHARED.format(rename="false", replicas=5))
         plugin.signal(signal.SIGHUP)

@@ -22,7 +22,7 @@ async def killed(driver: Plugin) -> None:
     await driver.process.wait()
 
 
-async def test_a_claim_s_life(node: DraNode, api: FakeApi) -> None:
+async def test_a_claim_is_prepared_and_unprepared(node: DraNode, api: FakeApi) -> None:
     async with node.start() as driver:
         await node.ready()
         assert node.kubelet.info
@@ -56,11 +56,11 @@ async def test_a_claim_s_life(node: DraNode, api: FakeApi) -> None:
 
 
 @ONLY_V1
-async def test_what_cannot_be_prepared_has_its_reason(node: DraNode, api: FakeApi) -> None:
+async def test_claims_that_cannot_be_prepared_have_a_reason(node: DraNode, api: FakeApi) -> None:
     async with node.start():
         await node.ready()
-        held = api.allocate("held", WHOLE)
-        await node.kubelet.prepare(held)
+        prepared = api.allocate("prepared", WHOLE)
+        await node.kubelet.prepare(prepared)
         waits = api.allocate("waits")
         double = api.allocate("double", WHOLE)
         old = api.allocate("again", WHOLE)
@@ -71,11 +71,11 @@ async def test_what_cannot_be_prepared_has_its_reason(node: DraNode, api: FakeAp
         reasons = [answer[one["metadata"]["uid"]].error for one in (waits, double, old, gone)]
         for reason, says in zip(
             reasons,
-            ("not allocated", "still prepared for the claim default/held", "got replaced", "not found"),
+            ("not allocated", "still prepared for the claim default/prepared", "got replaced", "not found"),
             strict=True,
         ):
             assert says in reason
-        await node.kubelet.unprepare(held)
+        await node.kubelet.unprepare(prepared)
         assert (await node.kubelet.prepare(double))[double["metadata"]["uid"]].error == ""
 
 
@@ -144,9 +144,7 @@ async def test_files_that_are_wiped_come_back_without_a_call(node: DraNode, api:
 
 
 @ONLY_V1
-async def test_a_checkpoint_that_cannot_be_written_is_told_and_tried_again(
-    node: DraNode, api: FakeApi
-) -> None:
+async def test_unwritable_checkpoint_is_reported_and_retried(node: DraNode, api: FakeApi) -> None:
     async with node.start():
         await node.ready()
         claim = api.allocate("a", WHOLE)
@@ -161,7 +159,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_told_and_tried_again(
 
 @ONLY_V1
 @pytest.mark.parametrize("content", ['{"version": 2, "claims": {}}', "half a fil"])
-async def test_a_checkpoint_that_cannot_be_read_is_refused_and_kept(node: DraNode, content: str) -> None:
+async def test_unreadable_checkpoint_is_rejected_and_kept(node: DraNode, content: str) -> None:
     node.plugins.mkdir(parents=True)
     checkpoint = node.plugins / "checkpoint.json"
     checkpoint.write_text(content)
@@ -192,10 +190,10 @@ async def test_two_hundred_claims_leave_nothing(node: DraNode, api: FakeApi) -> 
 
 
 @ONLY_V1
-async def test_a_kubelet_that_refuses_is_asked_again(node: DraNode) -> None:
+async def test_a_rejected_driver_registers_again(node: DraNode) -> None:
     node.kubelet.refusal = "ordered to refuse"
     async with node.start() as driver:
-        await driver.says("the kubelet refuses the driver: ordered to refuse")
+        await driver.says("the kubelet rejects the driver: ordered to refuse")
         node.kubelet.refusal = ""
         await node.kubelet.until(lambda: node.kubelet.info is not None, "registration")
 
@@ -228,7 +226,7 @@ async def test_a_kubelet_that_starts_again_finds_the_driver(node: DraNode, api: 
 
 
 @ONLY_V1
-async def test_a_second_driver_is_refused(node: DraNode) -> None:
+async def test_a_second_driver_is_rejected(node: DraNode) -> None:
     async with node.start():
         await node.ready()
         async with node.start() as second:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's ResourceSlice stays as it should be, whatever the API server, kubelets and people do."""
+"""The node's ResourceSlice stays right beside every fault of the API server, kubelets and people."""
 
 import asyncio
 import signal
@@ -35,11 +35,11 @@ async def test_a_slice_takes_one_write_and_then_none(node: DraNode, api: FakeApi
         owner = api.slice["metadata"]["ownerReferences"][0]
         assert (owner["kind"], owner["uid"], owner["controller"]) == ("Node", api.node_uid, True)
         assert api.slice["spec"]["pool"] == {"name": "jetson-1", "generation": 1, "resourceSliceCount": 1}
-        await node.kubelet.until(lambda: len(node.kubelet.health) > 1, "second look at the board")
+        await node.kubelet.until(lambda: len(node.kubelet.health) > 1, "second observation of the board")
         assert len(api.writes) == 1
 
 
-async def test_what_a_kubelet_deletes_comes_back(node: DraNode, api: FakeApi) -> None:
+async def test_a_slice_that_a_kubelet_deletes_is_created_again(node: DraNode, api: FakeApi) -> None:
     async with node.start():
         await node.ready()
         for generation in (2, 3):
@@ -48,7 +48,7 @@ async def test_what_a_kubelet_deletes_comes_back(node: DraNode, api: FakeApi) ->
             assert api.slice["spec"]["pool"]["generation"] == generation
 
 
-async def test_a_slice_from_before_is_taken_over_without_a_write(node: DraNode, api: FakeApi) -> None:
+async def test_an_existing_slice_is_kept_without_a_write(node: DraNode, api: FakeApi) -> None:
     async with node.start() as driver:
         await node.ready()
         await api.until(lambda: bool(api.watches), "watch")
@@ -62,39 +62,39 @@ async def test_a_slice_from_before_is_taken_over_without_a_write(node: DraNode, 
 
 
 @pytest.mark.parametrize("forget", [False, True])
-async def test_a_watch_that_ends_is_begun_again(node: DraNode, api: FakeApi, forget: bool) -> None:
+async def test_a_watch_that_ends_is_started_again(node: DraNode, api: FakeApi, forget: bool) -> None:
     async with node.start():
         await node.ready()
         for _ in range(2):
             await api.until(lambda: bool(api.watches) and len(api.slices) == 1, "watch")
-            begun = watches_of(api)
-            if forget:  # 410 to whoever goes on from what it knows
+            watches = watches_of(api)
+            if forget:  # 410 to each continued watch
                 api.add_slice(api.slice["spec"])
                 api.forget_history()
             api.end_watches()
-            await until_watched_again(api, begun)
+            await until_watched_again(api, watches)
         api.delete_slices()
         await api.until(lambda: len(api.slices) == 1 and bool(api.devices), "slice again")
 
 
-async def test_watches_that_end_at_once_are_not_begun_in_a_storm(node: DraNode, api: FakeApi) -> None:
+async def test_watches_that_end_immediately_are_limited(node: DraNode, api: FakeApi) -> None:
     api.ends_watches_at_once = True
     async with node.start():
         await node.ready()
-        begun = watches_of(api)
+        watches = watches_of(api)
         await asyncio.sleep(3)
-        assert watches_of(api) - begun <= 4
+        assert watches_of(api) - watches <= 4
 
 
 @pytest.mark.parametrize("status", [403, 409, 429, 500, 503])
-async def test_a_write_that_is_refused_is_tried_again(node: DraNode, api: FakeApi, status: int) -> None:
+async def test_a_rejected_write_is_retried(node: DraNode, api: FakeApi, status: int) -> None:
     api.faults.append(Fault(creates, status=status, count=2))
     async with node.start():
         await node.ready()
         assert len([one for one in api.requests if creates(one)]) == 3
 
 
-async def test_answers_that_make_no_sense_are_survived(node: DraNode, api: FakeApi) -> None:
+async def test_invalid_answers_are_survived(node: DraNode, api: FakeApi) -> None:
     def lists(request: Request) -> bool:
         return request.method == "GET" and request.path.endswith("resourceslices") and not request.is_watch
 
@@ -107,7 +107,7 @@ async def test_answers_that_make_no_sense_are_survived(node: DraNode, api: FakeA
         await node.ready()
 
 
-async def test_a_server_without_this_api_is_told_and_waited_for(node: DraNode, api: FakeApi) -> None:
+async def test_a_server_without_this_api_is_reported_and_awaited(node: DraNode, api: FakeApi) -> None:
     api.serves_dra = False
     async with node.start() as driver:
         await driver.says("Kubernetes 1.34")
@@ -115,7 +115,7 @@ async def test_a_server_without_this_api_is_told_and_waited_for(node: DraNode, a
         await node.ready()
 
 
-async def test_a_server_that_is_away_is_waited_for(node: DraNode, api: FakeApi) -> None:
+async def test_an_absent_server_is_awaited(node: DraNode, api: FakeApi) -> None:
     address = free_address()
     await api.stop()
     async with node.start(f"--metrics-address={address}") as driver:
@@ -150,7 +150,7 @@ async def test_a_renewed_token_is_read_again(node: DraNode, api: FakeApi) -> Non
         await api.until(lambda: bool(api.devices), "slice, by the new token")
 
 
-async def test_a_gpu_that_fails_is_tainted_until_it_is_well(node: DraNode, api: FakeApi) -> None:
+async def test_a_failed_gpu_is_tainted_until_it_recovers(node: DraNode, api: FakeApi) -> None:
     address = free_address()
     async with node.start(f"--metrics-address={address}"):
         await node.ready()
@@ -181,12 +181,14 @@ async def test_where_taints_are_dropped_a_failed_gpu_leaves(node: DraNode, api: 
         assert [len(one) for one in sent] == [1, 0, 1]
 
 
-async def test_capacity_without_its_gate_is_refused_until_the_gate_is_on(node: DraNode, api: FakeApi) -> None:
+async def test_capacity_without_its_gate_is_rejected_until_the_gate_is_on(
+    node: DraNode, api: FakeApi
+) -> None:
     api.gates -= {CAPACITY}
     async with node.start(sharing=CAPACITY_MODE) as driver:
         await driver.says("needs the feature gate DRAConsumableCapacity")
         await node.kubelet.until_registered()
-        assert api.writes == []  # asked without writing: no claim can meet the device as a whole one
+        assert api.writes == []  # a dry run: no claim can get the device as a full GPU
         api.gates |= {CAPACITY}
         await node.ready()
         assert api.devices[0]["allowMultipleAllocations"] is True
@@ -199,11 +201,11 @@ async def test_a_new_mode_replaces_the_devices(node: DraNode, api: FakeApi) -> N
         await api.until(lambda: len(api.devices) == 3, "three shares")
         await node.kubelet.until_registered(2)
         node.files.share("units: {memoryTotal: 6Gi}")
-        await driver.says("configuration refused, the old one stays in force")
+        await driver.says("configuration rejected, the old configuration stays in force")
         assert len(api.devices) == 3
 
 
-async def test_a_fight_costs_few_writes(node: DraNode, api: FakeApi) -> None:
+async def test_a_conflict_over_the_slice_costs_few_writes(node: DraNode, api: FakeApi) -> None:
     """Somebody sets a slice back at each write, as fast as the driver."""
 
     async def fight() -> None:
@@ -214,7 +216,7 @@ async def test_a_fight_costs_few_writes(node: DraNode, api: FakeApi) -> None:
     async with node.start():
         await node.ready()
         fighting = asyncio.ensure_future(fight())
-        await node.kubelet.until(lambda: len(node.kubelet.health) > 2, "two looks at the board")
+        await node.kubelet.until(lambda: len(node.kubelet.health) > 2, "two observations of the board")
         fighting.cancel()
         await asyncio.wait((fighting,))
         assert len(api.writes) < 12

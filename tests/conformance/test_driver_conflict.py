@@ -21,7 +21,7 @@ def plugins(node: DraNode) -> Path:
     return directory
 
 
-async def test_a_gpu_that_appears_for_both_is_the_driver_s_until_the_driver_ends(
+async def test_the_driver_has_a_late_gpu_until_the_driver_ends(
     node: DraNode, api: FakeApi, plugins: Path
 ) -> None:
     away = node.root.rename(node.root.with_name("away"))
@@ -41,7 +41,7 @@ async def test_a_gpu_that_appears_for_both_is_the_driver_s_until_the_driver_ends
         await kubelet.until_allocatable()
 
 
-async def test_a_gpu_that_the_plugin_offers_is_the_driver_s_once_the_plugin_has_ended(
+async def test_the_driver_gets_the_gpu_once_the_plugin_has_ended(
     node: DraNode, api: FakeApi, plugins: Path
 ) -> None:
     # Without a kubelet the plugin has no socket by which the driver's start could recognize it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin ends when told, whatever happens at that moment. A node's shutdown is full of coincidences."""
+"""The plugin ends at SIGTERM, also during the events of a node's shutdown."""
 
 import asyncio
 import faulthandler
@@ -56,7 +56,7 @@ async def cut(kubelet: FakeKubelet) -> None:
         await kubelet.cut()
 
 
-class Life:
+class PluginTask:
     """A plugin in this process' own event loop, where a signal and an event can come in the same turn."""
 
     def __init__(self, kubelet: FakeKubelet, board: Path, file: Path, signals: Signals) -> None:
@@ -95,19 +95,21 @@ class Life:
 
 
 @pytest.fixture
-async def life(kubelet: FakeKubelet, board: Path, tmp_path: Path, signals: Signals) -> AsyncIterator[Life]:
-    """A plugin that has not begun yet, beside a kubelet."""
-    yield Life(kubelet, board, tmp_path / "config.yaml", signals)
+async def plugin_task(
+    kubelet: FakeKubelet, board: Path, tmp_path: Path, signals: Signals
+) -> AsyncIterator[PluginTask]:
+    """A plugin before its start, beside a kubelet."""
+    yield PluginTask(kubelet, board, tmp_path / "config.yaml", signals)
 
 
-EVENTS: dict[str, Callable[[Life], object]] = {
-    "nothing": lambda _life: None,
-    "unrelated file": lambda life: (life.kubelet.directory / "DEPRECATION").write_text("again"),
-    "own socket goes": lambda life: delete_own_socket(life.kubelet),
-    "stream ends": lambda life: cut(life.kubelet),
-    "kubelet restarts": lambda life: life.kubelet.restart(),
-    "settings change": lambda life: life.configure(CONFIG),
-    "settings that need a new start": lambda life: life.configure(ELSEWHERE),
+EVENTS: dict[str, Callable[[PluginTask], object]] = {
+    "nothing": lambda _: None,
+    "unrelated file": lambda task: (task.kubelet.directory / "DEPRECATION").write_text("again"),
+    "own socket goes": lambda task: delete_own_socket(task.kubelet),
+    "stream ends": lambda task: cut(task.kubelet),
+    "kubelet restarts": lambda task: task.kubelet.restart(),
+    "settings change": lambda task: task.configure(CONFIG),
+    "settings that need a new start": lambda task: task.configure(ELSEWHERE),
 }
 
 
@@ -116,22 +118,22 @@ async def turns(number: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_five_hundred_ends_that_coincide_with_an_event(life: Life) -> None:
+async def test_five_hundred_ends_that_coincide_with_an_event(plugin_task: PluginTask) -> None:
     chance = random.Random(SEED)  # noqa: S311 - the same coincidences in each run
     for number in range(COINCIDENCES):
         event = list(EVENTS)[number % len(EVENTS)]
         started, before, between = chance.random() < 0.8, chance.randrange(40), chance.randrange(6)
-        life.begin()
+        plugin_task.begin()
         if started:
-            await life.kubelet.until_allocatable(2, seconds=10)
+            await plugin_task.kubelet.until_allocatable(2, seconds=10)
         await turns(before)
-        happening = EVENTS[event](life)
+        happening = EVENTS[event](plugin_task)
         if isinstance(happening, Awaitable):
             await happening
         await turns(between)
-        life.end()
+        plugin_task.end()
         where = f"{number}: {event}, started {started}, {before} turns before, {between} between"
-        assert await life.ended(), where
+        assert await plugin_task.ended(), where
 
 
 def takes_sigterm(pid: int) -> bool:

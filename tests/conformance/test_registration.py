@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C1 to C10: the resource is there whenever the kubelet can have it, with exactly one live endpoint."""
+"""C1 to C10: the resource is there whenever the kubelet can have it, with exactly one open endpoint."""
 
 import asyncio
 import os
@@ -15,12 +15,7 @@ from tegra_device_plugin.kubelet import kubelet_pb2 as api
 
 from tests.conformance.awaited import SECONDS
 from tests.conformance.conftest import Start
-from tests.conformance.fake_kubelet import (
-    FakeKubelet,
-    Generation,
-    call,
-    refusing_socket,
-)
+from tests.conformance.fake_kubelet import FakeKubelet, Generation, call, refusing_socket
 from tests.conformance.plugin import Plugin, running
 
 RESOURCE = "nvidia.com/gpu"
@@ -172,13 +167,13 @@ async def test_ends_when_its_directory_is_deleted_under_the_mount(
         await kubelet.until_allocatable()
         shutil.rmtree(directory)
         assert await plugin.ended() == 1
-        assert b"it has to start again" in plugin.log.read_bytes()
+        assert b"restart the container" in plugin.log.read_bytes()
 
 
 async def test_registers_again_where_inotify_is_exhausted(
     kubelet: FakeKubelet, pytestconfig: pytest.Config, board: Path, directory: Path
 ) -> None:
-    # A user namespace has limits of its own, which whoever is root in it may set.
+    # A user namespace has limits of its own, which its root may set.
     used_up = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'
     namespace = f"unshare --user --map-root-user sh -c {shlex.quote(used_up)} sh"
     command = pytestconfig.getoption("--plugin-command")
@@ -201,7 +196,7 @@ async def test_an_unrelated_file_is_no_reason_to_register(
         assert len(kubelet.requests) == 1
 
 
-async def test_refused_registrations_leave_no_connection(kubelet: FakeKubelet, start: Start) -> None:
+async def test_rejected_registrations_leave_no_connection(kubelet: FakeKubelet, start: Start) -> None:
     async with start() as plugin:
         await kubelet.until_allocatable()
         threads, descriptors = outside_pool(plugin.threads()), plugin.descriptors()
@@ -232,9 +227,7 @@ async def test_a_kubelet_that_hangs_in_register_delays_neither_its_successor_nor
 
 
 @pytest.mark.parametrize("generation", ["1.20"])  # later ones dial before they answer
-async def test_a_kubelet_that_answers_but_never_dials_is_asked_again(
-    kubelet: FakeKubelet, start: Start
-) -> None:
+async def test_registers_again_if_the_kubelet_never_dials(kubelet: FakeKubelet, start: Start) -> None:
     kubelet.fault = "never dial"
     async with start():
         await kubelet.until(lambda: bool(kubelet.requests), "registration")
@@ -247,7 +240,7 @@ async def test_a_stream_cut_without_a_restart(kubelet: FakeKubelet, start: Start
         for cuts in range(1, 4):
             await kubelet.until_allocatable()
             await kubelet.cut()
-            await kubelet.until(lambda: len(kubelet.requests) > cuts, "registration after the cut")  # noqa: B023 - awaited at once
+            await kubelet.until(lambda: len(kubelet.requests) > cuts, "registration after the cut")  # noqa: B023 - awaited in the next line
         await kubelet.until_allocatable()
         await until_one_endpoint(directory)
         await plugin.says("the kubelet's stream ended")
@@ -275,7 +268,7 @@ async def test_a_new_instance_takes_over_from_an_old_one(
             assert kubelet.history.count(0) <= (1 if kubelet.generation == "1.26" else 0)
 
 
-async def test_two_instances_do_not_fight_over_the_resource(
+async def test_two_instances_do_not_compete_for_the_resource(
     kubelet: FakeKubelet, start: Start, directory: Path
 ) -> None:
     def instance(endpoint: str) -> str:
@@ -306,7 +299,7 @@ async def test_two_instances_do_not_fight_over_the_resource(
                 await until_one_endpoint(directory)  # the older one has none while it stands by
 
 
-async def test_sigterm_removes_the_socket_and_ends_well(
+async def test_sigterm_removes_the_socket_and_exits_with_0(
     kubelet: FakeKubelet, start: Start, directory: Path
 ) -> None:
     async with start() as plugin:
@@ -317,7 +310,7 @@ async def test_sigterm_removes_the_socket_and_ends_well(
         await kubelet.until_allocatable(0)
 
 
-async def test_what_a_killed_instance_leaves_behind_is_cleared(
+async def test_leftovers_of_a_killed_instance_are_removed(
     kubelet: FakeKubelet, start: Start, directory: Path
 ) -> None:
     async with start() as plugin:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU in units: several resources at once, limited containers, and changes under running pods."""
+"""A GPU in units: several resources, limited containers, and changes under running pods."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ one_generation = pytest.mark.parametrize("generation", ["1.37"])
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node that sells 6 GiB in units of 256 MiB."""
+    """A node that advertises 6 GiB in units of 256 MiB."""
     found = Node(tmp_path)
     found.share(UNITS)
     return found
@@ -61,7 +61,7 @@ async def until_one_endpoint_for_each(directory: Path, resources: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_each_resource_has_an_endpoint_of_its_own_and_asks_for_what_it_needs(
+async def test_each_resource_has_its_own_endpoint_and_options(
     kubelet: FakeKubelet, start_units: StartUnits, directory: Path
 ) -> None:
     async with start_units():
@@ -74,7 +74,7 @@ async def test_each_resource_has_an_endpoint_of_its_own_and_asks_for_what_it_nee
         await until_one_endpoint_for_each(directory, 2)
 
 
-async def test_a_container_that_asks_for_both_gets_one_gpu_and_its_limit(
+async def test_a_container_with_core_and_memory_gets_one_gpu_and_a_limit(
     kubelet: FakeKubelet, start_units: StartUnits, node: Node
 ) -> None:
     async with start_units():
@@ -154,7 +154,7 @@ async def test_without_a_library_that_works_memory_is_unhealthy_for_that_reason_
 
 
 @one_generation
-async def test_more_memory_than_the_board_has_is_not_given_out(
+async def test_more_memory_than_the_board_has_is_not_allocated(
     kubelet: FakeKubelet, start_units: StartUnits, node: Node
 ) -> None:
     node.share("units: {memoryTotal: 96Gi}")
@@ -183,12 +183,12 @@ async def test_replicas_become_units_and_replicas_again_under_running_pods(
         await until_offered(kubelet, core=100, memory=24)
         await kubelet.start_container(MEMORY, ["m5", "m6"])  # it starts again, with its old devices
         node.share("units: {memoryTotal: 0}")
-        await plugin.says("the old one stays in force")
+        await plugin.says("the old configuration stays in force")
         assert kubelet.allocatable(MEMORY) == 24
         assert plugin.process.returncode is None
 
 
-async def test_a_resource_that_begins_to_act_at_starts_tells_the_kubelet(
+async def test_pre_start_required_changes_with_the_settings(
     kubelet: FakeKubelet, start_units: StartUnits, node: Node
 ) -> None:
     node.share(REPLICAS)
@@ -201,11 +201,13 @@ async def test_a_resource_that_begins_to_act_at_starts_tells_the_kubelet(
 
 
 @one_generation
-async def test_one_resources_fault_is_not_the_others(kubelet: FakeKubelet, start_units: StartUnits) -> None:
+async def test_a_fault_of_one_resource_does_not_affect_others(
+    kubelet: FakeKubelet, start_units: StartUnits
+) -> None:
     async with start_units():
         await until_offered(kubelet, core=100, memory=24)
         core = kubelet.clients[CORE].path
-        await asyncio.sleep(1)  # the stream's opening makes it look, too
+        await asyncio.sleep(1)  # the stream's opening is an observation, too
         kubelet.clients[MEMORY].path.unlink()
         await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory")
         await until_offered(kubelet, core=100, memory=24)
@@ -215,7 +217,7 @@ async def test_one_resources_fault_is_not_the_others(kubelet: FakeKubelet, start
 
 
 @one_generation
-async def test_what_cannot_be_given_is_refused_with_a_reason(
+async def test_invalid_requests_are_rejected_with_a_reason(
     kubelet: FakeKubelet, start_units: StartUnits, node: Node
 ) -> None:
     node.share("units: {preset: qgpu, memoryTotal: 6Gi}")
@@ -239,17 +241,17 @@ async def test_a_gpu_without_memory_would_be_all_of_it_and_does_not_start(
         await kubelet.until(lambda: kubelet.allocatable() == 100 + 1024 + 10, "units")
         assert "request 1" in await refusal(kubelet.allocate(["g0", "g1"], resource=GPU))
         await kubelet.allocate(["g3"], resource=GPU)
-        pods.holds = {NAME: {GPU: ["g3"]}}
+        pods.devices = {NAME: {GPU: ["g3"]}}
         text = await refusal(kubelet.start_container(GPU, ["g3"]))
         assert "request nvidia.com/gpumem as well" in text
-        pods.holds = {NAME: {GPU: ["g4"], "nvidia.com/gpumem": ["m0"]}}
+        pods.devices = {NAME: {GPU: ["g4"], "nvidia.com/gpumem": ["m0"]}}
         assert "nvidia.com/gpumem" in await refusal(kubelet.start_container(GPU, ["g3"]))
-        pods.holds = {NAME: {GPU: ["g3"], "nvidia.com/gpumem": ["m0"]}}
+        pods.devices = {NAME: {GPU: ["g3"], "nvidia.com/gpumem": ["m0"]}}
         await kubelet.start_container(GPU, ["g3"])
 
 
 @one_generation
-async def test_a_kubelet_that_does_not_say_who_holds_what_is_no_permission(
+async def test_no_start_without_an_answer_from_pod_resources(
     kubelet: FakeKubelet, start_units: StartUnits, node: Node
 ) -> None:
     node.share("units: {preset: hami, memoryTotal: 1Gi}")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("generation", ["1.37"])
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node that sells 6 GiB in units of 256 MiB; a process is charged 10 MiB for its context."""
+    """A node that advertises 6 GiB in units of 256 MiB; a process is charged 10 MiB for its context."""
     found = Node(tmp_path)
     found.share("units: {memoryTotal: 6Gi, contextOverhead: 10Mi}")
     return found
@@ -54,14 +54,9 @@ async def metrics(address: str) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-async def test_rows_add_up_to_what_is_allocatable_less_what_is_free(
-    kubelet: FakeKubelet, start: Start, node: Node
-) -> None:
+async def test_rows_add_up_to_allocatable_less_free(kubelet: FakeKubelet, start: Start, node: Node) -> None:
     address = free_address()
-    async with (
-        pod_resources(kubelet) as pods,
-        start(*node.arguments, f"--metrics-address={address}"),
-    ):
+    async with pod_resources(kubelet) as pods, start(*node.arguments, f"--metrics-address={address}"):
         await kubelet.until(lambda: kubelet.allocatable() == 124, "units")
         pods.numa_nodes = 2
         for name, core, memory in (
@@ -105,13 +100,13 @@ async def test_rows_add_up_to_what_is_allocatable_less_what_is_free(
         assert len(shown["vGPU_device_memory_usage_in_bytes"]) == 3
 
 
-async def test_an_ended_pod_that_is_still_listed_and_devices_that_are_lost_are_told_apart(
+async def test_accounts_separate_ended_pods_and_lost_devices(
     kubelet: FakeKubelet, start: Start, node: Node, board: Path
 ) -> None:
     async with pod_resources(kubelet) as pods, start(*node.arguments):
         await kubelet.until(lambda: kubelet.allocatable() == 124, "units")
         await pods.admits(("n", "web-0", "main"), {MEMORY: 4})
-        pods.holds["n", "next", "main"] = {MEMORY: ["m1", "m2"]}
+        pods.devices["n", "next", "main"] = {MEMORY: ["m1", "m2"]}
         account = {"held": 6, "allocatable": 24, "free": 20, "lost": 0, "twice": 2}
         assert (await holders(pods, node))["resources"][MEMORY] == account
         node.share("units: {memoryTotal: 512Mi}")
@@ -120,7 +115,7 @@ async def test_an_ended_pod_that_is_still_listed_and_devices_that_are_lost_are_t
         assert (await holders(pods, node))["resources"][MEMORY] == account
 
 
-async def test_without_the_kubelets_word_there_is_the_rest_of_the_page(
+async def test_without_the_kubelets_answer_the_page_has_the_rest(
     kubelet: FakeKubelet, start: Start, node: Node
 ) -> None:
     address = free_address()
@@ -130,10 +125,10 @@ async def test_without_the_kubelets_word_there_is_the_rest_of_the_page(
             shown = await metrics(address)
             assert "tegra_device_plugin_held_devices" not in shown
             assert len(shown["tegra_device_plugin_devices"]) == 2
-        assert plugin.log.read_text().count("no metrics of shares: there is no") == 1
+        assert plugin.log.read_text().count("no metrics of shares: ") == 1
 
 
-async def test_the_kubelet_is_asked_only_where_units_are_sold_and_not_for_each_page(
+async def test_the_kubelet_is_queried_only_with_units_and_not_for_each_page(
     kubelet: FakeKubelet, start: Start, node: Node
 ) -> None:
     address = free_address()

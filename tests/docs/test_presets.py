@@ -2,7 +2,7 @@
 """docs/sharing.md has every preset of the plugin, with its names, its units and its environment."""
 
 import pytest
-from tegra_device_plugin.config.presets import PRESETS, Preset
+from tegra_device_plugin.config.units import PRESETS, Preset
 from tegra_device_plugin.system.kubernetes import render_quantity
 
 from tests.docs import CHECKOUT

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A SIMULATED libcuda.so.1 that asks dlsym for its own function, first while it is loaded. `asked` tells the answers:
+ * A SIMULATED libcuda.so.1 that asks dlsym for its own function, first while it is loaded. Its answers are
  * bits 0 and 1 for RTLD_DEFAULT and its own handle while it was loaded, bits 2 and 3 for the same later.
  */
 #define _GNU_SOURCE

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Built as libraries that wrap cuMemAlloc_v2, as tracers do (-DNAME), some of which look for the next function when they
+ * Built as libraries that wrap cuMemAlloc_v2, as tracers do (-DNAME), some of which search the next function when they
  * are loaded (-DEARLY), and as a program that is linked to the driver (-DPROGRAM), with and without such a wrapper. The program allocates 60 MiB and 50 MiB; its argument says
  * how it finds the function. It prints both results; each wrapper prints its calls.
  */

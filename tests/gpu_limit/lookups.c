@@ -91,7 +91,7 @@ static void run(void)
     const char *error = dlerror();
     CHECK(error && strstr(error, "cuMemAlloc_v2"));
 
-    /* All that is not the driver's stays as it is, however often it is asked for. */
+    /* A symbol of another library stays as it is, at each call. */
     void *of_libc = dlsym(RTLD_NEXT, "malloc");
     CHECK(of_libc);
     for (int i = 0; i < 300; i++)

@@ -35,7 +35,7 @@ def test_past_the_share(each: Rig) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_holds_until_it_is_told_to_end(rig: Rig, number: signal.Signals) -> None:
+def test_keeps_the_memory_until_a_signal(rig: Rig, number: signal.Signals) -> None:
     with subprocess.Popen(
         [*COMMAND, "50", "--hold"], env=rig.environment, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -46,14 +46,14 @@ def test_holds_until_it_is_told_to_end(rig: Rig, number: signal.Signals) -> None
         assert process.wait() == 0
 
 
-def test_a_container_without_the_driver_is_told(rig: Rig) -> None:
+def test_a_container_without_the_driver_gets_an_error(rig: Rig) -> None:
     status, _, error = allocate(rig.but(driver=rig.driver / "none"), "1")
     assert status == 1
     assert "tegra-device-plugin: no CUDA driver in this container: libcuda.so.1" in error
 
 
 @pytest.mark.parametrize("mib", ["0", "-1", "1.5", "many"])
-def test_a_size_that_is_none_is_refused(mib: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_size_is_rejected(mib: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["allocate", "--", mib])
-    assert f"a whole number above 0 is needed, not {mib!r}" in capsys.readouterr().err
+    assert f"an integer above 0 is needed, not {mib!r}" in capsys.readouterr().err

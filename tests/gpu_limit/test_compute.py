@@ -104,7 +104,7 @@ def run_thread(names: dict[str, int], memory: dict[int, int]) -> None:
                 names[register] = INSTRUCTIONS[name](*values)
 
 
-def test_kernel_does_to_each_number_what_the_cpu_expects() -> None:
+def test_the_kernel_computes_the_same_numbers_as_the_cpu() -> None:
     numbers, start = array("I", [0, 1, 12345, 2**32 - 1]), 2**33
     memory = {start + 4 * place: number for place, number in enumerate(numbers)}
     # More threads than numbers.
@@ -124,7 +124,7 @@ def test_nvidias_assembler_makes_code_of_it_for_every_gpu(capability: str, tmp_p
     assert code.read_bytes().startswith(b"\x7fELF")
 
 
-def test_a_share_that_is_too_small_for_it_is_told(rig: Rig) -> None:
+def test_a_share_that_is_too_small_is_reported(rig: Rig) -> None:
     status, _, error = compute(rig.but(device_mib=0))
     assert status == 1
     assert "cuMemAlloc_v2: " in error

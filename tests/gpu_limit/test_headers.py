@@ -77,7 +77,7 @@ def giving(release: str) -> set[str]:
 
 
 @pytest.mark.parametrize("release", known("runtime"))
-def test_a_function_that_gives_memory_is_wrapped_unless_there_is_a_reason(release: str) -> None:
+def test_an_allocating_function_is_wrapped_unless_there_is_a_reason(release: str) -> None:
     assert giving(release) - REASONED == set()
 
 

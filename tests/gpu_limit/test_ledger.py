@@ -43,7 +43,7 @@ def test_a_process_that_ends_leaves_nothing(shared: Rig, ledger: Path) -> None:
     assert ledgers.found(ledger) == {}
 
 
-def test_what_a_killed_process_had_is_free(shared: Rig, ledger: Path) -> None:
+def test_the_memory_of_a_killed_process_is_free(shared: Rig, ledger: Path) -> None:
     with holding(shared, 60) as process:
         assert ledgers.found(ledger) == {process.pid: 60 * MIB}
         process.kill()
@@ -52,7 +52,7 @@ def test_what_a_killed_process_had_is_free(shared: Rig, ledger: Path) -> None:
         shared.run("assert info() == (100, 100) and alloc(100) is not None")
 
 
-def test_what_is_freed_is_free_for_others(shared: Rig, ledger: Path) -> None:
+def test_freed_memory_is_free_for_others(shared: Rig, ledger: Path) -> None:
     with shared.standing("""
         first, second = alloc(60), alloc(40)
         free(first); free(second); alloc(10)
@@ -62,7 +62,7 @@ def test_what_is_freed_is_free_for_others(shared: Rig, ledger: Path) -> None:
         shared.run("assert info() == (90, 100) and alloc(91) is None and alloc(90) is not None")
 
 
-def test_a_forked_child_begins_with_nothing(shared: Rig) -> None:
+def test_a_forked_child_starts_without_memory(shared: Rig) -> None:
     shared.run("""
         pointer = alloc(60)
         child = os.fork()
@@ -97,7 +97,7 @@ def test_a_fork_while_others_allocate_does_not_hang(shared: Rig) -> None:
     """)
 
 
-def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(shared: Rig, ledger: Path) -> None:
+def test_a_fork_while_another_thread_has_the_lock_does_not_hang(shared: Rig, ledger: Path) -> None:
     # The ledger is locked, so the thread waits for it (clock_nanosleep) with the lock of the process.
     ledgers.write(ledger)
     shared.run(f"""
@@ -122,22 +122,22 @@ def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(shared: Rig, l
     """)
 
 
-def test_exec_ends_what_the_program_before_had(shared: Rig, ledger: Path) -> None:
+def test_exec_releases_the_memory_of_the_earlier_program(shared: Rig, ledger: Path) -> None:
     # A program without CUDA, so nothing of the library runs in it but dlsym: the kernel ends the lock.
     with shared.standing("alloc(60); os.execvp('sh', ['sh', '-c', 'echo there; read line'])"):
         assert ledgers.found(ledger) == {}
 
 
-def test_the_65th_process_is_refused_and_says_why(shared: Rig, ledger: Path) -> None:
+def test_the_65th_process_is_rejected_with_a_reason(shared: Rig, ledger: Path) -> None:
     ledgers.write(ledger)
     with ledgers.used_by(ledger, *[MIB] * SLOTS):
         ran = shared.run("assert alloc(1) is None and info() == (36, 100)")
-        assert f"{ledger} has no room for another process: it gets no memory" in ran.stderr
+        assert f"{ledger} has no free slot for another process: it gets no memory" in ran.stderr
     with ledgers.used_by(ledger, *[MIB] * (SLOTS - 1)):
         shared.run("assert alloc(1) is not None and info() == (36, 100)")
 
 
-def test_a_lock_of_any_other_form_is_counted_and_ends_nobody(shared: Rig, ledger: Path) -> None:
+def test_a_lock_of_any_other_form_counts_and_ends_no_process(shared: Rig, ledger: Path) -> None:
     ledgers.write(ledger)
     with shared.standing("""
         import fcntl
@@ -149,7 +149,7 @@ def test_a_lock_of_any_other_form_is_counted_and_ends_nobody(shared: Rig, ledger
     shared.run("assert alloc(100) is not None")
 
 
-def test_the_ledgers_own_limit_holds_without_an_environment(shared: Rig, ledger: Path) -> None:
+def test_the_ledgers_limit_applies_without_an_environment(shared: Rig, ledger: Path) -> None:
     ledgers.write(ledger, limit=50 * MIB)
     shared.but(limit=None).run("assert info() == (50, 50) and alloc(60) is None and alloc(50) is not None")
     shared.run("assert info() == (50, 50)")
@@ -171,13 +171,13 @@ def test_a_file_that_is_no_ledger_is_named_and_each_process_limited(
     assert ledger.read_bytes() == content
 
 
-def test_so_is_one_that_cannot_be_opened(shared: Rig, tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_opened_is_reported(shared: Rig, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none" / "ledger"):
         ran = shared.but(ledger=path).run("assert alloc(101) is None and alloc(100) is not None")
         assert f"tegra-gpu-limit: {path} cannot be opened: each process is limited by itself\n" in ran.stderr
 
 
-def test_a_file_that_is_cut_off_kills_nobody(shared: Rig, ledger: Path) -> None:
+def test_a_truncated_ledger_ends_no_process(shared: Rig, ledger: Path) -> None:
     with shared.standing("""
         first = alloc(60); print("there", flush=True); sys.stdin.readline()
         assert alloc(50) is None and alloc(40) is not None
@@ -189,7 +189,7 @@ def test_a_file_that_is_cut_off_kills_nobody(shared: Rig, ledger: Path) -> None:
     assert process.returncode == 0, error
 
 
-def test_a_stopped_process_that_holds_the_lock_stops_nobody(shared: Rig, ledger: Path) -> None:
+def test_a_stopped_process_with_the_lock_stops_no_other(shared: Rig, ledger: Path) -> None:
     ledgers.write(ledger)
     with shared.standing(f"""
         import fcntl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts, what is given back and what a program is told: on a simulated driver of each CUDA release."""
+"""What is charged and freed, and the sizes a program reads: on a simulated driver of each CUDA."""
 
 import re
 
@@ -38,7 +38,7 @@ def test_each_way_to_allocate_counts(each: Rig, allocate: str) -> None:
     )
 
 
-def test_what_is_freed_can_be_allocated_again(each: Rig) -> None:
+def test_freed_memory_can_be_allocated_again(each: Rig) -> None:
     each.run("""
         physical = c_uint64()
         for _ in range(3):
@@ -53,14 +53,14 @@ def test_what_is_freed_can_be_allocated_again(each: Rig) -> None:
     """)
 
 
-def test_a_refused_allocation_takes_nothing(each: Rig) -> None:
+def test_a_rejected_allocation_takes_nothing(each: Rig) -> None:
     each.run("""
         for _ in range(100): assert alloc(101) is None
         assert used() == 0 and alloc(100) is not None and used() == 100
     """)
 
 
-def test_sizes_that_overflow_are_refused(each: Rig) -> None:
+def test_sizes_that_overflow_are_rejected(each: Rig) -> None:
     each.run("""
         assert make("cuMemAlloc_v2", c_size_t(2**64 - 1)) is None
         assert make("cuMemAllocPitch_v2", byref(c_size_t()), c_size_t(2**40), c_size_t(2**40), 4) is None
@@ -69,7 +69,7 @@ def test_sizes_that_overflow_are_refused(each: Rig) -> None:
     """)
 
 
-def test_longer_rows_than_asked_for_count(each: Rig) -> None:
+def test_longer_rows_than_requested_count(each: Rig) -> None:
     # 1 byte wide rows are 512 bytes long: 102,400 rows are 50 MiB, twice that are too much.
     each.run("""
         assert make("cuMemAllocPitch_v2", byref(c_size_t()), c_size_t(1), c_size_t(102_400), 4)
@@ -101,7 +101,7 @@ def test_a_sparse_array_gets_its_memory_later(each: Rig) -> None:
     each.run("make('cuArray3DCreate_v2', byref(Array(MIB, 900, 0, 1, 1, 0x40))); assert info() == (100, 100)")
 
 
-def test_programs_are_told_their_share(each: Rig) -> None:
+def test_programs_see_their_share(each: Rig) -> None:
     each.run("""
         total = c_size_t()
         call("cuDeviceTotalMem_v2", byref(total), 0)
@@ -125,12 +125,12 @@ def test_without_a_limit_nothing_changes(each: Rig) -> None:
 def test_a_limit_that_is_none_is_named_and_limits_nothing(rig: Rig, limit: str) -> None:
     ran = rig.but(limit=limit).run("assert alloc(500)")
     assert ran.stderr == (
-        f"tegra-gpu-limit: NVIDIA_GPU_MEMORY_LIMIT={limit}: a whole number of MiB above 0 is needed; "
+        f"tegra-gpu-limit: NVIDIA_GPU_MEMORY_LIMIT={limit}: an integer of MiB above 0 is needed; "
         "memory is not limited by it\n"
     )
 
 
-def test_a_destroyed_context_gives_all_back(each: Rig) -> None:
+def test_a_destroyed_context_releases_its_memory(each: Rig) -> None:
     each.run("""
         context = c_void_p()
         call("cuCtxCreate_v2", byref(context), 0, 0)
@@ -142,7 +142,7 @@ def test_a_destroyed_context_gives_all_back(each: Rig) -> None:
 
 
 @pytest.mark.parametrize("end", ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxRelease"])
-def test_so_does_the_primary_context(each: Rig, end: str) -> None:
+def test_the_primary_context_releases_its_memory_too(each: Rig, end: str) -> None:
     each.run(f"""
         for number in range(2000): assert make("cuMemAlloc_v2", c_size_t(1024))
         alloc(90); assert alloc(40) is None
@@ -184,7 +184,7 @@ def test_a_retained_handle_keeps_it_too(pooled: Rig) -> None:
 
 
 @pytest.mark.parametrize("variant", ["", "_ptsz"])
-def test_pools_count_by_what_they_took(variant: str, pooled: Rig) -> None:
+def test_pools_count_by_their_memory(variant: str, pooled: Rig) -> None:
     # The simulated pool takes steps of 32 MiB.
     pooled.run(f"""
         pointer = make("cuMemAllocAsync{variant}", c_size_t(40 * MIB), None)
@@ -208,19 +208,19 @@ def test_a_pool_that_takes_too_much_is_undone(pooled: Rig) -> None:
     """)
 
 
-def test_a_pool_of_ones_own(pooled: Rig) -> None:
+def test_a_pool_of_the_program(pooled: Rig) -> None:
     pooled.run("""
         pool = make("cuMemPoolCreate", None)
         pointer = make("cuMemAllocFromPoolAsync", c_size_t(60 * MIB), c_void_p(pool), None)
         assert pointer and alloc(50) is None
         call("cuMemFreeAsync", c_uint64(pointer), None)
-        assert alloc(50) is not None, "the pool gives back what it does not use"
+        assert alloc(50) is not None, "the pool frees its unused memory"
         call("cuMemPoolDestroy", c_void_p(pool))
         assert info() == (50, 100)
     """)
 
 
-def test_freed_pool_memory_is_used_before_anything_is_refused(pooled: Rig) -> None:
+def test_freed_pool_memory_is_used_before_an_allocation_is_rejected(pooled: Rig) -> None:
     pooled.run("""
         pointer = make("cuMemAllocAsync", c_size_t(90 * MIB), None)
         call("cuMemFreeAsync", c_uint64(pointer), None)

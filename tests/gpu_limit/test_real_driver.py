@@ -42,7 +42,7 @@ def whose(address):
 
 driver = ctypes.CDLL(sys.argv[1])
 given = json.load(sys.stdin)
-answer = {"init": driver.cuInit(0), "dlsym": {}, "asked": {}}
+answer = {"init": driver.cuInit(0), "dlsym": {}, "found": {}}
 for name in given["exports"]:
     answer["dlsym"][name] = whose(ctypes.cast(getattr(driver, name), c_void_p).value)
 ask = getattr(driver, "cuGetProcAddress_v2", None) or getattr(driver, "cuGetProcAddress", None)
@@ -51,7 +51,7 @@ for name in given["bases"] if ask else ():
         for flags in given["flags"]:
             found = c_void_p()
             result = ask(name.encode(), byref(found), version, c_uint64(flags), byref(c_int()))
-            answer["asked"][f"{name} {version} {flags}"] = [result, whose(found.value)]
+            answer["found"][f"{name} {version} {flags}"] = [result, whose(found.value)]
 answer["alloc"] = driver.cuMemAlloc_v2(byref(c_uint64()), ctypes.c_size_t(1 << 20))
 json.dump(answer, sys.stdout)
 """
@@ -84,10 +84,10 @@ def test_only_the_wrapped_functions_are_others(release: str) -> None:
     assert after["dlsym"] == {name: expected(found) for name, found in before["dlsym"].items()}
     wrapped = {found[0] for found in after["dlsym"].values() if found[1] == "libtegra-gpu-limit"}
     assert wrapped == hooks() & set(exports)
-    assert after["asked"] == {
-        question: [result, expected(found)] for question, (result, found) in before["asked"].items()
+    assert after["found"] == {
+        question: [result, expected(found)] for question, (result, found) in before["found"].items()
     }
-    # No GPU here, and no word about it from the library.
+    # Without a GPU, the library writes nothing.
     assert (after["init"], after["alloc"]) == (before["init"], before["alloc"])
 
 

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What images/arm64/unneeded.txt leaves must be whole: everything loads, and every import finds its module.
-
-A list that is traced from one run breaks on the first error path that was not traced. So these tests look at
-every file in the image, not at a run.
-"""
+"""The image from inside: nothing is missing that the plugin or its libraries load, and nothing can harm."""
 
 import ast
 import json
@@ -14,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from images.arm64.context import PACKAGE
+from release import version
 from tests.image.conftest import Loaded
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -82,15 +79,15 @@ NOT_ALONE = {"grpc._simple_stubs": "part of grpc.experimental, which it imports"
 ABSENT = {
     "grpc.beta": "removed; imported by itself and grpc.framework alone",
     "grpc.framework": "removed; imported by itself and grpc.beta alone",
-    "grpc_health": "another distribution, asked for by those who have it",
-    "grpc_reflection": "another distribution, asked for by those who have it",
+    "grpc_health": "another distribution, for those who install it",
+    "grpc_reflection": "another distribution, for those who install it",
     "grpc_tools": "another distribution: compiles .proto files at run time",
     "google.protobuf.json": "only in the sources of protobuf's own tests",
     "google_benchmark": "for protobuf's benchmarks, which are removed",
     "numpy": "for protobuf's support of its types, if they are there",
     "unittest": "for protobuf's tests, which are removed, and for lightkube's documentation",
-    "h2": "HTTP/2, which is not asked for",
-    "wsproto": "WebSockets, which are not asked for",
+    "h2": "HTTP/2, which is not used",
+    "wsproto": "WebSockets, which are not used",
     "socksio": "SOCKS proxies, if it is there",
     "jinja2": "for lightkube's templates, if it is there",
     "brotli": "a compression, if it is there",
@@ -198,3 +195,34 @@ sources = [str(path) for path in pathlib.Path("/usr/lib").rglob("*.py")]
 print(json.dumps([gone, leaks, sources]))
 """
     assert json.loads(image.python(program)) == [[], [], []]
+
+
+def test_version_is_that_of_the_labels(image: Loaded) -> None:
+    said = image.run("--version")
+    assert said.returncode == 0
+    revision = image.label("revision")
+    assert len(revision.removesuffix("-dirty")) == 40
+    assert said.stdout == f"tegra-device-plugin {version.current()} (revision {revision})\n"
+
+
+# Its standard input stays open: it ends when that is closed.
+JTOP_CLIENT = """
+import subprocess, sys
+command = [sys.executable, "-m", "tegra_device_plugin.telemetry.jtop_client", "/run/jtop.sock", "1"]
+with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+    print(client.stdout.readline().decode())
+"""
+
+
+def test_client_of_jtop_is_missing_without_the_extra(image: Loaded) -> None:
+    assert "not installed" in json.loads(image.python(JTOP_CLIENT))["error"]
+
+
+def test_client_of_jtop_connects_to_the_service(jtop_image: Loaded) -> None:
+    said = json.loads(jtop_image.python(JTOP_CLIENT))["error"]
+    assert "JtopException" in said
+    assert "not installed" not in said
+
+
+def test_image_with_jtop_names_its_licence(jtop_image: Loaded) -> None:
+    assert jtop_image.label("licenses") == "Apache-2.0 AND AGPL-3.0-or-later"

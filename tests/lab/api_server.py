@@ -15,14 +15,10 @@ from tests.lab import gomodules
 from tools import debian
 from tools.process import ToolError, run, tail
 
-KUBERNETES = "kubernetes-1.36"
-"""The Go module of the lab's newest Kubernetes."""
 ADMIN = {"admin": "system:masters"}
 """The administrator's name and group."""
 SERVICE_CIDR = "10.43.0.0/16"
-# The parameters that K3s gives to its SQLite (kine, pkg/drivers/sqlite).
-SQLITE = "_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate"
-PROGRAMS = ("kube-apiserver", "kubectl")
+PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
 START_SECONDS = 180
 """Within which it answers; it takes 10 s, and much longer on a machine that compiles meanwhile."""
 POLL_SECONDS = 0.5
@@ -42,19 +38,18 @@ class ApiServer:
 
 @contextmanager
 def started(directory: Path) -> Iterator[ApiServer]:
-    """Start the API server of the lab's newest Kubernetes with kine's SQLite; both are gone afterwards.
+    """Start the API server of the lab's newest Kubernetes with etcd; both are gone afterwards.
 
     Raises NoGoError where there is no Go to compile it with, ToolError when it does not answer.
     """
-    arch = debian.architecture()
-    hyperkube = gomodules.programs(KUBERNETES, arch) / "hyperkube"
+    hyperkube = gomodules.programs(gomodules.HYPERKUBE, debian.architecture()) / "hyperkube"
     for name in PROGRAMS:
         (directory / name).symlink_to(hyperkube)
     port = free_port()
     (token,) = write_credentials(directory, ADMIN).values()
     alone = ("--bind-address=127.0.0.1", "--endpoint-reconciler-type=none")  # no Service leads to it
     commands: tuple[list[str | Path], ...] = (
-        [gomodules.programs("kine", arch) / "kine", *kine_flags(directory)],
+        [directory / "etcd", *etcd_flags(directory)],
         [directory / "kube-apiserver", *server_flags(directory, "127.0.0.1", port), *alone],
     )
     server = ApiServer(directory / "kubeconfig", directory / "kubectl")
@@ -87,22 +82,25 @@ def write_credentials(directory: Path, users: Mapping[str, str]) -> Mapping[str,
     return tokens
 
 
-def kine_flags(directory: Path) -> list[str]:
-    """Return the flags of kine, which keeps its data in the server's directory."""
+def etcd_flags(directory: Path) -> list[str]:
+    """Return the flags of an etcd that keeps its data in the server's directory, and loses them with it."""
     return [
-        f"--endpoint=sqlite://{directory}/state.db?{SQLITE}",
-        f"--listen-address=unix://{directory}/kine.sock",
-        "--metrics-bind-address=0",
+        f"--data-dir={directory}/data",
+        f"--listen-client-urls=unix://{directory}/etcd.sock",
+        "--advertise-client-urls=http://localhost:2379",  # required; nobody asks for it
+        f"--listen-peer-urls=unix://{directory}/peer.sock",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
     ]
 
 
 def server_flags(directory: Path, address: str, port: int) -> list[str]:
-    """Return the flags of an API server whose credentials, certificate and kine are in `directory`.
+    """Return the flags of an API server whose credentials, certificate and etcd are in `directory`.
 
     It makes its own certificate for `address`.
     """
     return [
-        f"--etcd-servers=unix://{directory}/kine.sock",
+        f"--etcd-servers=unix://{directory}/etcd.sock",
         f"--advertise-address={address}",
         f"--secure-port={port}",
         f"--cert-dir={directory}",

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs compiled from Go modules: K3s, the CNI plugins, Kubernetes 1.36, containerd, Helm.
+"""Programs compiled from Go modules: K3s, the CNI plugins, Kubernetes with etcd, Helm.
 
 Each directory below `go/` is a Go module of ours that names them, with versions and checksums (go.mod,
 go.sum). The Go command fetches and compiles them; the result is kept in the cache by recipe and architecture.
+
+A go.sum has the checksums of the modules that are compiled, and no others: `go list -deps` adds them.
 """
 
 import hashlib
@@ -32,8 +34,11 @@ class NoGoError(ToolError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a module is compiled. A static program runs on each board, with any libc."""
+    """Packages of a module, and how they are compiled. A static program runs on each board, with any libc."""
 
+    name: str
+    module: str
+    packages: tuple[str, ...] = (".",)
     tags: tuple[str, ...] = ("providerless", "no_btrfs")
     """They leave out what needs C libraries."""
     cgo: bool = False
@@ -41,52 +46,51 @@ class Recipe:
     keep_objects: bool = False
     """Keep Go's build cache, so that the same program with another version is only linked."""
 
-    def flags(self, name: str) -> list[str]:
-        """Return the flags of `go build` for the module `name`."""
-        linker = ["-s", "-w", "-buildid=", *self.linker_flags, *version_flags(name)]
+    @property
+    def source(self) -> Path:
+        return MODULES / self.module
+
+    def flags(self) -> list[str]:
+        """Return the flags of `go build`."""
+        linker = ["-s", "-w", "-buildid=", *self.linker_flags]
         if self.cgo:
             linker.append("-extldflags=-static")
         return [*GO_FLAGS, f"-tags={','.join(self.tags)}", f"-ldflags={' '.join(linker)}"]
 
+    def digest(self) -> str:
+        """Return what tells this way to compile from another."""
+        parts = [path.read_bytes() for path in sorted(self.source.iterdir())]
+        how = repr((self.packages, self.flags(), self.cgo)).encode()
+        return hashlib.sha256(b"\0".join([how, *parts])).hexdigest()[:12]
 
-PLAIN = Recipe()
+    def entry(self, arch: str) -> str:
+        return f"go/{self.name}-{arch}-{self.digest()}"
 
 
-def programs(name: str, arch: str, recipe: Recipe = PLAIN) -> Path:
-    """Return the cached directory with the programs of the module `name`; `arch` is as Debian names it.
+def programs(recipe: Recipe, arch: str) -> Path:
+    """Return the cached directory with the programs of a recipe; `arch` is as Debian names it.
 
     Raises NoGoError when there is no Go that can, ToolError without room or a way to the modules.
     """
-    return cached(entry(name, arch, recipe), lambda out: build(MODULES / name, out, arch, recipe))
+    return cached(recipe.entry(arch), lambda out: build(recipe, out, arch))
 
 
-def is_compiled(name: str, arch: str, recipe: Recipe = PLAIN) -> bool:
-    return (cache() / entry(name, arch, recipe)).exists()
+def is_compiled(recipe: Recipe, arch: str) -> bool:
+    return (cache() / recipe.entry(arch)).exists()
 
 
-def entry(name: str, arch: str, recipe: Recipe = PLAIN) -> str:
-    return f"go/{name}-{arch}-{digest(name, recipe)}"
-
-
-def digest(name: str, recipe: Recipe = PLAIN) -> str:
-    """Return what tells one way to build the module from another."""
-    parts = [path.read_bytes() for path in sorted((MODULES / name).iterdir())]
-    flags = repr((recipe.flags(name), recipe.cgo)).encode()
-    return hashlib.sha256(b"\0".join([flags, *parts])).hexdigest()[:12]
-
-
-def versions(name: str) -> Mapping[str, str]:
+def versions(module: str) -> Mapping[str, str]:
     """Return the versions that the module's go.mod names, by module path."""
-    text = (MODULES / name / "go.mod").read_text()
+    text = (MODULES / module / "go.mod").read_text()
     return dict(re.findall(r"^(?:require\s|\t)(\S+) (v\S+)(?: // indirect)?$", text, re.MULTILINE))
 
 
-def build(source: Path, out: Path, arch: str, recipe: Recipe = PLAIN) -> None:
+def build(recipe: Recipe, out: Path, arch: str) -> None:
     work = out.parent
-    ensure_go(source)
+    ensure_go(recipe.source)
     check_room(work)
     tree = work / "module"
-    shutil.copytree(source, tree)
+    shutil.copytree(recipe.source, tree)
     environment = {
         **{key: value for key, value in os.environ.items() if key not in ("GOFLAGS", "GOOS", "GOARCH")},
         "CGO_ENABLED": str(int(recipe.cgo)),
@@ -96,41 +100,39 @@ def build(source: Path, out: Path, arch: str, recipe: Recipe = PLAIN) -> None:
     }
     if recipe.cgo:
         environment["CC"] = compiler.tool("gcc", arch)
-    with step(f"fetching the Go modules of {source.name}"):
-        what = run(["go", "list", "-e", *named(tree)], env=environment, cwd=tree).stdout.split()
-        listing = ["go", "list", "-deps", *recipe.flags(source.name)[:-1], *what]
+    with step(f"fetching the Go modules of {recipe.name}"):
+        listing = ["go", "list", "-deps", *recipe.flags()[:-1], *recipe.packages]
         packages = run(listing, env=environment, cwd=tree).stdout.count("\n")
     out.mkdir()
     title = f"compiling {packages} Go packages"
     say(f"{title}: up to 10 minutes on 2 cores, once")
-    command = ["go", "build", "-v", *recipe.flags(source.name), "-o", f"{out}/", *what]
+    command = ["go", "build", "-v", *recipe.flags(), "-o", f"{out}/", *recipe.packages]
     compile_packages(command, title, packages, env=environment, cwd=tree)
 
 
-def named(tree: Path) -> list[str]:
-    """Return what to give to `go list` to get the packages of a module's programs."""
-    if (tree / "main.go").exists():
-        return ["."]
-    if (tree / "tools.go").exists():  # for a Go before 1.24, which does not know `tool` in go.mod
-        return ["-tags=tools", '-f={{join .Imports "\\n"}}', "."]
-    return ["tool"]
+KUBERNETES = "kubernetes-1.36"
+"""The module of the lab's newest Kubernetes, and of what goes with it."""
 
 
-def version_flags(name: str) -> list[str]:
-    """Return the linker's flags by which the programs know their versions, as in their own makefiles."""
-    known = versions(name)
-    flags = []
-    if name.startswith("kubernetes-"):
-        kubernetes = known["k8s.io/kubernetes"]
-        major, minor = kubernetes.removeprefix("v").split(".")[:2]
-        facts = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-        for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
-            flags += [f"-X {package}.{key}={value}" for key, value in facts.items()]
-    if containerd := known.get("github.com/containerd/containerd/v2"):
-        flags.append(f"-X github.com/containerd/containerd/v2/version.Version={containerd}")
-    if helm := known.get("helm.sh/helm/v4"):
-        flags.append(f"-X helm.sh/helm/v4/internal/version.version={helm}")
-    return flags
+def kubernetes_flags() -> tuple[str, ...]:
+    """Return the linker's flags by which Kubernetes knows its version, as in its own makefiles."""
+    kubernetes = versions(KUBERNETES)["k8s.io/kubernetes"]
+    major, minor = kubernetes.removeprefix("v").split(".")[:2]
+    facts = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return tuple(
+        f"-X {package}.{key}={value}"
+        for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+        for key, value in facts.items()
+    )
+
+
+HYPERKUBE = Recipe("hyperkube", KUBERNETES, linker_flags=kubernetes_flags())
+HELM = Recipe(
+    "helm",
+    KUBERNETES,
+    ("helm.sh/helm/v4/cmd/helm",),
+    linker_flags=(f"-X helm.sh/helm/v4/internal/version.version={versions(KUBERNETES)['helm.sh/helm/v4']}",),
+)
 
 
 def ensure_go(source: Path) -> None:

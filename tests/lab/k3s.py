@@ -4,23 +4,47 @@
 `python -m tests.lab.k3s` gets it and prints where it is.
 """
 
+import hashlib
+import http.client
 import os
+import re
+import shutil
 import sys
+import urllib.error
+import urllib.parse
+import urllib.request
 from pathlib import Path
 
-from tests.lab import gomodules, k3s_release
+from tests.lab import gomodules
 from tests.lab.gomodules import Recipe
 from tools import debian
-from tools.process import ToolError, print_path
+from tools.cache import cached
+from tools.process import ToolError, print_path, step
 
 VERSION = "v1.25.4+k3s1"
 COMMIT = "0dc63334c0db"
+PAGE = "https://github.com/k3s-io/k3s/releases/download"
+RELEASE = re.compile(r"v\d+\.\d+\.\d+\+k3s\d+")
+RELEASE_NAMES = {"amd64": "k3s", "arm64": "k3s-arm64"}
+TIMEOUT_SECONDS = 20
+"""Of each answer of the page."""
 PACKAGE = "github.com/k3s-io/k3s/pkg/version"
 # K3s' own tags (its scripts/build), without those that need more C libraries than libc: seccomp, libsqlite3.
 TAGS = (
     "apparmor", "netgo", "osusergo", "providerless", "urfave_cli_no_docs", "static_build",
     "sqlite_omit_load_extension",
 )  # fmt: skip
+_PLUGINS = "github.com/containernetworking/plugins/plugins"
+# The CNI plugins that K3s' flannel needs.
+CNI = Recipe(
+    "cni",
+    "k3s",
+    (
+        *(f"{_PLUGINS}/{name}" for name in ("ipam/host-local", "main/bridge", "main/loopback")),
+        *(f"{_PLUGINS}/meta/{name}" for name in ("bandwidth", "portmap")),
+        "jetson-k3s/lab/flannel/plugins/meta/flannel",
+    ),
+)
 # With cgroup v1 all virtual boards share a tree, where each kubelet would remove the others' pods.
 BOARD_SETTINGS = "kubelet-arg+: [cgroups-per-qos=false, enforce-node-allocatable=]\n"
 # By this variable K3s has its containerd ask systemd for cgroups, which needs those of QoS classes.
@@ -40,15 +64,15 @@ def k3s(arch: str | None = None, which: str = "") -> Path:
     the release page answers, and compiled where not. Raises ToolError when it cannot be had.
     """
     arch = arch or debian.architecture()
-    if which and not k3s_release.VERSION.fullmatch(which):
+    if which and not RELEASE.fullmatch(which):
         return _own(which)
     if which not in ("", VERSION):
-        return k3s_release.executable(which, arch)
-    if gomodules.is_compiled("k3s", arch, recipe()):  # a page that does not answer takes its time
+        return released(which, arch)
+    if gomodules.is_compiled(recipe(), arch):  # a page that does not answer takes its time
         return compiled(arch)
     try:
-        return k3s_release.executable(VERSION, arch)
-    except k3s_release.UnreachableError as unreachable:
+        return released(VERSION, arch)
+    except UnreachableError as unreachable:
         try:
             return compiled(arch)
         except ToolError as error:
@@ -64,16 +88,18 @@ def compiled(arch: str | None = None, suffix: str = "", minors: int = 0) -> Path
     For tests of upgrades the same program calls itself by a SIMULATED version, that of `named_version`.
     Raises ToolError when it cannot be built.
     """
-    return gomodules.programs("k3s", arch or debian.architecture(), recipe(suffix, minors)) / "k3s"
+    return gomodules.programs(recipe(suffix, minors), arch or debian.architecture()) / "k3s"
 
 
 def recipe(suffix: str = "", minors: int = 0) -> Recipe:
     """Return how K3s is compiled that calls itself by that version."""
-    return Recipe(TAGS, cgo=True, linker_flags=version_flags(suffix, minors), keep_objects=True)
+    return Recipe(
+        "k3s", "k3s", tags=TAGS, cgo=True, linker_flags=version_flags(suffix, minors), keep_objects=True
+    )
 
 
 def cni_plugins(arch: str | None = None) -> Path:
-    return gomodules.programs("cni", arch or debian.architecture())
+    return gomodules.programs(CNI, arch or debian.architecture())
 
 
 def named_version(suffix: str = "", minors: int = 0) -> str:
@@ -101,6 +127,65 @@ def _own(given: str) -> Path:
             f"{given} is neither the version of a K3s release, as {VERSION}, nor an executable file"
         )
     return path
+
+
+class UnreachableError(ToolError):
+    """The page does not answer, or does not have the release."""
+
+
+def released(version: str, arch: str) -> Path:
+    """Return the cached executable, downloaded when it is absent; `arch` is as Debian names it.
+
+    Raises UnreachableError, or ToolError when what came is not the released file.
+    """
+
+    def download(out: Path) -> None:
+        address = f"{PAGE}/{urllib.parse.quote(version)}"
+        wanted = _checksum(f"{address}/sha256sum-{arch}.txt", RELEASE_NAMES[arch])
+        with step(f"downloading K3s {version} ({arch})"):
+            _fetch(f"{address}/{RELEASE_NAMES[arch]}", out)
+        with out.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != wanted:
+            raise ToolError(
+                f"{address}/{RELEASE_NAMES[arch]} has the SHA-256 {found}, and the release's own list says "
+                f"{wanted}: the download was changed on its way. Nothing was kept. "
+                "Try again, or from another network."
+            )
+        out.chmod(0o755)
+
+    return cached(f"k3s-release/{version}-{arch}", download)
+
+
+def _checksum(address: str, name: str) -> str:
+    """Return the SHA-256 of a file from a list of checksums."""
+    with _opened(address) as answer:
+        text = answer.read(1 << 20).decode("ascii", "replace")
+    found = re.search(rf"^([0-9a-f]{{64}})[ \t]+\*?{re.escape(name)}$", text, re.MULTILINE)
+    if found is None:
+        raise ToolError(f"{address} has no checksum of {name}")
+    return found[1]
+
+
+def _fetch(address: str, out: Path) -> None:
+    with _opened(address) as answer, out.open("wb") as file:
+        try:
+            shutil.copyfileobj(answer, file, 1 << 20)
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError(f"{address}: {error}") from error
+        length = answer.headers.get("Content-Length")
+    if length is not None and out.stat().st_size != int(length):
+        raise UnreachableError(f"{address}: cut off after {out.stat().st_size} of {length} bytes")
+
+
+def _opened(address: str) -> http.client.HTTPResponse:
+    try:
+        answer: http.client.HTTPResponse = urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS)  # noqa: S310 - https, or a test's server
+    except urllib.error.HTTPError as error:
+        raise UnreachableError(f"{address}: HTTP status {error.code}") from error
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+        raise UnreachableError(f"{address}: {getattr(error, 'reason', error)}") from error
+    return answer
 
 
 WHICH = f"another K3s: the version of a release, or the path of an executable (default: {VERSION})"

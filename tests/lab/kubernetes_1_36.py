@@ -18,10 +18,9 @@ from tests.lab.board import Board
 from tools import debian
 from tools.engine import docker
 
-VERSION = gomodules.versions(api_server.KUBERNETES)["k8s.io/kubernetes"]
-MODULES = (api_server.KUBERNETES, "kine", "containerd")
+VERSION = gomodules.versions(gomodules.KUBERNETES)["k8s.io/kubernetes"]
 PROGRAMS = (
-    "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet",
+    "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet",
 )  # fmt: skip
 # K3s' places, so that reset.yml removes all of it.
 HOME = Path("/var/lib/rancher/k3s")
@@ -158,13 +157,12 @@ def unit_name(program: str) -> str:
     return f"{UNIT_PREFIX}{program}.service"
 
 
-def compiled() -> list[Path]:
-    """Return the cached directories of the programs.
+def compiled() -> Path:
+    """Return the cached executable that is etcd and the programs of Kubernetes.
 
-    Raises NoGoError where there is no Go to compile them.
+    Raises NoGoError where there is no Go to compile it.
     """
-    arch = debian.architecture()
-    return [gomodules.programs(module, arch) for module in MODULES]
+    return gomodules.programs(gomodules.HYPERKUBE, debian.architecture()) / "hyperkube"
 
 
 @contextmanager
@@ -173,20 +171,24 @@ def fresh(name: str) -> Iterator[Board]:
 
     Raises NoGoError where there is no Go to compile it with.
     """
-    found = compiled()
+    hyperkube = compiled()
     with tempfile.TemporaryDirectory() as place:
         k3s = Path(place, "k3s")
         k3s.write_text(K3S)
         k3s.chmod(0o755)
         with lab.fresh(name, [lab.DEFAULT_TYPE], which=str(k3s)) as (board,):
-            install(board, found)
+            install(board, hyperkube)
             yield board
 
 
-def install(board: Board, found: Sequence[Path]) -> None:
+def install(board: Board, hyperkube: Path) -> None:
     board.exec("mkdir", "-p", str(PROGRAM_DIRECTORY), str(IMAGES))
-    for directory in found:
-        docker("cp", f"{directory}/.", f"{board.container}:{PROGRAM_DIRECTORY}")
+    docker("cp", str(hyperkube), f"{board.container}:{PROGRAM_DIRECTORY}")
+    # Kubernetes 1.36 needs containerd 2, which Debian 12 does not have.
+    (deb,) = debian.package_files("containerd", suite="testing").glob("*.deb")
+    docker("cp", str(deb), f"{board.container}:/root/containerd.deb")
+    unpack = "dpkg-deb --extract /root/containerd.deb /root/containerd"
+    board.exec("sh", "-c", f"{unpack} && mv /root/containerd/usr/bin/* {PROGRAM_DIRECTORY}")
     links = f"cd {PROGRAM_DIRECTORY} && for it in {' '.join(PROGRAMS)}; do ln -s hyperkube $it; done"
     board.exec("sh", "-c", links)
     archive = IMAGES / "pause.tar.gz"
@@ -255,7 +257,7 @@ def services(address: str, kubelet_user: str, board_cgroup: str) -> list[Service
 
     return [
         Service("containerd", [f"--config={CONTAINERD}"], type="notify"),
-        Service("kine", api_server.kine_flags(SERVER)),
+        Service("etcd", api_server.etcd_flags(SERVER), type="notify"),
         Service(
             "kube-apiserver",
             [
@@ -265,7 +267,7 @@ def services(address: str, kubelet_user: str, board_cgroup: str) -> list[Service
                 # It samples its queues a thousand times a second, a third of the work of an idle API server.
                 "--enable-priority-and-fairness=false",
             ],
-            after=["kine"],
+            after=["etcd"],
             type="notify",
         ),
         Service(

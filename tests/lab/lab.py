@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests import boards
-from tests.lab import board, bundle, inotify, inventory, ssh, workloads
+from tests.lab import board, bundle, inventory, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.images import board_image
 from tests.lab.paths import lab_dir, labs
@@ -17,7 +18,7 @@ from tests.lab.vm.machine import Machine
 from tools import engine
 from tools.cache import CHECKOUT, locked
 from tools.engine import CHECKOUT_LABEL, LABEL, docker
-from tools.process import ToolError, run, step
+from tools.process import ToolError, run, say, step
 
 DEFAULT_NAME = "lab"
 DEFAULT_TYPE = "agxorin-jp6"
@@ -27,6 +28,10 @@ NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?")
 SUBNETS = tuple(f"10.207.{number}" for number in range(1, 255))
 FIRST_ADDRESS = 11
 MOST_BOARDS = 20
+INOTIFY_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
+INOTIFY_INSTANCES = 1024
+"""A server of K3s has some 25, an agent 15, and all boards count as one user, root of this machine. The
+kernel's own 128 are enough for six boards; beyond that a unit of systemd's fails while a board boots."""
 
 
 def up(name: str, types: Sequence[str], which: str = "") -> list[Board]:
@@ -47,7 +52,7 @@ def up_graded(name: str, types: Sequence[str], grade: str, which: str = "") -> l
 
 def _up(name: str, types: Sequence[str], grade: str, which: str) -> list[Board | Machine]:
     engine.ensure()
-    inotify.ensure_room()
+    _ensure_inotify_instances()
     fixtures = boards.load()
     with step("looking for what boards are made from"):
         _ = disk.assets() if grade == ARM64 else board_image()
@@ -117,6 +122,21 @@ def names(everywhere: bool = False) -> list[str]:
         for listing in (("ps", "--all"), ("network", "ls"), ("volume", "ls")):
             found.update(docker(*listing, ours, label).split())
     return sorted(found)
+
+
+def _ensure_inotify_instances() -> None:
+    """Raise the machine's limit, until it boots again; without the right to, say what is missing."""
+    if int(INOTIFY_LIMIT.read_text()) >= INOTIFY_INSTANCES:
+        return
+    try:
+        INOTIFY_LIMIT.write_text(f"{INOTIFY_INSTANCES}\n")
+        say(f"raised {INOTIFY_LIMIT} to {INOTIFY_INSTANCES}")
+    except OSError as error:
+        say(
+            f"{INOTIFY_LIMIT} is {INOTIFY_LIMIT.read_text().strip()} and cannot be raised here "
+            f"({error.strerror}). That is enough for about five boards; more need: "
+            f"sudo sysctl fs.inotify.max_user_instances={INOTIFY_INSTANCES}"
+        )
 
 
 def _start(boards_to_start: Collection[Board | Machine]) -> None:

@@ -151,7 +151,7 @@ class Judge:
 
     def _write(self, file: Path, text: str) -> None:
         file.write_text(text)
-        # Python compiles a module again when its time is another one, in whole seconds, or its size.
+        # Python compiles a module again when its size or its time, in seconds, is another one.
         moment = next(self._times)
         os.utime(file, (moment, moment))
 
@@ -245,7 +245,7 @@ def report(chosen: Sequence[Mutant], noticed: Sequence[bool]) -> int:
         seen = [one for _, one in of_module]
         say(f"{sum(seen):4} of {len(seen):3}  {short(path)}\n")
     score = 100 * sum(noticed) / len(noticed)
-    say(f"{sum(noticed):4} of {len(noticed):3}  = {score:.1f} %, at least {FLOOR} % are asked for\n")
+    say(f"{sum(noticed):4} of {len(noticed):3}  = {score:.1f} %, at least {FLOOR} % are required\n")
     return int(score < FLOOR)
 
 

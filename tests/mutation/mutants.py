@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small faults for a module: mutmut's, and a few more. Each gives the whole text of the faulty module.
+"""Small faults for a module: mutmut's, and a few more. Each gives the text of the faulty module.
 
 mutmut's own runner is not used. It leaves decorated functions alone, and it learns from calls in its own
 process which tests reach a function, while the conformance tests start the plugin as a process.
@@ -26,7 +26,7 @@ from mutmut.mutation import mutators
 # Arguments that are prose, or make no difference on Linux.
 _IDLE_KEYWORDS = {"help", "metavar", "description", "epilog", "encoding"}
 _LEFT_OUT = (cst.Annotation, cst.Assert, cst.Decorator, cst.Import, cst.ImportFrom, cst.Raise)
-# Their argument is not free: anything else fails at once.
+# Their argument is not free: anything else fails immediately.
 _CHECKS = {"len", "isinstance"}
 
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from release import signature
-from tests.release.checkout import Checkout, make_key
+from tests.lab import workloads
+from tests.release.conftest import Checkout, make_key
 from tests.unit.roles.playing import play, write_inventory
-from tests.unit.roles.test_bundle_index import archive
 
 PLUGIN = "tegra-device-plugin-arm64.tar.gz"
 
@@ -30,9 +30,8 @@ def make_bundle(
     page = site / "releases/v1"
     page.mkdir(parents=True, exist_ok=True)
     (page / "k3s-arm64").write_text(k3s)
-    # An archive has the time of its writing in it.
-    if not (page / "k3s-airgap-images-arm64.tar.gz").exists():
-        archive(page / "k3s-airgap-images-arm64.tar.gz", "docker.io/rancher/mirrored-pause:3.6")
+    images = ["docker.io/rancher/mirrored-pause:3.6"]
+    workloads.write_image(page / "k3s-airgap-images-arm64.tar.gz", images, "arm64", {}, {})
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in page.glob("k3s*")]
     (page / "sha256sum-arm64.txt").write_text("".join(sums))
     settings = {
@@ -57,7 +56,7 @@ def test_bundle_takes_the_image_of_a_release(dist: Path, tmp_path: Path) -> None
     assert yaml.safe_load((bundle / "bundle.yml").read_text())["plugin_image"] == "tegra-device-plugin:0.2.0"
 
 
-def test_what_is_missing_is_named_before_anything_is_downloaded(dist: Path, tmp_path: Path) -> None:
+def test_missing_files_are_named_before_the_download(dist: Path, tmp_path: Path) -> None:
     (dist / PLUGIN).unlink()
     code, said = make_bundle(dist, tmp_path / "site", bundle_files=[f"{tmp_path}/debs.tar"])
     assert code != 0
@@ -66,7 +65,7 @@ def test_what_is_missing_is_named_before_anything_is_downloaded(dist: Path, tmp_
     assert not (tmp_path / "site/bundle").exists()
 
 
-def test_image_that_is_not_the_releases_is_refused_and_not_taken(dist: Path, tmp_path: Path) -> None:
+def test_changed_image_of_a_release_is_refused(dist: Path, tmp_path: Path) -> None:
     with (dist / PLUGIN).open("ab") as file:
         file.write(b"\0")
     code, said = make_bundle(dist, tmp_path / "site")

@@ -58,7 +58,7 @@ class Shown:
     """A page in a window, and what it has done since it was opened."""
 
     page: Page
-    # URLs that it has asked for; data: is not among them.
+    # Requested URLs; data: is not among them.
     requests: list[str] = field(default_factory=list)
     # Errors, warnings and all other lines of the console, refused content among them.
     complaints: list[str] = field(default_factory=list)
@@ -168,7 +168,7 @@ def test_page_is_readable(
     assert page.locator("details.check").count() == checks
 
 
-def test_a_status_is_told_by_words_too(show: Show) -> None:
+def test_status_is_written_in_words_too(show: Show) -> None:
     rows = show("mixed").page.locator("tbody tr").all_text_contents()
     for row, word in zip(rows, ("failed", "not finished", "not verified", "passed"), strict=True):
         assert word in row

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's pages: /metrics in the names that users of other systems know, and /healthz.
+"""The agent's pages: /metrics, with names of other systems where there are any, and /healthz.
 
 The sums of pods, of processes outside of pods and of the kernel add up to the list of nvmap or NVML.
-A pod's figure is the sum of its processes'.
+A pod's value is the sum of its processes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Pages(StatusPages):
         total = sum(used.values())
         yield gauges(
             "tegra_gpu_agent_memory_used_bytes",
-            "GPU memory in use, by whom.",
+            "GPU memory in use, by owner.",
             (
                 ({"owner": "pods"}, total),
                 ({"owner": "outside"}, self._guard.outside),
@@ -73,7 +73,7 @@ class Pages(StatusPages):
         names = self._pods.names
         yield gauges(
             "gpu_fractioning_gpu_memory_used_bytes",
-            "GPU memory that the pod's processes hold.",
+            "GPU memory of the pod's processes.",
             (
                 ({**_pod(names.get(uid, _UNKNOWN)), "pod_uuid": uid, "gpu_uuid": GPU_ID, "gpu": "0"}, size)
                 for uid, size in used.items()
@@ -81,7 +81,7 @@ class Pages(StatusPages):
         )
         yield gauges(
             "tegra_gpu_agent_container_memory_used_bytes",
-            "GPU memory that the container's processes hold.",
+            "GPU memory of the container's processes.",
             (
                 ({**_pod(names.get(uid, _UNKNOWN)), "pod_uuid": uid, "container": container}, held)
                 for (uid, container), held in (self._guard.in_container or {}).items()
@@ -97,12 +97,12 @@ class Pages(StatusPages):
         )
         yield counters(
             "tegra_gpu_agent_over_limit_total",
-            "Times that the pod was found to hold more than its share.",
+            "Times that the pod exceeded its share.",
             ((_pod(pod), count) for pod, count in self._guard.over_limit.items()),
         )
         yield counters(
             "tegra_gpu_agent_ended_processes_total",
-            "Processes of the pod that were ended for that.",
+            "Processes of the pod that were ended because of its excess.",
             ((_pod(pod), count) for pod, count in self._guard.ended.items()),
         )
 
@@ -112,13 +112,13 @@ class Pages(StatusPages):
         state = self._weights.state
         yield gauges(
             "tegra_gpu_agent_weights",
-            "Whether GPU time is divided by weights: 1 for the state that holds.",
+            "Whether GPU time is divided by weights: 1 for the current state.",
             (({"state": name}, name == state) for name in _STATES),
         )
         names = self._pods.names
         yield gauges(
             "tegra_gpu_agent_timeslice_seconds",
-            "Length of a turn of the pod's GPU context.",
+            "Time slice of the pod's GPU context.",
             (
                 (
                     {

@@ -19,7 +19,7 @@ from tegra_device_plugin.system.waiting import Sensor
 
 OBSERVE_SECONDS = 5.0
 READ_DEADLINE_SECONDS = 3.0
-# In a row. One observation can meet a process that has allocated new memory and is about to free the old.
+# Consecutive observations. A process may allocate new memory shortly before it frees the old memory.
 OBSERVATIONS = 2
 _MIB = 2**20
 
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 class Guard:
     """The GPU memory at the last observation, in bytes: `used` by pod uid, `in_container` by uid and name.
 
-    A container's name is empty where it is not known. `outside` is the memory of processes of no pod, and
-    `kernel` the kernel's own; all are None while the memory cannot be read.
+    An unknown container has an empty name. `outside` is the memory of processes without a pod, `kernel` the
+    kernel's own. All are None while the memory cannot be read.
     """
 
     def __init__(self, memory: MemoryUse, host: HostTree, pods: Pods, mode: Mode) -> None:
-        """Raises CannotEndError if the mode is `evict` and that is not possible here."""
+        """Raises CannotEndError if the mode is `evict` and processes cannot be ended."""
         if mode == "evict":
             check_can_end(host)
         self.used: Mapping[str, int] | None = None
@@ -53,13 +53,12 @@ class Guard:
         self._problem_log = ProblemLog()
 
     async def run(self) -> None:
-        """Observe until cancelled."""
         while True:
             await self.observe()
             await asyncio.sleep(OBSERVE_SECONDS)
 
     async def observe(self) -> None:
-        """Read the memory once, and act on the pods that are over their shares."""
+        """Read the memory once, and act on pods over their shares."""
         try:
             by_process, members, names = await self._sensor.read(self._measure)
         except (OSError, TimeoutError) as error:
@@ -76,7 +75,7 @@ class Guard:
         self.observed_at = asyncio.get_running_loop().time()
 
     def _measure(self) -> tuple[Mapping[int, int], Mapping[int, Member], Mapping[str, str]]:
-        """Bytes by pid, the pids that are in a pod, and names of containers by id."""
+        """Give bytes by pid, the pids of pods, and names of containers by id."""
         return *measure(self._memory, self._host), container_names(self._host)
 
     def _add_up(self, by_process: Mapping[int, int], members: Mapping[int, Member]) -> None:
@@ -85,25 +84,25 @@ class Guard:
             used[member.uid] += by_process[pid]
         self.used, self.kernel = used, by_process.get(0, 0)
         self.outside = sum(by_process.values()) - self.kernel - used.total()
-        # The counters of a pod that was deleted were scraped long ago.
+        # Prometheus has scraped the counters of deleted pods.
         known = set(self._pods.names.values())
         for counter in (self.over_limit, self.ended):
             for pod in counter.keys() - known:
                 del counter[pod]
 
     def _newly_over(self) -> list[str]:
-        """Give the pods (uids) that have just been over their shares in OBSERVATIONS in a row, each once."""
+        """Give each pod (uid) once: at its observation number OBSERVATIONS in a row over its share."""
         shares = {uid: self._pods.share(uid).memory_bytes for uid in self.used or ()}
         over = {uid for uid, used in (self.used or {}).items() if shares[uid] and used > shares[uid]}
         self._over = {uid: self._over.get(uid, 0) + 1 for uid in over}
         return sorted(uid for uid, count in self._over.items() if count == OBSERVATIONS)
 
     async def _act(self, uid: str, pids: list[int]) -> None:
-        """Log the pod in one line, and end its GPU processes if that is the mode."""
-        pod = self._pods.names[uid]  # it has a share, so it has a name
+        """Log the pod, and in the mode `evict` end its GPU processes."""
+        pod = self._pods.names[uid]  # a pod with a share has a name
         self.over_limit[pod] += 1
         used, share = _mib((self.used or {})[uid]), _mib(self._pods.share(uid).memory_bytes)
-        text = f"pod {pod} (uid {uid}) holds {used} of GPU memory, its share is {share}"
+        text = f"pod {pod} (uid {uid}) has {used} of GPU memory, its share is {share}"
         if self._mode == "report":
             logger.warning("%s: reported only", text)
             return
@@ -114,14 +113,14 @@ class Guard:
             return
         self.ended[pod] += len(ended)
         logger.warning("%s: ended its processes %s", text, ", ".join(map(str, ended)) or "none")
-        self._over.pop(uid, None)  # the pod is ended again if it is over its share again
+        self._over.pop(uid, None)  # so that the pod is ended again if it exceeds its share again
 
     def _end(self, pid: int, uid: str) -> bool:
-        def is_its(pid: int) -> bool:
+        def belongs(pid: int) -> bool:
             return any(member.uid == uid for member in members(self._host, [pid]).values())
 
         try:
-            return end_process(pid, is_its)
+            return end_process(pid, belongs)
         except OSError as error:
             logger.warning("cannot end process %d: %s", pid, error)
             return False
@@ -132,7 +131,7 @@ def _mib(count: int) -> str:
 
 
 class CannotEndError(OSError):
-    """Processes of pods cannot be ended here."""
+    """Processes of pods cannot be ended on this node."""
 
 
 def check_can_end(host: HostTree) -> None:
@@ -143,24 +142,23 @@ def check_can_end(host: HostTree) -> None:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
         raise CannotEndError(
-            "--mode evict needs pidfd_open, which came with Linux 5.3 and which seccomp can forbid; "
+            "--mode evict needs pidfd_open, of Linux 5.3 and later, which seccomp can forbid; "
             f"this kernel is {os.uname().release} ({error.strerror}). Use --mode report"
         ) from error
 
 
-def end_process(pid: int, is_its: Callable[[int], bool]) -> bool:
-    """Kill process `pid` if `is_its` says that it is the offender's; give whether it was killed.
+def end_process(pid: int, belongs: Callable[[int], bool]) -> bool:
+    """Kill process `pid` if `belongs(pid)`. True if it was killed.
 
-    The pidfd is opened before the check. So the signal reaches the process that was checked, or none: a
-    process that has ended meanwhile cannot be mixed up with a new one of the same number.
-    Raises OSError if it may not be killed.
+    The pidfd is opened before the check, because a pid can be used again at any moment. So the signal never
+    reaches another process. Raises OSError if the process may not be killed.
     """
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
     try:
-        if not is_its(pid):
+        if not belongs(pid):
             return False
         signal.pidfd_send_signal(process, signal.SIGKILL)
     except ProcessLookupError:

@@ -14,7 +14,7 @@ from tegra_device_plugin.agent.pods import Member, container_names, has_host_pid
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
 
-_NVML_DRIVER = "nvidia"  # Thor's; every other Jetson has nvgpu, whose memory nvmap hands out
+_NVML_DRIVER = "nvidia"  # Thor's; every other Jetson has nvgpu, whose memory nvmap allocates
 
 # A row of this debugfs file is the client, the process' name, its host pid and the size in columns of 18, 18,
 # 8 and 11 characters (nvmap_dev.c from L4T R32 to R36, client_stringify):
@@ -23,19 +23,19 @@ _NVML_DRIVER = "nvidia"  # Thor's; every other Jetson has nvgpu, whose memory nv
 # early 4.9 trees it counts in full for each of them.
 _CLIENTS = "/sys/kernel/debug/nvmap/iovmm/clients"
 _CLIENTS_BYTES = 1 << 20  # 17,000 rows
-# By width, not by white space: a process chooses its name, up to 15 bytes of anything. With a line break in
-# it, it could otherwise make up a row of another process, or hide its own.
+# By width, not by white space: a process chooses its name of up to 15 bytes. By a line break in its name, it
+# could otherwise forge a row of another process, or hide its own.
 _ROW = re.compile(
     r"^[^\n]{18,}? (?s:.{18}) (?P<pid>[ 0-9]{7}[0-9]) (?P<size>[ 0-9]{9}[0-9])(?P<unit>[KMG])$", re.MULTILINE
 )
 _UNITS = {"K": 10, "M": 20, "G": 30}
 # Early 4.9 trees sum bytes in a signed 32-bit number (iovm_commit) and print its kilobytes as unsigned
 # (`%10uK`): from 2 GiB on they have 2^32 too many and 2^22 (4 GiB) too few. No board has 4 TiB, so such a
-# number is one of those.
+# number is such a sum.
 _WRAPPED_KIB = range((1 << 32) - (1 << 21), 1 << 32)
 
 NVML = "libnvidia-ml.so.1"
-# Where JetPack 7 has it on the host, for a container without it.
+# Paths of JetPack 7 on the host, for a container without NVML.
 HOST_LIBRARIES = (f"/usr/lib/aarch64-linux-gnu/nvidia/{NVML}", f"/usr/lib/aarch64-linux-gnu/{NVML}")
 _SUCCESS, _INSUFFICIENT_SIZE = 0, 7  # nvmlReturn_t (nvml.h of CUDA 12 and 13)
 _NOT_AVAILABLE = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
@@ -43,7 +43,7 @@ _FIRST_CAPACITY = 64  # processes
 
 
 class UnknownUseError(OSError):
-    """The board does not say how much memory each process uses; the text says why."""
+    """The board does not report the memory of each process; the text has the reason."""
 
 
 class NvmlError(OSError):
@@ -72,7 +72,7 @@ class MemoryUse:
         except OSError as error:
             raise_own_shortage(error)
             raise UnknownUseError(
-                f"cannot read {_CLIENTS}: {error.strerror}: debugfs must be mounted, and seen from here"
+                f"cannot read {_CLIENTS}: {error.strerror}: mount debugfs, and make it visible here"
             ) from error
         return parse_clients(text.decode("latin-1"))
 
@@ -85,13 +85,13 @@ class MemoryUse:
                 self._nvml = Nvml((NVML, *on_host))
             return self._nvml.by_process()
         except NvmlError as error:
-            # A handle does not survive a driver that was reloaded: the next call starts NVML again.
+            # A handle is void after the driver was reloaded: the next call starts NVML again.
             self._nvml = None
             raise UnknownUseError(f"on this board only NVML lists GPU memory by process: {error}") from error
 
 
 def measure(memory: MemoryUse, host: HostTree) -> tuple[dict[int, int], dict[int, Member]]:
-    """Give the bytes by pid, and the pids that are in a pod. Raises as `MemoryUse.by_process`."""
+    """Give the bytes by pid, and the pids of pods. Raises as `MemoryUse.by_process`."""
     used = memory.by_process()
     return used, members(host, filter(None, used))
 
@@ -110,7 +110,7 @@ def by_container(root: Path) -> dict[tuple[str, str, str], int]:
     """Read the host below `root` once: bytes by namespace, pod and container. Raises UnknownUseError."""
     host = HostTree(root)
     if host.text("/proc/1/cgroup") is None:
-        raise UnknownUseError(f"the host's processes are not seen in {root}: ask in the node agent's pod")
+        raise UnknownUseError(f"{root} does not show the host's processes: run this in the node agent's pod")
     used = in_containers(*measure(MemoryUse(root), host), container_names(host))
     pods = pod_names(host)
     return {
@@ -156,9 +156,9 @@ class Nvml:
         self._check("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(0), ctypes.byref(self._device))
 
     def by_process(self) -> dict[int, int]:
-        """Give bytes by pid, as this process' pid namespace counts; raises NvmlError.
+        """Give bytes by pid, in this process' pid namespace. Raises NvmlError.
 
-        A process that computes and draws is in both lists with the same figure.
+        A process that computes and draws is in both lists with the same value.
         """
         found: dict[int, int] = {}
         for kind in ("Compute", "Graphics"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agent`: wires guard, weights and pages together, and ends them together."""
+"""`agent`: starts and stops guard, weights and pages together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 
 def unit_resources(settings: AgentSettings) -> UnitResources:
-    """Give the resources of these settings' units."""
     units = settings.units
     if units is None:
         return UnitResources()
@@ -31,7 +30,7 @@ def unit_resources(settings: AgentSettings) -> UnitResources:
 class Agent(Service[AgentSettings]):
     """The agent.
 
-    It fails with OSError where the metrics address is taken or this kernel cannot do what the mode needs.
+    It fails with OSError where the metrics address is taken or this kernel lacks a requirement of the mode.
     """
 
     def __init__(self, configuration: ConfigWatch[AgentSettings], signals: Signals, kernel: Kernel) -> None:
@@ -40,7 +39,6 @@ class Agent(Service[AgentSettings]):
         self._kernel = kernel
 
     async def _run_once(self) -> None:
-        """Start all parts, wait for `_stop`, end all parts."""
         settings = self._settings
         host = HostTree(settings.host_root)
         pods = Pods(settings.pod_resources, host, unit_resources(settings))

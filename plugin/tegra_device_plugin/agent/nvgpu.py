@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvgpu's scheduler control node: which GPU contexts (TSGs) there are, whose, and how long their turns are.
+"""nvgpu's scheduler control node: the GPU contexts (TSGs), their processes and their time slices.
 
 Numbers and structures are those of nvgpu's include/uapi/linux/nvgpu.h, "/dev/nvhost-sched-gpu device", which
-are the same from L4T R32 to R36. The two calls that lock and unlock control have no name here, so that nobody
-makes them: while control is locked, nvgpu refuses every new CUDA context of the board (ioctl_tsg.c).
+are the same from L4T R32 to R36. The two calls that lock and unlock control are left out on purpose: while
+control is locked, nvgpu rejects every new CUDA context of the board (ioctl_tsg.c).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol, Self
 
 from tegra_device_plugin.system.hosttree import HostTree
 
-# Two names of one device, on the host; the first is there from R34 on. Then both appear when the GPU is first
+# Two names of one device on the host; the first exists from R34 on. Both appear when the GPU is first
 # switched on.
 NODES = ("/dev/nvgpu/igpu0/sched", "/dev/nvhost-sched-gpu")
 API_VERSION = 1  # NVGPU_SCHED_API_VERSION
@@ -53,7 +53,7 @@ PUT_TSG = _ioc(_WRITE, 11, _REFERENCE)
 # NVGPU_COMPUTE_PREEMPTION_MODE_*: where a context can be interrupted.
 _PREEMPTION = {1: "wfi", 2: "cta", 4: "cilp"}
 
-_WORDS = 8  # of the first bitmap, 512 contexts; the driver says when it has more
+_BITMAP_SIZE = 8  # of the first bitmap, 512 contexts; the driver reports the size that it needs
 
 
 def find_node(host: HostTree) -> str | None:
@@ -62,16 +62,16 @@ def find_node(host: HostTree) -> str | None:
 
 
 class UnsupportedError(OSError):
-    """The driver's control node is another one than this program knows."""
+    """The driver's control node has an unknown version."""
 
 
 @dataclass(frozen=True)
 class Tsg:
-    """A time-sliced group of channels: what a process' CUDA context is for the GPU's scheduler."""
+    """A time-sliced group of channels: a process' CUDA context, for the GPU's scheduler."""
 
     id: int
     pid: int
-    """Of the process that opened it, as the host counts."""
+    """The process that opened it, in the host's pid namespace."""
     timeslice_us: int
     compute_preemption: str
     """`wfi`, `cta` or `cilp`: the end of the work, a thread block, an instruction; empty if unknown."""
@@ -80,7 +80,7 @@ class Tsg:
 
 
 class Kernel(Protocol):
-    """What is asked of the operating system; tests have a simulated driver."""
+    """The calls to the operating system; tests have a simulated driver."""
 
     def open(self, path: str) -> int:
         """Open the node at `path`, without waiting; give the descriptor. Raises OSError."""
@@ -90,14 +90,10 @@ class Kernel(Protocol):
 
 
 class Linux:
-    """The kernel that this process runs on."""
-
     def open(self, path: str) -> int:
-        """Open the node."""
         return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def ioctl(self, fd: int, request: int, argument: bytearray) -> None:
-        """Make a call."""
         fcntl.ioctl(fd, request, argument, True)
 
 
@@ -107,7 +103,7 @@ class ControlNode:
     def __init__(self, path: str, kernel: Kernel) -> None:
         """Open the node at `path`. Raises UnsupportedError, and OSError (EBUSY: another process has it)."""
         self._kernel = kernel
-        self._words = _WORDS
+        self._bitmap_size = _BITMAP_SIZE
         self.fd = kernel.open(path)
         try:
             self._check_version(path)
@@ -122,20 +118,19 @@ class ControlNode:
         self.close()
 
     def close(self) -> None:
-        """Let others have it. Time slices stay as they were set."""
+        """Close the node for other processes. Time slices stay as they were set."""
         os.close(self.fd)
 
     def tsgs(self) -> list[Tsg]:
-        """All contexts that there are now. Raises OSError."""
+        """Give all contexts. Raises OSError."""
         found = (self._params(number) for number in self._active())
         return [tsg for tsg in found if tsg]
 
     def set_timeslice(self, tsg: Tsg, microseconds: int) -> bool:
-        """Set the length of a context's turn; False if the context has ended. Raises OSError.
+        """Set the time slice of a context; False if the context has ended. Raises OSError.
 
-        A reference keeps its number from getting a new owner meanwhile. That is more than a wrong owner's
-        slice: up to R32, nvgpu follows a runlist that a fresh context does not have yet, and the board would
-        crash (gk20a_fifo_update_runlist, `&f->runlist_info[~0]`).
+        A reference protects the context's number from a new owner. Up to R32, a call for a new context
+        crashes the board: the context has no runlist yet (gk20a_fifo_update_runlist, `&f->runlist_info[~0]`).
         """
         try:
             self._kernel.ioctl(self.fd, GET_TSG, bytearray(_REFERENCE.pack(tsg.id)))
@@ -153,16 +148,16 @@ class ControlNode:
         return True
 
     def clear_event(self) -> None:
-        """Take the note that contexts were opened, which makes `fd` readable.
+        """Read the event of new contexts, which makes `fd` readable.
 
-        Raises OSError if it cannot be taken, and so would stay for ever.
+        Raises OSError if the event cannot be read, and so would stay for ever.
         """
         with suppress(BlockingIOError):
             if not os.read(self.fd, _EVENT.size):
                 raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
     def _params(self, number: int) -> Tsg | None:
-        """A context as it is now, None if it has ended."""
+        """Give a context, None if it has ended."""
         argument = bytearray(_PARAMS.pack(number, 0, 0, 0, 0, 0))
         try:
             self._kernel.ioctl(self.fd, TSG_GET_PARAMS, argument)
@@ -182,13 +177,13 @@ class ControlNode:
         (version,) = _VERSION.unpack(argument)
         if version != API_VERSION:
             raise UnsupportedError(
-                f"{path}: scheduling API version {version}; this program knows {API_VERSION}"
+                f"{path}: scheduling API version {version}; this program supports {API_VERSION}"
             )
 
     def _active(self) -> list[int]:
-        """The numbers in the driver's bitmap of contexts."""
+        """Give the numbers in the driver's bitmap of contexts."""
         while True:
-            bitmap = (ctypes.c_uint64 * self._words)()
+            bitmap = (ctypes.c_uint64 * self._bitmap_size)()
             size = ctypes.sizeof(bitmap)
             argument = bytearray(_TSGS.pack(size, ctypes.addressof(bitmap)))
             try:
@@ -197,7 +192,7 @@ class ControlNode:
                 needed, _ = _TSGS.unpack(argument)
                 if error.errno != errno.ENOSPC or needed <= size:
                     raise
-                self._words = -(-needed // 8)
+                self._bitmap_size = -(-needed // 8)
                 continue
             return [
                 64 * place + bit for place, word in enumerate(bitmap) for bit in range(64) if word >> bit & 1

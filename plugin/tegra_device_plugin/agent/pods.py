@@ -37,13 +37,11 @@ class UnitResources:
     """One id is one percent."""
     memory: str = ""
     memory_bytes: Callable[[int], int] = lambda _ids: 0
-    """The bytes that a number of ids stands for."""
+    """The bytes of a number of ids."""
 
 
 @dataclass(frozen=True, order=True)
 class PodName:
-    """A pod's namespace and name."""
-
     namespace: str
     name: str
 
@@ -80,7 +78,7 @@ class Pods:
         return self.shares.get(name, Share()) if name else Share()
 
     async def refresh(self, uids: Collection[str]) -> None:
-        """Ask the kubelet if one of the pods `uids` is new, or its last answer is old.
+        """Query the kubelet if one of the pods `uids` is new, or its last answer is old.
 
         While the kubelet does not answer, names and shares stay: the devices of a running pod do not change.
         """
@@ -90,9 +88,9 @@ class Pods:
             if fresh and self._known.issuperset(uids):
                 return
             try:
-                # Before the question, so that the answer is newer: a name can get a new pod at any moment.
+                # Before the query, so that the answer is newer: a new pod can have the name of an old pod.
                 names = await self._sensor.read(lambda: pod_names(self._host))
-                found = pod_resources.found(await pod_resources.ask(self._socket))
+                found = pod_resources.found(await pod_resources.list_allocations(self._socket))
             except (OSError, TimeoutError) as error:
                 reason = describe_error(error, f"reading {POD_LOGS} hangs")
                 self._problem_log.warn(f"the pods' shares are not known: {reason}")
@@ -116,13 +114,13 @@ def shares(allocations: Iterable[ContainerAllocation], units: UnitResources) -> 
 
 
 def pod_names(host: HostTree) -> Mapping[str, PodName]:
-    """Give the node's pods by uid, also those that have ended a short while ago."""
+    """Give the node's pods by uid, including pods that ended recently."""
     parts = (entry.split("_") for entry in host.names(POD_LOGS))
     return {part[2]: PodName(part[0], part[1]) for part in parts if len(part) == 3}  # noqa: PLR2004 - see POD_LOGS
 
 
 def container_names(host: HostTree) -> Mapping[str, str]:
-    """Give names of the node's containers by id, except those whose link's name would be too long."""
+    """Give names of the node's containers by id, except containers whose link's name would be too long."""
     links = map(_CONTAINER_LOG.fullmatch, host.names(CONTAINER_LOGS))
     return {link["id"]: link["name"] for link in links if link}
 
@@ -133,8 +131,8 @@ def container_names(host: HostTree) -> Mapping[str, str]:
 #                       docker-ID.scope   or cri-containerd-ID.scope
 #   neither, containerd whose runc does not use systemd
 #                       /system.slice/containerd.service/kubepods-podU_I_D.slice:cri-containerd:ID
-# A static pod's uid is a digest without dashes. Within a control group namespace of one's own, the path of
-# another pod begins with /../ and has lost the groups above that both have.
+# A static pod's uid is a digest without dashes. Within an own control group namespace, the path of another
+# pod starts with /../ instead of the groups that both have.
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 _QOS = r"(?:burstable|besteffort)"
 _ABOVE = rf"(?:/kubepods(?:\.slice)?)?(?:/(?:kubepods-)?{_QOS}(?:\.slice)?)?"
@@ -149,18 +147,16 @@ _MOST_BYTES = 16_384  # 13 lines in version 1
 
 @dataclass(frozen=True)
 class Member:
-    """The pod and container that a process is in."""
-
     uid: str
     container: str
 
 
 def member(text: str, own: str) -> Member | None:
-    """Read a `/proc/PID/cgroup` of either version; None for a process that is in no pod.
+    """Read a `/proc/PID/cgroup` of either version; None for a process without a pod.
 
-    `own` is that of this process. The kubelet's groups are in the root group or in one above this process,
-    also where the kubelet is in a container. Elsewhere a name tells nothing: a user can make groups
-    with any name below a group that systemd has delegated, and a container below its own.
+    `own` is the file of this process. The kubelet's groups are in the root group or in a group above this
+    process, also if the kubelet is in a container. Elsewhere a name proves nothing: users can make groups of
+    any name below a group that systemd has delegated, and containers below their own group.
     """
     own_paths = [f"{path}/" for path in _paths(own)]
     for path in _paths(text):
@@ -178,7 +174,7 @@ def _paths(text: str) -> list[str]:
 
 
 def members(host: HostTree, pids: Iterable[int]) -> dict[int, Member]:
-    """Read the same of processes of the host; those that are in no pod or have ended are left out.
+    """Read the members of processes of the host; processes without a pod and ended ones are left out.
 
     Raises OSError for a shortage of descriptors or memory (hosttree.is_own_shortage).
     """
@@ -190,11 +186,11 @@ def members(host: HostTree, pids: Iterable[int]) -> dict[int, Member]:
         except OSError as error:
             raise_own_shortage(error)
             continue
-        if its := member(text, own):
-            found[pid] = its
+        if parsed := member(text, own):
+            found[pid] = parsed
     return found
 
 
 def has_host_pids(host: HostTree) -> bool:
-    """Give whether this process has the host's process ids; true also where the host's /proc is not seen."""
+    """True if this process has the host's process ids, or the host's /proc is not visible."""
     return host.target("/proc/self") in (None, str(os.getpid()))

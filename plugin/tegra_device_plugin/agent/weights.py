@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets the time slices of the pods' GPU contexts by the pods' weights.
 
-nvgpu lets busy contexts take turns, each for its own time slice. So a busy context's share of the time is its
-slice among the slices of all busy ones, and an idle one costs nothing.
+nvgpu runs busy contexts in rounds, each for its own time slice. So a busy context's share of the time is its
+slice divided by the slices of all busy contexts. An idle context costs nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tegra_device_plugin.system.waiting import Sensor
 
 State = Literal["weighted", "busy", "unsupported", "failing"]
 
-# 100 % of the weights make a round of 20 ms. Then 5 % is 1 ms, the shortest slice that nvgpu takes.
+# 100 % of the weights are a round of 20 ms. Then 5 % is 1 ms, the shortest slice that nvgpu takes.
 US_PER_PERCENT = 200
 
-# nvgpu reports new contexts; an observation in between undoes a slice that a program has set for itself.
+# nvgpu reports new contexts; a periodic observation resets a slice that a program has set for itself.
 OBSERVE_SECONDS = 5.0
-# The shortest pause: a program that opens and closes contexts all the time is not followed each time.
+# The shortest pause: a program that opens and closes contexts all the time is not observed each time.
 SETTLE_SECONDS = 0.2
-# nvgpu reports a context before it is ready to be set, and sends no event when it is.
+# nvgpu reports a context before its slice can be set, and sends no later event.
 NEW_SECONDS = 1.0
 CALL_DEADLINE_SECONDS = 3.0
 
@@ -47,11 +47,11 @@ class Slice:
     tsg: Tsg
     """The context, with the time slice that the driver reported before."""
     timeslice_us: int
-    """The slice in force: the set one, or the context's own where nvgpu has refused the other."""
+    """The slice in force: the set one, or the context's own where nvgpu has rejected the other."""
 
 
 class NoControlNodeError(OSError):
-    """The board has none."""
+    """The board has no control node."""
 
 
 class NodeBusyError(OSError):
@@ -62,7 +62,8 @@ def timeslices(tsgs: Iterable[Tsg], pods: Mapping[int, str], percent: Mapping[st
     """Give microseconds by context id, for the contexts of pods that have a weight.
 
     `pods` gives a process' pod, `percent` a pod's weight from 1 to 100. A pod's contexts divide its weight
-    evenly, the idle ones too; none gets less than nvgpu's least. A context that is not ready is left out.
+    evenly, also its idle contexts; none gets less than nvgpu's least. A context that is not ready is left
+    out.
     """
     owned = {tsg.id: pods[tsg.pid] for tsg in tsgs if tsg.ready and percent.get(pods.get(tsg.pid, ""))}
     contexts = Counter(owned.values())
@@ -88,11 +89,11 @@ class Weights:
         self._problem_log = ProblemLog()
         self._wake = asyncio.Event()
         self._unready = False
-        self._found: dict[tuple[int, int], int] = {}
-        self._refused: set[tuple[Tsg, int]] = set()
+        self._original: dict[tuple[int, int], int] = {}
+        self._rejected: set[tuple[Tsg, int]] = set()
 
     async def run(self) -> None:
-        """Keep the weights in force until cancelled; then put back the time slices that were found."""
+        """Keep the weights in force until cancelled; then restore the original time slices."""
         try:
             while True:
                 self._wake.clear()
@@ -100,7 +101,7 @@ class Weights:
                 await waiting.happens(self._wake, NEW_SECONDS if self._unready else OBSERVE_SECONDS)
                 await asyncio.sleep(SETTLE_SECONDS)
         finally:
-            await self._leave()
+            await self._restore()
 
     async def observe(self) -> None:
         """Read the contexts once, and set the slices that differ."""
@@ -119,7 +120,7 @@ class Weights:
             self._problem_log.warn(
                 f"GPU time is not divided by weights: {describe_error(error, 'the driver does not answer')}"
             )
-            if not isinstance(error, TimeoutError):  # what hangs still uses the node
+            if not isinstance(error, TimeoutError):  # a call that hangs still uses the node
                 self._close()
         else:
             self.state = "weighted"
@@ -133,22 +134,20 @@ class Weights:
         self.observed_at = asyncio.get_running_loop().time()
 
     def _remember(self, tsgs: Iterable[Tsg]) -> None:
-        """Keep what each context had when it was first seen, for as long as it is there.
+        """Keep the original slice of each context until the context ends.
 
-        By default that is 1024 us, less on a Nano with R32, and other values where a program has set a
-        priority. What is below nvgpu's own least cannot be set again.
+        The default is 1024 us, less on a Nano with R32; a program's priority gives other values. A slice
+        below nvgpu's own least cannot be restored.
         """
-        self._found = {
-            (tsg.id, tsg.pid): self._found.get((tsg.id, tsg.pid), max(tsg.timeslice_us, nvgpu.LEAST_US))
+        self._original = {
+            (tsg.id, tsg.pid): self._original.get((tsg.id, tsg.pid), max(tsg.timeslice_us, nvgpu.LEAST_US))
             for tsg in tsgs
         }
 
     def _percent(self, pods: Mapping[int, str]) -> dict[str, int]:
-        """Weights of pods, as far as they are known."""
         return {uid: self._pods.share(uid).percent for uid in pods.values()}
 
     def _list(self) -> tuple[list[Tsg], dict[int, str]]:
-        """All contexts, and the pods of those processes that are in one."""
         if self._node is None:
             self._node = self._open()
         tsgs = self._node.tsgs()
@@ -169,15 +168,15 @@ class Weights:
                 raise
             raise NodeBusyError(
                 f"another process has opened {path}, and nvgpu allows one: another agent, or a container "
-                "that was given the node"
+                "with access to the node"
             ) from error
 
     def _in_force(self, tsg: Tsg, wanted_us: int) -> int:
-        return tsg.timeslice_us if (tsg, wanted_us) in self._refused else wanted_us
+        return tsg.timeslice_us if (tsg, wanted_us) in self._rejected else wanted_us
 
     def _set(self, tsgs: Iterable[Tsg], wanted: Mapping[int, int]) -> None:
-        """Set what differs: each call reloads the GPU's list of contexts, and switches it on for that."""
-        refused: set[tuple[Tsg, int]] = set()
+        """Set the slices that differ: each call switches the GPU on and reloads its list of contexts."""
+        rejected: set[tuple[Tsg, int]] = set()
         if self._node is None:
             return
         for tsg in tsgs:
@@ -189,22 +188,23 @@ class Weights:
                 if self._node.set_timeslice(tsg, microseconds):
                     logger.debug("%s: %d us", context, microseconds)
             except OSError as error:
-                refused.add((tsg, microseconds))
-                if (tsg, microseconds) not in self._refused:  # once, not at each observation
-                    logger.warning("%s: nvgpu refuses %d us: %s", context, microseconds, error.strerror)
-        self._refused = refused
+                rejected.add((tsg, microseconds))
+                if (tsg, microseconds) not in self._rejected:  # only at the first observation
+                    logger.warning("%s: nvgpu rejects %d us: %s", context, microseconds, error.strerror)
+        self._rejected = rejected
 
-    async def _leave(self) -> None:
-        """Restore the time slices that were found, and close the node."""
-        await self._sensor.settle()  # the cancellation may have come within a call
+    async def _restore(self) -> None:
+        await self._sensor.settle()  # the cancellation may have come during a call
         if self._node is None:
             return
         try:
             tsgs, _ = await self._sensor.read(self._list)
-            found = {tsg.id: self._found[tsg.id, tsg.pid] for tsg in tsgs if (tsg.id, tsg.pid) in self._found}
+            found = {
+                tsg.id: self._original[tsg.id, tsg.pid] for tsg in tsgs if (tsg.id, tsg.pid) in self._original
+            }
             await self._sensor.read(lambda: self._set(tsgs, found))
         except OSError as error:
-            logger.warning("cannot put back the GPU's own time slices: %s", error)
+            logger.warning("cannot restore the GPU's own time slices: %s", error)
         self._close()
 
     def _watch_events(self) -> None:
@@ -216,7 +216,7 @@ class Weights:
     def _contexts_opened(self, node: ControlNode) -> None:
         try:
             node.clear_event()
-        except OSError:  # the next call says what is wrong
+        except OSError:  # the next call reports the error
             self._stop_watching()
         self._wake.set()
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of catalogue.json, typed, and the look-ups that degrade for entries that the tables do not have.
+"""The typed tables of catalogue.json, and lookups with an approximate result for missing entries.
 
-The tables hold facts that cannot be read from a board. A new board or release is added there, in no code.
+The tables have the facts that cannot be read from a board. A new board or release is added there, not in
+code.
 """
 
 import functools
@@ -12,8 +13,6 @@ from typing import Literal, NamedTuple
 
 
 class Soc(NamedTuple):
-    """A system on chip."""
-
     soc_id: int
     """/sys/devices/soc0/soc_id. Kernel fuse-tegra.c: tegra210 0x21, tegra186 0x18, tegra194 0x19, tegra234
     0x23; tegra264's 0x26 is inferred."""
@@ -26,7 +25,7 @@ class Soc(NamedTuple):
 class Chip(NamedTuple):
     """An integrated GPU's chip.
 
-    Multiprocessor counts are absent on purpose: they follow the power mode, which switches some `tpcs` off.
+    It has no multiprocessor count: the power mode switches some `tpcs` off.
     """
 
     compute_capability: str
@@ -60,16 +59,15 @@ class Catalogue(NamedTuple):
     jetpack: Mapping[str, str]
     """By L4T release (NVIDIA's release notes), the oldest first. `make docs` makes the roles' list of it."""
     gpu_memory_cgroup_charged: Mapping[str, str]
-    """Whether a container's memory limit counts the GPU memory that it holds, by L4T release: does nvmap
+    """Whether a container's memory limit counts its GPU memory, by L4T release: does nvmap
     allocate pages with __GFP_ACCOUNT? From its sources: no in R32, R35.3.1 and R36.2 to R36.4.3; yes in one
-    of 2025, and no release is known that began with it."""
+    of 2025; the first such release is unknown."""
     cuda: Mapping[str, str]
-    """CUDA that an L4T release's driver offers."""
+    """CUDA version of an L4T release's driver."""
 
 
 @functools.cache
 def load() -> Catalogue:
-    """The catalogue that the package ships."""
     tables = json.loads(Path(__file__).with_name("catalogue.json").read_bytes())
     return Catalogue(
         **tables
@@ -95,10 +93,11 @@ def nearest(table: Mapping[str, str], release: str) -> str | None:
 
 
 def jetpack(release: str) -> tuple[str, str] | None:
-    """JetPack of an L4T release and the listed release that says so; None when its line has none earlier.
+    """JetPack of an L4T release and the listed release with that JetPack; None if its line has no earlier
+    release.
 
-    A release that is not listed gets what is certain of the nearest earlier one's JetPack 6.2.2: `6.2` when
-    only the patch differs, else `6`.
+    A release that is not listed gets the certain part of the nearest earlier JetPack, such as 6.2.2: `6.2`
+    when only the patch differs, else `6`.
     """
     table = load().jetpack
     key = nearest(table, release)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The board's GPU as a CDI spec, made from NVIDIA's CSV files, for kubelets and runtimes that know CDI.
 
-NVIDIA's own generator asks NVML on a Jetson and fails (nvidia-ctk without --mode=csv); the CSV files are
-what its runtime itself goes by there. Format: github.com/cncf-tags/container-device-interface SPEC.md.
+NVIDIA's own generator uses NVML on a Jetson and fails (nvidia-ctk without --mode=csv). NVIDIA's runtime uses
+the CSV files there. Format: github.com/cncf-tags/container-device-interface SPEC.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree
 
-KIND = "k8s.device-plugin.nvidia.com/gpu"  # the kind of NVIDIA's plugin: not the toolkit's own nvidia.com/gpu
+KIND = "k8s.device-plugin.nvidia.com/gpu"  # the kind of NVIDIA's plugin; the toolkit's own is nvidia.com/gpu
 NAMES = ("0", "all")
 DIRECTORY = "/var/run/cdi"
 SPEC_FILE = f"{DIRECTORY}/tegra-device-plugin.json"
@@ -26,7 +26,7 @@ _CSV_DIRECTORY = "/etc/nvidia-container-runtime/host-files-for-container.d"
 _CSV_BYTES = 1 << 20
 _RELEASE = "/etc/nv_tegra_release"
 _HOOKS = "/usr/bin/nvidia-ctk"  # of nvidia-container-toolkit-base
-_MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 # Versions of CDI. Every runtime with CDI reads 0.5.0. It refuses versions and fields that it does not know.
 # 0.7.0 has `additionalGids`. Read from containerd 1.7.16 and 2.0, Docker 26.1, CRI-O 1.30, Podman 5.1 on
 # (container-device-interface issue 199, containerd PR 10077, moby PR 47706; Podman 4.9 refuses it).
@@ -39,12 +39,11 @@ class NoCsvFilesError(OSError):
 
 
 def device(name: str) -> str:
-    """Give the full name of a CDI device."""
     return f"{KIND}={name}"
 
 
 def write(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> None:
-    """Make or renew the spec below the host root `root`; a spec that says the same is left alone.
+    """Make or renew the spec below the host root `root`; the same spec is not written again.
 
     `device_nodes` are the GPU's, in case the CSV files lack one. Raises OSError.
     """
@@ -112,7 +111,7 @@ def spec(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> dict
         "devices": [{"name": name, "containerEdits": edits} for name in NAMES],
         "containerEdits": {
             "mounts": [
-                {"hostPath": path, "containerPath": path, "options": _MOUNT_OPTIONS} for path in mounts
+                {"hostPath": path, "containerPath": path, "options": MOUNT_OPTIONS} for path in mounts
             ],
             "hooks": [
                 _hook("create-symlinks", links),
@@ -138,13 +137,13 @@ def _hook(name: str, arguments: Iterable[str]) -> dict[str, Any]:
 
 
 def _entries(host: HostTree) -> Iterator[tuple[str, str]]:
-    """Kinds and path patterns of all CSV files; like the runtime, lines that make no sense are skipped."""
+    """Kinds and path patterns of all CSV files; invalid lines are skipped, as NVIDIA's runtime skips them."""
     files = host.glob(f"{_CSV_DIRECTORY}/*.csv")
     if not files:
         raise NoCsvFilesError(f"cdi-cri needs NVIDIA's CSV files, and there is none in {_CSV_DIRECTORY}")
     for file in files:
         content = host.read(file, _CSV_BYTES)
-        if len(content) == _CSV_BYTES:  # cut off: the last line may be part of another path
+        if len(content) == _CSV_BYTES:  # truncated: the last line may be incomplete
             content = content[: content.rfind(b"\n") + 1]
         for line in content.decode("utf-8", "replace").splitlines():
             kind, _, path = (part.strip() for part in line.partition(","))

@@ -17,7 +17,8 @@ State = Literal["ready", "unpowered", "absent"]
 
 _DEVFREQ = "/sys/class/devfreq"
 _PLATFORM_DEVICES = "/sys/bus/platform/devices"
-# An integrated PCI GPU (Thor) is always there, a card in a slot never is (as in nvidia-container-toolkit).
+# The integrated PCI GPU (Thor) always has this address, a card in a slot never has
+# (nvidia-container-toolkit).
 _PCI_GPU = "/sys/bus/pci/devices/0000:01:00.0"
 _NVIDIA_VENDOR = "0x10de"
 # Where R34 and later put the user device nodes when the GPU is first switched on (nvgpu os/linux/ioctl.c).
@@ -36,7 +37,7 @@ class Gpu(NamedTuple):
 
     `unpowered`: the device exists but is not in use yet. It was never switched on since boot (its devfreq
     entry and, since R34, its user device nodes appear at that moment), switching it on failed, or its driver
-    is not loaded: look again later. `absent`: there is no such device.
+    is not loaded. A later observation can differ. `absent`: there is no such device.
     """
 
     chip: str | None
@@ -50,18 +51,18 @@ class Gpu(NamedTuple):
 
 
 class Power(NamedTuple):
-    """What is known of the board's power mode; None is "not known"."""
+    """The board's power mode; None is unknown."""
 
     mode: int | None = None
     multiprocessors: int | None = None
-    """How many have power."""
+    """Multiprocessors that have power."""
 
 
 def find_gpu(root: Path, board: Board) -> Gpu:
-    """Look for the integrated GPU of `board` in the host file system seen at `root`."""
+    """Find the integrated GPU of `board` in the host file system at `root`."""
     host = HostTree(root)
     if board.platform == "none":
-        return _absent(Evidence("gpu", False, "not looked for: this machine is not a Tegra"))
+        return _absent(Evidence("gpu", False, "not searched: this machine is not a Tegra"))
     places = list(_places(host, board))
     evidence = [place.evidence for place in places]
     place = next((place for place in places if place.device), None)
@@ -91,7 +92,7 @@ def read_power(root: Path, gpu: Gpu) -> Power:
 
 
 def missing_nodes(host: HostTree, driver: str) -> tuple[str, ...]:
-    """The device nodes (host paths) that are not there and without which nothing can run on the GPU."""
+    """Give the required device nodes (host paths) that do not exist."""
     alternatives = catalogue.load().drivers[driver]
     missing = (
         tuple(path for path in (f"/dev/{name}" for name in names) if not host.is_node(path))
@@ -113,7 +114,7 @@ def devfreq(host: HostTree, device: str) -> str | None:
 
 
 class _Place(NamedTuple):
-    """Where a GPU was looked for: the device found there and the driver that serves GPUs there."""
+    """A searched place: the device found there and the driver that serves GPUs there."""
 
     device: str | None
     driver: str
@@ -125,7 +126,7 @@ def _absent(*evidence: Evidence) -> Gpu:
 
 
 def _places(host: HostTree, board: Board) -> Iterator[_Place]:
-    """Look where this SoC has its GPU, everywhere for an unknown SoC; the best source first."""
+    """Search the places of this SoC's GPU, all places for an unknown SoC; the best source first."""
     soc = catalogue.load().socs.get(board.soc or "")
     if soc is None or soc.bus == "platform":
         yield from _platform_places(host)
@@ -160,7 +161,7 @@ def _pci_place(host: HostTree) -> _Place:
 
 
 def _chip_suffix(name: str) -> str | None:
-    """What a platform GPU's name ends in: `gpu`, or the chip up to kernel 5.10; None if it is no GPU's."""
+    """Give the end of a platform GPU's name: `gpu`, or the chip up to kernel 5.10; None if it is none."""
     suffix = name.rpartition(".")[2]
     nodes = {chip.node for chip in catalogue.load().chips.values()}
     return suffix if suffix == "gpu" or suffix in nodes else None
@@ -249,9 +250,9 @@ def _memory_bytes(host: HostTree) -> int | None:
 
 
 def _multiprocessors(host: HostTree, gpu: Gpu) -> int | None:
-    """Give how many multiprocessors have power, None if that is not known.
+    """Give the number of multiprocessors that have power, None if unknown.
 
-    tpc_pg_mask has a bit for each of the chip's TPCs that is off, those that a module never has among them
+    tpc_pg_mask has a bit for each TPC of the chip that is off, also for TPCs that the module lacks
     (nvpmodel's configurations: 240 on an Orin NX, which has 4 of 8). Reading it does not wake the GPU.
     """
     chip = catalogue.load().chips.get(gpu.chip or "")
@@ -265,20 +266,16 @@ def _multiprocessors(host: HostTree, gpu: Gpu) -> int | None:
 
 
 class Detection(NamedTuple):
-    """What was found below a host root."""
-
     board: Board
     gpu: Gpu
     power: Power = Power()
-    """Nothing known, unless it was asked for."""
+    """Unknown by default: a separate read (`read_power`)."""
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """All places looked at, in order."""
         return (*self.board.evidence, *self.gpu.evidence)
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form of `detect`."""
         board, gpu = self.board, self.gpu
         return {
             "platform": board.platform,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the GPU fit for use: one cheap look at it, what the look means, and how many looks make a verdict.
+"""The health of the GPU: a cheap observation, its assessment, and a hysteresis over observations.
 
 Only files that do not wake the GPU are read (nvgpu os/linux/sysfs.c): the masks of its units
 (gpc_fs_mask, fbp_fs_mask, tpc_fs_mask) would. Reading `load` of an active GPU counts as use and postpones its
-power-down by railgate_delay (500 ms), so POLL_SECONDS is ten times that, and a suspended GPU is not asked.
+power-down by railgate_delay (500 ms). So POLL_SECONDS is ten times as long, and a suspended GPU is not read.
 """
 
 import errno
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tegra_device_plugin.board.detection import Gpu, bound_driver, devfreq, missing_nodes
 from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
 
-# Worst case from a change to the verdict, with the default Hysteresis: 5 + 2 x 1 s.
+# Worst case from a change to another health, with the default Hysteresis: 5 + 2 x 1 s.
 POLL_SECONDS = 5.0
 RECHECK_SECONDS = 1.0  # while a change waits to be confirmed
 
@@ -28,12 +28,12 @@ _NUMBER = re.compile(rb"-?[0-9]{1,18}")  # as the kernel prints; longer ones are
 
 
 class Sample(NamedTuple):
-    """One look at the GPU. Nothing in it is a judgement; None is "not known"."""
+    """An observation of the GPU, without assessment; None is unknown."""
 
     device: bool
     expected_driver: str | None
     driver: str | None = None
-    """The one bound to the device."""
+    """The driver that is bound to the device."""
     on_bus: bool | None = None
     """Whether a PCI device answers."""
     runtime_status: str | None = None
@@ -48,7 +48,7 @@ class Sample(NamedTuple):
 
 
 class Health(NamedTuple):
-    """Whether the GPU can be given to containers: a word for machines and a line for people."""
+    """Whether the GPU can be allocated: `reason` is for programs, `detail` for people."""
 
     healthy: bool
     reason: str
@@ -56,11 +56,11 @@ class Health(NamedTuple):
 
 
 HEALTHY = Health(True, "ok", "")
-UNKNOWN = Health(False, "unknown", "the GPU could not be looked at")
+UNKNOWN = Health(False, "unknown", "the GPU could not be observed")
 
 
 def sample(root: Path, gpu: Gpu) -> Sample:
-    """Look once at a GPU that `gpu.find_gpu` found below the same host root. Takes about a millisecond."""
+    """Observe a GPU that `find_gpu` has found below the same host root. Takes about a millisecond."""
     host = HostTree(root)
     device = gpu.sysfs
     if device is None or gpu.driver is None or host.link(device) is None:
@@ -88,16 +88,16 @@ def sample(root: Path, gpu: Gpu) -> Sample:
 
 
 def assess(seen: Sample) -> Health:
-    """What one sample says by itself: the first complaint, hardest first."""
+    """Give the health by one sample: the first problem, the most severe first."""
     return next(_problems(seen), None) or Health(True, "ok", _state_of(seen))
 
 
 class Hysteresis:
-    """Turns the health by each observation into one that does not flap.
+    """Turns the health by each observation into a health that does not flap.
 
     It takes `bad` observations in a row to become unhealthy and `good` to become healthy again; the very
-    first one decides alone, so that a good GPU is offered immediately. UNKNOWN needs `bad` in a row as well
-    to replace another reason: an observation that failed disproves nothing.
+    observation decides alone, so that a good GPU is advertised immediately. UNKNOWN needs `bad` in a row as
+    well to replace another reason, because a failed observation proves nothing.
     """
 
     def __init__(self, bad: int = 2, good: int = 3) -> None:
@@ -111,7 +111,7 @@ class Hysteresis:
         return self._against == 0
 
     def observe(self, new: Health) -> Health:
-        """Count one observation in; UNKNOWN stands for one that failed or hung."""
+        """Add an observation; UNKNOWN stands for an observation that failed or timed out."""
         current = self._current
         agrees = current is None or (new.healthy == current.healthy and (new != UNKNOWN or new == current))
         if agrees or new.healthy != self._towards:
@@ -159,7 +159,7 @@ def _state_of(seen: Sample) -> str:
 
 
 def _number(host: HostTree, path: str) -> tuple[int | None, str | None]:
-    """The number in a file, or why the kernel refused to say. An absent file and other text are neither."""
+    """Give the number in a file, or why the read failed. An absent file and other text give neither."""
     try:
         text = host.read(path).strip()
         return (int(text), None) if _NUMBER.fullmatch(text) else (None, None)
@@ -171,7 +171,7 @@ def _number(host: HostTree, path: str) -> tuple[int | None, str | None]:
 
 
 def _load(host: HostTree, device: str, status: str | None) -> tuple[float | None, str | None]:
-    """GPU load in percent (the file says tenths). Thor and nvgpu's production builds have no such file."""
+    """GPU load in percent (the file has tenths). Thor and nvgpu's production builds have no such file."""
     if status == "suspended":
         return 0.0, None
     tenths, failure = _number(host, f"{device}/load")
@@ -179,7 +179,7 @@ def _load(host: HostTree, device: str, status: str | None) -> tuple[float | None
 
 
 def _on_bus(host: HostTree, device: str, status: str | None) -> bool | None:
-    """Whether a PCI device answers: one that fell off the bus reads as ones. A sleeping one is left alone."""
+    """True if a PCI device answers: off the bus, it reads as ones. A sleeping device is not read."""
     if status != "active":
         return None
     try:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.system.hosttree import HostTree
 
-# The second is the older name of the first; a container may have only one of them.
+# The second is the older name of the first; a container may have one of the two.
 _DEVICE_TREES = ("/sys/firmware/devicetree/base", "/proc/device-tree")
 _SOC0 = "/sys/devices/soc0"
 _RELEASE_FILE = "/etc/nv_tegra_release"
@@ -24,7 +24,7 @@ _PART_NUMBER = re.compile(r"[ep][0-9]{4}-[0-9]{4}")
 
 
 class Evidence(NamedTuple):
-    """One place that was looked at, and what it said."""
+    """A searched place, and its content."""
 
     source: str
     found: bool
@@ -47,8 +47,8 @@ def identify(root: Path) -> Board:
     """Identify the board whose host file system is seen at `root`.
 
     The device tree decides. Where it is hidden (a container's /sys/firmware is), soc0 does, and the GPU's
-    driver still shows that this is a Tegra. The release file says which L4T it is and nothing about the
-    hardware: it also lies in L4T container images.
+    driver still shows that this is a Tegra. The release file has the L4T release and no hardware facts:
+    L4T container images have this file, too.
     """
     host = HostTree(root)
     compatible, tree = _compatible(host)
@@ -113,7 +113,7 @@ def _soc0(host: HostTree) -> tuple[_Family, Evidence]:
         return _Family(), Evidence(_SOC0, False, "not there, or /sys is not the host's")
     family, soc_id = text.lower(), host.text(f"{_SOC0}/soc_id")
     detail = f"family {text}, soc_id {soc_id or 'not given'}"
-    if not family.startswith("tegra"):  # old kernels say `tegra186`, newer ones `Tegra`
+    if not family.startswith("tegra"):  # `tegra186` on old kernels, `Tegra` on newer kernels
         return _Family(), Evidence(_SOC0, False, f"{detail}: not a Tegra")
     by_id = {str(entry.soc_id): name for name, entry in catalogue.load().socs.items()}
     soc = family if _SOC_FAMILY.fullmatch(family) else by_id.get(soc_id or "")

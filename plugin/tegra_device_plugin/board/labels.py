@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node labels that describe the GPU: those of NVIDIA's gpu-feature-discovery, and what only a Jetson has.
+"""Node labels that describe the GPU: labels of NVIDIA's gpu-feature-discovery, and labels of a Jetson.
 
-`nvidia.com/gpu.present` is not among them: NVIDIA's own device plugin runs where that one stands, and the two
-must not serve one node. Nor are the driver labels: no file tells an integrated driver's version. Nor is
-`nvidia.com/mig.capable`: Thor has MIG, and no file tells whether it is on.
+Three kinds of NVIDIA's labels are left out. With `nvidia.com/gpu.present`, NVIDIA's own device plugin would
+run beside this plugin. No file has the driver's version. No file has the MIG state
+(`nvidia.com/mig.capable`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def node_labels(
     power_mode: str | None = None,
     gpu_share: str | None = None,
 ) -> dict[str, str]:
-    """Labels of the node, in order; none without a Tegra GPU.
+    """Give the labels in order; none without a Tegra GPU.
 
     `replicas`: how many containers share the GPU, 1 for exclusive use, None if as many as fit; `renamed`:
     whether the shared resource has a name of its own (then the product is not marked `-SHARED`, as in
     gpu-feature-discovery); `memory_unit`: the size of a unit of GPU memory, where there are units;
-    `power_mode`: nvpmodel's name of the mode, if it is known; `gpu_share`: what becomes of the pods'
-    weights here (agent/).
+    `power_mode`: nvpmodel's name of the mode, if it is known; `gpu_share`: the effect of the
+    pods' weights (agent/).
     """
     board, gpu = detection.board, detection.gpu
     if gpu.state == "absent":

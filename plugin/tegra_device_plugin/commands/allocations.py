@@ -30,17 +30,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host-root",
         type=Path,
         metavar="DIR",
-        help="also print the GPU memory of the containers' processes; where the host's files are seen",
+        help="also print the GPU memory of the containers' processes; where the host's files are",
     )
     parser.add_argument("--output", choices=("text", "json"), default="text")
 
 
 def _main(options: argparse.Namespace) -> int:
-    """Print a row for each container, and the node's sums."""
     try:
         content = read_file(config_file(options))
         units, limit_dir = content.units, load_gpu_limit_dir(content, os.environ)
-    except ConfigError as error:  # allocations matter most when something is wrong
+    except ConfigError as error:  # allocations matter most after an error
         units, limit_dir = None, GPU_LIMIT_DIR
         for problem in error.problems:
             complain(f"limits are not shown: {problem}")
@@ -49,7 +48,7 @@ def _main(options: argparse.Namespace) -> int:
         try:
             found = shares.with_resident(found, memory.by_container(options.host_root))
         except memory.UnknownUseError as error:
-            complain(f"what processes hold is not shown: {error}")
+            complain(f"memory of processes is not shown: {error}")
     if options.output == "json":
         say(json.dumps(shares.as_dict(found, accounts), indent=2))
     else:

@@ -31,12 +31,10 @@ class Command(NamedTuple):
 
 
 def say(text: str) -> None:
-    """Print a line of the result."""
     sys.stdout.write(f"{text}\n")
 
 
 def complain(text: str) -> None:
-    """Print an error or a warning."""
     sys.stderr.write(f"tegra-device-plugin: {text}\n")
 
 
@@ -79,25 +77,21 @@ def until_signal(wanted: bool) -> Iterator[None]:
 
 
 def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Add the options that are also environment variables."""
     for option in options:
         parser.add_argument(option.flag, metavar=option.metavar, help=f"{option.help}; {option.variable}")
 
 
 def add_config(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add `--config`."""
     parser.add_argument("--config", type=Path, metavar="FILE", help=text)
 
 
 def add_host_root(parser: argparse.ArgumentParser) -> None:
-    """Add `--host-root`."""
     parser.add_argument(
-        "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where the host's files are seen"
+        "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where the host's files are"
     )
 
 
 def add_pod_resources(parser: argparse.ArgumentParser) -> None:
-    """Add `--pod-resources`."""
     parser.add_argument(
         "--pod-resources",
         type=Path,

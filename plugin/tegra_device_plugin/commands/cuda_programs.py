@@ -37,7 +37,7 @@ def _allocate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, not {text!r}")
+        raise argparse.ArgumentTypeError(f"an integer above 0 is needed, not {text!r}")
     return int(text)
 
 
@@ -105,7 +105,6 @@ def lines(device: Device) -> Iterator[str]:
 
 
 def version(number: int) -> str:
-    """Render CUDA's version: 12060 is 12.6."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -135,7 +134,6 @@ def _answer(number: int, yes: str = "Yes", no: str = "No") -> Callable[[_Read], 
 
 
 def _clock(number: int) -> Callable[[_Read], str]:
-    """Render an attribute in kHz."""
     return lambda read: f"{read(number) / 1000:.0f} MHz ({read(number) / 1e6:0.2f} GHz)"
 
 

@@ -77,10 +77,7 @@ def _agent(options: argparse.Namespace, signals: Signals) -> int:
     from tegra_device_plugin.agent.nvgpu import Linux  # noqa: PLC0415 - see _run
 
     load = partial(
-        load_agent,
-        mode=options.mode,
-        qos_policy=options.qos_policy,
-        pod_resources=options.pod_resources,
+        load_agent, mode=options.mode, qos_policy=options.qos_policy, pod_resources=options.pod_resources
     )
     asyncio.run(Agent(configuration(options, COMMON_OPTIONS, load), signals, Linux()).run())
     return EXIT_OK

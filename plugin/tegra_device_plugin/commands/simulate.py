@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`simulate`: let a node of a cluster without boards advertise a GPU that it does not have.
 
-Kubernetes lets anybody with the right advertise extended resources in a node's status (its documentation:
-"Advertise Extended Resources for a Node"). The scheduler counts them; a container gets nothing for them.
+Kubernetes lets users with the right permission advertise extended resources in a node's status (its
+documentation: "Advertise Extended Resources for a Node"). The scheduler counts the resources; containers get
+no GPU for them.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from tegra_device_plugin.commands.common import EXIT_OK, Command, add_config, co
 from tegra_device_plugin.config.settings import ConfigError, read_file
 
 ANNOTATION = "jetson-k3s.github.io/simulated-resources"
-"""What is simulated on the node, by commas: a reader sees it, and `withdraw` finds it."""
+"""The resources that are simulated on the node, separated by commas."""
 
-# What real plugins call their pods: ours (deploy/base) and NVIDIA's (its Helm chart; its plain manifest).
+# Labels of the pods of device plugins: deploy/base; NVIDIA's Helm chart; NVIDIA's plain manifest.
 _PLUGINS = (
     ("app.kubernetes.io/name", "tegra-device-plugin"),
     ("app.kubernetes.io/name", "nvidia-device-plugin"),
     ("name", "nvidia-device-plugin-ds"),
 )
 _TRIES = 5
-"""A node's status is also written by its kubelet: the second to write is refused, and tries again."""
+"""The kubelet also writes the node's status. A write after another write is rejected, and is tried again."""
 _SECONDS = 30
-"""That kubectl waits for an API server that does not answer."""
+"""kubectl's timeout for a request."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,10 +40,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _main(options: argparse.Namespace) -> int:
-    """Advertise the resources, or remove them."""
     if options.remove:
         names = withdraw(options.node)
-        say(f"{options.node}: removed: {', '.join(names) or 'nothing, as nothing is simulated there'}")
+        say(f"{options.node}: removed: {', '.join(names) or 'nothing, because nothing is simulated there'}")
         return EXIT_OK
     content = read_file(config_file(options))
     if content.dra:
@@ -53,11 +53,11 @@ def _main(options: argparse.Namespace) -> int:
 
 
 class SimulationError(OSError):
-    """Why a node was left as it is."""
+    """The node was not changed; the text has the reason."""
 
 
 def advertise(node: str, resources: Mapping[str, int]) -> None:
-    """Let `node` say that it has `resources`, instead of those that it simulated before.
+    """Advertise `resources` on `node`, instead of its earlier simulated resources.
 
     Raises SimulationError beside a real device plugin, and where kubectl fails.
     """
@@ -81,7 +81,7 @@ def advertise(node: str, resources: Mapping[str, int]) -> None:
 
 
 def withdraw(node: str) -> list[str]:
-    """Take back what `node` simulates, and give the names. Raises SimulationError where kubectl fails."""
+    """Remove the simulated resources of `node`, and give their names. Raises SimulationError."""
     withdrawn: set[str] = set()
 
     def change(status: dict[str, Any], simulated: set[str]) -> set[str]:
@@ -113,9 +113,7 @@ def _update(node: str, change: Callable[[dict[str, Any], set[str]], set[str]]) -
         except _ConflictError:
             continue
         return
-    raise SimulationError(
-        f"node {node}: its status was changed by others {_TRIES} times meanwhile; try again"
-    )
+    raise SimulationError(f"node {node}: other clients changed its status {_TRIES} times; try again")
 
 
 def _plugin_pods(node: str) -> Iterator[str]:
@@ -127,7 +125,7 @@ def _plugin_pods(node: str) -> Iterator[str]:
 
 
 class _ConflictError(SimulationError):
-    """Somebody else has written first."""
+    """Another client has written first."""
 
 
 def _kubectl(*arguments: str, text: str | None = None) -> str:
@@ -153,7 +151,7 @@ COMMANDS = {
         _main,
         "For trying manifests: the scheduler counts the simulated resources, and containers get nothing "
         "for them. It uses kubectl and its current context, and is rejected beside a real device plugin. A "
-        "kubelet that starts again forgets it. Pods that need a GPU are placed on NODE and start without "
+        "kubelet that restarts removes them. Pods that need a GPU are placed on NODE and start without "
         "one; nothing else changes there.",
     )
 }

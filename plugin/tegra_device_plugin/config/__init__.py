@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of `run`: NVIDIA's `version: v1` file, environment and flags. Parses, never acts."""
+"""The settings of `run`: NVIDIA's `version: v1` file, environment and flags. Only parsing."""

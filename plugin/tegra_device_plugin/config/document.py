@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a YAML (or JSON) file strictly: every value is asked for by name and type, and has a line."""
+"""Reads a YAML (or JSON) file strictly: by key and type, with the line of each value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_DEPTH = 64  # NVIDIA's schema has 6 levels; yaml.compose recurses in C unti
 
 
 class Document:
-    """A file; collects what is wrong with it in `problems`, and what has no effect in `notes`.
+    """A file; collects its errors in `problems`, and its keys without effect in `notes`.
 
     `root` is None if the file could not be read at all.
     """
@@ -68,11 +68,11 @@ class Document:
         return None
 
     def problem(self, mark: yaml.Mark | None, text: str) -> None:
-        """Note what is wrong at a place of the file, on one line."""
+        """Add an error at a place of the file, on one line."""
         self.problems.append(f"{self._where(mark)}: {' '.join(text.split())}")
 
     def note(self, mark: yaml.Mark | None, text: str) -> None:
-        """Note what has no effect at a place of the file."""
+        """Add a key without effect at a place of the file."""
         self.notes.append(f"{self._where(mark)}: {text}")
 
     def _where(self, mark: yaml.Mark | None) -> str:
@@ -80,7 +80,7 @@ class Document:
 
 
 class Section:
-    """A mapping in the file. Each key is taken once; `finish` refuses the keys that nobody took."""
+    """A mapping in the file. Each key is read once; `finish` rejects the keys that were not read."""
 
     def __init__(self, document: Document, path: str, node: yaml.MappingNode) -> None:
         self._document = document
@@ -96,14 +96,14 @@ class Section:
 
     def text(self, key: str, parse: Callable[[str], T], *, required: bool = False) -> T | None:
         """Give a text, parsed; None if absent or wrong."""
-        node = self._take(key, _TEXT, required=required)
+        node = self._pop(key, _TEXT, required=required)
         return None if node is None else self._parse(key, node, node.value, parse)
 
     def option(
         self, key: str, parse: Callable[[str], T], *, many: bool = False, required: bool = False
     ) -> T | None:
-        """Give what could also be a flag, parsed: a text, a boolean, or with `many` a list of texts, too."""
-        node = self._take(key, required=required)
+        """Give a key that is also a flag, parsed: text, boolean, or with `many` a list of texts."""
+        node = self._pop(key, required=required)
         if node is None:
             return None
         items = node.value if many and isinstance(node, yaml.SequenceNode) else [node]
@@ -115,7 +115,7 @@ class Section:
 
     def boolean(self, key: str, *, only: bool | None = None) -> bool | None:
         """Give a boolean, None if absent or wrong; `only` is the one value that can work."""
-        node = self._take(key, _BOOLEAN)
+        node = self._pop(key, _BOOLEAN)
         if node is None:
             return None
         value = _TRUTH[node.value.lower()]
@@ -124,8 +124,8 @@ class Section:
         return value
 
     def integer(self, key: str, least: int, most: int, *, required: bool = False) -> int | None:
-        """Give a whole number between `least` and `most`, None if absent or wrong."""
-        node = self._take(key, _INTEGER, required=required)
+        """Give an integer between `least` and `most`, None if absent or wrong."""
+        node = self._pop(key, _INTEGER, required=required)
 
         def parse(text: str) -> int:
             # Not 010, which is 8 in YAML.
@@ -137,12 +137,12 @@ class Section:
 
     def section(self, key: str) -> Section | None:
         """Give a mapping, None if absent, empty or wrong."""
-        node = self._take(key, _MAPPING, _NULL)
+        node = self._pop(key, _MAPPING, _NULL)
         return Section(self._document, self._name(key), node) if isinstance(node, yaml.MappingNode) else None
 
     def sections(self, key: str, *, required: bool = False) -> list[Section]:
-        """Give a list of mappings, empty if absent, empty (which `required` refuses) or wrong."""
-        node = self._take(key, _LIST, *(() if required else (_NULL,)), required=required)
+        """Give a list of mappings, empty if absent, empty (which `required` rejects) or wrong."""
+        node = self._pop(key, _LIST, *(() if required else (_NULL,)), required=required)
         if not isinstance(node, yaml.SequenceNode):
             return []
         if required and not node.value:
@@ -157,24 +157,21 @@ class Section:
         return found
 
     def ignore(self, *keys: str) -> None:
-        """Accept keys that have no effect."""
         for key in keys:
-            node = self._take(key)
+            node = self._pop(key)
             if node is not None:
                 self._document.note(node.start_mark, f"{self._name(key)} has no effect in this plugin")
 
     def problem(self, text: str) -> None:
-        """Note what is wrong with the section as a whole."""
         self._document.problem(self._node.start_mark, f"{self._path}: {text}")
 
     def finish(self) -> None:
-        """Refuse the keys that were not taken."""
         for key, (node, _) in self._values.items():
             self._document.problem(
                 node.start_mark, f"{self._name(key)} is not known; allowed: {', '.join(sorted(self._known))}"
             )
 
-    def _take(self, key: str, *tags: str, required: bool = False) -> yaml.Node | None:
+    def _pop(self, key: str, *tags: str, required: bool = False) -> yaml.Node | None:
         self._known.append(key)
         _, node = self._values.pop(key, (None, None))
         if node is None:
@@ -199,7 +196,7 @@ class Section:
 
 
 def _too_deep(content: bytes) -> yaml.Mark | None:
-    """The place where the document has too many levels. Raises YAMLError."""
+    """Give the place where the document has too many levels. Raises YAMLError."""
     depth = 0
     for event in yaml.parse(content, Loader=Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -224,5 +221,4 @@ def _type(node: yaml.Node) -> str:
 
 
 def _as_flag(node: yaml.ScalarNode) -> str:
-    """A value as it would be written on the command line."""
     return str(_TRUTH[node.value.lower()]).lower() if _tag(node) == _BOOLEAN else node.value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sharing.dra` of the file: which devices Dynamic Resource Allocation offers, and how claims share them."""
+"""`sharing.dra` of the file: the devices of Dynamic Resource Allocation, and how claims share them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ DEFAULT_STEP = 64 * MIB
 
 
 class Dra(NamedTuple):
-    """How claims get the GPU. Sizes are bytes; `memory_total` None is all that the board has."""
+    """How claims get the GPU. Sizes are bytes; `memory_total` None is all memory of the board."""
 
     mode: Mode = "exclusive"
     shares: int = 1
     memory_total: int | None = None
     memory_step: int = DEFAULT_STEP
     context_overhead: int = 0
-    """What each process is charged for its CUDA context."""
+    """Bytes that each process is charged for its CUDA context."""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices, in order."""
         if self.mode == "shares":
             return tuple(f"{DEVICE}-share-{number}" for number in range(self.shares))
         return (DEVICE,)
@@ -46,24 +45,24 @@ class Dra(NamedTuple):
 
 
 def describe(dra: Dra) -> Iterator[str]:
-    """Say in plain lines what the mode means, what is promised and what is not."""
+    """Give lines that describe the mode, its guarantees and its limits."""
     if dra.mode == "exclusive":
         yield "one claim at a time has the GPU"
         return
     if dra.mode == "shares":
         yield f"{dra.shares} claims at a time have the GPU, by time-slicing; memory is not divided"
         return
-    assert dra.memory_total is not None  # noqa: S101 - the reader of the file asks for it
+    assert dra.memory_total is not None  # noqa: S101 - read_dra requires it
     yield (
-        f"claims have pieces of {render_quantity(dra.memory_total)} of the GPU's memory, in steps of "
-        f"{render_quantity(dra.memory_step)}; one that names no size has all of it"
+        f"claims have parts of {render_quantity(dra.memory_total)} of the GPU's memory, in steps of "
+        f"{render_quantity(dra.memory_step)}; a claim without a size has all of it"
     )
-    yield "it needs the feature gate DRAConsumableCapacity, which is on from Kubernetes 1.36 on"
-    yield "promised: CUDA in a container is out of memory when it reaches the claim's share"
+    yield "this mode needs the feature gate DRAConsumableCapacity, which is on from Kubernetes 1.36 on"
+    yield "promised: CUDA in a container gets an out-of-memory error at the claim's share"
     if dra.context_overhead:
         yield f"a process is charged {render_quantity(dra.context_overhead)} for its CUDA context"
-    yield "not promised: limits on what is not CUDA's (video, graphics), or on a program that evades them"
-    yield "not promised: a share of time; cores are counted, and nothing more"
+    yield "not promised: limits on memory outside CUDA (video, graphics), or on a program that evades them"
+    yield "not promised: a share of time; cores are only counted"
 
 
 def read_dra(section: Section) -> Dra | None:
@@ -103,7 +102,7 @@ def _total(step: int | None) -> Callable[[str], int]:
     def parse(text: str) -> int:
         size = parse_quantity(text)
         if size <= 0:
-            raise ValueError("more than 0 is needed: so much of the board's memory is the GPU's")
+            raise ValueError("more than 0 is needed: the part of the board's memory for the GPU")
         if step and (size % step or size < 2 * step):
             below = max(size - size % step, 2 * step)
             near = dict.fromkeys(render_quantity(total) for total in (below, below + step))

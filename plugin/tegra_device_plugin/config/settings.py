@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of `run`, `dra` and `agent`: flag over environment over file over default. Parses, never acts.
+"""Settings of `run`, `dra` and `agent`: flag over environment over file over default. Only parsing.
 
 The file is NVIDIA's device plugin configuration, `version: v1` (k8s-device-plugin, api/config/v1). The
 reader is strict: it rejects unknown keys, wrong types and values that cannot work on a Jetson, with file and
@@ -23,17 +23,17 @@ DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
 Mode = Literal["report", "evict"]
 MODES: tuple[Mode, ...] = ("report", "evict")
-# MetaX's words. `fixed-share` is parsed only to reject it with the reason.
+# MetaX's names. `fixed-share` is parsed only to reject it with the reason.
 QosPolicy = Literal["best-effort", "fixed-share", "burst-share"]
 QOS_POLICIES: tuple[QosPolicy, ...] = ("best-effort", "fixed-share", "burst-share")
 
 CDI_VERSIONS = ("0.5.0", "0.7.0")
-"""Every runtime with CDI reads the first; see board/cdi.py for those that read the second."""
+"""Every runtime with CDI reads the first version; board/cdi.py lists runtimes that read the second."""
 
 GPU_LIMIT_DIR = Path("/var/lib/tegra-gpu-limit")
 GPU_LIMIT_LIBRARY = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
 
-# A kubelet runs 110 pods by default; a list of more devices only fills its checkpoint.
+# A kubelet runs 110 pods by default; more devices only fill its checkpoint.
 MAX_REPLICAS = 1024
 
 # A DNS subdomain, as Kubernetes wants a node's name.
@@ -43,7 +43,7 @@ _LAST_PORT = 65535
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used; `problems` has one line for each thing that is wrong."""
+    """Settings that cannot be used; `problems` has one line for each error."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -80,8 +80,6 @@ class File(NamedTuple):
 
 
 class PluginSettings(NamedTuple):
-    """Settings of `run`."""
-
     host_root: Path = Path("/")
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
     metrics_address: tuple[str, int] | None = None
@@ -104,18 +102,14 @@ class PluginSettings(NamedTuple):
 
     @property
     def cdi(self) -> bool:
-        """Whether containers get the GPU by a CDI spec."""
         return "cdi-cri" in self.device_list_strategy
 
     @property
     def reads_power(self) -> bool:
-        """Whether the GPU's power is published."""
         return False
 
 
 class DraSettings(NamedTuple):
-    """Settings of `dra`."""
-
     dra: "Dra"
     node_name: str
     host_root: Path = Path("/")
@@ -134,18 +128,14 @@ class DraSettings(NamedTuple):
 
     @property
     def cdi(self) -> bool:
-        """Whether containers get the GPU by a CDI spec."""
         return True
 
     @property
     def reads_power(self) -> bool:
-        """Whether the GPU's power is published."""
         return True
 
 
 class AgentSettings(NamedTuple):
-    """Settings of `agent`."""
-
     host_root: Path = Path("/")
     metrics_address: tuple[str, int] | None = None
     log_format: str = "text"
@@ -204,7 +194,6 @@ class Option(NamedTuple):
     """One setting as a flag, as an environment variable and as a key below `flags.plugin` in the file."""
 
     field: str
-    key: str
     metavar: str
     parse: Callable[[str], Any]
     help: str
@@ -213,95 +202,72 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The command line's name for it."""
         return "--" + self.field.replace("_", "-")
 
     @property
+    def key(self) -> str:
+        """The key in the file; the same as NVIDIA's if there is one."""
+        first, *words = self.field.split("_")
+        return first + "".join("ID" if word == "id" else word.capitalize() for word in words)
+
+    @property
     def variable(self) -> str:
-        """The environment's name for it; NVIDIA's where it has one."""
+        """The environment variable; the same as NVIDIA's if there is one."""
         return self.field.upper()
 
 
 COMMON_OPTIONS = (
-    Option("host_root", "hostRoot", "DIR", _absolute, "where the host's /sys, /dev, /etc and /proc are seen"),
+    Option("host_root", "DIR", _absolute, "where the host's /sys, /dev, /etc and /proc are"),
+    Option("metrics_address", "HOST:PORT", _address, "serve /metrics and the health pages at this address"),
+    Option("log_format", "text|json", _one_of("text", "json"), "the format of log lines"),
     Option(
-        "metrics_address",
-        "metricsAddress",
-        "HOST:PORT",
-        _address,
-        "serve /metrics and the health pages there",
-    ),
-    Option("log_format", "logFormat", "text|json", _one_of("text", "json"), "how log lines look"),
-    Option(
-        "log_level",
-        "logLevel",
-        "LEVEL",
-        _one_of("debug", "info", "warning", "error"),
-        "debug, info, warning or error",
+        "log_level", "LEVEL", _one_of("debug", "info", "warning", "error"), "debug, info, warning or error"
     ),
 )
 _GPU_LIMIT_DIR = Option(
     "gpu_limit_dir",
-    "gpuLimitDir",
     "DIR",
     _absolute,
     "the files that containers mount whose GPU memory is limited; the same path on the host",
 )
 _LIMIT_OPTIONS = (
     _GPU_LIMIT_DIR,
-    Option(
-        "gpu_limit_library",
-        "gpuLimitLibrary",
-        "FILE",
-        _absolute,
-        "the library that limits GPU memory in a container",
-    ),
+    Option("gpu_limit_library", "FILE", _absolute, "the library that limits GPU memory in a container"),
 )
 _CDI_VERSION = Option(
     "cdi_version",
-    "cdiVersion",
     "|".join(CDI_VERSIONS),
     _one_of(*CDI_VERSIONS),
     "of the CDI spec; 0.7.0 adds the device nodes' groups, for container runtimes that read it",
 )
 PLUGIN_OPTIONS = (
     *COMMON_OPTIONS,
-    Option(
-        "device_plugin_dir", "devicePluginDir", "DIR", _absolute, "the kubelet's directory of plugin sockets"
-    ),
+    Option("device_plugin_dir", "DIR", _absolute, "the kubelet's directory of plugin sockets"),
     Option(
         "device_list_strategy",
-        "deviceListStrategy",
         "LIST",
         _strategies,
         "how a container gets the GPU: envvar, volume-mounts, cdi-cri, or several with commas; without "
-        "volume-mounts alone (strict mode), an image that says NVIDIA_VISIBLE_DEVICES=all gets it uncounted",
+        "volume-mounts alone (strict mode), an image with NVIDIA_VISIBLE_DEVICES=all gets the GPU uncounted",
         many=True,
     ),
     Option(
         "device_id_strategy",
-        "deviceIDStrategy",
         "uuid|index",
         _one_of("uuid", "index"),
         "the ids that the container runtime gets: uuid means `all`, index means `0`",
     ),
-    Option(
-        "pass_device_specs",
-        "passDeviceSpecs",
-        "true|false",
-        _boolean,
-        "name the GPU's device nodes to the kubelet",
-    ),
+    Option("pass_device_specs", "true|false", _boolean, "pass the GPU's device nodes to the kubelet"),
     _CDI_VERSION,
     *_LIMIT_OPTIONS,
 )
-# The last two are never in the file, which many nodes have in common.
+# The last two are not in the file, because many nodes share the file.
 DRA_OPTIONS = (
     *COMMON_OPTIONS,
     *_LIMIT_OPTIONS,
     _CDI_VERSION,
-    Option("kubelet_dir", "", "DIR", _absolute, "the kubelet's directory, with the sockets of its plugins"),
-    Option("node_name", "", "NAME", _node_name, "this node's name, as the cluster has it"),
+    Option("kubelet_dir", "DIR", _absolute, "the kubelet's directory, with the sockets of its plugins"),
+    Option("node_name", "NAME", _node_name, "this node's name, as the cluster has it"),
 )
 
 Flags = Mapping[str, str | None]
@@ -309,7 +275,6 @@ Flags = Mapping[str, str | None]
 
 
 def load_plugin(file: Path | None, environment: Mapping[str, str], flags: Flags) -> PluginSettings:
-    """Give the settings of `run`. Raises ConfigError."""
     content = read_file(file)
     options = _options(content, PLUGIN_OPTIONS, environment, flags)
     if content.dra:
@@ -320,7 +285,6 @@ def load_plugin(file: Path | None, environment: Mapping[str, str], flags: Flags)
 
 
 def load_dra(file: Path | None, environment: Mapping[str, str], flags: Flags) -> DraSettings:
-    """Give the settings of `dra`. Raises ConfigError."""
     from tegra_device_plugin.config.dra_modes import Dra  # noqa: PLC0415 - only for `dra`
 
     content = read_file(file)
@@ -348,13 +312,12 @@ def load_agent(
     qos_policy: QosPolicy = "best-effort",
     pod_resources: Path | None = None,
 ) -> AgentSettings:
-    """Give the settings of `agent`. Raises ConfigError."""
     content = read_file(file)
     options = _options(content, COMMON_OPTIONS, environment, flags)
     if qos_policy == "fixed-share":
         raise ConfigError(
             "--qos-policy fixed-share: nvgpu cannot limit a pod to its share while other pods are idle: "
-            "a busy pod gets their time. Use burst-share, which divides time under contention"
+            "a busy pod gets the idle time. Use burst-share, which divides time under contention"
         )
     if qos_policy == "burst-share" and not (content.units and content.units.core):
         raise ConfigError(
@@ -364,8 +327,8 @@ def load_agent(
     if mode == "evict" and not (content.units and content.units.context_overhead):
         raise ConfigError(
             "--mode evict needs contextOverhead above 0Mi in sharing.units: the GPU memory of one CUDA "
-            "context. Without it, a program may allocate its whole share, and its context then puts the pod "
-            "over the share. Measure a context (docs/gpu-share-agent.md), or use --mode report"
+            "context. Without it, a program may allocate all of its share, and its context then puts the "
+            "pod over the share. Measure a context (docs/sharing.md), or use --mode report"
         )
     settings = AgentSettings(**options, units=content.units, mode=mode, qos_policy=qos_policy)
     return settings._replace(pod_resources=pod_resources) if pod_resources else settings
@@ -381,7 +344,7 @@ def load_gpu_limit_dir(content: File, environment: Mapping[str, str]) -> Path:
 def _options(
     content: File, options: Sequence[Option], environment: Mapping[str, str], flags: Flags
 ) -> dict[str, Any]:
-    """Give the values of `options` by field name, without those that are set nowhere."""
+    """Give the values of `options` by field name; options without a value are left out."""
     known = {option.field for option in options}
     values = {name: value for name, value in content.options.items() if name in known}
     problems = []
@@ -430,7 +393,7 @@ def _flags(flags: "Section", content: File) -> File:
     flags.text("deviceDiscoveryStrategy", _one_of("auto", "tegra"))
     for key in ("gdrcopyEnabled", "gdsEnabled", "mofedEnabled"):
         flags.boolean(key, only=False)
-    # A node without a GPU is waited for, never failed; the host is seen at hostRoot.
+    # The plugin waits for a GPU instead of failing; the host's root is hostRoot.
     flags.ignore(
         "failOnInitError", "restartOnDeviceUnhealthy", "mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot"
     )
@@ -459,7 +422,7 @@ def _resources(resources: "Section", content: File) -> File:
         gpu.finish()
         content = content._replace(resource=name or content.resource)
     for mig in resources.sections("mig"):
-        mig.problem("this plugin serves the whole GPU; allowed: none")
+        mig.problem("this plugin allocates the GPU without MIG; allowed: none")
     resources.finish()
     return content
 
@@ -471,11 +434,11 @@ def _sharing(sharing: "Section", content: File) -> File:
     if units := sharing.section("units"):
         content = _units(units, content)
         if slicing:
-            units.problem("beside timeSlicing: a GPU is shared in one way, leave one of the two out")
+            units.problem("beside timeSlicing: a GPU is shared in one way: leave one of the two out")
     if dra := sharing.section("dra"):
         content = _dra(dra, content)
         if slicing or units:
-            dra.problem("beside timeSlicing or units: a GPU is shared in one way, leave all but one out")
+            dra.problem("beside timeSlicing or units: a GPU is shared in one way: leave all but one out")
     if mps := sharing.section("mps"):
         mps.problem("MPS needs a GPU compute mode that Tegra does not have; allowed: timeSlicing, units, dra")
     sharing.finish()
@@ -486,7 +449,7 @@ def _units(section: "Section", content: File) -> File:
     from tegra_device_plugin.config.units import read_units  # noqa: PLC0415 - only with units
 
     if content.resource != DEFAULT_RESOURCE:
-        section.problem("units have names of their own (coreResource, memoryResource): leave resources out")
+        section.problem("units have their own names (coreResource, memoryResource): leave resources out")
     return content._replace(units=read_units(section))
 
 
@@ -523,7 +486,7 @@ def _time_slicing(slicing: "Section", content: File) -> File:
             sharing=Sharing(
                 replicas=replicas or 1,
                 renamed=renamed is not None,
-                # NVIDIA's default is false, but a second share of the same GPU adds nothing.
+                # NVIDIA's default is false; but a second share of the same GPU adds nothing.
                 fail_requests_greater_than_one=True if fail is None else fail,
             ),
         )

@@ -1,25 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sharing.units` of the file: one GPU in percents of its time and in units of its memory."""
+"""`sharing.units` of the file: one GPU in percents of its time and in units of its memory, with presets.
+
+The presets have the names, units, rules and environment of other systems. Sources: Project-HAMi/HAMi,
+elastic-ai/elastic-gpu-agent, Tencent's documents of qGPU and tkestack/gpu-manager,
+AliyunContainerService/gpushare-device-plugin, koordinator-sh/koordinator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from tegra_device_plugin.config.presets import NONE, PRESETS, Core, Count, Memory, Preset
-from tegra_device_plugin.system.kubernetes import MIB, parse_quantity, render_quantity, resource_name
+from tegra_device_plugin.system.kubernetes import GIB, MIB, parse_quantity, render_quantity, resource_name
 
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
 
+WithoutMemory = Literal["allowed", "whole", "refused"]
+"""May a container request this resource without memory: always, only all of it, or never. For HAMi
+such a request means all of the GPU's memory, which is impossible: other containers may have a part."""
+
+
+@dataclass(frozen=True)
+class Core:
+    """Percents of the GPU's time: 100 ids. A container requests a multiple of `step`."""
+
+    name: str
+    step: int = 1
+    without_memory: WithoutMemory = "allowed"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The GPU's memory, one id per unit."""
+
+    name: str
+    units: tuple[int, ...] = ()
+    """The sizes that a unit may have, in bytes, the default first; none: a hundredth of the total."""
+    any_unit: bool = False
+    """The file may have any other size."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Environment of containers. {mib}, {units} and {total} (in units) are replaced."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """The number of GPUs. A board has one GPU, so each container gets one of `ids` shares."""
+
+    name: str
+    ids: int
+    without_memory: WithoutMemory = "refused"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The names of one system. `unserved`: its other names of the same shares, which are not advertised."""
+
+    memory: Memory
+    core: Core | None = None
+    count: Count | None = None
+    unserved: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in (self.core, self.memory, self.count) if one)
+
+
+NONE = "none"
+PRESETS = {
+    NONE: Preset(
+        core=Core("jetson-k3s.github.io/gpu-core"),
+        memory=Memory("jetson-k3s.github.io/gpu-memory", (256 * MIB,), any_unit=True),
+    ),
+    # 10: HAMi's deviceSplitCount. Its webhook and its scheduler own the names otherwise.
+    "hami": Preset(
+        core=Core("nvidia.com/gpucores", without_memory="refused"),
+        memory=Memory("nvidia.com/gpumem", (MIB,), env=(("CUDA_DEVICE_MEMORY_LIMIT_0", "{mib}m"),)),
+        count=Count("nvidia.com/gpu", 10),
+        unserved=("nvidia.com/gpumem-percentage",),
+    ),
+    "elastic": Preset(core=Core("elasticgpu.io/gpu-core"), memory=Memory("elasticgpu.io/gpu-memory", (MIB,))),
+    "qgpu": Preset(
+        core=Core("tke.cloud.tencent.com/qgpu-core", step=5, without_memory="whole"),
+        memory=Memory("tke.cloud.tencent.com/qgpu-memory", (GIB,)),
+    ),
+    "vcuda": Preset(
+        core=Core("tencent.com/vcuda-core", without_memory="whole"),
+        memory=Memory("tencent.com/vcuda-memory", (256 * MIB,)),
+    ),
+    # Its plugin's --memory-unit is GiB or MiB.
+    "gpushare": Preset(
+        memory=Memory(
+            "aliyun.com/gpu-mem",
+            (GIB, MIB),
+            env=(
+                ("ALIYUN_COM_GPU_MEM_IDX", "0"),
+                ("ALIYUN_COM_GPU_MEM_POD", "{units}"),
+                ("ALIYUN_COM_GPU_MEM_CONTAINER", "{units}"),
+                ("ALIYUN_COM_GPU_MEM_DEV", "{total}"),
+            ),
+        )
+    ),
+    # Its gpu-memory is in bytes: too many ids for a list.
+    "koordinator": Preset(
+        core=Core("koordinator.sh/gpu-core", without_memory="refused"),
+        memory=Memory("koordinator.sh/gpu-memory-ratio"),
+        count=Count("koordinator.sh/gpu.shared", 100),
+        unserved=("koordinator.sh/gpu-memory", "koordinator.sh/gpu"),
+    ),
+}
+
+
 PERCENT = 100
 CORE_IDS, MEMORY_IDS, COUNT_IDS = "c", "m", "g"
-"""Prefixes of ids: short, because one message to the kubelet has all ids."""
+"""Prefixes of ids: short, because a message to the kubelet has all ids."""
 
-# Of that message: gRPC's default (grpc-go, defaultClientMaxReceiveMessageSize), which the kubelet keeps.
+# The limit of that message: gRPC's default (grpc-go, defaultClientMaxReceiveMessageSize).
 _MESSAGE_BYTES = 4 << 20
-# Of each id in it, besides the id: the tags and lengths of Device, ID and health, and the longer health.
+# Bytes of each device besides its id: the tags and lengths of Device, ID and health, and the longer health.
 _DEVICE_BYTES = 6 + len("Unhealthy")
 
 
@@ -27,7 +126,7 @@ _DEVICE_BYTES = 6 + len("Unhealthy")
 class Units:
     """The units of a GPU. `memory_total`, in bytes, has `memory_ids` units of the same size.
 
-    `context_overhead` is what each process is charged for its CUDA context, in bytes.
+    `context_overhead` is the charge of each process for its CUDA context, in bytes.
     """
 
     preset: str
@@ -41,12 +140,10 @@ class Units:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """The resources that are advertised, in order."""
         return Preset(self.memory, self.core, self.count).names
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many ids each resource has."""
         found = {self.core.name: PERCENT} if self.core else {}
         found[self.memory.name] = self.memory_ids
         if self.count:
@@ -55,53 +152,52 @@ class Units:
 
     @property
     def memory_unit(self) -> str:
-        """The size of a unit, as a quantity; `1percent` of the total if it is that."""
+        """The size of a unit as a quantity, or `1percent` of the total."""
         return render_quantity(self.memory_total // self.memory_ids) if self.memory.units else "1percent"
 
     def memory_bytes(self, ids: int) -> int:
-        """Give the memory of so many units, in bytes."""
         return self.memory_total * ids // self.memory_ids
 
     def memory_env(self, ids: int) -> tuple[tuple[str, str], ...]:
-        """Give what a container with so many units finds in its environment, as its system has it."""
+        """Give the environment of a container with so many units, as its system has it."""
         known = {"mib": self.memory_bytes(ids) // MIB, "units": ids, "total": self.memory_ids}
         return tuple((name, text.format_map(known)) for name, text in self.memory.env)
 
 
 def describe(units: Units) -> list[str]:
-    """Say in plain lines what the units mean, what is promised of them and what is not."""
+    """Give lines that describe the units, their guarantees and their limits."""
     memory, core = units.memory.name, units.core
     unit = units.memory_unit if units.memory.units else f"1 percent of {render_quantity(units.memory_total)}"
     lines = [f"preset {units.preset}: one {memory} is {unit} of the GPU's memory"]
     if core:
-        step = f", asked for in steps of {core.step}" if core.step > 1 else ""
+        step = f", requested in steps of {core.step}" if core.step > 1 else ""
         lines.append(f"one {core.name} is 1 percent of the GPU's time{step}")
     if units.count:
         lines.append(f"{units.count.name} is the GPU itself: 1 per container")
-    lines.append(f"promised: no more than {render_quantity(units.memory_total)} of {memory} is given out")
-    lines.append("promised: CUDA in a container is out of memory when it reaches the container's share")
+    lines.append(f"promised: no more than {render_quantity(units.memory_total)} of {memory} is allocated")
+    lines.append("promised: CUDA in a container gets an out-of-memory error at the container's share")
     if units.context_overhead:
         lines.append(f"a process is charged {render_quantity(units.context_overhead)} for its CUDA context")
     lines.append(
-        "not promised: limits on what is not CUDA's (video, graphics), or on a program that evades them"
+        "not promised: limits on memory outside CUDA (video, graphics), or on a program that evades them"
     )
-    lines.append("not promised: that the memory is free; it is the node's own, which other pods use as well")
+    lines.append("not promised: free memory; the GPU's memory is the node's, which other pods use as well")
     if core:
         lines.append(
-            f"not promised: a share of time; {core.name} is counted, and is a weight with the node agent"
+            f"not promised: a share of time; {core.name} is only counted; with the node agent it is a weight"
         )
     for one in (core, units.count):
         if one and one.without_memory == "refused":
-            lines.append(f"refused: {one.name} without {memory}")
+            lines.append(f"rejected: {one.name} without {memory}")
         elif one:
             whole = "all of " if one.without_memory == "whole" else ""
-            lines.append(f"not limited: memory of a container that holds {whole}{one.name} and no {memory}")
-    lines += [f"not advertised, because it is the same memory again: {name}" for name in units.unserved]
+            lines.append(f"not limited: memory of a container with {whole}{one.name} and no {memory}")
+    lines += [f"not advertised, because it is the same memory: {name}" for name in units.unserved]
     return lines
 
 
 def most_ids(prefix: str) -> int:
-    """How many `Numbered` ids fit into the kubelet's message."""
+    """Give the number of `Numbered` ids that fit into the kubelet's message."""
     count, digits, left = 0, 1, _MESSAGE_BYTES
     while True:
         size = len(prefix) + digits + _DEVICE_BYTES
@@ -152,7 +248,7 @@ def _named(preset: str, fixed: str | None, what: str) -> Callable[[str], str]:
         name = resource_name(text)
         if preset != NONE and name != fixed:
             why = f"preset {preset} fixes {fixed}" if fixed else f"preset {preset} has no {what} resource"
-            raise ValueError(f"{why}: leave it out, or take preset {NONE}")
+            raise ValueError(f"{why}: leave it out, or use preset {NONE}")
         return name
 
     return parse
@@ -176,7 +272,7 @@ def _total(memory: Memory, unit: int | None) -> Callable[[str], int]:
     def parse(text: str) -> int:
         size = parse_quantity(text)
         if size <= 0:
-            raise ValueError("more than 0 is needed: this part of the board's memory is for GPU containers")
+            raise ValueError("more than 0 is needed: the part of the board's memory for GPU containers")
         if unit is None:
             if size < PERCENT * MIB:
                 raise ValueError(f"{PERCENT}Mi at least: one percent of it is a container's smallest share")
@@ -202,7 +298,7 @@ def read_overhead(total: int | None) -> Callable[[str], int]:
         size = parse_quantity(text)
         if size < 0 or (total is not None and size >= total):
             raise ValueError(
-                "0 or more is needed, and less than memoryTotal: each process is charged so much"
+                "0 or more is needed, and less than memoryTotal: each process is charged this amount"
             )
         return size
 
@@ -224,7 +320,7 @@ class Numbered:
 
     def __contains__(self, id_: str, /) -> bool:
         number = id_.removeprefix(self.prefix)
-        # The length first: Python refuses to read a number of thousands of digits.
+        # The length first: Python does not parse a number of thousands of digits.
         if not id_.startswith(self.prefix) or len(number) > len(str(self.count)) or not number.isdecimal():
             return False
         return str(int(number)) == number and int(number) < self.count

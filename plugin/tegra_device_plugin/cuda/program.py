@@ -12,14 +12,14 @@ from importlib.resources import files
 from time import perf_counter
 from typing import Any
 
-# By the loader, else where L4T keeps it (since R36, and before), also without the link that ldconfig makes.
+# By the loader, else in L4T's directories (since R36, and before), where no ldconfig is needed.
 LIBRARIES = (
     "libcuda.so.1",
     "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1.1",
     "/usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1.1",
 )
 MIB = 1 << 20
-# Small enough to come near a limit, large enough to be quick. Also a multiple of the driver's own 2 MiB.
+# Small, to come near a limit; large, to be quick. A multiple of the driver's own 2 MiB.
 STEP_MIB = 16
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, cuda.h
@@ -27,7 +27,7 @@ _NAME_BYTES = 100
 
 
 class CudaError(OSError):
-    """The driver cannot be loaded, or refused a call for another reason than memory."""
+    """The driver cannot be loaded, or a call failed for another reason than memory."""
 
 
 class Device:
@@ -40,13 +40,11 @@ class Device:
         self._call("cuDeviceGet", ctypes.byref(self._device), 0)
 
     def name(self) -> str:
-        """Give the GPU's name, such as `Orin`."""
         text = ctypes.create_string_buffer(_NAME_BYTES)
         self._call("cuDeviceGetName", text, len(text), self._device)
         return text.value.decode()
 
     def count(self) -> int:
-        """Give the number of GPUs."""
         count = ctypes.c_int()
         self._call("cuDeviceGetCount", ctypes.byref(count))
         return count.value
@@ -64,13 +62,13 @@ class Device:
         return size.value
 
     def attribute(self, number: int) -> int:
-        """Give a CUdevice_attribute of cuda.h. Older drivers refuse newer numbers."""
+        """Give a CUdevice_attribute of cuda.h. Older drivers reject newer numbers."""
         value = ctypes.c_int()
         self._call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device)
         return value.value
 
     def _call(self, name: str, *arguments: Any) -> bool:
-        """Tell whether the call was out of memory."""
+        """Call a function; True if it was out of memory."""
         result: int = self._function(name)(*arguments)
         if result not in (0, _OUT_OF_MEMORY):
             raise CudaError(f"{name}: {self._error(result)}")
@@ -110,13 +108,13 @@ class Cuda(Device):
         return allocated
 
     def info(self) -> tuple[int, int]:
-        """Give what the driver says is free and what there is in all, in MiB."""
+        """Give free and total memory by the driver, in MiB."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value // MIB, total.value // MIB
 
     def kernel(self, ptx: bytes, name: str) -> ctypes.c_void_p:
-        """Have the driver make this GPU's code of PTX; give the kernel of that name."""
+        """Compile PTX for this GPU by the driver; give the kernel of that name."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._must("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(ptx))
         self._must("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
@@ -130,7 +128,7 @@ class Cuda(Device):
         return place
 
     def download(self, place: ctypes.c_uint64, numbers: array[int]) -> None:
-        """Write what is at that place over the numbers."""
+        """Replace the numbers by the content of that address."""
         self._must("cuMemcpyDtoH_v2", _memory(numbers), place, _size(numbers))
 
     def launch(self, kernel: ctypes.c_void_p, blocks: int, threads: int, *parameters: Any) -> None:
@@ -169,7 +167,8 @@ def _load() -> ctypes.CDLL:
 
 # Of step.ptx: a linear congruential generator, with the numbers of "Numerical Recipes", modulo 2^32.
 FACTOR, SUMMAND, MODULUS = 1664525, 1013904223, 1 << 32
-# Blocks enough for every multiprocessor of the largest board (20, Thor), of threads that every GPU takes.
+# Enough blocks for every multiprocessor of the largest board (20, Thor), with threads that every GPU
+# supports.
 BLOCKS, THREADS = 256, 256
 COUNT = BLOCKS * THREADS
 ROUNDS = 16
@@ -178,7 +177,7 @@ _KERNEL = "step"
 
 @dataclass(frozen=True)
 class Computed:
-    """How many numbers came out right, of the GPU's name, and the seconds from the launch to the last."""
+    """The count of correct numbers, the GPU's name, and the seconds of the run."""
 
     count: int
     device: str
@@ -186,7 +185,7 @@ class Computed:
 
 
 def compute() -> Computed:
-    """Run the kernel once, on numbers nobody has seen before. Raises CudaError, also for a wrong result."""
+    """Run the kernel once, on random numbers. Raises CudaError, also for a wrong result."""
     given = array("I", secrets.token_bytes(COUNT * 4))
     cuda = Cuda()
     got = array("I", bytes(COUNT * 4))
@@ -204,7 +203,7 @@ def compute() -> Computed:
 
 
 def expected(numbers: array[int]) -> array[int]:
-    """What the kernel makes of numbers: all rounds in one step, by the generator's closed form."""
+    """Give the kernel's result: all rounds in one step, by the generator's closed form."""
     factor = pow(FACTOR, ROUNDS, MODULUS)
     # 1 + FACTOR + FACTOR^2 + ...: exact, as FACTOR - 1 divides FACTOR^ROUNDS - 1.
     summand = SUMMAND * ((FACTOR**ROUNDS - 1) // (FACTOR - 1)) % MODULUS

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to the API server for this node, its claims and its slices, by lightkube.
 
-Kubelets renew the service account's token. lightkube reads it again when the API server refuses it.
+Kubelets renew the service account's token. lightkube reads it again when the API server rejects it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REQUEST_SECONDS = 10.0
 WATCH_SECONDS = 300
 _WATCH_PAUSE_SECONDS = 1.0
 
-# Without this it logs every request.
+# By default, httpx2 logs every request.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 # Without the typed models of every API group, which take memory.
@@ -43,7 +43,7 @@ _Claim = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "r
 class ServerError(OSError):
     """A request has failed. `code` is the HTTP status, None without an answer.
 
-    `object_name` is the object that the answer is about, empty where the answer names none.
+    `object_name` is the object of the answer, empty if the answer names no object.
     """
 
     def __init__(self, text: str, code: int | None = None, object_name: str = "") -> None:
@@ -58,7 +58,7 @@ class ServerError(OSError):
 
     @property
     def outdated(self) -> bool:
-        """The object has changed meanwhile (409), or the version to watch from is too old (410)."""
+        """Another client has changed the object (409), or the watched version is too old (410)."""
         return self.code in (HTTPStatus.CONFLICT, HTTPStatus.GONE)
 
 
@@ -68,18 +68,15 @@ class _Transport(httpx2.AsyncHTTPTransport):
     _not_before = 0.0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request."""
         if "watch" in request.url.params:
             now = asyncio.get_running_loop().time()
-            begins = max(now, self._not_before)
-            self._not_before = begins + _WATCH_PAUSE_SECONDS
-            await asyncio.sleep(begins - now)
+            start = max(now, self._not_before)
+            self._not_before = start + _WATCH_PAUSE_SECONDS
+            await asyncio.sleep(start - now)
         return await super().handle_async_request(request)
 
 
 class Server:
-    """One connection pool to the API server."""
-
     def __init__(self, node: str) -> None:
         """Raise ServerError if there are no credentials."""
         self.node = node
@@ -103,13 +100,13 @@ class Server:
         return str(found["metadata"]["uid"])
 
     async def claim(self, namespace: str, name: str) -> Object | None:
-        """Give a claim, None if the API server says that there is none. Raises ServerError."""
+        """Give a claim, None if the API server has no such claim. Raises ServerError."""
         try:
             with _server_errors():
                 found: Object = await self._client.get(_Claim, name, namespace=namespace)
                 return found
         except ServerError as error:
-            # A 404 that names no object is about the path: an API group that is off, or a proxy's answer.
+            # A 404 that names no object is about the path: an API group that is off, or a proxy.
             if error.gone and error.object_name == name:
                 return None
             raise
@@ -160,7 +157,6 @@ class Server:
                 raise
 
     async def close(self) -> None:
-        """End all connections."""
         await self._client.aclose()
 
 
@@ -175,7 +171,7 @@ async def connected(node: str) -> AsyncIterator[Server]:
 
 
 def _sent(slice_: Object) -> Any:
-    return _Slice(dict(slice_))  # type: ignore[call-overload]  # it is a dict, and made of one
+    return _Slice(dict(slice_))  # type: ignore[call-overload]  # the class is a dict
 
 
 @contextmanager
@@ -194,6 +190,6 @@ def _server_errors() -> Iterator[None]:
         raise ServerError(f"no API server: {describe_error(error, type(error).__name__)}") from error
     except ConfigError as error:
         raise ServerError(f"no credentials for the API server: {error}") from error
-    # Not an answer of an API server: the page of a proxy, half a line.
+    # No answer of an API server: the page of a proxy, an incomplete line.
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
-        raise ServerError(f"the API server: an answer that makes no sense: {error!r}") from error
+        raise ServerError(f"the API server: an invalid answer: {error!r}") from error

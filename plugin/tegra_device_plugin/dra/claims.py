@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of this driver that a ResourceClaim (resource.k8s.io/v1, as a mapping) has. Pure functions."""
+"""The devices of this driver in a ResourceClaim (resource.k8s.io/v1, as a mapping). Pure functions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ UNHEALTHY = f"{DRIVER}/unhealthy"
 
 
 class ClaimError(Exception):
-    """A claim cannot be prepared now. The text goes into the events of its pod."""
+    """A claim cannot be prepared now. The text is shown in the events of its pod."""
 
 
 @dataclass(frozen=True)
 class ClaimReference:
-    """A claim as the kubelet names it."""
-
     namespace: str
     name: str
     uid: str
@@ -32,22 +30,22 @@ class ClaimReference:
 
 @dataclass(frozen=True)
 class Device:
-    """A device that a claim has been given, or a share of one."""
+    """A device that is allocated to a claim, or a share of a device."""
 
     request: str
     """The request of the claim."""
     name: str
     share: str | None = None
-    """The id of the share; None: the claim has the whole device."""
+    """The id of the share; None: the claim has the device without shares."""
     memory: int | None = None
     """Bytes of a share."""
     admin: bool = False
-    """Access for administration, beside the claim that has the device."""
+    """Access for administration, beside the device's claim."""
     tolerates_unhealthy: bool = False
 
     @property
     def key(self) -> str:
-        """A name that no other device of the claim has."""
+        """A unique name among the claim's devices."""
         return f"{self.name}-{self.share}" if self.share else self.name
 
     @property
@@ -60,14 +58,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A claim and its devices."""
-
     claim: ClaimReference
     devices: tuple[Device, ...]
 
 
 def devices(claim: Mapping[str, Any], reference: ClaimReference, pool: str) -> tuple[Device, ...]:
-    """Give the devices of `pool` that the claim has been given, one at least. Raises ClaimError."""
+    """Give the devices of `pool` that are allocated to the claim, at least one. Raises ClaimError."""
     uid = claim.get("metadata", {}).get("uid")
     if uid != reference.uid:
         raise ClaimError(f"claim {reference} got replaced: its uid is {uid}, not {reference.uid}")
@@ -87,12 +83,12 @@ def devices(claim: Mapping[str, Any], reference: ClaimReference, pool: str) -> t
     return found
 
 
-def conflict(wanted: tuple[Device, ...], held: tuple[Device, ...]) -> Device | None:
-    """Give a device of `held` that another claim cannot get `wanted` beside, None if it can.
+def conflict(wanted: tuple[Device, ...], allocated: tuple[Device, ...]) -> Device | None:
+    """Give a device of `allocated` that excludes the devices `wanted` by another claim, or None.
 
     There is one GPU. While a claim has it in one mode, no claim gets it in another.
     """
-    for one in held:
+    for one in allocated:
         for other in wanted:
             if one.admin or other.admin:
                 continue

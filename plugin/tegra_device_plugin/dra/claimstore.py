@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The prepared claims of this node: in memory, in the checkpoint, and as files that containers use.
 
-`commit` changes all three. Its rename of the checkpoint decides: the files of a claim are made before it and
-removed after it. After a kill, `restore` makes or removes the files that differ from the checkpoint. The
-checkpoint survives a reboot, the CDI specs do not. Claims are kept by uid, because the kubelet unprepares
-claims that the API server has deleted.
+`commit` changes all three. The rename of the checkpoint commits: the files of a claim are made before the
+rename and removed after it. After a kill, `restore` makes or removes the files that differ from the
+checkpoint. The checkpoint survives a reboot, the CDI specs do not. Claims are kept by uid, because the
+kubelet unprepares claims that the API server has deleted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import Any
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.dra import claim_specs
 from tegra_device_plugin.dra.claims import ClaimReference, Device, Prepared
 from tegra_device_plugin.sharing import ledger
+from tegra_device_plugin.sharing.allocation import VISIBLE_DEVICES
 from tegra_device_plugin.sharing.memory_limit import LEDGERS, Limit, provide_files
-from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.atomicfile import replace_file, update_file
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.kubernetes import DRIVER
 
 NAME = "checkpoint.json"
 VERSION = 1
@@ -32,6 +33,11 @@ _MODE = 0o600
 
 # Prefix of the ledgers of claims. The device plugin has ledgers in the same directory.
 _LEDGER_PREFIX = "claim-"
+
+# The board's CDI spec (board/cdi.py) gives a container the GPU. The spec of a claim adds the limits, under a
+# name that is never used again: a runtime may cache specs by name.
+_CDI_KIND = f"{DRIVER}/claim"
+_CDI_PREFIX = f"{DRIVER}-claim-"
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +58,8 @@ class Place:
     overhead: int = 0
     cdi_version: str = cdi.OLDEST
     device_nodes: Sequence[str] = ()
-    verdict: Health | None = None
-    """None: the GPU was not observed yet."""
+    health: Health | None = None
+    """None before the first observation of the GPU."""
 
 
 class ClaimStore:
@@ -89,7 +95,6 @@ class ClaimStore:
 
     def restore(self) -> None:
         """Make missing files of prepared claims, and remove files of other claims. Raises OSError."""
-        claim_specs.sweep(self._place.root, self.claims)
         for prepared in self.claims.values():
             try:
                 self.make_files(prepared, new=False)
@@ -108,7 +113,10 @@ class ClaimStore:
             if new or not _is_complete(limit.ledger):
                 provide_files(place.limit_dir, place.limit_library)
                 limit.prepare()
-        claim_specs.write(place.root, prepared, limits)
+        directory = _cdi_directory(place.root)
+        directory.mkdir(exist_ok=True)
+        text = json.dumps(spec(prepared, limits), indent=2) + "\n"
+        update_file(directory / _cdi_file(prepared.claim.uid), text)
 
     def _is_saved(self, claims: Mapping[str, Prepared]) -> bool:
         with suppress(CheckpointError):
@@ -118,14 +126,20 @@ class ClaimStore:
     def _remove_files(self, prepared: Prepared) -> None:
         """Remove the files of a claim; `restore` removes later the files that cannot be removed now."""
         try:
-            claim_specs.remove(self._place.root, prepared.claim.uid)
+            file = _cdi_directory(self._place.root) / _cdi_file(prepared.claim.uid)
+            file.unlink(missing_ok=True)
             for limit in self._limits(prepared).values():
                 ledger.remove(limit.ledger)
         except OSError as error:
             logger.warning("cannot remove the files of the claim %s yet: %s", prepared.claim, error)
 
     def _leftovers(self) -> Iterator[Path]:
-        """Give the ledgers of other claims, and parts of a checkpoint that a killed process has left."""
+        """Give files of other claims, and partial files that a killed process has left."""
+        specs = {_cdi_file(uid) for uid in self.claims}
+        with suppress(FileNotFoundError):
+            for path in _cdi_directory(self._place.root).iterdir():
+                if path.name.lstrip(".").startswith(_CDI_PREFIX) and path.name not in specs:
+                    yield path
         kept = set[Path]()
         for one in self.claims.values():
             for limit in self._limits(one).values():
@@ -141,10 +155,7 @@ class ClaimStore:
         place = self._place
         return {
             one.key: Limit(
-                place.limit_dir,
-                f"{_LEDGER_PREFIX}{prepared.claim.uid}-{one.key}",
-                one.memory,
-                place.overhead,
+                place.limit_dir, f"{_LEDGER_PREFIX}{prepared.claim.uid}-{one.key}", one.memory, place.overhead
             )
             for one in prepared.devices
             if one.share is not None and one.memory is not None and not one.admin
@@ -194,7 +205,7 @@ def _prepared(uid: str, entry: Mapping[str, Any]) -> Prepared:
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether a ledger was written: a kill can leave it empty."""
+    """True if a ledger is complete: a kill can leave it empty."""
     with suppress(OSError):
         return ledger.mounted(path).stat().st_size >= ledger.SIZE
     return False
@@ -202,6 +213,49 @@ def _is_complete(path: Path) -> bool:
 
 def _unusable(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{path}: {why}. It says which claims are prepared, so it is not replaced. Run the version of the "
-        "driver that wrote it; or, when no pod of this node has a claim for the GPU, remove the file"
+        f"{path}: {why}. It lists the prepared claims, so it is not replaced. Run the version of the "
+        "driver that wrote it; or, if no pod of this node has a claim for the GPU, remove the file"
     )
+
+
+def cdi_names(uid: str, device: Device) -> tuple[str, str]:
+    """Give the full names of the CDI devices that a container with this device of a claim gets."""
+    return cdi.device("all"), f"{_CDI_KIND}={_cdi_name(uid, device)}"
+
+
+def spec(prepared: Prepared, limits: Mapping[str, Limit]) -> dict[str, Any]:
+    """Give a claim's CDI spec; `limits` are the limits of its devices' memory, by key."""
+    return {
+        "cdiVersion": cdi.OLDEST,
+        "kind": _CDI_KIND,
+        "devices": [
+            {"name": _cdi_name(prepared.claim.uid, one), "containerEdits": _edits(limits.get(one.key))}
+            for one in prepared.devices
+        ],
+    }
+
+
+def _edits(limit: Limit | None) -> dict[str, Any]:
+    # The access comes by CDI only: NVIDIA's own runtime, if it is the default, adds nothing.
+    env = [f"{VISIBLE_DEVICES}=void"]
+    if limit is None:
+        return {"env": env}
+    return {
+        "env": env + [f"{name}={value}" for name, value in limit.envs],
+        "mounts": [
+            {"hostPath": mount.host, "containerPath": mount.container, "options": cdi.MOUNT_OPTIONS}
+            for mount in limit.mounts
+        ],
+    }
+
+
+def _cdi_name(uid: str, device: Device) -> str:
+    return f"{uid}-{device.key}"
+
+
+def _cdi_directory(root: Path) -> Path:
+    return Path(HostTree(root).real(cdi.DIRECTORY))
+
+
+def _cdi_file(uid: str) -> str:
+    return f"{_CDI_PREFIX}{uid}.json"

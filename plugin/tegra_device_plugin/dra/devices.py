@@ -28,24 +28,22 @@ _CORES_STEP = 5
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPU and its health at an observation."""
-
     found: Detection
-    verdict: Health
+    health: Health
 
 
 def published(gpu: Gpu, dra: Dra, *, taints: bool) -> list[dict[str, Any]]:
     """Give the devices. An unhealthy GPU's are tainted, or with `taints` False left out."""
-    if not gpu.verdict.healthy and not taints:
+    if not gpu.health.healthy and not taints:
         return []
     device: dict[str, Any] = {"attributes": attributes(gpu, dra)}
     if capacity := capacities(gpu, dra):
         device["capacity"] = capacity
     if dra.mode == "capacity":
         device["allowMultipleAllocations"] = True
-    if not gpu.verdict.healthy:
+    if not gpu.health.healthy:
         device["taints"] = [
-            {"key": UNHEALTHY, "value": label_value(gpu.verdict.reason), "effect": "NoSchedule"}
+            {"key": UNHEALTHY, "value": label_value(gpu.health.reason), "effect": "NoSchedule"}
         ]
     return [{"name": name} | device for name in dra.devices]
 
@@ -63,11 +61,7 @@ def attributes(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
         "productName": chip.product if chip else None,
         "architecture": chip.family if chip else None,
     }
-    versions = {
-        "cudaComputeCapability": found.compute_capability,
-        "l4t": board.l4t,
-        "jetpack": board.jetpack,
-    }
+    versions = {"cudaComputeCapability": found.compute_capability, "l4t": board.l4t, "jetpack": board.jetpack}
     result: dict[str, dict[str, Any]] = {
         name: {"string": value[:_MAX_TEXT]} for name, value in texts.items() if value
     }
@@ -88,12 +82,12 @@ def capacities(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
     if dra.mode != "capacity":
         return {"memory": memory}
     step = render_quantity(dra.memory_step)
-    # A claim without a size gets all memory, so it is alone on the GPU, as in the mode exclusive.
+    # A claim without a size gets all memory: it has the GPU alone, as in the mode exclusive.
     memory["requestPolicy"] = {
         "default": render_quantity(total),
         "validRange": {"min": step, "max": render_quantity(total), "step": step},
     }
-    # The default of cores is 0, or a claim for memory would take the whole GPU.
+    # The default of cores is 0. Otherwise a claim for memory would take all cores.
     cores = {
         "value": str(CORES),
         "requestPolicy": {
@@ -105,7 +99,7 @@ def capacities(gpu: Gpu, dra: Dra) -> dict[str, dict[str, Any]]:
 
 
 def semver(text: str) -> str | None:
-    """Give `36.4.3`, `8.7` or `5.0 DP` as a semantic version; None if it is none. Missing parts are 0."""
+    """Give `36.4.3`, `8.7` or `5.0 DP` as a semantic version, None for another text. Missing parts are 0."""
     found = _NUMBERS.match(text)
     if not found:
         return None
@@ -117,7 +111,7 @@ def semver(text: str) -> str | None:
 
 
 def brief(devices: Sequence[Mapping[str, Any]]) -> str:
-    """Name them, and what is wrong with them, for the log."""
+    """Give the names of the devices and their taint, for the log."""
     if not devices:
         return "no device"
     first, count = devices[0], len(devices)

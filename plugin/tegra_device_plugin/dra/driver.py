@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 # Between checks of the CDI files. Where inotify works, events come first.
 _FILES_SECONDS = 30.0
-# From a change there to the check. The driver's own commits are changes as well.
+# From a change to the check. The driver's own commits are changes as well.
 _FILES_CHANGED_SECONDS = 1.0
-# For the first call of a kubelet, which takes milliseconds.
+# Wait for the first call of a kubelet, which takes milliseconds.
 _REGISTRATION_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -53,19 +53,17 @@ class Devices:
         self._place = place
 
     def publish(
-        self, settings: DraSettings, found: Detection, verdict: Health, limit_problem: Health | None
+        self, settings: DraSettings, found: Detection, gpu_health: Health, limit_problem: Health | None
     ) -> None:
-        """Pass a GPU on."""
-        if verdict.healthy and limit_problem:
-            verdict = limit_problem
-        self._place.device_nodes, self._place.verdict = found.gpu.device_nodes, verdict
-        self._publisher.offer(Gpu(found, verdict))
-        self._board.show(verdict)
+        if gpu_health.healthy and limit_problem:
+            gpu_health = limit_problem
+        self._place.device_nodes, self._place.health = found.gpu.device_nodes, gpu_health
+        self._publisher.publish(Gpu(found, gpu_health))
+        self._board.show(gpu_health)
         self.observed.set()
 
     def withdraw(self) -> None:
-        """Pass on that there is no GPU."""
-        self._publisher.offer(None)
+        self._publisher.publish(None)
 
 
 class Driver(Service[DraSettings]):
@@ -83,7 +81,6 @@ class Driver(Service[DraSettings]):
         self._gpu_lock = driver_conflict.GpuLock(for_dra=True)
 
     async def _run_once(self) -> None:
-        """Start all parts, wait until the service stops or restarts, end all parts."""
         settings, dra = self._settings, self._settings.dra
         device_plugins = settings.kubelet_dir / "device-plugins"
         driver_conflict.refuse_beside_device_plugin(device_plugins)
@@ -105,12 +102,12 @@ class Driver(Service[DraSettings]):
 
             preparer = Preparer(place, get_claim, self._calls)
             stack.push_async_callback(preparer.finish)
-            health = HealthBoard(settings.node_name, dra.devices)
+            board_health = HealthBoard(settings.node_name, dra.devices)
             publisher = SlicePublisher(dra, self._written)
-            devices = Devices(publisher, health, place)
+            devices = Devices(publisher, board_health, place)
             board = BoardWatch(settings, devices, lambda: self._gpu_lock.acquire(device_plugins))
             registration = DriverRegistration(
-                settings.kubelet_dir, dra_services(preparer, health, settings.node_name)
+                settings.kubelet_dir, dra_services(preparer, board_health, settings.node_name)
             )
             if settings.metrics_address:
                 from tegra_device_plugin.dra.driver_pages import Pages  # noqa: PLC0415 - most of a start is imports
@@ -135,14 +132,12 @@ class Driver(Service[DraSettings]):
 
 
 async def _publish(
-    node: str,
-    registration: DriverRegistration,
-    publisher: SlicePublisher,
-    connection: asyncio.Future[Server],
+    node: str, registration: DriverRegistration, publisher: SlicePublisher, connection: asyncio.Future[Server]
 ) -> None:
     """Connect to the API server and publish. Raises OSError without credentials.
 
-    The client's imports take as long as all others together. A kubelet that is there registers before them.
+    The imports of the client take as long as all others, so the registration with a running kubelet comes
+    first.
     """
     await registration.attempted(_REGISTRATION_SECONDS)
     from tegra_device_plugin.dra import api_server  # noqa: PLC0415 - see above
@@ -153,7 +148,7 @@ async def _publish(
 
 
 async def _keep_files(root: Path, preparer: Preparer, observed: asyncio.Event) -> None:
-    """Keep the files of prepared claims: a reboot empties the CDI directory, and a person may do so."""
+    """Keep the files of prepared claims: a reboot or a person can empty the CDI directory."""
     problem_log, wake = ProblemLog(), asyncio.Event()
     await observed.wait()  # the board's own CDI spec was written
     with DirectoryWatch(Path(HostTree(root).real(cdi.DIRECTORY)), wake.set) as watch:

@@ -20,8 +20,6 @@ _PREFIX = "tegra_dra_driver"
 
 
 class Pages(StatusPages):
-    """The driver's pages."""
-
     def __init__(
         self,
         board: BoardWatch[DraSettings],
@@ -41,11 +39,10 @@ class Pages(StatusPages):
         self._written = written
 
     def by_path(self) -> httpd.Pages:
-        """Give the pages for httpd.serving."""
         return {**super().by_path(), "/readyz": self.readyz}
 
     async def readyz(self) -> Page:
-        """Fail while no claim could get the GPU from here."""
+        """Fail while no claim can get the GPU of this node."""
         detection = self._board.detection
         if detection and detection.board.platform == "none":
             return Page("not a Tegra: nothing to publish\n")
@@ -73,13 +70,13 @@ class Pages(StatusPages):
         )
         yield results(
             f"{_PREFIX}_prepares_total",
-            "Claims that the kubelet has asked to prepare.",
+            "Claims that the kubelet has requested to prepare.",
             prepared=calls.prepared,
             failed=calls.prepare_failed,
         )
         yield results(
             f"{_PREFIX}_unprepares_total",
-            "Claims that the kubelet has asked to unprepare.",
+            "Claims that the kubelet has requested to unprepare.",
             unprepared=calls.unprepared,
             failed=calls.unprepare_failed,
         )
@@ -108,12 +105,12 @@ class Pages(StatusPages):
         yield gauge(
             f"{_PREFIX}_registered", "Whether the kubelet has the driver.", self._registration.registered
         )
-        if verdict := self._board.health:
+        if gpu_health := self._board.health:
             yield gauge(
                 f"{_PREFIX}_gpu_healthy",
                 "Whether the GPU is healthy.",
-                verdict.healthy,
-                reason=verdict.reason,
+                gpu_health.healthy,
+                reason=gpu_health.reason,
             )
         if found := self._board.detection:
             soc = {"soc": found.board.soc} if found.board.soc else {}

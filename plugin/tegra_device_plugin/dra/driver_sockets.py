@@ -13,18 +13,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 
 from tegra_device_plugin.board import health as board_health
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.dra import claim_specs
 from tegra_device_plugin.dra import dra_pb2 as api
 from tegra_device_plugin.dra.claims import ClaimReference, Prepared
+from tegra_device_plugin.dra.claimstore import cdi_names
 from tegra_device_plugin.dra.preparing import Preparer
 from tegra_device_plugin.kubelet import driver_conflict, sockets
-from tegra_device_plugin.kubelet.sockets import Services, SocketServer
+from tegra_device_plugin.kubelet.sockets import Handlers, Services, SocketServer, unary
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
 from tegra_device_plugin.system.kubernetes import DRIVER
@@ -33,7 +32,7 @@ from tegra_device_plugin.system.waiting import Backoff
 # Between checks of the sockets, in seconds. Where inotify works, events come first.
 CHECK_SECONDS = 5.0
 CHECK_WITHOUT_EVENTS_SECONDS = 0.25
-# Between new registration sockets, for a kubelet that refuses the driver: it calls each new one.
+# Between new registration sockets, for a kubelet that rejects the driver: it calls each new socket.
 RETRY = Backoff(first=1.0, cap=60.0)
 _DIRECTORY_MODE = 0o750
 
@@ -41,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class DriverRegistration:
-    """Whether the kubelet has `registered` the driver, and `why_not`."""
+    """The registration: `registered`, or `why_not`."""
 
     def __init__(self, kubelet: Path, services: Services) -> None:
         self.registered = False
@@ -76,7 +75,7 @@ class DriverRegistration:
                 await self._stop()
 
     async def attempted(self, seconds: float) -> None:
-        """Wait until a kubelet has called for the first time, for so many seconds at most."""
+        """Wait until a kubelet has called for the first time, for at most `seconds`."""
         await waiting.happens(self._first, seconds)
 
     def _check(self) -> None:
@@ -117,12 +116,12 @@ class DriverRegistration:
     async def _stop(self) -> None:
         servers, self._servers = self._servers, []
         self.registered, self.why_not = False, "no kubelet has called yet"
-        # The kubelet forgets the driver with its registration socket, so that one goes first.
+        # The kubelet forgets the driver with its registration socket, so this socket is removed first.
         for one in reversed(servers):
             await one.stop()
 
     def _on_status(self, registered: bool, error: str) -> None:
-        """Note the kubelet's answer. If it refuses, a new socket makes it call again."""
+        """Store the kubelet's result. After an error, a new socket makes the kubelet call again."""
         self.registered = registered
         self._first.set()
         if registered:
@@ -131,7 +130,7 @@ class DriverRegistration:
             self._renew_at = None
             logger.info("registered with the kubelet as %s", DRIVER)
         else:
-            self._fail(f"the kubelet refuses the driver: {error}")
+            self._fail(f"the kubelet rejects the driver: {error}")
 
     def _fail(self, why: str) -> None:
         self.why_not = why
@@ -161,15 +160,9 @@ def registration_services(endpoint: Path, on_status: Callable[[bool, str], None]
         on_status(status.plugin_registered, status.error)
         return api.RegistrationStatusResponse()
 
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "GetInfo": grpc.unary_unary_rpc_method_handler(
-            get_info, api.InfoRequest.FromString, api.PluginInfo.SerializeToString
-        ),
-        "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
-            notify,
-            api.RegistrationStatus.FromString,
-            api.RegistrationStatusResponse.SerializeToString,
-        ),
+    methods: Handlers = {
+        "GetInfo": unary(get_info, api.InfoRequest, api.PluginInfo),
+        "NotifyRegistrationStatus": unary(notify, api.RegistrationStatus, api.RegistrationStatusResponse),
     }
     return {"pluginregistration.Registration": methods}
 
@@ -182,8 +175,8 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# What GetInfo says, and the service's full name, which is another one (kubelet, pkg/apis/*/types.go). A
-# kubelet takes the first of DRAPlugin that it knows.
+# The name in GetInfo and the different full name of the service (kubelet, pkg/apis/*/types.go). A kubelet
+# uses the first DRAPlugin that it supports.
 _DRA_SERVICES = {
     "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
     "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
@@ -191,7 +184,8 @@ _DRA_SERVICES = {
 _HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 SUPPORTED = (*_DRA_SERVICES, *_HEALTH_SERVICES)
 
-# The kubelet takes older health for unknown. The board is observed every 5 s, and that may take 3 s.
+# The kubelet treats older health as unknown. The board is observed every 5 s, and an observation can take 3
+# s.
 _HEALTH_SECONDS = 30
 
 
@@ -213,14 +207,12 @@ class HealthBoard:
         self._devices = devices
 
     def show(self, gpu_health: Health) -> None:
-        """Make this the current health."""
         self.current = ObservedHealth(gpu_health, int(time.time()))
         self.changed.set()
-        # A new event each time, so that no stream clears it for the others.
+        # A new event each time, so no stream clears it for the others.
         self.changed = asyncio.Event()
 
     def message(self) -> api.NodeWatchResourcesResponse:
-        """Give all devices."""
         gpu = self.current.health
         status, text = api.UNKNOWN, "not observed yet"
         if gpu and gpu.reason != board_health.UNKNOWN.reason:
@@ -242,8 +234,6 @@ class HealthBoard:
 
 
 def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
-    """Give the services of dra.sock."""
-
     async def prepare(
         request: api.NodePrepareResourcesRequest, _: object
     ) -> api.NodePrepareResourcesResponse:
@@ -266,23 +256,17 @@ def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
             yield board.message()
             await following.wait()
 
-    plugin: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
-            prepare,
-            api.NodePrepareResourcesRequest.FromString,
-            api.NodePrepareResourcesResponse.SerializeToString,
+    plugin: Handlers = {
+        "NodePrepareResources": unary(
+            prepare, api.NodePrepareResourcesRequest, api.NodePrepareResourcesResponse
         ),
-        "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
-            unprepare,
-            api.NodeUnprepareResourcesRequest.FromString,
-            api.NodeUnprepareResourcesResponse.SerializeToString,
+        "NodeUnprepareResources": unary(
+            unprepare, api.NodeUnprepareResourcesRequest, api.NodeUnprepareResourcesResponse
         ),
     }
-    streams: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+    streams: Handlers = {
         "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
-            watch,
-            api.NodeWatchResourcesRequest.FromString,
-            api.NodeWatchResourcesResponse.SerializeToString,
+            watch, api.NodeWatchResourcesRequest.FromString, api.NodeWatchResourcesResponse.SerializeToString
         )
     }
     return dict.fromkeys(_DRA_SERVICES.values(), plugin) | dict.fromkeys(_HEALTH_SERVICES, streams)
@@ -301,7 +285,7 @@ def _prepared(found: Prepared | str, pool: str) -> api.NodePrepareResourceRespon
                 request_names=[one.request],
                 pool_name=pool,
                 device_name=one.name,
-                cdi_device_ids=claim_specs.names(found.claim.uid, one),
+                cdi_device_ids=cdi_names(found.claim.uid, one),
                 share_id=one.share,
             )
             for one in found.devices

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares and unprepares claims for the kubelet.
 
-The API server is asked before a commit (claimstore.py) and never during one. Commits run one after the other,
-each in a thread. A call that the kubelet cancels does not stop its commit.
+Requests to the API server come before a commit (claimstore.py), never during a commit. Commits run in a
+thread, one after the other. A canceled call does not stop its commit.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tegra_device_plugin.system.waiting import Sensor
 # claims are prepared at the same time. A claim takes two requests and two commits at most: 32 s.
 _REQUEST_SECONDS = 8.0
 _COMMIT_SECONDS = 8.0
-# For a claim that is prepared already, the checkpoint counts if the API server does not answer.
+# For a prepared claim, the checkpoint decides if the API server does not answer.
 _KNOWN_SECONDS = 3.0
-# For the end of a commit when the driver stops (signals.py, END_SECONDS).
+# For a running commit when the driver stops (signals.py, END_SECONDS).
 _FINISH_SECONDS = 2.0
 
 # A uid is part of file names.
@@ -43,8 +43,6 @@ GetClaim = Callable[[str, str], Awaitable[Mapping[str, Any] | None]]
 
 @dataclass
 class Calls:
-    """Totals since the start of the process."""
-
     prepared: int = 0
     prepare_failed: int = 0
     prepare_seconds: float = 0.0
@@ -54,52 +52,51 @@ class Calls:
 
 
 class Preparer:
-    """The claims of this node. Raises CheckpointError when it is made."""
+    """Prepares the claims of this node. The constructor raises CheckpointError."""
 
     def __init__(self, place: Place, get_claim: GetClaim, calls: Calls) -> None:
         self._place = place
         self._get_claim = get_claim
         self._calls = calls
         self._store = ClaimStore(place)
-        self._turn = asyncio.Lock()
+        self._commit_lock = asyncio.Lock()
         self._files = Sensor(None)
 
     @property
     def in_use(self) -> int:
-        """How many claims are prepared."""
         return len(self._store.claims)
 
     async def prepare(self, references: Sequence[ClaimReference]) -> dict[str, Prepared | str]:
-        """Give by uid the prepared claim, or why it cannot be prepared."""
-        began = time.monotonic()
+        """Give by uid the prepared claim, or the reason why it cannot be prepared."""
+        started = time.monotonic()
         answers = await asyncio.gather(
             *(self._or_reason(self._prepare(one), f"prepare {one}") for one in references)
         )
         failed = sum(isinstance(one, str) for one in answers)
         self._calls.prepare_failed += failed
         self._calls.prepared += len(answers) - failed
-        self._calls.prepare_seconds += time.monotonic() - began
+        self._calls.prepare_seconds += time.monotonic() - started
         return {one.uid: answer for one, answer in zip(references, answers, strict=True)}
 
     async def unprepare(self, references: Sequence[ClaimReference]) -> dict[str, str]:
-        """Give by uid why a claim cannot be unprepared; empty: it is. An unknown claim is unprepared."""
-        began = time.monotonic()
+        """Give by uid the reason why a claim cannot be unprepared; empty: it is, or it is unknown."""
+        started = time.monotonic()
         answers = await asyncio.gather(
             *(self._or_reason(self._unprepare(one), f"unprepare {one}") for one in references)
         )
         failed = sum(map(bool, answers))
         self._calls.unprepare_failed += failed
         self._calls.unprepared += len(answers) - failed
-        self._calls.unprepare_seconds += time.monotonic() - began
+        self._calls.unprepare_seconds += time.monotonic() - started
         return {one.uid: answer or "" for one, answer in zip(references, answers, strict=True)}
 
     async def restore(self) -> None:
-        """Make the files of containers as the checkpoint has them. Raises OSError."""
-        await self._in_turn(self._store.restore, _COMMIT_SECONDS)
+        """Restore the files of the claims in the checkpoint. Raises OSError."""
+        await self._in_thread(self._store.restore, _COMMIT_SECONDS)
 
     async def finish(self) -> None:
-        """Wait for a commit that still runs: the next instance reads the checkpoint. Raises OSError."""
-        await self._in_turn(lambda: None, _FINISH_SECONDS)
+        """Wait for a running commit, because the next instance reads the checkpoint. Raises OSError."""
+        await self._in_thread(lambda: None, _FINISH_SECONDS)
 
     async def _or_reason(self, work: Awaitable[T], what: str) -> T | str:
         try:
@@ -114,12 +111,12 @@ class Preparer:
 
     async def _prepare(self, reference: ClaimReference) -> Prepared:
         if not _UID.fullmatch(reference.uid):
-            raise ClaimError(f"{reference.uid!r} is no uid of a claim")
+            raise ClaimError(f"{reference.uid!r} is not the uid of a claim")
         prepared = await self._allocated(reference)
-        if holders := await self._in_turn(lambda: self._commit(prepared), _COMMIT_SECONDS):
+        if holders := await self._in_thread(lambda: self._commit(prepared), _COMMIT_SECONDS):
             await asyncio.gather(*map(self._check_deleted, holders))
             deleted = [one.claim.uid for one in holders]
-            if holders := await self._in_turn(lambda: self._commit(prepared, deleted), _COMMIT_SECONDS):
+            if holders := await self._in_thread(lambda: self._commit(prepared, deleted), _COMMIT_SECONDS):
                 raise _still_prepared(holders[0])
         logger.info("prepared %s: %s", reference, _keys(prepared))
         return prepared
@@ -150,7 +147,7 @@ class Preparer:
             ) from error
 
     async def _check_deleted(self, holder: Prepared) -> None:
-        """Raise ClaimError unless the API server says that the claim of `holder` does not exist."""
+        """Raise ClaimError unless the API server has deleted the claim of `holder`."""
         reference = holder.claim
         try:
             found = await self._fetch(reference, _REQUEST_SECONDS)
@@ -163,19 +160,19 @@ class Preparer:
         logger.warning("the API server has deleted the claim %s: unpreparing it", reference)
 
     async def _unprepare(self, reference: ClaimReference) -> None:
-        if await self._in_turn(lambda: self._release(reference.uid), _COMMIT_SECONDS):
+        if await self._in_thread(lambda: self._release(reference.uid), _COMMIT_SECONDS):
             logger.info("unprepared %s", reference)
 
-    async def _in_turn(self, work: Callable[[], T], seconds: float) -> T:
-        """Run `work` in a thread, after the work before. Raises OSError.
+    async def _in_thread(self, work: Callable[[], T], seconds: float) -> T:
+        """Run `work` in a thread, after earlier work. Raises OSError.
 
-        Work that has begun ends, also if this call is cancelled or takes longer than `seconds`.
+        Work that has started runs to its end, also if this call is cancelled or times out.
         """
         try:
             async with asyncio.timeout(seconds):
-                await self._turn.acquire()
+                await self._commit_lock.acquire()
                 running = asyncio.ensure_future(self._files.read(work))
-                running.add_done_callback(self._end_turn)
+                running.add_done_callback(self._release_lock)
                 return await asyncio.shield(running)
         except TimeoutError as error:
             raise OSError(
@@ -183,15 +180,15 @@ class Preparer:
                 f"{self._place.checkpoint.parent} (dmesg, df); the kubelet tries again"
             ) from error
 
-    def _end_turn(self, running: asyncio.Future[Any]) -> None:
-        self._turn.release()
+    def _release_lock(self, running: asyncio.Future[Any]) -> None:
+        self._commit_lock.release()
         if not running.cancelled():
             running.exception()  # the caller may have been cancelled
 
     # In the thread.
 
     def _commit(self, prepared: Prepared, deleted: Collection[str] = ()) -> list[Prepared]:
-        """Prepare a claim, and unprepare the `deleted` ones; give the claims that are in the way instead.
+        """Prepare a claim, and unprepare the `deleted` claims; or give the conflicting claims.
 
         Raises ClaimError, OSError.
         """
@@ -203,19 +200,19 @@ class Preparer:
         holders = [one for one in others.values() if claims.conflict(prepared.devices, one.devices)]
         if holders:
             return holders
-        verdict = self._place.verdict
-        if verdict is None:
+        health = self._place.health
+        if health is None:
             raise ClaimError("the board was not observed yet; the kubelet tries again")
         is_new = uid not in self._store.claims
-        if is_new and not verdict.healthy and not all(one.tolerates_unhealthy for one in prepared.devices):
-            raise ClaimError(f"the GPU is unhealthy: {verdict.reason}: {verdict.detail}")
+        if is_new and not health.healthy and not all(one.tolerates_unhealthy for one in prepared.devices):
+            raise ClaimError(f"the GPU is unhealthy: {health.reason}: {health.detail}")
         if not is_new:  # other devices than before
             self._release(uid)
         self._store.commit(others | {uid: prepared})
         return []
 
     def _release(self, uid: str) -> bool:
-        """Unprepare a claim; tell whether it was prepared. Raises OSError."""
+        """Unprepare a claim; True if it was prepared. Raises OSError."""
         before = self._store.claims
         if uid in before:
             self._store.commit({one: prepared for one, prepared in before.items() if one != uid})
@@ -225,7 +222,7 @@ class Preparer:
 def _still_prepared(holder: Prepared) -> ClaimError:
     return ClaimError(
         f"{_keys(holder)} is still prepared for the claim {holder.claim}, mode {holder.devices[0].mode}; "
-        "it is free when the kubelet has ended the last pod of that claim"
+        "wait until the kubelet has ended the last pod of that claim"
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the node's ResourceSlice as it should be. Kubelets delete it at each start, and people may change it.
+"""Keeps the node's ResourceSlice up to date. Kubelets delete it at each start, and people can change it.
 
-`step` is pure: it decides on the next write. SlicePublisher lists the slices, writes, and lists again. When
-nothing is to be written, it waits for a change of the slices or of the GPU.
+`step` is pure: it decides on the next write. SlicePublisher lists the slices, writes, and lists again.
+Without a difference, it waits for a change of the slices or of the GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Between two lists, in seconds. The back-off resets after a wait of QUIET_SECONDS without a change.
 RETRY = Backoff(first=0.25, cap=60.0)
 QUIET_SECONDS = 30.0
-# A watch stays open for ever if the server vanishes without closing it.
+# A watch never ends if the server vanishes without closing it.
 RESYNC_SECONDS = 330.0
 
 logger = logging.getLogger(__name__)
@@ -40,16 +40,12 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Create:
-    """Make the slice."""
-
     generation: int
     reason: str
 
 
 @dataclass(frozen=True)
 class Update:
-    """Replace the content of `old`."""
-
     old: Object
     generation: int
     reason: str
@@ -57,8 +53,6 @@ class Update:
 
 @dataclass(frozen=True)
 class Delete:
-    """Remove a slice that should not be there."""
-
     old: Object
     reason: str
 
@@ -69,7 +63,8 @@ Step = Create | Update | Delete
 def step(
     found: Sequence[Object], devices: Sequence[Object] | None, node: str, last_generation: int
 ) -> Step | None:
-    """Give the next step towards one slice with these devices (None: no slice), None at the end.
+    """Give the next step towards one slice with these devices (None: no slice), None if there is no
+    difference.
 
     `found` are this driver's slices of the node. `last_generation` is the highest one ever seen: a pool's
     generation only grows.
@@ -77,13 +72,13 @@ def step(
     generation = max((last_generation, *map(generation_of, found)))
     ours = [one for one in found if one.get("spec", {}).get("pool", {}).get("name") == node]
     if devices is None:
-        return Delete(found[0], "there is no GPU to offer") if found else None
+        return Delete(found[0], "there is no GPU") if found else None
     keep = next((one for one in ours if _has_devices(one, devices)), ours[0] if ours else None)
     for one in found:
         if one is not keep:
-            return Delete(one, "it is not the node's only one")
+            return Delete(one, "the node has another slice")
     if keep is None:
-        return Create(generation + 1, "there was none" if last_generation == 0 else "it was deleted")
+        return Create(generation + 1, "there was no slice" if last_generation == 0 else "it was deleted")
     if not _has_devices(keep, devices):
         reason = "; ".join(_differences(devices, keep["spec"])) or "its pool or the order of its devices"
         return Update(keep, generation + 1, reason)
@@ -102,12 +97,11 @@ def content(node: str, uid: str, devices: Sequence[Object], generation: int) -> 
 
 
 def replaced(old: Object, node: str, devices: Sequence[Object], generation: int) -> dict[str, Any]:
-    """Give `old` with other devices; the server refuses it if `old` is not the last version."""
+    """Give `old` with other devices; the server rejects it unless `old` is the last version."""
     return {**old, "spec": spec(node, devices, generation)}
 
 
 def spec(node: str, devices: Sequence[Object], generation: int) -> dict[str, Any]:
-    """Give a slice's spec: a node's pool has one slice."""
     return {
         "driver": DRIVER,
         "nodeName": node,
@@ -133,13 +127,13 @@ def dropped(devices: Sequence[Object], answer: Object) -> list[str]:
 
 
 def _has_devices(slice_: Object, devices: Sequence[Object]) -> bool:
-    """Whether it has these devices, and is a pool of its own."""
+    """True if the slice has these devices, and is the only slice of its pool."""
     inside = slice_["spec"]
     return _as_sent(inside) == list(devices) and inside.get("pool", {}).get("resourceSliceCount") == 1
 
 
 def _as_sent(inside: Object) -> list[dict[str, Any]]:
-    """The devices of a slice without what the server adds: the time of a taint. No device is no field."""
+    """Give the devices of a slice without the server's addition: the time of a taint."""
     return [
         one
         if "taints" not in one
@@ -164,14 +158,14 @@ def _differences(devices: Sequence[Object], found: Object) -> Iterator[str]:
     before = {str(one.get("name")): one for one in _as_sent(found)}
     after = {one["name"]: one for one in devices}
     for name in before.keys() - after.keys():
-        yield f"{name} goes"
+        yield f"{name} is removed"
     for name, device in after.items():
         if name not in before:
-            yield f"{name} comes"
+            yield f"{name} is added"
             continue
         changed = [key for key in {**device, **before[name]} if device.get(key) != before[name].get(key)]
         if changed:
-            yield f"{name} has another {', '.join(changed)}"
+            yield f"{name} has changed: {', '.join(changed)}"
 
 
 class NotPublishableError(OSError):
@@ -180,8 +174,6 @@ class NotPublishableError(OSError):
 
 @dataclass
 class Written:
-    """Totals since the start of the process."""
-
     created: int = 0
     updated: int = 0
     deleted: int = 0
@@ -189,7 +181,7 @@ class Written:
 
 
 class SlicePublisher:
-    """Publishes the ResourceSlice of one node. `why_not` says why it is not `published`."""
+    """Publishes the ResourceSlice of one node. `why_not` is the reason why it is not `published`."""
 
     def __init__(self, dra: Dra, written: Written) -> None:
         self.published = False
@@ -204,8 +196,8 @@ class SlicePublisher:
         self._wake = asyncio.Event()
         self._problem_log = ProblemLog()
 
-    def offer(self, gpu: Gpu | None) -> None:
-        """Publish this GPU from now on; None: there is none."""
+    def publish(self, gpu: Gpu | None) -> None:
+        """Publish this GPU; None: there is no GPU."""
         before, self._gpu = self._devices, gpu
         self._devices = gpu_devices.published(gpu, self._dra, taints=self._taints) if gpu else None
         if self._devices != before:
@@ -213,24 +205,23 @@ class SlicePublisher:
         self._observed.set()
 
     async def run(self, server: Server) -> None:
-        """Publish until cancelled."""
         await self._observed.wait()
         retry, clock = RETRY, asyncio.get_running_loop().time
         while True:
-            began = clock()
+            started = clock()
             self._wake.clear()
             try:
                 await self._reconcile(server)
             except OSError as error:
                 self._note_failure(error)
-            if clock() - began > QUIET_SECONDS:
+            if clock() - started > QUIET_SECONDS:
                 retry = retry.reset()
             else:
                 await asyncio.sleep(retry.seconds)
                 retry = retry.longer()
 
     async def _reconcile(self, server: Server) -> None:
-        """List, then write, or wait for a change if nothing is to be written. Raises OSError."""
+        """List, then write the difference, or wait for a change. Raises OSError."""
         found, version = await server.slices()
         self._generation = max((self._generation, *map(generation_of, found)))
         devices = self._devices
@@ -261,12 +252,14 @@ class SlicePublisher:
         missing = dropped(devices, await server.create(slice_, dry_run=True))
         if missing == ["taints"]:
             self._taints = False
-            self.offer(self._gpu)
-            logger.info("this server has no device taints: an unhealthy GPU leaves the ResourceSlice instead")
+            self.publish(self._gpu)
+            logger.info(
+                "this server has no device taints: an unhealthy GPU is removed from the ResourceSlice instead"
+            )
             return
         if missing:
             for one in found:
-                await self._delete(server, one, "the server does not keep all of it")
+                await self._delete(server, one, "the server drops a part of it")
             raise NotPublishableError(
                 f"this server drops {', '.join(missing)}: mode {self._dra.mode} needs the feature gate "
                 "DRAConsumableCapacity on the API server, the scheduler and the kubelet (on from "
@@ -287,7 +280,7 @@ class SlicePublisher:
         logger.info("deleted the ResourceSlice %s (%s)", old["metadata"]["name"], reason)
 
     def _note_failure(self, error: OSError) -> None:
-        if getattr(error, "outdated", False):  # the slice has changed meanwhile
+        if getattr(error, "outdated", False):  # the slice was changed by another client
             return
         self.published, self.why_not = False, str(error)
         self._written.failures += 1

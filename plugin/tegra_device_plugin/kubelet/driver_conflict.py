@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU is offered by the device plugin or by the DRA driver: a board with both would allocate it twice."""
+"""Keeps the device plugin and the DRA driver from allocating the same GPU."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ _REMEDY = (
 
 
 class BothApisError(OSError):
-    """The other one serves this board."""
+    """The other driver serves this board."""
 
 
 def dra_directory(kubelet: Path) -> Path:
-    """Where the DRA driver has its socket and its checkpoint."""
+    """Give the directory of the DRA driver's socket and checkpoint."""
     return kubelet / "plugins" / DRIVER
 
 
 def dra_socket(kubelet: Path) -> Path:
-    """Where the DRA driver serves the kubelet."""
     return dra_directory(kubelet) / "dra.sock"
 
 
@@ -45,14 +44,14 @@ def refuse_beside_device_plugin(device_plugins: Path) -> None:
 
 
 class GpuLock:
-    """The right to offer the board's GPU. Once acquired, it lasts until the process ends.
+    """The right to advertise the board's GPU. Once acquired, it lasts until the process ends.
 
     It is a lock of flock(2) on the kubelet's directory of device plugins: both pods mount that directory, a
     read-only mount is enough, and the kernel releases the lock of a process that is killed. Device plugins
     share the lock, because a rolling update may start the new pod before it ends the old one.
 
-    The sockets are checked as well. They decide when the GPU appears while both run (the driver serves from
-    its start, the device plugin only with a GPU), and where the other process is of a version without lock.
+    The sockets are checked as well, for a GPU that appears while both run (the driver serves from its start,
+    the device plugin only with a GPU), and for another process of a version without lock.
     """
 
     def __init__(self, *, for_dra: bool) -> None:
@@ -60,7 +59,7 @@ class GpuLock:
         self._directory: int | None = None
 
     def acquire(self, device_plugins: Path) -> None:
-        """Acquire the lock, unless it is held. Raises BothApisError while the other has the GPU, OSError."""
+        """Acquire the lock, if not done. Raises BothApisError while the other has the GPU, OSError."""
         if self._is_held(device_plugins):
             return
         (refuse_beside_device_plugin if self._for_dra else refuse_beside_dra)(device_plugins)
@@ -79,13 +78,12 @@ class GpuLock:
             self._directory = directory
 
     def release(self) -> None:
-        """Release the lock, if it is held."""
         if self._directory is not None:
             os.close(self._directory)
             self._directory = None
 
     def _is_held(self, device_plugins: Path) -> bool:
-        """Tell whether the lock is on the directory that is there now: a kubelet's may be made again."""
+        """True if the lock is on the present directory: a kubelet may make its directory again."""
         if self._directory is None:
             return False
         try:

@@ -15,7 +15,7 @@ from grpc import aio
 
 from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tegra_device_plugin.kubelet import sockets
-from tegra_device_plugin.kubelet.sockets import SocketServer
+from tegra_device_plugin.kubelet.sockets import Handlers, SocketServer, unary
 from tegra_device_plugin.sharing.allocation import (
     Allocation,
     Ids,
@@ -28,7 +28,7 @@ from tegra_device_plugin.system.directorywatch import Identity
 
 
 class AdvertisedResources:
-    """The current resources by name, none before the first. Each follower gets the latest ones."""
+    """The current resources by name; empty at first. Each follower gets the latest resources."""
 
     def __init__(self) -> None:
         self.resources: Mapping[str, Resource] = {}
@@ -36,7 +36,6 @@ class AdvertisedResources:
         self.on_change: Callable[[], None] = lambda: None
 
     def advertise(self, resources: Iterable[Resource]) -> None:
-        """Make `resources` the current ones."""
         new = {resource.name: resource for resource in resources}
         if new != self.resources:
             self.resources = new
@@ -44,15 +43,12 @@ class AdvertisedResources:
             self.on_change()
 
     def wake(self) -> None:
-        """Let every follower compare again."""
-        # A fresh event each time: no follower has to clear it for the others.
+        # A fresh event each time: so no follower clears it for the others.
         self.changed.set()
         self.changed = asyncio.Event()
 
 
 class Counters:
-    """Totals since the start of the process."""
-
     def __init__(self) -> None:
         self.allocations = self.rejected_allocations = 0
         self.registrations = self.failed_registrations = 0
@@ -74,7 +70,7 @@ def device_list(ids: Ids, healthy: bool) -> bytes:
     return bytes(message)
 
 
-@functools.lru_cache(maxsize=4)  # half the time of an Allocate would go into making the same message again
+@functools.lru_cache(maxsize=4)  # making the message takes half the time of an Allocate
 def allocate_response(allocations: tuple[Allocation, ...]) -> bytes:
     """Give the AllocateResponse for containers with these allocations, serialised."""
     return api.AllocateResponse(container_responses=map(_container, allocations)).SerializeToString()
@@ -97,7 +93,7 @@ class Endpoint:
     """One socket on which a kubelet finds the plugin, for one resource.
 
     `on_change` is called when a stream opens or ends. `streams` counts the open ListAndWatch streams;
-    `dialled` tells whether there was ever one.
+    `dialled` is True after the first stream.
     """
 
     def __init__(
@@ -120,7 +116,7 @@ class Endpoint:
         self._stopping = False
         self._registration = registration
         handlers = self._handlers()
-        # What is announced is what is implemented: a kubelet calls neither of them otherwise.
+        # Options follow from the implemented methods: a kubelet calls neither of them otherwise.
         self.options = api.DevicePluginOptions(
             pre_start_required="PreStartContainer" in handlers,
             get_preferred_allocation_available="GetPreferredAllocation" in handlers,
@@ -129,7 +125,6 @@ class Endpoint:
 
     @property
     def identity(self) -> Identity | None:
-        """Of the socket that was made."""
         return self._server.identity
 
     async def start(self) -> None:
@@ -142,19 +137,15 @@ class Endpoint:
         self._advertised.wake()
         await self._server.stop()
 
-    def _handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(
-                self._options, api.Empty.FromString, api.DevicePluginOptions.SerializeToString
-            ),
+    def _handlers(self) -> Handlers:
+        handlers: Handlers = {
+            "GetDevicePluginOptions": unary(self._options, api.Empty, api.DevicePluginOptions),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch, api.Empty.FromString),
             "Allocate": grpc.unary_unary_rpc_method_handler(self._allocate, api.AllocateRequest.FromString),
         }
         if self._registration.pre_start:
-            handlers["PreStartContainer"] = grpc.unary_unary_rpc_method_handler(
-                self._pre_start_container,
-                api.PreStartContainerRequest.FromString,
-                api.PreStartContainerResponse.SerializeToString,
+            handlers["PreStartContainer"] = unary(
+                self._pre_start_container, api.PreStartContainerRequest, api.PreStartContainerResponse
             )
         return handlers
 
@@ -207,26 +198,26 @@ class Endpoint:
             resource = self._advertised_resource()
             resource.check_ids(ids)
             if needed := resource.requires(ids):
-                await self._check_also_holds(ids, needed)
+                await self._check_has_required(ids, needed)
             resource.prepare(ids)
         except RejectedRequestError as rejection:
             logger.warning("start of a container rejected: %s", rejection)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(rejection))
         return api.PreStartContainerResponse()
 
-    async def _check_also_holds(self, ids: list[str], needed: str) -> None:
-        from tegra_device_plugin.kubelet import pod_resources  # noqa: PLC0415 - few resources ask for it
+    async def _check_has_required(self, ids: list[str], needed: str) -> None:
+        from tegra_device_plugin.kubelet import pod_resources  # noqa: PLC0415 - few resources need it
 
         path = pod_resources.beside(self._directory)
         try:
             held = await pod_resources.resources_beside(path, self.resource, ids)
         except OSError as error:
             raise RejectedRequestError(
-                f"{self.resource}: cannot see whether the container holds {needed} too: {error}"
+                f"{self.resource}: cannot check whether the container has {needed}: {error}"
             ) from error
         if needed not in held:
             raise RejectedRequestError(
-                f"{self.resource}: without {needed} it would mean the whole GPU, whose memory is divided "
+                f"{self.resource}: without {needed} it would mean all of the GPU, whose memory is divided "
                 f"into units here: request {needed} as well"
             )
 
@@ -237,6 +228,6 @@ class Endpoint:
         return resource
 
     def _current(self) -> Resource | None:
-        """The resource, unless it is one that this endpoint was not registered for."""
+        """Give the resource, if this endpoint was registered for it."""
         resource = self._advertised.resources.get(self.resource)
         return resource if resource and resource.registration == self._registration else None

@@ -18,19 +18,21 @@ from tegra_device_plugin.kubelet.sockets import check_descriptors
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 DEADLINE = 10.0  # seconds; the kubelet answers from memory
-# Of the answer, which lists every pod of the node; the kubelet's own limit (pkg/kubelet/apis/podresources).
+# Limit of the answer, which lists every pod of the node; the kubelet's own limit
+# (pkg/kubelet/apis/podresources).
 _MOST_BYTES = 16 * 1024 * 1024
-# A kubelet before 1.21 does not know GetAllocatableResources; one before 1.23 says that it is switched off.
+# A kubelet before 1.21 does not know GetAllocatableResources; a kubelet before 1.23 reports that it is
+# switched off.
 _NOT_OFFERED = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN)
 
 
 class NoAnswerError(OSError):
-    """The kubelet did not tell the allocations of containers."""
+    """The kubelet did not report the allocations of containers."""
 
 
 @dataclass(frozen=True, order=True)
 class ContainerAllocation:
-    """A container and its devices of one resource: `count` of them, `device` being the first."""
+    """A container and its devices of one resource: their count and the first."""
 
     namespace: str
     pod: str
@@ -45,8 +47,8 @@ def beside(plugin_directory: Path) -> Path:
     return plugin_directory.parent / SOCKET.parent.name / SOCKET.name
 
 
-async def ask(path: Path = SOCKET, deadline: float = DEADLINE) -> api.ListPodResourcesResponse:
-    """Ask the kubelet at the socket `path`. Raises NoAnswerError, also after `deadline` seconds."""
+async def list_allocations(path: Path = SOCKET, deadline: float = DEADLINE) -> api.ListPodResourcesResponse:
+    """Query the kubelet at the socket `path`. Raises NoAnswerError, also after `deadline` seconds."""
     request, response = api.ListPodResourcesRequest(), api.ListPodResourcesResponse
     try:
         answer: api.ListPodResourcesResponse = await _call(path, "List", request, response, deadline)
@@ -55,8 +57,9 @@ async def ask(path: Path = SOCKET, deadline: float = DEADLINE) -> api.ListPodRes
     return answer
 
 
-async def ask_allocatable(path: Path = SOCKET) -> Mapping[str, Set[str]] | None:
-    """Give the node's healthy devices by resource, allocated or free; None: this kubelet does not tell.
+async def list_allocatable(path: Path = SOCKET) -> Mapping[str, Set[str]] | None:
+    """Give the node's healthy devices by resource, allocated or free; None: this kubelet does not report
+    them.
 
     Raises NoAnswerError.
     """
@@ -83,7 +86,7 @@ def found(answer: api.ListPodResourcesResponse) -> list[ContainerAllocation]:
 def container_counts(answer: api.ListPodResourcesResponse) -> Mapping[str, Counter[str]]:
     """Count by resource the containers of each device.
 
-    A device has two for a while: kubelets before 1.34 still list a pod that has ended.
+    A device can have two for a while: kubelets before 1.34 still list a pod that has ended.
     """
     by_resource: dict[str, Counter[str]] = {}
     for pod in answer.pod_resources:
@@ -96,13 +99,13 @@ def container_counts(answer: api.ListPodResourcesResponse) -> Mapping[str, Count
 async def resources_beside(path: Path, resource: str, ids: Collection[str]) -> frozenset[str]:
     """Give all resources of the containers that have any of these devices. Raises NoAnswerError.
 
-    There can be two of them: an init container's devices are used again, and a pod's that has ended.
+    There can be two such containers: devices of an init container or of an ended pod are used again.
     """
-    asked = set(ids)
-    answer = await ask(path)
+    wanted = set(ids)
+    answer = await list_allocations(path)
     containers = [_together(one.devices) for pod in answer.pod_resources for one in pod.containers]
     return frozenset(
-        name for one in containers if not asked.isdisjoint(one.get(resource, ())) for name in one
+        name for one in containers if not wanted.isdisjoint(one.get(resource, ())) for name in one
     )
 
 
@@ -118,7 +121,7 @@ def _together(listed: Iterable[api.ContainerDevices]) -> dict[str, set[str]]:
 def _check_there(path: Path) -> None:
     if not path.exists():
         raise NoAnswerError(
-            f"there is no {path}: the kubelet does not run, has its files elsewhere (--pod-resources), "
+            f"{path} does not exist: the kubelet does not run, has its files elsewhere (--pod-resources), "
             "or its directory is not mounted here"
         )
 
@@ -128,10 +131,10 @@ async def _call(path: Path, method: str, request: Any, response: Any, deadline: 
     check_descriptors()
     options = [("grpc.max_receive_message_length", _MOST_BYTES)]
     async with aio.insecure_channel(f"unix:{path}", options=options) as channel:
-        ask = channel.unary_unary(
+        call = channel.unary_unary(
             f"/v1.PodResourcesLister/{method}", type(request).SerializeToString, response.FromString
         )
-        return await ask(request, timeout=deadline)
+        return await call(request, timeout=deadline)
 
 
 def _no_answer(path: Path, error: aio.AioRpcError) -> NoAnswerError:

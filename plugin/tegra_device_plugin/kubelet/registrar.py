@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the kubelet's socket directory, and does what registration.py decides for one resource.
+"""Observes the kubelet's socket directory, and executes the decisions of registration.py for one resource.
 
-Events only make it look sooner.
+Events only cause an earlier observation.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
 
 API_VERSION = "v1beta1"
 
-# Between looks, in seconds: where changes are heard by events this is the safety net.
-LOOK_SECONDS = 5.0
-LOOK_WITHOUT_EVENTS_SECONDS = 0.25
-# For one Register: newer kubelets dial the plugin inside it and allow themselves 10 s.
+# Seconds between observations, with and without events of the directory.
+OBSERVE_SECONDS = 5.0
+OBSERVE_WITHOUT_EVENTS_SECONDS = 0.25
+# Deadline of Register: newer kubelets dial the plugin during the call, for up to 10 s.
 REGISTER_SECONDS = 12.0
 
 logger = logging.getLogger(__name__)
 
 
 class NewKubeletError(Exception):
-    """Another kubelet is there than the one that was asked: its answer means nothing any more."""
+    """The kubelet was replaced during the call, so its answer is void."""
 
 
 class Registrar:
@@ -69,7 +69,7 @@ class Registrar:
 
     @property
     def connected(self) -> bool:
-        """True while the kubelet is listening to the current registration."""
+        """True while the kubelet has a stream of the current registration."""
         return self._endpoint is not None and self._endpoint.streams > 0
 
     @property
@@ -79,11 +79,9 @@ class Registrar:
 
     @property
     def streams(self) -> int:
-        """Open streams, of all registrations."""
         return sum(endpoint.streams for endpoint in self._endpoints)
 
     def wake(self) -> None:
-        """Observe now."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -94,13 +92,13 @@ class Registrar:
         try:
             while True:
                 self._wake.clear()
-                pause = LOOK_SECONDS if self._watch.rearm() else LOOK_WITHOUT_EVENTS_SECONDS
+                pause = OBSERVE_SECONDS if self._watch.rearm() else OBSERVE_WITHOUT_EVENTS_SECONDS
                 await waiting.happens(self._wake, await self._reconcile(pause))
         finally:
             await self._stop_all()
 
     async def _reconcile(self, pause: float) -> float:
-        """Observe once, do what is needed, give the seconds until the next time, `pause` at most."""
+        """Observe once and act; give the seconds until the next observation, at most `pause`."""
         facts = self._observe()
         self.observed_at = now = _now()
         self._state = steps.observe(facts, self._state, now)
@@ -116,8 +114,8 @@ class Registrar:
                 pause = min(pause, seconds)
         if not facts.kubelet:
             self._log_waiting(f"there is no {self._kubelet_socket}")
-            # The kernel does not tell that the directory is gone while a socket of ours is bound in it.
-            pause = min(pause, LOOK_WITHOUT_EVENTS_SECONDS)
+            # The kernel does not report a removed directory while a socket of this process is bound in it.
+            pause = min(pause, OBSERVE_WITHOUT_EVENTS_SECONDS)
         await self._retire()
         return pause
 
@@ -138,9 +136,9 @@ class Registrar:
         )
 
     async def _register(self, register: Register, facts: Facts, pause: float) -> None:
-        """Register on a new socket; see every `pause` seconds whether the same kubelet is there."""
+        """Register on a new socket; check every `pause` seconds that the kubelet is the same."""
         if not sockets.accepts(self._kubelet_socket):
-            self._log_waiting(f"nobody listens on {self._kubelet_socket}")
+            self._log_waiting(f"no process listens on {self._kubelet_socket}")
             self._state = steps.no_kubelet(self._state, _now())
             return
         endpoint = Endpoint(self._directory, self._registration, self._advertised, self._counted, self.wake)
@@ -175,14 +173,14 @@ class Registrar:
         )
 
     async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:
-        """Ask the kubelet; give up as soon as another one is there, for then the answer means nothing."""
+        """Call Register. Raises NewKubeletError as soon as the kubelet is replaced."""
         request = api.RegisterRequest(
             version=API_VERSION,
             endpoint=endpoint.name,
             resource_name=endpoint.resource,
             options=endpoint.options,
         )
-        # A subchannel shared with an earlier attempt would bring that one's reconnection back-off along.
+        # A subchannel shared with an earlier attempt would keep the back-off of that attempt.
         options = [("grpc.use_local_subchannel_pool", 1)]
         sockets.check_descriptors()
         async with aio.insecure_channel(f"unix:{self._kubelet_socket}", options=options) as channel:
@@ -201,11 +199,11 @@ class Registrar:
             finally:
                 call.cancel()
                 # A failed call's exception refers to this frame. If that referred to the call, the channel
-                # would stay connected until the collector of cyclic garbage comes.
+                # would stay connected until the garbage collector runs.
                 del call
 
     async def _retire(self) -> None:
-        """Stop the endpoints of earlier registrations that nobody listens to, or that have been replaced."""
+        """Stop the endpoints of earlier registrations that have no stream or were replaced."""
         done = [endpoint for endpoint in self._retiring if self.connected or not endpoint.streams]
         self._retiring = [endpoint for endpoint in self._retiring if endpoint not in done]
         for endpoint in done:
@@ -235,17 +233,16 @@ class Registrars:
 
     @property
     def observed_at(self) -> float:
-        """When the one that looked longest ago did; now, if there is none. Seconds of the loop's clock."""
+        """The oldest observation of the registrars, or now without any. Seconds of the loop's clock."""
         return min((one.observed_at for one in self._all), default=asyncio.get_running_loop().time())
 
     @property
     def connected(self) -> bool:
-        """True while the kubelet is listening to all that is advertised."""
+        """True while the kubelet has a stream of every advertised resource."""
         return bool(self._running) and all(one.connected for one in self._all)
 
     @property
     def streams(self) -> int:
-        """Open streams, of all registrations."""
         return sum(one.streams for one in self._all)
 
     async def run(self) -> None:
@@ -263,7 +260,7 @@ class Registrars:
                     await self._wake.wait()
 
     async def _follow(self, tasks: asyncio.TaskGroup, watch: DirectoryWatch) -> None:
-        """Begin with new registrations, after the end of those that are no longer advertised."""
+        """Stop registrars of withdrawn resources, then start registrars of new resources."""
         advertised = {one.registration for one in self._advertised.resources.values()}
         self._was_registered |= any(one.was_registered for one in self._all)
         gone = [self._running.pop(one)[1] for one in self._running.keys() - advertised]

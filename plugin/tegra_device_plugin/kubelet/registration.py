@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When to register with the kubelet, again and again: a pure step from what is seen to what is to be done.
+"""When to register with the kubelet: a pure step from facts and state to an action.
 
-Facts are compared instead of trusting single events: which kubelet.sock is there now, is the plugin's own
-socket still there, is the kubelet listening on a stream. Any difference from what was registered is a reason
-to register. registrar.py looks, and does what is decided here.
+The step compares facts and trusts no event: the identity of kubelet.sock, the plugin's own socket, the
+kubelet's stream. Any difference from the last registration is a reason to register. registrar.py observes and
+acts.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ RETRY = Backoff(first=0.02, cap=5.0)
 # From a Register to the kubelet's ListAndWatch. It takes milliseconds, but a kubelet before 1.26 answers
 # Register before it dials, and a busy one may dial late.
 PATIENCE = Backoff(first=2.0, cap=32.0)
-# Where nobody listens on kubelet.sock. To ask costs next to nothing, and no event tells when somebody does.
+# Without a listener on kubelet.sock. An attempt is cheap, and no event reports a listener.
 NO_KUBELET_SECONDS = 0.25
 
 
 class Facts(NamedTuple):
-    """What one look at the socket directory and at the current endpoint shows."""
+    """An observation of the socket directory and of the current endpoint."""
 
     kubelet: Identity | None
     own_socket: Identity | None = None
@@ -37,7 +37,7 @@ class Facts(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """What was true when the kubelet accepted the last registration."""
+    """Facts at the kubelet's acceptance of the last registration."""
 
     kubelet: Identity
     own_socket: Identity | None
@@ -46,30 +46,30 @@ class Registered(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is remembered from one look to the next. Times are seconds of the loop's clock."""
+    """State between observations. Times are seconds of the loop's clock."""
 
     registered: Registered | None = None
     was_registered: bool = False
     """Ever since the process started."""
     rivals: frozenset[str] = frozenset()
-    """All that served at some time since the last registration; the kubelet may have held on to one."""
+    """All that have served since the last registration; the kubelet may still use one."""
     kubelet: Identity | None = None
-    """The one of the last look."""
+    """The kubelet of the last observation."""
     connected_since: float | None = None
-    """Since when a kubelet listens; None: none does."""
+    """Start of the kubelet's stream; None: there is no stream."""
     not_before: float = 0.0
     retry: Backoff = RETRY
     patience: Backoff = PATIENCE
 
 
 class Wait(NamedTuple):
-    """Nothing is to be done, for so many seconds at most; None: until something happens."""
+    """Wait for at most `seconds`; None: until an event."""
 
     seconds: float | None = None
 
 
 class Register(NamedTuple):
-    """Register with the kubelet that is there; `reason` is for the log."""
+    """Register with the present kubelet; `reason` is for the log."""
 
     reason: str
     kubelet: Identity
@@ -79,12 +79,12 @@ class StandBy(NamedTuple):
     """End all endpoints: a newer instance of this plugin serves here.
 
     Two instances overlap while a DaemonSet is updated. Without an order each would register again
-    whenever the other takes the resource over. Only the first registration of a process takes it unasked.
+    whenever the other registers. Only the first registration of a process ignores newer instances.
     """
 
 
 def observe(facts: Facts, state: State, now: float) -> State:
-    """Give the state after a look. A new kubelet, or one that has listened for long, resets the delays."""
+    """Give the state after an observation. A new kubelet, or a stream of long standing, resets the delays."""
     connected_since = None
     if facts.streams:
         connected_since = now if state.connected_since is None else state.connected_since
@@ -97,7 +97,7 @@ def observe(facts: Facts, state: State, now: float) -> State:
 
 
 def step(facts: Facts, state: State, now: float) -> Wait | Register | StandBy:
-    """Decide what is to be done after `observe`."""
+    """Decide on the action after `observe`."""
     if facts.kubelet is None:
         return Wait()
     reason = _reason(facts, state, now)
@@ -136,12 +136,12 @@ def failed(state: State, now: float) -> State:
 
 
 def no_kubelet(state: State, now: float) -> State:
-    """Give the state after an attempt that nobody listened to."""
+    """Give the state after an attempt without a listener."""
     return failed(state, now)._replace(not_before=now + min(state.retry.seconds, NO_KUBELET_SECONDS))
 
 
 def standing_by(state: State) -> State:
-    """Give the state after giving way."""
+    """Give the state of an instance that stands by."""
     return state._replace(registered=None)
 
 

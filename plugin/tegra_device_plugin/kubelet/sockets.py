@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's directory of plugin sockets: names, who serves there, what is left over."""
+"""The kubelet's directory of plugin sockets: names, instances that serve there, stale sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,31 +27,37 @@ MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
 _PREFIX = "tegra-gpu-"
 _SUFFIX = ".sock"
 
-# Socket names carry the start of the process, so that two instances can tell which is the newer one, and a
-# number per registration: newer kubelets answer a Register of a socket path they still track without
-# dialling it.
+# Socket names have the start time of the process, to find the newer of two instances, and a number per
+# registration: newer kubelets do not dial a known path at Register.
 INSTANCE = f"{_PREFIX}{time.time_ns():016x}"
 _NUMBERS = itertools.count()
 _LONGEST_NAME = f"{INSTANCE}-{10**9}{_SUFFIX}"
 
-# Of a mount point's name: the kernel's mangle() of blanks and backslashes.
+# Blanks and backslashes in a mount point's name, by the kernel's mangle().
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
-# A start takes milliseconds. An end: so long for the running calls, and so long for all of it.
+# Deadlines: a start takes milliseconds; at the stop, for running calls and for all.
 _START_SECONDS = 5.0
 _GRACE_SECONDS = 1.0
 _STOP_SECONDS = 2.0
 
 _SPARE_DESCRIPTORS = 16  # gRPC 1.85 takes 7 for its first channel
 
-Services: TypeAlias = "Mapping[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]"
-"""Methods by name, by the full name of their service."""
+Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[Any, Any]]"
+"""Handlers by the name of their method."""
+Services: TypeAlias = "Mapping[str, Handlers]"
+"""Handlers by the full name of their service."""
 
 logger = logging.getLogger(__name__)
 
 
 class StaleMountError(OSError):
-    """The directory that this container has mounted does not exist any more."""
+    """The mounted directory was deleted on the host."""
+
+
+def unary(method: Callable[..., Any], request: Any, response: Any) -> grpc.RpcMethodHandler[Any, Any]:
+    """Give the handler of a method, with the classes of its messages."""
+    return grpc.unary_unary_rpc_method_handler(method, request.FromString, response.SerializeToString)
 
 
 def check_descriptors() -> None:
@@ -71,18 +77,18 @@ def new_name() -> str:
 
 
 def is_newer(name: str) -> bool:
-    """Tell whether the socket `name` belongs to a process of this plugin that started later than this one."""
+    """True if the socket `name` belongs to a process of this plugin that started later."""
     return name > INSTANCE and not _is_own(name)
 
 
 def rivals(directory: Path) -> frozenset[str]:
     """Names of the sockets in `directory` on which other instances of this plugin serve."""
-    # To ask one's own costs a connection of its gRPC server each time.
+    # Own sockets are left out: each probe would cost a connection of the gRPC server.
     return frozenset(name for name in _names(directory) if not _is_own(name) and accepts(directory / name))
 
 
 def sweep(directory: Path) -> None:
-    """Remove the sockets that killed instances left behind; a living one's answer."""
+    """Remove the sockets of killed instances: no process listens there."""
     for name in _names(directory):
         if not accepts(directory / name):
             with suppress(OSError):
@@ -91,11 +97,11 @@ def sweep(directory: Path) -> None:
 
 
 def accepts(path: Path) -> bool:
-    """Tell whether somebody listens on the unix socket at `path`."""
+    """True if a process listens on the unix socket at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(str(path))
-        except BlockingIOError:  # the queue is full: busy, not dead
+        except BlockingIOError:  # the queue is full: a process listens
             return True
         except OSError:
             return False
@@ -117,19 +123,19 @@ def check_path(path: Path) -> None:
 def check_mount(directory: Path) -> None:
     """Raise StaleMountError if `directory` was deleted under a mount of it, which never shows a new one.
 
-    A container that starts again gets the new one; ending is all that can be done about it from inside.
-    Without a mount, too, there is a moment in which a directory that goes can be seen without a name.
+    Only a restart of the container mounts the new directory. Without a mount, a directory that is being
+    deleted also has no link for a moment.
     """
     with suppress(FileNotFoundError):
         if directory.stat().st_nlink == 0 and _is_mount_point(directory):
             raise StaleMountError(
-                f"{directory} was deleted on the host, and this container still has the deleted one: "
-                "it has to start again"
+                f"{directory} was deleted on the host, and this container still mounts the deleted "
+                "directory: restart the container"
             )
 
 
 def _is_mount_point(directory: Path) -> bool:
-    """Tell whether something is mounted there (proc_pid_mountinfo(5)); `Path.is_mount` misses bind mounts."""
+    """True if a file system is mounted there (proc_pid_mountinfo(5)); `Path.is_mount` misses bind mounts."""
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     points = (line.split(" ", 5)[4] for line in mounts.splitlines())
     return os.path.realpath(directory) in (
@@ -142,15 +148,15 @@ def _is_own(name: str) -> bool:
 
 
 def _names(directory: Path) -> Iterator[str]:
-    """Give the sockets of this plugin's instances, dead or alive; none if the directory is gone."""
+    """Give the sockets of this plugin's instances, with or without a listener; none without the directory."""
     with suppress(OSError):
-        for name in os.listdir(directory):  # noqa: PTH208 - names are all that is wanted
+        for name in os.listdir(directory):  # noqa: PTH208 - only names are needed
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
                 yield name
 
 
 class SocketServer:
-    """Serves `services` at `path`; `identity` is the socket's from the start on."""
+    """Serves `services` at `path`; `identity` is the socket's, after the start."""
 
     def __init__(self, path: Path, services: Services) -> None:
         self.path = path
@@ -171,7 +177,7 @@ class SocketServer:
         )
         try:
             server.add_insecure_port(f"unix:{self.path}")
-        except RuntimeError as error:  # grpcio says no more than that
+        except RuntimeError as error:  # grpcio gives no details
             raise OSError(f"cannot listen on {self.path}: is the directory there and writable?") from error
         self._started = asyncio.ensure_future(server.start())
         if not await waiting.ends(self._started, _START_SECONDS):
@@ -183,12 +189,12 @@ class SocketServer:
         try:
             await waiting.ends(self._stop(), _STOP_SECONDS)
         finally:
-            with suppress(OSError):  # gone with its directory, or removed by gRPC
+            with suppress(OSError):  # removed by gRPC, or with its directory
                 self.path.unlink()
 
     async def _stop(self) -> None:
-        # A cancellation is kept away from both: a server that was cancelled while it started cannot be
-        # stopped, and gRPC's own waiting for running calls can drop one.
+        # Neither is cancelled: a server that was cancelled during its start cannot be stopped, and gRPC's own
+        # wait for running calls can drop a cancellation.
         if self._started:
             await self._started
         if self._server:

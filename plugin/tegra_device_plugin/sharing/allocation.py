@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An extended resource of the node, and what a container that requests it is allocated. Pure functions."""
+"""An extended resource of the node, and the allocation of a container that requests it. Pure functions."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,12 +12,12 @@ from tegra_device_plugin.board.health import Health
 if TYPE_CHECKING:
     from tegra_device_plugin.config.units import Units
 
-# One iGPU per board: its identity is its place, so the id is stable over restarts and re-installations.
+# One iGPU per board: the id is constant over restarts and re-installations.
 GPU_ID = "igpu0"
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's runtime
 
-_FEW = 4  # ids that a line of text names
+_FEW = 4  # ids in a line of text
 
 
 class Ids(Protocol):
@@ -29,7 +31,7 @@ class Ids(Protocol):
 
 
 class RejectedRequestError(ValueError):
-    """A container requested devices that it cannot have; the text goes into the pod's status."""
+    """A container cannot have the requested devices; the text is shown in the pod's status."""
 
 
 class Mount(NamedTuple):
@@ -40,7 +42,7 @@ class Mount(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """What a container gets."""
+    """Access of a container to the GPU."""
 
     envs: tuple[tuple[str, str], ...]
     device_nodes: tuple[str, ...] = ()
@@ -53,14 +55,14 @@ class Limiter(Protocol):
 
     @property
     def directory(self) -> Path:
-        """The directory of the limit's files, which is the same on the host and here."""
+        """The directory of the limit's files; the same path on the host."""
 
     @property
-    def units(self) -> "Units":
+    def units(self) -> Units:
         """The configured units."""
 
     def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:
-        """Add what limits a container with these devices, after `prepare`. Raises OSError."""
+        """Add the limit of a container with these devices, after `prepare`. Raises OSError."""
 
     def prepare(self, ids: Sequence[str]) -> None:
         """Create the files that the container mounts. Raises OSError."""
@@ -77,17 +79,17 @@ class RequiredResource(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What a container may request of a resource."""
+    """Rules for a container's request of a resource."""
 
     step: int = 1
     """The number of ids is a multiple of this."""
     one_per_container: str = ""
-    """Why a container cannot have more than one; empty: it can."""
+    """The reason why a container cannot have more than one id; empty: it can."""
     required: RequiredResource | None = None
 
 
 class Registration(NamedTuple):
-    """What a kubelet learns of a resource when the resource is registered, and never again.
+    """Facts that a kubelet reads only at the registration of a resource.
 
     `pre_start`: the kubelet calls PreStartContainer before each start of a container.
     """
@@ -97,13 +99,11 @@ class Registration(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """One extended resource of the node."""
-
     name: str
     ids: Ids
     health: Health
     allocation: Allocation
-    """What each container gets: there is one GPU."""
+    """The access of each container: there is one GPU."""
     rules: Rules = Rules()
     limit: Limiter | None = None
 
@@ -140,11 +140,10 @@ class Resource(NamedTuple):
 
     @property
     def registration(self) -> Registration:
-        """What is registered for it."""
         return Registration(self.name, self.limit is not None or self.rules.required is not None)
 
     def allocation_for(self, requested: Sequence[str]) -> Allocation:
-        """Give what a container with these devices gets, after `prepare`. Raises RejectedRequestError."""
+        """Give a container's allocation for these devices, after `prepare`. Raises RejectedRequestError."""
         if self.limit is None:
             return self.allocation
         try:
@@ -153,7 +152,7 @@ class Resource(NamedTuple):
             raise self._unlimited(error) from error
 
     def prepare(self, requested: Sequence[str]) -> None:
-        """Create what the allocation of these devices mounts; raises RejectedRequestError if that fails."""
+        """Create the files that the allocation of these devices mounts. Raises RejectedRequestError."""
         if self.limit:
             try:
                 self.limit.prepare(requested)
@@ -172,7 +171,7 @@ class Resource(NamedTuple):
 
 
 def brief(ids: Sequence[str]) -> str:
-    """Name the ids, or the first of many and how many there are."""
+    """Give the ids as text, of many ids the first and the number of the others."""
     if len(ids) <= _FEW:
         return ", ".join(ids)
     return f"{', '.join(ids[:_FEW])} and {len(ids) - _FEW} more"

@@ -22,10 +22,10 @@ from tegra_device_plugin.system.kubernetes import label_value, render_quantity
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.waiting import Sensor
 
-# What is below it is koordlet's XPUDeviceInfosDir.
+# The directory xpu-device-infos below it is koordlet's XPUDeviceInfosDir.
 DIRECTORY = "/var/run/koordlet"
 FILE = f"{DIRECTORY}/xpu-device-infos/tegra-device-plugin.json"
-# In bytes there, so it is not advertised to the kubelet.
+# In bytes, so it is not advertised to the kubelet.
 _MEMORY = "koordinator.sh/gpu-memory"
 _WRITE_DEADLINE_SECONDS = 3.0
 MANAGED_BY = "jetson-k3s"
@@ -40,7 +40,7 @@ class Koordlet:
         self._problem_log = ProblemLog()
 
     async def report(self, found: Detection, units: Units, health: Health) -> None:
-        """Write the GPU's file, or log why that is not possible."""
+        """Write the GPU's file, or log the reason for a failure."""
         infos = device_infos(found, units, health)
         try:
             await self._sensor.read(lambda: write(self._root, infos))
@@ -58,12 +58,12 @@ def write(root: Path, infos: list[dict[str, Any]]) -> None:
     text = json.dumps(infos, indent=2) + "\n"
     file = Path(f"{host.real(DIRECTORY)}{FILE.removeprefix(DIRECTORY)}")
     file.parent.mkdir(exist_ok=True)
-    # koordlet reads every file of the directory, and none if one of them is cut short.
+    # koordlet reads every file of the directory, and rejects all files if one is incomplete.
     update_file(file, text, staged_in=file.parent.parent)
 
 
 def device_infos(found: Detection, units: Units, health: Health) -> list[dict[str, Any]]:
-    """Give the one device. Model and error code become a label and a condition, so they are fit for that."""
+    """Give the GPU. Model and error code are valid as label and condition, which koordlet makes of them."""
     status: dict[str, Any] = {"healthy": health.healthy}
     if not health.healthy:
         code = "".join(word.capitalize() for word in health.reason.split("-"))
@@ -82,7 +82,7 @@ def device_infos(found: Detection, units: Units, health: Health) -> list[dict[st
 
 
 def device(node: str, infos: list[dict[str, Any]]) -> dict[str, Any]:
-    """Give the Device that koordlet would make of them for a node, and who has made it.
+    """Give the Device that koordlet would make of `infos` for a node, with this project as its manager.
 
     koordlet replaces the labels when it takes the Device over.
     """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger of a container's GPU memory: a file that the limit library of each of its processes locks.
 
-The container mounts it read-only. plugin/gpu_limit/ledger.h has the format: a header of 64 bytes, and past it
+The container mounts it read-only. plugin/gpu_limit/ledger.h has the format: a header of 64 bytes, followed by
 the locks, which are in the kernel's memory and end with their process.
 
-A ledger is a link with the name of its devices or claim. The link leads to the file that is mounted, whose
-name cannot be guessed. The directory is root's alone.
+A ledger is a link with the name of its devices or claim. The link leads to the mounted file, whose name
+cannot be guessed. Only root can read the directory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _HEADER = struct.Struct("<8sQQ40x")
 SIZE = _HEADER.size
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock of 64 bits: type, whence, start, length, pid
 
-# Of processor time. A container can set any number of locks, and the kernel searches all of them, which takes
-# 2 ms for 20,000.
+# Limit of processor time. A container can set any number of locks, and the kernel searches all locks: 2 ms
+# for 20,000.
 _SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the file and its locks say: `limit`, `overhead` and the `used` of each process, in bytes."""
+    """The content of a ledger: `limit`, `overhead` and the use of each process, in bytes."""
 
     limit: int
     overhead: int
@@ -43,23 +43,22 @@ class Ledger:
 
     @property
     def used(self) -> int:
-        """What counts against the limit, in bytes."""
+        """The use that counts against the limit, in bytes."""
         return sum(self.processes) + len(self.processes) * self.overhead
 
 
 def header(limit: int, overhead: int) -> bytes:
-    """Give the content of a ledger."""
     return _HEADER.pack(MAGIC, limit, overhead)
 
 
 def read(path: Path) -> Ledger:
-    """Read a ledger. Raises OSError, and ValueError if the file is none or has too many locks."""
+    """Read a ledger. Raises OSError, and ValueError if the file is no ledger or has too many locks."""
     # Not blocked by a lease (fcntl, F_SETLEASE) of the container.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         content = os.read(handle, SIZE + 1)
         if len(content) != SIZE or not content.startswith(MAGIC):
-            raise ValueError(f"no ledger: {len(content)} bytes that begin with {content[: len(MAGIC)]!r}")
+            raise ValueError(f"no ledger: {len(content)} bytes that start with {content[: len(MAGIC)]!r}")
         _, limit, overhead = _HEADER.unpack(content)
         return Ledger(limit, overhead, tuple(_locked(handle, 0, SLOTS, time.thread_time() + _SECONDS)))
     finally:
@@ -72,11 +71,11 @@ def _locked(handle: int, first: int, end: int, until: float) -> Iterator[int]:
         if time.thread_time() > until:
             raise ValueError("the container has set too many locks on its ledger")
         start, length = first << _SLOT_BITS, (end - first) << _SLOT_BITS
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+        kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, query))
         if kind == fcntl.F_UNLCK:
             return
-        # A lock that is not the library's may begin before `first`, and have no end: length 0.
+        # A lock of another program may start before `first`, and have no end: length 0.
         slot = max(first, start >> _SLOT_BITS)
         yield (length or 1 << _SLOT_BITS) - 1
         yield from _locked(handle, first, slot, until)
@@ -84,10 +83,10 @@ def _locked(handle: int, first: int, end: int, until: float) -> Iterator[int]:
 
 
 def provide(link: Path, limit: int, overhead: int) -> None:
-    """Make the ledger, or write into the one that is there. Raises OSError."""
+    """Make the ledger, or write into an existing ledger. Raises OSError."""
     try:
         file, is_new = mounted(link), False
-    except OSError:  # there is none, or one of an older version, which has no link
+    except OSError:  # no ledger, or a ledger of an older version, which has no link
         file, is_new = link.with_name(f"{link.name}.{os.urandom(16).hex()}"), True
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(file, flags, _MODE)

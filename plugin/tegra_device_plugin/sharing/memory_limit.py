@@ -23,7 +23,7 @@ PRELOAD = "ld.so.preload"
 LEDGERS = "ledgers"
 _LEDGERS_MODE = 0o700  # the container runtime, which mounts them, is root
 
-# Where a container sees them.
+# Paths in a container.
 CONTAINER_LIBRARY = f"/usr/lib/tegra-gpu-limit/{LIBRARY}"
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
 CONTAINER_LEDGER = "/run/tegra-gpu-limit/ledger"
@@ -41,7 +41,7 @@ class UnusableLibraryError(OSError):
 
 
 def provide_files(directory: Path, library: Path) -> None:
-    """Put into `directory` what every container mounts, where it is not there already.
+    """Make the files in `directory` that every container mounts.
 
     Raises OSError, and UnusableLibraryError before anything is written.
     """
@@ -66,7 +66,7 @@ def _remove_writable(ledgers: Path) -> None:
 
 
 def check_files(directory: Path) -> None:
-    """Raise OSError unless what `provide_files` has put there can be mounted."""
+    """Raise OSError unless the files of `provide_files` can be mounted."""
     library = directory / LIBRARY
     with library.open("rb", buffering=0) as file:
         _check_library(library, file.read(_ELF.size))
@@ -91,7 +91,7 @@ def _check_library(path: Path, header: bytes) -> None:
 
 @cache
 def _own_header() -> bytes:
-    """Of the program that runs this: the board's containers are of the same architecture."""
+    """Give the header of this Python: the board's containers have the same architecture."""
     with Path(sys.executable).open("rb") as file:
         return file.read(_ELF.size)
 
@@ -103,18 +103,18 @@ def _architecture(ident: bytes, machine: int) -> str:
 
 # NVIDIA's own name for it, in MiB (kai-scheduler/gpu-fractioning).
 LIMIT_VARIABLE = "NVIDIA_GPU_MEMORY_LIMIT"
-# Where the library finds the ledger (plugin/gpu_limit).
+# The path of the ledger, for the library (plugin/gpu_limit).
 LEDGER_VARIABLE = "TEGRA_GPU_LIMIT_LEDGER"
 
 
 def ledger_path(directory: Path, name: str) -> Path:
-    """Where the ledger of this name is."""
+    """Give the path of the ledger of this name."""
     return directory.joinpath(LEDGERS, name)
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of `size` bytes; `directory` is the same on the host and here, `name` the ledger's there."""
+    """A limit of `size` bytes; `directory` is the same path on the host, `name` the ledger's."""
 
     directory: Path
     name: str
@@ -124,20 +124,15 @@ class Limit:
 
     @property
     def ledger(self) -> Path:
-        """Where the ledger is."""
         return ledger_path(self.directory, self.name)
 
     @property
     def envs(self) -> tuple[tuple[str, str], ...]:
-        """The environment of a container."""
-        return (
-            (LIMIT_VARIABLE, str(self.size // MIB)),
-            (LEDGER_VARIABLE, CONTAINER_LEDGER),
-        )
+        return ((LIMIT_VARIABLE, str(self.size // MIB)), (LEDGER_VARIABLE, CONTAINER_LEDGER))
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """What a container mounts, after `prepare`. Raises OSError."""
+        """The mounts of a container, after `prepare`. Raises OSError."""
         return (
             Mount(f"{self.directory}/{LIBRARY}", CONTAINER_LIBRARY),
             Mount(f"{self.directory}/{PRELOAD}", CONTAINER_PRELOAD),
@@ -152,13 +147,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """How containers that ask for units are limited."""
+    """The limit of containers that request units."""
 
     directory: Path
     units: Units
 
     def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:
-        """Give the allocation with what limits a container with these devices. Raises OSError."""
+        """Add the limit of a container with these devices. Raises OSError."""
         limit = self._limit(ids)
         return allocation._replace(
             envs=(*allocation.envs, *limit.envs, *self.units.memory_env(len(ids))),
@@ -170,6 +165,6 @@ class MemoryLimit:
         self._limit(ids).prepare()
 
     def _limit(self, ids: Sequence[str]) -> Limit:
-        # No two live containers share a device, so none share a ledger.
+        # No two running containers share a device, so each has its own ledger.
         size = self.units.memory_bytes(len(ids))
         return Limit(self.directory, lowest(ids), size, self.units.context_overhead)

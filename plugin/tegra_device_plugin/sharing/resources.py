@@ -20,10 +20,9 @@ from tegra_device_plugin.sharing.allocation import (
 )
 
 if TYPE_CHECKING:
-    from tegra_device_plugin.config.presets import WithoutMemory
-    from tegra_device_plugin.config.units import Units
+    from tegra_device_plugin.config.units import Units, WithoutMemory
 
-REPLICA_SEPARATOR = "::"  # NVIDIA's form; exporters split on it
+REPLICA_SEPARATOR = "::"  # NVIDIA's form, which exporters parse
 # nvidia-container-toolkit reads the ids from the names of mounts below this directory
 # (accept-...-as-volume-mounts).
 VOLUME_MOUNT_ROOT = "/var/run/nvidia-container-devices"
@@ -34,7 +33,7 @@ def make_resources(
 ) -> tuple[Resource, ...]:
     """Give the resources of a board's GPU.
 
-    `device_nodes` are the host paths that exist; `limit_problem` is why memory cannot be limited here.
+    `device_nodes` are existing host paths; `limit_problem` is the reason why memory cannot be limited.
     """
     allocation = _allocation(settings, device_nodes)
     health = _stable(health)
@@ -87,12 +86,12 @@ def _unit_resources(
 
 
 def _stable(health: Health) -> Health:
-    """Leave out the detail of a good health: the detail changes with each observation."""
+    """Leave out the detail of a good health, which changes with each observation."""
     return health._replace(detail="") if health.healthy else health
 
 
 def _allocation(settings: PluginSettings, device_nodes: Sequence[str]) -> Allocation:
-    # The toolkit's CSV mode knows "0" and "all" and, from 1.19, refuses any other id.
+    # The toolkit's CSV mode accepts "0" and "all"; from 1.19 on it rejects any other id.
     visible = "0" if settings.device_id_strategy == "index" else "all"
     strategy = settings.device_list_strategy
     envs: tuple[tuple[str, str], ...] = ()
@@ -104,7 +103,7 @@ def _allocation(settings: PluginSettings, device_nodes: Sequence[str]) -> Alloca
         envs = ((VISIBLE_DEVICES, visible),)
     return Allocation(
         envs=envs,
-        # Nodes named to the kubelet stay allowed when systemd rewrites the container's device rules
+        # Nodes that the kubelet passes stay allowed when systemd rewrites the container's device rules
         # (daemon-reload).
         device_nodes=tuple(device_nodes) if settings.pass_device_specs else (),
         mounts=mounts,

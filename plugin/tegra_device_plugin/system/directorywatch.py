@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hear about changes in a directory: inotify where the kernel grants it, never relied upon.
+"""Watches a directory for changes by inotify, if the kernel allows it.
 
-A watch only says "look again"; the owner compares facts. So a missed or a needless event costs time,
-never correctness, and a machine whose inotify instances are exhausted is served by looking more often.
+An event only wakes its owner, which compares facts. So a missed or needless event costs time and never
+correctness. Where inotify instances are exhausted, the owner compares more often.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _BUFFER_BYTES = 16384
 
 
 class Identity(NamedTuple):
-    """Tells one incarnation of a file from the next, even if the inode number is used again."""
+    """Identifies a file, also if a later file has the same inode number."""
 
     device: int
     inode: int
@@ -49,7 +49,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
-        """Identity of what is at `path` (links not followed), None if there is nothing or no access."""
+        """Give the identity of the entry at `path` (links not followed), None without an entry or access."""
         try:
             status = os.lstat(path)
         except OSError:
@@ -58,10 +58,10 @@ class Identity(NamedTuple):
 
 
 class DirectoryWatch:
-    """Calls `on_change` when an entry of `directory` changes, as far as the kernel lets us know.
+    """Calls `on_change` when an entry of `directory` changes, if the kernel allows inotify.
 
-    Use as a context manager inside a running event loop. Call `rearm` with every look: it follows a
-    directory that was removed and made again, and tells whether events can be expected.
+    Use as a context manager inside a running event loop. Call `rearm` with every observation: it follows a
+    directory that was removed and made again.
     """
 
     def __init__(self, directory: Path, on_change: Callable[[], None]) -> None:
@@ -79,7 +79,7 @@ class DirectoryWatch:
         self._close()
 
     def rearm(self) -> bool:
-        """Watch the directory that is there now; True if its changes will be heard."""
+        """Watch the present directory; True if events will report its changes."""
         try:
             status = self._directory.stat()
         except OSError:

@@ -17,7 +17,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def is_own_shortage(error: OSError) -> bool:
-    """Tell whether this process or machine lacks descriptors or memory: that says nothing of the file."""
+    """True if this process or machine lacks descriptors or memory: not a fact about the file."""
     return error.errno in _SHORTAGES
 
 
@@ -34,8 +34,8 @@ class HostTree:
     descriptors or memory (`is_own_shortage`).
 
     Symbolic links are followed here and not by the kernel, so that an absolute one (/proc/device-tree) stays
-    below the root and none leads out of it. Strings and `os` instead of Path: a third of the time, several
-    hundred calls per detection.
+    below the root and no link leads out of it. Strings and `os` take a third of the time of Path, for
+    several hundred calls per detection.
     """
 
     def __init__(self, root: Path) -> None:
@@ -76,7 +76,7 @@ class HostTree:
         return f"{self._root}{self.resolve(parent).rstrip('/')}/{name}"
 
     def link(self, path: str) -> str | None:
-        """What `resolve` says, or None where it fails."""
+        """Give the result of `resolve`, None if it fails."""
         try:
             return self.resolve(path)
         except OSError as error:
@@ -84,7 +84,7 @@ class HostTree:
             return None
 
     def read(self, path: str, limit: int = _READ_LIMIT) -> bytes:
-        """The file's first `limit` bytes. Raises OSError, also where a sensor's driver refuses to answer."""
+        """The file's first `limit` bytes. Raises OSError, also if a sensor's driver rejects the read."""
         file = os.open(
             self._root + self.resolve(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         )
@@ -115,7 +115,7 @@ class HostTree:
             return []
 
     def target(self, path: str) -> str | None:
-        """Where the link at `path` leads, as it says itself; None if there is no link."""
+        """Give the target in the link at `path`; None if there is no link."""
         try:
             return os.readlink(self.real(path))  # noqa: PTH115 - see the class
         except OSError as error:
@@ -153,7 +153,7 @@ class HostTree:
             return None
 
     def is_node(self, path: str) -> bool:
-        """Whether something stands there that is no directory; simulated boards have plain files in /dev."""
+        """Whether an entry other than a directory is there; simulated boards have plain files in /dev."""
         status = self.status(path)
         return status is not None and not stat.S_ISDIR(status.st_mode)
 

@@ -16,7 +16,7 @@ _SUFFIXES: dict[str, int] = {"": 1, "k": 1000} | {
 
 
 def parse_quantity(text: str) -> int:
-    """Give the bytes of a quantity. Raises ValueError if it is none, or not of whole bytes."""
+    """Give the bytes of a quantity. Raises ValueError for another text or a fraction of a byte."""
     found = _QUANTITY.fullmatch(text)
     if not found:
         raise ValueError("a quantity of bytes is needed, such as 256Mi")
@@ -26,12 +26,12 @@ def parse_quantity(text: str) -> int:
     below: int = 10 ** len(decimals)
     size, rest = divmod(int(whole + decimals) * scale, below)
     if rest:
-        raise ValueError("a whole number of bytes is needed")
+        raise ValueError("an integer of bytes is needed")
     return size
 
 
 def render_quantity(size: int) -> str:
-    """Give a quantity of so many bytes in the largest unit that it is whole in."""
+    """Give the quantity in the largest unit without a fraction."""
     for unit in ("Gi", "Mi", "Ki"):
         if size and size % _SUFFIXES[unit] == 0:
             return f"{size // _SUFFIXES[unit]}{unit}"
@@ -61,5 +61,5 @@ def resource_name(text: str) -> str:
 
 
 def label_value(text: str) -> str:
-    """The text as Kubernetes allows it: letters, digits and `._-` inside, a letter or digit at both ends."""
+    """Give the text as a label's value: letters, digits and `._-` inside, a letter or digit at both ends."""
     return _NOT_IN_LABEL.sub("-", text)[:_MAX_LABEL].strip("._-")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines as text or JSON, on standard error, and not more of them than a board's disk can take."""
+"""Log lines as text or JSON on standard error, limited in number to protect a board's disk."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from tegra_device_plugin.system.hosttree import is_own_shortage
 
 # A start logs about 20 lines, and a reboot one for each of 110 pods. 240 lines a minute are 50 MB a day.
 LINES_PER_MINUTE = 240
-# From one place in the code, so that a repeated line leaves room for the others.
+# From one place in the code, so that a repeated line does not suppress the others.
 LINES_PER_SOURCE = 120
 TRACEBACK_LINES = 20
 _MINUTE_SECONDS = 60.0
@@ -34,7 +34,6 @@ class JsonFormatter(TextFormatter):
     """One JSON object per line: `time`, `level`, `logger`, `message`, and `exception` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the line."""
         line = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
@@ -57,7 +56,6 @@ class LineLimit(logging.Filter):
         self._ends = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Give whether the line is logged."""
         now = self._clock()
         if now >= self._ends:
             dropped, self._dropped = self._dropped, 0
@@ -80,11 +78,11 @@ class LineLimit(logging.Filter):
         return True
 
 
-_LIMIT = LineLimit()  # one for the whole process, whose handlers change with the settings
+_LIMIT = LineLimit()  # for the process: its handlers change with the settings
 
 
 def configure(log_format: str, level: str) -> None:
-    """Log that way from now on; may be called again."""
+    """Configure logging; may be called again."""
     handler = logging.StreamHandler()
     handler.addFilter(_LIMIT)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
@@ -99,7 +97,7 @@ def describe_error(error: Exception, without_text: str) -> str:
 
 
 class ProblemLog:
-    """Logs a problem that lasts once, at its beginning and at its end."""
+    """Logs a lasting problem twice: at its start and at its end."""
 
     def __init__(self) -> None:
         self._logged: str | None = None

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 
 async def happens(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for `event`, for so many seconds at most (None: without an end); tell whether it is set.
+    """Wait for `event`, for at most `seconds` (None: no deadline). True if the event is set.
 
-    A cancellation always gets through. `asyncio.wait_for` of Python 3.11 drops one that comes in the same
-    turn of the loop as what it waits for (github.com/python/cpython/issues/86296).
+    A cancellation is never lost. `asyncio.wait_for` of Python 3.11 drops a cancellation in the same iteration
+    of the event loop as the awaited result (github.com/python/cpython/issues/86296).
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -23,10 +23,9 @@ async def happens(event: asyncio.Event, seconds: float | None) -> bool:
 
 
 async def ends(work: Awaitable[object], seconds: float) -> bool:
-    """Wait for the end of `work`, for so many seconds at most; tell whether it has ended.
+    """Wait for the end of `work`, for at most `seconds`. True if it has ended.
 
-    Raises what `work` raises. A cancellation ends the waiting at once and never reaches `work`, which goes on
-    by itself.
+    Raises what `work` raises. A cancellation ends the wait and never reaches `work`, which continues.
     """
     task = asyncio.ensure_future(work)
     await asyncio.wait((task,), timeout=seconds)
@@ -47,23 +46,20 @@ class Backoff(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The delay now."""
         return min(self.first * (1 << self.doublings), self.cap)
 
     def longer(self) -> "Backoff":
-        """Give the next delay."""
         return self if self.seconds == self.cap else self._replace(doublings=self.doublings + 1)
 
     def reset(self) -> "Backoff":
-        """Give the first delay again."""
         return self._replace(doublings=0)
 
 
 class Sensor:
     """Runs one blocking call at a time in a daemon thread, with a deadline.
 
-    A read of sysfs can hang in the kernel for ever. Then every later call fails immediately instead of adding
-    a thread, nothing else waits for the read, and the process can still end.
+    A read of sysfs can hang in the kernel for ever. Then later calls fail immediately, without another
+    thread, and the process can still end.
     """
 
     def __init__(self, deadline: float | None) -> None:

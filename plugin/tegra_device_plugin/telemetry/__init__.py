@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others can read: counters, Prometheus, health pages, the jtop service. Decides nothing."""
+"""Metrics, health pages and the telemetry of the jtop service. Read-only."""
 
-JTOP_SOCKET = "run/jtop.sock"  # below the host's root; jetson-stats fixes it
+JTOP_SOCKET = "run/jtop.sock"  # below the host's root; a constant of jetson-stats

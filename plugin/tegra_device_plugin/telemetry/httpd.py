@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only pages over HTTP/1.1, one request per connection, and the pages that all commands have."""
+"""Read-only pages over HTTP/1.1, one request per connection, and the pages that all services have."""
 
 import asyncio
 import os
@@ -26,19 +26,17 @@ STUCK_SECONDS = 40.0
 
 
 class Page(NamedTuple):
-    """An answer."""
-
     text: str
     status: HTTPStatus = HTTPStatus.OK
     content_type: str = "text/plain; charset=utf-8"
 
 
 Pages = Mapping[str, Callable[[], Awaitable[Page]]]
-"""What makes the page, by path."""
+"""The function that makes the page, by path."""
 
 
 class StatusPages:
-    """/metrics and /healthz of a command. Every answer is made from what its parts know at that moment."""
+    """/metrics and /healthz of a command. Every answer is made at the request."""
 
     stuck_seconds = STUCK_SECONDS
 
@@ -46,17 +44,15 @@ class StatusPages:
         self._since = asyncio.get_running_loop().time()
 
     def by_path(self) -> Pages:
-        """Give the pages for `serving`."""
         return {"/metrics": self.metrics, "/healthz": self.healthz}
 
     async def metrics(self) -> Page:
-        """Everything, for Prometheus."""
         return Page(exposition(await self._metrics()), content_type=CONTENT_TYPE)
 
     async def healthz(self) -> Page:
-        """Fail when a loop is stuck: only a restart helps then.
+        """Fail when a loop is stuck, so that the kubelet restarts the container.
 
-        Before a loop's first observation, its time counts from the start.
+        Until a loop's first observation, its age counts from the start.
         """
         now = asyncio.get_running_loop().time()
         ages = {name: now - max(self._since, at) for name, at in self._observed_at().items()}
@@ -92,7 +88,6 @@ class _Connections:
         task.add_done_callback(self._forget)
 
     async def close(self) -> None:
-        """Close all, without waiting for the clients."""
         tasks = list(self._writers)
         for task in tasks:
             self._close(task)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optional telemetry from the board's jtop service. It enriches; nothing is decided by it.
+"""Optional telemetry from the board's jtop service. No decision depends on it.
 
-The service may be absent, hang, die or be of another version, and its client then blocks or raises any
-exception. So the client runs in a child process (jtop_client.py) that is killed when it misses a deadline.
-The rest of the plugin only sees that `latest()` is None, and one line in the log.
+The service may be absent, hang, crash or be of another version. Then its client blocks or raises any
+exception. So the client runs in a child process (jtop_client.py) that is killed after a deadline. For the
+other parts of the plugin, `latest()` is None then.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from typing import NamedTuple
 from tegra_device_plugin.telemetry import JTOP_SOCKET
 
 _INTERVAL_SECONDS = 5.0  # the service samples for its clients only, and reads the GPU's load to do so
-# To the first sample: imports, 1.2 s to connect, 4 to 6 s if the service asks jetson_clocks, one interval.
+# To the first sample: imports, 1.2 s to connect, 4 to 6 s if the service runs jetson_clocks, one interval.
 _FIRST_DEADLINE_SECONDS = 20.0
 _DEADLINE_SECONDS = 3 * _INTERVAL_SECONDS
 _FRESH_INTERVALS = 4
 _RETRY_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 _QUICK_INTERVAL_SECONDS = 0.5  # for a single sample
 _LINE_LIMIT = 65536  # bytes; a line has under 1,000
-_TEXT_LIMIT = 100  # characters of a name; the longest known has about 40
+_TEXT_LIMIT = 100  # characters of a name; the longest known name has about 40
 _KILL_SECONDS = 1.0  # a killed child ends in milliseconds, unless it hangs in the kernel
 
 logger = logging.getLogger(__name__)
@@ -51,11 +51,11 @@ class Telemetry(NamedTuple):
 
 
 class JtopError(Exception):
-    """There is no telemetry; the text says why."""
+    """There is no telemetry; the text has the reason."""
 
 
 class Client(NamedTuple):
-    """How the child is run and how long it may take, in seconds."""
+    """The child's command and deadlines, in seconds."""
 
     command: Sequence[str] = (sys.executable, "-m", "tegra_device_plugin.telemetry.jtop_client")
     interval: float = _INTERVAL_SECONDS
@@ -65,7 +65,7 @@ class Client(NamedTuple):
 
 
 class JtopProbe:
-    """Keeps the newest telemetry of the service whose socket stands below a host root."""
+    """Keeps the newest telemetry of the service whose socket is below a host root."""
 
     def __init__(
         self, host_root: Path, client: Client | None = None, clock: Callable[[], float] = time.monotonic
@@ -85,7 +85,7 @@ class JtopProbe:
         return self._latest[1]
 
     async def run(self) -> None:
-        """Read the service's samples until cancelled, over all its failures."""
+        """Read the service's samples until cancelled; retry after failures."""
         attempt = 0
         while True:
             try:
@@ -94,7 +94,7 @@ class JtopProbe:
                     async for telemetry in samples:
                         self._latest = self._clock(), telemetry
                         attempt = 0
-                        self._log("jtop: telemetry is there")
+                        self._log("jtop: telemetry is available")
             except JtopError as error:
                 self._log(f"no telemetry from jtop: {error}")
             await asyncio.sleep(self._client.retries[min(attempt, len(self._client.retries) - 1)])
@@ -125,12 +125,12 @@ def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None
 async def _samples(client: Client, service: Path, children: list[Process]) -> AsyncGenerator[Telemetry]:
     """Give the samples of one child, which is killed at the end. Raises JtopError at the end.
 
-    `children` has the earlier ones that may still run, as a process that hangs in the kernel does. Each takes
-    a thread of asyncio's, so no other is started beside one.
+    `children` has earlier children that may still run, such as a process that hangs in the kernel. Each takes
+    a thread of asyncio. So no child is started beside another child.
 
     The child's standard input and output are one socket, which is closed here with unread data in it, and
-    while a grandchild has it open. Of an asyncio pipe only the reader of all that was written learns the end,
-    and until then Python 3.11 waits for a child that is long dead.
+    while a grandchild has it open. asyncio reports the end of a pipe only after all its data was read. Until
+    then, Python 3.11 waits for a child that has ended.
     """
     children[:] = [child for child in children if child.returncode is None]
     if children:
@@ -150,7 +150,7 @@ async def _samples(client: Client, service: Path, children: list[Process]) -> As
                 *client.command,
                 str(service),
                 str(client.interval),
-                stdin=theirs.fileno(),  # open as long as we live: the child ends when it closes
+                stdin=theirs.fileno(),  # open until this process ends: the child ends with it
                 stdout=theirs.fileno(),
                 stderr=asyncio.subprocess.DEVNULL,
             )
@@ -178,9 +178,9 @@ async def _line(stream: asyncio.StreamReader, deadline: float) -> bytes:
     except TimeoutError:
         raise JtopError(f"no answer in {deadline:.0f} s") from None
     except ValueError:  # longer than _LINE_LIMIT
-        raise JtopError("its client talks nonsense") from None
+        raise JtopError("its client prints invalid lines") from None
     if not line:
-        raise JtopError("its client died")
+        raise JtopError("its client has ended")
     return line
 
 
@@ -191,7 +191,7 @@ def _parse(line: bytes) -> Telemetry:
     except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict):
-        raise JtopError("its client talks nonsense")
+        raise JtopError("its client prints invalid lines")
     if "error" in message:
         raise JtopError(str(message["error"])[:200])
     known: dict[str, float | int | str | None] = {}
@@ -208,7 +208,7 @@ def _parse(line: bytes) -> Telemetry:
 
 
 def _number(value: object) -> float | None:
-    """A finite number; Python's JSON also has NaN, Infinity and whole numbers beyond any float."""
+    """Give a finite number, else None. Python's JSON also has NaN, Infinity and integers beyond any float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -219,7 +219,7 @@ def _number(value: object) -> float | None:
 
 
 def _text(value: object) -> str | None:
-    """A name that can stand in a label and in the log, on one line and in UTF-8."""
+    """Give a text that is valid in a label and on a line of the log, else None."""
     if isinstance(value, str) and value.isprintable() and 0 < len(value) <= _TEXT_LIMIT:
         return value
     return None

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child process: asks the jtop service through jetson-stats' own client, prints a JSON line per sample.
+"""Child process: reads the jtop service with jetson-stats' own client, prints a JSON line per sample.
 
 Usage: python -m tegra_device_plugin.telemetry.jtop_client SOCKET INTERVAL
 
-Only here is jetson-stats (AGPL-3.0, the extra `jtop`) imported, and only these lines leave the process. The
-client may block for ever (when the service is stopped, for one), so the parent must be ready to kill
-it; it ends by itself when its standard input is closed.
+Only this module imports jetson-stats (AGPL-3.0, the extra `jtop`), and only these lines leave the process.
+The client may block for ever, for example when the service is stopped. So the parent kills it after a
+deadline. The client also ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _KIB = 1024
 
 
 def main(socket: str, interval: float) -> int:
-    """Print a line per sample until the service ends; the last line says why, as {"error": text}."""
+    """Print a line per sample until the service ends; the last line has the reason, as {"error": text}."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         import jtop  # noqa: PLC0415 - optional
         from jtop import service  # noqa: PLC0415 - optional
     except ImportError:
         return _fail("jetson-stats is not installed (the extra `jtop`)")
-    service.JTOP_PIPE = socket  # fixed to /run there; a container sees the host's /run elsewhere
+    service.JTOP_PIPE = socket  # fixed to /run there; a container has the host's /run elsewhere
     try:
         with jtop.jtop(interval=interval) as client:
             while client.ok():
                 _print(_telemetry(client))
     except Exception as error:  # EOFError, pickle's, KeyError: all mean "no telemetry"
         return _fail(f"{type(error).__name__}: {error}")
-    return _fail("the jtop service went silent")
+    return _fail("the jtop service sends no more samples")
 
 
 def _telemetry(client: Any) -> dict[str, Any]:
-    """The facts the plugin has a use for, without those that this version or board does not tell."""
+    """Give the facts that the plugin uses, without facts that this version or board does not report."""
     readings: dict[str, Callable[[], Any]] = {
         "gpu_load_percent": lambda: _gpu(client)["status"]["load"],
         "gpu_frequency_hz": lambda: _gpu(client)["freq"]["cur"] * 1000,
@@ -57,7 +57,7 @@ def _telemetry(client: Any) -> dict[str, Any]:
     for key, read in readings.items():
         try:
             value = read()
-        except Exception:  # noqa: S112 - jetson-stats raises whatever its dictionaries lack
+        except Exception:  # noqa: S112 - jetson-stats raises many kinds
             continue
         if value not in (None, ""):
             telemetry[key] = value
@@ -65,13 +65,13 @@ def _telemetry(client: Any) -> dict[str, Any]:
 
 
 def _gpu(client: Any) -> dict[str, Any]:
-    """The first GPU: its key is the device tree's name for it, which differs from release to release."""
+    """Give the first GPU: its key is its name in the device tree, which differs between releases."""
     gpu: dict[str, Any] = next(iter(client.gpu.values()))
     return gpu
 
 
 def _gpu_temperature(client: Any) -> float | None:
-    """`GPU` up to JetPack 5, `gpu` since; a zone that is off has a fantasy value and `online` false."""
+    """`GPU` up to JetPack 5, `gpu` since; a zone that is off has an invalid value and `online` false."""
     for name, zone in client.temperature.items():
         if name.lower() == "gpu" and zone.get("online", True):
             return float(zone["temp"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages /metrics, /healthz and /readyz: read-only views of the running plugin."""
+"""The pages /metrics, /healthz and /readyz of the plugin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Pages(StatusPages):
-    """The plugin's pages. Where the GPU is shared in units, the kubelet is asked for their allocations."""
+    """The plugin's pages. With units, the kubelet is queried for their allocations."""
 
     def __init__(
         self,
@@ -42,11 +42,10 @@ class Pages(StatusPages):
         self._shares: Shares | None = None
 
     def by_path(self) -> httpd.Pages:
-        """Give the pages for httpd.serving."""
         return {**super().by_path(), "/readyz": self.readyz}
 
     async def readyz(self) -> Page:
-        """Fail while the node could not get its GPU from here: no GPU on a Tegra, or no kubelet listening."""
+        """Fail while the node cannot have its GPU: no GPU on a Tegra, or no kubelet is connected."""
         detection = self._board.detection
         if detection is None:
             return Page("the board was not observed yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
@@ -94,7 +93,7 @@ class Pages(StatusPages):
             )
 
     async def _share_metrics(self) -> Iterable[Metric]:
-        """Each container's share; none where the GPU is not shared in units."""
+        """Give each container's share; none without units."""
         resources = self._advertised.resources
         limit = next((one.limit for one in resources.values() if one.limit), None)
         if limit is None:
@@ -106,7 +105,7 @@ class Pages(StatusPages):
         return await self._shares.metrics(resources, limit)
 
     def _gpu_metrics(self) -> Iterable[Metric]:
-        """The figures of sysfs and those of jtop."""
+        """Give the values of sysfs and jtop."""
         if sample := self._board.sample:
             load = sample.load_percent
             yield gauge(
@@ -134,10 +133,9 @@ def _labels(resource: Resource) -> Mapping[str, str]:
 
 
 def _counters(counted: Counters) -> Iterable[Metric]:
-    """Give the totals as metrics."""
     yield results(
         "tegra_device_plugin_allocations_total",
-        "Containers that asked for devices.",
+        "Containers that requested devices.",
         granted=counted.allocations,
         refused=counted.rejected_allocations,
     )

@@ -26,10 +26,10 @@ from tegra_device_plugin.telemetry.exposition import Metric, gauges
 
 @dataclass(frozen=True)
 class Row:
-    """A container with what it holds of each resource.
+    """A container with its devices of each resource.
 
     `percent` of the GPU's time is its weight. Of GPU memory, in bytes: `limit` and `used` are its ledger's,
-    `resident` is the use of its processes by nvmap or NVML. None: not asked for, or not known.
+    `resident` is the use of its processes by nvmap or NVML. None: not requested, or unknown.
     """
 
     namespace: str
@@ -43,16 +43,16 @@ class Row:
 
     @property
     def name(self) -> tuple[str, str, str]:
-        """Namespace, pod and container."""
         return self.namespace, self.pod, self.container
 
 
 @dataclass(frozen=True)
 class Account:
-    """The devices of one resource: `held` = `allocatable` - `free`, plus `lost` and `twice`, which are rare.
+    """The devices of a resource. `allocatable` - `free`, `lost` and `twice` (both rare) are allocated.
 
-    `lost` are held and not allocatable any more: unhealthy, or not offered. `twice` are holders of a device
-    that another one holds: an ended pod can be listed for a while after its devices were given to the next.
+    `lost` devices are allocated and not allocatable any more: unhealthy, or not advertised. `twice` counts
+    containers beyond the first of a device: a kubelet can list an ended pod beside the next pod with its
+    devices.
     """
 
     held: int
@@ -65,14 +65,14 @@ class Account:
 async def of_node(
     socket: Path | None, units: Units | None, directory: Path
 ) -> tuple[list[Row], dict[str, Account]]:
-    """Ask the kubelet for all rows, and for the accounts if it knows the allocatable devices.
+    """Query the kubelet for all rows, and for the accounts if it reports allocatable devices.
 
     Raises pod_resources.NoAnswerError.
     """
     socket = socket or pod_resources.SOCKET
-    answer = await pod_resources.ask(socket)
+    answer = await pod_resources.list_allocations(socket)
     found = rows(pod_resources.found(answer), units, directory)
-    allocatable = await pod_resources.ask_allocatable(socket)
+    allocatable = await pod_resources.list_allocatable(socket)
     return found, {} if allocatable is None else accounts(pod_resources.container_counts(answer), allocatable)
 
 
@@ -109,14 +109,14 @@ def _row(
 def _ledger(directory: Path, device: str) -> ledger.Ledger | None:
     try:
         return ledger.read(ledger_path(directory, device))
-    except (OSError, ValueError):  # held, but never started
+    except (OSError, ValueError):  # allocated, but never started
         return None
 
 
 def with_resident(found: Iterable[Row], resident: Mapping[tuple[str, str, str], int]) -> list[Row]:
     """Give the rows with the memory of each container's processes, in bytes by the container's name.
 
-    The memory of a container without a name may be that of any in its pod that has no figure.
+    The memory of a container without a name may belong to any container of its pod without a value.
     """
 
     def of(row: Row) -> int | None:
@@ -127,9 +127,9 @@ def with_resident(found: Iterable[Row], resident: Mapping[tuple[str, str, str], 
 
 
 def accounts(held: Mapping[str, Counter[str]], allocatable: Mapping[str, Ids]) -> dict[str, Account]:
-    """Give the account of each resource that is allocatable or held.
+    """Give the account of each resource that is allocatable or allocated.
 
-    `held` has for every device the number of containers that hold it; `allocatable` are the healthy devices.
+    The first argument counts the containers of each device; `allocatable` are the healthy devices.
     """
     return {
         resource: _account(held.get(resource, Counter()), allocatable.get(resource, frozenset()))
@@ -149,7 +149,7 @@ def _account(held: Counter[str], allocatable: Ids) -> Account:
 
 
 def as_dict(found: Iterable[Row], counted: Mapping[str, Account]) -> dict[str, Any]:
-    """Give it all for JSON; memory in MiB."""
+    """Give rows and accounts for JSON; memory in MiB."""
     return {
         "containers": [
             {
@@ -171,24 +171,25 @@ def as_dict(found: Iterable[Row], counted: Mapping[str, Account]) -> dict[str, A
 
 
 def as_lines(found: Sequence[Row], counted: Mapping[str, Account]) -> Iterator[str]:
-    """Give it for people: a line for each container, and one for each resource."""
+    """Give a line for each container, and a line for each resource."""
     for row in found:
-        yield f"{row.namespace}/{row.pod} {row.container}: {', '.join(_words(row))}"
+        yield f"{row.namespace}/{row.pod} {row.container}: {', '.join(_describe(row))}"
     if not found:
-        yield "no container of this node holds a device"
+        yield "no container of this node has a device"
     for name, account in counted.items():
         rare = "".join(
             f", {number} {what}"
             for number, what in (
-                (account.lost, "held and not allocatable any more"),
-                (account.twice, "held twice, as an ended pod is still listed"),
+                (account.lost, "allocated and not allocatable any more"),
+                (account.twice, "allocated twice, as an ended pod is still listed"),
             )
             if number
         )
-        yield f"{name}: {account.held} held, {account.free} free of {account.allocatable} allocatable{rare}"
+        free = f"{account.free} free of {account.allocatable} allocatable"
+        yield f"{name}: {account.held} allocated, {free}{rare}"
 
 
-def _words(row: Row) -> Iterator[str]:
+def _describe(row: Row) -> Iterator[str]:
     for one in row.held:
         yield f"{one.count} {one.resource}"
     if row.percent is not None:
@@ -199,25 +200,24 @@ def _words(row: Row) -> Iterator[str]:
 
 
 def _mib(size: int | None) -> int | None:
-    """Give MiB, rounded up."""
     return None if size is None else -(-size // MIB)
 
 
 # For the kubelet, and for the ledgers. A client waits 5 s for the page (httpd).
 DEADLINE = 2.0
-# Anybody can request the page, but the kubelet is asked no more often than that.
+# Any client can request the page, but the kubelet is queried no more often.
 FRESH_SECONDS = 5.0
 
 
 class Shares:
-    """The metrics of the kubelet's last answer; the kubelet is asked when the page is requested."""
+    """The metrics of the kubelet's last answer; a request of the page queries the kubelet."""
 
     def __init__(self, directory: Path) -> None:
         """`directory` has the kubelet's sockets of plugins."""
         self._socket = pod_resources.beside(directory)
         self._lock = asyncio.Lock()
         self._sensor = Sensor(DEADLINE)
-        self._asked_at: float | None = None
+        self._queried_at: float | None = None
         self._metrics: tuple[Metric, ...] = ()
         self._problem_log = ProblemLog()
 
@@ -225,10 +225,10 @@ class Shares:
         """Give the metrics of these resources; none while the kubelet does not answer."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
-            if self._asked_at is None or now - self._asked_at >= FRESH_SECONDS:
-                self._asked_at = now
+            if self._queried_at is None or now - self._queried_at >= FRESH_SECONDS:
+                self._queried_at = now
                 try:
-                    answer = await pod_resources.ask(self._socket, DEADLINE)
+                    answer = await pod_resources.list_allocations(self._socket, DEADLINE)
                     self._metrics = await self._sensor.read(lambda: _metrics_of(answer, resources, limit))
                 except (OSError, TimeoutError) as error:
                     reason = describe_error(error, "reading the ledgers hangs")
@@ -259,17 +259,17 @@ def _metrics(found: Iterable[Row], accounts: Mapping[str, Account]) -> Iterator[
             held[row.name, one.resource] += one.count
     yield gauges(
         "tegra_device_plugin_held_devices",
-        "Devices that the container holds.",
+        "Devices that are allocated to the container.",
         (({**_labels(name), "resource": resource}, count) for (name, resource), count in held.items()),
     )
     yield gauges(
         "tegra_device_plugin_free_devices",
-        "Healthy devices that no container holds.",
+        "Healthy devices that no container has.",
         (({"resource": name}, account.free) for name, account in accounts.items()),
     )
     yield gauges(
         "tegra_device_plugin_weight_percent",
-        "The container's share of the GPU's time, as it asked for.",
+        "The container's requested share of the GPU's time.",
         ((_labels(row.name), row.percent) for row in found if row.percent is not None),
     )
     # HAMi's names and labels.
@@ -280,7 +280,7 @@ def _metrics(found: Iterable[Row], accounts: Mapping[str, Account]) -> Iterator[
     )
     yield gauges(
         "vGPU_device_memory_usage_in_bytes",
-        "GPU memory that the container's programs count against that, by its ledger.",
+        "GPU memory of the container's programs that counts against the limit, by its ledger.",
         ((_vgpu(row.name), row.used) for row in found if row.used is not None),
     )
 

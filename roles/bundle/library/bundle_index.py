@@ -16,31 +16,17 @@ short_description: The index of an offline bundle
 description:
   - Reads the names of the images from the archives of one architecture, writes C(bundle.yml), and then
     C(SHA256SUMS) over every other file. Each file is replaced in one step, C(SHA256SUMS) last.
-author: The jetson-k3s authors
 options:
-  path:
-    description: Directory of the bundle.
-    type: path
-    required: true
-  arch:
-    description: C(arm64) or C(amd64); a bundle may have both.
-    type: str
-    required: true
+  path: {type: path, required: true, description: Directory of the bundle.}
+  arch: {required: true, description: C(arm64) or C(amd64); a bundle may have both.}
   k3s_version:
     description:
       - Version of the K3s in it. Without it the directory is a release of this project, which brings
         nothing but the plugin's image to a bundle.
-    type: str
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
-versions:
-  description: The content of bundle.yml.
-  returned: success
-  type: dict
+versions: {type: dict, description: The content of bundle.yml.}
 """
 
 SUMS, INDEX = "SHA256SUMS", "bundle.yml"

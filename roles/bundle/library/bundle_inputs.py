@@ -13,36 +13,19 @@ short_description: Whether everything is there that an offline bundle is made of
 description:
   - Fails with one sentence for each file that is not there, for a directory that cannot be written, and for a
     disk without room.
-author: The jetson-k3s authors
 options:
-  path:
-    description: Directory in which the bundle is made; it need not exist.
-    type: path
-    required: true
-  plugin:
-    description: The plugin's image.
-    type: path
-    required: true
-  files:
-    description: The other files that the owner has named.
-    type: list
-    elements: path
-    required: true
+  path: {type: path, required: true, description: Directory in which the bundle is made; it need not exist.}
+  plugin: {type: path, required: true, description: The plugin's image.}
+  files: {type: list, elements: path, required: true, description: The other files that the owner has named.}
   downloads:
     description: Names of the files that are downloaded into the directory.
     type: list
     elements: str
     required: true
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
-path:
-  description: The directory, absolute.
-  returned: success
-  type: str
+path: {type: str, description: 'The directory, absolute.'}
 """
 
 # K3s' two files are about 300 MB (v1.36), and twice there until they are compared.

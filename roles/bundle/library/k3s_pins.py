@@ -13,35 +13,21 @@ module: k3s_pins
 short_description: SHA-256 of K3s' released files, pinned on first use
 description:
   - Returns the pins of a release. With O(files) it first pins those without a pin. A pin never changes.
-author: The jetson-k3s authors
 options:
   path:
     description: File of the pins, in lines of C(sha256sum) with C(RELEASE/FILE). It is made if it is missing.
     type: path
     required: true
-  release:
-    description: The release, such as C(v1.33.5+k3s1).
-    type: str
-    required: true
+  release: {required: true, description: 'The release, such as C(v1.33.5+k3s1).'}
   files:
     description: Downloaded files, as a path by the name that the release has for it.
     type: dict
     default: {}
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
-pins:
-  description: The release's pins, as a SHA-256 by the file's name.
-  returned: success
-  type: dict
-added:
-  description: Names of the files that were pinned now.
-  returned: success
-  type: list
-  elements: str
+pins: {type: dict, description: 'The release''s pins, as a SHA-256 by the file''s name.'}
+added: {type: list, elements: str, description: Names of the files that were pinned now.}
 """
 
 

@@ -19,7 +19,7 @@ CONFIG_DIRECTORY, CONFIG_NAME = "/etc/tegra-device-plugin", "config.yaml"
 PLUGIN = "tegra-device-plugin"
 
 RESOURCE = "nvidia.com/gpu"  # what an exclusive GPU is called
-# What its memory is called where it is sold in units, by preset (config/presets.py of the plugin).
+# What its memory is called where it is sold in units, by preset (config/units.py of the plugin).
 MEMORY_RESOURCES = {
     "none": "jetson-k3s.github.io/gpu-memory",
     "hami": "nvidia.com/gpumem",

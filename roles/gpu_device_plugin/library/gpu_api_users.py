@@ -40,7 +40,7 @@ users:
 NAMESPACE = "--namespace=kube-system"
 DRIVER = "gpu.jetson-k3s.github.io"
 OTHER = {"dra": "tegra-device-plugin", "device-plugin": "tegra-dra-driver"}
-# How the names begin of what the plugin offers (its config/presets.py), unless its settings say others.
+# How the names begin of what the plugin offers (its config/units.py), unless its settings say others.
 OFFERED = (
     "nvidia.com/gpu",
     "jetson-k3s.github.io/gpu-",

@@ -26,44 +26,17 @@ description:
     C(index.html), C(junit.xml) and C(index.json) there. A board without a report is in them, as not verified.
   - With I(begin) the boards' reports become the previous ones first, so that no result of an earlier run
     can be taken for one of this.
-author: The jetson-k3s authors
 options:
-  reports:
-    description: The directory; made when it is not there.
-    type: path
-    required: true
-  templates:
-    description: The role's directory of templates.
-    type: path
-    required: true
-  boards:
-    description: Names of the boards of this run.
-    type: list
-    elements: str
-    required: true
-  inventory:
-    description: Names of all boards of the cluster.
-    type: list
-    elements: str
-    required: true
-  begin:
-    description: Whether a run begins.
-    type: bool
-    default: false
-attributes:
-  check_mode:
-    support: none
+  reports: {type: path, required: true, description: The directory; made when it is not there.}
+  templates: {type: path, required: true, description: The role's directory of templates.}
+  boards: {type: list, elements: str, required: true, description: Names of the boards of this run.}
+  inventory: {type: list, elements: str, required: true, description: Names of all boards of the cluster.}
+  begin: {type: bool, default: false, description: Whether a run begins.}
 """
 
 RETURN = r"""
-fleet:
-  description: What C(index.json) holds.
-  returned: always
-  type: dict
-summary:
-  description: The result in two lines for people, with the path of the page.
-  returned: always
-  type: str
+fleet: {type: dict, description: What C(index.json) holds.}
+summary: {type: str, description: 'The result in two lines for people, with the path of the page.'}
 """
 
 INDEX, PAGE, JUNIT, PREVIOUS = "index.json", "index.html", "junit.xml", "previous"

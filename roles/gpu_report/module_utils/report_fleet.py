@@ -13,20 +13,6 @@ from typing import Any
 
 SCHEMA = "jetson-k3s/verify-report"
 SCHEMA_VERSION = 1
-# In the order in which people read them; a check that is not listed comes last.
-CHECKS = (
-    "default-runtime",
-    "plugin-registered",
-    "allocatable",
-    "device-query",
-    "non-root",
-    "uninvited",
-    "concurrency",
-    "time-slicing",
-    "limits",
-    "unified-memory",
-    "kubelet-restart",
-)
 # A time is worth a word when it doubled or halved, and by more than polling and a busy machine make of it.
 TIMES_SLOWER = 2.0
 SECONDS_SLOWER = 1.0
@@ -63,8 +49,8 @@ class Board:
 
     @property
     def checks(self) -> Sequence[Report]:
-        """The board's checks in the order of reading."""
-        return sorted(self.report["checks"], key=lambda check: rank(check["id"])) if self.report else ()
+        """The board's checks, in the order of the report."""
+        return self.report["checks"] if self.report else ()
 
     @property
     def loose_ends(self) -> Sequence[str]:
@@ -137,7 +123,7 @@ class Fleet:
 
     def columns(self) -> Sequence[str]:
         """Ids of the checks that any board has."""
-        return sorted({check["id"] for board in self.boards for check in board.checks}, key=rank)
+        return list(dict.fromkeys(check["id"] for board in self.boards for check in board.checks))
 
     def problems(self) -> Sequence[Problem]:
         """Failed checks, then those that broke, the most frequent first; one reason on many boards is one."""
@@ -148,16 +134,7 @@ class Fleet:
                     reason = check.get("reason", "").replace(board.name, "<board>")
                     groups.setdefault((check["id"], check["status"], reason), []).append((board.name, check))
         found = [Problem(same[0][1], [name for name, _ in same]) for same in groups.values()]
-
-        def weight(problem: Problem) -> tuple[bool, int, tuple[int, str]]:
-            return (problem.check["status"] != "failed", -len(problem.boards), rank(problem.check["id"]))
-
-        return sorted(found, key=weight)
-
-
-def rank(check: str) -> tuple[int, str]:
-    """Sorting key for a check's id."""
-    return (CHECKS.index(check) if check in CHECKS else len(CHECKS), check)
+        return sorted(found, key=lambda one: (one.check["status"] != "failed", -len(one.boards)))
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -191,7 +168,6 @@ def differences(name: str, previous: Report, report: Report) -> list[Change]:
     """What is different between two reports of a board: statuses, times, versions."""
     before = {check["id"]: check for check in previous["checks"]}
     pairs = [(before[check["id"]], check) for check in report["checks"] if check["id"] in before]
-    pairs.sort(key=lambda pair: rank(pair[1]["id"]))
     steps: dict[tuple[str, str], list[str]] = {}
     for old, new in pairs:
         if old["status"] != new["status"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When certificates of K3s and its tokens end: from boards' facts and what was observed to a table."""
+"""When certificates of K3s and its tokens end, and which boards need a reboot: from facts to tables."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ REMEDIES = {
     "listener": "ends soon: K3s looks at it every 6 hours while it runs, and renews it",
     "ca": "ends soon: K3s does not renew a CA by itself. Run playbooks/rotate_ca.yml, which sees to that",
 }
+ADVICE = "Run playbooks/reboot.yml -e board_reboot_only_if_required=true, which reboots them in turn."
 
 
 def credentials(
@@ -117,6 +118,19 @@ def _token_line(token: dict[str, Any]) -> str:
     return f"token {token['name']}{about} {'ended' if token['days'] < 0 else 'ends'} {token['ends']}"
 
 
+def reboots_table(found: dict[str, Any]) -> str:
+    """A line for each board that needs a reboot, with the reason, and what to do."""
+    needed = [board for board in found["boards"] if board["reboot"] and board["reboot"]["required"]]
+    lines = [f"{board['name']} needs a reboot{_reboot_reason(board['reboot'])}" for board in needed]
+    return "\n".join([*lines, ADVICE] if lines else ["No board that answered needs a reboot."])
+
+
+def _reboot_reason(reboot: dict[str, Any]) -> str:
+    kernel = [f"kernel {reboot['kernel']}"] if reboot["kernel"] else []
+    reasons = ", ".join([*reboot["packages"], *kernel])
+    return f" for {reasons}" if reasons else ""
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -128,4 +142,5 @@ class FilterModule:
         return {
             "gpu_status_credentials": lambda *given: wrap_var(credentials(*given)),
             "gpu_status_credentials_table": lambda *given: wrap_var(table(*given)),
+            "gpu_status_reboots_table": lambda found: wrap_var(reboots_table(found)),
         }

@@ -16,21 +16,15 @@ module: gpu_board
 short_description: Docker's runtimes and the group video of a board
 description:
   - Looks only, in one round. An engine that does not answer is an answer, too.
-author: The jetson-k3s authors
 options: {}
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 engine:
   description: The part of C(docker info) that verification judges, or C(error) with what docker said.
-  returned: always
   type: dict
 video_group:
   description: Number of the group video, to which L4T's udev rules give the device nodes; null without one.
-  returned: always
   type: int
 """
 

@@ -15,7 +15,6 @@ from ansible.module_utils.gpu_verify_access import (
     uninvited,
 )
 from ansible.module_utils.gpu_verify_diagnosis import diagnose
-from ansible.module_utils.gpu_verify_limits import limits
 from ansible.module_utils.gpu_verify_node import (
     allocatable,
     default_runtime,
@@ -26,7 +25,14 @@ from ansible.module_utils.gpu_verify_node import (
 )
 from ansible.module_utils.gpu_verify_pods import Bench, holders
 from ansible.module_utils.gpu_verify_runner import Record, hindrance, now, run_check, run_checks
-from ansible.module_utils.gpu_verify_sharing import CONCURRENCY, TIME_SLICING, hold, restarted, sharing
+from ansible.module_utils.gpu_verify_sharing import (
+    CONCURRENCY,
+    TIME_SLICING,
+    hold,
+    limits,
+    restarted,
+    sharing,
+)
 from ansible.module_utils.k3s_kubectl import KubectlError
 from ansible.module_utils.redact import redact, redact_data
 
@@ -40,14 +46,12 @@ description:
   - Each check says what it found, how long it took, and when it did not pass why, with what helps to see the
     cause. The module itself fails only when it could not work at all; the caller judges the checks.
   - All pods live in one namespace of the node, which the stage C(node) makes and C(close) removes.
-author: The jetson-k3s authors
 options:
   stage:
     description:
       - C(node) looks and starts no pod, C(access) tries who gets the GPU, C(sharing) how many.
       - C(hold) starts a pod that holds the GPU, C(restarted) looks at it after the kubelet's restart.
       - C(close) removes everything.
-    type: str
     choices: [node, access, sharing, hold, restarted, close]
     required: true
   checks:
@@ -61,19 +65,13 @@ options:
       C(hold), and C(busy), which says why no pod may be started.
     type: dict
     required: true
-  restart_error:
-    description: Why the kubelet could not be restarted, empty if it was.
-    type: str
-    default: ""
+  restart_error: {default: '', description: 'Why the kubelet could not be restarted, empty if it was.'}
   bench:
     description: What every stage needs.
     type: dict
     required: true
     suboptions:
-      node:
-        description: The node's name.
-        type: str
-        required: true
+      node: {type: str, required: true, description: The node's name.}
       own_image:
         description: The owner's image on the node with NVIDIA's deviceQuery; empty for the plugin's.
         type: str
@@ -82,35 +80,18 @@ options:
         type: list
         elements: str
         required: true
-      api:
-        description: How pods ask for the GPU.
-        type: str
-        choices: [device-plugin, dra]
-        required: true
+      api: {type: str, choices: [device-plugin, dra], required: true, description: How pods ask for the GPU.}
       runtime_class:
         description: RuntimeClass of the pods; none where nvidia is the engine's default runtime.
         type: str
-      timeout:
-        description: Seconds for each step.
-        type: int
-        required: true
-  engine:
-    description: What Docker on the board says of itself.
-    type: dict
-    default: {}
-  video_group:
-    description: Number of the board's group video.
-    type: int
-  memory_bytes:
-    description: The board's memory.
-    type: int
+      timeout: {type: int, required: true, description: Seconds for each step.}
+  engine: {type: dict, default: {}, description: What Docker on the board says of itself.}
+  video_group: {type: int, description: Number of the board's group video.}
+  memory_bytes: {type: int, description: The board's memory.}
   strict:
     description: Whether a pod that only says C(NVIDIA_VISIBLE_DEVICES=all) must not get the GPU.
     type: bool
     default: false
-attributes:
-  check_mode:
-    support: none
 """
 
 RETURN = r"""
@@ -118,7 +99,6 @@ part:
   description: >-
     What the stage adds to the report: C(checks), C(gpu), C(software), C(started), C(ended), and C(busy) or
     C(held).
-  returned: success
   type: dict
 """
 

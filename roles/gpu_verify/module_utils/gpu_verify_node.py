@@ -22,7 +22,7 @@ UNHEALTHY = re.compile(r"the GPU is unhealthy: (.+)$", re.MULTILINE)
 # How the plugin says what a configuration means: `4 x nvidia.com/gpu`; several, of a GPU in units.
 CONFIGURED = re.compile(r": good: (\d+ x \S+(?:, \d+ x \S+)*)$", re.MULTILINE)
 # And which of several is memory, how much, and what a process is charged of it for its CUDA context.
-MEMORY = re.compile(r"^promised: no more than (\S+) of (\S+) is given out$", re.MULTILINE)
+MEMORY = re.compile(r"^promised: no more than (\S+) of (\S+) is allocated$", re.MULTILINE)
 CONTEXT = re.compile(r"^a process is charged (\S+) for its CUDA context$", re.MULTILINE)
 # Its quantities: bytes, in the largest of these units that they are whole in.
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}

@@ -23,29 +23,17 @@ description:
     same from its version 2.0 to 3.0. So the registry itself never has to take anything from anybody.
   - Each image is in the repository C(jetson-k3s), with the hexadecimal part of its id as tag.
   - Without O(archive) every other image goes.
-author: The jetson-k3s authors
 options:
-  path:
-    description: The registry's directory.
-    type: path
-    required: true
-  images:
-    description: Ids of the images that it has to have.
-    type: list
-    elements: str
-    required: true
+  path: {type: path, required: true, description: The registry's directory.}
+  images: {type: list, elements: str, required: true, description: Ids of the images that it has to have.}
   archive:
     description: A C(docker save) archive on the board; its images that are among O(images) are put in.
     type: path
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 missing:
   description: Ids of those O(images) that are not there, in check mode also those that would be.
-  returned: success
   type: list
   elements: str
 """

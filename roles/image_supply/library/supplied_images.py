@@ -17,36 +17,20 @@ short_description: Images of a bundle from a registry on the site's network
 description:
   - Pulls each image that Docker lacks, compares its id or its content, and gives it its name.
   - Without the registry, or without one of the images in it, the module does not fail. It says why.
-author: The jetson-k3s authors
 options:
-  registry:
-    description: The registry's address and port.
-    type: str
-    required: true
-  images:
-    description: Name and id of the images.
-    type: dict
-    required: true
+  registry: {required: true, description: The registry's address and port.}
+  images: {type: dict, required: true, description: Name and id of the images.}
   contents:
     description: >-
       Name and identity (role image_content) of the images, for Docker's containerd image store. Its ids are
       those of manifests, and the registry has manifests of its own.
     type: dict
     default: {}
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
-supplied:
-  description: Does Docker have them all now? In check mode it would.
-  returned: always
-  type: bool
-reason:
-  description: Why not; empty if it has.
-  returned: always
-  type: str
+supplied: {type: bool, description: 'Does Docker have them all now? In check mode it would.'}
+reason: {type: str, description: Why not; empty if it has.}
 wrong:
   description: >-
     The C(name) of an image whose id is another than C(expected), and the one C(found). Docker has it no more.

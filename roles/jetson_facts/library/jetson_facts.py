@@ -26,7 +26,6 @@ from ansible.module_utils.jetson_board import (
     swap,
 )
 from ansible.module_utils.jetson_certificates import certificate_facts
-from ansible.module_utils.jetson_firewall import firewalls
 from ansible.module_utils.jetson_iptables import iptables_facts
 from ansible.module_utils.jetson_kernel import (
     cgroup_controllers,
@@ -36,9 +35,15 @@ from ansible.module_utils.jetson_kernel import (
     kernel_config,
     kernel_lacks,
 )
-from ansible.module_utils.jetson_network import addresses, default_devices, node_ip, routes, source_address
-from ansible.module_utils.jetson_packages import package_facts
-from ansible.module_utils.jetson_reboot import reboot_facts
+from ansible.module_utils.jetson_network import (
+    addresses,
+    default_devices,
+    firewalls,
+    node_ip,
+    routes,
+    source_address,
+)
+from ansible.module_utils.jetson_packages import package_facts, reboot_facts
 from ansible.module_utils.jetson_services import (
     arguments,
     containerd_root,
@@ -61,29 +66,20 @@ module: jetson_facts
 short_description: Facts about a Jetson board, its Docker engine and its K3s
 description:
   - Returns one fact, C(jetson), with the board's identity and the state of what the roles manage.
-author: The jetson-k3s authors
 options:
   asked:
     description: The controller's clock when it asks, in seconds since 1970; told beside the board's own.
     type: float
     required: true
-  server:
-    description: Host name or address of the K3s server; empty where there is none.
-    type: str
-    default: ''
+  server: {default: '', description: Host name or address of the K3s server; empty where there is none.}
   data_root:
     description: The data-root that the inventory gives Docker; empty where it gives none.
-    type: str
     default: ''
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 ansible_facts:
   description: One key, C(jetson); a value that the board does not tell is null.
-  returned: always
   type: dict
   sample:
     jetson:

@@ -13,34 +13,22 @@ module: service_journal
 short_description: The last lines of a service's journal
 description:
   - Services write secrets into the journal. The module replaces them on the board, before Ansible shows them.
-author: The jetson-k3s authors
 options:
-  unit:
-    description: Name of the service's unit.
-    type: str
-    required: true
-  lines:
-    description: Number of lines.
-    type: int
-    default: 15
-attributes:
-  check_mode:
-    support: full
+  unit: {required: true, description: Name of the service's unit.}
 """
 
 RETURN = r"""
-text:
-  description: The lines, or the error message of journalctl.
-  returned: always
-  type: str
+text: {type: str, description: 'The lines, or the error message of journalctl.'}
 """
 
+LINES = 15
 
-def journal(run, journalctl, unit, lines):
+
+def journal(run, journalctl, unit):
     """The last lines of a unit's journal, or the error message; C(run) is AnsibleModule.run_command."""
     if journalctl is None:
         return "this board has no journalctl"
-    argv = [journalctl, "--unit=" + unit, "--lines={}".format(lines), "--no-pager", "--output=cat"]
+    argv = [journalctl, "--unit=" + unit, "--lines={}".format(LINES), "--no-pager", "--output=cat"]
     code, out, err = run(argv, errors="replace")
     return redact(out if code == 0 else err).rstrip("\n")
 
@@ -50,13 +38,10 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "unit": {"type": "str", "required": True},
-            "lines": {"type": "int", "default": 15},
         },
         supports_check_mode=True,
     )
-    text = journal(
-        module.run_command, module.get_bin_path("journalctl"), module.params["unit"], module.params["lines"]
-    )
+    text = journal(module.run_command, module.get_bin_path("journalctl"), module.params["unit"])
     module.exit_json(changed=False, text=text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a board is connected: addresses, routes, and the address by which it reaches its server.
+"""How a board is connected: addresses, routes, the address by which it reaches its server, and its firewalls.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -24,6 +24,17 @@ SAYS_ADDRESS = ("node-ip", "flannel-iface", "vpn-auth", "vpn-auth-file")
 VARIABLES = {"K3S_VPN_AUTH": "vpn-auth", "K3S_VPN_AUTH_FILE": "vpn-auth-file"}
 # No network of other computers: IPv6 has routes for its own protocols on each interface.
 UNROUTED = [ipaddress.ip_network("fe80::/10"), ipaddress.ip_network("ff00::/8")]
+
+# Firewalls.
+EVERYTHING = "everything"
+ANY = ("any", "0.0.0.0/0", "::/0")
+# A rule in a file of ufw (its backend_iptables.py): action, protocol, port, to, port, from, direction.
+UFW_RULE = re.compile(
+    r"^### tuple ### (?:allow|limit)\S* (\S+) (\S+) \S+ \S+ (\S+) (?:\S+ \S+ )?in(_\S+)?", re.MULTILINE
+)
+UFW_ACCEPTS = re.compile(r'^DEFAULT_INPUT_POLICY="?ACCEPT', re.MULTILINE)
+SETTING = re.compile(r"^ +([\w-]+): *(.*)$", re.MULTILINE)
+RICH_PORT = re.compile(r'\bport port="(\S+)" protocol="(\w+)" accept')
 
 
 def addresses(text):
@@ -91,3 +102,51 @@ def node_ip(root, files, environment, command):
     chosen = read(root, DIRECTORY + ROLE_CONFIG) or ""
     found = re.search(r"^node-ip: *(\S+)", chosen, re.MULTILINE) if CHOSEN in chosen else None
     return {"owner": sorted(set(given)), "role": found.group(1) if found else None}
+
+
+def _normal(ports, protocols):
+    """Each port or range with each protocol: `2379-2380/tcp`."""
+    return [
+        "{}/{}".format(port.replace(":", "-"), protocol)
+        for port in ports.split(",")
+        for protocol in protocols
+    ]
+
+
+def ufw(root):
+    """What ufw lets in: ports such as 6443/tcp, and networks. None where it is off."""
+    if not re.search(r"^ENABLED=yes", read(root, "etc/ufw/ufw.conf") or "", re.MULTILINE):
+        return None
+    if UFW_ACCEPTS.search(read(root, "etc/default/ufw") or ""):
+        return [EVERYTHING]
+    rules = "\n".join(read(root, path) or "" for path in ("etc/ufw/user.rules", "etc/ufw/user6.rules"))
+    opened = []
+    for protocol, ports, source, device in UFW_RULE.findall(rules):
+        if ports not in ANY:
+            opened += _normal(ports, ("tcp", "udp") if protocol == "any" else (protocol,))
+        elif source not in ANY:
+            opened.append(source)
+        elif protocol == "any":
+            opened.append(EVERYTHING if not device else "interface " + device[1:])
+    return sorted(set(opened))
+
+
+def firewalld(text):
+    """The same of all zones, as `firewall-cmd --list-all-zones` prints them; unused zones open no ports."""
+    opened = []
+    for zone in text.split("\n\n"):
+        values = {key: value.split() for key, value in SETTING.findall(zone)}
+        if values.get("target") == ["ACCEPT"]:
+            opened += values.get("sources", [])
+            opened += ["interface " + name for name in values.get("interfaces", [])]
+        opened += values.get("ports", [])
+        opened += ["{}/{}".format(*port) for port in RICH_PORT.findall(zone)]
+    return sorted(set(opened))
+
+
+def firewalls(root, firewalld_runs, output):
+    """Of each firewall what it lets in, None of one that does not run; `output` runs a command."""
+    return {
+        "ufw": ufw(root),
+        "firewalld": firewalld(output("firewall-cmd", "--list-all-zones")) if firewalld_runs else None,
+    }

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian packages of a board: which are held, by whom, and which update themselves.
+"""Debian packages of a board: which are held, by whom, which update themselves, and which want a reboot.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
 
+import glob
+import os
 import re
 
-from ansible.module_utils.jetson_board import read
+from ansible.module_utils.jetson_board import parse_version, read
 
 # One name a line: what role nvidia_docker has installed.
 RECORD = "var/lib/jetson-k3s/installed-packages"
@@ -25,6 +27,10 @@ WATCHED = DOCKER + DOCKER_CE + ("runc",) + RUNTIME
 PERIODIC = (("APT::Periodic::Enable", "1"), ("APT::Periodic::Unattended-Upgrade", "0"))
 OFF = ("", "0", "false", "no")
 UPGRADE = "Unattended-Upgrade::{}::"
+# Packages of Debian and Ubuntu write both, by update-notifier-common. /var/run is /run.
+REQUIRED = "run/reboot-required"
+REQUIRED_BY = "run/reboot-required.pkgs"
+MODULES = "lib/modules/*/modules.dep"
 
 
 def installed_packages(text):
@@ -86,3 +92,25 @@ def package_facts(commands, root, timer):
         "ours": ours,
         "unattended": unattended(settings, installed, held),
     }
+
+
+def installed_kernel(root, release):
+    """Release of another kernel that was installed since the board started, None if there is none.
+
+    `depmod` writes a kernel's list of modules when that kernel is installed. `release` is the running one.
+    """
+    started = parse_version(r"(?m)^btime (\d+)$", read(root, "proc/stat"))
+    newer = [
+        (os.path.getmtime(path), os.path.basename(os.path.dirname(path)))
+        for path in glob.glob(os.path.join(root, MODULES))
+    ]
+    since = [(when, name) for when, name in newer if name != release and when > float(started or "inf")]
+    return max(since)[1] if since else None
+
+
+def reboot_facts(root, release):
+    """Is a reboot required, by which packages, and for which kernel?"""
+    packages = sorted(set(re.findall(r"\S+", read(root, REQUIRED_BY) or "")))
+    kernel = installed_kernel(root, release)
+    required = os.path.exists(os.path.join(root, REQUIRED)) or kernel is not None
+    return {"required": required, "packages": packages, "kernel": kernel}

@@ -16,6 +16,11 @@ NOT_MIGRATED = frozenset(
     {"docker", "node-name", "server", "token", "token-file", "agent-token", "agent-token-file", "pause-image"}
 )
 
+# With these the owner says the address: K3s takes that of flannel-iface, and a VPN gives its own.
+OWNERS = frozenset({"node-ip", "flannel-iface", "vpn-auth", "vpn-auth-file"})
+# Debian's address of the hostname (Debian reference 5.1.1): sudo and others look it up.
+OWN = re.compile(r"^127\.0\.1\.1\s.*$", re.MULTILINE)
+
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
@@ -105,6 +110,42 @@ def migrated(command: str | None) -> dict[str, Any]:
     return {key: value for key, value in flags(command).items() if key not in NOT_MIGRATED}
 
 
+def node_address(facts: dict[str, Any], config: dict[str, Any], role: str) -> dict[str, str]:
+    """node-ip and flannel-iface by how the board reaches its server; {} where K3s chooses, or the owner has.
+
+    K3s would take the first default route's address, and flannel that route's interface, even with node-ip
+    (pkg/agent/flannel/flannel.go, LookupExtInterface). For the first server, the way to itself gives the
+    address that agents join. An address that the role has chosen stays while one default route is away. A
+    server that runs keeps its address: etcd knows its members by it. `config` is the inventory's.
+    """
+    said, network = facts["k3s"]["node_ip"], facts["network"]
+    if said["owner"] or any(key.removesuffix("+") in OWNERS for key in config):
+        return {}
+    devices = {entry["address"].partition("/")[0]: entry["device"] for entry in network["addresses"]}
+    present = said["role"]
+    if role == "server" and facts["k3s"]["server"]["installed"] and (present is None or present in devices):
+        address = present
+    else:
+        address = network["towards_server"] or present
+    # Pods have IPv4 unless the owner says otherwise, and then the owner has to say node-ip, too.
+    if address not in devices or ":" in address:
+        return {}
+    return {"node-ip": address, "flannel-iface": devices[address]}
+
+
+def hosts(text: str, old: str, new: str) -> str:
+    """The text of /etc/hosts with `new` instead of `old` at 127.0.1.1; other names and lines stay."""
+    found = OWN.search(text)
+    if found is None:
+        lines = text.splitlines()
+        after = max((place for place, line in enumerate(lines, 1) if line.startswith("127.")), default=0)
+        return "\n".join([*lines[:after], f"127.0.1.1\t{new}", *lines[after:]]) + "\n"
+    names, hash_, comment = found[0].partition("#")
+    others = [name for name in names.split()[1:] if name not in (old, new)]
+    line = "\t".join(["127.0.1.1", " ".join([new, *others])]) + (f" {hash_}{comment}" if hash_ else "")
+    return text[: found.start()] + line + text[found.end() :]
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -112,9 +153,10 @@ class FilterModule:
         """The filters, all prefixed by the role's name."""
         return {
             "k3s_configuration": configuration,
-            "k3s_flags": flags,
+            "k3s_hosts": hosts,
             "k3s_merged": merged,
             "k3s_migrated": migrated,
+            "k3s_node_address": node_address,
             "k3s_unit_command": unit_command,
             "k3s_url_host": url_host,
         }

@@ -19,7 +19,6 @@ description:
   - Writes each file atomically and only when it differs. Directories that are missing are made.
   - Before the first change the marker is made; it stays until the role removes it after the restart. So a run
     that was cut off between the change and the restart is completed by the next one.
-author: The jetson-k3s authors
 options:
   files:
     description:
@@ -37,30 +36,16 @@ options:
     description: Is a restart due for another reason? Then the marker is made also where nothing differs.
     type: bool
     default: false
-  hold:
-    description: Leave them all alone. C(held) says whether one differs.
-    type: bool
-    default: false
+  hold: {type: bool, default: false, description: Leave them all alone. C(held) says whether one differs.}
   marker:
     description: File that says that a restart is due. In /run, because a reboot restarts as well.
     type: path
     required: true
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
 """
 
 RETURN = r"""
-held:
-  description: Whether something differs that was left alone.
-  returned: success
-  type: bool
-restart_due:
-  description: Whether the marker stands, or would stand outside check mode.
-  returned: success
-  type: bool
+held: {type: bool, description: Whether something differs that was left alone.}
+restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
 """
 
 

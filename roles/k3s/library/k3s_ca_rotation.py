@@ -26,29 +26,20 @@ description:
   - Then C(k3s certificate rotate-ca) has K3s use them from its next start on.
   - They stay in a directory until that is closed, so a run that was cut off goes on where it was.
   - Nobody keeps the new root's key. The next rotation needs that of the issuing CA.
-author: The jetson-k3s authors
 options:
   state:
     description: C(closed) says that all boards were gone through.
-    type: str
     choices: [rotated, closed]
     required: true
   wanted:
     description: C(changed) is for CAs that were not changed before. C(again) changes them once more.
-    type: str
     choices: [changed, again]
     default: changed
-  url:
-    description: Address of K3s on this board.
-    type: str
-    required: true
+  url: {required: true, description: Address of K3s on this board.}
   marker:
     description: File that says that a restart is due, made before K3s gets the CAs.
     type: path
     required: true
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
@@ -56,18 +47,12 @@ begins:
   description: Whether K3s is about to get other CAs for the first time, or would be outside check mode.
   returned: with state rotated
   type: bool
-open:
-  description: Whether there is something to close.
-  returned: with state rotated
-  type: bool
+open: {type: bool, returned: with state rotated, description: Whether there is something to close.}
 restart_due:
   description: Whether the marker stands, or would stand outside check mode.
   returned: with state rotated
   type: bool
-closed:
-  description: Whether there was something to close.
-  returned: with state closed
-  type: bool
+closed: {type: bool, returned: with state closed, description: Whether there was something to close.}
 since:
   description: When the CAs in use were made, in seconds since 1970. Null for those that K3s has begun with.
   returned: with state closed

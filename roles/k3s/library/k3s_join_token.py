@@ -15,8 +15,7 @@ import urllib.request
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_ca import CaError, bundle_hash
-from ansible.module_utils.k3s_https import opener
-from ansible.module_utils.k3s_token import is_usable, parts, secret
+from ansible.module_utils.k3s_token import is_usable, opener, parts, secret
 
 DOCUMENTATION = r"""
 module: k3s_join_token
@@ -29,47 +28,31 @@ description:
   - An expiring token that the server does not take any more stays where it stands, if the agent has joined.
     K3s knows it by its certificate then.
   - In check mode the server is asked and nothing is written.
-author: The jetson-k3s authors
 options:
-  server_url:
-    description: Such as https://jetson-1:6443. Without it no request is made. Needs O(ca).
-    type: str
+  server_url: {description: Such as https://jetson-1:6443. Without it no request is made. Needs O(ca).}
   ca:
     description:
       The cluster's CA in PEM, as read over SSH on one of its servers. Without it the token is written as it
       is, which is for the first server alone, as it joins no other.
-    type: str
   token:
     description:
       - C(<password>) or C(K10<hash of the CA>::<user>:<password>).
       - For agents also C(<id>.<secret>) or C(K10<hash of the CA>::<id>.<secret>), from C(k3s token create).
-    type: str
     required: true
   first:
     description:
       The token of the same kind that the cluster has. Another one is refused, as K3s cannot change it. Empty
       where there is no cluster yet.
-    type: str
     default: ''
   server:
     description: Is the token for a server? K3s takes no expiring one there.
     type: bool
     default: false
-  path:
-    description: The token file.
-    type: path
-    required: true
+  path: {type: path, required: true, description: The token file.}
   marker:
     description: File that says that a restart is due, made before the token file is changed.
     type: path
     required: true
-  timeout:
-    description: Seconds for the request.
-    type: int
-    default: 10
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
@@ -77,10 +60,7 @@ reason:
   description: Why it failed, C(malformed), C(unreachable), C(untrusted), C(other-ca), C(refused) or C(fixed).
   returned: failure
   type: str
-restart_due:
-  description: Whether the marker stands, or would stand outside check mode.
-  returned: success
-  type: bool
+restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
 """
 
 # A bootstrap token, which expires (Kubernetes' cluster-bootstrap/token/api).
@@ -92,6 +72,7 @@ CLIENT_CERTIFICATE = "/var/lib/rancher/k3s/agent/client-kubelet.crt"
 # On a server, what agents join with.
 AGENT_TOKEN = "/var/lib/rancher/k3s/server/agent-token"  # noqa: S105 - a file
 ANSWER_BYTES = 1 << 20
+ANSWER_SECONDS = 10
 PRIVATE = 0o600
 
 
@@ -244,7 +225,6 @@ def main():
             "server": {"type": "bool", "default": False},
             "path": {"type": "path", "required": True, "no_log": False},
             "marker": {"type": "path", "required": True},
-            "timeout": {"type": "int", "default": 10},
         },
         required_by={"server_url": "ca"},
         supports_check_mode=True,
@@ -257,7 +237,7 @@ def main():
         if params["ca"]:
             token = complete(token, params["ca"], params["server"])
         if params["server_url"]:
-            verify(params["server_url"].rstrip("/"), params["ca"], token, params["timeout"])
+            verify(params["server_url"].rstrip("/"), params["ca"], token, ANSWER_SECONDS)
     except TokenError as error:
         if error.reason == "refused" and has_joined_with(token, params["path"]):
             module.exit_json(changed=False, restart_due=os.path.exists(params["marker"]))

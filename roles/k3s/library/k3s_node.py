@@ -43,26 +43,19 @@ NAMESPACE = "--namespace=kube-system"
 DOCUMENTATION = r"""
 module: k3s_node
 short_description: A Ready node with its labels and resources
-author: The jetson-k3s authors
+description: Waits for the node, sets labels, renews pods, and waits for the resource.
 options:
-  name:
-    description: The node.
-    type: str
-    required: true
+  name: {required: true, description: The node.}
   labels:
     description: Labels that it must have, or with null must not have; its other labels are left alone.
     type: dict
     default: {}
-  resource:
-    description: An extended resource of which it must offer at least one, such as nvidia.com/gpu.
-    type: str
+  resource: {description: 'An extended resource of which it must offer at least one, such as nvidia.com/gpu.'}
   driver:
     description:
       - A DRA driver whose ResourceSlice of the node must have a device that is not tainted.
-    type: str
   provider:
     description: Label selector of the pods in kube-system that serve it; quoted when it does not come.
-    type: str
   renew:
     description:
       - Have the provider's DaemonSets, which have the same labels, run their present template on the node.
@@ -70,15 +63,7 @@ options:
       - Where labels are about to change, pods whose DaemonSet is gone have to be so first.
     type: bool
     default: false
-  timeout:
-    description: Seconds to wait.
-    type: int
-    default: 180
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+  timeout: {type: int, default: 180, description: Seconds to wait.}
 """
 
 RETURN = r"""

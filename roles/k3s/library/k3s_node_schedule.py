@@ -27,35 +27,25 @@ from ansible.module_utils.k3s_kubectl import (
 DOCUMENTATION = r"""
 module: k3s_node_schedule
 short_description: A node in service, drained, or forgotten by its cluster
-author: The jetson-k3s authors
+description: Drains a node, uncordons it, or deletes it from the cluster.
 options:
-  name:
-    description: The node.
-    type: str
-    required: true
+  name: {required: true, description: The node.}
   state:
     description:
       - C(known) only says what the node offers.
       - C(drained) takes no new pods and has none but those of DaemonSets.
       - C(schedulable) takes pods again, if C(drained) is what had stopped it; an owner's own cordon stays.
       - C(forgotten) is no node, and its name is free for another board (K3s keeps a password for each name).
-    type: str
     choices: [known, drained, schedulable, forgotten]
     required: true
-  drain_arguments:
-    description: Arguments of C(kubectl drain).
-    type: list
-    elements: str
-    default: []
+  drain_arguments: {type: list, elements: str, default: [], description: Arguments of C(kubectl drain).}
   offers:
     description:
       - What it has to offer first, having just started again, with numbers. These are extended resources, and
         devices that claims can have, by the name of their driver.
     type: dict
     default: {}
-  boot_id:
-    description: What its kubelet must report first, since the board was started with it.
-    type: str
+  boot_id: {description: 'What its kubelet must report first, since the board was started with it.'}
   quorum:
     description: Refuse where etcd would have no majority without the node.
     type: bool
@@ -64,33 +54,23 @@ options:
     description: Seconds for the pods to leave, or for the node to offer what it has to.
     type: int
     default: 300
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
-known:
-  description: Whether the cluster knew the node, or kept its name's password.
-  returned: success
-  type: bool
+known: {type: bool, description: 'Whether the cluster knew the node, or kept its name''s password.'}
 offers:
   description:
     - What the node offers before anything is done, as C(offers) above, or what it offered when C(drained)
       stopped it, if that was more.
-  returned: success
   type: dict
 capacity:
   description: The extended resources that it has, also those of which none is allocatable now.
-  returned: success
   type: dict
 cordoned:
   description: Whether C(drained) had stopped it before, and nothing has put it back since.
-  returned: success
   type: bool
 nodes:
   description: The nodes that there are, when it did not know the one to forget.
-  returned: success
   type: list
   elements: str
 """

@@ -17,28 +17,17 @@ from ansible.module_utils.k3s_kubectl import K3S, KubectlError, listed
 DOCUMENTATION = r"""
 module: k3s_nodes
 short_description: Whether a server has K3s, and the nodes of its cluster
-author: The jetson-k3s authors
-attributes:
-  check_mode:
-    support: full
+description: Changes nothing.
 """
 
 RETURN = r"""
-installed:
-  description: Has this board K3s as a server?
-  returned: always
-  type: bool
-version:
-  description: Of its K3s; empty where there is none.
-  returned: always
-  type: str
+installed: {type: bool, description: 'Has this board K3s as a server?'}
+version: {type: str, description: Of its K3s; empty where there is none.}
 ranges:
   description: C(cluster-cidr) and C(service-cidr) as K3s' files or its unit say them, those that are said.
-  returned: always
   type: dict
 nodes:
   description: Of each node name, machine_id and addresses. Empty where the cluster does not answer.
-  returned: always
   type: list
   elements: dict
 """

@@ -19,7 +19,7 @@ from ansible.module_utils.redact import redact
 DOCUMENTATION = r"""
 module: k3s_observe
 short_description: What the cluster knows, and what a pod on each node says
-author: The jetson-k3s authors
+description: Changes nothing.
 options:
   selectors:
     description:
@@ -28,24 +28,12 @@ options:
     type: list
     elements: str
     required: true
-  command:
-    description: What is run in them.
-    type: list
-    elements: str
-    required: true
-  timeout:
-    description: Seconds for one pod's answer.
-    type: int
-    default: 15
-attributes:
-  check_mode:
-    support: full
+  command: {type: list, elements: str, required: true, description: What is run in them.}
 """
 
 RETURN = r"""
 nodes:
   description: Of each node name, labels, ready, message; capacity and allocatable of its extended resources.
-  returned: success
   type: list
   elements: dict
 pods:
@@ -53,34 +41,27 @@ pods:
     Of each pod that asks for extended resources namespace, name, node, phase and requests.
     C(holds) is what its containers hold that run together. C(unseen_by) is the scheduler that it names, if
     that is not the default one, and none has looked at it.
-  returned: success
   type: list
   elements: dict
 devices:
   description:
     Of each device of Dynamic Resource Allocation node, driver, pool, name, attributes, capacity and taints.
     There are none where the server does not know such.
-  returned: success
   type: list
   elements: dict
 claims:
   description:
     Of each claim that was given a device namespace, name, pods (names), and devices. A device has driver,
     pool, name and consumed (quantities by name, none if it is not divided).
-  returned: success
   type: list
   elements: dict
 tokens:
   description:
     Of each token that K3s has made (C(k3s token create)) id and description, and C(ends) as RFC 3339 has it.
     The latter is empty where it does not end.
-  returned: success
   type: list
   elements: dict
-answers:
-  description: By node C(stdout), or C(problem) where there is none.
-  returned: success
-  type: dict
+answers: {type: dict, description: 'By node C(stdout), or C(problem) where there is none.'}
 """
 
 NAMESPACE = "kube-system"
@@ -91,6 +72,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type, no token
 # Answers awaited at the same time; each is a kubectl of about 40 MB on the server.
 AT_ONCE = 8
+ANSWER_SECONDS = 15
 
 
 def whole(quantity):
@@ -279,7 +261,6 @@ def main():
         argument_spec={
             "selectors": {"type": "list", "elements": "str", "required": True},
             "command": {"type": "list", "elements": "str", "required": True},
-            "timeout": {"type": "int", "default": 15},
         },
         supports_check_mode=True,
     )
@@ -304,7 +285,7 @@ def main():
                 node,
                 [of_node[node["name"]] for of_node in pods_of if node["name"] in of_node],
                 module.params["command"],
-                module.params["timeout"],
+                ANSWER_SECONDS,
             )
             for node in nodes
         }

@@ -16,9 +16,8 @@ import urllib.request
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_https import opener
 from ansible.module_utils.k3s_releases import is_older, named
-from ansible.module_utils.k3s_token import is_usable, parts, secret
+from ansible.module_utils.k3s_token import is_usable, opener, parts, secret
 
 DOCUMENTATION = r"""
 module: k3s_token_rotation
@@ -30,38 +29,23 @@ description:
     cut off goes on where it was.
   - Refused where the old token stands in K3s' own configuration. K3s would start with it, and fail.
   - Refused where K3s does not have that request yet.
-author: The jetson-k3s authors
 options:
   state:
     description: C(closed) says that all boards were gone through. The old token gets a name with the date.
-    type: str
     choices: [rotated, closed]
     required: true
-  token:
-    description: The new token. Without it K3s makes one.
-    type: str
+  token: {description: The new token. Without it K3s makes one.}
   token_file:
     description: Where K3s reads the new token, if one is given; the role writes it there.
     type: path
     required: true
-  record:
-    description: Where the old token is kept.
-    type: path
-    required: true
-  url:
-    description: Address of K3s on this board.
-    type: str
-    required: true
-  version:
-    description: The version of K3s, such as C(v1.33.5+k3s1). Needed with C(rotated).
-    type: str
+  record: {type: path, required: true, description: Where the old token is kept.}
+  url: {required: true, description: Address of K3s on this board.}
+  version: {description: 'The version of K3s, such as C(v1.33.5+k3s1). Needed with C(rotated).'}
   marker:
     description: File that says that a restart is due, made before the token is changed.
     type: path
     required: true
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""

@@ -28,60 +28,33 @@ description:
   - The user is bound to the role by a ClusterRoleBinding of ours. No other binding is touched.
   - The certificate comes from Kubernetes' own API for that (C(certificates.k8s.io), signer
     C(kubernetes.io/kube-apiserver-client)). The request is removed again.
-author: The jetson-k3s authors
 options:
-  name:
-    description: The user.
-    type: str
-    required: true
+  name: {required: true, description: The user.}
   state:
     description: C(known) only asks. C(absent) removes the binding. No certificate can be taken back.
-    type: str
     choices: [known, present, absent]
     required: true
-  role:
-    description: ClusterRole, which must exist. Not needed to remove the binding.
-    type: str
-  request:
-    description: Certificate request (PKCS#10, PEM) to sign. Without it there is no certificate.
-    type: str
+  role: {description: 'ClusterRole, which must exist. Not needed to remove the binding.'}
+  request: {description: 'Certificate request (PKCS#10, PEM) to sign. Without it there is no certificate.'}
   seconds:
     description: For how long the certificate is asked for. Kubernetes before 1.22 does not look at it.
     type: int
-  timeout:
-    description: Seconds for the certificate to be signed.
-    type: int
-    default: 60
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 api:
   description: C(url) and C(ca) (PEM) of the API server, as the server's own kubeconfig has them.
-  returned: success
   type: dict
-rules:
-  description: What the role allows.
-  returned: success
-  type: list
-  elements: dict
-others:
-  description: Bindings of this user that are not ours.
-  returned: success
-  type: list
-  elements: str
-certificate:
-  description: The certificate (PEM), empty without a request and in check mode.
-  returned: success
-  type: str
+rules: {type: list, elements: dict, description: What the role allows.}
+others: {type: list, elements: str, description: Bindings of this user that are not ours.}
+certificate: {type: str, description: 'The certificate (PEM), empty without a request and in check mode.'}
 """
 
 RBAC = "rbac.authorization.k8s.io"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OURS = "jetson-k3s"
 SIGNER = "kubernetes.io/kube-apiserver-client"
+SIGNING_SECONDS = 60
 
 
 class UserError(Exception):
@@ -143,7 +116,7 @@ def request_object(user, pem, seconds):
     }
 
 
-def signed(user, pem, seconds, timeout):
+def signed(user, pem, seconds):
     """The certificate for a request; the request is gone afterwards. UserError when it is not signed."""
     # Kubernetes before 1.22 does not know expirationSeconds, and its kubectl would refuse the field.
     made = run(
@@ -153,10 +126,12 @@ def signed(user, pem, seconds, timeout):
     name = json.loads(made)["metadata"]["name"]
     try:
         run("certificate", "approve", name)
-        found = wait_until(is_answered, "signing", timeout, "certificatesigningrequest", name)
+        found = wait_until(is_answered, "signing", SIGNING_SECONDS, "certificatesigningrequest", name)
     except WatchTimeoutError as error:
         raise UserError(
-            "no certificate within {} s: does the controller manager of K3s sign? {}".format(timeout, error)
+            "no certificate within {} s: does the controller manager of K3s sign? {}".format(
+                SIGNING_SECONDS, error
+            )
         ) from error
     finally:
         run("delete", "--ignore-not-found", "certificatesigningrequest", name)
@@ -221,7 +196,6 @@ def main():
             "role": {"type": "str"},
             "request": {"type": "str"},
             "seconds": {"type": "int"},
-            "timeout": {"type": "int", "default": 60},
         },
         required_if=[("state", "known", ["role"]), ("state", "present", ["role"])],
         required_together=[("request", "seconds")],
@@ -236,7 +210,7 @@ def main():
         changed = state != "known" and bind(user, role, state, module.check_mode)
         certificate = ""
         if params["request"] and not module.check_mode:
-            certificate, changed = signed(user, params["request"], params["seconds"], params["timeout"]), True
+            certificate, changed = signed(user, params["request"], params["seconds"]), True
         module.exit_json(
             changed=changed,
             api=api(),

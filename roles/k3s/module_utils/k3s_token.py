@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a token of K3s says. Pure; runs on the board: Python 3.6 compatible."""
+"""What a token of K3s says, and requests that carry one, which reach only servers of its cluster.
+
+Runs on the board: Python 3.6 compatible.
+"""
 
 import re
+import ssl
+import urllib.request
 
 # K3s' pkg/clientaccess/token.go: "K10", the SHA-256 of the CA in hex, "::", and what the server knows it by.
 SECURE = re.compile(r"^K10([0-9a-f]{64})::(?:([^:]+):)?(.+)$")
@@ -21,3 +26,26 @@ def secret(token):
 def is_usable(secret):
     """Can that be what is secret in a token? One that begins with K10 is a token that was cut off."""
     return re.match(r"(?!K10)\S+$", secret) is not None
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: urllib would send the token to the address in it."""
+
+    def redirect_request(self, *_):
+        """Follow none."""
+
+
+def opener(ca):
+    """An opener that trusts certificates of the CA (PEM) alone, and uses no proxy. ssl.SSLError without a CA.
+
+    The name in the certificate is not compared. K3s signs a certificate of the same CA for each node, with
+    the addresses that the node asks for, so a name would prove nothing.
+    """
+    if not ca:
+        raise ssl.SSLError("the cluster's CA is not known")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # has no CA yet, unlike the default context
+    context.check_hostname = False
+    context.load_verify_locations(cadata=ca)
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), NoRedirect()
+    )

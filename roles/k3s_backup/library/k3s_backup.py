@@ -30,44 +30,25 @@ description:
     while K3s goes on writing. Either is checked before it is taken.
   - Token, certificate authorities, credentials and manifests come with it, the host's node password, and what
     the owner has put into /etc/rancher/k3s.
-author: The jetson-k3s authors
 options:
   recipient:
     description:
       An OpenPGP public key, armored. Then the file is encrypted for it before it is whole, and lies where
       the user who logs in can fetch it. Without it the file is root's alone.
-    type: str
   directory:
     description: Where the backups lie that are not encrypted, and what is needed on the way.
     type: path
     required: true
   name:
     description: Name of the file. The controller chooses it, as the same name is used there.
-    type: str
     required: true
-attributes:
-  check_mode:
-    support: full
-    details: Nothing is written.
 """
 
 RETURN = r"""
-path:
-  description: The file, null in check mode.
-  returned: success
-  type: str
-sha256:
-  description: Its hash, null in check mode.
-  returned: success
-  type: str
-bytes:
-  description: Its size, 0 in check mode.
-  returned: success
-  type: int
-datastore:
-  description: C(etcd) or C(sqlite).
-  returned: success
-  type: str
+path: {type: str, description: 'The file, null in check mode.'}
+sha256: {type: str, description: 'Its hash, null in check mode.'}
+bytes: {type: int, description: 'Its size, 0 in check mode.'}
+datastore: {type: str, description: C(etcd) or C(sqlite).}
 """
 
 K3S = "/usr/local/bin/k3s"

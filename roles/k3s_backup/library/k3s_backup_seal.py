@@ -24,38 +24,16 @@ description:
   - Of a file that ends in C(.gpg) the user's own gpg gives the session key, which decrypts no other file.
   - Any other file is encrypted first, by a random passphrase that nobody keeps.
   - The result is a secret.
-author: The jetson-k3s authors
 options:
-  path:
-    description: The backup.
-    type: path
-    required: true
-  sha256:
-    description: Its hash. A file that was changed since it was read is refused.
-    type: str
-    required: true
-  directory:
-    description: A private directory for what is encrypted here.
-    type: path
-    required: true
-attributes:
-  check_mode:
-    support: full
+  path: {type: path, required: true, description: The backup.}
+  sha256: {required: true, description: Its hash. A file that was changed since it was read is refused.}
+  directory: {type: path, required: true, description: A private directory for what is encrypted here.}
 """
 
 RETURN = r"""
-path:
-  description: The encrypted file.
-  returned: success
-  type: str
-sha256:
-  description: Its hash.
-  returned: success
-  type: str
-session_key:
-  description: As C(gpg --show-session-key) gives it.
-  returned: success
-  type: str
+path: {type: str, description: The encrypted file.}
+sha256: {type: str, description: Its hash.}
+session_key: {type: str, description: As C(gpg --show-session-key) gives it.}
 """
 
 SESSION_KEY = re.compile(rb"^\[GNUPG:\] SESSION_KEY (\S+)$", re.MULTILINE)

@@ -26,32 +26,16 @@ description:
     is killed.
   - C(taken_back) undoes that.
   - C(aside) is for further servers of the cluster, which get their data anew from the first.
-author: The jetson-k3s authors
 options:
-  archive:
-    description: The backup, encrypted. For C(checked) and C(placed).
-    type: path
-  sha256:
-    description: The hash that the file must have. For C(checked) and C(placed).
-    type: str
+  archive: {type: path, description: 'The backup, encrypted. For C(checked) and C(placed).'}
+  sha256: {description: The hash that the file must have. For C(checked) and C(placed).}
   session_key:
     description: What decrypts this file, from C(gpg --show-session-key). For C(checked) and C(placed).
-    type: str
   token:
     description:
       The server token that K3s will be started with, if the inventory has one. For C(checked) and C(placed).
-    type: str
-  kept:
-    description: Where C(placed) has kept the old data. For C(taken_back).
-    type: path
-  state:
-    description: What is wanted.
-    type: str
-    choices: [checked, placed, taken_back, aside]
-    required: true
-attributes:
-  check_mode:
-    support: full
+  kept: {type: path, description: Where C(placed) has kept the old data. For C(taken_back).}
+  state: {choices: [checked, placed, taken_back, aside], required: true, description: What is wanted.}
 """
 
 RETURN = r"""

@@ -29,54 +29,22 @@ description:
   - With C(present) it asks the API server, by the certificate, what the user may do. Only then is the file
     put into its place. An old one stays until then.
   - A file that this module has not written is refused.
-author: The jetson-k3s authors
 options:
-  path:
-    description: The kubeconfig.
-    type: path
-    required: true
-  state:
-    description: See above.
-    type: str
-    choices: [requested, present]
-    required: true
-  user:
-    description: The user, who becomes the certificate's common name.
-    type: str
-    required: true
-  cluster:
-    description: What the kubeconfig calls the cluster and its context.
-    type: str
-    required: true
-  server:
-    description: URL of the API server.
-    type: str
-    required: true
-  ca:
-    description: Its CA (PEM).
-    type: str
-    required: true
-  rules:
-    description: What the user must be allowed.
-    type: list
-    elements: dict
-    required: true
+  path: {type: path, required: true, description: The kubeconfig.}
+  state: {choices: [requested, present], required: true, description: See above.}
+  user: {required: true, description: 'The user, who becomes the certificate''s common name.'}
+  cluster: {required: true, description: What the kubeconfig calls the cluster and its context.}
+  server: {required: true, description: URL of the API server.}
+  ca: {required: true, description: Its CA (PEM).}
+  rules: {type: list, elements: dict, required: true, description: What the user must be allowed.}
   scratch:
     description: Directory that only its owner reads, for the key until it is in its place.
     type: path
-  certificate:
-    description: The certificate for the request (PEM). Without it the file is only tried.
-    type: str
-attributes:
-  check_mode:
-    support: full
+  certificate: {description: The certificate for the request (PEM). Without it the file is only tried.}
 """
 
 RETURN = r"""
-path:
-  description: The file with its whole path.
-  returned: success
-  type: str
+path: {type: str, description: The file with its whole path.}
 request:
   description: Certificate request (PEM), empty where none is needed, and in check mode.
   returned: with state requested

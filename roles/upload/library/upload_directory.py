@@ -16,33 +16,15 @@ description:
     another user owns or can change, and a symbolic link, is an error.
   - C(verified) compares the files in it with their SHA-256.
   - C(absent) removes it.
-author: The jetson-k3s authors
 options:
-  state:
-    description: What to do.
-    type: str
-    choices: [present, verified, absent]
-    required: true
-  base:
-    description: A directory of root's.
-    type: path
-    required: true
-  path:
-    description: The directory, as C(present) has returned it.
-    type: path
-  files:
-    description: For C(verified) the SHA-256 of each file, by its name.
-    type: dict
-attributes:
-  check_mode:
-    support: full
+  state: {choices: [present, verified, absent], required: true, description: What to do.}
+  base: {type: path, required: true, description: A directory of root's.}
+  path: {type: path, description: 'The directory, as C(present) has returned it.'}
+  files: {type: dict, description: 'For C(verified) the SHA-256 of each file, by its name.'}
 """
 
 RETURN = r"""
-path:
-  description: The directory. In check mode it is not made.
-  returned: with C(present)
-  type: str
+path: {type: str, returned: with C(present), description: The directory. In check mode it is not made.}
 """
 
 

@@ -30,14 +30,8 @@ enum { ILLEGAL_ADDRESS = 700 };
 struct context {
     int users;
 };
-struct array {
-    size_t bytes;
-};
-struct mipmapped_array {
-    size_t bytes;
-};
 struct pool {
-    size_t reserved, used, high;
+    size_t reserved, used;
 };
 struct graph {
     size_t bytes;
@@ -200,7 +194,6 @@ static void drop_context(CUcontext context)
 EXPORT CUresult cuInit(unsigned flags)
 {
     static int asked;
-    (void)flags;
     /* Drivers do so: an interposer that answers with a wrapper would make this endless. */
     if (!asked++) {
         CUresult (*self)(unsigned) = (CUresult(*)(unsigned))dlsym(RTLD_DEFAULT, "cuInit");
@@ -232,7 +225,6 @@ EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 
 EXPORT CUresult cuDeviceGetName(char *name, int size, CUdevice device)
 {
-    (void)device;
     char own[64] = "GPU";
     fact("device_name", 0, own, sizeof own);
     snprintf(name, (size_t)size, "SIMULATED %s", own);
@@ -254,7 +246,6 @@ static const int attributes[][2] = {
 EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
     char capability[16] = "8.7";
-    (void)device;
     *value = 1;
     for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
         if (attributes[i][0] == attribute)
@@ -280,7 +271,6 @@ EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
 
 EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
 {
-    (void)flags, (void)device;
     current = *context = calloc(1, sizeof **context);
     return CUDA_SUCCESS;
 }
@@ -314,7 +304,6 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    (void)device;
     __atomic_add_fetch(&primary.users, 1, __ATOMIC_RELAXED);
     *context = &primary;
     return CUDA_SUCCESS;
@@ -322,7 +311,6 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
 {
-    (void)device;
     *flags = 0;
     *active = primary.users > 0;
     return CUDA_SUCCESS;
@@ -330,7 +318,6 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int
 
 EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-    (void)device;
     if (__atomic_sub_fetch(&primary.users, 1, __ATOMIC_RELAXED) == 0)
         drop_context(&primary);
     return CUDA_SUCCESS;
@@ -338,7 +325,6 @@ EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 
 EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
-    (void)device;
     drop_context(&primary);
     return CUDA_SUCCESS;
 }
@@ -365,14 +351,12 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {
-    (void)element;
     *pitch = (width + PITCH - 1) / PITCH * PITCH;
     return cuMemAlloc_v2(pointer, *pitch * height); /* through the loader, as it is exported */
 }
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
 {
-    (void)flags;
     return cuMemAlloc_v2(pointer, bytes);
 }
 
@@ -389,7 +373,6 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 
 EXPORT CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
 {
-    (void)flags;
     if (current == NULL)
         return INVALID_CONTEXT;
     uint64_t key = 0;
@@ -410,7 +393,6 @@ EXPORT CUresult cuMemFreeHost(void *pointer)
 
 EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
 {
-    (void)pointer, (void)bytes, (void)flags;
     return CUDA_SUCCESS;
 }
 
@@ -423,7 +405,6 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *all)
 
 EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
-    (void)device;
     *bytes = total();
     return CUDA_SUCCESS;
 }
@@ -474,7 +455,6 @@ EXPORT CUresult cuLaunchKernel(const char *function, unsigned blocks, unsigned y
                                unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
                                void **parameters, void **extra)
 {
-    (void)function, (void)shared_bytes, (void)stream, (void)extra;
     if (y != 1 || z != 1 || block_y != 1 || block_z != 1)
         return INVALID_VALUE;
     fprintf(stderr, "SIMULATED libcuda: no GPU computes, the CPU does\n");
@@ -539,7 +519,6 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags)
 {
-    (void)what, (void)flags;
     *handle = 0;
     return make("physical", bytes, NULL, handle);
 }
@@ -568,7 +547,6 @@ static struct mapping *mappings;
 EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                          uint64_t flags)
 {
-    (void)offset, (void)flags;
     if (refer(handle))
         return INVALID_HANDLE;
     struct mapping *mapping = malloc(sizeof *mapping);
@@ -622,14 +600,12 @@ static void settle(struct pool *pool, size_t keep)
 
 EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 {
-    (void)device;
     *pool = &default_pool;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const void *what)
 {
-    (void)what;
     *pool = calloc(1, sizeof **pool);
     return CUDA_SUCCESS;
 }
@@ -695,7 +671,6 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream str
 
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-    (void)stream;
     for (struct pooled **at = &pooled; *at; at = &(*at)->next)
         if ((*at)->key == pointer) {
             struct pooled *block = *at;
@@ -719,7 +694,6 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 #else
 static void settle(struct pool *pool, size_t keep)
 {
-    (void)pool, (void)keep;
 }
 #endif
 
@@ -727,14 +701,12 @@ static void settle(struct pool *pool, size_t keep)
 
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 {
-    (void)flags;
     *stream = calloc(1, sizeof **stream);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
-    (void)stream;
     settle(&default_pool, 0);
     return CUDA_SUCCESS;
 }
@@ -763,7 +735,6 @@ EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
 
 EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
-    (void)mode;
     stream->capturing = 1;
     stream->graph = calloc(1, sizeof *stream->graph);
     return CUDA_SUCCESS;
@@ -778,7 +749,6 @@ EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 
 EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
 {
-    (void)flags;
     *graph = calloc(1, sizeof **graph);
     return CUDA_SUCCESS;
 }
@@ -792,7 +762,6 @@ EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph)
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-    (void)stream;
     if (!exec->launched && take(exec->bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (!exec->launched++)
@@ -805,21 +774,18 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                                        void *what)
 {
-    (void)node, (void)after, (void)count;
     graph->bytes += *(size_t *)what;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
 {
-    (void)device;
     *(uint64_t *)value = graph_reserved;
     return attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? CUDA_SUCCESS : INVALID_VALUE;
 }
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
-    (void)device;
     used -= graph_reserved;
     graph_reserved = 0;
     return CUDA_SUCCESS;
@@ -831,7 +797,6 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                                CUgraphNodeParams *what)
 {
-    (void)node, (void)after, (void)count;
     graph->bytes += ((size_t *)what)[1];
     return CUDA_SUCCESS;
 }
@@ -839,7 +804,6 @@ EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
 EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
                                   size_t count, CUgraphNodeParams *what)
 {
-    (void)edges;
     return cuGraphAddNode(node, graph, after, count, what);
 }
 #endif
@@ -847,7 +811,6 @@ EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgrap
 #if CUDA >= 13000
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
 {
-    (void)context;
     return cuCtxSynchronize();
 }
 #endif
@@ -879,7 +842,6 @@ static CUresult find(const char *symbol, void **function, uint64_t flags)
 
 EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
 {
-    (void)version;
     return find(symbol, function, flags);
 }
 #endif
@@ -887,7 +849,6 @@ EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int versio
 #if CUDA >= 12000
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status)
 {
-    (void)version;
     if (status)
         *status = 0;
     return find(symbol, function, flags);

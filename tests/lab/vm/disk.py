@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.arm64 import emulation
-from tests.lab import gomodules, images
+from tests.lab import images, k3s
 from tools import debian
 from tools.cache import cached
 from tools.debian import ensure_packages
@@ -71,7 +71,7 @@ class Assets:
 
 def assets() -> Assets:
     """Return the cached kernel, initrd and disk, built when absent (some minutes: arm64 programs run)."""
-    plugins = gomodules.digest("cni")
+    plugins = k3s.CNI.digest()
     recipe = json.dumps([debian.SUITE, PACKAGES, CUSTOMIZE, plugins, Path(__file__).read_text()])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     directory = cached(f"arm64/disk-{digest}", _build)

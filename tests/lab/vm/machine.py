@@ -22,7 +22,7 @@ from pathlib import Path
 from tests import boards
 from tests.lab import ssh, staging
 from tests.lab.paths import lab_dir
-from tests.lab.vm import devicetree, disk
+from tests.lab.vm import disk
 from tools.debian import ensure_packages
 from tools.engine import docker
 from tools.process import ToolError, run, step, tail
@@ -48,6 +48,8 @@ POLL_SECONDS = 0.2
 PATIENCE = {"jetson_k3s_timeout": 1200}
 # What an owner might set: garbage is collected less often, for which the machine has the memory.
 K3S_ENVIRONMENT = "GOGC=400\n"
+SERIAL_NUMBER = "1423000000000"
+GPU_REGISTERS = "0x0 0x1000000"  # size of the GPU's first register range; nothing on the board reads it
 NETWORK = """[Match]
 Name=eth0
 [Network]
@@ -117,7 +119,7 @@ def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> None:
     directory.mkdir(parents=True)
     described = f"{MACHINE[1]},dumpdtb={directory / 'virt.dtb'}"
     run(["qemu-system-aarch64", "-M", described, *MACHINE[2:], "-nodefaults", "-display", "none"])
-    devicetree.write(fixture, directory / "virt.dtb", directory / "board.dtb")
+    _write_device_tree(fixture, directory / "virt.dtb", directory / "board.dtb")
     base = ("-b", disk.assets().disk, "-F", "raw")
     run(["qemu-img", "create", "-q", "-f", "qcow2", *base, directory / "disk.qcow2"])
     with staging.directory() as stage:
@@ -139,6 +141,49 @@ def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> None:
             for path in sorted(stage.rglob("*")):
                 tar.add(path, arcname=str(path.relative_to(stage)), recursive=False)
     (directory / "machine.json").write_text(json.dumps(asdict(machine)))
+
+
+def _write_device_tree(fixture: boards.Fixture, machine: Path, out: Path) -> None:
+    """Write QEMU's device tree with a Jetson's identity laid over it."""
+    ensure_packages("device-tree-compiler")
+    own = run(["dtc", "-q", "-I", "dtb", "-O", "dts", machine]).stdout
+    # dtc merges nodes that are given twice, the later properties win.
+    run(["dtc", "-q", "-I", "dts", "-O", "dtb", "-o", out, "-"], stdin=own + _device_tree(fixture))
+
+
+def _device_tree(fixture: boards.Fixture) -> str:
+    """Return what makes a Jetson of the machine, as source that comes after the machine's own.
+
+    The kernel makes a platform device of the GPU's node, named as on the real board: its address, then the
+    node's name. A GPU on PCI (Thor) has no node.
+    """
+    lines = [
+        f"model = {_strings(fixture.data['dt_model'])};",
+        f"compatible = {_strings(*fixture.data['dt_compatible'])};",
+        f"serial-number = {_strings(SERIAL_NUMBER)};",
+    ]
+    if fixture.data["of_compatible"]:
+        lines += _gpu(fixture)
+    return "/ {\n" + "".join(f"\t{line}\n" for line in lines) + "};\n"
+
+
+def _gpu(fixture: boards.Fixture) -> list[str]:
+    """Return the GPU's node, below bus@0 from L4T 36 on and at the top before."""
+    address = fixture.data["devfreq"].partition(".")[0]
+    name = fixture.data["of_node_name"]
+    node = f"{name}@{address}" if name == "gpu" else name
+    properties = (
+        f"compatible = {_strings(fixture.data['of_compatible'])}; reg = <0x0 0x{address} {GPU_REGISTERS}>;"
+    )
+    gpu = f"{node} {{ {properties} }};"
+    if "bus@0" not in fixture.gpu_device:
+        return [gpu]
+    bus = 'compatible = "simple-bus"; #address-cells = <2>; #size-cells = <2>; ranges;'
+    return [f"bus@0 {{ {bus}", f"\t{gpu}", "};"]
+
+
+def _strings(*values: str) -> str:
+    return ", ".join(f'"{value}"' for value in values)
 
 
 def start(machine: Machine) -> None:

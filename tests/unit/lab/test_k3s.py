@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import gomodules, k3s, k3s_release
+from tests.lab import gomodules, k3s
 from tools.process import ToolError
 
 PROGRAM = b"#!/bin/sh\n" + bytes(100_000)
@@ -53,7 +53,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     monkeypatch.setenv("JETSON_K3S_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(gomodules, "programs", refuse)
     served = Page()
-    monkeypatch.setattr(k3s_release, "PAGE", f"http://127.0.0.1:{served.server.server_port}/download")
+    monkeypatch.setattr(k3s, "PAGE", f"http://127.0.0.1:{served.server.server_port}/download")
     with served.server:
         threading.Thread(target=served.server.serve_forever, daemon=True).start()
         yield served
@@ -92,8 +92,8 @@ def test_it_is_compiled_where_the_page_does_not_answer(
     page: Page, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     page.server.server_close()
-    monkeypatch.setattr(k3s_release, "TIMEOUT_SECONDS", 1)
-    monkeypatch.setattr(gomodules, "programs", lambda name, arch, _: tmp_path / name / arch)
+    monkeypatch.setattr(k3s, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(gomodules, "programs", lambda recipe, arch: tmp_path / recipe.name / arch)
     assert k3s.k3s("arm64") == tmp_path / "k3s/arm64/k3s"
 
 

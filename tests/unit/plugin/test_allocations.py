@@ -14,10 +14,10 @@ from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tegra_device_plugin.kubelet.pod_resources import (
     ContainerAllocation,
     NoAnswerError,
-    ask,
-    ask_allocatable,
     container_counts,
     found,
+    list_allocatable,
+    list_allocations,
 )
 
 from tests.conformance.pod_resources import Kubelet, running_kubelet
@@ -36,14 +36,14 @@ def kubelet() -> Iterator[Kubelet]:
         yield one
 
 
-async def test_reads_what_a_kubelet_writes(kubelet: Kubelet) -> None:
+async def test_reads_a_kubelets_answer(kubelet: Kubelet) -> None:
     kubelet.answer = ANSWER
-    answer = await ask(kubelet.socket)
+    answer = await list_allocations(kubelet.socket)
     assert found(answer) == [ContainerAllocation("n", "p", "c", "r", "a", count=2)]
     assert container_counts(answer) == {"r": {"a": 1, "b": 1}}
 
 
-def test_a_process_out_of_descriptors_says_so(kubelet: Kubelet) -> None:
+def test_a_process_out_of_descriptors_reports_it(kubelet: Kubelet) -> None:
     # Python and its event loop have 6 open; gRPC aborts the process if it cannot open 7 more.
     plugin = [sys.executable, "-m", "tegra_device_plugin", "allocations", f"--pod-resources={kubelet.socket}"]
     limited = ["sh", "-c", 'ulimit -n 10; exec "$@"', "-", *plugin]
@@ -51,14 +51,14 @@ def test_a_process_out_of_descriptors_says_so(kubelet: Kubelet) -> None:
     assert (ended.returncode, ended.stderr) == (1, "tegra-device-plugin: [Errno 24] Too many open files\n")
 
 
-async def test_reads_what_is_allocatable(kubelet: Kubelet) -> None:
+async def test_reads_allocatable_resources(kubelet: Kubelet) -> None:
     # The same by hand: devices a of r, b of r on another NUMA node, and cpu_ids 3.
     kubelet.allocatable = b"\x0a\x0a\x0a\x01r\x12\x01a\x1a\x02\x0a\x00\x0a\x06\x0a\x01r\x12\x01b\x12\x01\x03"
-    assert await ask_allocatable(kubelet.socket) == {"r": {"a", "b"}}
+    assert await list_allocatable(kubelet.socket) == {"r": {"a", "b"}}
 
 
 @pytest.mark.parametrize("says", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN])
-def test_a_kubelet_that_does_not_know_what_is_allocatable_says_who_holds_it(
+def test_allocations_are_shown_without_allocatable_resources(
     kubelet: Kubelet, capsys: pytest.CaptureFixture[str], says: grpc.StatusCode
 ) -> None:
     kubelet.answer, kubelet.allocatable = ANSWER, says
@@ -75,7 +75,7 @@ def test_containers_without_devices_are_left_out(
     ).SerializeToString()
     for command in ("allocations", "holders"):  # the second one is its name until 0.1
         assert main([command, "--pod-resources", str(kubelet.socket)]) == 0
-        assert capsys.readouterr().out == "no container of this node holds a device\n"
+        assert capsys.readouterr().out == "no container of this node has a device\n"
 
 
 def answering(*resources: tuple[str, Sequence[str]]) -> bytes:
@@ -98,8 +98,8 @@ def test_one_line_or_one_object_for_each_container_and_each_resource(
     assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "n/p c: 1 q, 2 r",
-        "q: 1 held, 3 free of 4 allocatable",
-        "r: 2 held, 0 free of 0 allocatable, 2 held and not allocatable any more",
+        "q: 1 allocated, 3 free of 4 allocatable",
+        "r: 2 allocated, 0 free of 0 allocatable, 2 allocated and not allocatable any more",
     ]
     assert main(["allocations", "--pod-resources", str(kubelet.socket), "--output=json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -119,7 +119,7 @@ async def test_a_node_full_of_pods_fits(kubelet: Kubelet) -> None:
     pod = api.PodResources(name="p", containers=[api.ContainerResources(name="c", devices=devices)])
     kubelet.answer = api.ListPodResourcesResponse(pod_resources=[pod] * 110).SerializeToString()
     assert len(kubelet.answer) > 4 << 20  # gRPC's own limit
-    assert sum(holder.count for holder in found(await ask(kubelet.socket))) == 110 * 1024
+    assert sum(holder.count for holder in found(await list_allocations(kubelet.socket))) == 110 * 1024
 
 
 def test_an_absent_socket_is_named_with_what_to_do(
@@ -127,12 +127,12 @@ def test_an_absent_socket_is_named_with_what_to_do(
 ) -> None:
     assert main(["allocations", "--pod-resources", str(tmp_path / "none.sock")]) == 1
     said = capsys.readouterr().err
-    assert f"there is no {tmp_path}/none.sock" in said
+    assert f"{tmp_path}/none.sock does not exist" in said
     assert "--pod-resources" in said
 
 
-async def test_a_socket_nobody_listens_on_is_an_error_at_once(kubelet: Kubelet) -> None:
+async def test_a_socket_without_a_listener_is_an_error(kubelet: Kubelet) -> None:
     kubelet.server.stop(None).wait()
     kubelet.socket.touch()
     with pytest.raises(NoAnswerError, match="UNAVAILABLE"):
-        await ask(kubelet.socket)
+        await list_allocations(kubelet.socket)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which board a host tree is: every board, its siblings, and machines that are none."""
+"""The board of a host tree: every board, its siblings, other machines; the evidence; the catalogue."""
 
+import fnmatch
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tegra_device_plugin.board import catalogue
+from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.identity import identify
 
 from tests.boards import Fixture, State, build, load
@@ -91,7 +95,7 @@ def test_siblings_follow_the_same_rules(
         ("", None, None),
     ],
 )
-def test_releases_degrade_to_what_is_certain(
+def test_unknown_releases_give_the_certain_part(
     line: str, l4t: str | None, jetpack: str | None, tmp_path: Path
 ) -> None:
     build(BOARDS["orinnano-jp6"].but(nv_tegra_release=line), tmp_path)
@@ -100,7 +104,7 @@ def test_releases_degrade_to_what_is_certain(
     assert board.soc == "tegra234"
 
 
-def test_old_name_of_the_device_tree_serves_too(tmp_path: Path) -> None:
+def test_the_old_name_of_the_device_tree_works_too(tmp_path: Path) -> None:
     build(BOARDS["nano-jp4"], tmp_path)
     tree = tmp_path / "proc/device-tree"
     tree.unlink()
@@ -108,7 +112,7 @@ def test_old_name_of_the_device_tree_serves_too(tmp_path: Path) -> None:
     assert identify(tmp_path).module == "Jetson Nano 4GB"
 
 
-def test_only_the_driver_is_left_to_see(tmp_path: Path) -> None:
+def test_the_driver_alone_identifies_a_tegra(tmp_path: Path) -> None:
     build(BOARDS["orinnano-jp6"], tmp_path, state="masked")
     shutil.rmtree(tmp_path / "sys/devices/soc0")
     board = identify(tmp_path)
@@ -119,15 +123,12 @@ def test_device_tree_wins_over_soc0(tmp_path: Path) -> None:
     build(BOARDS["orinnano-jp6"].but(soc0={"family": "Tegra", "soc_id": "25"}), tmp_path)
     board = identify(tmp_path)
     assert board.soc == "tegra234"
-    assert any("tegra194" in entry.detail for entry in board.evidence), "what soc0 says is still told"
+    assert any("tegra194" in entry.detail for entry in board.evidence), "what soc0 says is still shown"
 
 
 PC = {"sys/class/dmi/id/product_name": "PowerEdge"}
 L4T_CONTAINER = {"etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 1"}
-DGX_SPARK = {
-    "sys/devices/soc0/family": "jep106:0426",
-    "sys/devices/soc0/soc_id": "jep106:0426:0901",
-}
+DGX_SPARK = {"sys/devices/soc0/family": "jep106:0426", "sys/devices/soc0/soc_id": "jep106:0426:0901"}
 RASPBERRY_PI = {"sys/firmware/devicetree/base/compatible": "raspberrypi,5-model-b\0brcm,bcm2712\0"}
 DRIVER = "sys/bus/platform/drivers/gk20a"
 DRIVER_WITHOUT_A_GPU = {f"{DRIVER}/bind": "", "sys/module/nvgpu/version": ""}
@@ -144,4 +145,102 @@ def test_other_machines_are_no_tegra(files: dict[str, str], tmp_path: Path) -> N
         (tmp_path / DRIVER / "module").symlink_to("../../../../module/nvgpu")
     board = identify(tmp_path)
     assert board.platform == "none"
-    assert len(board.evidence) >= 4, "it must say what was looked at"
+    assert len(board.evidence) >= 4, "it must name the places it read"
+
+
+GPU = "/sys/devices/platform/bus@0/17000000.gpu"
+PCI = "/sys/devices/platform/bus@0/d0b0000000.pcie/pci0000:00/0000:00:00.0/0000:01:00.0"
+
+
+def shown(root: Path) -> list[str]:
+    """Every place: `+` and the finding, or `-`."""
+    return [
+        f"+ {one.source}: {one.detail}" if one.found else f"- {one.source}" for one in detect(root).evidence
+    ]
+
+
+ORIN = [
+    "+ /sys/firmware/devicetree/base/compatible: "
+    "nvidia,p3768-0000+p3767-0005-super nvidia,p3767-0005 nvidia,tegra234",
+    "+ /sys/devices/soc0: family Tegra, soc_id 35: tegra234",
+    "+ /sys/bus/platform/drivers/gk20a: bound to a device",
+    "+ /etc/nv_tegra_release: 36.4.3",
+    "+ catalogue: jetpack: L4T 36.4.3 is JetPack 6.2",
+    f"+ /sys/class/devfreq: {GPU}",
+    f"+ driver gk20a: {GPU}",
+    f"+ /sys/bus/platform/devices: {GPU}",
+    "+ gpu chip: GA10B by compatible nvidia,ga10b",
+    "+ gpu state: driver gk20a, device nodes are there",
+]
+THOR = [
+    "+ /sys/firmware/devicetree/base/compatible: "
+    "nvidia,p4071-0000+p3834-0008 nvidia,p3834-0008 nvidia,tegra264",
+    "+ /sys/devices/soc0: family Tegra, soc_id 38: tegra264",
+    "- /sys/bus/platform/drivers/gk20a",
+    "+ /etc/nv_tegra_release: 38.2.0",
+    "+ catalogue: jetpack: L4T 38.2.0 is JetPack 7.0",
+    f"+ /sys/bus/pci/devices/0000:01:00.0: {PCI}",
+    "+ gpu chip: GB10B by SoC tegra264",
+    "+ gpu state: driver nvidia, device nodes are there",
+]
+
+
+@pytest.mark.parametrize(("board", "expected"), [("orinnano-jp6", ORIN), ("thor5000-jp70", THOR)])
+def test_all_places_of_a_ready_board(board: str, expected: list[str], tmp_path: Path) -> None:
+    build(BOARDS[board], tmp_path)
+    assert shown(tmp_path) == expected
+
+
+def test_a_card_of_another_maker_is_no_gpu(tmp_path: Path) -> None:
+    build(BOARDS["thor5000-jp70"], tmp_path)
+    (tmp_path / PCI[1:] / "vendor").write_text("0x1002\n")
+    assert "- /sys/bus/pci/devices/0000:01:00.0" in shown(tmp_path)
+    assert detect(tmp_path).gpu.state == "absent"
+    (tmp_path / "sys/bus/pci/devices/0000:01:00.0").unlink()
+    assert "- /sys/bus/pci/devices/0000:01:00.0" in shown(tmp_path)
+
+
+def test_the_whole_answer_of_detect(orin: Path) -> None:
+    detection = detect(orin)
+    answer = detection.as_dict()
+    evidence = answer.pop("evidence")
+    assert evidence[3] == {"source": "/etc/nv_tegra_release", "found": True, "detail": "36.4.3"}
+    assert answer == {
+        "platform": "tegra",
+        "soc": "tegra234",
+        "l4t": "36.4.3",
+        "jetpack": "6.2",
+        "module": "Jetson Orin Nano 8GB",
+        "model": "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super",
+        "gpu": {
+            "chip": "GA10B",
+            "compute_capability": "8.7",
+            "state": "ready",
+            "sysfs": GPU,
+            "device_nodes": list(detection.gpu.device_nodes),
+            "memory_bytes": BOARDS["orinnano-jp6"].memory_bytes,
+        },
+    }
+
+
+TABLES = catalogue.load()
+
+
+def test_every_soc_has_its_chip() -> None:
+    assert {soc.chip for soc in TABLES.socs.values()} == set(TABLES.chips)
+    assert len({soc.soc_id for soc in TABLES.socs.values()}) == len(TABLES.socs)
+
+
+def test_required_nodes_are_among_the_containers_nodes() -> None:
+    given = list(itertools.chain(*TABLES.nodes.values()))
+    for name in itertools.chain(*itertools.chain(*TABLES.drivers.values())):
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in given), name
+
+
+def test_releases_stand_from_the_oldest_to_the_newest() -> None:
+    assert list(TABLES.jetpack) == sorted(TABLES.jetpack, key=catalogue.version)
+
+
+@pytest.mark.parametrize("key", [*TABLES.jetpack, *TABLES.cuda, *TABLES.gpu_memory_cgroup_charged])
+def test_releases_are_written_in_full(key: str) -> None:
+    assert ".".join(map(str, catalogue.version(key))) == key

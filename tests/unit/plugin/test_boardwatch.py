@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what is seen of the board to what is offered."""
+"""From the observations of a board to the advertised resources."""
 
 import errno
 import os
@@ -27,35 +27,27 @@ class Watched:
         self.watch = BoardWatch(settings, ResourcePublisher(self.advertised))
 
     @property
-    def offer(self) -> Resource:
-        (offer,) = self.advertised.resources.values()
-        return offer
+    def resource(self) -> Resource:
+        (resource,) = self.advertised.resources.values()
+        return resource
 
-    async def looks(self, count: int = 1) -> str:
+    async def observe(self, count: int = 1) -> str:
         for _ in range(count):
             await self.watch.observe()
-        found = [f"{len(offer.ids)} {offer.health.reason}" for offer in self.advertised.resources.values()]
+        found = [
+            f"{len(resource.ids)} {resource.health.reason}" for resource in self.advertised.resources.values()
+        ]
         return ", ".join(found) or "nothing"
 
 
-async def test_a_gpu_that_vanishes_stays_in_the_list_and_comes_back(orin: Path, tmp_path: Path) -> None:
-    away = tmp_path / "away"
+async def test_an_observation_that_hangs_or_fails_is_not_healthy(
+    orin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watched = Watched(orin)
-    assert await watched.looks() == "1 ok"
-    assert watched.watch.has_gpu
-    (orin / "sys").rename(away)
-    assert await watched.looks() == "1 ok"  # one bad look is no verdict
-    assert await watched.looks() == "1 device-gone"
-    away.rename(orin / "sys")
-    assert await watched.looks(3) == "1 ok"
-
-
-async def test_a_look_that_hangs_or_fails_is_not_healthy(orin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(orin)
-    assert await watched.looks() == "1 ok"
+    assert await watched.observe() == "1 ok"
     monkeypatch.setattr(
         watched.watch, "_sensor", Sensor(deadline=2)
-    )  # enough for a good look on a busy machine
+    )  # enough for an observation on a busy machine
     hanging, original = threading.Event(), health.sample
 
     def hang(*_arguments: object) -> None:
@@ -63,14 +55,14 @@ async def test_a_look_that_hangs_or_fails_is_not_healthy(orin: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(health, "sample", hang)
-        assert await watched.looks(2) == "1 unknown"
+        assert await watched.observe(2) == "1 unknown"
     assert health.sample is original
-    assert await watched.looks() == "1 unknown"  # the first read still hangs
+    assert await watched.observe() == "1 unknown"  # the first read still hangs
     hanging.set()
     for thread in threading.enumerate():
         if thread.name == "sensor":
             thread.join(5)
-    assert await watched.looks(3) == "1 ok"
+    assert await watched.observe(3) == "1 ok"
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -84,7 +76,7 @@ async def test_a_process_without_descriptors_or_memory_keeps_the_gpus_last_healt
 ) -> None:
     boards.build(BOARDS["orinnano-jp6"], tmp_path, state=state)
     watched = Watched(tmp_path)
-    before = await watched.looks()
+    before = await watched.observe()
 
     def refuse(*_arguments: object) -> int:
         raise OSError(number, os.strerror(number))
@@ -92,10 +84,10 @@ async def test_a_process_without_descriptors_or_memory_keeps_the_gpus_last_healt
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
         patch.setattr(os, "listdir", refuse)
-        assert await watched.looks(3) == before
+        assert await watched.observe(3) == before
     assert caplog.text.count(f"cannot observe the board: [Errno {number}]") == 1
     (tmp_path / "dev/nvmap").unlink(missing_ok=True)
-    assert await watched.looks(2) != "1 ok"
+    assert await watched.observe(2) != "1 ok"
 
 
 def unreadable(*_arguments: object) -> None:
@@ -112,33 +104,33 @@ async def test_a_board_without_csv_files_is_unhealthy_for_that_reason_until_they
     boards.write_run(orin)
     (orin / "etc/nvidia-container-runtime").rename(lists)
     watched = Watched(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
-    assert await watched.looks(4) == "1 cdi-missing"
+    assert await watched.observe(4) == "1 cdi-missing"
     assert caplog.text.count("host-files-for-container.d") == 1
     assert "cannot observe" not in caplog.text
     assert watched.watch.sample is not None
     with monkeypatch.context() as patch:
         patch.setattr(health, "sample", unreadable)
-        assert await watched.looks() == "1 cdi-missing"
+        assert await watched.observe() == "1 cdi-missing"
     lists.rename(orin / "etc/nvidia-container-runtime")
-    assert await watched.looks(2) == "1 cdi-missing"
-    assert await watched.looks() == "1 ok"
+    assert await watched.observe(2) == "1 cdi-missing"
+    assert await watched.observe() == "1 ok"
 
 
-async def test_cdi_switched_on_later_is_offered_only_with_its_spec(orin: Path) -> None:
+async def test_cdi_devices_are_advertised_only_with_their_spec(orin: Path) -> None:
     boards.write_run(orin)
     watched = Watched(orin)
-    assert await watched.looks() == "1 ok"
-    offered: list[bool] = []
+    assert await watched.observe() == "1 ok"
+    advertised_with_spec: list[bool] = []
 
     def published() -> None:
-        if watched.offer.allocation.cdi_devices:
-            offered.append((orin / "run/cdi/tegra-device-plugin.json").is_file())
+        if watched.resource.allocation.cdi_devices:
+            advertised_with_spec.append((orin / "run/cdi/tegra-device-plugin.json").is_file())
 
     watched.advertised.on_change = published
     watched.watch.use(PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
-    assert offered == []
-    assert await watched.looks() == "1 ok"
-    assert offered == [True]
+    assert advertised_with_spec == []
+    assert await watched.observe() == "1 ok"
+    assert advertised_with_spec == [True]
 
 
 @pytest.mark.parametrize("late", ["dev/nvhost-ctrl-gpu", "dev/nvgpu/igpu0/prof"])
@@ -148,10 +140,10 @@ async def test_device_nodes_that_come_late_are_found_within_a_minute(
     away = tmp_path / "away"
     (orin / late).rename(away)
     watched = Watched(orin)
-    assert await watched.looks() == "1 ok"
-    assert f"/{late}" not in watched.offer.allocation.device_nodes
+    assert await watched.observe() == "1 ok"
+    assert f"/{late}" not in watched.resource.allocation.device_nodes
     away.rename(orin / late)
-    assert await watched.looks(60 // int(health.POLL_SECONDS) - 1) == "1 ok"
-    assert f"/{late}" not in watched.offer.allocation.device_nodes  # the whole board is not read each time
-    assert await watched.looks() == "1 ok"
-    assert f"/{late}" in watched.offer.allocation.device_nodes
+    assert await watched.observe(60 // int(health.POLL_SECONDS) - 1) == "1 ok"
+    assert f"/{late}" not in watched.resource.allocation.device_nodes  # the board is not detected each time
+    assert await watched.observe() == "1 ok"
+    assert f"/{late}" in watched.resource.allocation.device_nodes

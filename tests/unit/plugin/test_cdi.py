@@ -53,12 +53,7 @@ def test_the_whole_spec_of_a_small_host(tmp_path: Path) -> None:
         command = ["nvidia-ctk", "hook", *arguments]
         return {"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk", "args": command}
 
-    mounted = (
-        "/usr/lib/libcuda.so.1",
-        "/lib/firmware/gpu.bin",
-        "/usr/share/nvidia",
-        "/etc/nv_tegra_release",
-    )
+    mounted = ("/usr/lib/libcuda.so.1", "/lib/firmware/gpu.bin", "/usr/share/nvidia", "/etc/nv_tegra_release")
     options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
     nodes = {"deviceNodes": [{"path": "/dev/extra"}, {"path": "/dev/nvmap"}]}
     assert cdi.spec(tmp_path, ("/dev/extra",)) == {
@@ -127,7 +122,7 @@ def test_absolute_links_stay_on_the_host(root: Path, tmp_path_factory: pytest.Te
     assert f"{elsewhere}::/outside" in spec["containerEdits"]["hooks"][0]["args"]
 
 
-def test_a_spec_that_says_the_same_is_left_alone(root: Path) -> None:
+def test_an_unchanged_spec_is_not_written(root: Path) -> None:
     cdi.write(root, ())
     before = spec_file(root).stat()
     cdi.write(root, ())

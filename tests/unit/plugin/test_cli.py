@@ -24,7 +24,9 @@ def test_detect_as_json(orin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"source", "found", "detail"} == set(facts["evidence"][0])
 
 
-def test_detect_elsewhere_says_what_was_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_detect_on_another_machine_prints_the_searched_places(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["detect", "--host-root", str(tmp_path)]) == 1
     assert "- " in capsys.readouterr().out
 
@@ -41,16 +43,16 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize(("sharing", "told"), SHARED.items())
-def test_labels_tell_of_sharing(
-    sharing: str, told: tuple[str | None, ...], orin: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("sharing", "expected"), SHARED.items())
+def test_labels_show_sharing(
+    sharing: str, expected: tuple[str | None, ...], orin: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = orin / "config.yaml"
     config.write_text(f"version: v1\nsharing: {{{sharing}}}\n")
     assert main(["labels", "--host-root", str(orin), "--config", str(config), "--output=json"]) == 0
     found = json.loads(capsys.readouterr().out)
     keys = [f"nvidia.com/gpu.{name}" for name in ("replicas", "sharing-strategy", "product")]
-    assert tuple(map(found.get, [*keys, "jetson-k3s.github.io/gpu-memory-unit"])) == told
+    assert tuple(map(found.get, [*keys, "jetson-k3s.github.io/gpu-memory-unit"])) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_labels_tell_of_sharing(
         ("orinnano-jp6", "unpowered", "burst-share", None),
     ],
 )
-def test_labels_tell_what_becomes_of_weights(  # noqa: PLR0917 - a table and the fixtures
+def test_labels_show_the_effect_of_weights(  # noqa: PLR0917 - a table and the fixtures
     board: str,
     state: boards.State,
     policy: str,
@@ -76,7 +78,7 @@ def test_labels_tell_what_becomes_of_weights(  # noqa: PLR0917 - a table and the
     assert json.loads(capsys.readouterr().out).get("jetson-k3s.github.io/gpu-share") == label
 
 
-def test_labels_and_detect_tell_what_jtop_tells(
+def test_labels_and_detect_use_jtop(
     orin: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jtop, "read_once", lambda _root: jtop.Telemetry(power_mode="MAXN", module="Orin"))

@@ -70,7 +70,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
     return [problem.removeprefix(f"{tmp_path}/") for problem in caught.value.problems]
 
 
-def test_nvidias_own_example_is_taken(tmp_path: Path) -> None:
+def test_nvidias_own_example_is_accepted(tmp_path: Path) -> None:
     assert read(tmp_path, NVIDIA) == PluginSettings(
         device_id_strategy="index", sharing=Sharing(replicas=10, fail_requests_greater_than_one=False)
     )
@@ -85,9 +85,7 @@ def test_nvidias_own_example_is_taken(tmp_path: Path) -> None:
         ("flags.plugin.kubeletSocket", "/var/lib/kubelet/device-plugins/kubelet.sock"),
     ],
 )
-def test_what_nvidias_schema_has_and_a_jetson_has_no_use_for_is_taken_with_a_note(
-    name: str, value: Any, tmp_path: Path
-) -> None:
+def test_keys_without_effect_are_accepted_with_a_note(name: str, value: Any, tmp_path: Path) -> None:
     for key in reversed(name.split(".")):
         value = {key: value}
     path = tmp_path / "config.yaml"
@@ -109,7 +107,7 @@ def test_a_boolean_is_written_as_yaml_has_it(written: str, tmp_path: Path) -> No
     assert read(tmp_path, text).sharing.renamed
 
 
-def test_json_is_taken_too(tmp_path: Path) -> None:
+def test_json_is_accepted_too(tmp_path: Path) -> None:
     file = {"version": "v1", "flags": {"plugin": {"logLevel": "debug"}}}
     assert read(tmp_path, json.dumps(file)).log_level == "debug"
 
@@ -121,7 +119,7 @@ def test_a_shared_resource_can_have_a_name_of_its_own(tmp_path: Path) -> None:
     assert named.resource == "example.com/slice"
 
 
-def test_more_than_one_share_is_refused_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+def test_more_than_one_share_is_rejected_by_default(tmp_path: Path) -> None:
     text = NVIDIA.replace("    failRequestsGreaterThanOne: false\n", "")
     assert read(tmp_path, text).sharing.fail_requests_greater_than_one
 
@@ -152,7 +150,7 @@ def test_more_than_one_share_is_refused_unless_the_file_says_otherwise(tmp_path:
         ("resources: {gpus: [{pattern: Orin, name: gpu}]}", "gpus[0].pattern: 'Orin': allowed: *"),
         ("resources: {gpus: [{pattern: '*', name: a b}]}", "not the name of an extended resource"),
         ("resources: {gpus: [1]}", "resources.gpus[0] must be a mapping, not a number"),
-        ("resources: {mig: [{pattern: a, name: b}]}", "serves the whole GPU"),
+        ("resources: {mig: [{pattern: a, name: b}]}", "allocates the GPU without MIG"),
         ("sharing:\n  timeSlicing: {}", ":3: sharing.timeSlicing.resources is missing"),
         ("sharing:\n  timeSlicing: {resources: []}", ":3: sharing.timeSlicing.resources is empty"),
         ("sharing: {timeSlicing: {resources: }}", "resources must be a list, not nothing"),
@@ -160,7 +158,7 @@ def test_more_than_one_share_is_refused_unless_the_file_says_otherwise(tmp_path:
         ("? [a, b]\n: c", "is not known"),
     ],
 )
-def test_what_cannot_work_is_refused_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
+def test_invalid_settings_are_rejected_with_their_line(tmp_path: Path, text: str, expected: str) -> None:
     assert any(expected in problem for problem in problems(tmp_path, f"version: v1\n{text}"))
 
 
@@ -174,11 +172,11 @@ def test_what_cannot_work_is_refused_with_its_line(tmp_path: Path, text: str, ex
         ("version: 1", "config.yaml:1: version must be text, not a number"),
     ],
 )
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_file_of_another_kind_is_rejected(tmp_path: Path, text: str, expected: str) -> None:
     assert any(problem.startswith(expected) for problem in problems(tmp_path, text))
 
 
-def test_a_default_name_that_becomes_too_long_is_refused(tmp_path: Path) -> None:
+def test_a_default_name_that_becomes_too_long_is_rejected(tmp_path: Path) -> None:
     text = NVIDIA.replace("nvidia.com/gpu", "nvidia.com/" + "g" * 57).replace(
         "Default: false", "Default: true"
     )
@@ -187,13 +185,13 @@ def test_a_default_name_that_becomes_too_long_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["[" * 99 + "]" * 99, "[" * 500_000], ids=["deep", "a stack's end"])
-def test_a_document_nested_too_deeply_is_refused_before_it_is_composed(text: str, tmp_path: Path) -> None:
+def test_a_document_nested_too_deeply_is_rejected_before_parsing(text: str, tmp_path: Path) -> None:
     assert problems(tmp_path, f"version: v1\nflags: {text}") == [
         "config.yaml:2: nested deeper than 64 levels"
     ]
 
 
-def test_a_document_that_was_not_read_to_its_end_is_refused(tmp_path: Path) -> None:
+def test_a_document_above_the_size_limit_is_rejected(tmp_path: Path) -> None:
     text = "version: v1\n" + "#" * (1 << 20)
     assert problems(tmp_path, text) == ["config.yaml: larger than 1048576 bytes: no ConfigMap is"]
 
@@ -206,11 +204,11 @@ def test_a_number_of_replicas_that_cannot_be(tmp_path: Path, replicas: str) -> N
     assert problem.startswith("config.yaml:22: sharing.timeSlicing.resources[0].replicas")
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
     assert len(problems(tmp_path, "version: v2\nfoo: 1\nsharing: {mps: {}, bar: 1}\n")) == 4
 
 
-def test_each_gpu_but_the_first_is_refused(tmp_path: Path) -> None:
+def test_each_gpu_after_the_first_is_rejected(tmp_path: Path) -> None:
     entry = "\n    - name: nvidia.com/gpu\n      replicas: 10"
     second, third = problems(tmp_path, NVIDIA.rstrip() + entry + entry)
     assert "resources[1]: a Jetson has one GPU" in second
@@ -291,7 +289,7 @@ def test_an_address_that_cannot_be(address: str) -> None:
         *("kubernetes.io.example.com/gpu", "a" * 244 + "/gpu", "a.b/" + "c" * 63),
     ],
 )
-def test_names_that_a_kubelet_takes(name: str) -> None:
+def test_names_that_a_kubelet_accepts(name: str) -> None:
     assert resource_name(name).endswith(name)
 
 
@@ -303,7 +301,7 @@ def test_names_that_a_kubelet_takes(name: str) -> None:
         *("a" * 245 + "/gpu", "a.b/" + "c" * 64),
     ],
 )
-def test_names_that_a_kubelet_refuses(name: str) -> None:
+def test_names_that_a_kubelet_rejects(name: str) -> None:
     with pytest.raises(ValueError, match="extended resource"):
         resource_name(name)
 
@@ -336,7 +334,7 @@ def nearly_good_files(draw: st.DrawFn) -> str:
 
 @settings(max_examples=300)
 @given(st.text(max_size=300) | ODD_VALUES | nearly_good_files())
-def test_any_file_gives_settings_that_can_be_used_or_problems_of_a_line_each(
+def test_any_file_gives_valid_settings_or_problems_of_one_line(
     tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"

@@ -110,7 +110,7 @@ def test_a_card_in_a_slot_is_not_thors_gpu(tmp_path: Path) -> None:
     assert detect(tmp_path).gpu.state == "absent"
 
 
-def test_unknown_soc_is_looked_at_everywhere(tmp_path: Path) -> None:
+def test_an_unknown_soc_is_searched_everywhere(tmp_path: Path) -> None:
     changes = {"soc0": {"family": "Tegra", "soc_id": "99"}, "dt_compatible": ["nvidia,tegra999"]}
     nvgpu = _built(BOARDS["orinnano-jp6"].but(**changes), tmp_path / "nvgpu").gpu
     pci = _built(BOARDS["thor5000-jp70"].but(**changes), tmp_path / "pci").gpu
@@ -118,12 +118,17 @@ def test_unknown_soc_is_looked_at_everywhere(tmp_path: Path) -> None:
     assert (pci.state, pci.chip, pci.compute_capability) == ("ready", None, None)
 
 
-def test_chip_of_a_hidden_device_tree_is_told_by_uevent(tmp_path: Path) -> None:
+def test_the_chip_of_a_hidden_device_tree_is_read_from_uevent(tmp_path: Path) -> None:
     build(BOARDS["orinnano-jp6"], tmp_path, state="masked")
     shutil.rmtree(tmp_path / "sys/devices/soc0")
     detection = detect(tmp_path)
     assert detection.board.soc is None
     assert detection.gpu.chip == "GA10B"
+
+
+def test_a_chip_with_an_unknown_compatible_is_known_by_its_name(tmp_path: Path) -> None:
+    gpu = _built(BOARDS["agxorin-jp5"].but(of_compatible="x,y"), tmp_path).gpu
+    assert (gpu.state, gpu.chip) == ("ready", "GA10B")
 
 
 def test_a_directory_is_not_a_device_node(orin: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one look at the GPU means, and how many looks make a verdict."""
+"""The result of one observation of the GPU, and how many observations change its health."""
 
 import os
 import subprocess
@@ -81,7 +81,7 @@ AFTER_READY = {
 
 
 @pytest.mark.parametrize(("script", "reason"), AFTER_READY.values(), ids=AFTER_READY)
-def test_what_happens_to_a_ready_gpu(script: str, reason: str, orin: Path) -> None:
+def test_faults_of_a_ready_gpu(script: str, reason: str, orin: Path) -> None:
     gpu = detect(orin).gpu
     subprocess.run(["sh", "-ec", script], cwd=orin, env=os.environ | {"gpu": ORIN}, check=True)
     assert assess(sample(orin, gpu)).reason == reason
@@ -105,14 +105,14 @@ def test_zone_that_answers_eagain_is_only_off(orin: Path) -> None:
     assert assess(seen).healthy
 
 
-def test_a_sleeping_pci_gpu_is_not_asked(tmp_path: Path) -> None:
+def test_a_sleeping_pci_gpu_is_not_read(tmp_path: Path) -> None:
     build(BOARDS["thor5000-jp70"], tmp_path, state="dead")
     device = tmp_path / "sys" / BOARDS["thor5000-jp70"].gpu_device
     (device / "power/runtime_status").write_text("suspended\n")
     assert sample(tmp_path, detect(tmp_path).gpu).on_bus is None
 
 
-def test_looking_does_not_read_what_wakes_or_keeps_awake(orin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_observation_does_not_wake_the_gpu(orin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gpc_fs_mask", "fbp_fs_mask", "tpc_fs_mask"):
         (orin / ORIN / name).write_text("1\n")
     paths, read = [], HostTree.read
@@ -162,7 +162,7 @@ SEQUENCES = [
 
 
 @pytest.mark.parametrize(("seen", "reasons"), SEQUENCES)
-def test_a_verdict_follows_observations_in_a_row(seen: str, reasons: str) -> None:
+def test_health_follows_consecutive_observations(seen: str, reasons: str) -> None:
     hysteresis = Hysteresis()
     assert [hysteresis.observe(SEEN[one]).reason for one in seen.split()] == reasons.split()
 

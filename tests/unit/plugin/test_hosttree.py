@@ -48,7 +48,7 @@ def test_a_fifo_does_not_make_it_wait(tmp_path: Path) -> None:
     assert HostTree(tmp_path).text("/fifo") == ""
 
 
-def test_what_is_absent_or_refused_is_none_or_empty(tmp_path: Path) -> None:
+def test_absent_files_are_none_or_empty(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     (tmp_path / "directory").mkdir()
     assert (host.text("/no"), host.strings("/no"), host.names("/no"), host.link("/no")) == (
@@ -79,16 +79,6 @@ def test_as_many_links_are_followed_as_the_kernel_follows(links: int, ends: bool
     assert (HostTree(tmp_path).link(f"/{links}") == "/0") == ends
 
 
-def test_a_node_is_what_is_no_directory(tmp_path: Path) -> None:
-    (tmp_path / "dev/directory").mkdir(parents=True)
-    (tmp_path / "dev/node").touch()
-    (tmp_path / "dev/link").symlink_to("node")
-    (tmp_path / "dev/other").symlink_to("directory")
-    host = HostTree(tmp_path)
-    assert [name for name in host.names("/dev") if host.is_node(f"/dev/{name}")] == ["link", "node"]
-    assert not host.is_node("/dev/absent")
-
-
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
@@ -110,13 +100,6 @@ def test_patterns_are_those_of_a_shell(pattern: str, found: list[str], tmp_path:
     (tmp_path / "a/xdangling").symlink_to("nowhere")
     (tmp_path / "l").symlink_to("/a")
     assert HostTree(tmp_path).glob(pattern) == found
-
-
-def test_a_link_says_where_it_leads(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "link").symlink_to("/somewhere")
-    host = HostTree(tmp_path)
-    assert [host.target(path) for path in ("/link", "/file", "/absent")] == ["/somewhere", None, None]
 
 
 @pytest.mark.parametrize("path", ["/a\0b", "/a\0b/c", "/*\0/c", "/a/\0"])

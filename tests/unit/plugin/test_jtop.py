@@ -12,11 +12,13 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tegra_device_plugin.telemetry import jtop
 from tegra_device_plugin.telemetry.jtop import Client, JtopProbe, Telemetry, read_once
+from tegra_device_plugin.telemetry.jtop_client import _telemetry
 
 FULL = {
     "gpu_load_percent": 34.5,
@@ -138,14 +140,14 @@ def _children() -> set[str]:
 ENLARGE = (
     "import contextlib, fcntl, os, sys\nwith contextlib.suppress(OSError): fcntl.fcntl(1, 1031, 1 << 20)\n"
 )
-# What a client does, and what is told of it.
+# What a client does, and its message.
 FAILURES = {
     "not installed": ('print(\'{"error": "jetson-stats is not installed"}\')', "is not installed"),
-    "says garbage": (f"print('<html>', flush=True)\n{WAIT}", "nonsense"),
-    "says lists in lists": (f"print('[' * 60000, flush=True)\n{WAIT}", "nonsense"),
-    "floods with one line": (f"{ENLARGE}os.write(1, b'x' * 1000000)\n{WAIT}", "nonsense"),
-    "floods with lines": (f"{ENLARGE}os.write(1, b'x\\n' * 500000)\n{WAIT}", "nonsense"),
-    "dies": ("raise SystemExit(3)", "died"),
+    "says garbage": (f"print('<html>', flush=True)\n{WAIT}", "invalid lines"),
+    "says lists in lists": (f"print('[' * 60000, flush=True)\n{WAIT}", "invalid lines"),
+    "floods with one line": (f"{ENLARGE}os.write(1, b'x' * 1000000)\n{WAIT}", "invalid lines"),
+    "floods with lines": (f"{ENLARGE}os.write(1, b'x\\n' * 500000)\n{WAIT}", "invalid lines"),
+    "dies": ("raise SystemExit(3)", "has ended"),
     "hangs": (WAIT, "no answer"),
     "hangs and ignores signals": (IGNORE, "no answer"),
     "goes silent": (f"{SAY_FULL}\n{WAIT}", "no answer"),
@@ -155,7 +157,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("code", "reason"), FAILURES.values(), ids=FAILURES)
-async def test_a_failure_is_told_once_and_the_client_run_again_and_nothing_is_left(
+async def test_a_failure_is_logged_once_and_the_client_restarted(
     code: str, reason: str, host: Path, started: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -167,13 +169,13 @@ async def test_a_failure_is_told_once_and_the_client_run_again_and_nothing_is_le
     assert not _descriptors() - before
     # Cancelled while it waits for a killed child, it leaves the burial to asyncio's thread.
     await eventually(lambda: not any(map(_exists, started)))
-    # One that answers first has two states to tell; each is told once a change.
+    # One that answers first has two states: one message for each change.
     failures = [record.message for record in caplog.records if "no telemetry" in record.message]
     assert failures and all(reason in message for message in failures)
     assert answers or len(failures) == 1
 
 
-async def test_a_grandchild_that_holds_the_output_is_not_waited_for(host: Path) -> None:
+async def test_a_grandchild_with_the_output_open_is_not_awaited(host: Path) -> None:
     before, file = _descriptors(), host / "pids"
     code = f"""
 import subprocess, sys
@@ -231,7 +233,7 @@ def told(host: Path, odd: dict[str, str]) -> Telemetry | None:
     return read_once(host, client(f"print({f'{{{line}}}'!r}, flush=True)\n{WAIT}"))
 
 
-def test_a_value_that_no_metric_can_have_is_not_told(host: Path) -> None:
+def test_an_invalid_value_is_dropped(host: Path) -> None:
     odd = {
         "gpu_load_percent": "NaN",
         "gpu_temperature_celsius": "-Infinity",
@@ -250,43 +252,17 @@ def test_a_value_that_no_metric_can_have_is_not_told(host: Path) -> None:
     assert told(host, odd) == Telemetry(gpu_frequency_hz=306000000, gpu_temperature_celsius=48.0)
 
 
-async def test_by_default_a_sample_is_asked_for_every_5_seconds(host: Path) -> None:
-    probe = JtopProbe(host, Client((sys.executable, "-c", TELL_INTERVAL)))
-    async with running(probe):
-        await eventually(probe.latest)
-    assert probe.latest() == Telemetry(module="5.0")
-
-
-def test_a_single_look_asks_for_a_quick_sample(host: Path) -> None:
+def test_a_single_sample_has_a_short_interval(host: Path) -> None:
     assert read_once(host, client(TELL_INTERVAL)) == Telemetry(module="0.5")
 
 
-def test_by_default_silence_is_noticed_within_three_intervals_and_a_new_service_within_a_minute() -> None:
-    pace = Client()
-    assert (pace.first_deadline, pace.deadline, max(pace.retries)) == (20, 15, 60)
-
-
-def test_a_service_that_cannot_be_looked_at_is_no_telemetry(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_inaccessible_service_gives_no_telemetry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     assert read_once(tmp_path / ("x" * 300)) is None  # ENAMETOOLONG: EACCES never meets root
     assert "cannot see the service" in caplog.text
 
 
-def test_a_child_that_cannot_be_waited_for_is_no_telemetry(
-    host: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def no_thread(*_: object, **__: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", no_thread)
-    assert read_once(host, client(WAIT)) is None
-    assert "can't start new thread" in caplog.text
-
-
-def test_a_single_look(host: Path, tmp_path: Path) -> None:
+def test_a_single_sample(host: Path, tmp_path: Path) -> None:
     children = _children()
     assert read_once(host, client(f"{SAY_FULL}\n{WAIT}")) == Telemetry(**FULL)  # type: ignore[arg-type]
     assert _children() <= children, "the client is gone when the answer is there"
@@ -298,7 +274,7 @@ def test_a_single_look(host: Path, tmp_path: Path) -> None:
 PLUGIN = Path(__file__).parents[3] / "plugin"
 
 
-def test_real_client_without_jetson_stats_says_so_and_ends_in_order(
+def test_real_client_without_jetson_stats_reports_it_and_ends(
     host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -342,3 +318,24 @@ def test_real_client_ends_with_its_parent(read: int) -> None:
         finally:
             child.kill()
             child.wait()
+
+
+def facts_client(**changed: Any) -> Any:
+    """A client with every fact, in the units of jetson-stats: KiB, kHz, percent, degrees Celsius."""
+    facts: dict[str, Any] = {
+        "gpu": {"gpu": {"status": {"load": 12.5}, "freq": {"cur": 306000}}},
+        "memory": {"RAM": {"tot": 8, "used": 4, "shared": 2}},
+        "temperature": {"cpu": {"temp": 50.0}, "gpu": {"temp": 41.5, "online": True}},
+        "nvpmodel": SimpleNamespace(name="15W"),
+        "board": {"hardware": {"Module": "Orin Nano", "P-Number": "p3767-0005", "Jetpack": "6.2"}},
+    }
+    return SimpleNamespace(**(facts | changed))
+
+
+def test_facts_that_a_version_lacks_are_left_out() -> None:
+    assert _telemetry(facts_client(board={}, gpu={}, memory=None, nvpmodel=None, temperature={})) == {}
+
+
+def test_a_sensor_that_is_off_is_not_believed() -> None:
+    off = {"GPU": {"temp": -256.0, "online": False}}
+    assert "gpu_temperature_celsius" not in _telemetry(facts_client(temperature=off))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What koordlet is told of the GPU. tests/acceptance has the Device in a cluster with its CRD."""
+"""What koordlet is reported of the GPU. tests/acceptance has the Device in a cluster with its CRD."""
 
 import json
 import re
@@ -48,17 +48,17 @@ def watched(settings: PluginSettings) -> BoardWatch[PluginSettings]:
     )
 
 
-def told(settings: PluginSettings) -> Any:
+def reported(settings: PluginSettings) -> Any:
     """What is in koordlet's directory, in which it reads every file."""
     (file,) = (settings.host_root / "var/run/koordlet/xpu-device-infos").iterdir()
     return json.loads(file.read_text())
 
 
-async def test_koordlet_is_told_of_the_gpu_and_of_its_health(make: Make) -> None:
+async def test_koordlet_gets_the_gpu_and_its_health(make: Make) -> None:
     settings = make("koordinator")
     watch = watched(settings)
     await watch.observe()
-    assert told(settings) == [{
+    assert reported(settings) == [{
         "vendor": "nvidia", "model": "Jetson-Orin-Nano-8GB", "uuid": "igpu0", "minor": "0",
         "resources": {
             "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100",
@@ -69,7 +69,7 @@ async def test_koordlet_is_told_of_the_gpu_and_of_its_health(make: Make) -> None
     settings.gpu_limit_library.write_bytes(b"")
     await watch.observe()
     await watch.observe()
-    (one,) = told(settings)
+    (one,) = reported(settings)
     assert (one["status"]["healthy"], one["status"]["errCode"]) == (False, "LimitMissing")
     assert "is empty" in one["status"]["errMessage"]
 
@@ -81,8 +81,8 @@ def test_every_board_and_reason_is_fit_for_labels_and_conditions(
     boards.build(board, root)
     assert settings.units
     for reason in ("ok", "too-hot", "cdi-missing", "unknown"):
-        verdict = Health(reason == "ok", reason, "why")
-        (info,) = koordinator.device_infos(detect(root), settings.units, verdict)
+        health = Health(reason == "ok", reason, "why")
+        (info,) = koordinator.device_infos(detect(root), settings.units, health)
         assert LABEL.fullmatch(info["model"])
         assert reason == "ok" or ERROR_CODE.fullmatch(info["status"]["errCode"])
 
@@ -94,7 +94,7 @@ def printed(settings: PluginSettings, config: Path, capsys: pytest.CaptureFixtur
     return json.loads(capsys.readouterr().out)
 
 
-def test_device_is_what_koordlet_would_make(
+def test_the_device_is_as_koordlet_would_make_it(
     make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = make("koordinator")
@@ -134,7 +134,7 @@ def test_device_of_another_preset_or_of_no_gpu_is_none(
     assert capsys.readouterr().out == ""
 
 
-async def test_nobody_is_told_with_other_names_or_without_the_directory(make: Make) -> None:
+async def test_no_file_with_other_presets_or_without_the_directory(make: Make) -> None:
     settings = make("hami")
     place = settings.host_root / "var/run/koordlet"
     await watched(settings).observe()

@@ -48,18 +48,16 @@ def test_all_labels_of_one_board(orin: Path) -> None:
 
 # "false": the limit of a container's memory does not count its GPU memory; the source of the driver says so.
 @pytest.mark.parametrize(
-    ("release", "told"),
+    ("release", "expected"),
     [
         *[("32.7.1", "false"), ("35.3.1", "false"), ("36.4.3", "false")],
         *[("35.5.0", "unknown"), ("36.4.7", "unknown"), ("38.2.0", "unknown"), (None, "unknown")],
     ],
 )
-def test_a_release_whose_driver_nobody_has_read_is_unknown(
-    release: str | None, told: str, orin: Path
-) -> None:
+def test_a_release_with_an_unread_driver_is_unknown(release: str | None, expected: str, orin: Path) -> None:
     detection = detect(orin)
     other = detection._replace(board=detection.board._replace(l4t=release))
-    assert node_labels(other)["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == told
+    assert node_labels(other)["jetson-k3s.github.io/gpu-memory.cgroup-charged"] == expected
 
 
 def test_every_boards_labels_are_valid_and_the_same_before_it_is_switched_on(
@@ -97,7 +95,7 @@ def test_any_text_becomes_a_valid_value(model: str, value: str, tmp_path: Path) 
     assert node_labels(detect(tmp_path))["nvidia.com/gpu.machine"] == value
 
 
-def test_what_is_not_known_is_not_labelled(orin: Path) -> None:
+def test_unknown_facts_have_no_label(orin: Path) -> None:
     (orin / "etc/nv_tegra_release").unlink()
     (orin / "proc/meminfo").unlink()
     found = node_labels(detect(orin), power_mode="  ")

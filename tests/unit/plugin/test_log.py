@@ -110,7 +110,7 @@ def test_all_places_together_have_a_limit(limited: list[float], caplog: pytest.L
         (("json", "info"), r'\{"time": .*"level": "info".*\}\n\{"time": .*"message": "two"\}\n'),
     ],
 )
-def test_what_a_process_logs(settings: tuple[str, str], expected: str) -> None:
+def test_log_lines_of_a_process(settings: tuple[str, str], expected: str) -> None:
     program = f"""
 import logging
 from tegra_device_plugin.system import log

@@ -63,14 +63,14 @@ def test_attempts_that_fail_come_ever_later() -> None:
     assert pauses[-1] == pytest.approx(RETRY.cap)
 
 
-def test_a_socket_that_nobody_listens_on_is_asked_often() -> None:
+def test_a_socket_without_a_listener_is_tried_often() -> None:
     state = observe(FRESH, State(), 0.0)
     for _ in range(12):
         state = no_kubelet(state, 10.0)
     assert decide(FRESH, state, 10.0) == Wait(0.25)
 
 
-def test_a_new_kubelet_is_not_made_to_wait_for_what_the_old_one_did() -> None:
+def test_a_new_kubelet_resets_the_back_off() -> None:
     state = observe(FRESH, State(), 0.0)
     for _ in range(12):
         state = failed(state, 0.0)
@@ -79,7 +79,7 @@ def test_a_new_kubelet_is_not_made_to_wait_for_what_the_old_one_did() -> None:
     assert failed(observe(anew, state, 0.1), 0.1).not_before == pytest.approx(0.1 + RETRY.first)
 
 
-def test_a_kubelet_that_has_listened_for_long_is_asked_at_once_again() -> None:
+def test_a_long_stream_resets_the_back_off() -> None:
     state = observe(FRESH, State(), 0.0)
     for _ in range(12):
         state = failed(state, 0.0)

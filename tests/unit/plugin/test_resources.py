@@ -49,17 +49,7 @@ def test_a_container_gets_the_gpu_as_the_settings_say(
     assert resource(PluginSettings()._replace(**settings)).allocation == allocation
 
 
-def test_replicas_are_numbered_as_nvidia_does() -> None:
-    assert resource().ids == ("igpu0",)
-    assert resource(PluginSettings(sharing=Sharing(replicas=3))).ids == ("igpu0::0", "igpu0::1", "igpu0::2")
-
-
-def test_an_unhealthy_gpu_is_not_given() -> None:
-    with pytest.raises(RejectedRequestError, match="too-hot"):
-        resource(health=Health(False, "too-hot", "")).check(["igpu0"])
-
-
-def test_two_shares_are_given_only_where_that_is_wanted() -> None:
+def test_two_shares_are_allocated_only_if_configured() -> None:
     asked = ["igpu0::0", "igpu0::1"]
     resource(PluginSettings(sharing=Sharing(4, fail_requests_greater_than_one=False))).check(asked)
     with pytest.raises(RejectedRequestError, match="request 1"):

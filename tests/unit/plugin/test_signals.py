@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process does at a signal, whatever it is doing. Each test is a process of its own."""
+"""What a process does at a signal, in each of its states. Each test is a process of its own."""
 
 import signal
 import subprocess
@@ -11,12 +11,12 @@ import yaml
 from tegra_device_plugin.signals import END_SECONDS
 
 PLUGIN = Path(__file__).parents[3] / "plugin"
-BEGIN = "import signal, time; from tegra_device_plugin import signals; asked = signals.Signals()\n"
+BEGIN = "import signal, time; from tegra_device_plugin import signals; signals_ = signals.Signals()\n"
 HANG = """\
 print('ready', flush=True)
-while not asked.ended:
+while not signals_.ended:
     time.sleep(0.01)
-print('heard', flush=True)
+print('received', flush=True)
 while True:
     time.sleep(60)
 """
@@ -36,19 +36,19 @@ def start(program: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_at_once_what_ignores_the_first(number: signal.Signals) -> None:
+def test_a_second_signal_ends_a_process_that_ignores_the_first(number: signal.Signals) -> None:
     # On a busy machine the second signal can come after the limit, which ends the process in another way.
     process = start("signals.END_SECONDS = 60\n" + HANG)
     process.send_signal(signal.SIGTERM)
     # Two signals of a process that gets no CPU meanwhile are one.
     assert process.stdout is not None
-    assert process.stdout.readline() == "heard\n"
+    assert process.stdout.readline() == "received\n"
     process.send_signal(number)
     process.communicate(timeout=10)
     assert process.returncode == 128 + number
 
 
-def test_what_hangs_is_ended_and_says_where() -> None:
+def test_a_process_that_hangs_is_ended_with_its_stacks() -> None:
     process = start("signals.END_SECONDS = 0.2\n" + HANG)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=10)
@@ -57,22 +57,22 @@ def test_what_hangs_is_ended_and_says_where() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "heard"), [("SIGTERM", "True False"), ("SIGINT", "True False"), ("SIGHUP", "False True")]
+    ("sent", "received"), [("SIGTERM", "True False"), ("SIGINT", "True False"), ("SIGHUP", "False True")]
 )
 @pytest.mark.parametrize("listens_first", [True, False])
-def test_a_signal_is_heard_before_and_after_the_loop_listens(
-    sent: str, heard: str, listens_first: bool
+def test_a_signal_arrives_before_and_after_the_loop_listens(
+    sent: str, received: str, listens_first: bool
 ) -> None:
-    raise_it, listen = f"signal.raise_signal(signal.{sent})", "asked.listen(heard.set)"
+    raise_it, listen = f"signal.raise_signal(signal.{sent})", "signals_.listen(received.set)"
     steps = (listen, raise_it) if listens_first else (raise_it, listen)
     program = f"""
 import asyncio
 async def main():
-    heard = asyncio.Event()
+    received = asyncio.Event()
     {steps[0]}
     {steps[1]}
-    await heard.wait()
-    print(asked.ended, asked.reload)
+    await received.wait()
+    print(signals_.ended, signals_.reload)
 asyncio.run(main())
 """
     done = subprocess.run(
@@ -83,12 +83,12 @@ asyncio.run(main())
         timeout=10,
         check=True,
     )
-    assert done.stdout.strip() == heard
+    assert done.stdout.strip() == received
 
 
-def test_whoever_gives_the_signals_back_ends_by_the_one_that_came() -> None:
+def test_released_signals_are_sent_again() -> None:
     program = (
-        "signal.raise_signal(signal.SIGTERM); print('ready', flush=True); asked.release(); time.sleep(60)"
+        "signal.raise_signal(signal.SIGTERM); print('ready', flush=True); signals_.release(); time.sleep(60)"
     )
     assert start(program).wait(10) == -signal.SIGTERM
 

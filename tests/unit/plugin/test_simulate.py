@@ -18,12 +18,12 @@ KUBECTL = """#!{python}
 import json, pathlib, sys
 directory = pathlib.Path({directory!r})
 node, pods, busy = (directory / name for name in ("node", "pods", "busy"))
-words = [word for word in sys.argv[1:] if not word.startswith("--request-timeout=")]
-if words[:2] == ["get", "--raw"] and words[2] == "/api/v1/nodes/laptop":
+parts = [part for part in sys.argv[1:] if not part.startswith("--request-timeout=")]
+if parts[:2] == ["get", "--raw"] and parts[2] == "/api/v1/nodes/laptop":
     sys.stdout.write(node.read_text())
-elif words[:3] == ["get", "--raw", "/api/v1/pods?fieldSelector=spec.nodeName%3Dlaptop"]:
+elif parts[:3] == ["get", "--raw", "/api/v1/pods?fieldSelector=spec.nodeName%3Dlaptop"]:
     sys.stdout.write(pods.read_text())
-elif words == ["replace", "--raw", "/api/v1/nodes/laptop/status", "--filename=-"]:
+elif parts == ["replace", "--raw", "/api/v1/nodes/laptop/status", "--filename=-"]:
     new = json.load(sys.stdin)
     there = json.loads(node.read_text())
     if busy.exists() and (left := int(busy.read_text())):
@@ -97,7 +97,7 @@ def test_other_settings_take_the_place_of_those_before(
         {"name": "nvidia-device-plugin-ds"},
     ],
 )
-def test_refused_beside_a_real_plugin(
+def test_rejected_beside_a_real_plugin(
     labels: dict[str, str],
     cluster: Path,
     node: Callable[[], dict[str, Any]],
@@ -114,7 +114,7 @@ def test_refused_beside_a_real_plugin(
     assert node() == before
 
 
-def test_refused_where_another_has_advertised_the_same(
+def test_rejected_beside_another_advertiser(
     cluster: Path, node: Callable[[], dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = node()
@@ -140,11 +140,11 @@ def test_a_status_that_never_rests_ends_the_command(
 ) -> None:
     (cluster / "busy").write_text("99")
     assert main(["simulate", "laptop"]) == 1
-    assert "changed by others 5 times meanwhile" in capsys.readouterr().err
+    assert "changed its status 5 times" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("cluster")
-def test_kubectls_own_words_name_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kubectls_error_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "nobody"]) == 1
     assert "kubectl: Error from server (NotFound)" in capsys.readouterr().err
 

@@ -17,13 +17,13 @@ from tegra_device_plugin.kubelet.sockets import (
 
 
 def test_a_directory_that_goes_has_no_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It goes between any two calls: whoever looks first whether it is there is no better off.
+    # It goes between any two calls, also after a check of its existence.
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
     assert rivals(tmp_path / "gone") == frozenset()
     sweep(tmp_path / "gone")
 
 
-def test_a_directory_whose_name_is_too_long_for_sockets_is_refused() -> None:
+def test_a_directory_name_too_long_for_sockets_is_rejected() -> None:
     check_length(Path("/var/lib/kubelet/device-plugins"))
     longest = f"/{INSTANCE}-{10**9}.sock"
     fits = Path("/" + "a" * (MAX_SOCKET_PATH - len(longest) - 1))

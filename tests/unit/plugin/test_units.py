@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU in units: what each preset sells, what a container gets for them, and what is refused."""
+"""A GPU in units: what each preset advertises, what a container gets for them, and what is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.config.presets import PRESETS
 from tegra_device_plugin.config.settings import ConfigError, PluginSettings, load_plugin
-from tegra_device_plugin.config.units import Numbered, lowest, most_ids
+from tegra_device_plugin.config.units import PRESETS, Numbered, lowest, most_ids
 from tegra_device_plugin.kubelet.endpoint import device_list
 from tegra_device_plugin.sharing import memory_limit
 from tegra_device_plugin.sharing.allocation import Allocation, RejectedRequestError, Resource
@@ -29,20 +28,22 @@ def read(tmp_path: Path, units: str) -> PluginSettings:
     return load_plugin(path, {}, {})
 
 
-def offers(tmp_path: Path, units: str, verdict: Health = GOOD, flaw: Health | None = None) -> list[Resource]:
+def resources_of(
+    tmp_path: Path, units: str, health: Health = GOOD, problem: Health | None = None
+) -> list[Resource]:
     settings = read(tmp_path, units)._replace(gpu_limit_dir=tmp_path / "limit")
-    return list(make_resources(settings, ("/dev/nvmap",), verdict, flaw))
+    return list(make_resources(settings, ("/dev/nvmap",), health, problem))
 
 
-def allocated(offer: Resource, ids: list[str], tmp_path: Path) -> Allocation:
+def allocated(resource: Resource, ids: list[str], tmp_path: Path) -> Allocation:
     files = Node(tmp_path)
     memory_limit.provide_files(files.limit, files.library)
-    offer.prepare(ids)
-    return offer.allocation_for(ids)
+    resource.prepare(ids)
+    return resource.allocation_for(ids)
 
 
-# Of each preset, of 6 GiB: its resources with their ids, and what a container with 2 units of memory is told.
-SOLD: dict[str, tuple[dict[str, int], dict[str, str]]] = {
+# Of each preset, of 6 GiB: its resources with their ids, and the environment of a container with 2 units.
+EXPECTED: dict[str, tuple[dict[str, int], dict[str, str]]] = {
     "none": (
         {"jetson-k3s.github.io/gpu-core": 100, "jetson-k3s.github.io/gpu-memory": 24},
         {"NVIDIA_GPU_MEMORY_LIMIT": "512"},
@@ -84,52 +85,40 @@ SOLD: dict[str, tuple[dict[str, int], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("preset", SOLD)
+@pytest.mark.parametrize("preset", EXPECTED)
 def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_path: Path) -> None:
-    resources, env = SOLD[preset]
+    resources, env = EXPECTED[preset]
     settings = read(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
     assert settings.units
     assert settings.units.counts == resources
     assert tuple(settings.units.counts) == settings.units.resources == tuple(resources)
-    found = {offer.name: offer for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")}
-    assert {name: len(offer.ids) for name, offer in found.items()} == resources
+    found = {
+        resource.name: resource for resource in resources_of(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
+    }
+    assert {name: len(resource.ids) for name, resource in found.items()} == resources
     memory = found[settings.units.memory.name]
     ids = [*memory.ids][3:5]
-    told = dict(allocated(memory, ids, tmp_path).envs)
-    assert told.pop("TEGRA_GPU_LIMIT_LEDGER") == "/run/tegra-gpu-limit/ledger"
-    assert told.pop("NVIDIA_VISIBLE_DEVICES") == "all"
-    assert told == env
+    expected = dict(allocated(memory, ids, tmp_path).envs)
+    assert expected.pop("TEGRA_GPU_LIMIT_LEDGER") == "/run/tegra-gpu-limit/ledger"
+    assert expected.pop("NVIDIA_VISIBLE_DEVICES") == "all"
+    assert expected == env
 
 
-@pytest.mark.parametrize("preset", SOLD)
-def test_all_give_the_nodes_and_memory_alone_gives_more(preset: str, tmp_path: Path) -> None:
-    seen: dict[str, str] = {}
-    for offer in offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi"):
-        grant = allocated(offer, [next(iter(offer.ids))], tmp_path)
-        assert grant.device_nodes == ("/dev/nvmap",)
-        assert seen.items() <= (seen | dict(grant.envs)).items(), "a name has one value"
-        seen |= dict(grant.envs)
-        if offer.limit is None:
-            assert dict(grant.envs) == {"NVIDIA_VISIBLE_DEVICES": "all"}
-            assert grant.mounts == ()
-    assert "NVIDIA_GPU_MEMORY_LIMIT" in seen
-
-
-def refusal(offer: Resource, asked: int) -> str:
+def rejection(resource: Resource, requested: int) -> str:
     try:
-        offer.check([*offer.ids][:asked])
+        resource.check([*resource.ids][:requested])
     except RejectedRequestError as error:
         return str(error)
     return ""
 
 
-def test_percents_are_asked_for_in_steps_where_the_system_has_them(tmp_path: Path) -> None:
-    core, _ = offers(tmp_path, "preset: qgpu, memoryTotal: 6Gi")
-    assert [count for count in (1, 4, 5, 7, 15, 96, 100) if not refusal(core, count)] == [5, 15, 100]
-    assert refusal(core, 7).endswith("7 requested, but it is allocated in steps of 5: request 5 or 10")
-    assert refusal(core, 3).endswith("request 5")
-    core, _ = offers(tmp_path, "memoryTotal: 6Gi")
-    assert not refusal(core, 7)
+def test_percents_are_requested_in_steps_of_the_preset(tmp_path: Path) -> None:
+    core, _ = resources_of(tmp_path, "preset: qgpu, memoryTotal: 6Gi")
+    assert [count for count in (1, 4, 5, 7, 15, 96, 100) if not rejection(core, count)] == [5, 15, 100]
+    assert rejection(core, 7).endswith("7 requested, but it is allocated in steps of 5: request 5 or 10")
+    assert rejection(core, 3).endswith("request 5")
+    core, _ = resources_of(tmp_path, "memoryTotal: 6Gi")
+    assert not rejection(core, 7)
 
 
 # Of each preset's other resources: with how many of its ids a container needs no memory.
@@ -145,28 +134,28 @@ NEEDS_NO_MEMORY: dict[str, list[tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("preset", NEEDS_NO_MEMORY)
-def test_what_means_the_whole_gpu_without_memory_has_to_come_with_memory(preset: str, tmp_path: Path) -> None:
-    found = offers(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
-    (memory,) = [offer.name for offer in found if offer.limit]
-    for offer, alone in zip((one for one in found if not one.limit), NEEDS_NO_MEMORY[preset], strict=True):
-        needed = {count: offer.requires([*offer.ids][:count]) for count in (1, 100)}
+def test_a_request_for_the_gpu_requires_memory(preset: str, tmp_path: Path) -> None:
+    found = resources_of(tmp_path, f"preset: {preset}, memoryTotal: 6Gi")
+    (memory,) = [resource.name for resource in found if resource.limit]
+    for resource, alone in zip((one for one in found if not one.limit), NEEDS_NO_MEMORY[preset], strict=True):
+        needed = {count: resource.requires([*resource.ids][:count]) for count in (1, 100)}
         assert needed == {count: None if count in alone else memory for count in (1, 100)}
 
 
-def test_a_flaw_of_the_limit_is_one_of_the_memory_alone_and_refused_with_its_reason(tmp_path: Path) -> None:
-    flaw = Health(False, "limit-missing", "there is no library")
-    core, memory = offers(tmp_path, "memoryTotal: 6Gi", flaw=flaw)
+def test_a_problem_of_the_limit_makes_only_memory_unhealthy(tmp_path: Path) -> None:
+    problem = Health(False, "limit-missing", "there is no library")
+    core, memory = resources_of(tmp_path, "memoryTotal: 6Gi", problem=problem)
     assert (core.health.healthy, memory.health.healthy) == (True, False)
-    assert refusal(memory, 1).endswith("limit-missing: there is no library")
+    assert rejection(memory, 1).endswith("limit-missing: there is no library")
     hot = Health(False, "too-hot", "99 °C")
-    assert [one.health.reason for one in offers(tmp_path, "memoryTotal: 6Gi", hot, flaw)] == [
+    assert [one.health.reason for one in resources_of(tmp_path, "memoryTotal: 6Gi", hot, problem)] == [
         "too-hot",
         "too-hot",
     ]
 
 
 @pytest.mark.parametrize(
-    ("units", "told"),
+    ("units", "expected"),
     [
         ("", "sharing.units.memoryTotal is missing"),
         ("memoryTotal: 0", "memoryTotal: '0': more than 0"),
@@ -200,7 +189,7 @@ def test_a_flaw_of_the_limit_is_one_of_the_memory_alone_and_refused_with_its_rea
         ("memoryTotal: 99Mi, preset: koordinator", "memoryTotal: '99Mi': 100Mi at least"),
         (
             "memoryTotal: 1Gi, preset: hami, memoryResource: a.b/c",
-            "memoryResource: 'a.b/c': preset hami fixes nvidia.com/gpumem: leave it out, or take preset none",
+            "memoryResource: 'a.b/c': preset hami fixes nvidia.com/gpumem: leave it out, or use preset none",
         ),
         ("memoryTotal: 1Gi, preset: gpushare, coreResource: a.b/c", "preset gpushare has no core resource"),
         ("memoryTotal: 1Gi, coreResource: a b", "coreResource: 'a b': not the name of an extended resource"),
@@ -214,39 +203,39 @@ def test_a_flaw_of_the_limit_is_one_of_the_memory_alone_and_refused_with_its_rea
         ),
     ],
 )
-def test_units_that_cannot_be_sold_are_refused_with_what_to_do(units: str, told: str, tmp_path: Path) -> None:
+def test_invalid_units_are_rejected_with_a_remedy(units: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, units)
     (problem,) = caught.value.problems
     assert problem.startswith(f"{tmp_path}/config.yaml:3: sharing.units")
-    assert told in problem
+    assert expected in problem
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "expected"),
     [
         (
             "  timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}\n",
             "config.yaml:3: sharing.units: beside timeSlicing: a GPU is shared in one way",
         ),
-        ("resources: {gpus: [{pattern: '*', name: a.b/c}]}\n", "units have names of their own"),
+        ("resources: {gpus: [{pattern: '*', name: a.b/c}]}\n", "units have their own names"),
     ],
 )
-def test_another_way_beside_units_is_refused(more: str, told: str, tmp_path: Path) -> None:
+def test_another_kind_of_sharing_beside_units_is_rejected(more: str, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(f"version: v1\nsharing:\n  units: {{memoryTotal: 1Gi}}\n{more}")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=expected):
         load_plugin(path, {}, {})
 
 
-def test_what_a_preset_fixes_may_be_said_again(tmp_path: Path) -> None:
+def test_fixed_values_of_a_preset_may_be_repeated(tmp_path: Path) -> None:
     names = "coreResource: nvidia.com/gpucores, memoryResource: gpumem, memoryUnit: 1024Ki"
-    said = read(tmp_path, f"preset: hami, memoryTotal: 6Gi, {names}")
-    assert said == read(tmp_path, "preset: hami, memoryTotal: 6Gi")
+    again = read(tmp_path, f"preset: hami, memoryTotal: 6Gi, {names}")
+    assert again == read(tmp_path, "preset: hami, memoryTotal: 6Gi")
     assert read(tmp_path, "preset: gpushare, memoryTotal: 1Gi, memoryUnit: 1Mi").units
 
 
-def test_names_unit_and_overhead_are_ones_own_without_preset(tmp_path: Path) -> None:
+def test_names_unit_and_overhead_are_free_without_preset(tmp_path: Path) -> None:
     units = read(
         tmp_path,
         "coreResource: a.b/core, memoryResource: a.b/mem, memoryUnit: 64Mi, "
@@ -257,7 +246,7 @@ def test_names_unit_and_overhead_are_ones_own_without_preset(tmp_path: Path) -> 
     assert (units.context_overhead, units.memory_unit) == (30 << 20, "64Mi")
 
 
-def test_as_many_ids_as_are_said_to_fit_do_and_one_more_does_not() -> None:
+def test_the_largest_number_of_ids_fits_and_one_more_does_not() -> None:
     most = most_ids("m")
     assert len(device_list(Numbered("m", most), healthy=False)) <= KUBELET_BYTES
     assert len(device_list(Numbered("m", most + 1), healthy=False)) > KUBELET_BYTES
@@ -266,13 +255,9 @@ def test_as_many_ids_as_are_said_to_fit_do_and_one_more_does_not() -> None:
 @given(
     st.integers(1, 2000), st.text("m0123456789٣", max_size=6) | st.integers(0, 3000).map(lambda n: f"m{n}")
 )
-def test_numbered_ids_are_as_a_list_of_them_would_be(count: int, asked: str) -> None:
+def test_numbered_ids_are_as_a_list_of_them_would_be(count: int, requested: str) -> None:
     ids, plain = Numbered("m", count), [f"m{number}" for number in range(count)]
-    assert ([*ids], len(ids), asked in ids) == (plain, len(plain), asked in plain)
-
-
-def test_a_number_without_end_is_no_id() -> None:
-    assert "m" + "9" * 100_000 not in Numbered("m", 10)
+    assert ([*ids], len(ids), requested in ids) == (plain, len(plain), requested in plain)
 
 
 def test_the_lowest_id_is_the_lowest_number() -> None:
@@ -284,7 +269,7 @@ def test_every_resource_of_every_preset_is_one_that_a_kubelet_takes() -> None:
         assert all(resource_name(name) == name for name in preset.names)
 
 
-def explained(tmp_path: Path, capsys: pytest.CaptureFixture[str], units: str) -> list[str]:
+def config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str], units: str) -> list[str]:
     from tegra_device_plugin.cli import main  # noqa: PLC0415
 
     read(tmp_path, units)
@@ -292,20 +277,18 @@ def explained(tmp_path: Path, capsys: pytest.CaptureFixture[str], units: str) ->
     return capsys.readouterr().out.splitlines()
 
 
-def test_config_check_says_what_is_sold_what_is_promised_and_what_is_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[Any]
-) -> None:
-    lines = explained(tmp_path, capsys, "preset: hami, memoryTotal: 6Gi")
+def test_config_check_prints_units_and_guarantees(tmp_path: Path, capsys: pytest.CaptureFixture[Any]) -> None:
+    lines = config_check(tmp_path, capsys, "preset: hami, memoryTotal: 6Gi")
     assert lines[0].endswith("good: 100 x nvidia.com/gpucores, 6144 x nvidia.com/gpumem, 10 x nvidia.com/gpu")
-    assert "refused: nvidia.com/gpucores without nvidia.com/gpumem" in lines
-    assert "not advertised, because it is the same memory again: nvidia.com/gpumem-percentage" in lines
+    assert "rejected: nvidia.com/gpucores without nvidia.com/gpumem" in lines
+    assert "not advertised, because it is the same memory: nvidia.com/gpumem-percentage" in lines
     not_promised = [line for line in lines if line.startswith("not promised: ")]
-    for words in ("what is not CUDA's", "that the memory is free", "a share of time; nvidia.com/gpucores"):
+    for words in ("limits on memory outside CUDA", "free memory", "a share of time; nvidia.com/gpucores"):
         assert sum(words in line for line in not_promised) == 1
-    assert "promised: no more than 6Gi of nvidia.com/gpumem is given out" in lines
+    assert "promised: no more than 6Gi of nvidia.com/gpumem is allocated" in lines
     assert not any("is charged" in line for line in lines)
-    lines = explained(tmp_path, capsys, "memoryTotal: 6Gi, contextOverhead: 64Mi")
+    lines = config_check(tmp_path, capsys, "memoryTotal: 6Gi, contextOverhead: 64Mi")
     assert "a process is charged 64Mi for its CUDA context" in lines
-    lines = explained(tmp_path, capsys, "preset: qgpu, memoryTotal: 6Gi")
+    lines = config_check(tmp_path, capsys, "preset: qgpu, memoryTotal: 6Gi")
     assert any("in steps of 5" in line for line in lines)
-    assert any("holds all of tke.cloud.tencent.com/qgpu-core and no" in line for line in lines)
+    assert any("with all of tke.cloud.tencent.com/qgpu-core and no" in line for line in lines)

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting with a deadline: it ends, and a cancellation gets through whatever comes with it."""
+"""Waits with a deadline end, no cancellation is lost, and a read that hangs keeps no process alive."""
 
 import asyncio
+import subprocess
+import sys
+import threading
 
 import pytest
 from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.hosttree import is_own_shortage
+from tegra_device_plugin.system.waiting import Sensor
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -47,9 +52,37 @@ async def test_a_cancellation_ends_the_waiting_and_not_the_work() -> None:
     assert await waiting.happens(ended, 5)
 
 
-async def test_what_the_work_raises_is_raised() -> None:
+async def test_an_error_of_the_work_is_raised() -> None:
     async def fail() -> None:
         raise OSError("no")
 
     with pytest.raises(OSError, match="no"):
         await waiting.ends(fail(), 60)
+
+
+async def test_a_missing_thread_is_another_error_than_a_read_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    sensor = Sensor(deadline=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            with pytest.raises(OSError, match="can't start new thread") as failed:
+                await sensor.read(lambda: 42)
+            assert is_own_shortage(failed.value)
+    assert await sensor.read(lambda: 42) == 42
+
+
+def test_a_process_can_end_while_a_read_hangs() -> None:
+    program = """
+import asyncio, contextlib, threading
+from tegra_device_plugin.system.waiting import Sensor
+with contextlib.suppress(TimeoutError):
+    asyncio.run(Sensor(deadline=0.05).read(threading.Event().wait))
+print("ended")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=True)
+    assert ended.stdout == b"ended\n"

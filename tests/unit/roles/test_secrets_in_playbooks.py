@@ -44,9 +44,9 @@ def programs(tmp_path: Path) -> str:
 
 
 def ansible(tmp_path: Path, path: str, playbook: Path, *arguments: str) -> Run:
-    """Run a playbook on this machine as the server, with all output, and look for secrets in it.
+    """Run a playbook on this machine as the server, and search its complete output for secrets.
 
-    Those of the fact cache and of the process list are looked for, too.
+    The fact cache and the process list are searched, too.
     """
     inventory = tmp_path / "inventory"
     local = "localhost ansible_connection=local ansible_become=false"
@@ -69,7 +69,7 @@ def ansible(tmp_path: Path, path: str, playbook: Path, *arguments: str) -> Run:
     return run
 
 
-def test_preflight_tells_of_a_unit_with_secrets_but_not_the_secrets(tmp_path: Path, programs: str) -> None:
+def test_preflight_shows_a_unit_without_its_secrets(tmp_path: Path, programs: str) -> None:
     run = ansible(
         tmp_path, programs, CHECKOUT / "playbooks/preflight.yml", f"-ejetson_k3s_bundle={tmp_path}/none"
     )
@@ -149,7 +149,7 @@ class Mirror(BaseHTTPRequestHandler):
         self.wfile.write(checksum if "sha256sum" in self.path else self.K3S)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
-        """Nothing: the test looks at the result."""
+        """Nothing: the test compares the result."""
 
 
 @pytest.fixture
@@ -170,13 +170,14 @@ def test_download_uses_the_password_of_the_mirror_and_does_not_show_it(
         "__k3s_version": "v1",
         "__k3s_arch": "amd64",
         "__k3s_binary": str(binary),
+        "__k3s_marker": str(tmp_path / "run/restart"),
     }
     (tmp_path / "mirror.json").write_text(json.dumps(variables))
     playbook.write_text("""\
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: k3s, tasks_from: download.yml}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: binary.yml}
 """)
     run = ansible(tmp_path, programs, playbook, f"-e@{tmp_path}/mirror.json")
     assert (run.returncode == 0) is (password == PLANTED["proxy"]), run.stdout

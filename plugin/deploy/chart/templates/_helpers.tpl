@@ -1,4 +1,4 @@
-{{/* What serves the GPU: the name of its DaemonSet, and of its settings' ConfigMap. */}}
+{{/* The name of the DaemonSet that serves the GPU, and of the ConfigMap of its settings. */}}
 {{- define "tegra-device-plugin.name" -}}
 {{ eq .Values.api "dra" | ternary "tegra-dra-driver" "tegra-device-plugin" }}
 {{- end }}
@@ -19,7 +19,7 @@ image: {{ include "tegra-device-plugin.imageName" . | quote }}
 imagePullPolicy: {{ include "tegra-device-plugin.pullPolicy" . }}
 {{- end }}
 
-{{/* What all pods of the chart have in common. */}}
+{{/* The common part of all pods. */}}
 {{- define "tegra-device-plugin.pod" -}}
 nodeSelector:
   {{- merge (dict (printf "jetson-k3s.github.io/%s" .Values.api) "true") .Values.nodeSelector | toYaml | nindent 2 }}
@@ -35,7 +35,7 @@ securityContext:
     type: RuntimeDefault
 {{- end }}
 
-{{/* Annotations of pods, by the port of their metrics. Other settings make the pods new. */}}
+{{/* Annotations of pods, by the port of their metrics. A change of the settings renews the pods. */}}
 {{- define "tegra-device-plugin.annotations" -}}
 prometheus.io/scrape: "true"
 prometheus.io/port: {{ .port | quote }}
@@ -44,7 +44,7 @@ jetson-k3s.github.io/config-sha256: {{ toYaml . | printf "%s\n" | sha256sum }}
 {{- end }}
 {{- end }}
 
-{{/* What a container needs: the user's word, or what is measured. */}}
+{{/* Resources of a container: the user's values, or measured values. */}}
 {{- define "tegra-device-plugin.resources" -}}
 {{- if .Values.resources }}
 {{- toYaml .Values.resources }}
@@ -66,13 +66,13 @@ limits:
   {{- end }}
 {{- end }}
 
-{{/* Where a container finds its settings. */}}
+{{/* The path of a container's settings. */}}
 {{- define "tegra-device-plugin.configFile" -}}
 - name: CONFIG_FILE
   value: /etc/tegra-device-plugin/config.yaml
 {{- end }}
 
-{{/* The directory of the memory limit, where it is needed. Containers mount what is there, so its paths are the host's. */}}
+{{/* The directory of the memory limit, if needed. Containers mount its files, so it has the same path on the host. */}}
 {{- define "tegra-device-plugin.limitDirectory" -}}
 {{- if or (eq .Values.api "dra") (dig "sharing" "units" dict .Values.config) }}
 {{- dig "flags" "plugin" "gpuLimitDir" "/var/lib/tegra-gpu-limit" .Values.config }}
@@ -103,7 +103,7 @@ limits:
 {{- end }}
 {{- end }}
 
-{{/* Another system whose names the GPU is sold by: `preset` is a name, or a list of one. */}}
+{{/* The preset of another system: `preset` is a name, or a list of one name. */}}
 {{- define "tegra-device-plugin.preset" -}}
 {{- $preset := dig "sharing" "units" "preset" "none" .Values.config }}
 {{- if kindIs "slice" $preset }}

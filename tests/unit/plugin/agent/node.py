@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SIMULATED node: a board's tree with processes in pods, and a kubelet that knows who holds what."""
+"""A SIMULATED node: a board's tree with processes in pods, and a kubelet that lists containers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +81,7 @@ class Node:
             link.symlink_to("/var/log/pods/elsewhere/0.log")
 
     def holds(self, **mib_by_pid: int) -> None:
-        """Processes (`p123=5`) hold so many MiB of GPU memory."""
+        """Processes (`p123=5`) have so many MiB of GPU memory."""
         self.held |= {int(name[1:]): mib for name, mib in mib_by_pid.items()}
         rows = "".join(row(pid, mib * 1024) for pid, mib in self.held.items())
         total = sum(self.held.values()) * 1024

@@ -48,7 +48,7 @@ class SimulatedNvgpu:
         self._writer: int | None = None
 
     def runs(self, number: int, pid: int, compute: int = 2) -> None:
-        """A process opens a context: whoever polls hears of it."""
+        """A process opens a context: an event for each poll."""
         self.contexts[number] = Context(pid, compute=compute)
         if self._writer is not None:
             os.write(self._writer, struct.pack("=QQ", 0, 1))
@@ -58,7 +58,7 @@ class SimulatedNvgpu:
         self._drop(number)
 
     def goes_away(self) -> None:
-        """The device is unbound: whoever polls hears of it without an end, and every call fails."""
+        """The device is unbound: polls return without an end, and every call fails."""
         assert self._writer is not None
         os.close(self._writer)
         self._writer = None

@@ -82,7 +82,7 @@ def sample(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 
-def test_who_holds_what_is_told_in_the_names_of_other_systems(node: Node) -> None:
+def test_memory_metrics_have_the_names_of_other_systems(node: Node) -> None:
     node.admits(Pod(1, "vision", percent=30, units=4))
     node.process(10, 1)
     node.process(20, None)
@@ -118,8 +118,8 @@ def test_evict_ends_the_gpu_processes_of_the_offender_alone(node: Node) -> None:
             node.process(process.pid, pod)
             node.holds(**{f"p{process.pid}": mib})
         with running(node, "--mode=evict") as agent:
-            line = agent.says("holds")
-            assert f"pod default/greedy (uid {uid(1)}) holds 257 MiB" in line
+            line = agent.says("of GPU memory")
+            assert f"pod default/greedy (uid {uid(1)}) has 257 MiB" in line
             assert f"its share is 256 MiB: ended its processes {first.pid}, {second.pid}" in line
             assert [process.wait(5) for process in (first, second)] == [-signal.SIGKILL] * 2
             assert [process.poll() for process in (idle, neighbour)] == [None, None]
@@ -128,7 +128,7 @@ def test_evict_ends_the_gpu_processes_of_the_offender_alone(node: Node) -> None:
             assert agent.metrics()[sample("tegra_gpu_agent_ended_processes_total", **pod_labels)] == 2
 
 
-def test_burst_share_asks_the_real_kernel_which_has_no_such_device_here(node: Node) -> None:
+def test_burst_share_is_unsupported_without_the_device(node: Node) -> None:
     with running(node, "--qos-policy=burst-share") as agent:
         line = agent.says("GPU time is not divided by weights")
         assert f"{node.root}/dev/nvgpu/igpu0/sched: no scheduling API: Inappropriate ioctl for device" in line
@@ -136,7 +136,7 @@ def test_burst_share_asks_the_real_kernel_which_has_no_such_device_here(node: No
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_when_told(node: Node, number: signal.Signals) -> None:
+def test_a_signal_ends_it(node: Node, number: signal.Signals) -> None:
     with running(node, "--qos-policy=burst-share") as agent:
         agent.says("GPU time is not divided by weights")
         agent.process.send_signal(number)
@@ -177,7 +177,7 @@ def test_clients_that_stay_take_bounded_descriptors_and_memory_and_delay_no_prob
         assert resident(agent) - memory <= 8
 
 
-def test_an_agent_out_of_descriptors_says_so_in_few_lines_and_recovers(node: Node) -> None:
+def test_an_agent_out_of_descriptors_logs_few_lines_and_recovers(node: Node) -> None:
     node.admits(Pod(1, "vision", units=4))
     node.process(10, 1)
     node.holds(p10=100)
@@ -201,14 +201,14 @@ def test_an_agent_out_of_descriptors_says_so_in_few_lines_and_recovers(node: Nod
 UNUSABLE = {
     "unknown key": ("version: v1\nfoo: 1\n", "foo is not known"),
     "no units": ("version: v1\n", "has no percents of the GPU's time"),
-    # A program may then use its whole share as CUDA memory, and its context puts the pod over the share.
+    # A program may then use all of its share as CUDA memory, and its context puts the pod over the share.
     "no overhead": ("version: v1\nsharing: {units: {memoryTotal: 4Gi}}\n", "--mode evict needs contextOv"),
     "overhead of nothing": (UNITS.replace("150Mi", "0Mi"), "--mode evict needs contextOverhead above 0Mi"),
 }
 
 
 @pytest.mark.parametrize(("text", "reason"), UNUSABLE.values(), ids=UNUSABLE)
-def test_settings_that_a_start_refuses_are_refused_by_a_reload(
+def test_settings_rejected_at_start_are_rejected_at_reload(
     text: str, reason: str, node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "config.yaml"
@@ -218,20 +218,20 @@ def test_settings_that_a_start_refuses_are_refused_by_a_reload(
         agent.says("mode evict")
         file.write_text(text)
         agent.process.send_signal(signal.SIGHUP)
-        assert reason in agent.says("configuration refused, the old one stays in force")
+        assert reason in agent.says("configuration rejected, the old configuration stays in force")
         assert agent.page("/healthz") == "ok\n"
     assert main(["agent", "--host-root", str(node.root), *choice]) == 2
     assert reason in capsys.readouterr().err
 
 
-def test_a_share_that_the_driver_cannot_enforce_is_refused(
+def test_a_share_that_the_driver_cannot_enforce_is_rejected(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["agent", "--host-root", str(node.root), "--qos-policy=fixed-share"]) == 2
     assert "nvgpu cannot limit a pod to its share while other pods are idle" in capsys.readouterr().err
 
 
-def test_a_kernel_that_cannot_evict_is_told_apart_at_once(
+def test_a_kernel_that_cannot_evict_fails_the_start(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(_pid: int) -> int:

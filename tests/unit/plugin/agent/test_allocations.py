@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`allocations` in the agent's pod, which sees what the containers' processes hold."""
+"""`allocations` in the agent's pod, which sees the GPU memory of the containers' processes."""
 
 import json
 
@@ -17,7 +17,7 @@ def arguments(node: Node) -> list[str]:
     return ["allocations", f"--config={config}", *places]
 
 
-def test_what_processes_hold_is_shown_by_container(
+def test_memory_of_processes_is_shown_by_container(
     node: Node, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for pod in (Pod(1, "vision", percent=30), Pod(2, "idle", percent=5), Pod(3, "speech", percent=1)):
@@ -33,7 +33,7 @@ def test_what_processes_hold_is_shown_by_container(
     ]
 
 
-def test_of_a_container_without_a_name_nothing_is_claimed(
+def test_an_unnamed_container_has_no_memory_figure(
     node: Node, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.admits(Pod(1, "vision", percent=30))
@@ -46,12 +46,12 @@ def test_of_a_container_without_a_name_nothing_is_claimed(
     assert capsys.readouterr().out.endswith("weight 30 %\n")
 
 
-def test_where_no_processes_are_seen_there_is_the_rest_and_why(
+def test_without_visible_processes_the_rest_is_shown(
     node: Node, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.admits(Pod(1, "vision", percent=30))
     assert main([*arguments, "--output=json"]) == 0
     said = capsys.readouterr()
-    assert f"the host's processes are not seen in {node.root}: ask in the node agent's pod" in said.err
+    assert f"{node.root} does not show the host's processes: run this in the node agent's pod" in said.err
     (row,) = json.loads(said.out)["containers"]
     assert (row["percent"], row["memory_resident_mib"]) == (30, None)

@@ -83,11 +83,7 @@ def test_a_container_cannot_pose_as_another_pod_by_groups_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     "root",
-    [
-        f"/docker/{ID[::-1]}",
-        f"/system.slice/docker-{ID[::-1]}.scope",
-        "/user.slice/k3s-rootless.service",
-    ],
+    [f"/docker/{ID[::-1]}", f"/system.slice/docker-{ID[::-1]}.scope", "/user.slice/k3s-rootless.service"],
 )
 def test_a_kubelet_below_another_group_has_its_pods_beside_the_agents(root: str) -> None:
     agent = f"{root}/kubepods/besteffort/pod{UID[::-1]}/{ID[::-1]}"

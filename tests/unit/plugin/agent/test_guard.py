@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guard: what pods hold, who is over, and that only that one is ended. The ended processes are real."""
+"""The guard ends a pod over its share, and no other. The ended processes are real."""
 
 import errno
 import logging
@@ -59,7 +59,7 @@ async def test_a_pod_over_its_share_is_reported_once(
     for _ in range(3):
         await watch.observe()
     assert [record.message for record in caplog.records] == [
-        f"pod default/greedy (uid {uid(1)}) holds 129 MiB of GPU memory, its share is 128 MiB: reported only"
+        f"pod default/greedy (uid {uid(1)}) has 129 MiB of GPU memory, its share is 128 MiB: reported only"
     ]
     assert watch.over_limit == {PodName("default", "greedy"): 1}
     node.holds(p10=1)
@@ -82,7 +82,7 @@ async def test_a_process_that_is_of_another_pod_by_now_is_left_alone(
     hold_on = os.pidfd_open
 
     def taken_over(pid: int) -> int:
-        node.process(pid, 2)  # the number went to somebody else after the look
+        node.process(pid, 2)  # the number went to another process after the observation
         return hold_on(pid)
 
     monkeypatch.setattr(os, "pidfd_open", taken_over)
@@ -105,7 +105,7 @@ def test_a_number_that_is_used_again_after_it_was_held_on_to_is_not_hit(
     assert not end_process(ended.pid, lambda _pid: True)
 
 
-async def test_without_the_kubelet_nobody_is_ended(
+async def test_without_the_kubelet_no_process_is_ended(
     node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     node.admits(Pod(1, "unknown", units=1))
@@ -119,7 +119,7 @@ async def test_without_the_kubelet_nobody_is_ended(
     assert process.poll() is None
 
 
-async def test_what_may_not_be_ended_is_said(
+async def test_a_failed_kill_is_logged(
     node: Node,
     guard: Make,
     start: Callable[[], subprocess.Popen[bytes]],
@@ -150,7 +150,7 @@ def test_evict_needs_the_hosts_process_ids(node: Node, guard: Make) -> None:
     guard("report")
 
 
-async def test_memory_that_nobody_tells_is_said_once(
+async def test_unreadable_memory_is_logged_once(
     node: Node, guard: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.rmtree(node.root / "sys/kernel/debug")
@@ -160,7 +160,7 @@ async def test_memory_that_nobody_tells_is_said_once(
         await watch.observe()
         assert [record.message for record in caplog.records] == [
             "GPU memory is not watched: cannot read /sys/kernel/debug/nvmap/iovmm/clients: No such file or "
-            "directory: debugfs must be mounted, and seen from here"
+            "directory: mount debugfs, and make it visible here"
         ]
         assert watch.used is None
         (node.root / "sys/kernel/debug/nvmap/iovmm").mkdir(parents=True)
@@ -224,7 +224,7 @@ EXCEEDED = {
     "CUDA memory past the library": (512, [(512, OVERHEAD)]),
     "by one MiB": (512, [(512 - OVERHEAD + 1, OVERHEAD)]),
     "one process of two": (1024, [(1000, OVERHEAD), (0, OVERHEAD)]),
-    "no CUDA memory, but more contexts than the share has room for": (128, [(0, OVERHEAD)]),
+    "no CUDA memory, but more contexts than fit into the share": (128, [(0, OVERHEAD)]),
 }
 
 

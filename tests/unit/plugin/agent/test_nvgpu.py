@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control node: what is asked of the driver, and what its answers and refusals lead to."""
+"""The control node: the calls of the driver, and the effects of its answers and errors."""
 
 from collections.abc import Iterator
 
 import pytest
 from tegra_device_plugin.agent.nvgpu import ControlNode, Tsg
 
-from tests.unit.plugin.agent.nvgpu import (
-    GET_PARAMS,
-    SET_TIMESLICE,
-    SimulatedNvgpu,
-)
+from tests.unit.plugin.agent.nvgpu import GET_PARAMS, SET_TIMESLICE, SimulatedNvgpu
 
 
 @pytest.fixture
@@ -30,7 +26,7 @@ def test_contexts_are_listed_with_their_processes(driver: SimulatedNvgpu, node: 
     ]
 
 
-def test_a_context_that_ends_between_list_and_look_is_left_out(
+def test_a_context_that_ends_during_the_listing_is_left_out(
     driver: SimulatedNvgpu, node: ControlNode
 ) -> None:
     driver.runs(1, 10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which share, and when the kubelet is asked."""
+"""The share of each pod, and when the kubelet is queried."""
 
 import logging
 import threading
@@ -39,7 +39,7 @@ def test_containers_of_a_pod_add_up_and_other_resources_are_no_share() -> None:
         ("memoryTotal: 400Mi, preset: koordinator", "koordinator.sh/gpu-core", "gpu-memory-ratio", 12 * MIB),
     ],
 )
-def test_what_is_sold_is_what_the_plugin_sells(
+def test_unit_resources_are_the_plugins(
     units: str, core: str, memory: str, bytes_of_3: int, tmp_path: Path
 ) -> None:
     file = tmp_path / "config.yaml"
@@ -49,7 +49,7 @@ def test_what_is_sold_is_what_the_plugin_sells(
     assert found.memory.endswith(memory)
 
 
-def test_who_sells_no_units_gives_no_shares() -> None:
+def test_without_units_there_are_no_shares() -> None:
     holders = [ContainerAllocation("n", "p", "c", "nvidia.com/gpu", "igpu0")]
     assert shares(holders, unit_resources(AgentSettings())) == {}
 
@@ -61,7 +61,7 @@ def test_a_container_is_known_by_the_link_to_its_log(node: Node) -> None:
     assert container_names(HostTree(node.root)) == {id_: "c-1"}
 
 
-async def test_the_kubelet_is_asked_for_new_pods_only(
+async def test_the_kubelet_is_queried_for_new_pods_only(
     node: Node, pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.admits(Pod(1, "vision", percent=30))
@@ -71,7 +71,7 @@ async def test_the_kubelet_is_asked_for_new_pods_only(
     node.admits(Pod(2, "speech", percent=50))
     await pods.refresh({uid(1), uid(2)})
     assert (node.kubelet.asked, pods.share(uid(2)).percent) == (2, 50)
-    await pods.refresh({uid(9)})  # which it does not know, and will not know at once
+    await pods.refresh({uid(9)})  # which it does not know yet
     await pods.refresh({uid(9)})
     assert (node.kubelet.asked, pods.share(uid(9))) == (3, Share())
     monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
@@ -94,7 +94,7 @@ async def test_a_disk_that_hangs_stops_neither_the_loop_nor_the_agent(
     await pods._sensor.settle()
 
 
-async def test_a_silent_kubelet_changes_nothing_and_gives_a_new_pod_no_limit(
+async def test_without_a_kubelet_shares_stay_and_a_new_pod_has_no_limit(
     node: Node, pods: Pods, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.admits(Pod(1, "web-0", units=2))

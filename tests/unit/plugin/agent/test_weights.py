@@ -49,7 +49,7 @@ Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 @asynccontextmanager
 async def running(weights: Weights, driver: SimulatedNvgpu) -> AsyncIterator[Until]:
-    """Run them, and give what waits until a condition holds after a call. Two slices were set before."""
+    """Run them, and give what waits until a condition is true after a call. Two slices were set before."""
     loop, called = asyncio.get_running_loop(), asyncio.Event()
     driver.after_call = lambda: loop.call_soon_threadsafe(called.set)
 
@@ -90,7 +90,7 @@ async def test_nothing_is_set_that_is_right_already(weights: Weights, driver: Si
     assert slices(driver)[10] == 6000
 
 
-async def test_a_new_context_is_heard_of(
+async def test_a_new_context_causes_an_observation(
     weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OBSERVE_SECONDS", 3600.0)
@@ -114,7 +114,7 @@ async def test_a_context_is_set_when_it_has_a_runlist_and_not_before(
         await until(lambda: driver.contexts[13].timeslice == 3000)
 
 
-async def test_the_end_puts_back_what_was_found(
+async def test_the_end_restores_the_original_slices(
     weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)
@@ -129,9 +129,7 @@ async def test_the_end_puts_back_what_was_found(
     assert not driver.held
 
 
-async def test_an_end_in_the_middle_of_a_call_puts_them_back_too(
-    weights: Weights, driver: SimulatedNvgpu
-) -> None:
+async def test_an_end_during_a_call_restores_them_too(weights: Weights, driver: SimulatedNvgpu) -> None:
     within, go_on = threading.Event(), threading.Event()
 
     def wait(request: int) -> None:
@@ -158,12 +156,12 @@ async def test_the_end_does_not_wait_for_a_kubelet(
     await weights.observe()
     asked = node.kubelet.asked
     node.process(99, 77)
-    driver.runs(99, 99)  # of a pod that the kubelet would be asked about
-    await weights._leave()
+    driver.runs(99, 99)  # of a pod that needs a query of the kubelet
+    await weights._restore()
     assert (node.kubelet.asked, set(slices(driver).values())) == (asked, {1024})
 
 
-async def test_who_finds_the_node_taken_says_so_once_and_tries_again(
+async def test_a_busy_node_is_logged_once_and_retried(
     weights: Weights, driver: SimulatedNvgpu, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver.held_by_another = True
@@ -173,7 +171,7 @@ async def test_who_finds_the_node_taken_says_so_once_and_tries_again(
         assert weights.state == "busy"
         assert [record.message for record in caplog.records] == [
             "GPU time is not divided by weights: another process has opened /dev/nvgpu/igpu0/sched, and "
-            "nvgpu allows one: another agent, or a container that was given the node"
+            "nvgpu allows one: another agent, or a container with access to the node"
         ]
         driver.held_by_another = False
         await weights.observe()
@@ -186,7 +184,7 @@ async def test_older_releases_have_the_node_under_its_old_name_and_others_have_n
     (node.root / "dev/nvgpu/igpu0/sched").unlink()
     await weights.observe()
     assert driver.opened == [f"{node.root}/dev/nvhost-sched-gpu"]
-    await weights._leave()
+    await weights._restore()
     (node.root / "dev/nvhost-sched-gpu").unlink()
     await weights.observe()
     assert weights.state == "unsupported"
@@ -203,7 +201,7 @@ async def test_another_interface_is_unsupported(
     assert f"version {version}" in caplog.text
 
 
-async def test_a_slice_that_the_driver_refuses_does_not_stop_the_others(
+async def test_a_rejected_time_slice_does_not_stop_the_others(
     weights: Weights, driver: SimulatedNvgpu, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver.longest = 10_000
@@ -212,7 +210,7 @@ async def test_a_slice_that_the_driver_refuses_does_not_stop_the_others(
     assert (slices(driver)[10], slices(driver)[20]) == (6000, 1024)
     assert {(one.uid, one.timeslice_us) for one in weights.slices} == {(uid(1), 6000), (uid(2), 1024)}
     assert driver.contexts[21].references == 1
-    refusal = "context 21 of process 20: nvgpu refuses 14000 us: Invalid argument"
+    refusal = "context 21 of process 20: nvgpu rejects 14000 us: Invalid argument"
     assert [record.message for record in caplog.records] == [refusal]
 
 
@@ -260,11 +258,11 @@ async def test_a_device_that_goes_away_does_not_keep_the_agent_busy(
     monkeypatch.setattr(nvgpu.ControlNode, "clear_event", count)
     async with running(weights, driver) as until:
         driver.goes_away()
-        await until(lambda: weights.state == "unsupported")  # as at each later look the node has no answer
+        await until(lambda: weights.state == "unsupported")  # as each later observation has no answer
     assert len(heard) <= 2
 
 
-async def test_a_whole_life_never_locks_control(
+async def test_no_call_ever_locks_control(
     weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)

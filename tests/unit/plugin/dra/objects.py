@@ -51,5 +51,5 @@ def place(tmp_path: Path) -> Place:
         limit_library=limits.library,
         overhead=MIB,
         device_nodes=("/dev/nvmap",),
-        verdict=HEALTHY,
+        health=HEALTHY,
     )

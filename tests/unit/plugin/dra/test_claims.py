@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a claim means, and who can have the GPU beside whom."""
+"""The devices of a claim, conflicts between claims, and the health that a kubelet gets."""
 
 from typing import Any
 
 import pytest
+from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.dra import dra_pb2 as health
 from tegra_device_plugin.dra.claims import ClaimError, Device, conflict, devices
+from tegra_device_plugin.dra.driver_sockets import HealthBoard
 from tegra_device_plugin.system.kubernetes import GIB
 
 from tests.unit.plugin.dra.objects import CLAIM, NODE, claim, result
@@ -24,7 +27,7 @@ def test_a_subrequest_counts_as_its_request() -> None:
     assert found.request == "gpu"
 
 
-def test_whoever_tolerates_the_taint_or_every_taint_is_known() -> None:
+def test_tolerations_of_the_taint_are_found() -> None:
     tolerations = [
         [{"key": "gpu.jetson-k3s.github.io/unhealthy", "operator": "Exists"}],
         [{"operator": "Exists"}],
@@ -48,12 +51,12 @@ def test_whoever_tolerates_the_taint_or_every_taint_is_known() -> None:
         (claim(result(shareID="s", consumedCapacity={"memory": "much"})), "memory 'much': a quantity"),
     ],
 )
-def test_what_cannot_be_prepared_is_refused_with_the_reason(given: dict[str, Any], says: str) -> None:
+def test_an_invalid_claim_is_rejected_with_the_reason(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ClaimError, match=says.replace("[", r"\[")):
         devices(given, CLAIM, NODE)
 
 
-def test_parameters_for_another_driver_are_none_of_ours() -> None:
+def test_parameters_for_another_driver_are_ignored() -> None:
     config = [{"opaque": {"driver": "gpu.example.com", "parameters": {}}}]
     assert devices(claim(result(), config=config), CLAIM, NODE)
 
@@ -79,7 +82,30 @@ THIS, THAT = Device("gpu", "igpu-0", "s1", GIB), Device("gpu", "igpu-0", "s2", G
         (WHOLE, LOOKING_AFTER, True),
     ],
 )
-def test_two_claims_have_the_gpu_together_only_in_one_mode(
-    wanted: Device, held: Device, together: bool
-) -> None:
+def test_two_claims_share_the_gpu_only_in_one_mode(wanted: Device, held: Device, together: bool) -> None:
     assert conflict((wanted,), (held,)) == (None if together else held)
+
+
+def test_health_of_devices_follows_the_gpu() -> None:
+    board = HealthBoard("node", ("a", "b"))
+    seen = []
+    for verdict in (
+        None,
+        Health(True, "ok", "runtime_status active"),
+        Health(False, "too-hot", "101 °C"),
+        Health(False, "unknown", "the GPU could not be observed"),
+    ):
+        if verdict:
+            board.show(verdict)
+        first, second = board.message().devices
+        assert (first.device.device_name, second.device.device_name) == ("a", "b")
+        assert {one.device.pool_name for one in (first, second)} == {"node"}
+        assert first.health_check_timeout_seconds > 0
+        assert (first.last_updated_time > 0) == (verdict is not None)
+        seen.append((first.health, first.message))
+    assert seen == [
+        (health.UNKNOWN, "not observed yet"),
+        (health.HEALTHY, ""),
+        (health.UNHEALTHY, "too-hot: 101 °C"),
+        (health.UNKNOWN, "unknown: the GPU could not be observed"),
+    ]

@@ -29,7 +29,7 @@ A = {"u1": CLAIMS["u1"]}
 B = {"u3": Prepared(ClaimReference("default", "b", "u3"), (Device("gpu", "igpu-0", "s1", 1 << 20),))}
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.json"
     assert load(path) == {}
     save(path, CLAIMS)
@@ -49,9 +49,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
         ('{"version": 2, "claims": {}}', "it is of version 2, this driver reads 1"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused_and_left_alone(
-    tmp_path: Path, content: str, says: str
-) -> None:
+def test_an_unreadable_checkpoint_is_rejected_and_kept(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "checkpoint.json"
     path.write_text(content)
     with pytest.raises(CheckpointError, match=says):
@@ -59,7 +57,7 @@ def test_a_file_that_cannot_be_read_is_refused_and_left_alone(
     assert path.read_text() == content
 
 
-def test_a_device_of_a_later_version_is_refused(tmp_path: Path) -> None:
+def test_a_device_of_a_later_version_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.json"
     save(path, CLAIMS)
     document = json.loads(path.read_text())

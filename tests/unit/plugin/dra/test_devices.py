@@ -27,7 +27,7 @@ CAPACITY = Dra("capacity", memory_total=6 * GIB)
 
 @pytest.mark.parametrize("board", BOARDS)
 @pytest.mark.parametrize("dra", [Dra(), Dra("shares", shares=MAX_SHARES), CAPACITY])
-def test_every_board_gives_what_the_api_takes(tmp_path: Path, board: str, dra: Dra) -> None:
+def test_every_board_gives_valid_devices(tmp_path: Path, board: str, dra: Dra) -> None:
     devices = published(gpu(tmp_path, board, SICK), dra, taints=True)
     assert len(devices) == len(dra.devices) == len({one["name"] for one in devices}) <= 64
     for device in devices:

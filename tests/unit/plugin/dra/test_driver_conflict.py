@@ -11,7 +11,7 @@ from tegra_device_plugin.kubelet.driver_conflict import BothApisError, GpuLock
 from tests.conformance.fake_kubelet import refusing_socket
 
 
-def test_a_socket_that_nobody_serves_is_not_in_the_way() -> None:
+def test_a_socket_without_a_listener_is_no_conflict() -> None:
     with tempfile.TemporaryDirectory(prefix="k-", dir="/tmp") as directory:
         plugins, driver = Path(directory, "device-plugins"), driver_conflict.dra_socket(Path(directory))
         for socket in (plugins / "tegra-gpu-0123-0.sock", driver):

@@ -89,7 +89,7 @@ async def test_a_share_is_limited_and_its_ledger_lives_as_long_as_the_claim(clai
     assert not list(claims.ledgers.iterdir())
 
 
-async def test_prepare_again_gives_the_same_also_without_the_api_server(
+async def test_prepare_again_gives_the_same_without_the_api_server(
     claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims.allocate(CLAIM, result())
@@ -130,9 +130,7 @@ async def test_a_claim_that_waits_for_the_api_server_delays_no_other(claims: Cla
     assert preparer.in_use == 0
 
 
-async def test_prepare_gives_up_before_the_kubelet_does(
-    claims: Claims, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_prepare_times_out_before_the_kubelet(claims: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 * (preparing._REQUEST_SECONDS + preparing._COMMIT_SECONDS) < 40  # the kubelet waits for 45 s
     monkeypatch.setattr(preparing, "_REQUEST_SECONDS", 0.01)
     monkeypatch.setattr(claims.preparer, "_get_claim", hang)
@@ -171,7 +169,7 @@ async def test_a_disk_that_hangs_is_named_and_the_commit_ends_when_it_goes_on(
     assert list(claimstore.load(claims.place.checkpoint)) == [CLAIM.uid]
 
 
-async def test_a_claim_that_was_given_something_else_is_prepared_anew(claims: Claims) -> None:
+async def test_a_claim_with_another_allocation_is_prepared_again(claims: Claims) -> None:
     claims.allocate(CLAIM, result("igpu-0-share-0"))
     await claims.prepare(CLAIM)
     claims.allocate(CLAIM, result("igpu-0-share-1"))
@@ -179,20 +177,20 @@ async def test_a_claim_that_was_given_something_else_is_prepared_anew(claims: Cl
     assert isinstance(found, Prepared) and found.devices[0].name == "igpu-0-share-1"
 
 
-async def test_one_claim_s_trouble_is_not_the_others(claims: Claims) -> None:
+async def test_an_error_of_one_claim_does_not_affect_others(claims: Claims) -> None:
     claims.allocate(OTHER, result())
     answer = await claims.preparer.prepare([CLAIM, OTHER, ClaimReference("x", "y", "../../etc/passwd")])
     assert "not found" in str(answer[CLAIM.uid])
     assert isinstance(answer[OTHER.uid], Prepared)
-    assert "no uid" in str(answer["../../etc/passwd"])
+    assert "not the uid" in str(answer["../../etc/passwd"])
     assert (claims.calls.prepared, claims.calls.prepare_failed) == (1, 2)
 
 
-async def test_a_sick_gpu_is_given_to_those_who_tolerate_it_and_to_those_who_have_it(claims: Claims) -> None:
+async def test_an_unhealthy_gpu_is_prepared_only_with_a_toleration(claims: Claims) -> None:
     claims.allocate(CLAIM, result())
-    claims.place.verdict = None
+    claims.place.health = None
     assert await claims.prepare(CLAIM) == "the board was not observed yet; the kubelet tries again"
-    claims.place.verdict = SICK
+    claims.place.health = SICK
     assert await claims.prepare(CLAIM) == "the GPU is unhealthy: nodes-missing: no /dev/nvmap"
     claims.allocate(CLAIM, result(tolerations=[{"operator": "Exists"}]))
     assert isinstance(await claims.prepare(CLAIM), Prepared)

@@ -31,7 +31,7 @@ def read(tmp_path: Path, sharing: str, more: str = "") -> DraSettings:
         ),
     ],
 )
-def test_a_good_file_is_taken(tmp_path: Path, text: str, dra: Dra) -> None:
+def test_a_valid_file_is_accepted(tmp_path: Path, text: str, dra: Dra) -> None:
     assert read(tmp_path, f"dra: {{{text}}}").dra == dra
     assert list(describe(dra))
 
@@ -54,7 +54,7 @@ def test_a_good_file_is_taken(tmp_path: Path, text: str, dra: Dra) -> None:
         (f"dra: {{mode: exclusive}}, {REPLICAS}", "leave all but one out"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, says: str) -> None:
+def test_a_wrong_file_is_rejected_with_its_line(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=rf"config.yaml:2: .*{says}"):
         read(tmp_path, text)
 

@@ -44,17 +44,17 @@ def change(slice_: Any, path: str, value: Any) -> None:
     [
         (
             lambda one: change(one, "spec/devices/0/attributes/type", {"string": "toaster"}),
-            "another attributes",
+            "has changed: attributes",
         ),
-        (lambda one: change(one, "spec/devices/0/attributes/more", {"int": 1}), "another attributes"),
-        (lambda one: change(one, "spec/devices/0/capacity/memory/value", "7Gi"), "another capacity"),
-        (lambda one: change(one, "spec/devices/0/taints", [{"key": "x"}]), "another taints"),
-        (lambda one: change(one, "spec/devices", []), "igpu-0 comes"),
-        (lambda one: one["spec"]["devices"].append({"name": "igpu-1"}), "igpu-1 goes"),
+        (lambda one: change(one, "spec/devices/0/attributes/more", {"int": 1}), "has changed: attributes"),
+        (lambda one: change(one, "spec/devices/0/capacity/memory/value", "7Gi"), "has changed: capacity"),
+        (lambda one: change(one, "spec/devices/0/taints", [{"key": "x"}]), "has changed: taints"),
+        (lambda one: change(one, "spec/devices", []), "igpu-0 is added"),
+        (lambda one: one["spec"]["devices"].append({"name": "igpu-1"}), "igpu-1 is removed"),
         (lambda one: change(one, "spec/pool/resourceSliceCount", 2), "its pool"),
     ],
 )
-def test_whatever_somebody_altered_is_set_right(alter: Callable[[Object], None], reason: str) -> None:
+def test_any_change_of_the_slice_is_corrected(alter: Callable[[Object], None], reason: str) -> None:
     found = there([DEVICE], generation=3)
     alter(found)
     step = slices.step([found], [DEVICE], NODE, 0)

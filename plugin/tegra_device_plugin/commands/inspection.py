@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`detect`, `labels`, `koordinator-device` and `config check`: print facts about board and configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from tegra_device_plugin.agent import nvgpu
+from tegra_device_plugin.board import health, labels
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.commands.common import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Command,
+    add_config,
+    add_host_root,
+    counted,
+    say,
+)
+from tegra_device_plugin.config import dra_modes
+from tegra_device_plugin.config.settings import ConfigError, read_file
+from tegra_device_plugin.config.units import describe
+from tegra_device_plugin.sharing import koordinator
+from tegra_device_plugin.system.atomicfile import replace_file
+from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.kubernetes import DEFAULT_RESOURCE
+from tegra_device_plugin.telemetry import jtop
+
+
+def _detect_arguments(parser: argparse.ArgumentParser) -> None:
+    add_host_root(parser)
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+
+
+def _detect(options: argparse.Namespace) -> int:
+    """Print the facts; the exit code tells whether there is a Tegra GPU."""
+    detection = detect(options.host_root)
+    facts = detection.as_dict()
+    if telemetry := jtop.read_once(options.host_root):
+        facts["module"] = facts["module"] or telemetry.module
+        facts["jetpack"] = facts["jetpack"] or telemetry.jetpack
+        detail = ", ".join(filter(None, (telemetry.module, telemetry.part_number, telemetry.power_mode)))
+        facts["evidence"].append({"source": "jtop", "found": True, "detail": detail})
+    if options.output == "json":
+        say(json.dumps(facts, indent=2))
+    else:
+        say("\n".join(_as_text(facts)))
+    return EXIT_FAILED if detection.gpu.state == "absent" else EXIT_OK
+
+
+def _as_text(facts: dict[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for key, value in facts.items():
+        if key == "evidence":
+            lines.append("looked at:")
+            lines += [f"  {'+' if one['found'] else '-'} {one['source']}: {one['detail']}" for one in value]
+        elif isinstance(value, dict):
+            lines += [f"{indent}{key}:", *_as_text(value, indent + "  ")]
+        else:
+            shown = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+            lines.append(f"{indent}{key + ':':<20} {'unknown' if shown is None else shown}")
+    return lines
+
+
+def _labels_arguments(parser: argparse.ArgumentParser) -> None:
+    add_host_root(parser)
+    add_config(parser, "settings of `run`, for the labels on sharing")
+    parser.add_argument(
+        "--qos-policy",
+        choices=("best-effort", "burst-share"),
+        help="that of `agent` here; burst-share gives a label that says if this board's driver can do it",
+    )
+    parser.add_argument(
+        "--output",
+        choices=("text", "json", "nfd"),
+        default="text",
+        help="nfd: for a file in NFD's features.d",
+    )
+    parser.add_argument(
+        "--output-file", type=Path, metavar="FILE", help="write there in one step (default: print)"
+    )
+
+
+def _labels(options: argparse.Namespace) -> int:
+    """Print or write the labels; the exit code tells whether there are any."""
+    content = read_file(options.config)
+    detection = detect(options.host_root)
+    telemetry = jtop.read_once(options.host_root)
+    units = content.units
+    weighted = options.qos_policy == "burst-share"
+    found = labels.node_labels(
+        detection,
+        replicas=None if units else content.sharing.replicas,
+        renamed=DEFAULT_RESOURCE not in units.resources if units else content.sharing.renamed,
+        memory_unit=units.memory_unit if units else None,
+        power_mode=telemetry.power_mode if telemetry else None,
+        gpu_share=_gpu_share(options.host_root, detection.gpu.state) if weighted else None,
+    )
+    text = labels.render(found, options.output)
+    if options.output_file:
+        replace_file(options.output_file, text)
+    else:
+        say(text.rstrip())
+    return EXIT_OK if found else EXIT_FAILED
+
+
+def _gpu_share(root: Path, state: str) -> str | None:
+    """Give the effect of weights on this board; None before the GPU was switched on."""
+    if nvgpu.find_node(HostTree(root)):
+        return "weighted"
+    return None if state == "unpowered" else "unsupported"
+
+
+def _koordinator_device_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE", help="the node's name")
+    add_host_root(parser)
+    add_config(parser, "settings of `run`")
+
+
+def _koordinator_device(options: argparse.Namespace) -> int:
+    """Print Koordinator's Device. Raises ConfigError without its preset."""
+    units = read_file(options.config).units
+    if units is None or units.preset != "koordinator":
+        raise ConfigError(
+            "--config: a configuration with `sharing.units` and `preset: koordinator` is needed"
+        )
+    found = detect(options.host_root)
+    if found.gpu.state == "absent":
+        return EXIT_FAILED
+    gpu_health = health.assess(health.sample(options.host_root, found.gpu))
+    infos = koordinator.device_infos(found, units, gpu_health)
+    say(json.dumps(koordinator.device(options.node, infos), indent=2))
+    return EXIT_OK
+
+
+def _config_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("check",), metavar="check")
+    parser.add_argument("file", type=Path, metavar="FILE")
+
+
+def _config_check(options: argparse.Namespace) -> int:
+    """Print the meaning of the file. Raises ConfigError."""
+    content = read_file(options.file)
+    sharing = content.sharing
+    if content.dra:
+        say(f"{options.file}: good, for the command `dra`: {', '.join(content.dra.devices)}")
+        say("\n".join(dra_modes.describe(content.dra)))
+    else:
+        say(f"{options.file}: good: {counted(content.counts)}")
+    if content.units:
+        say("\n".join(describe(content.units)))
+    if sharing.replicas > 1:
+        limit = "one per container" if sharing.fail_requests_greater_than_one else "any number per container"
+        say(f"the GPU is shared by time-slicing, {limit}; memory is not divided")
+    for note in content.notes:
+        say(note)
+    return EXIT_OK
+
+
+COMMANDS = {
+    "detect": Command(_detect_arguments, _detect),
+    "labels": Command(_labels_arguments, _labels),
+    "koordinator-device": Command(_koordinator_device_arguments, _koordinator_device),
+    "config": Command(_config_arguments, _config_check),
+}

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that a container with limited memory mounts: library, preload list and ledger."""
+
+import fcntl
+import os
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.sharing import ledger, memory_limit
+from tegra_device_plugin.sharing.ledger import Ledger, header, mounted, provide, read, remove
+
+from tests import ledgers
+
+OWN = Path(sys.executable).read_bytes()[:20]
+
+
+def elf(ident: bytes = OWN[:16], kind: int = 3, machine: bytes = OWN[18:20]) -> bytes:
+    """A library of which only the header is true."""
+    return ident + struct.pack("<H", kind) + machine + bytes(100)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    path = tmp_path / "library.so"
+    path.write_bytes(elf())
+    return path
+
+
+def test_existing_files_are_not_written(tmp_path: Path, library: Path) -> None:
+    memory_limit.provide_files(tmp_path, library)
+    before = {path: path.stat() for path in tmp_path.iterdir()}
+    memory_limit.provide_files(tmp_path, library)
+    assert {path: path.stat() for path in tmp_path.iterdir()} == before
+
+
+def test_a_running_container_keeps_the_library_that_it_has_mounted(tmp_path: Path, library: Path) -> None:
+    memory_limit.provide_files(tmp_path, library)
+    with (tmp_path / memory_limit.LIBRARY).open("rb") as mounted:
+        library.write_bytes(elf() + b"new")
+        memory_limit.provide_files(tmp_path, library)
+        assert mounted.read() == elf()
+    assert (tmp_path / memory_limit.LIBRARY).read_bytes() == elf() + b"new"
+
+
+def test_ledgers_of_the_version_before_which_containers_could_write_are_gone(
+    tmp_path: Path, library: Path
+) -> None:
+    ledgers = tmp_path / memory_limit.LEDGERS
+    ledgers.mkdir(0o711)
+    for name, mode in (("m9", 0o666), ("m3", 0o4755), ("claim-1-igpu-0-s1", 0o666)):
+        (ledgers / name).write_bytes(b"#!/bin/sh")
+        (ledgers / name).chmod(mode)
+    ledger.provide(ledgers / "m4", 1, 2)
+    memory_limit.provide_files(tmp_path, library)
+    assert {path.name.partition(".")[0] for path in ledgers.iterdir()} == {"m4"}
+    assert ledgers.stat().st_mode & 0o777 == 0o700
+
+
+OTHER = bytes([OWN[18] ^ 0xFF, OWN[19]])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"),
+        (b"#!/bin/sh\n" + bytes(100), "is no shared library"),
+        (elf()[:19], "is no shared library"),
+        (elf(kind=2), "is no shared library"),
+        (elf(machine=OTHER), r"is for 64-bit machine \d+, this board is 64-bit \S+"),
+        (elf(ident=OWN[:4] + b"\x01" + OWN[5:16]), "is for 32-bit .*, this board is 64-bit"),
+    ],
+    ids=["empty", "script", "cut off", "program", "another machine", "32-bit"],
+)
+def test_a_library_that_no_container_could_load_is_not_put_there(
+    content: bytes, why: str, tmp_path: Path, library: Path
+) -> None:
+    library.write_bytes(content)
+    directory = tmp_path / "limit"
+    with pytest.raises(OSError, match=why):
+        memory_limit.provide_files(directory, library)
+    assert not directory.exists()
+
+
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"none\.so"):
+        memory_limit.provide_files(tmp_path, tmp_path / "none.so")
+
+
+@pytest.mark.parametrize("name", [memory_limit.LIBRARY, memory_limit.PRELOAD])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["gone", "empty"])
+def test_damaged_files_are_noticed_and_repaired(
+    name: str, damage: object, tmp_path: Path, library: Path
+) -> None:
+    memory_limit.provide_files(tmp_path, library)
+    assert callable(damage)
+    damage(tmp_path / name)
+    with pytest.raises(OSError, match=name):
+        memory_limit.check_files(tmp_path)
+    memory_limit.provide_files(tmp_path, library)
+    memory_limit.check_files(tmp_path)
+
+
+# Written by hand: magic, 1 GiB, 2 MiB, zeros.
+HEADER = b"TGLEDGR2" + b"\0\0\0\x40\0\0\0\0" + b"\0\0\x20\0\0\0\0\0" + bytes(40)
+
+
+def test_the_bytes_are_those_of_the_library() -> None:
+    assert header(1 << 30, 2 << 20) == HEADER
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (0, 1 << 40, 7), (3,) * 64])
+def test_each_processs_lock_is_its_bytes(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    path = tmp_path / "m0"
+    path.write_bytes(HEADER)
+    with ledgers.used_by(path, *sizes):
+        found = read(path)
+    assert (found.limit, found.overhead, sorted(found.processes)) == (1 << 30, 2 << 20, sorted(sizes))
+    assert found.used == sum(sizes) + len(sizes) * (2 << 20)
+    assert read(path).used == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"X" + HEADER[1:], HEADER + b"\0", b"TGLEDGR1" + bytes(2104)])
+def test_another_file_is_not_read_as_a_ledger(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m0").write_bytes(content)
+    with pytest.raises(ValueError, match="no ledger"):
+        read(tmp_path / "m0")
+
+
+def test_a_lock_of_everything_is_more_than_any_limit(tmp_path: Path) -> None:
+    (tmp_path / "m0").write_bytes(HEADER)
+    with (tmp_path / "m0").open("rb") as file:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
+        assert read(tmp_path / "m0").used > 1 << 55
+
+
+def test_a_container_with_many_locks_delays_no_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tegra_device_plugin.sharing.ledger._SECONDS", -1)
+    (tmp_path / "m0").write_bytes(HEADER)
+    with pytest.raises(ValueError, match="too many locks"):
+        read(tmp_path / "m0")
+
+
+def test_a_lease_of_the_file_delays_no_reader(tmp_path: Path) -> None:
+    provide(tmp_path / "m0", 1, 0)
+    with (tmp_path / "m0").open("rb") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(file, fcntl.F_SETSIG, 23)  # SIGURG, which is ignored, in place of SIGIO
+        with pytest.raises(BlockingIOError):
+            read(tmp_path / "m0")
+        with pytest.raises(BlockingIOError):
+            provide(tmp_path / "m0", 1, 0)
+
+
+def test_every_user_of_a_container_may_read_it_and_its_name_cannot_be_guessed(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        provide(tmp_path / "m0", 1, 2)
+        provide(tmp_path / "m1", 1, 2)
+    finally:
+        os.umask(before)
+    files = [mounted(tmp_path / name) for name in ("m0", "m1")]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "m0", tmp_path / "m1", *files])
+    secrets = {path.name.partition(".")[2] for path in files}
+    assert {len(secret) for secret in secrets} == {32} and len(secrets) == 2
+    assert read(tmp_path / "m0") == Ledger(1, 2)
+
+
+@pytest.mark.parametrize("left", [b"", b"x" * 5000], ids=["empty", "too long"])
+def test_a_ledger_is_rewritten_in_the_mounted_file(left: bytes, tmp_path: Path) -> None:
+    provide(tmp_path / "m0", 1, 2)
+    file = mounted(tmp_path / "m0")
+    file.write_bytes(left)
+    with file.open("rb") as opened:
+        provide(tmp_path / "m0", 3, 4)
+        assert opened.read() == header(3, 4)
+    assert mounted(tmp_path / "m0") == file
+
+
+def test_the_path_of_a_container_of_the_version_before_leads_to_the_new_file(tmp_path: Path) -> None:
+    (tmp_path / "m0").write_bytes(b"TGLEDGR1" + bytes(2104))
+    provide(tmp_path / "m0", 3, 4)
+    assert (tmp_path / "m0").read_bytes() == header(3, 4)
+
+
+def test_a_link_in_the_files_place_is_not_followed(tmp_path: Path) -> None:
+    provide(tmp_path / "m0", 1, 2)
+    file = mounted(tmp_path / "m0")
+    file.unlink()
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        provide(tmp_path / "m0", 1, 0)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_removed_ledger_leaves_nothing_and_takes_no_other(tmp_path: Path) -> None:
+    provide(tmp_path / "m1", 1, 2)
+    provide(tmp_path / "m10", 1, 2)
+    (tmp_path / "m1.left").write_bytes(b"")  # by a process that was killed before it made the link
+    remove(tmp_path / "m1")
+    assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"m10"}
+    remove(tmp_path / "m1")
+    remove(tmp_path / "none" / "m1")

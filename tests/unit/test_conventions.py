@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conventions of the checkout that no linter knows."""
+
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.roles.loading import ROLES
+from tests.unit.roles.playing import play, write_inventory
+from tools.cache import CHECKOUT
+from tools.docs import generated
+
+FOLDERS = ("collection", "images", "playbooks", "plugin", "release", "roles", "tools")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_nothing_but_tests_imports_tests(folder: str) -> None:
+    def imported(file: Path) -> set[str]:
+        found = ast.walk(ast.parse(file.read_text()))
+        modules = [node.module or "" for node in found if isinstance(node, ast.ImportFrom)]
+        return {name for name in modules if name.split(".")[0] == "tests"}
+
+    assert {file: names for file in (CHECKOUT / folder).rglob("*.py") if (names := imported(file))} == {}
+
+
+MOST_VARIABLES = 50
+
+# Roles without tasks are for modules to share; nobody gives them variables.
+ALL_ROLES = sorted(path.parent.name for path in ROLES.glob("*/tasks"))
+
+
+@pytest.mark.parametrize("path", generated(), ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_generated_document_is_current(path: Path) -> None:
+    assert path.exists(), "run `make docs`"
+    assert path.read_text() == generated()[path], "run `make docs`"
+
+
+def specified(role: str) -> dict[str, Any]:
+    """Every variable in a role's argument_specs."""
+    entries = yaml.safe_load((ROLES / role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    return {name: option for entry in entries.values() for name, option in (entry["options"] or {}).items()}
+
+
+def entry_points() -> set[tuple[str, str]]:
+    """(role, entry point) of everything that another role or a playbook imports by `tasks_from`."""
+    found = set()
+    for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/tasks/*.yml")):
+        text = path.read_text()
+        imported = re.findall(r"name: (\w+)\n +tasks_from: (\w+)\.yml", text)
+        found.update(imported)
+        assert len(imported) == text.count("tasks_from:"), path
+    return found
+
+
+@pytest.mark.parametrize(("role", "entry"), sorted(entry_points()))
+def test_every_entry_point_is_specified(role: str, entry: str) -> None:
+    specs = yaml.safe_load((ROLES / role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    assert specs[entry]["short_description"]
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+def test_every_variable_is_specified_with_a_type_a_description_and_the_name_of_its_role(role: str) -> None:
+    path = ROLES / role / "defaults/main.yml"
+    defaults = (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+    assert {name for name in defaults if not name.startswith("_")} <= specified(role).keys()
+    # Several roles read the variables with this prefix. The first play of each playbook checks them.
+    shared = ("jetson_",) if role == "preflight" else ()
+    for name, option in specified(role).items():
+        assert name.lstrip("_").startswith((role + "_", *shared))
+        assert option["type"]
+        assert option["description"]
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+def test_a_fact_that_others_read_is_in_the_description_of_its_entry_point(role: str) -> None:
+    own = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
+    facts = set(re.findall(rf"(?:^ {{4,8}}|register: )({role}_\w+)(?::|$)", own, re.MULTILINE))
+    elsewhere = "".join(
+        path.read_text()
+        for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/[tv]a*/**/*.yml"))
+        if path.relative_to(ROLES.parent).parts[1] != role
+    )
+    specs = (ROLES / role / "meta/argument_specs.yml").read_text()
+    read = {fact for fact in facts - specified(role).keys() if re.search(rf"\b{fact}\b", elsewhere)}
+    assert {fact for fact in read if f"C({fact})" not in specs} == set()
+
+
+def test_users_have_few_variables_to_know() -> None:
+    public = sorted({name for role in ALL_ROLES for name in specified(role) if not name.startswith("_")})
+    sys.stdout.write(f"{len(public)} public variables: {', '.join(public)}\n")
+    assert len(public) <= MOST_VARIABLES
+    former = yaml.safe_load((ROLES / "preflight/vars/main/former_variables.yml").read_text())
+    assert not former["__preflight_former_variables"].keys() & set(public)
+
+
+@pytest.mark.parametrize("playbook", sorted(CHECKOUT.glob("playbooks/*.yml")), ids=lambda path: path.name)
+def test_extra_variables_of_a_playbook_are_specified(playbook: Path) -> None:
+    lines = [line for line in playbook.read_text().splitlines() if line.startswith("#")]
+    named = re.findall(r"-e (?:'\{\")?([a-z]\w+)", "\n".join(lines))
+    assert set(named) <= {name for role in ALL_ROLES for name in specified(role)}
+
+
+@pytest.mark.parametrize("place", ["inventory", "command"])
+def test_variable_with_a_former_name_is_refused_by_both_names(tmp_path: Path, place: str) -> None:
+    former = {"k3s_timeout": 60, "k3s_upgrade_drain": False}
+    inventory = write_inventory(tmp_path, {"server": {"a": former if place == "inventory" else {}, "b": {}}})
+    playbook = tmp_path / "play.yml"
+    playbook.write_text("- import_playbook: " + str(CHECKOUT / "playbooks/start/checks.yml\n"))
+    extra = [f"--extra-vars={json.dumps(former)}"] if place == "command" else []
+    ran = play(inventory, playbook, *extra)
+    words = "set jetson_k3s_timeout instead of k3s_timeout; remove k3s_upgrade_drain, which has no effect."
+    assert (ran.returncode, words in ran.said) == (2, True), ran.stdout
+
+
+@pytest.mark.parametrize("role", sorted({path.parents[1].name for path in ROLES.glob("*/library/*.py")}))
+def test_roles_whose_modules_share_files_depend_on_them(role: str) -> None:
+    places = (ROLES / role / "library", ROLES / role / "module_utils")
+    modules = "".join(path.read_text() for place in places for path in place.glob("*.py"))
+    tasks = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
+    meta = ROLES / role / "meta/main.yml"
+    shared = {"atomic_files": "atomic_files", "image_content": "image_content", "redact": "redact"}
+    shared["upload"] = "uploads"
+    own = {path.stem for path in (ROLES / role / "module_utils").glob("*.py")}
+    needed = [
+        {"role": name}
+        for name, file in shared.items()
+        if file not in own
+        and (
+            re.search(rf"ansible\.module_utils\.{file}\b", modules)
+            or any(f" {module.stem}:\n" in tasks for module in (ROLES / name / "library").glob("*.py"))
+        )
+    ]
+    assert (yaml.safe_load(meta.read_text())["dependencies"] if meta.exists() else []) == needed
+
+
+ON_THE_CONTROLLER = {
+    ROLES / "preflight/library/bundle_info.py",
+    ROLES / "kubeconfig/library/kubeconfig.py",
+    *ROLES.glob("gpu_report/*/*.py"),
+}
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted({*ROLES.glob("*/library/*.py"), *ROLES.glob("*/module_utils/*.py")} - ON_THE_CONTROLLER),
+    ids=lambda path: str(path.relative_to(ROLES)),
+)
+def test_code_for_boards_is_python_3_6(path: Path) -> None:
+    assert "from __future__" not in path.read_text()
+    ast.parse(path.read_text(), feature_version=(3, 6))
+
+
+SHARED = re.compile(r"(?<![\w.-])/(?:var/)?tmp\b|/dev/shm\b")
+# mkdtemp's names, for what is encrypted: the user who logs in fetches it.
+EXCUSED = {"roles/k3s_backup/library/k3s_backup.py"}
+
+
+def test_nothing_that_runs_on_boards_has_a_name_in_a_directory_of_all_users() -> None:
+    found = {
+        str(path.relative_to(CHECKOUT))
+        for place in ("roles", "playbooks", "collection", "plugin/deploy")
+        for path in (CHECKOUT / place).rglob("*")
+        if path.suffix in {".py", ".yml", ".yaml", ".j2", ".sh"} and SHARED.search(path.read_text())
+    }
+    assert found - EXCUSED == set()
