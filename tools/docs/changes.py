@@ -28,9 +28,8 @@ SYSCTLS = (
 )
 # Links by which units start at boot.
 WANTS = "/etc/systemd/system/multi-user.target.wants"
-OWN_CONTAINERS = (
-    "your own containers may use it. `reset.yml -e jetson_k3s_confirm=restore-docker` takes it back."
-)
+RESTORE = "`reset.yml -e jetson_k3s_confirm=restore-docker`"
+OWN_CONTAINERS = f"your own containers may use it. {RESTORE} takes it back."
 RECORDED = f"{RESTORE} needs it, and removes it."
 
 

@@ -113,12 +113,6 @@ def test_built_images_replace_the_bundle(tmp_path: Path) -> None:
     assert "tegra-device-plugin-arm64.tar.gz v1" in run.said
 
 
-def test_bundle_that_is_missing_is_named_with_the_way_out(tmp_path: Path) -> None:
-    run = play_text(tmp_path, KNOWN, fails=True)
-    assert "Set jetson_k3s_bundle in the inventory" in run.said
-    assert "If the boards have Internet, set k3s_source=download instead." in run.said
-
-
 # In place of what builds the image, once its environment is there: the archive is a file beside the checkout.
 BUILDER = """\
 #!/bin/sh
