@@ -69,7 +69,7 @@ acceptance-arm64: dev ## site.yml on an emulated arm64 board with a kernel and a
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
 
-docs: dev ## write from data: docs/changes.md, docs/compatibility.md, the roles' list of JetPacks
+docs: dev ## write from data: parts of docs/, the roles' list of JetPacks
 	$(PYTHON) -m tools.docs
 
 image: .venv/.image ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]

@@ -17,7 +17,7 @@ Without options the board becomes a K3s server of its own. The same command agai
   --uninstall         take K3s off the board again
   --help              this text
 
-The board is written to `inventory`, so that every playbook can be used afterwards (docs/quickstart.md).
+The board is written to `inventory`, so that every playbook can be used afterwards (docs/install.md).
 END
 }
 
@@ -44,6 +44,8 @@ case $target in
 esac
 trap 'trap - INT; printf "\ninstall.sh: interrupted; the same command goes on from here\n" >&2; exit 130' INT
 
+on_board='' # what to type before a command for the board
+[ "$target" = local ] || on_board="ssh $target "
 remote() { if [ "$target" = local ]; then sh -c "$1"; else ssh -o BatchMode=yes "$target" "$1" < /dev/null; fi }
 
 if [ "$target" != local ] && ! remote true 2>/dev/null; then
@@ -116,6 +118,6 @@ case $action in
 esac
 step "$name becomes a node"
 play playbooks/site.yml || die "$name is not ready. Each message above names its fix; then run the same command again"
-printf '\n%s\n%s\n%s\n' "Node:  $name (ssh $target sudo k3s kubectl get nodes)" \
+printf '\n%s\n%s\n%s\n' "Node:  $name (${on_board}sudo k3s kubectl get nodes)" \
     "Proof: reports/$name.json and reports/index.html: a pod got the GPU and computed on it, and the next one waited for it" \
-    "Next:  ssh $target sudo k3s kubectl apply --filename - < docs/examples/gpu-job.yaml"
+    "Next:  ${on_board}sudo k3s kubectl apply --filename - < docs/examples/gpu-job.yaml"

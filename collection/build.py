@@ -2,7 +2,7 @@
 """Build the Ansible collection jetson_k3s.cluster from the checkout, without network.
 
 In the checkout a role carries its own modules and filters, found by their bare names. A role of a collection
-cannot: there modules, filters and what modules share live in `plugins/`, and only their full names are found.
+cannot: there modules, filters and module_utils are in `plugins/`, and only their full names are found.
 """
 
 import argparse

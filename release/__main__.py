@@ -29,7 +29,7 @@ def git(*arguments: str | Path, tree: Path = CHECKOUT, stdin: str | None = None)
 
 
 def state(key: Path | None) -> plan.State:
-    """Look at the checkout, and whether the key can sign."""
+    """Check the checkout, and that the key can sign."""
     return plan.State(
         branch=git("branch", "--show-current"),
         uncommitted=tuple(git("status", "--porcelain").splitlines()),

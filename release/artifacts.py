@@ -5,17 +5,19 @@ The same commit gives the same bytes: `git switch --detach v0.2.0`, and build th
 """
 
 import argparse
+import gzip
+import io
 import json
 import os
 import signal
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
 import collection.build
 from images.arm64 import build, context
-from release import chart
-from release.version import CHECKOUT
+from release.version import CHECKOUT, current
 from tools.process import ToolError, run, step
 
 # The boards' image is the one that a bundle is described by.
@@ -35,7 +37,7 @@ def build_all(output: Path) -> None:
         collection.build.build(output)
     with step("building the wheel"):
         wheel(output)
-    chart.package(output)
+    chart(output)
     index(output)
 
 
@@ -47,6 +49,24 @@ def wheel(output: Path) -> None:
         context.copy_plugin(Path(sources))
         options = ["--no-deps", "--no-build-isolation", f"--wheel-dir={output}"]
         run([*pip, *options, sources], env=environment)
+
+
+def chart(output: Path) -> Path:
+    """Pack the Helm chart as `helm package` does; return its path. The same files give the same bytes."""
+    name, source = "tegra-device-plugin", CHECKOUT / "plugin" / "deploy" / "chart"
+    archive = output / f"{name}-{current()}.tgz"
+    with (
+        archive.open("wb") as packed,
+        gzip.GzipFile("", "wb", 9, packed, mtime=0) as plain,
+        tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        # Chart.yaml comes first: sorted by name it does.
+        for path in sorted(path for path in source.rglob("*") if path.is_file()):
+            content = path.read_bytes()
+            member = tarfile.TarInfo(f"{name}/{path.relative_to(source)}")
+            member.size, member.mode = len(content), 0o644
+            tar.addfile(member, io.BytesIO(content))
+    return archive
 
 
 def index(output: Path) -> None:

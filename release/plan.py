@@ -12,7 +12,7 @@ BRANCH = "main"
 
 @dataclass(frozen=True)
 class State:
-    """What a checkout looks like.
+    """The state of a checkout.
 
     `branch` is empty when none is checked out, `uncommitted` has the lines of `git status --porcelain`,
     `tags` are all of git's tags, `built` are the names in dist/, `unsigned` says why no key can sign.

@@ -33,7 +33,7 @@ if [ -z "$python" ]; then
     fi
 fi
 
-# One that is there stays, unless its Python does not run or is too old for what is asked.
+# An existing environment stays unless its Python does not run or is too old.
 usable .venv/bin/python || "$python" -m venv --clear .venv
 # --group needs pip 25.1.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'

@@ -25,14 +25,14 @@ def cache() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold the machine-wide lock `name` (an flock in the cache, so it ends with the process)."""
+    """Take the machine-wide lock `name` (an flock in the cache, so it ends with the process)."""
     path = cache() / "locks" / f"{name.replace('/', '_')}.lock"
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another process that holds {path.name}")
+            say(f"waiting for another process that has locked {path.name}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -41,7 +41,7 @@ def cached(relative: str, build: Callable[[Path], None]) -> Path:
     """Return the cache entry `relative` (a file or a directory), built by `build` when it is absent.
 
     `build` gets a path that does not exist yet, in a scratch directory of its own; what it makes there is
-    renamed into place when it returns, so an entry is whole or absent. Builds of one entry are serialised.
+    renamed into place when it returns, so an entry is complete or absent. Builds of one entry are serialised.
     """
     target = cache() / relative
     if target.exists():
@@ -63,7 +63,7 @@ def cached(relative: str, build: Callable[[Path], None]) -> Path:
 
 
 def place(source: Path, target: Path) -> None:
-    """Put a copy of a cached file in place, whole or not at all."""
+    """Put a complete copy of a cached file in place, or none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
     shutil.copyfile(source, partial)

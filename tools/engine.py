@@ -62,7 +62,7 @@ def ensure() -> None:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Keep the engine up meanwhile, whoever takes the last lab away; several processes may keep it."""
+    """Keep the engine up, also when another process removes the last lab. Several processes may do so."""
     with _users_path().open("w") as users:
         fcntl.flock(users, fcntl.LOCK_SH)
         yield

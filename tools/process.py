@@ -67,7 +67,7 @@ def run(
     child = None
     try:
         with _uninterrupted():
-            # In a process group of its own: Ctrl-C reaches us alone, and we end the command as a whole.
+            # A process group of its own: Ctrl-C reaches us alone, and we end the command with its children.
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
@@ -155,7 +155,7 @@ def compile_packages(
 
 
 def print_path(make: Callable[[], Path]) -> int:
-    """Print the path that a command was asked to make; return its exit status, as that of tests.lab."""
+    """Print the path that a command has made; return its exit status, as that of tests.lab."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         path = make()

@@ -15,10 +15,10 @@ from tools.cache import cached
 from tools.debian import SUITE, mmdebstrap
 from tools.process import step
 
-# libstdc++6 is for grpcio; the rest is Python with its whole standard library.
+# libstdc++6 is for grpcio; the rest is Python with its complete standard library.
 PACKAGES = ("python3.11-minimal", "libpython3.11-stdlib", "libstdc++6")
 UNUSED = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*", "/dev/*")
-# What was unpacked, and which file is whose: as distroless images record it, where scanners look.
+# The packages and their files, recorded as in distroless images, for scanners.
 RECORD_PACKAGES = """
 records="$1/var/lib/dpkg/status.d"
 mkdir -p "$records"

@@ -5,6 +5,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -38,22 +39,26 @@ def reference(*, jtop: bool = False) -> str:
 
 def sources() -> list[Path]:
     """Return every file of the checkout that the image depends on."""
-    own = sorted(path for path in HERE.iterdir() if path.is_file())
+    own = sorted(path for path in HERE.iterdir() if path.is_file() and path.suffix != ".md")
     return [*context.plugin_sources(), *gpu_limit.sources(), *own]
 
 
 def revision() -> Revision:
     """Return the newest commit that changed a source, so that other commits leave the image as it is.
 
-    The time is $SOURCE_DATE_EPOCH, else the commit's, else 0. Outside git the revision is `unknown`.
+    The time is $SOURCE_DATE_EPOCH, else the commit's, else 0. Without git or outside a git checkout the
+    revision is `unknown`.
     """
+    moment = os.environ.get("SOURCE_DATE_EPOCH")
+    if not shutil.which("git"):
+        return Revision("unknown", int(moment or 0))
     paths = [path.relative_to(CHECKOUT) for path in sources()]
     git = ["git", "-C", str(CHECKOUT)]
     found = run([*git, "log", "-1", "--format=%H %ct", "--", *paths], check=False).stdout.split()
-    commit, moment = found if len(found) == 2 else ("unknown", "0")  # noqa: PLR2004 - the two of --format
+    commit, committed = found if len(found) == 2 else ("unknown", "0")  # noqa: PLR2004 - the two of --format
     if run([*git, "status", "--porcelain", "--", *paths], check=False).stdout:
         commit += "-dirty"
-    return Revision(commit, int(os.environ.get("SOURCE_DATE_EPOCH", moment)))
+    return Revision(commit, int(moment or committed))
 
 
 def build(arch: str, out: Path, base: str | None = None, *, jtop: bool = False) -> Path:

@@ -175,7 +175,7 @@ def _blob_of_file(directory: Path, media_type: str, path: Path) -> dict[str, Any
 
 @contextmanager
 def _created(out: Path) -> Iterator[IO[bytes]]:
-    """Create a file, whole or not at all, gzipped if its name says so."""
+    """Create a complete file or none, gzipped if its name ends in `.gz`."""
     partial = out.with_name(f"{out.name}.partial")
     with partial.open("wb") as file:
         if out.suffix == ".gz":

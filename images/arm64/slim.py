@@ -35,7 +35,7 @@ _DT_NEEDED, _DT_STRTAB = 1, 5
 
 
 def main(root: Path, application: Path, patterns: Path) -> None:
-    """Do all of it, in the order in which one makes room for the next."""
+    """Run every step. The order matters: later steps see only what earlier ones have left."""
     remove(root, patterns.read_text().splitlines())
     for directory in (*root.glob("usr/lib/python3*"), *root.glob("usr/local/lib/python3*"), application):
         compile_sources(root, directory)
@@ -64,7 +64,7 @@ def remove(root: Path, lines: Iterable[str]) -> None:
 def compile_sources(root: Path, directory: Path) -> None:
     """Replace sources by bytecode, or add it for the package that keeps them.
 
-    Bytecode is "unchecked": valid whatever the file times are, as a read-only root cannot be renewed anyway.
+    Bytecode is "unchecked", so valid with any file times: a read-only root cannot be renewed anyway.
     """
     for cache in list(directory.rglob("__pycache__")):
         shutil.rmtree(cache)

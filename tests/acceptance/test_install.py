@@ -5,8 +5,11 @@ The board downloads K3s. At the end it pulls the plugin's image by its digest fr
 """
 
 import json
+import os
 import shlex
 import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,19 +18,21 @@ import pytest
 
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster
-from tests.acceptance.playbook import PlaybookRun, run_in, run_playbook
+from tests.acceptance.playbook import TIMEOUT_SECONDS, PlaybookRun, run_in, run_playbook
 from tests.acceptance.site import Registry, internet
 from tests.lab import inventory, k3s, ssh
 from tests.lab.board import Board
 from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
-from tests.release.checkout import copy_files
+from tests.release.conftest import copy_files
 from tools.cache import CHECKOUT
+from tools.engine import docker
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "install"
 TYPES = ("orinnano-jp6", "agxorin-jp6")
+TRUSTED = "/etc/ssl/certs/ca-certificates.crt"
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +52,7 @@ def checkout(
 
     .venv is the tests' own.
     """
-    for one in boards:  # as their owner may have it: the lab has no images of these
-        one.exec("mkdir", "--parents", "/etc/rancher/k3s")
-        settings = json.dumps(k3s.SERVER_SETTINGS) if one == boards[0] else "{}"
-        one.exec("sh", "-c", f"echo {shlex.quote(settings)} > /etc/rancher/k3s/config.yaml")
+    own_settings(boards[0], k3s.SERVER_SETTINGS)
     root = tmp_path_factory.mktemp("checkout")
     copy_files(root)
     (root / ".venv").symlink_to(CHECKOUT / ".venv")
@@ -65,10 +67,20 @@ def checkout(
     return root
 
 
-def install(checkout: Path, *arguments: str) -> tuple[int, str]:
-    """Run it as somebody at a terminal without one; its status and what it says."""
+def own_settings(board: Board, settings: object) -> None:
+    """As the owner may have them: the lab has no images of K3s' packaged components."""
+    board.exec("mkdir", "--parents", "/etc/rancher/k3s")
+    board.exec("sh", "-c", f"echo {shlex.quote(json.dumps(settings))} > /etc/rancher/k3s/config.yaml")
+
+
+def environment(checkout: Path) -> dict[str, str]:
     path = f"{checkout}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    ran = run_in(checkout, {"PATH": path, "HOME": str(checkout)}, "./install.sh", *arguments)
+    return {"PATH": path, "HOME": str(checkout)}
+
+
+def install(checkout: Path, *arguments: str) -> tuple[int, str]:
+    """Run it without a terminal; its status and output."""
+    ran = run_in(checkout, environment(checkout), "./install.sh", *arguments)
     return ran.returncode, ran.stdout
 
 
@@ -93,19 +105,92 @@ def test_bad_input_is_named_and_nothing_is_written(
     assert not (checkout / "inventory").exists()
 
 
-def test_hostname_that_would_be_more_than_a_name_is_refused(boards: list[Board], checkout: Path) -> None:
-    boards[0].exec(
-        "sh",
-        "-c",
-        "printf '#!/bin/sh\\nprintf %%s \"a\\nb ansible_connection=local\"' > /usr/local/bin/hostname",
-    )
-    boards[0].exec("chmod", "755", "/usr/local/bin/hostname")
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (
+            "printf '#!/bin/sh\nprintf %%s \"a\nb ansible_connection=local\"' > /usr/local/bin/hostname; "
+            "chmod 755 /usr/local/bin/hostname",
+            "rm /usr/local/bin/hostname",
+            "has no usable hostname. On the board: sudo hostnamectl set-hostname jetson-1",
+        ),
+        (
+            "mv /etc/nv_tegra_release /etc/kept",
+            "mv /etc/kept /etc/nv_tegra_release",
+            "is no Jetson with NVIDIA's L4T",
+        ),
+        (
+            "cp -p /etc/nv_tegra_release /etc/kept; echo '# R28 (release)' > /etc/nv_tegra_release",
+            "mv /etc/kept /etc/nv_tegra_release",
+            "has L4T R28. JetPack 4.4 (R32.4) and newer can be used: flash the board",
+        ),
+        (
+            "mv /etc/sudoers.d/jetson /etc/kept",
+            "mv /etc/kept /etc/sudoers.d/jetson",
+            "sudo on jetson-1 asks for a password, and there is no terminal to type it",
+        ),
+    ],
+    ids=["hostname of several lines", "no Jetson", "JetPack 3", "no sudo"],
+)
+def test_board_that_cannot_be_used_is_refused(
+    boards: list[Board], checkout: Path, before: str, after: str, words: str
+) -> None:
+    boards[0].exec("sh", "-ec", before)
     try:
         status, said = install(checkout, f"jetson@{boards[0].address}")
     finally:
-        boards[0].exec("rm", "/usr/local/bin/hostname")
-    assert (status, "has no usable hostname" in said) == (1, True), said
+        boards[0].exec("sh", "-ec", after)
+    assert (status, words in said) == (1, True), said
     assert not (checkout / "inventory").exists()
+
+
+def test_half_a_bundle_is_named_and_the_board_is_as_it_was(
+    boards: list[Board], checkout: Path, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(inventory.bundle_path(LAB), bundle, symlinks=False)
+    (plugin,) = bundle.glob("tegra-device-plugin-*.tar.gz")
+    plugin.write_bytes(plugin.read_bytes()[:1000])
+    status, said = install(checkout, "--offline", str(bundle), f"jetson@{boards[0].address}")
+    assert (status, f"{plugin.name}: SHA-256 is" in " ".join(said.split())) == (1, True), said
+    assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
+    (checkout / "inventory").unlink()
+
+
+def test_release_page_that_does_not_answer_is_named(boards: list[Board], checkout: Path) -> None:
+    settings = checkout / "group_vars/k3s_cluster.yml"
+    kept = settings.read_text()
+    nowhere = "http://127.0.0.1:1"
+    settings.write_text(json.dumps(json.loads(kept) | {"k3s_release_url": nowhere}))
+    status, said = install(checkout, f"jetson@{boards[0].address}")
+    settings.write_text(kept)
+    assert status == 1
+    message = " ".join(said.split())
+    assert f"{boards[0].name}: {nowhere}/" in message
+    assert "could not be downloaded: " in message
+    assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
+
+
+def test_interrupted_command_says_so(boards: list[Board], checkout: Path) -> None:
+    arguments = ("./install.sh", f"jetson@{boards[0].address}")
+    with subprocess.Popen(
+        arguments,
+        cwd=checkout,
+        env=environment(checkout),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        said = ""
+        for line in running.stdout:
+            said += line
+            if line.startswith("TASK [k3s : "):
+                os.killpg(running.pid, signal.SIGINT)
+    assert running.returncode == 130, said
+    assert "install.sh: interrupted; the same command goes on from here" in said
 
 
 def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board], checkout: Path) -> None:
@@ -158,3 +243,22 @@ def test_plugins_image_is_pulled_by_its_digest(
     assert refused.returncode != 0
     assert f"could not pull {lacking} (gpu_device_plugin_image): " in " ".join(refused.output.split())
     assert Cluster(boards).allocatable() == {boards[0].name: 1}
+
+
+def test_board_installs_itself(boards: list[Board], checkout: Path) -> None:
+    board = boards[1]
+    for place in ("inventory", ".venv", "dist", "reports"):  # of the other computer
+        subprocess.run(["rm", "-rf", checkout / place], check=True)
+    docker("cp", f"{checkout}", f"{board.container}:/home/jetson/jetson-k3s")
+    board.exec("chown", "--recursive", "jetson:", "/home/jetson/jetson-k3s")
+    # The board trusts the package index that this machine trusts.
+    docker("cp", "--follow-link", TRUSTED, f"{board.container}:{TRUSTED}")
+    board.exec("sh", "-c", f"printf '[global]\ncert = {TRUSTED}\n' > /etc/pip.conf")
+    own_settings(board, k3s.SERVER_SETTINGS)
+    command = "/home/jetson/jetson-k3s/install.sh"
+    refused = board.exec("sh", "-c", f"runuser --user=jetson -- {command} local 2>&1 || :")
+    assert "on the board itself it has to be root: sudo ./install.sh local" in refused
+    said = board.exec("runuser", "--user=jetson", "--", "sudo", command, "local", timeout=TIMEOUT_SECONDS)
+    assert [line.partition(":")[0] for line in said.splitlines()[-3:]] == ["Node", "Proof", "Next"]
+    assert "(sudo k3s kubectl get nodes)" in said
+    assert Cluster([board]).allocatable() == {board.name: 1}

@@ -152,22 +152,6 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-async def compare(commands: Sequence[str], turns: int, rounds: int, idle_seconds: float) -> str:
-    """Measure both plugins in turn; give the medians and their ratio, the first's over the second's.
-
-    These machines are noisy: only figures of one run can be compared, and only their ratio tells something.
-    """
-    seen: list[list[list[Result]]] = [[], []]
-    for _ in range(turns):
-        for results, command in zip(seen, commands, strict=True):
-            results.append(await measure(command, rounds, idle_seconds))
-    lines = [f"{'':<30}{'this':>9} {'other':>9} {'unit':<7}{'ratio':>6}"]
-    for this, other in zip(*([list(zip(*runs, strict=True)) for runs in seen]), strict=True):
-        mine, others = (statistics.median(result.value for result in runs) for runs in (this, other))
-        lines.append(f"{this[0].what:<30}{mine:>9.1f} {others:>9.1f} {this[0].unit:<7}{mine / others:>6.2f}")
-    return "\n".join(lines)
-
-
 def _spread(taken: Sequence[float], scale: float) -> str:
     return f"{min(taken) * scale:.1f} to {max(taken) * scale:.1f}, {len(taken)} times"
 
@@ -177,16 +161,11 @@ def main() -> int:
     parser.add_argument("--plugin-command", default=DEFAULT_COMMAND, help="see tests/conformance/conftest.py")
     parser.add_argument("--rounds", type=int, default=10, help="how often a start is repeated")
     parser.add_argument("--idle-seconds", type=float, default=60)
-    parser.add_argument("--against", metavar="COMMAND", help="measure this plugin in turn, and print ratios")
-    parser.add_argument("--turns", type=int, default=5, help="how often both are measured")
+
     options = parser.parse_args()
     load = os.getloadavg()[0]
     sys.stdout.write(f"simulated {BOARD}, simulated kubelet, load {load:.1f} on {os.cpu_count()} CPUs\n")
-    if options.against:
-        commands = (options.plugin_command, options.against)
-        table_of_both = compare(commands, options.turns, options.rounds, options.idle_seconds)
-        sys.stdout.write(asyncio.run(table_of_both) + "\n")
-        return 0
+
     results = asyncio.run(measure(options.plugin_command, options.rounds, options.idle_seconds))
     sys.stdout.write(table(results) + "\n")
     return 0

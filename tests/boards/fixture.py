@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_DATA = Path(__file__).with_name("boards.json")
+DATA = Path(__file__).with_name("boards.json")
 
 # First L4T release line whose user device nodes appear only when the GPU is first powered, and the
 # first one that keeps its libraries in .../nvidia and its CSV list in devices.csv and drivers.csv.
@@ -117,7 +117,7 @@ class Fixture:
 
 def load() -> dict[str, Fixture]:
     found: dict[str, Fixture] = {}
-    for entry in json.loads(_DATA.read_text(encoding="utf-8"))["boards"]:
+    for entry in json.loads(DATA.read_text(encoding="utf-8"))["boards"]:
         like = entry.pop("like", None)
         found[entry["id"]] = Fixture(entry["id"], {**(found[like].data if like else {}), **entry})
     return found

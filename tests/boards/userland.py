@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """L4T's user space on a simulated board: release file, the runtime's CSV lists, a stand-in for libcuda."""
 
+import json
 from pathlib import Path, PurePosixPath
 
-from tests.boards.fixture import Fixture
+from tests.boards.fixture import DATA, Fixture
 
 # By L4T release line: the device nodes of L4T's own lists (present on the board or not: the runtime skips
 # absent entries) and, of its hundreds of libraries, libcuda.
-_CSV = Path(__file__).with_name("csv")
+_CSV = json.loads(DATA.read_text(encoding="utf-8"))["csv"]
 # Each line's lists have the entries of these as well.
 _AND_OF = {32: (), 35: (32,), 36: (), 38: (36,), 39: (36, 38)}
 
@@ -19,9 +20,11 @@ def write(fixture: Fixture, root: Path) -> None:
     csv_dir.mkdir(parents=True)
     (etc / "nv_tegra_release").write_text(fixture.data["nv_tegra_release"], encoding="utf-8")
     for line in (*_AND_OF[fixture.l4t_major], fixture.l4t_major):
-        for source in sorted((_CSV / str(line)).iterdir()):
-            with (csv_dir / source.name).open("a", encoding="utf-8") as entries:
-                entries.write(source.read_text(encoding="utf-8"))
+        for name, kinds in _CSV[str(line)].items():
+            with (csv_dir / name).open("a", encoding="utf-8") as entries:
+                for kind, paths in kinds.items():
+                    place = "/dev/" if kind == "dev" else ""
+                    entries.writelines(f"{kind}, {place}{path}\n" for path in paths)
 
     libraries = root / fixture.library_dir.lstrip("/")
     libraries.mkdir(parents=True)

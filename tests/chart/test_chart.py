@@ -16,10 +16,9 @@ import pytest
 import yaml
 from tegra_device_plugin.cli import find_command
 
-from release import chart as packing
-from release import version
-from tests.chart.helm import CHART, Helm, Object, Values
-from tests.image.schemas import check
+from release import artifacts, version
+from tests.chart.conftest import CHART, Helm, Object, Values
+from tests.image.test_manifests import check
 from tests.lab.k3s import k3s
 from tools.cache import CHECKOUT
 from tools.process import run
@@ -361,7 +360,7 @@ def test_policy_and_rights_are_those_of_the_driver_in_another_namespace(helm: He
 
 
 def test_packed_chart_is_the_same(helm: Helm, tmp_path: Any) -> None:
-    packed = packing.package(tmp_path)
+    packed = artifacts.chart(tmp_path)
     assert packed.name == f"tegra-device-plugin-{version.current()}.tgz"
     values = OVERLAYS["units"]
     assert replace(helm, chart=packed).template(values) == helm.template(values)

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from tests.chart.helm import CHART, Helm, Object, Values
+from tests.chart.conftest import CHART, Helm, Object, Values
 from tests.chart.test_chart import CHOICES, CONTAINERD, DRA, OVERLAYS
 from tests.docs import commands, markdown
 from tests.lab import api_server
@@ -65,7 +65,7 @@ def found(server: ApiServer, kind: str) -> dict[str, Object]:
 
 def test_command_and_values_of_the_handbook_install_it(installed: Helm, server: ApiServer) -> None:
     page = markdown.read(CHECKOUT / "docs/device-plugin.md")
-    (command,) = (text for text in commands.of(page) if text.startswith("helm "))
+    (command,) = (text for text in commands.of(page) if "plugin/deploy/chart" in text)
     (values,) = (block.text for block in page.blocks if block.text.startswith("containerRuntime:"))
     places = {
         "PATH": f"{installed.program.parent}:{os.environ['PATH']}",
@@ -108,39 +108,16 @@ def test_class_of_k3s_stays_as_it_is_and_the_own_one_as_long_as_the_release(
     assert found(server, "runtimeclasses") == before
 
 
-UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "contextOverhead": "200Mi"}}}
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({}, "kubectl label node NAME jetson-k3s.github.io/device-plugin=true"),
-        ({}, "Docker's default runtime has to be nvidia"),
         (CONTAINERD, "runtimeClassName: nvidia"),
         (DRA, "kubectl label node NAME jetson-k3s.github.io/dra=true"),
-        (DRA, "shared.gpu.jetson-k3s.github.io"),
-        ({"agent": {"enabled": True}}, "read all pods' logs"),
         ({"agent": {"enabled": True, "mode": "evict"}}, "kill each process"),
-        (
-            {"agent": {"enabled": True, "mode": "evict", "qosPolicy": "burst-share"}, "config": UNITS},
-            "everything on these nodes",
-        ),
-        ({}, "Without strict mode"),
     ],
 )
 def test_notes_say_how_pods_get_it_and_what_it_can_do_to_a_node(
     installed: Helm, values: Values, said: str
 ) -> None:
     assert said in apply(installed, values)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"deviceListStrategy": "volume-mounts"},
-        {"config": {"version": "v1", "flags": {"plugin": {"deviceListStrategy": ["volume-mounts"]}}}},
-    ],
-)
-def test_notes_say_nothing_of_what_is_not_chosen(installed: Helm, values: Values) -> None:
-    notes = apply(installed, values)
-    assert "strict mode" not in notes and "node agent" not in notes

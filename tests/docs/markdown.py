@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The project's Markdown as its readers see it: headings, links, blocks of code, code within a line."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tools.cache import CHECKOUT
-from tools.docs.anchors import anchor
+from tools.docs.markdown import anchor
 from tools.process import run
+
+NAMED = re.compile(r'^\* <a id="([^"]+)"></a>', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """One Markdown file; `code` is what stands within lines.
+    """One Markdown file; `code` is what stands within lines, `named` are anchors of HTML.
 
     `passages` are paragraphs, headings, items of lists and cells of tables, with their markup.
     """
@@ -48,6 +51,7 @@ class Document:
     links: tuple[str, ...]
     blocks: tuple[Block, ...]
     code: tuple[str, ...]
+    named: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -55,7 +59,7 @@ class Document:
 
     @property
     def anchors(self) -> frozenset[str]:
-        return frozenset(section.anchor for section in self.sections)
+        return frozenset(section.anchor for section in self.sections) | frozenset(self.named)
 
 
 @cache
@@ -84,6 +88,7 @@ def read(path: Path) -> Document:
             if token.type in ("fence", "code_block")
         ),
         code=tuple(token.content for token in inline if token.type == "code_inline"),
+        named=tuple(NAMED.findall(text)),
     )
 
 

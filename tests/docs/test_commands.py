@@ -20,7 +20,6 @@ from tests.lab.images import USER
 from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tools.cache import CHECKOUT
-from tools.debian import ensure_packages
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -95,7 +94,6 @@ def release(directory: Path, version: str) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    ensure_packages("rsync")
     directory = tmp_path_factory.mktemp("srv")
     with lab.fresh(LAB, TYPES) as boards:
         for board in boards:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/boards.md has every reason that the plugin can give for the GPU's health, and no other."""
+"""docs/device-plugin.md has every reason that the plugin can give for the GPU's health, and no other."""
 
 import ast
 import re
@@ -13,8 +13,8 @@ def told() -> set[str]:
     """The reasons in the page's list: each begins an item, in bold."""
     (chapter,) = (
         section
-        for section in markdown.read(CHECKOUT / "docs/boards.md").sections
-        if section.title == "When it is healthy"
+        for section in markdown.read(CHECKOUT / "docs/device-plugin.md").sections
+        if section.title == "Health"
     )
     return set(re.findall(r"^\* \*\*`([^`]+)`\*\*", chapter.text, re.MULTILINE))
 

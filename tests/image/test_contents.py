@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What images/arm64/unneeded.txt leaves must be whole: everything loads, and every import finds its module.
-
-A list that is traced from one run breaks on the first error path that was not traced. So these tests look at
-every file in the image, not at a run.
-"""
+"""The image from inside: nothing is missing that the plugin or its libraries load, and nothing can harm."""
 
 import ast
 import json
@@ -14,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from images.arm64.context import PACKAGE
+from release import version
 from tests.image.conftest import Loaded
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -198,3 +195,34 @@ sources = [str(path) for path in pathlib.Path("/usr/lib").rglob("*.py")]
 print(json.dumps([gone, leaks, sources]))
 """
     assert json.loads(image.python(program)) == [[], [], []]
+
+
+def test_it_says_the_version_and_the_revision_of_its_label(image: Loaded) -> None:
+    said = image.run("--version")
+    assert said.returncode == 0
+    revision = image.label("revision")
+    assert len(revision.removesuffix("-dirty")) == 40
+    assert said.stdout == f"tegra-device-plugin {version.current()} (revision {revision})\n"
+
+
+# Its standard input stays open: it ends when that is closed.
+JTOP_CLIENT = """
+import subprocess, sys
+command = [sys.executable, "-m", "tegra_device_plugin.telemetry.jtop_client", "/run/jtop.sock", "1"]
+with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+    print(client.stdout.readline().decode())
+"""
+
+
+def test_without_the_extra_jtop_its_client_says_so(image: Loaded) -> None:
+    assert "not installed" in json.loads(image.python(JTOP_CLIENT))["error"]
+
+
+def test_the_image_with_jtop_has_a_client_that_looks_for_the_service(jtop_image: Loaded) -> None:
+    said = json.loads(jtop_image.python(JTOP_CLIENT))["error"]
+    assert "JtopException" in said
+    assert "not installed" not in said
+
+
+def test_the_image_with_jtop_says_its_licence(jtop_image: Loaded) -> None:
+    assert jtop_image.label("licenses") == "Apache-2.0 AND AGPL-3.0-or-later"

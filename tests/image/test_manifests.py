@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""plugin/deploy: manifests fit Kubernetes' schemas, and an overlay is the plain manifest with its change."""
+"""plugin/deploy: manifests fit Kubernetes' schemas and have few rights; the chart's values fit the plugin."""
 
+import copy
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]  # has no stubs
+import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
 import pytest
 import yaml
+from tegra_device_plugin.config import settings as config
 
 from images.arm64 import build
 from images.arm64.context import CHECKOUT
-from tests.image.schemas import check
 
 DEPLOY = CHECKOUT / "plugin" / "deploy"
 DRIVER = "gpu.jetson-k3s.github.io"
@@ -22,6 +29,14 @@ PLAIN = {
     "dra": ["plugin", "plugins-registry", "cdi", "gpu-limit"],
 }
 Documents = dict[tuple[str, str], dict[str, Any]]
+
+
+def check(manifests: Iterable[dict[str, Any]], versions: Sequence[str]) -> None:
+    """Compare manifests with Kubernetes' own schemas, strictly: a key that is not in them is an error."""
+    for manifest in manifests:
+        for version in versions:
+            # The validation writes into what it is given.
+            kubernetes_validate.validate(copy.deepcopy(manifest), version, strict=True)
 
 
 def documents(text: str) -> Documents:
@@ -118,3 +133,29 @@ def test_two_drivers_are_never_on_one_node_and_the_device_plugin_sees_the_one_th
     (own,) = (one["hostPath"]["path"] for one in pod(driver)["volumes"] if one["name"] == "plugin")
     assert own == f"/var/lib/kubelet/plugins/{DRIVER}"
     assert own in {one["hostPath"]["path"] for one in pod(plain("base"))["volumes"]}
+
+
+SCHEMA = json.loads((DEPLOY / "chart/values.schema.json").read_text())
+DEFAULTS = yaml.safe_load((DEPLOY / "chart/values.yaml").read_text())
+
+
+def test_schema_is_one_and_takes_the_defaults() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    jsonschema.Draft7Validator(SCHEMA).validate(DEFAULTS)
+
+
+def test_every_value_has_a_default_to_be_found_by() -> None:
+    # A parent chart's globals reach every chart.
+    assert SCHEMA["properties"].keys() - DEFAULTS.keys() == {"global"}
+
+
+def test_settings_are_those_that_the_programs_take(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("nothing: 1\nsharing: {nothing: 1}\n")
+    with pytest.raises(config.ConfigError) as refused:
+        config.load_plugin(file, {}, {})
+    allowed = dict(re.findall(r"(\S*nothing) is not known; allowed: (.*)", str(refused.value)))
+    known = SCHEMA["properties"]["config"]["properties"]
+    assert set(allowed["nothing"].split(", ")) == known.keys()
+    # It is known, and refused.
+    assert set(allowed["sharing.nothing"].split(", ")) == {*known["sharing"]["properties"], "mps"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab's bundle: the directory of files that the playbooks install from (docs/bundle.md)."""
+"""The lab's bundle: the directory of files that the playbooks install from (docs/offline.md)."""
 
 import hashlib
 import re

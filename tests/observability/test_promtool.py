@@ -16,7 +16,7 @@ from tools.process import run
 pytestmark = pytest.mark.lab
 
 HERE = Path(__file__).parent
-IN_THE_CLUSTER = CHECKOUT / "docs/observability/prometheus.yml"
+IN_THE_CLUSTER = CHECKOUT / "roles/monitoring/files/prometheus.yml"
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from release import signature
-from tests.release.checkout import Checkout, make_key
+from tests.lab import archive
+from tests.release.conftest import Checkout, make_key
 from tests.unit.roles.playing import play, write_inventory
-from tests.unit.roles.test_bundle_index import archive
 
 PLUGIN = "tegra-device-plugin-arm64.tar.gz"
 
@@ -30,9 +30,8 @@ def make_bundle(
     page = site / "releases/v1"
     page.mkdir(parents=True, exist_ok=True)
     (page / "k3s-arm64").write_text(k3s)
-    # An archive has the time of its writing in it.
-    if not (page / "k3s-airgap-images-arm64.tar.gz").exists():
-        archive(page / "k3s-airgap-images-arm64.tar.gz", "docker.io/rancher/mirrored-pause:3.6")
+    images = ["docker.io/rancher/mirrored-pause:3.6"]
+    archive.write(page / "k3s-airgap-images-arm64.tar.gz", images, "arm64", {}, {})
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in page.glob("k3s*")]
     (page / "sha256sum-arm64.txt").write_text("".join(sums))
     settings = {

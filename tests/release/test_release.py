@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make release`, from a checkout of its own. Only the image's content is simulated, see checkout.py."""
+"""`make release`: what can be released, and a release from a checkout of its own with a simulated image."""
 
+import dataclasses
 import json
 import os
 import select
@@ -17,10 +18,87 @@ from pathlib import Path
 import pytest
 import yaml
 
-from release import signature, version
+from release import changelog, plan, signature, version
 from release.version import CHECKOUT
-from tests.release.checkout import CHANGES, DURING_BUILD, ENVIRONMENT, Checkout, make_key
+from tests.release.conftest import CHANGES, DURING_BUILD, ENVIRONMENT, Checkout, make_key
 from tools.process import run
+
+TODAY = "2031-02-03"
+READY = plan.State(
+    branch="main",
+    uncommitted=(),
+    tags=frozenset({"v0.9.1", "v0.10.0", "vendor", "v1.0.0-rc.1", "3.0.0"}),
+    built=frozenset({"0.9.1", "tegra-device-plugin.oci.tar"}),
+    changelog="# Changelog\n\n## [Unreleased]\n\n- New.\n\n## [0.10.0] - 2030-01-01\n\n- Old.\n",
+    unsigned="",
+)
+
+
+def against(wanted: str, **different: object) -> list[str]:
+    """Return the reasons against a release from a checkout that differs from one that is ready."""
+    return plan.refusals(wanted, dataclasses.replace(READY, **different), TODAY)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wanted", ["0.10.1", "1.0.0", "10.0.0"])
+def test_newer_release_of_a_ready_checkout_has_nothing_against_it(wanted: str) -> None:
+    assert against(wanted) == []
+
+
+@pytest.mark.parametrize("wanted", ["", "v1.0.0", "01.0.0", "1.0.0-rc.1", "1.0.0\n", "1.0.٣"])
+def test_what_is_no_release_is_refused(wanted: str) -> None:
+    (reason,) = against(wanted)
+    assert "is not a release: write three numbers" in reason
+
+
+@pytest.mark.parametrize("wanted", ["0.10.0", "0.9.2", "0.9.10", "0.0.0"])
+def test_version_that_is_not_newer_by_its_numbers_is_refused(wanted: str) -> None:
+    assert f"VERSION={wanted} is not newer than 0.10.0, the last release: choose a higher one" in against(
+        wanted
+    )
+
+
+@pytest.mark.parametrize("known", [{"tags": frozenset()}, {"changelog": "## [Unreleased]\n\n- New.\n"}])
+def test_last_release_is_known_by_its_tag_or_by_the_changelog(known: dict[str, object]) -> None:
+    (reason,) = against("0.9.9", **known)
+    assert "not newer than 0.10.0" in reason
+
+
+@pytest.mark.parametrize(
+    ("different", "reason"),
+    [
+        ({"branch": "fix"}, "releases are made on main, this is fix: git switch main"),
+        ({"branch": ""}, "this is no branch"),
+        ({"uncommitted": (" M Makefile", "?? a")}, "commit or stash them\n       M Makefile\n      ?? a"),
+        ({"unsigned": "no key signs it: name yours"}, "no key signs it: name yours"),
+        ({"built": frozenset({"1.0.0"})}, "dist/1.0.0 is there already"),
+        ({"changelog": "# Changelog\n"}, "no entry for 1.0.0: write a line `- ...` below `## [Unreleased]`"),
+        (
+            {"changelog": "## [Unreleased]\n\n### Added\n\n## [0.1.0] - 2030-01-01\n- Old.\n"},
+            "no entry for 1.0.0",
+        ),
+        (
+            {"changelog": "## [1.0.0] - 2031-02-02\n\n- New.\n"},
+            f"change its heading to `## [1.0.0] - {TODAY}`",
+        ),
+        ({"changelog": "## [1.0.0]\n\n- New.\n"}, f"change its heading to `## [1.0.0] - {TODAY}`"),
+        ({"changelog": f"## [1.0.0] - {TODAY}\n\n### Added\n"}, "says nothing about 1.0.0"),
+    ],
+)
+def test_unready_checkout_is_refused_with_advice(different: dict[str, object], reason: str) -> None:
+    (told,) = against("1.0.0", **different)
+    assert reason in told
+
+
+def test_unreleased_becomes_the_entry_and_makes_room_for_the_next() -> None:
+    assert changelog.released(READY.changelog, "0.11.0", TODAY) == (
+        f"# Changelog\n\n## [Unreleased]\n\n## [0.11.0] - {TODAY}\n\n- New.\n\n"
+        "## [0.10.0] - 2030-01-01\n\n- Old.\n"
+    )
+
+    written = f"## [Unreleased]\n\n## [0.11.0] - {TODAY}\n\n- New.\n"
+    assert changelog.released(written, "0.11.0", TODAY) == written
+    assert against("0.11.0", changelog=written) == []
+
 
 # In place of release/artifacts.py, where it does not matter what is built.
 QUICK = """
@@ -124,10 +202,10 @@ def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) 
     assert released.git("log", "-1", "--format=%s", "main") == "Release 0.2.0"
     assert released.git("diff", "--name-only", "main~", "main").splitlines() == [
         "CHANGELOG.md",
-        "docs/bundle.md",
         "docs/device-plugin.md",
         "docs/dra.md",
-        *sorted(str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "docs/examples").iterdir()),
+        *sorted(str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "docs/examples").glob("*.yaml")),
+        "docs/offline.md",
         "docs/troubleshooting.md",
         "plugin/deploy/agent/daemonset.yaml",
         "plugin/deploy/base/daemonset.yaml",
@@ -173,14 +251,6 @@ def test_another_build_of_the_tag_gives_the_same_bytes(
     assert (tmp_path / "dist/SHA256SUMS").read_text() == (dist / "SHA256SUMS").read_text()
 
 
-def test_version_that_is_written_but_was_never_released_can_be(checkout: Checkout) -> None:
-    checkout.write("release/artifacts.py", QUICK.format(meanwhile="pass"))
-    code, said = checkout.release(version.current())
-    assert code == 0, said
-    assert checkout.git("diff", "--name-only", "main~", "main") == "CHANGELOG.md"
-    assert f"git push --atomic origin main v{version.current()}" in said
-
-
 def test_check_says_what_would_be_done_and_changes_nothing(checkout: Checkout) -> None:
     before = checkout.state()
     code, said = checkout.release("0.2.0", "--check")
@@ -203,7 +273,7 @@ def test_check_says_what_would_be_done_and_changes_nothing(checkout: Checkout) -
         ("collection/galaxy.template.yml", "namespace: ", "broken: ", "mandatory keys: namespace"),
     ],
 )
-def test_build_that_fails_leaves_everything_as_it_was(
+def test_failed_build_changes_nothing(
     checkout: Checkout, name: str, old: str, new: str, message: str
 ) -> None:
     checkout.replace(name, old, new)
@@ -223,9 +293,7 @@ def test_build_that_fails_leaves_everything_as_it_was(
         ("echo '# Mine' > pyproject.toml", "would be overwritten by merge", "tail -1 pyproject.toml"),
     ],
 )
-def test_work_that_goes_on_during_the_build_is_kept_and_nothing_is_released(
-    checkout: Checkout, meanwhile: str, message: str, kept: str
-) -> None:
+def test_work_during_the_build_is_kept(checkout: Checkout, meanwhile: str, message: str, kept: str) -> None:
     work = f"os.system({f'cd {checkout.path}; {meanwhile}'!r})"
     checkout.write("release/artifacts.py", QUICK.format(meanwhile=work))
     before = checkout.state()
@@ -240,9 +308,7 @@ def test_work_that_goes_on_during_the_build_is_kept_and_nothing_is_released(
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interruption_ends_the_build_and_leaves_everything_as_it_was(
-    checkout: Checkout, tmp_path: Path, how: signal.Signals
-) -> None:
+def test_interrupted_build_changes_nothing(checkout: Checkout, tmp_path: Path, how: signal.Signals) -> None:
     building = tmp_path / "building"
     os.mkfifo(building)
     sleeper = f"    run(['sh', '-c', 'exec > {building}; echo; exec sleep infinity'])\n"
@@ -272,7 +338,7 @@ def test_make_release_is_the_front_door(checkout: Checkout) -> None:
     assert "VERSION= is not a release: write three numbers" in nameless.stderr
 
 
-def test_failure_after_the_build_leaves_everything_as_it_was(checkout: Checkout) -> None:
+def test_failure_after_the_build_changes_nothing(checkout: Checkout) -> None:
     checkout.write("release/artifacts.py", QUICK.format(meanwhile="pass"))
     checkout.git("config", "gpg.program", "false")
     hook = checkout.path / ".git/hooks/pre-commit"

@@ -8,7 +8,7 @@ import jsonschema  # type: ignore[import-untyped]  # its stubs are another packa
 
 from tools.cache import CHECKOUT
 
-SCHEMA = CHECKOUT / "docs" / "verify-report.schema.json"
+SCHEMA = CHECKOUT / "roles/gpu_report/files/verify-report.schema.json"
 
 
 def validate(report: Any) -> None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""drift.yml says what its roles would change, lets them change nothing, and ends with a status that says so.
-
-Its own plays and plugin run here, with stubs in place of the roles.
-"""
+"""drift.yml reports differences, and boards that it could not compare. Its own plays run with stub roles."""
 
 import json
 import runpy
@@ -97,11 +94,11 @@ UNREACHED = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_
         ({"hosts": {"a": None, "b": UNREACHED}}, 4, "127.0.0.1"),
     ],
 )
-def test_board_that_cannot_be_compared_is_no_board_without_differences(
+def test_board_that_was_not_compared_is_reported(
     drift: Run, tmp_path: Path, board: dict[str, Any], status: int, reason: str
 ) -> None:
     ran = drift(**board)
-    assert ran.returncode == status, f"what is not known is worse than what differs\n{ran.stdout}"
+    assert ran.returncode == status, ran.stdout
     (row,) = rows(ran.stdout, "b", "not compared: ")
     assert reason in row
     assert rows(ran.stdout, "a", TASK)
@@ -121,13 +118,6 @@ def test_file_that_cannot_be_written_is_an_error(drift: Run, tmp_path: Path) -> 
     assert "drift_file: " in ran.stdout
 
 
-def test_every_play_is_in_check_mode_and_shows_differences() -> None:
-    plays = yaml.safe_load(PLAYS.read_text())
-    assert {(one["check_mode"], one["diff"], tuple(one["tags"])) for one in plays} == {
-        (True, True, ("always",))
-    }
-
-
 def roles(value: Any) -> set[tuple[str, str]]:
     """The roles that plays use, each with the file of its tasks."""
     if isinstance(value, list):
@@ -140,49 +130,16 @@ def roles(value: Any) -> set[tuple[str, str]]:
     return {(one["name"], one.get("tasks_from", "main.yml")) for one in used} | roles([*value.values()])
 
 
-def test_what_is_compared_is_what_site_yml_changes() -> None:
+def test_drift_compares_the_roles_that_site_yml_runs() -> None:
     site = roles(yaml.safe_load((PLAYBOOKS / "site.yml").read_text()))
     compared = {role for role in site if role[0] not in ELSEWHERE and role[1] != "build.yml"}
     assert compared == roles(yaml.safe_load(PLAYS.read_text()))
 
 
-def test_board_that_was_not_compared_is_not_said_to_be_right() -> None:
-    told = CODE["table"]([], {"b": "off"}, 1)
-    assert "b  not compared: off" in told
-    assert "Nothing differs" not in told
-
-
-@pytest.mark.parametrize(
-    ("result", "diffs"),
-    [
-        ({"changed": True}, []),
-        ({"changed": True, "diff": {"prepared": "x"}}, [{"prepared": "x"}]),
-        ({"changed": True, "diff": [{"before": "a"}, {"before": "b"}]}, [{"before": "a"}, {"before": "b"}]),
-        (
-            {
-                "changed": True,
-                "results": [
-                    {"changed": True, "diff": {"before": "a"}},
-                    {"changed": False, "diff": {"before": "b"}},
-                    "a package",
-                ],
-            },
-            [{"before": "a"}],
-        ),
-    ],
-)
-def test_diffs_of_a_result(result: dict[str, Any], diffs: list[dict[str, Any]]) -> None:
-    assert CODE["diffs"](result) == diffs
-
-
-@pytest.mark.parametrize(
-    ("diff", "place"),
-    [
-        ({"before_header": "/etc/a (mode 0o600)", "before": "x"}, "/etc/a (mode 0o600)"),
-        ({"before": {"path": "/etc/b"}, "after": {"path": "/etc/b"}}, "/etc/b"),
-        ({"before": "x"}, ""),
-        ({"prepared": "x"}, ""),
-    ],
-)
-def test_place_of_a_diff(diff: dict[str, Any], place: str) -> None:
-    assert CODE["place"](diff) == place
+def test_diffs_of_a_loop_are_those_of_its_changed_items() -> None:
+    items = [
+        {"changed": True, "diff": {"before": "a"}},
+        {"changed": False, "diff": {"before": "b"}},
+        "a package",
+    ]
+    assert CODE["diffs"]({"changed": True, "results": items}) == [{"before": "a"}]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write docs/changes.md, docs/compatibility.md and the roles' JetPacks."""
+"""Write the parts of documents that are made from data, and the roles' JetPacks."""
 
 import sys
 

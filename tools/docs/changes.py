@@ -9,34 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from tools.docs.anchors import anchor
-from tools.docs.compatibility import item
+from tools.docs.markdown import item
 from tools.docs.sources import constant, pattern, variables
 
-HEAD = """\
-# What it changes on your board
-
-For people who also use their boards for other things. See what a run would change on yours:
-
-```sh
-ansible-playbook -i inventory playbooks/site.yml --check --diff
-ansible-playbook -i inventory playbooks/reset.yml --check --diff
-```
-
-Both commands change nothing. The second command shows what `reset.yml` would remove again.
-
-* `reset.yml` removes each item of this page, unless the item says `stays`.
-* `*` in a path stands for a part that differs: a version, an address, a time.
-* An item with a setting or a playbook in brackets is there only if you use that setting or playbook.
-* Your own files, containers, images and packet filter rules are left alone.
-
-`python -m tools.docs` writes this page from the lists that the roles use.
-A test compares a virtual board before `site.yml`, after it and after `reset.yml`.
-Each difference has to be on this page.
-
-On this page:
-
-"""
 # K3s' cri-dockerd (1.25) names no address and no port for its streaming server, so Linux chooses one.
 EPHEMERAL = "32768-60999/tcp"
 # Of K3s, kubelet and kube-proxy; no role sets one.
@@ -118,7 +93,7 @@ def k3s(roles: Path) -> Iterator[Change]:
     yield Change(
         "backups on the server (`backup.yml` without `k3s_backup_recipient`)",
         (pattern(roles / "k3s_backup", "__k3s_backup_local"),),
-        "they are the way back after a reset. Remove them by hand.",
+        "they restore the old settings after a reset. Remove them by hand.",
     )
 
 
@@ -165,7 +140,7 @@ def nvidia_docker(roles: Path) -> Iterator[Change]:
         stays="your own containers may use them. `apt remove` removes them.",
     )
     yield Change(
-        "a list of the packages that the role has installed, which apt holds (`nvidia_docker_hold_packages`)",
+        "a list of the packages that the role has installed, on apt hold (`nvidia_docker_hold_packages`)",
         (pattern(role, "__nvidia_docker_record"),),
     )
     yield Change(
@@ -294,16 +269,15 @@ def kernel(role: Path) -> Iterator[Change]:
 
 
 def render(roles: Path) -> str:
-    """Return the whole document."""
-    sections = changes(roles)
-    contents = [f"* [{title}](#{anchor(title)})" for title in sections]
-    parts = [HEAD + "\n".join(contents)]
-    for title, found in sections.items():
-        parts.append(f"## {title}\n\n" + "\n".join(line(change) for change in found))
-    return "\n\n".join(parts) + "\n"
+    """Return all changes as Markdown, with a heading for each section."""
+    return "\n\n".join(
+        f"### {title}\n\n" + "\n".join(line(change) for change in found)
+        for title, found in changes(roles).items()
+    )
 
 
 def line(change: Change) -> str:
     """Return a change as an item of a list."""
     paths = ", ".join(f"`{path}`" for path in change.paths)
-    return item(f"{paths}: {change.what}" if paths else change.what, stays=change.stays)
+    stays = f"stays: {change.stays}" if change.stays else ""
+    return item(f"{paths}: {change.what}" if paths else change.what, stays)

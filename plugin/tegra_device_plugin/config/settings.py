@@ -365,7 +365,7 @@ def load_agent(
         raise ConfigError(
             "--mode evict needs contextOverhead above 0Mi in sharing.units: the GPU memory of one CUDA "
             "context. Without it, a program may allocate its whole share, and its context then puts the pod "
-            "over the share. Measure a context (docs/gpu-share-agent.md), or use --mode report"
+            "over the share. Measure a context (docs/sharing.md), or use --mode report"
         )
     settings = AgentSettings(**options, units=content.units, mode=mode, qos_policy=qos_policy)
     return settings._replace(pod_resources=pod_resources) if pod_resources else settings

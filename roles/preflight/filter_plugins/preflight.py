@@ -178,7 +178,7 @@ def accept(findings: list[Finding], accepted: list[str], rules: list[dict[str, A
         {
             "id": "accepted-unknown",
             "found": f"preflight_accepted has {name!r}",
-            "expected": "ids of warnings (docs/compatibility.md lists them)",
+            "expected": "ids of warnings (docs/troubleshooting.md has them)",
             "fix": "Take it out of preflight_accepted, or correct it.",
         }
         for name in accepted

@@ -60,6 +60,8 @@ errors:
 KEYS = ("k3s_version", "plugin_image", "pause_image")
 FORMAT = 1
 BUILT = ("tegra-device-plugin-arm64.tar.gz", "tegra-device-plugin-amd64.tar.gz")
+# As images/arm64/build.py has them, in a checkout.
+SOURCES = ("images/arm64", "plugin/gpu_limit", "plugin/tegra_device_plugin")
 # NAME_VERSION_ARCHITECTURE.deb, as apt names what it downloads; an epoch's colon is %3a there.
 DEB = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9+.-]*)_([^_/]+)_[a-z0-9-]+\.deb$")
 JTOP_VERSION = re.compile(r"[0-9]+([.][0-9A-Za-z]+)*$")
@@ -137,9 +139,21 @@ def inspect(path):
     return facts
 
 
+def newest_source(checkout):
+    """Modification time of the newest file that the plugin's image is built from, in Unix seconds."""
+    paths = [os.path.join(checkout, "pyproject.toml")]
+    for source in SOURCES:
+        for directory, _, names in os.walk(os.path.join(checkout, source)):
+            if not directory.endswith("__pycache__"):
+                paths += [os.path.join(directory, name) for name in names]
+    return max([os.path.getmtime(path) for path in paths if os.path.isfile(path)] + [0])
+
+
 def inspect_built(path, k3s_version):
-    """The same without a bundle: the images of the plugin in a directory."""
-    built = [name for name in BUILT if os.path.exists(os.path.join(path, name))]
+    """The same without a bundle: the current images of the plugin in `dist` of a checkout."""
+    newest = newest_source(os.path.dirname(path))
+    present = [name for name in BUILT if os.path.exists(os.path.join(path, name))]
+    built = [name for name in present if os.path.getmtime(os.path.join(path, name)) >= newest]
     files = {name: check_file(os.path.join(path, name), sha256(os.path.join(path, name))) for name in built}
     return {
         "path": path,

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.unit.roles.loading import Data
+
 RESOURCE = "nvidia.com/gpu"
 ALLOCATING = ("greedy", "neighbour")
 COMPUTED = "computed 65536 numbers on Orin in 1.5 ms, all are right\n"
-UTILS = ("claims", "pods", "node", "sharing", "diagnosis", "access", "limits")
+UTILS = ("pods", "node", "sharing", "diagnosis", "access", "limits")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
 PASSED = """\
@@ -36,8 +38,7 @@ class FakeCluster:
     """The fields are faults that a test orders."""
 
     resource: str = RESOURCE
-    api: str = "device-plugin"
-    taint: str = ""  # of the GPU's device
+
     meaning: str = ""  # of the plugin's configuration, in its own words
     replicas: int = 1
     allocatable: int = 1
@@ -73,13 +74,12 @@ class FakeCluster:
     users: list[str] = field(default_factory=list)
     registers_again: bool = False
     restarts_holder: bool = False
-    manifests: dict[str, Any] = field(default_factory=dict)
+    manifests: Data = field(default_factory=dict)
     pods: dict[str, str] = field(default_factory=dict)
     namespaces: set[str] = field(default_factory=set)
     ending: dict[str, str] | None = None  # of a namespace that does not end: its metadata
     forsaken: list[str] = field(default_factory=list)  # pods that went while their containers ran on
     logs_of_plugin: int = 0
-    templates: dict[str, Any] = field(default_factory=dict)  # of claims
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take kubectl's place in all modules that call it."""
@@ -125,8 +125,8 @@ class FakeCluster:
                     raise self.error("kubectl exec: command terminated with exit code 137")
             case ("logs", "--namespace=kube-system", *_):
                 self.logs_of_plugin += 1
-                said = "with the kubelet" if self.api == "dra" else self.resource
-                registered = f"registered {said}\n" * (self.logs_of_plugin if self.registers_again else 1)
+                registered = f"registered {self.resource}\n"
+                registered *= self.logs_of_plugin if self.registers_again else 1
                 return f"{registered}WARNING the GPU is unhealthy: hung\n"
             case ("logs", name, *_):
                 return self.log(name)
@@ -144,15 +144,12 @@ class FakeCluster:
     def create(self, manifest: Mapping[str, Any]) -> None:
         assert self.namespaces, "an object without its namespace"
         name = manifest["metadata"]["name"]
-        if manifest["kind"] == "ResourceClaimTemplate":
-            self.templates[name] = manifest["spec"]["spec"]
-        else:
-            (container,) = manifest["spec"]["containers"]
-            owners = name == "devicequery" and container["image"] == "dq:1"
-            assert owners or container["image"] == "plugin:1", container
-            assert container["imagePullPolicy"] == "Never"
-            self.manifests[name] = manifest
-            self.pods[name] = "new"
+        (container,) = manifest["spec"]["containers"]
+        owners = name == "devicequery" and container["image"] == "dq:1"
+        assert owners or container["image"] == "plugin:1", container
+        assert container["imagePullPolicy"] == "Never"
+        self.manifests[name] = manifest
+        self.pods[name] = "new"
 
     def log(self, name: str) -> str:
         failed = FAILED if self.query == "failed" or (self.root_only and name == "nonroot") else ""
@@ -192,7 +189,7 @@ class FakeCluster:
         end = "" if got == int(asked) else ", then CUDA was out of memory"
         return f"allocated {got} of {asked} MiB{end}; CUDA says that {share - got} of {share} MiB are free\n"
 
-    def get(self, kind: str, *argv: str) -> dict[str, Any] | None:
+    def get(self, kind: str, *argv: str) -> Data | None:
         if self.silent:
             raise self.error("connection refused")
         match kind:
@@ -204,30 +201,26 @@ class FakeCluster:
                 items = [*map(self.user, self.users), *self.holding()]
             case "pods" if any(word.startswith("--selector") for word in argv):
                 items = [self.plugin_pod()] if self.plugin else []
-            case "resourceslices" | "resourceclaims":
-                items = self.slices() if kind == "resourceslices" else self.claims()
             case "pods" | "events":
                 items = self.warnings() if kind == "events" else []
             case _:
                 return self.pod(argv[0])
         return {"items": items}
 
-    def wait_until(self, satisfied: Any, what: str, _timeout: int, *argv: str) -> dict[str, Any]:
+    def wait_until(self, satisfied: Any, what: str, _timeout: int, *argv: str) -> Data:
         """A watch: what does not satisfy at once never will."""
         kind, name = argv[-2:]
         self.late = self.late and kind == "pod"
         match kind:
             case "node":
                 item = self.node()
-            case "resourceslices":
-                item = next(iter(self.slices()), {"spec": {}})
             case _:
                 item = self.plugin_pod() if name == "plugin" else self.pod(name)
         if not satisfied(item):
             raise self.timed_out(f"{what} did not happen", item)
         return item
 
-    def node(self) -> dict[str, Any]:
+    def node(self) -> Data:
         ready, self.ready = self.ready, self.ready is not False
         return {
             "metadata": {"labels": {}},
@@ -239,30 +232,7 @@ class FakeCluster:
             },
         }
 
-    def slices(self) -> list[dict[str, Any]]:
-        return [{"spec": {"devices": self.devices()}}] if self.capacity and not self.late else []
-
-    def claims(self) -> list[dict[str, Any]]:
-        running = (pod for pod, state in self.pods.items() if state == "running")
-        return [self.claim(pod) for pod in (*self.users, *running)]
-
-    def devices(self) -> list[dict[str, Any]]:
-        taints = [{"key": "example.com/unhealthy", "value": self.taint, "effect": "NoSchedule"}]
-        sharing = "shares" if self.allocatable > 1 else "exclusive"
-        device = {
-            "attributes": {"sharing": {"string": sharing}},
-            **({"taints": taints} if self.taint else {}),
-        }
-        return [{"name": f"igpu-0-{number}", **device} for number in range(self.allocatable)]
-
-    def claim(self, pod: str) -> dict[str, Any]:
-        given = {"driver": "gpu.jetson-k3s.github.io", "pool": "jetson-1", "device": "igpu-0"}
-        return {
-            "metadata": {"namespace": "default", "name": f"{pod}-gpu"},
-            "status": {"allocation": {"devices": {"results": [given]}}, "reservedFor": [{"name": pod}]},
-        }
-
-    def plugin_pod(self) -> dict[str, Any]:
+    def plugin_pod(self) -> Data:
         configured = bool(self.meaning or self.replicas > 1)
         environment = [{"name": "CONFIG_FILE", "value": "/etc/config.yaml"}] * configured
         return {
@@ -275,23 +245,23 @@ class FakeCluster:
             },
         }
 
-    def user(self, name: str) -> dict[str, Any]:
+    def user(self, name: str) -> Data:
         return {
             "metadata": {"namespace": "default", "name": name},
             "status": {"phase": "Running"},
             "spec": {"containers": [{"resources": {"limits": {self.resource: "1"}}}]},
         }
 
-    def holding(self) -> list[dict[str, Any]]:
+    def holding(self) -> list[Data]:
         return [self.user(name) for name, state in self.pods.items() if state == "running"]
 
-    def warnings(self) -> list[dict[str, Any]]:
+    def warnings(self) -> list[Data]:
         """What the kubelet says of pods that its runtime refuses."""
         warning = {"type": "Warning", "reason": "Failed", "message": REFUSED}
         return [{**warning, "involvedObject": {"name": name}} for name in self.pods if self.refuses]
 
-    def pod(self, name: str) -> dict[str, Any]:
-        status: dict[str, Any] = {"phase": "Pending"}
+    def pod(self, name: str) -> Data:
+        status: Data = {"phase": "Pending"}
         if name not in self.pods:
             return {"status": {"phase": "Active"}}  # the namespace's service account
         if self.refuses == "ContainerCannotRun":
@@ -310,9 +280,7 @@ class FakeCluster:
         elif self.exclusive and self.full(name):
             if self.holders_end:
                 self.pods.update({other: "ended" for other in self.pods if other != name})
-            claims = "cannot allocate all claims"
-            words = claims if self.api == "dra" else f"Insufficient {self.resource}"
-            refused = f"0/1 nodes are available: 1 {words}."
+            refused = f"0/1 nodes are available: 1 Insufficient {self.resource}."
             status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": refused}]
         elif name == "holder" and self.holder_phase != "Running":
             status["phase"] = self.holder_phase
@@ -334,14 +302,5 @@ class FakeCluster:
         return sum(map(self.asks, others)) + self.asks(name) > self.allocatable
 
     def asks(self, name: str) -> int:
-        spec = self.manifests[name]["spec"]
-        container = spec["containers"][0]
-        if self.api == "dra":
-            assert "limits" not in container.get("resources", {})
-            (request,) = (
-                request
-                for one in spec.get("resourceClaims", [])
-                for request in self.templates[one["resourceClaimTemplateName"]]["devices"]["requests"]
-            )
-            return int(request["exactly"]["count"])
+        container = self.manifests[name]["spec"]["containers"][0]
         return int(container.get("resources", {}).get("limits", {}).get(self.resource, 0))

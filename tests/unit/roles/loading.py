@@ -6,9 +6,12 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from ansible import module_utils  # type: ignore[import-untyped] # ansible-core has no types
 
+Data = dict[str, Any]
+"""Facts, findings, variables, or an object of Kubernetes."""
 ROLES = Path(__file__).parents[3] / "roles"
 module_utils.__path__ += [str(path) for path in ROLES.glob("*/module_utils")]
 

@@ -14,13 +14,9 @@ from typing import Any
 import pytest
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.loading import ROLES
+from tests.unit.roles.loading import ROLES, Data
 
-LOCAL = {
-    "ansible_connection": "local",
-    "ansible_become": False,
-    "ansible_python_interpreter": sys.executable,
-}
+LOCAL = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
 
 
 @dataclass(frozen=True)
@@ -109,10 +105,10 @@ def run_module(
     )
 
 
-def answer(role: str, module: str, arguments: Mapping[str, Any], **environment: str) -> dict[str, Any]:
+def answer(role: str, module: str, arguments: Mapping[str, Any], **environment: str) -> Data:
     ran = run_module(role, module, arguments, **environment)
     assert ran.stdout, ran.stderr
-    said: dict[str, Any] = json.loads(ran.stdout)
+    said: Data = json.loads(ran.stdout)
     return said
 
 
@@ -122,7 +118,7 @@ class EndedError(Exception):
 
 def outcome(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, params: Mapping[str, Any], check_mode: bool = False
-) -> dict[str, Any]:
+) -> Data:
     """What a module's main function says, in this process, so that a test can put fakes into it."""
 
     def end(**result: Any) -> None:
@@ -137,5 +133,5 @@ def outcome(
     monkeypatch.setattr(module, "AnsibleModule", lambda **_: fake)
     with pytest.raises(EndedError) as ended:
         module.main()
-    result: dict[str, Any] = ended.value.args[0]
+    result: Data = ended.value.args[0]
     return result

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest of the device plugin as the role renders it."""
+"""The device plugin as the role deploys it: manifests, the plugin's answers, and pods that keep the API."""
+
+from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
 from tegra_device_plugin.cli import find_command
 from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.config.presets import PRESETS
 from tegra_device_plugin.sharing import koordinator
 
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.loading import ROLES, Data, load
 
-role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
+plugin_role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
 answers = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_answers.py")
 DEPLOY = ROLES.parent / "plugin/deploy"
 PLAIN, AGENT = ((DEPLOY / part / "daemonset.yaml").read_text() for part in ("base", "agent"))
@@ -28,14 +27,14 @@ DRIVER = [
 ]
 
 
-def rendered(image: str = "plugin:9", runtime: str = "docker", **more: Any) -> list[dict[str, Any]]:
+def rendered(image: str = "plugin:9", runtime: str = "docker", **more: Any) -> list[Data]:
     """The objects of plugin and agent. Most of them tests/chart compares in full with the chart's."""
-    text = role.rendered(PLAIN, image, "sha256:ab", runtime, False, **more)
+    text = plugin_role.rendered(PLAIN, image, "sha256:ab", runtime, False, **more)
     return [json.loads(part) for part in text.split("---\n")[1:]]
 
 
-def driver(**more: Any) -> list[dict[str, Any]]:
-    text = role.rendered_driver(DRIVER, "plugin:9", "sha256:ab", extended_resource=False, **more)
+def driver(**more: Any) -> list[Data]:
+    text = plugin_role.rendered_driver(DRIVER, "plugin:9", "sha256:ab", extended_resource=False, **more)
     return [json.loads(part) for part in text.split("---\n")[1:]]
 
 
@@ -86,7 +85,7 @@ def test_device_of_the_node_is_taken_and_no_other_object() -> None:
     assert device("", "jetson-2") is None
     more = right | {"metadata": right["metadata"] | {"ownerReferences": [], "namespace": "kube-system"}}
     assert device(json.dumps(more | {"rules": []}), "jetson-2") == right
-    changes: tuple[dict[str, Any], ...] = (
+    changes: tuple[Data, ...] = (
         {"kind": "ClusterRoleBinding"},
         {"apiVersion": "v1"},
         {"metadata": right["metadata"] | {"name": "jetson-1"}},
@@ -109,14 +108,8 @@ DEVICE_INFO = {
 }
 
 
-def test_the_plain_manifests_sell_what_the_plugin_accepts() -> None:
-    settings = config.load_plugin(DEPLOY / "units/config.yaml", {}, {})
-    assert settings.units
-    assert settings.gpu_limit_dir == Path("/var/lib/tegra-gpu-limit")
-
-
 def test_the_role_knows_every_preset() -> None:
-    assert {name: preset.memory.name for name, preset in PRESETS.items()} == role.MEMORY_RESOURCES
+    assert {name: preset.memory.name for name, preset in PRESETS.items()} == plugin_role.MEMORY_RESOURCES
 
 
 @pytest.mark.parametrize(
@@ -128,8 +121,8 @@ def test_the_role_knows_every_preset() -> None:
         ("evict", "burst-share", True, None),
     ],
 )
-def test_the_agent_has_the_rights_that_its_mode_needs(
-    mode: str, policy: str, privileged: bool | None, capabilities: dict[str, Any] | None
+def test_agent_has_the_rights_of_its_mode(
+    mode: str, policy: str, privileged: bool | None, capabilities: Data | None
 ) -> None:
     plugin, found = rendered(agent=agent(mode, policy))
     assert [plugin] == rendered()
@@ -154,10 +147,8 @@ UNITS = {"memoryTotal": "4Gi"}
     "settings",
     [
         {},
-        {"sharing": {"timeSlicing": {"resources": [SHARED]}}},
         {"sharing": {"timeSlicing": {"renameByDefault": True, "resources": [SHARED]}}},
         {"sharing": {"timeSlicing": {"resources": [{**SHARED, "rename": "gpu-share"}]}}},
-        {"resources": {"gpus": [{"pattern": "*", "name": "example.com/tegra"}]}},
         {"sharing": {"units": UNITS}},
         {"sharing": {"units": {**UNITS, "memoryResource": "gpu-memory"}}},
         {"sharing": {"units": {**UNITS, "preset": "hami"}}},
@@ -170,15 +161,13 @@ UNITS = {"memoryTotal": "4Gi"}
         },
     ],
 )
-def test_the_role_waits_for_the_resource_that_the_plugin_offers(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_role_waits_for_the_plugins_resource(settings: Data, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(json.dumps({"version": "v1", **settings}))
     offered = config.load_plugin(file, {}, {})
     waited_for = offered.units.memory.name if offered.units else offered.resource
-    assert role.resource({"version": "v1", **settings}) == waited_for
-    assert role.resource({}) == "nvidia.com/gpu"
+    assert plugin_role.resource({"version": "v1", **settings}) == waited_for
+    assert plugin_role.resource({}) == "nvidia.com/gpu"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +178,7 @@ def test_the_role_waits_for_the_resource_that_the_plugin_offers(
         ("containerd", {"cdiVersion": "0.5.0"}, []),
     ],
 )
-def test_cdi_has_the_nodes_groups_where_the_runtime_is_known_to_read_them(
+def test_cdi_version_with_groups_is_for_containerd(
     runtime: str, flags: dict[str, str], chosen: list[str]
 ) -> None:
     objects = driver(container_runtime=runtime, config={"version": "v1", "flags": {"plugin": flags}})
@@ -198,10 +187,79 @@ def test_cdi_has_the_nodes_groups_where_the_runtime_is_known_to_read_them(
     assert [argument for argument in container["args"] if "cdi" in argument] == chosen
 
 
-def test_settings_reach_a_program_whose_standard_input_is_nobodys() -> None:
-    variables = yaml.safe_load((ROLES / "gpu_device_plugin/vars/main.yml").read_text())
-    settings = json.dumps({"version": "v1", "sharing": {"timeSlicing": {"resources": [SHARED]}}})
-    program = variables["__gpu_device_plugin_with_settings"]
-    asked = [sys.executable, "-c", program, settings, "config", "check", "/dev/stdin"]
-    said = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-    assert "good: 2 x nvidia.com/gpu" in said.stdout
+api_users = load("gpu_device_plugin/library/gpu_api_users.py")
+
+
+def user_pod(name: str, resource: str = "nvidia.com/gpu", phase: str = "Running", **spec: Any) -> Data:
+    container = {"resources": {"limits": {resource: "1", "memory": "1Gi"}}}
+    return {
+        "metadata": {"namespace": "n", "name": name},
+        "status": {"phase": phase},
+        "spec": {"containers": [container], "nodeName": "a", **spec},
+    }
+
+
+def claim(name: str, *pods: str, driver: str = "gpu.jetson-k3s.github.io") -> Data:
+    results = [{"driver": driver, "pool": "a", "device": "igpu-0"}]
+    return {
+        "metadata": {"namespace": "n", "name": name},
+        "status": {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"name": one} for one in pods],
+        },
+    }
+
+
+def cluster(monkeypatch: pytest.MonkeyPatch, deployed: str, settings: Data | None = None) -> None:
+    """A SIMULATED kubectl of a cluster with one of the DaemonSets."""
+    config_map = {"data": {"config.yaml": json.dumps(settings)}} if settings else None
+    objects: dict[tuple[str, str], Any] = {("daemonset", deployed): {}, ("configmap", deployed): config_map}
+    lists = {
+        "pods": [
+            user_pod("train"),
+            user_pod("ended", phase="Succeeded"),
+            user_pod("waits", nodeName=""),
+            user_pod("other", "example.com/fpga"),
+            user_pod("named", "example.com/share"),
+        ],
+        "resourceclaims": [
+            claim("held", "user"),
+            claim("free"),
+            claim("foreign", "user2", driver="gpu.example.com"),
+            {"metadata": {"namespace": "n", "name": "new"}},
+        ],
+    }
+    monkeypatch.setattr(api_users, "get", lambda kind, _namespace, name: objects.get((kind, name)))
+    monkeypatch.setattr(api_users, "listed", lambda kind, _all: lists[kind])
+
+
+SHARE_RESOURCE = "example.com/share"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "deployed", "sharing", "users"),
+    [
+        ("device-plugin", "tegra-dra-driver", None, ["n/user"]),
+        ("device-plugin", "tegra-device-plugin", None, []),
+        ("dra", "tegra-dra-driver", None, []),
+        ("dra", "tegra-device-plugin", None, ["n/train"]),
+        # The settings may name the resource.
+        (
+            "dra",
+            "tegra-device-plugin",
+            {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "rename": SHARE_RESOURCE}]}},
+            ["n/named", "n/train"],
+        ),
+        ("dra", "tegra-device-plugin", {"units": {"memoryResource": SHARE_RESOURCE}}, ["n/named", "n/train"]),
+    ],
+)
+def test_pods_that_use_the_other_api_are_found(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, deployed: str, sharing: Data | None, users: list[str]
+) -> None:
+    cluster(monkeypatch, deployed, {"version": "v1", "sharing": sharing} if sharing else None)
+    assert api_users.users(wanted) == users
+
+
+@pytest.mark.parametrize("name", [name for preset in PRESETS.values() for name in preset.names])
+def test_every_resource_of_the_plugin_is_known(name: str) -> None:
+    assert api_users.holders([user_pod("p", name)], set()) == ["n/p"]

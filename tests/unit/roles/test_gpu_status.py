@@ -1,157 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look at the cluster: from what kubectl and the plugin say to a status and a table."""
+"""status.yml: allocations of each node's GPU, and the dates on which K3s' certificates and tokens expire."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
-from tegra_device_plugin.telemetry.shares import Row, as_dict, rows
+from tegra_device_plugin.telemetry.shares import as_dict, rows
 
-from tests.unit.roles.loading import load
+from tests.unit.roles import certs
+from tests.unit.roles.loading import Data, load
 
 filters = load("gpu_status/filter_plugins/gpu_status.py")
 observe = load("k3s/library/k3s_observe.py")
 
 GPU = "nvidia.com/gpu"
-DRIVER = "gpu.jetson-k3s.github.io"
 LABELS = {f"jetson-k3s.github.io/{key}": key.upper() for key in ("module", "l4t", "jetpack", "chip")}
 
 
-def node(
-    name: str = "a", ready: bool = True, capacity: int = 1, allocatable: int | None = None
-) -> dict[str, Any]:
-    healthy = capacity if allocatable is None else allocatable
-    return {
-        "name": name, "ready": ready, "message": "", "labels": LABELS,
-        "capacity": {GPU: capacity}, "allocatable": {GPU: healthy},
-    }  # fmt: skip
+NODE = {
+    "name": "a", "ready": True, "message": "", "labels": LABELS,
+    "capacity": {GPU: 4}, "allocatable": {GPU: 4},
+}  # fmt: skip
 
 
-def pod(
-    name: str, phase: str = "Running", on: str = "a", count: int = 1, unseen_by: str | None = None
-) -> dict[str, Any]:
-    return {
-        "namespace": "n", "name": name, "node": on, "phase": phase, "unseen_by": unseen_by,
-        "requests": {GPU: count}, "holds": {GPU: count},
-    }  # fmt: skip
+def pod(name: str, phase: str = "Running", on: str = "a") -> Data:
+    used = {"requests": {GPU: 1}, "holds": {GPU: 1}, "unseen_by": None}
+    return {"namespace": "n", "name": name, "node": on, "phase": phase, **used}
 
 
-def look(answers: dict[str, Any], *pods: dict[str, Any], nodes: Sequence[dict[str, Any]] = ()) -> Any:
-    """The status of a cluster without Dynamic Resource Allocation, by default with the node a."""
-    seen = {"nodes": nodes or [node()], "pods": pods, "devices": [], "claims": [], "answers": answers}
-    return filters.status(seen)
-
-
-def says(*held: tuple[str, str]) -> dict[str, str]:
-    """What `holders --output=json` prints, by its own hand."""
-    holders = [ContainerAllocation("n", name, "c", GPU, device) for name, device in held]
-    return {"stdout": json.dumps(as_dict(rows(holders, None, Path()), {}))}
-
-
-def test_shares_are_shown_with_limit_use_and_weight() -> None:
-    core = ContainerAllocation("n", "p", "c", "a.b/gpu-core", "c3", 30)
-    memory = ContainerAllocation("n", "p", "c", "a.b/gpu-memory", "m7", 12)
-    mib = 1 << 20
-    shares = [
-        Row("n", "p", "c", (core, memory), percent=30, limit=3072 * mib, used=0, resident=200 * mib),
-        Row("n", "p", "d", (core,), percent=30),
-    ]
-    found = look({"a": {"stdout": json.dumps(as_dict(shares, {}))}}, pod("p", count=0))
-    assert filters.table(found).splitlines()[2:] == [
-        "  n/p container c: 30 a.b/gpu-core, 12 a.b/gpu-memory, weight 30 %, limit 3072 MiB, used 0 MiB, "
-        "resident 200 MiB",
-        "  n/p container d: 30 a.b/gpu-core, weight 30 %",
-    ]
-
-
-def test_rows_that_do_not_add_up_to_what_is_in_use_are_told() -> None:
-    def table(*held: tuple[str, str]) -> list[str]:
-        pods = (pod("p"), pod("q"), pod("ended", "Failed"), pod("elsewhere", on="b"))
-        found = look({"a": says(*held)}, *pods, nodes=[node(capacity=4)])
-        (resource,) = found["nodes"][0]["resources"]
-        assert (resource["allocatable"], resource["free"]) == (4, 2)
-        return [line for line in filters.table(found).splitlines() if "given out" in line]
-
-    whole = [("p", "igpu0::0"), ("q", "igpu0::1")]
-    assert table(*whole) == table(*whole, ("ended", "igpu0::2")) == []
-    for held, count in ((whole[1:], 1), ([*whole, whole[0]], 3)):
-        assert table(*held) == [
-            f"  its kubelet has given out {count} of {GPU}, and its pods have asked for 2: "
-            "look again, a pod may just begin or end"
-        ]
-
-
-def resource_slice(**device: Any) -> dict[str, Any]:
-    attributes = {"sharing": {"string": "capacity"}, "multiprocessors": {"int": 16}}
-    capacity = {"memory": {"value": "6Gi", "requestPolicy": {}}}
-    devices = [{"name": "igpu-0", "attributes": attributes, "capacity": capacity, **device}]
-    return {"spec": {"nodeName": "a", "driver": DRIVER, "pool": {"name": "a"}, "devices": devices}}
-
-
-def resource_claim(name: str, **result: Any) -> dict[str, Any]:
-    given = {"driver": DRIVER, "pool": "a", "device": "igpu-0", "request": "gpu", **result}
-    return {
-        "metadata": {"namespace": "n", "name": name},
-        "status": {"allocation": {"devices": {"results": [given]}}, "reservedFor": [{"name": f"{name}-pod"}]},
-    }
-
-
-def test_claims_are_shown_at_the_device_that_they_have() -> None:
-    taint = {"key": f"{DRIVER}/unhealthy", "value": "hung", "effect": "NoSchedule"}
-    given = [
-        resource_claim("left", consumedCapacity={"memory": "3Gi", "cores": "0"}),
-        resource_claim("elsewhere", pool="b"),
-        resource_claim("of-another", driver="gpu.example.com"),
-    ]
-    observed = {
-        "nodes": [node(capacity=0) | {"labels": {**LABELS, "jetson-k3s.github.io/dra": "true"}}],
-        "pods": [],
-        "devices": observe.device_facts(resource_slice(taints=[taint])),
-        "claims": [observe.claim_facts(claim) for claim in given],
-        # The driver's pod is not asked.
-        "answers": {"a": {"problem": "no pod of the device plugin runs there"}},
-    }
-    found = filters.status(observed)
-    (device,) = found["nodes"][0]["devices"]
-    assert (device["name"], device["sharing"]) == ("igpu-0", "capacity")
-    assert device["capacity"] == {"memory": "6Gi"}
-    assert [(claim["name"], claim["pods"]) for claim in device["claims"]] == [("left", ["left-pod"])]
-    _, line, *below = filters.table(found).splitlines()
-    assert line.endswith(f"{DRIVER}: 1 of 1 claimed")
-    assert below == [
-        f"  igpu-0 is given to nobody: {DRIVER}/unhealthy=hung:NoSchedule",
-        "  n/left claims igpu-0, cores 0, memory 3Gi: left-pod",
-    ]
-
-
-def test_a_claim_that_was_given_nothing_holds_nothing() -> None:
-    assert observe.claim_facts({"metadata": {"namespace": "n", "name": "new"}}) is None
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_server_that_does_not_know_of_claims_is_not_asked_for_them(
-    monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
-    items = [
-        {"kind": "ResourceSlice", **resource_slice()},
-        {"kind": "ResourceClaim", **resource_claim("one")},
-    ]
-    monkeypatch.setattr(observe, "knows", lambda _: known)
-    monkeypatch.setattr(observe, "listed", lambda *_argv: items)
-    devices, claims = observe.allocation()
-    assert (len(devices), len(claims)) == ((1, 1) if known else (0, 0))
+def status_with(answer: str, *pods: Data) -> Any:
+    """The status of a cluster with one node, whose plugin gives this answer."""
+    answers = {"a": {"stdout": answer}}
+    return filters.status({"nodes": [NODE], "pods": pods, "devices": [], "claims": [], "answers": answers})
 
 
 @pytest.mark.parametrize(
     ("spec", "status", "scheduler"),
     [
         ({"schedulerName": "gpushare-scheduler"}, {"phase": "Pending"}, "gpushare-scheduler"),
-        ({"schedulerName": "default-scheduler"}, {"phase": "Pending"}, None),
         ({}, {"phase": "Pending"}, None),
         ({"schedulerName": "koord-scheduler", "nodeName": "a"}, {"phase": "Pending"}, None),
         ({"schedulerName": "koord-scheduler"}, {"phase": "Failed"}, None),
@@ -163,16 +56,15 @@ def test_a_server_that_does_not_know_of_claims_is_not_asked_for_them(
         ),
     ],
 )
-def test_a_scheduler_that_looks_at_its_pods_leaves_a_trace(
-    spec: dict[str, Any], status: dict[str, Any], scheduler: str | None
-) -> None:
+def test_pod_without_its_scheduler_is_found(spec: Data, status: Data, scheduler: str | None) -> None:
     assert observe.unseen_by({"spec": {"containers": [], **spec}, "status": status}) == scheduler
 
 
-def test_a_shared_gpu_and_pods_that_wait_or_have_ended() -> None:
+def test_shared_gpu_lists_pending_and_ended_pods() -> None:
     pods = (pod("p"), pod("q"), pod("waits", "Pending", on=""), pod("ended", "Succeeded"))
-    held = says(("p", "igpu0::0"), ("q", "igpu0::1"), ("ended", "igpu0::2"), ("other", "igpu0::3"))
-    found = look({"a": held}, *pods, nodes=[node(capacity=4)])
+    held = {"p": "igpu0::0", "q": "igpu0::1", "ended": "igpu0::2", "other": "igpu0::3"}
+    allocations = [ContainerAllocation("n", name, "c", GPU, device) for name, device in held.items()]
+    found = status_with(json.dumps(as_dict(rows(allocations, None, Path()), {})), *pods)
     (one,) = found["nodes"]
     assert one["resources"][0]["used"] == 2
     assert one["resources"][0]["sharing"] == "time-slicing"
@@ -184,20 +76,14 @@ def test_a_shared_gpu_and_pods_that_wait_or_have_ended() -> None:
     assert "given out 3 of nvidia.com/gpu, and its pods have asked for 2" in text
 
 
-@pytest.mark.parametrize("text", ["", "usage: ...", "[]", "{}"])
-def test_a_plugin_that_does_not_know_the_question(text: str) -> None:
-    (one,) = look({"a": {"stdout": text}})["nodes"]
+@pytest.mark.parametrize("text", ["", "usage: ...", "[]"])
+def test_answer_of_an_older_plugin_is_a_problem_of_its_node(text: str) -> None:
+    (one,) = status_with(text)["nodes"]
     assert one["holders"] is None
     assert "said something else" in one["problem"]
 
 
-def test_a_node_without_gpu_and_labels() -> None:
-    bare = {"name": "x", "ready": True, "message": "", "labels": {}, "capacity": {GPU: 0}, "allocatable": {}}
-    found = look({"x": {"problem": "no pod"}}, nodes=[bare])
-    assert filters.table(found).splitlines()[1].split() == ["x", "Ready", "-", "-", "-", "none"]
-
-
-def test_what_kubectl_says_becomes_facts() -> None:
+def test_node_objects_become_facts() -> None:
     facts = observe.node_facts(
         {
             "metadata": {"name": "a"},
@@ -213,11 +99,11 @@ def test_what_kubectl_says_becomes_facts() -> None:
     assert (facts["ready"], facts["message"], facts["labels"]) == (False, "stopped posting", {})
 
 
-def test_a_pod_takes_its_containers_devices_and_uses_its_init_containers_again() -> None:
-    def asks(count: int) -> dict[str, Any]:
+def test_init_containers_count_as_in_kubernetes() -> None:
+    def asks(count: int) -> Data:
         return {"resources": {"limits": {GPU: str(count), "cpu": "1"}}}
 
-    spec: dict[str, Any] = {"containers": [asks(1), asks(2), {}]}
+    spec: Data = {"containers": [asks(1), asks(2), {}]}
     assert observe.requests({"spec": spec}) == {GPU: 3}
     assert observe.requests({"spec": spec | {"initContainers": [asks(4), asks(1)]}}) == {GPU: 4}
     assert observe.requests({"spec": {"containers": [{}]}}) == {}
@@ -225,23 +111,6 @@ def test_a_pod_takes_its_containers_devices_and_uses_its_init_containers_again()
     assert observe.requests({"spec": spec | {"initContainers": [asks(4), stays, asks(1)]}}) == {GPU: 5}
     assert observe.requests({"spec": spec | {"initContainers": [stays, asks(4)]}}) == {GPU: 6}
     assert observe.holds({"spec": spec | {"initContainers": [stays, asks(4)]}}) == {GPU: 5}
-
-
-@pytest.mark.parametrize(
-    ("quantity", "number"), [("4", 4), ("2k", 2000), ("4Gi", 4 << 30), ("1Ki", 1024), ("1e3", 1000)]
-)
-def test_a_foreign_resource_may_be_counted_in_bytes(quantity: str, number: int) -> None:
-    assert observe.extended({"koordinator.sh/gpu-memory": quantity}) == {"koordinator.sh/gpu-memory": number}
-
-
-def test_pods_that_cannot_answer_are_not_asked() -> None:
-    def plugin(name: str, phase: str = "Running", **metadata: str) -> dict[str, Any]:
-        return {"metadata": {"name": name, **metadata}, "spec": {"nodeName": "a"}, "status": {"phase": phase}}
-
-    pods = [plugin("new", "Pending"), plugin("old", deletionTimestamp="now"), plugin("runs")]
-    assert observe.speakers(pods) == {"a": "runs"}
-    assert "not Ready" in observe.answer(node(ready=False), ["runs"], ["true"], 1)["problem"]
-    assert "no pod" in observe.answer(node(), [], ["true"], 1)["problem"]
 
 
 Pretend = Callable[[str], None]
@@ -258,17 +127,151 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretend:
     return pretend
 
 
-def test_the_second_pod_is_asked_if_the_first_gives_no_answer(kubectl: Pretend) -> None:
+def test_second_pod_answers_for_the_first(kubectl: Pretend) -> None:
     kubectl('[ "$4" != agent ] || exit 1\necho "$4 says"')
-    assert observe.answer(node(), ["agent", "plugin"], ["true"], 5) == {"stdout": "plugin says\n"}
-    assert observe.answer(node(), ["plugin2", "plugin"], ["true"], 5) == {"stdout": "plugin2 says\n"}
+    assert observe.answer(NODE, ["agent", "plugin"], ["true"], 5) == {"stdout": "plugin says\n"}
+    assert observe.answer(NODE, ["plugin2", "plugin"], ["true"], 5) == {"stdout": "plugin2 says\n"}
 
 
-def test_a_kubectl_that_has_nothing_to_list_prints_nothing(kubectl: Pretend) -> None:
-    kubectl("")
-    assert observe.listed("pods", "--selector=nobody") == []
-
-
-def test_a_kubectl_that_hangs_is_ended(kubectl: Pretend) -> None:
+def test_hanging_kubectl_is_ended(kubectl: Pretend) -> None:
     kubectl("exec sleep 60")
-    assert "no answer within 0.1 s" in observe.answer(node(), ["pod"], ["true"], 0.1)["problem"]
+    assert "no answer within 0.1 s" in observe.answer(NODE, ["pod"], ["true"], 0.1)["problem"]
+
+
+board_certificates = load("jetson_facts/module_utils/jetson_certificates.py")
+certificates = load("k3s/filter_plugins/k3s_certificates.py")
+status = load("gpu_status/filter_plugins/gpu_status_credentials.py")
+
+DAY = 86400
+NOW = 1_800_000_000.0
+NEW = "v1.33.5+k3s1"
+
+
+def data_directory(root: Path) -> Path:
+    """A server's, as K3s leaves it; what is signed is valid for 30 days."""
+    home = root / "var/lib/rancher/k3s"
+    tls = home / "server/tls"
+    ca = certs.authority("server-ca")
+    ca.write(tls, "server-ca")
+    signed = certs.certificate("client", ca, days=30)
+    # The last is left by a release that called it so.
+    for name in ("client-admin", "etcd/client", "client-cloud-controller"):
+        signed.write(tls / Path(name).parent, Path(name).name, ca.pem)
+    listener = certs.certificate("a", ca, days=30)
+    listener.write(home / "agent", "serving-kubelet", ca.pem)
+    pem = base64.b64encode(listener.pem + ca.pem).decode()
+    (tls / "dynamic-cert.json").write_text(json.dumps({"data": {"tls.crt": pem}}))
+    (home / "agent/client-kubelet.crt").write_text("damaged")
+    return home
+
+
+def test_certificates_of_a_server_are_read(tmp_path: Path) -> None:
+    home = data_directory(tmp_path)
+    found = board_certificates.files(str(home), is_server=True)
+    kinds = {one["name"]: one["kind"] for one in found}
+    assert kinds == {
+        "client-admin": "leaf",
+        "etcd-client": "leaf",
+        "serving-kubelet": "leaf",
+        "dynamic-cert": "listener",
+        "server-ca": "ca",
+    }
+    days = {one["name"]: round((one["ends"] - time.time()) / DAY) for one in found}
+    assert (days["client-admin"], days["dynamic-cert"], days["server-ca"]) == (30, 30, 3650)
+    assert found[-1]["name"] == "server-ca", "the soonest end first"
+    # A former server keeps its files as an agent.
+    agents = board_certificates.files(str(home), is_server=False)
+    assert [one["name"] for one in agents] == ["serving-kubelet"]
+
+
+def test_data_directory_and_days_are_the_nodes_own(tmp_path: Path) -> None:
+    home = data_directory(tmp_path)
+    (tmp_path / "mnt").mkdir()
+    home.rename(tmp_path / "mnt/k3s")
+    unit = {"ActiveState": "active", "ExecMainStartTimestampMonotonic": "1"}
+    variables = {board_certificates.VALID_DAYS_VARIABLE: "30"}
+    assert board_certificates.certificate_facts(str(tmp_path), {}, unit, variables, True)["files"] == []
+    found = board_certificates.certificate_facts(
+        str(tmp_path), {"data-dir": "/mnt/k3s"}, unit, variables, True
+    )
+    assert len(found["files"]) == 5
+    assert found["valid_days"] == 30
+    assert found["started"] == pytest.approx(time.time() - time.monotonic(), abs=5)
+
+
+@pytest.mark.parametrize(
+    ("version", "days"),
+    [("v1.25.4+k3s1", 90), ("v1.30.12+k3s1", 90), ("v1.30.13+k3s1", 120), ("v1.34.0+k3s1", 120), (None, 90)],
+)
+def test_renewal_window_depends_on_the_release(version: str | None, days: int) -> None:
+    assert certificates.window_days(version) == days
+
+
+def certificate(left: float, written: float = 300, kind: str = "leaf") -> Data:
+    return {
+        "name": "client-kubelet", "path": "/client-kubelet.crt", "kind": kind,
+        "ends": NOW + left * DAY, "written": NOW - written * DAY,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "started", "valid_days", "due"),
+    [
+        (certificate(89), 300, 365, True),
+        (certificate(-3), 300, 365, True),
+        (certificate(100), 300, 365, True),  # the window of this release is 120 days
+        (certificate(121), 300, 365, False),
+        (certificate(89, kind="ca"), 300, 365, False),
+        (certificate(89, kind="listener"), 300, 365, False),
+        # It has started within the window and has not renewed it.
+        (certificate(89), 5, 365, False),
+        # Its start has made it: the next one makes it longer if that is what K3s is told by then.
+        (certificate(29, written=1), 1.1, 365, True),
+        # But not each run is to restart where certificates are to be short.
+        (certificate(29, written=1), 1.1, 30, False),
+        (certificate(14, written=16), 16.1, 30, True),
+        # A K3s that does not run renews it when it is started.
+        (certificate(1), None, 365, False),
+    ],
+)
+def test_restart_is_due_if_it_renews(one: Data, started: float | None, valid_days: int, due: bool) -> None:
+    since = None if started is None else NOW - started * DAY
+    k3s = {"version": NEW, "certificates": {"files": [one], "started": since}}
+    assert certificates.expiring(k3s, valid_days, NOW) == ([one] if due else [])
+
+
+def facts(*found: tuple[str, float, str]) -> Data:
+    files = [
+        {"name": name, "path": f"/{kind}/{name}.crt", "kind": kind, "ends": NOW + left * DAY, "written": NOW}
+        for name, left, kind in found
+    ]
+    return {
+        "k3s": {"certificates": {"files": files}},
+        "reboot": {"required": False, "packages": [], "kernel": None},
+    }
+
+
+@pytest.mark.parametrize(("left", "soon"), [(91, False), (89, True), (-1, True)])
+def test_expiry_within_90_days_is_a_warning(left: int, soon: bool) -> None:
+    found = status.credentials({"tokens": []}, ["a"], {"a": facts(("server-ca", left, "ca"))}, NOW)
+    assert ("K3s does not renew a CA by itself" in status.table(found)) is soon
+
+
+def ca(path: str, digest: str, started: float | None = NOW) -> Data:
+    file = {"path": f"/var/lib/rancher/k3s/{path}/server-ca.crt", "digest": digest}
+    return {"certificates": {"files": [file], "started": started}}
+
+
+@pytest.mark.parametrize(
+    ("mine", "server", "other"),
+    [
+        (ca("agent", "new"), ca("server/tls", "new"), False),
+        (ca("agent", "old"), ca("server/tls", "new"), True),
+        (ca("agent", "old", started=None), ca("server/tls", "new"), False),
+        (ca("agent", "old"), None, False),
+        (ca("agent", "old"), ca("agent", "new"), False),
+        (ca("server/tls", "old"), ca("server/tls", "new"), False),
+    ],
+)
+def test_restart_is_due_after_a_change_of_cas(mine: Data, server: Data | None, other: bool) -> None:
+    assert certificates.other_ca(mine, server) is other

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about boards, from the same simulated trees that the plugin's detection is tested with."""
+"""Facts about boards, from the trees of the plugin's own tests: identity, Docker, kernel, network."""
 
 import gzip
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,28 @@ from tests.unit.roles.loading import ROLES, load
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import with_facts
 
-module = load("jetson_facts/library/jetson_facts.py")
+facts = load("jetson_facts/library/jetson_facts.py")
 board = load("jetson_facts/module_utils/jetson_board.py")
 kernel = load("jetson_facts/module_utils/jetson_kernel.py")
 services = load("jetson_facts/module_utils/jetson_services.py")
 preflight = load("preflight/filter_plugins/preflight_boards.py")
+
+
+Tree = Callable[[Mapping[str, str]], str]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """Writes files below a root, compressed if their name says so, and returns the root."""
+
+    def write(files: Mapping[str, str]) -> str:
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            content = text.encode()
+            (tmp_path / path).write_bytes(gzip.compress(content) if path.endswith("gz") else content)
+        return str(tmp_path)
+
+    return write
 
 
 @pytest.mark.parametrize("board_id", sorted(boards.load()))
@@ -33,29 +52,26 @@ def test_every_board_is_recognised(tmp_path: Path, board_id: str) -> None:
     assert identity["module"] in (None, fixture.data["p_number"])
 
 
-def test_masked_firmware_leaves_the_l4t_release(tmp_path: Path) -> None:
-    boards.build(boards.load()["orinnano-jp6"], tmp_path, state="masked")
+@pytest.mark.parametrize(
+    ("state", "release", "known"),
+    [
+        ("masked", True, ("tegra", "36.4.3")),  # as in a container
+        ("ready", False, ("tegra", None)),
+        (None, True, ("none", "36.4.3")),  # L4T's container images have the file on any machine
+        (None, False, ("none", None)),
+    ],
+)
+def test_board_and_release_are_known_by_files(
+    tmp_path: Path, tree: Tree, state: boards.State | None, release: bool, known: tuple[str, str | None]
+) -> None:
+    if state:
+        boards.build(boards.load()["orinnano-jp6"], tmp_path, state=state)
+    file = tmp_path / "etc/nv_tegra_release"
+    file.unlink(missing_ok=True)
+    if release:
+        tree({"etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 1\n"})
     identity = board.board_identity(str(tmp_path))
-    assert (identity["platform"], identity["l4t"]) == ("tegra", "36.4.3")
-
-
-def test_a_pc_is_no_jetson(tmp_path: Path) -> None:
-    assert board.board_identity(str(tmp_path))["platform"] == "none"
-
-
-def test_a_release_file_alone_is_no_jetson(tmp_path: Path) -> None:
-    """L4T's container images have that file on any machine."""
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/nv_tegra_release").write_text("# R36 (release), REVISION: 4.3, GCID: 1\n")
-    identity = board.board_identity(str(tmp_path))
-    assert (identity["platform"], identity["l4t"]) == ("none", "36.4.3")
-
-
-def test_a_board_without_release_file_is_a_jetson_of_an_unknown_jetpack(tmp_path: Path) -> None:
-    boards.build(boards.load()["orinnano-jp6"], tmp_path)
-    (tmp_path / "etc/nv_tegra_release").unlink()
-    identity = board.board_identity(str(tmp_path))
-    assert (identity["platform"], identity["l4t"], identity["jetpack"]) == ("tegra", None, None)
+    assert (identity["platform"], identity["l4t"]) == known
 
 
 @pytest.mark.parametrize(
@@ -69,12 +85,10 @@ def test_a_board_without_release_file_is_a_jetson_of_an_unknown_jetpack(tmp_path
     ],
 )
 def test_daemon_json_is_read_or_its_error_named(
-    tmp_path: Path, text: str, error: str | None, config: dict[str, object]
+    tree: Tree, text: str, error: str | None, config: dict[str, object]
 ) -> None:
-    assert services.daemon_json(str(tmp_path)) == {"exists": False, "error": None, "config": {}}
-    (tmp_path / "etc/docker").mkdir(parents=True)
-    (tmp_path / "etc/docker/daemon.json").write_text(text)
-    found = services.daemon_json(str(tmp_path))
+    assert services.daemon_json(tree({})) == {"exists": False, "error": None, "config": {}}
+    found = services.daemon_json(tree({"etc/docker/daemon.json": text}))
     assert (found["exists"], found["config"]) == (True, config)
     assert found["error"] is None if error is None else error in found["error"]
 
@@ -99,17 +113,14 @@ class FakeCommands:
     ("text", "version"),
     [
         ("NVIDIA Container Runtime version 1.19.0\ncommit: x\n", "1.19.0"),
-        ("runc version 1.0.0-rc8\nspec: 1.0.1\n", None),
-        ("", None),
+        ("runc version 1.0.0-rc8\nspec: 1.0.1\n", "1.7.0"),
     ],
 )
-def test_runtime_version_is_nvidias_own(tmp_path: Path, text: str, version: str | None) -> None:
-    for name in ("l4t.csv", "devices.csv", "tensorrt.csv", "cuda.csv", "cuda.csv.dpkg-old"):
-        path = tmp_path / module.LISTS.replace("*.csv", name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    facts = module.nvidia_runtime_facts(FakeCommands({"nvidia-container-runtime": text}), str(tmp_path))
-    assert facts == {
+def test_version_of_the_runtime_is_nvidias(tree: Tree, text: str, version: str | None) -> None:
+    lists = ("l4t.csv", "devices.csv", "tensorrt.csv", "cuda.csv", "cuda.csv.dpkg-old")
+    root = tree({facts.LISTS.replace("*.csv", name): "" for name in lists})
+    said = {"nvidia-container-runtime": text, "dpkg-query": "1.7.0-1"}
+    assert facts.nvidia_runtime_facts(FakeCommands(said), root) == {
         "path": "/usr/bin/nvidia-container-runtime",
         "version": version,
         "optional_lists": ["cuda.csv", "tensorrt.csv"],
@@ -117,20 +128,9 @@ def test_runtime_version_is_nvidias_own(tmp_path: Path, text: str, version: str 
 
 
 def test_images_of_the_containerd_store_have_an_identity_besides_their_ids(tmp_path: Path) -> None:
-    info = {"ServerVersion": "28.5.2", "DriverStatus": [["driver-type", module.CONTAINERD_STORE]]}
+    info = {"ServerVersion": "28.5.2", "DriverStatus": [["driver-type", facts.CONTAINERD_STORE]]}
     commands = FakeCommands({"docker info": json.dumps(info), "docker image": "a:1 x\nb:1 x\nc:1 y\n"})
-    assert sorted(module.docker_facts(commands, str(tmp_path), {})["contents"]) == ["name-of-x", "name-of-y"]
-
-
-def test_dockers_version_is_that_of_the_program_that_starts_next(tmp_path: Path) -> None:
-    said = {
-        "dockerd": "Docker version 28.4.0, build 249d679\n",
-        "docker info": json.dumps({"ServerVersion": "27.5.1"}),
-    }
-    assert module.docker_facts(FakeCommands(said), str(tmp_path), {})["version"] == "28.4.0"
-    del said["docker info"]  # installed, and it does not start before iptables is the legacy one
-    facts = module.docker_facts(FakeCommands(said), str(tmp_path), {})
-    assert (facts["running"], facts["version"]) == (False, "28.4.0")
+    assert sorted(facts.docker_facts(commands, str(tmp_path), {})["contents"]) == ["name-of-x", "name-of-y"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,6 @@ def test_dockers_version_is_that_of_the_program_that_starts_next(tmp_path: Path)
     [
         (None, None, "", ("/var/lib/docker", False)),
         ("/mnt/flag", None, "", ("/mnt/flag", False)),
-        (None, "/mnt/file", "", ("/mnt/file", False)),
         ("/var/lib/docker", "/mnt/file", "", ("/mnt/file", True)),
         ("/var/lib/docker", "/mnt/file", "/mnt/inventory", ("/mnt/inventory", True)),
         ("/mnt/inventory", None, "/mnt/inventory/", ("/mnt/inventory/", False)),
@@ -146,13 +145,17 @@ def test_dockers_version_is_that_of_the_program_that_starts_next(tmp_path: Path)
         (None, None, "mnt", ("/mnt", False)),  # dockerd's working directory is /
     ],
 )
-def test_dockers_directory_is_that_of_its_next_start(
-    tmp_path: Path, now: str | None, file: str | None, wanted: str, then: tuple[str, bool]
+def test_data_root_is_that_of_the_next_start(
+    tree: Tree, now: str | None, file: str | None, wanted: str, then: tuple[str, bool]
 ) -> None:
-    build(tmp_path, {"etc/docker/daemon.json": json.dumps({"data-root": file} if file else {})})
     commands = FakeCommands({"docker info": json.dumps({"DockerRootDir": now} if now else {})})
-    facts = module.docker_facts(commands, str(tmp_path), {}, wanted)
-    assert (facts["data_root"], facts["data_root_moves"]) == then
+    docker = facts.docker_facts(
+        commands,
+        tree({"etc/docker/daemon.json": json.dumps({"data-root": file} if file else {})}),
+        {},
+        wanted,
+    )
+    assert (docker["data_root"], docker["data_root_moves"]) == then
 
 
 def test_disk_of_the_inventorys_data_root_is_measured(tmp_path: Path) -> None:
@@ -183,30 +186,25 @@ def test_disk_of_the_inventorys_data_root_is_measured(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_images_of_the_containerd_store_are_where_its_containerd_keeps_them(
-    tmp_path: Path, files: dict[str, str], place: str
-) -> None:
-    build(tmp_path, files)
-    assert services.containerd_root(str(tmp_path), "/mnt/docker") == place
+def test_directory_of_the_containerd_store_is_known(tree: Tree, files: dict[str, str], place: str) -> None:
+    assert services.containerd_root(tree(files), "/mnt/docker") == place
 
 
 @pytest.mark.parametrize(
     ("unit", "failure"),
     [
-        ({"ActiveState": "active", "SubState": "running", "Result": "success"}, None),
         ({"ActiveState": "inactive", "SubState": "dead", "Result": "success"}, None),
         ({"ActiveState": "failed", "SubState": "failed", "Result": "exit-code"}, "failed (exit-code)"),
         (
             {"ActiveState": "activating", "SubState": "auto-restart", "Result": "exit-code"},
             "starts again and again (exit-code)",
         ),
-        ({}, None),
     ],
 )
-def test_an_engine_that_failed_is_not_one_that_was_not_started(
+def test_failed_engine_is_told_from_a_stopped_one(
     tmp_path: Path, unit: dict[str, str], failure: str | None
 ) -> None:
-    assert module.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), unit)["failure"] == failure
+    assert facts.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), unit)["failure"] == failure
 
 
 @pytest.mark.parametrize(
@@ -222,7 +220,7 @@ def test_an_engine_that_failed_is_not_one_that_was_not_started(
         ("dockerd --log-driver=journald", {"debug": True}, []),
     ],
 )
-def test_flags_that_dockerd_refuses_beside_its_file_are_named(
+def test_flags_that_conflict_with_daemon_json_are_named(
     command: str, config: dict[str, object], flags: list[str]
 ) -> None:
     docker = with_facts(docker__flags=services.daemon_flags(command.split()))["docker"]
@@ -230,15 +228,14 @@ def test_flags_that_dockerd_refuses_beside_its_file_are_named(
     assert preflight.planned_docker(docker, {})["conflicting_flags"] == flags
 
 
-def test_flags_in_the_environment_of_the_unit_count(tmp_path: Path) -> None:
-    (tmp_path / "etc/default").mkdir(parents=True)
-    (tmp_path / "etc/default/docker").write_text('# old\nDOCKER_OPTS="--default-runtime=x --debug"\n')
+def test_flags_in_the_environment_of_the_unit_count(tree: Tree) -> None:
+    root = tree({"etc/default/docker": '# old\nDOCKER_OPTS="--default-runtime=x --debug"\n'})
     unit = {
         "ExecStart": "{ path=x ; argv[]=/usr/bin/dockerd -H ${WHERE} $DOCKER_OPTS ; ignore_errors=no }",
         "Environment": 'WHERE=fd:// "TWO=a b"',
         "EnvironmentFiles": "/etc/default/gone (ignore_errors=yes)\n/etc/default/docker (ignore_errors=yes)",
     }
-    variables = services.environment(str(tmp_path), unit)
+    variables = services.environment(root, unit)
     assert variables["TWO"] == "a b"
     command_line = services.arguments(services.unit_state(unit)["command"], variables)
     assert command_line == ["/usr/bin/dockerd", "-H", "fd://", "--default-runtime=x", "--debug"]
@@ -253,15 +250,9 @@ UNSET, MODULE = "# CONFIG_IP_NF_RAW is not set\n", "CONFIG_IP_NF_RAW=m\n"
 CONFIG, BOOT = "proc/config.gz", f"boot/config-{KERNEL}"
 
 
-def build(root: Path, files: dict[str, str]) -> None:
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(gzip.compress(text.encode()) if path.endswith("gz") else text.encode())
-
-
-def kernel_lacks(root: Path) -> dict[str, str]:
-    config = kernel.kernel_config(str(root), KERNEL)
-    lacking: dict[str, str] = kernel.kernel_lacks(str(root), KERNEL, config)
+def kernel_lacks(root: str) -> dict[str, str]:
+    config = kernel.kernel_config(root, KERNEL)
+    lacking: dict[str, str] = kernel.kernel_lacks(root, KERNEL, config)
     return lacking
 
 
@@ -270,7 +261,6 @@ def kernel_lacks(root: Path) -> dict[str, str]:
     [
         # Built in, loaded, or a file that modprobe finds.
         ({CONFIG: "CONFIG_IP_NF_RAW=y\n"}, None),
-        ({BOOT: "CONFIG_IP_NF_RAW=y\n"}, None),
         ({CONFIG: UNSET, "proc/modules": "iptable_raw 16384 0 - Live 0x0\n"}, None),
         ({**LISTS, f"lib/modules/{KERNEL}/modules.builtin": "kernel/net/iptable_raw.ko\n"}, None),
         *(
@@ -281,12 +271,7 @@ def kernel_lacks(root: Path) -> dict[str, str]:
         ({**LISTS, CONFIG: UNSET, LISTED[0]: LISTED[1].format(""), RAW: ""}, None),
         # Neither configuration nor modules tell.
         ({}, None),
-        ({CONFIG: UNSET}, "CONFIG_IP_NF_RAW is not set (module iptable_raw)"),
         ({BOOT: UNSET}, "CONFIG_IP_NF_RAW is not set (module iptable_raw)"),
-        (
-            {**LISTS, CONFIG: MODULE},
-            f"CONFIG_IP_NF_RAW is m, but iptable_raw.ko is missing in /lib/modules/{KERNEL}",
-        ),
         (
             {**LISTS, BOOT: MODULE, LISTED[0]: LISTED[1].format("")},
             f"CONFIG_IP_NF_RAW is m, but iptable_raw.ko is missing in /lib/modules/{KERNEL}",
@@ -301,101 +286,73 @@ def kernel_lacks(root: Path) -> dict[str, str]:
             "only that of 5.15.136-tegra",
         ),
         (
-            {CONFIG: MODULE},
-            f"CONFIG_IP_NF_RAW is m, but iptable_raw.ko is missing: there is no /lib/modules/{KERNEL}",
-        ),
-        (
             LISTS,
             f"iptable_raw.ko is missing in /lib/modules/{KERNEL} (CONFIG_IP_NF_RAW; the kernel does not show "
             "its configuration)",
         ),
     ],
 )
-def test_a_kernel_feature_is_there_or_it_is_said_what_is_missing(
-    tmp_path: Path, files: dict[str, str], why: str | None
-) -> None:
-    build(tmp_path, files)
-    assert kernel_lacks(tmp_path).get("iptable_raw") == why
+def test_missing_kernel_feature_has_its_reason(tree: Tree, files: dict[str, str], why: str | None) -> None:
+    assert kernel_lacks(tree(files)).get("iptable_raw") == why
 
 
-def test_a_long_list_of_modules_is_read_to_its_end(tmp_path: Path) -> None:
+def test_option_without_a_module_and_the_older_name_of_masquerade_are_known(tree: Tree) -> None:
+    option = "CONFIG_NF_TABLES_IPV4"
+    found = kernel_lacks(tree({CONFIG: f"# {option} is not set\nCONFIG_IP_NF_TARGET_MASQUERADE=y\n"}))
+    assert found["nf_tables_ipv4"] == f"{option} is not set"
+    assert "masquerade" not in found
+
+
+def test_a_long_list_of_modules_is_read_to_its_end(tree: Tree) -> None:
     many = "".join(f"kernel/drivers/net/some_module_{number}.ko:\n" for number in range(40_000))
     assert len(many) > 1 << 20
-    build(tmp_path, {**LISTS, LISTED[0]: many + LISTED[1].format(""), RAW: ""})
-    assert "iptable_raw" not in kernel_lacks(tmp_path)
+    assert "iptable_raw" not in kernel_lacks(tree({**LISTS, LISTED[0]: many + LISTED[1].format(""), RAW: ""}))
 
 
-def test_a_damaged_configuration_of_the_kernel_is_none(tmp_path: Path) -> None:
-    build(tmp_path, {BOOT: UNSET})
+def test_damaged_kernel_configuration_is_ignored(tmp_path: Path, tree: Tree) -> None:
+    root = tree({BOOT: UNSET})
     (tmp_path / "proc").mkdir()
     (tmp_path / CONFIG).write_bytes(gzip.compress(b"CONFIG_IP_NF_RAW=y")[:-9])
-    assert "iptable_raw" in kernel_lacks(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("files", "why"),
-    [
-        ({CONFIG: "# CONFIG_NF_TABLES_IPV4 is not set\n"}, "CONFIG_NF_TABLES_IPV4 is not set"),
-        ({CONFIG: "CONFIG_NF_TABLES_IPV4=y\n"}, None),
-        ({CONFIG: "CONFIG_NF_TABLES_IPV4=m\n"}, None),
-        (LISTS, None),
-    ],
-)
-def test_a_feature_without_a_module_is_judged_by_its_option(
-    tmp_path: Path, files: dict[str, str], why: str | None
-) -> None:
-    build(tmp_path, files)
-    assert kernel_lacks(tmp_path).get("nf_tables_ipv4") == why
-
-
-def test_masquerade_has_the_name_of_its_kernel(tmp_path: Path) -> None:
-    build(tmp_path, {CONFIG: "CONFIG_IP_NF_TARGET_MASQUERADE=y\n"})
-    assert "masquerade" not in kernel_lacks(tmp_path)
+    assert "iptable_raw" in kernel_lacks(root)
 
 
 EXTLINUX = "boot/extlinux/extlinux.conf"
-CGROUPS = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
-OTHERS = "cpu\t1\t1\t1\ncpuset\t2\t1\t1\n"
+VERSION_1 = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n" + "".join(
+    f"{name}\t{number}\t1\t1\n" for number, name in enumerate(("cpu", "cpuset", "memory", "pids"), 1)
+)
+WITHOUT_MEMORY = VERSION_1.replace("memory\t3\t1\t1", "memory\t0\t1\t0")
+VERSION_2 = "sys/fs/cgroup/cgroup.controllers"
+DISABLED = "cgroup_disable=memory is on the kernel's command line"
 
 
 @pytest.mark.parametrize(
     ("files", "lacking"),
     [
-        ({"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids"}, {}),
-        ({"proc/cgroups": CGROUPS + OTHERS + "memory\t3\t1\t1\npids\t4\t1\t1\n"}, {}),
+        ({VERSION_2: "cpuset cpu io memory pids"}, {}),
+        ({"proc/cgroups": VERSION_1}, {}),
         (
-            {
-                "proc/cgroups": CGROUPS + OTHERS + "memory\t0\t1\t0\npids\t4\t1\t1\n",
-                "proc/cmdline": "quiet cgroup_disable=memory,io\n",
-            },
-            {"memory": "cgroup_disable=memory is on the kernel's command line"},
+            {"proc/cgroups": WITHOUT_MEMORY, "proc/cmdline": "quiet cgroup_disable=memory,io\n"},
+            {"memory": DISABLED},
         ),
         (
             {
-                "proc/cgroups": CGROUPS + OTHERS + "memory\t0\t1\t0\npids\t4\t1\t1\n",
+                "proc/cgroups": WITHOUT_MEMORY,
                 "proc/cmdline": "cgroup_disable=memory",
-                EXTLINUX: "LABEL primary\nAPPEND quiet\n",
+                EXTLINUX: "APPEND quiet\n",
             },
-            {
-                "memory": "cgroup_disable=memory is on the kernel's command line, and no longer in "
-                "/boot/extlinux/extlinux.conf"
-            },
+            {"memory": f"{DISABLED}, and no longer in /boot/extlinux/extlinux.conf"},
         ),
         (
-            {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu memory", CONFIG: "CONFIG_MEMCG=y\n"},
+            {VERSION_2: "cpuset cpu memory", CONFIG: "CONFIG_MEMCG=y\n"},
             {"pids": "CONFIG_CGROUP_PIDS is not set"},
         ),
-        (
-            {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu memory"},
-            {"pids": "the kernel does not offer it"},
-        ),
+        ({VERSION_2: "cpuset cpu memory"}, {"pids": "the kernel does not offer it"}),
     ],
 )
-def test_a_missing_cgroup_controller_is_named_with_its_reason(
-    tmp_path: Path, files: dict[str, str], lacking: dict[str, str]
+def test_missing_cgroup_controller_has_its_reason(
+    tree: Tree, files: dict[str, str], lacking: dict[str, str]
 ) -> None:
-    build(tmp_path, files)
-    root = str(tmp_path)
+    root = tree(files)
     assert kernel.cgroup_lacks(root, kernel.kernel_config(root, KERNEL)) == lacking
 
 
@@ -410,7 +367,6 @@ BOOTS = (
     ("running", "boots", "changes"),
     [
         ("quiet console=ttyTCS0", None, None),
-        (UNIFIED, None, None),
         ("console=ttyTCS0 quiet", BOOTS.format("primary", ""), None),
         (f"quiet {UNIFIED}", BOOTS.format("primary", UNIFIED), None),
         # Set, and not rebooted. Lost at the next boot.
@@ -420,45 +376,32 @@ BOOTS = (
         (UNIFIED, BOOTS.format("gone", ""), f"lacks {UNIFIED}"),  # the boot loader takes the first label
     ],
 )
-def test_arguments_of_the_next_boot_are_compared_with_those_that_run(
-    tmp_path: Path, running: str, boots: str | None, changes: str | None
+def test_kernel_arguments_of_the_next_boot_are_compared(
+    tree: Tree, running: str, boots: str | None, changes: str | None
 ) -> None:
-    build(tmp_path, {"proc/cmdline": running} | ({EXTLINUX: boots} if boots else {}))
-    assert kernel.kernel_arguments(str(tmp_path))["changes"] == changes
-
-
-def test_cgroup_controllers_of_both_versions(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/cgroups").write_text(
-        "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t2\t1\t1\nmemory\t0\t1\t0\n"
+    assert (
+        kernel.kernel_arguments(tree({"proc/cmdline": running} | ({EXTLINUX: boots} if boots else {})))[
+            "changes"
+        ]
+        == changes
     )
-    assert kernel.cgroup_controllers(str(tmp_path)) == ["cpuset"]
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/cgroup.controllers").write_text("cpuset cpu io memory pids\n")
-    assert kernel.cgroup_controllers(str(tmp_path)) == ["cpu", "cpuset", "io", "memory", "pids"]
 
 
 @pytest.mark.parametrize(
     ("path", "kind"),
     [("/", "overlay"), ("/var/lib/docker/x", "ext4"), ("/var/lib/dockers", "overlay"), ("/data", "xfs")],
 )
-def test_a_directory_is_on_the_last_file_system_mounted_above_it(
-    tmp_path: Path, path: str, kind: str
-) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/mounts").write_text(
+def test_file_system_of_a_directory_is_the_last_mount(tree: Tree, path: str, kind: str) -> None:
+    mounts = (
         "/dev/root / ext4 ro 0 0\noverlayroot / overlay rw 0 0\n/dev/nvme0n1p1 /var/lib/docker ext4 rw 0 0\n"
         "tmpfs /data tmpfs rw 0 0\n/dev/nvme0n1p2 /data xfs rw 0 0\n"
     )
-    assert board.filesystem_type(str(tmp_path), path) == kind
+    assert board.filesystem_type(tree({"proc/mounts": mounts}), path) == kind
 
 
-def test_swap_tells_zram_apart(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/swaps").write_text(
-        "Filename Type Size Used Priority\n/dev/zram0 partition 1024 0 5\n/swapfile file 2048 0 -2\n"
-    )
-    assert board.swap(str(tmp_path)) == {"total_bytes": 3 * 1024**2, "zram_bytes": 1024**2}
+def test_swap_on_zram_is_counted_apart(tree: Tree) -> None:
+    swaps = "Filename Type Size Used Priority\n/dev/zram0 partition 1024 0 5\n/swapfile file 2048 0 -2\n"
+    assert board.swap(tree({"proc/swaps": swaps})) == {"total_bytes": 3 * 1024**2, "zram_bytes": 1024**2}
 
 
 @pytest.mark.parametrize(
@@ -473,9 +416,8 @@ def test_swap_tells_zram_apart(tmp_path: Path) -> None:
         ([f"proc/driver/nvidia/capabilities/gpu0/mig/gi{number}/access" for number in (1, 2)], 2),
     ],
 )
-def test_a_gpu_that_mig_has_divided(tmp_path: Path, paths: list[str], instances: int) -> None:
-    build(tmp_path, dict.fromkeys(paths, ""))
-    assert board.mig_instances(str(tmp_path)) == instances
+def test_mig_instances_are_counted(tree: Tree, paths: list[str], instances: int) -> None:
+    assert board.mig_instances(tree(dict.fromkeys(paths, ""))) == instances
 
 
 @pytest.mark.parametrize(
@@ -496,23 +438,17 @@ def test_newest_jetson_stats_of_the_system_counts(tmp_path: Path) -> None:
         "usr/local/lib/python3.10/dist-packages/jetson_stats-4.3.2.dist-info",
     ):
         (tmp_path / path).mkdir(parents=True)
-    facts = services.jtop_facts(str(tmp_path), {"ActiveState": "active", "LoadState": "loaded"})
-    assert (facts["version"], facts["active"], facts["program"]) == ("4.3.2", True, None)
+    found = services.jtop_facts(str(tmp_path), {"ActiveState": "active", "LoadState": "loaded"})
+    assert (found["version"], found["active"], found["program"]) == ("4.3.2", True, None)
     assert services.jtop_facts(str(tmp_path / "empty"), {})["version"] is None
 
 
 @pytest.mark.parametrize("owner", ["role", "owner"])
-def test_jtop_that_pip_has_installed_is_not_the_roles(tmp_path: Path, owner: str) -> None:
+def test_jtop_that_pip_has_installed_is_not_the_roles(tree: Tree, owner: str) -> None:
     of_pip = "#!/usr/bin/python3\n# -*- coding: utf-8 -*-\nfrom jtop.__main__ import main\n"
     template = (ROLES / "jtop/templates/jtop.j2").read_text()
-    (tmp_path / "usr/local/bin").mkdir(parents=True)
-    (tmp_path / "usr/local/bin/jtop").write_text({"role": template, "owner": of_pip}[owner])
-    assert services.jtop_facts(str(tmp_path), {})["program"] == owner
-
-
-def test_package_tells_the_toolkit_where_the_runtime_does_not() -> None:
-    commands = FakeCommands({"nvidia-container-runtime": "runc version 1.0.0\n", "dpkg-query": "1.7.0-1"})
-    assert module.nvidia_runtime_facts(commands, "/nowhere")["version"] == "1.7.0"
+    root = tree({"usr/local/bin/jtop": {"role": template, "owner": of_pip}[owner]})
+    assert services.jtop_facts(root, {})["program"] == owner
 
 
 def test_each_unit_has_its_own_properties() -> None:
@@ -523,18 +459,161 @@ def test_each_unit_has_its_own_properties() -> None:
     }
 
 
-def test_k3s_settings_are_the_last_files_unless_there_is_a_flag(tmp_path: Path) -> None:
-    assert services.k3s_settings(services.k3s_files(str(tmp_path)), None) == {
-        "data-dir": None,
-        "node-name": None,
-    }
-    (tmp_path / "etc/rancher/k3s/config.yaml.d").mkdir(parents=True)
-    (tmp_path / "etc/rancher/k3s/config.yaml").write_text("# node-name: a\nnode-name: 'b'\n")
-    (tmp_path / "etc/rancher/k3s/config.yaml.d/60-site.yml").write_text("node-name: c # d\ntoken: planted\n")
-    files = services.k3s_files(str(tmp_path))
+def test_flag_of_k3s_overrides_the_last_file(tree: Tree) -> None:
+    assert set(services.k3s_settings(services.k3s_files(tree({})), None).values()) == {None}
+    texts = {"": "# node-name: a\nnode-name: 'b'\n", ".d/60-site.yml": "node-name: c # d\ntoken: planted\n"}
+    files = services.k3s_files(
+        tree({f"etc/rancher/k3s/config.yaml{name}": text for name, text in texts.items()})
+    )
     assert list(files) == ["config.yaml", "config.yaml.d/60-site.yml"]
     assert "planted" not in str(files)
     assert services.k3s_settings(files, "/usr/local/bin/k3s server")["node-name"] == "c"
     command = "/usr/local/bin/k3s server --docker --node-name e {}/mnt"
     for flag in ("--data-dir=", "--data-dir ", "-data-dir ", "-d ", "-d="):
         assert services.k3s_settings(files, command.format(flag)) == {"data-dir": "/mnt", "node-name": "e"}
+
+
+network = load("jetson_facts/module_utils/jetson_network.py")
+firewall = load("jetson_facts/module_utils/jetson_firewall.py")
+
+
+def test_addresses_that_others_can_use_are_told_with_their_interface() -> None:
+    text = (
+        "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever\n"
+        "4: eth0    inet 192.168.1.11/24 brd 192.168.1.255 scope global eth0\\       valid_lft forever\n"
+        "4: eth0    inet6 fd00::2/64 scope global nodad \\       valid_lft forever\n"
+        "4: eth0    inet6 fe80::1/64 scope link \\       valid_lft forever\n"
+        "9: wwan0    inet 10.64.3.7/30 scope global noprefixroute wwan0\\       valid_lft forever\n"
+    )
+    assert [tuple(one.values()) for one in network.addresses(text)] == [
+        ("eth0", "192.168.1.11/24"),
+        ("eth0", "fd00::2/64"),
+        ("wwan0", "10.64.3.7/30"),
+    ]
+
+
+ROUTE = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+DEFAULT = "eth0 00000000 0105A8C0 0003 0 0 100 00000000 0 0 0\n"
+LTE = "wwan0 00000000 00000000 0001 0 0 700 00000000 0 0 0\n"
+LAN = "eth0 0005A8C0 00000000 0001 0 0 100 00FFFFFF 0 0 0\n"
+BLACKHOLE = "* 00002A0A 00000000 0200 0 0 0 0000FFFF 0 0 0\n"
+ZERO, ONE = "0" * 32, "fe80" + "0" * 27 + "1"
+IPV6 = (
+    f"{ZERO} 00 {ZERO} 00 {ONE} 00000400 00000001 00000000 00000003 wlan0\n"
+    f"{ZERO} 00 {ZERO} 00 {ZERO} ffffffff 00000001 00000000 00200200 lo\n"
+    f"fe80{'0' * 28} 40 {ZERO} 00 {ZERO} 00000100 00000001 00000000 00000001 eth0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("ipv4", "ipv6", "devices", "networks"),
+    [
+        (DEFAULT + LAN, "", ["eth0"], ["0.0.0.0/0", "192.168.5.0/24"]),
+        (LAN + LTE + DEFAULT, "", ["wwan0", "eth0"], ["192.168.5.0/24", "0.0.0.0/0", "0.0.0.0/0"]),
+        (LAN + BLACKHOLE, "", [], ["192.168.5.0/24"]),
+        ("", IPV6, ["wlan0"], ["::/0"]),
+        ("", "", [], []),
+    ],
+    ids=["one", "two", "none", "IPv6", "no network"],
+)
+def test_routes_and_default_interfaces_are_read(
+    tree: Tree, ipv4: str, ipv6: str, devices: list[str], networks: list[str]
+) -> None:
+    routes = network.routes(tree({"proc/net/route": ROUTE + ipv4, "proc/net/ipv6_route": ipv6}))
+    assert network.default_devices(routes) == devices
+    assert [route["to"] for route in routes] == networks
+    assert {"192.168.5.1", "fe80::1", None} >= {route["gateway"] for route in routes}
+
+
+def test_address_towards_a_server_is_none_of_the_board_alone() -> None:
+    assert network.source_address("127.0.0.1") is None
+    assert network.source_address("a" * 64) is None
+
+
+OURS = "config.yaml.d/50-jetson-k3s.yaml"
+
+
+@pytest.mark.parametrize(
+    ("files", "command", "owner", "role"),
+    [
+        ({}, None, [], None),
+        ({"config.yaml.d/9.yaml": "flannel-iface: eth1\n# node-ip: x\n"}, None, ["flannel-iface"], None),
+        (
+            {"config.yaml": "node-ip:\n  - 10.0.0.1\n"},
+            "k3s agent --vpn-auth=x",
+            ["node-ip", "vpn-auth"],
+            None,
+        ),
+        *((({}, f"k3s agent --docker {flag}", ["node-ip"], None)) for flag in ("-i 10.0.0.1", "-i=10.0.0.1")),
+        ({}, "k3s agent -flannel-iface eth1", ["flannel-iface"], None),
+        ({"config.yaml": "i: 10.0.0.1\n"}, None, ["node-ip"], None),
+        ({"config.yaml": '{"docker": true, "node-ip": ["10.0.0.1"]}\n'}, None, ["node-ip"], None),
+        ({"config.yaml.d/9.YML": "node-ip+: 10.0.0.1\n"}, None, ["node-ip"], None),
+        ({"../../default/k3s-agent": "K3S_VPN_AUTH=name=x\n"}, None, ["vpn-auth"], None),
+        ({"config.yaml": "tls-san: [node-ip, i]\n"}, "k3s server --tls-san node-ip", [], None),
+        ({OURS: f"{network.CHOSEN}\nnode-ip: 10.0.0.1\n"}, None, [], "10.0.0.1"),
+        ({OURS: "node-ip: 10.0.0.1\n"}, None, [], None),
+    ],
+)
+def test_owner_of_the_nodes_address_is_known(
+    tree: Tree, files: dict[str, str], command: str | None, owner: list[str], role: str | None
+) -> None:
+    root = tree({f"etc/rancher/k3s/{name}": text for name, text in files.items()})
+    given = services.k3s_files(root), services.k3s_environment(root, {})
+    assert network.node_ip(root, *given, command) == {"owner": owner, "role": role}
+
+
+ON = {"etc/ufw/ufw.conf": "ENABLED=yes\n", "etc/default/ufw": 'DEFAULT_INPUT_POLICY="DROP"\n'}
+UFW_RULES = """\
+### tuple ### allow tcp 22 0.0.0.0/0 any 0.0.0.0/0 in
+### tuple ### allow tcp 6443,10250 0.0.0.0/0 any 192.168.1.0/24 in
+### tuple ### allow any 8472 0.0.0.0/0 any 0.0.0.0/0 in comment=ab
+### tuple ### allow any any 0.0.0.0/0 any 10.42.0.0/16 in
+### tuple ### allow any any 0.0.0.0/0 any 0.0.0.0/0 in_eth1
+### tuple ### deny tcp 2379:2380 0.0.0.0/0 any 0.0.0.0/0 in
+### tuple ### route:allow any any 0.0.0.0/0 any 10.9.0.0/16 in
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "opened"),
+    [
+        ({}, None),
+        ({"etc/ufw/ufw.conf": "ENABLED=no\n"}, None),
+        (ON, []),
+        (ON | {"etc/default/ufw": "DEFAULT_INPUT_POLICY=ACCEPT\n"}, ["everything"]),
+        (
+            ON | {"etc/ufw/user.rules": UFW_RULES},
+            ["10.42.0.0/16", "10250/tcp", "22/tcp", "6443/tcp", "8472/tcp", "8472/udp", "interface eth1"],
+        ),
+    ],
+)
+def test_ufw_rules_are_read(tree: Tree, files: dict[str, str], opened: list[str] | None) -> None:
+    assert firewall.ufw(tree(files)) == opened
+
+
+ZONES = """\
+public (active)
+  target: default
+  interfaces: eth0
+  sources:
+  services: ssh
+  ports: 6443/tcp 2379-2380/tcp
+  forward-ports:
+  rich rules:
+\trule family="ipv4" source address="192.168.1.0/24" port port="8472" protocol="udp" accept
+
+trusted
+  target: ACCEPT
+  interfaces:
+  sources: 10.42.0.0/16 10.43.0.0/16
+  ports:
+"""
+
+
+def test_firewalld_rules_are_read() -> None:
+    said = {("firewall-cmd", "--list-all-zones"): ZONES}
+    found: dict[str, Any] = firewall.firewalls("/nonexistent", True, lambda *argv: said[argv])
+    opened = ["10.42.0.0/16", "10.43.0.0/16", "2379-2380/tcp", "6443/tcp", "8472/udp"]
+    assert found == {"ufw": None, "firewalld": opened}
+    assert firewall.firewalls("/nonexistent", False, None)["firewalld"] is None

@@ -6,7 +6,6 @@ import re
 import shlex
 import time
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planted import COMMAND, EXEC_START, FLAGS, PLANTED, UNIT, leaked
-from tests.unit.roles.loading import load
+from tests.unit.roles.loading import Data, load
 
 redact = load("redact/module_utils/redact.py")
 
@@ -39,24 +38,24 @@ def systemd(word: str) -> str:
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def registries(secret: str) -> dict[str, Any]:
+def registries(secret: str) -> Data:
     login = {"username": secret, "password": secret, "auth": secret, "identity_token": secret}
     return {"configs": {"reg.example:5000": {"auth": login, "tls": {"ca_file": "/kept/ca"}}}}
 
 
-def docker_login(secret: str) -> dict[str, Any]:
+def docker_login(secret: str) -> Data:
     return {
         "auths": {"https://kept.example": {"auth": secret, "identitytoken": secret}},
         "credsStore": "kept",
     }
 
 
-def kubeconfig(secret: str) -> dict[str, Any]:
+def kubeconfig(secret: str) -> Data:
     user = {"token": secret, "password": secret, "client-key-data": secret}
     return {"kind": "Config", "users": [{"name": "kept", "user": user}]}
 
 
-def container(secret: str) -> dict[str, Any]:
+def container(secret: str) -> Data:
     env = [{"name": "K3S_TOKEN", "value": secret}, {"name": "OTHER", "value": "kept"}]
     return {"args": ["agent", "--token", secret, "--docker"], "env": env, "image": "kept:1"}
 

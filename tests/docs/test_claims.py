@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/dra.md: manifests that Kubernetes takes, with the names that the driver has."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tegra_device_plugin.config.dra_modes import Dra
+from tegra_device_plugin.dra import slices
+from tegra_device_plugin.dra.devices import published
+from tegra_device_plugin.system.kubernetes import DRIVER, parse_quantity
+
+from tests.docs import CHECKOUT, markdown
+from tests.image.test_manifests import check
+from tests.unit.plugin.dra.objects import gpu
+
+Object = dict[str, Any]
+
+PAGE = markdown.read(CHECKOUT / "docs/dra.md")
+MANIFESTS: list[Object] = [
+    manifest
+    for block in PAGE.blocks
+    if block.text.startswith("apiVersion:")
+    for manifest in yaml.safe_load_all(block.text)
+]
+# The first with resource.k8s.io/v1, and the newest whose schemas are at hand.
+KUBERNETES = ("1.34", "1.37")
+
+
+@pytest.mark.parametrize("release", KUBERNETES)
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda one: str(one["kind"]))
+def test_kubernetes_takes_the_manifest(manifest: Object, release: str) -> None:
+    check([manifest], [release])
+
+
+def test_classes_of_the_driver_are_named() -> None:
+    text = (CHECKOUT / "plugin/deploy/dra/deviceclasses.yaml").read_text()
+    assert {one["metadata"]["name"] for one in yaml.safe_load_all(text)} <= set(PAGE.code)
+
+
+def test_slice_is_what_the_driver_publishes(tmp_path: Path) -> None:
+    (described,) = (one for one in MANIFESTS if one["kind"] == "ResourceSlice")
+    dra = Dra("capacity", memory_total=parse_quantity("4Gi"))
+    devices = published(gpu(tmp_path, "orinnano-jp6"), dra, taints=True)
+    assert described["spec"] == slices.spec("jetson-1", devices, 1)
+    assert described["metadata"]["name"].startswith(f"jetson-1-{DRIVER}-")

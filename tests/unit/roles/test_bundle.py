@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles: their index, the pinned K3s of a download, and the plugin's image where there is no bundle."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.lab import archive
+from tests.unit.roles.loading import load
+from tests.unit.roles.playing import Run, play_text
+
+index = load("bundle/library/bundle_index.py")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "k3s-arm64").write_text("K3s")
+    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["tegra-device-plugin:1"], "arm64", {}, {})
+    archive.write(
+        tmp_path / "device-query-arm64.tar.gz", ["docker.io/library/device-query:r36"], "arm64", {}, {}
+    )
+    archive.write(
+        tmp_path / "k3s-airgap-images-arm64.tar.gz",
+        ["docker.io/rancher/mirrored-pause:3.6", "rancher/coredns:1"],
+        "arm64",
+        {},
+        {},
+    )
+    return tmp_path
+
+
+def test_bundle_that_was_written_is_one_that_can_be_installed_from(directory: Path) -> None:
+    versions = index.describe(str(directory), "arm64", "v1.33.5+k3s1")
+    index.put(str(directory / "bundle.yml"), json.dumps(versions))
+    index.put(str(directory / "SHA256SUMS"), index.sums(str(directory)))
+    facts = load("preflight/library/bundle_info.py").inspect(str(directory))
+    assert facts["errors"] == []
+    assert {entry["error"] for entry in facts["files"].values()} == {None}
+    assert (
+        facts["versions"]
+        == versions
+        == {
+            "version": 1,
+            "k3s_version": "v1.33.5+k3s1",
+            "plugin_image": "tegra-device-plugin:1",
+            "pause_image": "rancher/mirrored-pause:3.6",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "words"), [(("a:1", "b:1"), "2 images: a:1, b:1"), ((), "0 images: none has a name")]
+)
+def test_archive_without_exactly_one_image_is_refused(
+    directory: Path, names: tuple[str, ...], words: str
+) -> None:
+    archive.write(directory / "device-query-arm64.tar.gz", [*names], "arm64", {}, {})
+    with pytest.raises(index.BundleError, match=words):
+        index.describe(str(directory), "arm64", "v1")
+
+
+def test_wheels_of_jetson_stats_are_told_with_their_version(directory: Path) -> None:
+    wheels = ["distro-1.9.0-py3-none-any.whl", "jetson_stats-7.2.2-py3-none-any.whl"]
+    for name in wheels:
+        (directory / name).touch()
+    assert index.describe(str(directory), "arm64", "v1")["jtop"] == {"version": "7.2.2", "wheels": wheels}
+
+
+@pytest.mark.parametrize("versions", [[], ["7.2.2", "7.3.0"]])
+def test_wheels_without_one_jetson_stats_are_refused(directory: Path, versions: list[str]) -> None:
+    for name in ("distro-1.9.0", *(f"jetson_stats-{version}" for version in versions)):
+        (directory / f"{name}-py3-none-any.whl").touch()
+    with pytest.raises(index.BundleError, match=f"{len(versions)} wheels of jetson-stats"):
+        index.describe(str(directory), "arm64", "v1")
+
+
+def test_index_is_written_once(tmp_path: Path) -> None:
+    assert index.put(str(tmp_path / "a"), "text") is True
+    assert index.put(str(tmp_path / "a"), "text") is False
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+KNOWN = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle.yml}
+    - ansible.builtin.debug:
+        msg: "{{ preflight_bundle_info.files | first }} {{ preflight_bundle_info.versions.k3s_version }}"
+"""
+BUILD = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
+    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle.yml}
+    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: build.yml}
+    - ansible.builtin.debug:
+        msg: >-
+          {{ __gpu_device_plugin_image }} {{ __gpu_device_plugin_image_id }} {{ preflight_bundle_info.path }}
+"""
+IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"
+
+
+def test_what_is_known_are_the_release_of_k3s_and_the_images_that_were_built(tmp_path: Path) -> None:
+    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
+    variables = {"k3s_source": "download", "__preflight_built": str(tmp_path), "__preflight_k3s": "v1"}
+    run = play_text(tmp_path, KNOWN, variables=variables)
+    assert "tegra-device-plugin-arm64.tar.gz v1" in run.said
+
+
+def test_bundle_that_is_missing_is_named_with_the_way_out(tmp_path: Path) -> None:
+    run = play_text(tmp_path, KNOWN, fails=True)
+    assert "Set jetson_k3s_bundle in the inventory" in run.said
+    assert "If the boards have Internet, set k3s_source=download instead." in run.said
+
+
+# In place of what builds the image, once its environment is there: the archive is a file beside the checkout.
+BUILDER = """\
+#!/bin/sh
+[ -e image ] || exit 3
+[ -e ../archive ] || { echo 'lab: a line before' >&2; echo 'error: no Docker' >&2; exit 1; }
+mkdir -p dist
+cp ../archive "dist/tegra-device-plugin-$4.tar.gz"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    for name, text in {"tools/bootstrap.sh": 'touch "$1"', ".venv/bin/python": BUILDER}.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+        (root / name).chmod(0o755)
+    return root
+
+
+def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False, **variables: str) -> Run:
+    settings = {
+        "k3s_source": "download",
+        "__preflight_built": f"{checkout}/dist",
+        "__gpu_device_plugin_checkout": str(checkout),
+        **variables,
+    }
+    groups = {"server": ["jetson-1", "jetson-2"]}
+    return play_text(directory, BUILD, *arguments, groups=groups, variables=settings, fails=fails)
+
+
+def test_image_that_is_missing_or_outdated_is_built_once(tmp_path: Path, checkout: Path) -> None:
+    archive.write(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
+    checked = build(tmp_path, checkout, "--check")
+    assert f"There is no current {checkout}/dist/tegra-device-plugin-arm64.tar.gz" in checked.said
+    assert "would be built on this computer" in checked.said
+    assert not (checkout / "dist").exists()
+    run = build(tmp_path, checkout)
+    assert "is built on this computer" in run.said
+    assert run.said.count("tegra-device-plugin:1 sha256:") == 2
+    assert build(tmp_path, checkout).stdout.count("changed=0") == 2
+    source = checkout / "plugin/tegra_device_plugin/cli.py"  # of an update of the checkout
+    source.parent.mkdir(parents=True)
+    source.touch()
+    assert "is built on this computer" in build(tmp_path, checkout).said
+    assert build(tmp_path, checkout).stdout.count("changed=0") == 2
+
+
+def test_computer_that_cannot_build_is_told_the_ways_out(tmp_path: Path, checkout: Path) -> None:
+    run = build(tmp_path, checkout, fails=True)
+    assert (
+        "The plugin's image could not be built on this computer: no Docker. Do one of these: install Docker "
+        "or Podman on this computer; set gpu_device_plugin_image"
+    ) in run.said
+
+
+def test_nothing_is_built_where_a_registry_has_the_image(tmp_path: Path, checkout: Path) -> None:
+    run = build(tmp_path, checkout, gpu_device_plugin_image=IMAGE)
+    assert run.stdout.count("changed=0") == 2
+    assert f"{IMAGE} sha256:{'0' * 64} {checkout}/dist" in run.said
+
+
+PLAYBOOK = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: binary.yml}
+"""
+RELEASED, REPLACED = b"K3s", b"another K3s with checksums that fit"
+PIN = {"arm64": hashlib.sha256(RELEASED).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("page", "pins", "installed"),
+    [(RELEASED, {}, RELEASED), (RELEASED, PIN, RELEASED), (REPLACED, PIN, None)],
+)
+def test_pinned_binary_is_the_only_one_that_is_taken(
+    tmp_path: Path, page: bytes, pins: dict[str, str], installed: bytes | None
+) -> None:
+    release = tmp_path / "v1"
+    release.mkdir()
+    (release / "k3s-arm64").write_bytes(page)
+    (release / "sha256sum-arm64.txt").write_text(f"{hashlib.sha256(page).hexdigest()}  k3s-arm64\n")
+    variables = {
+        "k3s_source": "download",
+        "k3s_version": "v1",
+        "k3s_release_url": tmp_path.as_uri(),
+        "k3s_sha256": pins,
+        "__k3s_binary": str(tmp_path / "k3s"),
+        "__k3s_marker": str(tmp_path / "run/restart"),
+    }
+    play_text(tmp_path, PLAYBOOK, variables=variables, fails=installed is None)
+    assert ((tmp_path / "k3s").read_bytes() if (tmp_path / "k3s").exists() else None) == installed

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that role k3s writes on a board: its configuration, registries, and hostname."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.playing import Run, play_text, run_module
+from tests.unit.roles.preflight_facts import GOOD
+
+registries = load("k3s/filter_plugins/k3s_registries.py")
+
+PASSWORD = "planted-registry-password"
+REGISTRIES = {
+    "mirrors": {
+        "docker.io": {
+            "endpoint": ["https://registry.site.example:5000", "http://[fd00::1]:5000/v2"],
+            "rewrite": {"^library/(.*)": "mirrored/$1"},
+        },
+        "registry.k8s.io": None,
+    },
+    "configs": {
+        "registry.site.example:5000": {
+            "auth": {"username": "site", "password": PASSWORD},
+            "tls": {"ca_file": "/etc/ssl/site.pem", "insecure_skip_verify": False},
+        }
+    },
+}
+HEADER = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())["__k3s_registries_header"]
+DOCKER = {"container_runtime": "docker", "k3s": {"registries": None}}
+CONTAINERD = DOCKER | {"container_runtime": "containerd"}
+NO_ADDRESSES = ("a.example:5000", "ftp://a.example", "https://", "http://a:port", "", 7)
+
+
+@pytest.mark.parametrize("given", [{}, REGISTRIES, {"mirrors": None}, {"configs": {"a.example": None}}])
+def test_registries_that_k3s_reads_have_no_problem(given: Data) -> None:
+    assert registries.problems(given) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([], "k3s_registries: a mapping is needed"),
+        ({"mirror": {}}, "k3s_registries: K3s knows no mirror here, but mirrors, configs"),
+        ({"mirrors": ["docker.io"]}, "mirrors: a mapping is needed"),
+        ({"mirrors": {"docker.io": ["https://a"]}}, "mirrors: docker.io: a mapping is needed"),
+        (
+            {"mirrors": {"docker.io": {"endpoint": "https://a"}}},
+            "mirrors: docker.io: endpoint: a list of addresses is needed",
+        ),
+        *(
+            (
+                {"mirrors": {"docker.io": {"endpoint": ["https://a", address]}}},
+                "mirrors: docker.io: endpoint: number 2 is not http://HOST or https://HOST",
+            )
+            for address in NO_ADDRESSES
+        ),
+        (
+            {"mirrors": {"docker.io": {"rewrite": {"^a": 1}}}},
+            "mirrors: docker.io: rewrite: ^a: text is needed",
+        ),
+        ({"configs": {"a:5000": {"login": {}}}}, "configs: a:5000: K3s knows no login here, but auth, tls"),
+        ({"configs": {"a": {"auth": {"password": 12345}}}}, "configs: a: auth: password: text is needed"),
+        ({"configs": {"a": {"tls": {"cafile": "/a"}}}}, "configs: a: tls: K3s knows no cafile here, but "),
+        (
+            {"configs": {"a": {"tls": {"insecure_skip_verify": "yes"}}}},
+            "configs: a: tls: insecure_skip_verify: true or false is needed",
+        ),
+        (
+            {"configs": {"a": {"tls": {"cert_file": "/a"}}}},
+            "configs: a: tls: cert_file and key_file are needed together",
+        ),
+    ],
+)
+def test_registries_that_k3s_does_not_read_are_named(given: Any, problem: str) -> None:
+    (found,) = registries.problems(given)
+    assert found.startswith(problem)
+
+
+def test_no_problem_repeats_what_may_be_a_secret() -> None:
+    wrong = {
+        "mirrors": {"a": {"endpoint": [f"user:{PASSWORD}@a:5000"]}},
+        "configs": {"a": {"auth": [PASSWORD], "tls": {"key_file": [PASSWORD]}}},
+    }
+    problems = registries.problems(wrong)
+    assert len(problems) == 4
+    assert PASSWORD not in str(problems)
+
+
+@pytest.mark.parametrize(
+    ("facts", "given", "problems", "ids"),
+    [
+        (CONTAINERD | {"k3s": {"registries": "role"}}, True, [], []),
+        (CONTAINERD | {"k3s": {"registries": "owner"}}, False, [], []),
+        (CONTAINERD | {"k3s": {"registries": "owner"}}, True, [], ["registries-foreign"]),
+        (CONTAINERD, True, ["a", "b"], ["registries", "registries"]),
+        (DOCKER, True, ["a"], ["registries-docker"]),
+    ],
+)
+def test_unused_registries_are_findings(
+    facts: Data, given: bool, problems: list[str], ids: list[str]
+) -> None:
+    preflight = load("preflight/filter_plugins/preflight_k3s.py")
+    found = preflight.findings_of_registries(facts, given, problems)
+    assert [entry["id"] for entry in found] == ids
+    assert ids != ["registries-docker"] or "nvidia_docker_daemon_config" in found[0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("text", "whose"),
+    [(None, None), ("", "owner"), ("mirrors: {}\n", "owner"), (HEADER + "mirrors: {}\n", "role")],
+)
+def test_facts_and_reset_know_the_author_of_the_file(
+    tmp_path: Path, text: str | None, whose: str | None
+) -> None:
+    file = tmp_path / "etc/rancher/k3s/registries.yaml"
+    if text is not None:
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    assert load("jetson_facts/module_utils/jetson_services.py").registries(str(tmp_path)) == whose
+    reset = load("k3s_reset/library/k3s_reset.py")
+    written = reset.WRITTEN["/etc/rancher/k3s/registries.yaml"]
+    assert reset.begins(str(file), written) is (whose == "role")
+
+
+def test_log_of_the_board_does_not_have_the_registries(tmp_path: Path) -> None:
+    file, marker = str(tmp_path / "registries.yaml"), str(tmp_path / "run/restart")
+    files = [{"path": file, "secret": True, "mode": "0600"}]
+    secrets = {file: HEADER + yaml.safe_dump(REGISTRIES)}
+    ran = run_module("k3s", "file_set", {"files": files, "secrets": secrets, "marker": marker})
+    assert ran.stderr.startswith("Invoked with ")
+    assert PASSWORD not in ran.stderr + ran.stdout
+
+
+CONFIGURE = """\
+- hosts: server,agent
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: preflight, tasks_from: inventory.yml}
+    - ansible.builtin.set_fact: {jetson: "{{ facts }}", cacheable: true}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: configure.yml}
+    - ansible.builtin.copy:
+        content: "{{ __k3s_configured | to_json }}"
+        dest: "{{ there }}/{{ inventory_hostname }}.json"
+        mode: "0600"
+      check_mode: false
+      diff: false
+"""
+UNIT = {"installed": True, "active": False, "enabled": True, "command": None}
+K3S: Data = {
+    "server": UNIT,
+    "agent": UNIT,
+    "kubectl": "/usr/bin/kubectl",
+    "version": None,
+    "node_ip": {"owner": [], "role": None},
+    "certificates": {"files": [], "started": None, "valid_days": 365},
+}
+
+
+def configure(
+    there: Path,
+    *arguments: str,
+    groups: Mapping[str, Iterable[str]] | None = None,
+    written_by: str | None = None,
+    fails: bool = False,
+    network: Data = GOOD["network"],
+    **variables: Any,
+) -> Run:
+    """Run the role's configuration of boards that are this machine, each with files of its own."""
+    given = {
+        "facts": {
+            "hostname": "{{ inventory_hostname }}",
+            "arch": "aarch64",
+            "network": network,
+            "k3s": K3S | {"registries": written_by},
+        },
+        "there": str(there),
+        "k3s_source": "download",
+        "k3s_version": "v1.33.5+k3s1",
+        "k3s_container_runtime": "containerd",
+        "__k3s_files": [],
+        "__k3s_config_path": f"{there}/{{{{ inventory_hostname }}}}.yaml",
+        "__k3s_registries_path": str(there / "registries.yaml"),
+        "__k3s_marker": str(there / "run/restart"),
+    }
+    return play_text(there, CONFIGURE, *arguments, groups=groups, variables=given | variables, fails=fails)
+
+
+def result(there: Path) -> Data:
+    answer: Data = json.loads((there / "localhost.json").read_text())
+    return answer
+
+
+def test_registries_are_for_root_alone_and_not_shown(tmp_path: Path) -> None:
+    ran = configure(tmp_path, "--diff", "-vvv", k3s_registries=REGISTRIES)
+    file, found = tmp_path / "registries.yaml", result(tmp_path)
+    assert yaml.safe_load(file.read_text()) == REGISTRIES
+    assert file.read_text().startswith(HEADER)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert (found["changed"], found["restart_due"]) == (True, True)
+    assert (tmp_path / "run/restart").exists()
+    assert f"{file} (mode 0600)" in ran.stdout
+    assert PASSWORD not in ran.stdout + json.dumps(found)
+    configure(tmp_path, k3s_registries=REGISTRIES, written_by="role")
+    assert result(tmp_path)["changed"] is False
+
+
+@pytest.mark.parametrize(("written_by", "stays"), [("role", False), ("owner", True)])
+def test_only_the_roles_registries_are_removed(tmp_path: Path, written_by: str, stays: bool) -> None:
+    file = tmp_path / "registries.yaml"
+    file.write_text(f"configs: {{a: {{auth: {{password: {PASSWORD}}}}}}}\n")
+    ran = configure(tmp_path, "--diff", "-vvv", written_by=written_by)
+    assert file.exists() is stays
+    assert (str(file) in result(tmp_path)["paths"]) is not stays
+    assert PASSWORD not in ran.stdout + json.dumps(result(tmp_path))
+
+
+def test_boards_join_the_first_server_by_its_address(tmp_path: Path) -> None:
+    boards: list[dict[str, Data]] = [
+        {f"jetson-{number}": {"ansible_host": f"fd00::{number}"}} for number in range(1, 5)
+    ]
+    boards[3]["jetson-4"]["k3s_board_config"] = {"node-ip": "fd00::14", "kubelet-arg": ["v=4"]}
+    groups = {"server": boards[0] | boards[1] | boards[2], "agent": boards[3]}
+    k3s = tmp_path / "k3s"
+    k3s.write_text(
+        "#!/bin/sh\necho '   --vpn-auth value  (agent/networking) Credentials for the VPN provider\n"
+        "   --kubelet-arg value  (agent/flags) Customized flag for kubelet process\n"
+        "   --node-ip value, -i value  (agent/networking) IPv4/IPv6 addresses to advertise for node'\n"
+    )
+    k3s.chmod(0o755)
+    settings: Data = {
+        "k3s_agent_config": {"vpn-auth": "planted-vpn-key", "kubelet-arg": ["v=2"]},
+        "__k3s_binary": str(k3s),
+    }
+    ran = configure(tmp_path, "--diff", groups=groups, **settings)
+    files = [yaml.safe_load((tmp_path / f"{name}.yaml").read_text()) for one in boards for name in one]
+    first, other, _, agent = files
+    assert (first["cluster-init"], first["tls-san"], "server" in first) == (True, ["fd00::1"], False)
+    assert (other["server"], other["tls-san"]) == ("https://[fd00::1]:6443", ["fd00::2"])
+    assert (agent["server"], "tls-san" in agent) == ("https://[fd00::1]:6443", False)
+    assert "cluster-init: true" in ran.stdout
+    # Another setting of the inventory is a secret, so the file is not shown.
+    assert agent["vpn-auth"] == "planted-vpn-key"
+    # The board's own settings leave those of its group, but for a key that both have.
+    assert (agent["node-ip"], agent["kubelet-arg"][0]) == ("fd00::14", "v=4")
+    assert "planted-vpn-key" not in ran.stdout
+
+
+def test_address_that_the_role_chooses_is_known_from_the_inventorys(tmp_path: Path) -> None:
+    lan = {"device": "eth0", "address": "192.168.1.12/24"}
+    network = {"addresses": [lan], "routes": [], "towards_server": "192.168.1.12"}
+    # The server runs already, and keeps its address.
+    configure(tmp_path, network=network, groups={"server": ["a"], "agent": ["b"]})
+    first, agent = ((tmp_path / f"{name}.yaml").read_text() for name in "ab")
+    assert "node-ip" not in yaml.safe_load(first)
+    written = yaml.safe_load(agent)
+    assert (written["node-ip"], written["flannel-iface"]) == ("192.168.1.12", "eth0")
+    facts, root = load("jetson_facts/module_utils/jetson_network.py"), tmp_path / "root"
+    file = root / (facts.DIRECTORY + facts.ROLE_CONFIG)
+    file.parent.mkdir(parents=True)
+    file.write_text(agent)
+    found = facts.node_ip(str(root), {facts.ROLE_CONFIG: agent}, {}, None)
+    assert found == {"owner": [], "role": "192.168.1.12"}
+
+
+def test_two_servers_are_refused(tmp_path: Path) -> None:
+    ran = configure(tmp_path, groups={"server": ["a", "b"]}, fails=True)
+    assert "[server] has 2 boards; it must have one, or an odd number" in ran.said
+
+
+hostnames = load("k3s/filter_plugins/k3s_hosts.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1 localhost\n127.0.1.1 jetson\n", "127.0.0.1 localhost\n127.0.1.1\tcamera\n"),
+        ("127.0.1.1 jetson cam.site # mine\n::1 ip6\n", "127.0.1.1\tcamera cam.site # mine\n::1 ip6\n"),
+        ("127.0.1.1\tjetson camera\n", "127.0.1.1\tcamera\n"),
+        ("127.0.0.1 localhost\n10.0.0.1 nas\n", "127.0.0.1 localhost\n127.0.1.1\tcamera\n10.0.0.1 nas\n"),
+        ("", "127.0.1.1\tcamera\n"),
+    ],
+)
+def test_hosts_file_has_the_new_name_and_keeps_the_owners(text: str, expected: str) -> None:
+    assert hostnames.hosts(text, "jetson", "camera") == expected
+    assert hostnames.hosts(expected, "jetson", "camera") == expected

@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens of K3s: how they are read and sent, how another one is set, and that no other computer gets one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.roles import certs, playing
+from tests.unit.roles.certs import Pair, authority, certificate
+from tests.unit.roles.conftest import Serve
+from tests.unit.roles.loading import Data, load
+from tests.unit.roles.playing import Run, play_text
+
+
+def basic(password: str, user: str = "node") -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@dataclass
+class Server:
+    """SIMULATED: a K3s server with a certificate by `ca`. Everybody reads /cacerts, `accepted` the rest."""
+
+    ca: Pair
+    bundle: bytes
+    accepted: tuple[str, ...] = ()
+    moved_to: str = ""
+    url: str = ""
+    requests: list[str] = field(default_factory=list)
+    """Received request lines and headers."""
+
+    def start(self, serve: Serve) -> Server:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.requests.append(f"{self.requestline}\n{self.headers}")
+                known = self.headers.get("Authorization") in server.accepted
+                status = 302 if server.moved_to else 200 if self.path == "/cacerts" or known else 401
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if known and self.command == "PUT":
+                    status = server.put(self.path, body)
+                self.send_response(status)
+                self.send_header("Location", server.moved_to)
+                self.end_headers()
+                self.wfile.write(server.bundle)
+
+            do_PUT = do_GET  # noqa: N815 - the base class' names
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.url = serve(Handler, certificate("k3s", self.ca))
+        return self
+
+    def put(self, path: str, body: bytes) -> int:
+        return 405
+
+
+join_token = load("k3s/library/k3s_join_token.py")
+
+PASSWORD, EXPIRING = "the-join-password-of-a-cluster", "q4bjus.7k1x6b1fz0d72prp"
+HASH = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        (f"K10{HASH}::server:pass:word", (HASH, "node:pass:word")),
+        (f"K10{HASH}::node:x", (HASH, "node:x")),
+        ("password", (None, "node:password")),
+        (f"K10{HASH}::{EXPIRING}", (HASH, EXPIRING)),
+        (EXPIRING, (None, EXPIRING)),
+        # A password that looks like an expiring token: the user before it says what it is.
+        (f"K10{HASH}::node:{EXPIRING}", (HASH, f"node:{EXPIRING}")),
+    ],
+)
+def test_token_is_parsed(text: str, parsed: tuple[str | None, str]) -> None:
+    assert join_token.parse_token(text) == parsed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "K10short::server:x", f"K10{HASH}", f"K10{HASH}::server:", f"K10{HASH}::q4bjus.short", "two words"],
+)
+def test_malformed_token_is_refused_without_repeating_it(text: str) -> None:
+    with pytest.raises(join_token.TokenError) as caught:
+        join_token.parse_token(text)
+    assert caught.value.reason == "malformed"
+    assert not text or text not in str(caught.value)
+
+
+def test_token_is_never_sent_without_tls() -> None:
+    with pytest.raises(join_token.TokenError, match="https"):
+        join_token.verify("http://127.0.0.1:6443", "a CA", "password", 1)
+
+
+ca = load("k3s/module_utils/k3s_ca.py")
+
+
+def file_hash(pem: bytes) -> str:
+    return hashlib.sha256(pem).hexdigest()
+
+
+@dataclass
+class Case:
+    """What a server gives at /cacerts, the CA of its own certificate, and the hash that K3s makes of it."""
+
+    bundle: bytes
+    serving: Pair
+    hash: str
+
+
+def cases() -> dict[str, Case]:
+    own = authority("k3s-server-ca@1")
+    found = {"own": Case(own.pem, own, file_hash(own.pem))}
+
+    root = authority("Example root")
+    middle = authority("Example intermediate", root)
+    issuing = authority("k3s-server-ca", middle)
+    chain = issuing.pem + middle.pem + root.pem
+    found["organisation"] = Case(chain, issuing, root.fingerprint)
+    found["organisation, root first after its own"] = Case(
+        issuing.pem + root.pem + middle.pem, issuing, root.fingerprint
+    )
+
+    plain_root = authority("Plain root", key_ids=False)
+    plain = authority("k3s-server-ca", plain_root, key_ids=False)
+    found["without key ids"] = Case(plain.pem + plain_root.pem, plain, plain_root.fingerprint)
+
+    # K3s' script for rotation: a new intermediate CA, the new root by itself and by the old one, the old one.
+    new_root = authority("k3s-server-root@2")
+    crossed = authority(new_root.name, own, new_root.key).pem
+    new = authority("k3s-server-ca@2", new_root)
+    found["rotated"] = Case(new.pem + new_root.pem + crossed + own.pem, new, new_root.fingerprint)
+    # The server's certificate lives on until it is renewed.
+    found["rotated, still served by the old"] = Case(found["rotated"].bundle, own, new_root.fingerprint)
+    found["cross-signed alone"] = Case(new.pem + crossed + own.pem, new, own.fingerprint)
+
+    # What leads to no root is hashed as the file: new beside old, and a root beside itself cross-signed.
+    other = authority("k3s-server-ca@3")
+    found["two of their own"] = Case(other.pem + own.pem, other, file_hash(other.pem + own.pem))
+    itself = new_root.pem + crossed + own.pem
+    found["root and its cross-signed self"] = Case(itself, new_root, file_hash(itself))
+    return found
+
+
+CASES = cases()
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, serve: Serve) -> Server:
+    case: Case = request.param
+    return Server(case.serving, case.bundle, (basic(PASSWORD), f"Bearer {EXPIRING}")).start(serve)
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        b"<html>a captive portal</html>",
+        b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+        b"-----BEGIN CERTIFICATE-----\nnot base64\n-----END CERTIFICATE-----\n",
+    ],
+)
+def test_text_without_a_certificate_is_no_bundle_of_cas(bundle: bytes) -> None:
+    with pytest.raises(ca.CaError):
+        ca.bundle_hash(bundle)
+    with pytest.raises(join_token.TokenError, match="the server's CA file has no certificate"):
+        join_token.complete(PASSWORD, bundle.decode(), False)
+
+
+@pytest.mark.parametrize("server", CASES.values(), ids=CASES, indirect=True)
+def test_token_is_completed_with_the_hash(server: Server, request: pytest.FixtureRequest) -> None:
+    case = CASES[request.node.callspec.id]
+    bundle = case.bundle.decode()
+    for given, as_server, written in (
+        (PASSWORD, False, f"node:{PASSWORD}"),
+        (PASSWORD, True, f"server:{PASSWORD}"),
+        (EXPIRING, False, EXPIRING),
+    ):
+        full = join_token.complete(given, bundle, as_server)
+        assert full == f"K10{case.hash}::{written}"
+        assert join_token.complete(full, bundle, as_server) == full
+        join_token.verify(server.url, bundle, full, 10)
+
+
+@pytest.mark.parametrize("server", [CASES["organisation"]], indirect=True)
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("another-password", "HTTP 401"), ("aaaaaa.bbbbbbbbbbbbbbbb", "may have expired")],
+    ids=["password", "expired"],
+)
+def test_wrong_token_is_refused(server: Server, given: str, words: str) -> None:
+    with pytest.raises(join_token.TokenError, match=words) as caught:
+        join_token.verify(server.url, server.bundle.decode(), given, 10)
+    assert caught.value.reason == "refused"
+
+
+def test_token_of_another_cluster_is_refused_without_a_request() -> None:
+    case = CASES["organisation"]
+    # What the hash was before: that of the file.
+    given = f"K10{file_hash(case.bundle)}::node:{PASSWORD}"
+    with pytest.raises(join_token.TokenError, match="another cluster") as caught:
+        join_token.complete(given, case.bundle.decode(), False)
+    assert caught.value.reason == "other-ca"
+
+
+def joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> Data:
+    places = {"path": str(tmp_path / "token"), "marker": str(tmp_path / "marker")}
+    given = {"server_url": None, "ca": None, "timeout": 10, "first": "", "server": False, **places, **params}
+    return playing.outcome(monkeypatch, join_token, given)
+
+
+@pytest.mark.parametrize("given", [EXPIRING, f"K10{CASES['own'].hash}::{EXPIRING}"], ids=["short", "full"])
+def test_expiring_token_is_for_agents_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
+) -> None:
+    result = joined(monkeypatch, tmp_path, join_token=given, server=True)
+    assert (result["failed"], result["reason"]) == (True, "malformed")
+    assert "from agents only" in result["msg"]
+    assert not (tmp_path / "token").exists()
+
+
+@pytest.mark.parametrize("server", [CASES["own"]], indirect=True)
+def test_expired_token_of_a_member_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
+) -> None:
+    expired = "aaaaaa.bbbbbbbbbbbbbbbb"
+    certificate = tmp_path / "client-kubelet.crt"
+    monkeypatch.setattr(join_token.has_joined_with, "__defaults__", (str(certificate),))
+    (tmp_path / "token").write_text(f"K10{CASES['own'].hash}::{expired}\n")
+    at = {"server_url": server.url, "ca": server.bundle.decode()}
+    assert joined(monkeypatch, tmp_path, **at, join_token=expired)["reason"] == "refused"
+    certificate.touch()
+    assert joined(monkeypatch, tmp_path, **at, join_token=expired) == {"changed": False, "restart_due": False}
+    # Another token, or a password, is not excused by that.
+    for other in ("cccccc.bbbbbbbbbbbbbbbb", "another-password"):
+        assert joined(monkeypatch, tmp_path, **at, join_token=other)["reason"] == "refused"
+
+
+CLUSTER = {"server": ("jetson-1", "jetson-2", "jetson-3"), "agent": ("jetson-4",)}
+PLAYBOOK = """\
+- hosts: BOARD
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: k3s, tasks_from: TASKS}
+    - ansible.builtin.debug: {msg: "answer={{ (k3s_token_answer | default({})).reason | default('') }}"}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster_ca() -> Pair:
+    return authority("k3s-server-ca@1")
+
+
+@pytest.fixture
+def impostor(serve: Serve) -> Server:
+    """Another computer at the server's address, with a CA of its own, which would take any token."""
+    own = authority("k3s-server-ca@1")
+    return Server(own, own.pem, (basic(PASSWORD), f"Bearer {EXPIRING}")).start(serve)
+
+
+def run(
+    directory: Path,
+    board: str,
+    tasks: str,
+    cluster_ca: Pair | None = None,
+    *,
+    fails: bool = False,
+    **variables: Any,
+) -> Run:
+    """Run a file of the role's tasks for a board, where the first server may have its CA."""
+    if cluster_ca:
+        (directory / "server-ca.crt").write_bytes(cluster_ca.pem)
+    files = {
+        "__k3s_server_data": str(directory / "server"),
+        "__k3s_server_ca_file": str(directory / "server-ca.crt"),
+        "__k3s_token_file": str(directory / "token"),
+        "__k3s_agent_token_file": str(directory / "agent-token"),
+        "__k3s_marker": str(directory / "marker"),
+    }
+    text = PLAYBOOK.replace("BOARD", board).replace("TASKS", tasks)
+    return play_text(directory, text, groups=CLUSTER, variables={**files, **variables}, fails=fails)
+
+
+def sent(server: Server) -> str:
+    """All that a server was sent, tokens in any of their forms."""
+    heard = "\n".join(server.requests)
+    encoded = [base64.b64encode(f"{user}:{PASSWORD}".encode()).decode() for user in ("node", "server")]
+    return "\n".join(line for line in heard.splitlines() if "Authorization" in line) + "".join(
+        one for one in (PASSWORD, EXPIRING, *encoded) if one in heard
+    )
+
+
+def test_impostor_gets_nothing_from_an_agent(cluster_ca: Pair, impostor: Server, tmp_path: Path) -> None:
+    given: Data = {"k3s_server_url": impostor.url, "k3s_token": PASSWORD}
+    ran = run(tmp_path, "jetson-4", "agent_token.yml", cluster_ca, fails=True, **given)
+    assert sent(impostor) == ""
+    assert "has no certificate of this cluster's CA, so the join token was not sent" in ran.said
+    assert not (tmp_path / "token").exists()
+
+
+def test_impostor_gets_nothing_from_preflight(cluster_ca: Pair, impostor: Server, tmp_path: Path) -> None:
+    ran = run(
+        tmp_path, "jetson-2", "check_token.yml", cluster_ca, k3s_server_url=impostor.url, k3s_token=PASSWORD
+    )
+    assert sent(impostor) == ""
+    assert "answer=untrusted" in ran.stdout
+
+
+def test_nothing_is_sent_while_the_ca_is_not_known(impostor: Server, tmp_path: Path) -> None:
+    given: Data = {"k3s_server_url": impostor.url, "k3s_token": PASSWORD}
+    ran = run(tmp_path, "jetson-4", "agent_token.yml", fails=True, **given)
+    assert impostor.requests == []
+    assert "jetson-1 has no CA (/var/lib/rancher/k3s/server/tls/server-ca.crt)" in ran.said
+    assert not (tmp_path / "token").exists()
+
+
+def cluster_tokens(directory: Path, server: str, agent: str, ca_hash: str = "1" * 64) -> None:
+    """What K3s keeps beside its data, node-token being the servers'."""
+    (directory / "server").mkdir()
+    for name, secret in {"token": server, "node-token": server, "agent-token": agent}.items():
+        (directory / "server" / name).write_text(f"K10{ca_hash}::node:{secret}\n")
+
+
+def test_agents_get_the_agent_token(cluster_ca: Pair, tmp_path: Path, serve: Serve) -> None:
+    cluster_tokens(tmp_path, "of-servers", PASSWORD, ca.bundle_hash(cluster_ca.pem))
+    true = Server(cluster_ca, cluster_ca.pem, (basic(PASSWORD),)).start(serve)
+    run(tmp_path, "jetson-4", "agent_token.yml", cluster_ca, k3s_server_url=true.url)
+    assert (tmp_path / "token").read_text().endswith(f"::node:{PASSWORD}\n")
+
+
+def test_servers_whose_agents_have_no_token_of_their_own_get_none(tmp_path: Path) -> None:
+    cluster_tokens(tmp_path, PASSWORD, PASSWORD)
+    run(tmp_path, "jetson-1", "server_token.yml")
+    assert not (tmp_path / "agent-token").exists()
+
+
+@pytest.mark.parametrize("present", ["of-servers", "another"])
+def test_another_token_of_agents_is_refused(tmp_path: Path, present: str) -> None:
+    cluster_tokens(tmp_path, "of-servers", present)
+    ran = run(tmp_path, "jetson-1", "server_token.yml", fails=True, k3s_agent_token=PASSWORD)
+    assert "is not the token that this cluster began with, and K3s cannot change it" in ran.said
+    assert PASSWORD not in ran.said
+    assert not (tmp_path / "agent-token").exists()
+
+
+def test_further_server_joins_by_a_token_that_names_the_ca(cluster_ca: Pair, tmp_path: Path) -> None:
+    # K3s sends a token without the hash to any computer that answers.
+    run(tmp_path, "jetson-2", "server_token.yml", cluster_ca, k3s_token=PASSWORD)
+    expected = f"K10{ca.bundle_hash(cluster_ca.pem)}::server:{PASSWORD}\n"
+    assert (tmp_path / "token").read_text() == expected
+
+
+@pytest.mark.parametrize("token", [PASSWORD, EXPIRING], ids=["password", "expiring"])
+def test_impostor_gets_no_token_of_any_form(cluster_ca: Pair, impostor: Server, token: str) -> None:
+    with pytest.raises(join_token.TokenError, match="was not sent"):
+        join_token.verify(impostor.url, cluster_ca.pem.decode(), token, 10)
+    assert impostor.requests == []
+
+
+def test_redirect_takes_no_token_elsewhere(cluster_ca: Pair, impostor: Server, serve: Serve) -> None:
+    true = Server(cluster_ca, cluster_ca.pem, moved_to=impostor.url).start(serve)
+    with pytest.raises(join_token.TokenError, match="answers HTTP 302"):
+        join_token.verify(true.url, cluster_ca.pem.decode(), PASSWORD, 10)
+    assert impostor.requests == []
+
+
+rotation = load("k3s/library/k3s_token_rotation.py")
+OLD, NEW = "an-old-token-of-the-server", "a-new-token-of-the-server"
+Ensure = Callable[..., bool]
+
+
+class K3s(Server):
+    """SIMULATED: what K3s does when its token is changed (its pkg/server/handlers)."""
+
+    def __init__(self, directory: Path) -> None:
+        own = certs.authority("k3s-server-ca@1")
+        super().__init__(own, own.pem, (basic(OLD, "server"),))
+        self.file = directory / "server/token"
+        own.write(directory / "server/tls", "server-ca")
+        self.write(OLD)
+
+    def write(self, password: str) -> None:
+        """Write the token in its full form, with the newline that the file ends with."""
+        self.file.write_text(f"K10{ca.bundle_hash(self.bundle)}::server:{password}\n")
+
+    def put(self, path: str, body: bytes) -> int:
+        """Write the new token into the file now; nodes need it from the next start on."""
+        assert path == "/v1-k3s/token"
+        self.write(json.loads(body)["newToken"] or secrets.token_hex(16))
+        return 200
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve) -> Data:
+    monkeypatch.setattr(rotation, "SERVER_DIRECTORY", str(tmp_path / "server"))
+    configuration = (str(tmp_path / "config.yaml"), str(tmp_path / "config.yaml.d/*"))
+    monkeypatch.setattr(rotation, "CONFIGURATION", configuration)
+    return {
+        "token": None,
+        "token_file": str(tmp_path / "jetson-k3s.token"),
+        "record": str(tmp_path / "old-token"),
+        "url": K3s(tmp_path).start(serve).url,
+        "version": "v1.33.5+k3s1",
+        "marker": str(tmp_path / "run/k3s.restart"),
+    }
+
+
+def current_token(board: Data) -> str:
+    return (Path(board["record"]).parent / "server/token").read_text().strip()
+
+
+@pytest.fixture
+def ensure(board: Data) -> Ensure:
+    def run(check_mode: bool = False, **changes: Any) -> bool:
+        return bool(rotation.ensure_rotated(board | changes, current_token(board), check_mode))
+
+    return run
+
+
+def test_server_makes_a_token_and_the_old_one_is_kept(board: Data, ensure: Ensure) -> None:
+    old = current_token(board)
+    assert ensure() is True
+    assert rotation.secret(current_token(board)) != OLD
+    record = Path(board["record"])
+    assert (record.read_text().strip(), record.stat().st_mode & 0o777) == (old, 0o600)
+    assert Path(board["marker"]).exists()
+    # The same command again, with nothing left to change.
+    assert ensure() is False
+    kept = rotation.close(board["record"], current_token(board))
+    assert Path(kept).read_text().strip() == old
+    assert not record.exists()
+    assert rotation.close(board["record"], current_token(board)) == ""
+
+
+def test_given_token_is_changed_to_once(board: Data, ensure: Ensure) -> None:
+    assert [ensure(token=NEW), ensure(token=NEW)] == [True, False]
+    assert rotation.secret(current_token(board)) == NEW
+    assert ensure(token=current_token(board)) is False
+
+
+def test_interrupted_run_changes_the_token_when_it_is_repeated(board: Data, ensure: Ensure) -> None:
+    Path(board["record"]).write_text(current_token(board) + "\n")
+    assert ensure() is True
+
+
+def test_check_mode_changes_nothing(board: Data, ensure: Ensure) -> None:
+    old = current_token(board)
+    assert ensure(check_mode=True) is True
+    assert current_token(board) == old
+    assert not Path(board["record"]).exists()
+    assert not Path(board["marker"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"), [("https://127.0.0.1:1", "no K3s answers"), (None, "HTTP status 401")]
+)
+def test_failed_rotation_changes_nothing(board: Data, ensure: Ensure, url: str | None, words: str) -> None:
+    if url is None:  # K3s was not started since its token was changed by hand
+        token = Path(board["record"]).parent / "server/token"
+        token.write_text(token.read_text().replace(OLD, "changed-by-hand"))
+    with pytest.raises(rotation.RotationError, match=words):
+        ensure(**({"url": url} if url else {}))
+    assert not Path(board["record"]).exists()
+    assert not Path(board["marker"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "can"),
+    [("v1.24.17+k3s1", False), ("v1.25.15+k3s1", True), ("v1.26.9+k3s1", False), ("v1.29.0+k3s1", True)],
+)
+def test_k3s_whose_token_cannot_be_changed_is_refused(ensure: Ensure, version: str, can: bool) -> None:
+    if can:
+        assert ensure(version=version) is True
+        return
+    with pytest.raises(rotation.RotationError, match=r"cannot change its token\. 1\.25\.15, 1\.26\.10, "):
+        ensure(version=version, check_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("two words", "k3s_token is malformed"), (f"K10{'0' * 64}::server:{NEW}", "of another cluster")],
+)
+def test_token_that_cannot_be_used_is_not_set(ensure: Ensure, text: str, words: str) -> None:
+    with pytest.raises(rotation.RotationError, match=words) as refused:
+        ensure(token=text)
+    assert text not in str(refused.value)
+
+
+def test_token_of_the_owners_files_stops_the_rotation(board: Data, ensure: Ensure, tmp_path: Path) -> None:
+    config, token_file = tmp_path / "config.yaml", Path(board["token_file"])
+    config.write_text(f"token: '{OLD}'\n")
+    with pytest.raises(rotation.RotationError, match=r"stands in .*/config\.yaml\. K3s would start with it"):
+        ensure()
+    config.write_text(f"token-file: {token_file}\n")
+    token_file.write_text(OLD + "\n")
+    with pytest.raises(rotation.RotationError, match=r"stands in .*/jetson-k3s\.token\."):
+        ensure()
+    # With a token of the inventory the role writes this file.
+    assert ensure(token=NEW) is True

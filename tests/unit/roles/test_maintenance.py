@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Maintenance of boards: upgrades of K3s, reboots, updates of the operating system, power modes."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+
+from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.playing import answer
+
+upgrade = load("k3s_upgrade/filter_plugins/k3s_upgrade.py")
+
+
+@pytest.mark.parametrize(
+    ("role", "installed", "wanted", "server"),
+    [
+        ("server", "v1.33.5+k3s1", "v1.33.5+k3s1", None),
+        ("server", "v1.33.5+k3s1", "v1.33.5+k3s2", None),
+        ("server", "v1.33.5+k3s1", "v1.34.0+k3s1", None),
+        ("agent", "v1.33.5+k3s1", "v1.34.2+k3s1", "v1.34.0+k3s1"),
+        ("agent", "v1.25.4+k3s1", "v1.25.4+k3s12", "v1.25.4+k3s1"),
+        # It was off when the server went through 1.33, and is upgraded with or after it.
+        ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", None),
+        ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", "v1.34.0+k3s1"),
+    ],
+)
+def test_supported_step_is_not_refused(role: str, installed: str, wanted: str, server: str | None) -> None:
+    assert upgrade.refusal(wanted, installed, role, server) == ""
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (("server", None, "v1.33.5+k3s1", None), "site.yml"),
+        (("server", "v1.32.9+k3s1", "v1.34.0+k3s1", None), "v1.33 first"),
+        (("agent", "v1.33.5+k3s1", "v2.0.0+k3s1", None), "skipped"),
+        (("server", "v1.33.5+k3s1", "v1.33.4+k3s1", None), "newer than the bundle"),
+        (("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", "v1.33.5+k3s1"), "upgrade the server first"),
+        (("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", ""), "does not say which K3s"),
+    ],
+)
+def test_unsupported_step_is_refused_with_the_way_out(step: tuple[str | None, ...], words: str) -> None:
+    role, installed, wanted, server = step
+    assert words in upgrade.refusal(wanted, installed, role, server)
+
+
+@pytest.mark.parametrize(("boards", "drains"), [(["jetson-1"], "False"), (["jetson-1", "jetson-2"], "True")])
+@pytest.mark.parametrize("role", ["k3s_upgrade", "rolling_restart"])
+def test_pods_are_moved_where_another_board_can_take_them(role: str, boards: list[str], drains: str) -> None:
+    drain = yaml.safe_load((ROLES / role / "defaults/main.yml").read_text())[f"{role}_drain"]
+    variables = {"groups": {"k3s_cluster": boards}, "__rolling_restart_of_docker": True}
+    assert jinja2.Template(drain).render(variables) == drains
+
+
+reboots = load("jetson_facts/module_utils/jetson_reboot.py")
+
+NONE = {"required": False, "packages": [], "kernel": None}
+KERNEL = {"required": True, "packages": [], "kernel": "5.15.2-tegra"}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, NONE),
+        ({"run/reboot-required": ""}, NONE | {"required": True}),
+        (
+            {"run/reboot-required": "", "run/reboot-required.pkgs": "linux-base\nlibc6\nlinux-base\n"},
+            {"required": True, "packages": ["libc6", "linux-base"], "kernel": None},
+        ),
+        ({"lib/modules/5.15.2-tegra/modules.dep": "new"}, KERNEL),
+        # It was there when the board started, with the one that runs.
+        ({"lib/modules/5.15.2-tegra/modules.dep": "old"}, NONE),
+        # DKMS has made a module for it.
+        ({"lib/modules/5.15.1-tegra/modules.dep": "new"}, NONE),
+    ],
+)
+def test_required_reboot_is_found(tmp_path: Path, files: dict[str, str], expected: dict[str, Any]) -> None:
+    for name, text in ({"proc/stat": "cpu 1\nbtime 2000\n"} | files).items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        os.utime(path, (3000, 3000) if text == "new" else (1000, 1000))
+    assert reboots.reboot_facts(str(tmp_path), "5.15.1-tegra") == expected
+
+
+@pytest.mark.parametrize(("active", "limit"), [(True, "5"), (False, "0")])
+def test_five_running_k3s_restart_at_a_time_and_first_starts_have_no_limit(active: bool, limit: str) -> None:
+    variables = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())
+    (block, *_) = yaml.safe_load((ROLES / "k3s/tasks/service.yml").read_text())
+    (start,) = (task for task in block["block"] if "ansible.builtin.systemd_service" in task)
+    throttle = jinja2.Template(start["throttle"])
+    assert throttle.render(variables | {"__k3s_state": {"active": active}}) == limit
+
+
+LEFT = yaml.safe_load((ROLES / "os_update/vars/main.yml").read_text())["__os_update_left"]
+LEFT["sites"].append("127.0.0.1")
+INSTALLED = (
+    "libssl", "tzdata", "base", "docker.io", "containerd", "nvidia-l4t-core", "nvidia-container-toolkit",
+    "docker-user", "base-user", "kernel", "tool",
+)  # fmt: skip
+# Archive: packages as name, version, depends. The newest tzdata has no security fix, an older one has.
+ARCHIVES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "jammy-security": (("libssl", "2"), ("tzdata", "2"), ("kernel", "2", "kernel-2"), ("kernel-2", "2")),
+    "jammy-updates": (
+        ("libssl", "2"), ("tzdata", "3"), ("base", "2"), ("docker.io", "2"), ("containerd", "2"),
+        ("docker-user", "2"), ("base-user", "2", "docker.io (>= 2)"),
+    ),
+    "stable": (("nvidia-l4t-core", "2"), ("nvidia-container-toolkit", "2"), ("tool", "2")),
+}  # fmt: skip
+
+
+def stanza(name: str, version: str, depends: str = "", status: str = "") -> str:
+    """An entry of a list of packages, or of dpkg's status."""
+    more = f"Depends: {depends}\n" if depends else ""
+    more += f"Status: {status}\n" if status else f"Filename: ./{name}.deb\nSize: 1\nSHA256: {'0' * 64}\n"
+    return f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: m\n{more}Description: d\n\n"
+
+
+@pytest.fixture
+def apt_board(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A board whose apt is configured below `tmp_path`: the environment with which apt finds it.
+
+    The archive `stable` is that of a web server, as NVIDIA's is.
+    """
+    for directory in ("etc/preferences.d", "etc/apt.conf.d", "state/lists/partial", "cache/archives/partial"):
+        (tmp_path / directory).mkdir(parents=True)
+    write_status(tmp_path)
+    for suite, packages in ARCHIVES.items():
+        archive = tmp_path / "archives" / suite
+        archive.mkdir(parents=True)
+        (archive / "Packages").write_text("".join(stanza(*package) for package in packages))
+        (archive / "Release").write_text(f"Suite: {suite}\nOrigin: SIMULATED\n")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path / "archives")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        at = dict.fromkeys(ARCHIVES, f"file:{tmp_path}/archives")
+        at["stable"] = f"http://127.0.0.1:{server.server_port}"
+        sources = "".join(f"deb [trusted=yes] {place}/{suite} ./\n" for suite, place in at.items())
+        (tmp_path / "etc/sources.list").write_text(sources)
+        places = {
+            "Dir::Etc": "etc",
+            "Dir::State": "state",
+            "Dir::Cache": "cache",
+            "Dir::State::status": "status",
+        }
+        settings = {key: str(tmp_path / place) for key, place in places.items()}
+        settings |= {"APT::Architecture": "amd64", "APT::Sandbox::User": "", "Acquire::http::Proxy": "DIRECT"}
+        text = "".join(f'{key} "{value}";\n' for key, value in settings.items())
+        (tmp_path / "apt.conf").write_text(text)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield {"APT_CONFIG": f"{tmp_path}/apt.conf"}
+        server.shutdown()
+        thread.join()
+
+
+def write_status(root: Path, held: tuple[str, ...] = ()) -> None:
+    """What dpkg has installed, and which packages the owner holds."""
+    words = {name: "hold" if name in held else "install" for name in INSTALLED}
+    text = "".join(stanza(name, "1", status=f"{word} ok installed") for name, word in words.items())
+    (root / "status").write_text(text)
+
+
+def packages(apt_board: Mapping[str, str], **options: Any) -> dict[str, Any]:
+    """What the module says in check mode."""
+    given = {"left": LEFT, "_ansible_check_mode": True} | options
+    return answer("os_update", "os_packages", given, **apt_board)
+
+
+def fetch(apt_board: Mapping[str, str]) -> str:
+    """Fetch the lists, and say why that failed."""
+    given = {"fetch": True, "lock_timeout": 0}
+    return str(answer("os_update", "os_packages", given, **apt_board).get("msg", ""))
+
+
+SECURITY = {"libssl": "2", "tzdata": "2", "kernel": "2", "kernel-2": "2"}
+# base-user would need a newer docker.io.
+ALL = SECURITY | {"tzdata": "3", "base": "2"}
+L4T = {"nvidia-l4t-core": "2"}
+
+
+def test_packages_that_are_left_alone_are_updated_only_if_named(apt_board: dict[str, str]) -> None:
+    assert fetch(apt_board) == ""
+    for options, updates, disruptive in (
+        ({}, SECURITY, False),
+        ({"security": False}, ALL, False),
+        ({"also": ["docker.io"]}, SECURITY | {"docker.io": "2"}, True),
+        ({"security": False, "also": ["nvidia-l4t-*", "tool"]}, ALL | L4T | {"tool": "2"}, True),
+        ({"security": False, "also": ["docker.io"]}, ALL | {"docker.io": "2", "base-user": "2"}, True),
+    ):
+        found = packages(apt_board, **options)
+        assert (found.get("updates"), found.get("disruptive")) == (updates, disruptive), found
+    assert "left alone: containerd 2, docker-user 2, nvidia-container-toolkit 2" in found["summary"]
+
+
+def test_owners_holds_and_preferences_stay_in_force(apt_board: dict[str, str], tmp_path: Path) -> None:
+    assert fetch(apt_board) == ""
+    write_status(tmp_path, held=("libssl", "docker.io"))
+    (tmp_path / "etc/preferences.d/own").write_text("Package: tzdata\nPin: release *\nPin-Priority: -1\n")
+    kept = {name: version for name, version in SECURITY.items() if name not in ("libssl", "tzdata")}
+    found = packages(apt_board)
+    assert found.get("updates") == kept, found
+    named = packages(apt_board, also=["docker*"])
+    assert "os_update_also names docker.io, which apt-mark holds on this board." in named["msg"]
+    assert "sudo apt-mark unhold docker.io" in named["msg"]
+
+
+def test_list_that_cannot_be_fetched_is_an_error(apt_board: dict[str, str], tmp_path: Path) -> None:
+    with (tmp_path / "state/lists/lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)  # unattended-upgrades are at work
+        assert "Could not get lock" in fetch(apt_board)
+    shutil.rmtree(tmp_path / "archives/stable")
+    said = fetch(apt_board)
+    assert "the package lists could not be fetched, so updates may be missing." in said
+    assert "E: Failed to fetch http://127.0.0.1" in said
+
+
+nvpmodel = load("power_mode/library/nvpmodel.py")
+
+CONFIG = (ROLES.parent / "tests/lab/simulated_power/nvpmodel.conf").read_text()
+
+
+@pytest.mark.parametrize(("wanted", "number"), [("2", 2), ("MODE_30W", 2), ("maxn", 0)])
+def test_mode_is_found_by_number_and_name(wanted: str, number: int) -> None:
+    assert nvpmodel.find(nvpmodel.parse_models(CONFIG), wanted) == number
+
+
+def test_unknown_mode_and_an_answer_without_a_mode_are_errors() -> None:
+    with pytest.raises(nvpmodel.PowerModeError, match=r"0 \(MAXN\), 2 \(MODE_30W\)"):
+        nvpmodel.find(nvpmodel.parse_models(CONFIG), "15W")
+    with pytest.raises(nvpmodel.PowerModeError, match="does not say a mode"):
+        nvpmodel.parse_query("NVPM ERROR: no nvpmodel")
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "expected"),
+    [(0, 0, False), (0, 3, False), (0, 2, True), (2, 3, True), (9, 3, True)],
+)
+def test_another_mask_needs_a_reboot(present: int, wanted: int, expected: bool) -> None:
+    assert nvpmodel.needs_reboot(nvpmodel.parse_models(CONFIG), present, wanted) is expected

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages that the roles install: which are missing, which apt holds, and what preflight says of both."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.playing import answer, play_text
+from tests.unit.roles.preflight_facts import with_facts
+
+debs = load("nvidia_docker/library/debs_needed.py")
+
+DEBS = {
+    "/d/docker.io.deb": {
+        "Package": "docker.io",
+        "Depends": "containerd (>= 1.6), runc (>= 1.1), libc6 (>= 2.34)",
+    },
+    "/d/containerd.deb": {"Package": "containerd", "Depends": "runc (>= 1.1~)"},
+    "/d/runc.deb": {"Package": "runc", "Depends": "libseccomp2 (>= 2.5)"},
+    "/d/toolkit.deb": {
+        "Package": "nvidia-container-toolkit",
+        "Pre-Depends": "nvidia-container-toolkit-base (= 1.18.0-1)",
+        "Depends": "libnvidia-container-tools (>= 1.18.0-1), default-mta | mail-agent",
+    },
+    "/d/base.deb": {"Package": "nvidia-container-toolkit-base"},
+    "/d/tools.deb": {"Package": "libnvidia-container-tools"},
+    "/d/mta.deb": {"Package": "exim4", "Provides": "mail-agent (= 1)"},
+}
+BOARD = {"libc6": "2.35", "libseccomp2": "2.5.3"}
+
+
+def compare(one: str, operator: str, other: str) -> bool:
+    keys = [
+        [int(part) for part in text.replace("-", ".").replace("~", "").split(".")] for text in (one, other)
+    ]
+    return {">=": keys[0] >= keys[1], "=": keys[0] == keys[1]}[operator]
+
+
+@pytest.mark.parametrize(
+    ("packages", "more", "names"),
+    [
+        (["docker.io"], {}, "containerd docker.io runc"),
+        (["docker.io"], {"runc": "1.1.12"}, "containerd docker.io"),
+        (["docker.io"], {"runc": "1.0.3"}, "containerd docker.io runc"),
+        # The board has an engine, of whichever package: nothing of it is touched.
+        (["nvidia-container-toolkit"], {"docker-ce": "27.5.1"}, "base mta toolkit tools"),
+        (["nvidia-container-toolkit"], {"mail-agent": None}, "base toolkit tools"),
+        (
+            ["nvidia-container-toolkit"],
+            {
+                "mail-agent": None,
+                "libnvidia-container-tools": "1.18.0-1",
+                "nvidia-container-toolkit-base": "1.16.2-1",
+            },
+            "base toolkit",
+        ),
+    ],
+)
+def test_missing_packages_are_chosen(packages: list[str], more: dict[str, str | None], names: str) -> None:
+    found = debs.needed(packages, DEBS, {**BOARD, **more}, compare)
+    assert found == [f"/d/{name}.deb" for name in names.split()]
+
+
+def test_dependencies_are_read_as_debian_writes_them() -> None:
+    fields = debs.parse_fields("Package: a\nDepends: libc6:any (>= 2.34), b | c (<< 2~rc1),\n d\n")
+    assert fields["Package"] == "a"
+    assert debs.alternatives(fields["Depends"]) == [
+        [("libc6", ">=", "2.34")],
+        [("b", "", ""), ("c", "<<", "2~rc1")],
+        [("d", "", "")],
+    ]
+
+
+def test_only_what_is_installed_counts() -> None:
+    shown = "installed\ta\t1\tx (= 1), y\nconfig-files\tb\t2\t\ninstalled\ty\t3\t\n"
+    assert debs.installed_packages(shown) == {"a": "1", "x": None, "y": "3"}
+
+
+packages = load("jetson_facts/module_utils/jetson_packages.py")
+
+# SIMULATED: the packages that are installed and those that are held are lines of two files.
+DPKG_QUERY = """#!/bin/sh
+shift 2
+for name in "$@"; do grep --quiet --line-regexp "$name" HERE/installed && echo "installed $name"; done
+true
+"""
+APT_MARK = """#!/bin/sh
+case $1 in
+showhold) cat HERE/held ;;
+hold) shift && printf '%s\\n' "$@" >> HERE/held ;;
+unhold) shift && for name in "$@"; do sed --in-place "/^$name$/d" HERE/held; done ;;
+esac
+"""
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in {"dpkg-query": DPKG_QUERY, "apt-mark": APT_MARK}.items():
+        (tmp_path / name).write_text(text.replace("HERE", str(tmp_path)))
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "installed").write_text("docker.io\ncontainerd\nvim\n")
+    (tmp_path / "held").write_text("vim\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def test_only_what_the_role_has_installed_is_held_and_released(board: Path) -> None:
+    record = board / "state/installed-packages"
+
+    def run(**arguments: Any) -> tuple[bool, list[str]]:
+        said = answer("nvidia_docker", "package_holds", {"record": str(record), **arguments})
+        return said["changed"], said["packages"]
+
+    def held() -> list[str]:
+        return (board / "held").read_text().split()
+
+    assert run(state="absent") == (False, [])
+    assert run(state="held") == (False, [])
+    assert run(installs=["docker.io", "containerd", "runc"], state="released") == (True, [])
+    # apt has installed no runc.
+    assert run(state="held", _ansible_check_mode=True) == (True, ["containerd", "docker.io"])
+    assert held() == ["vim"]
+    assert run(state="held") == (True, ["containerd", "docker.io"])
+    assert record.read_text().split() == ["containerd", "docker.io"]
+    assert run(state="held") == (False, [])
+    assert run(state="released") == (True, ["containerd", "docker.io"])
+    assert (held(), record.exists()) == (["vim"], True)
+    assert run(state="held") == (True, ["containerd", "docker.io"])
+    assert run(state="absent") == (True, ["containerd", "docker.io"])
+    assert (held(), record.exists()) == (["vim"], False)
+
+
+ON = (
+    'APT::Periodic::Unattended-Upgrade "1";\n'
+    'Unattended-Upgrade::Allowed-Origins "";\n'
+    'Unattended-Upgrade::Allowed-Origins:: "${distro_id}:${distro_codename}-security";\n'
+)
+BLACKLIST = 'Unattended-Upgrade::Package-Blacklist:: "{}";\n'
+
+
+@pytest.mark.parametrize(
+    ("settings", "installed", "held", "updated"),
+    [
+        (ON, ["docker.io", "containerd"], [], ["docker.io", "containerd"]),
+        (ON, ["docker.io", "containerd"], ["docker.io"], ["containerd"]),
+        (ON + BLACKLIST.format("docker"), ["docker.io", "containerd"], [], ["containerd"]),
+        (ON + BLACKLIST.format("*"), ["docker.io"], [], ["docker.io"]),
+        (ON + BLACKLIST.format(".*"), ["docker.io"], [], []),
+        (ON + 'Unattended-Upgrade::Package-Whitelist:: "linux-";\n', ["docker.io"], [], []),
+        (ON + 'APT::Periodic::Enable "0";\n', ["docker.io"], [], []),
+        ('APT::Periodic::Unattended-Upgrade "0";\n', ["docker.io"], [], []),
+        ("", ["docker.io"], [], []),
+        (ON, ["docker-ce", "containerd.io"], [], []),
+        (
+            ON + 'Unattended-Upgrade::Allowed-Origins:: "Docker:jammy";\n',
+            ["docker-ce", "containerd.io"],
+            ["docker-ce"],
+            ["containerd.io"],
+        ),
+    ],
+)
+def test_unattended_upgrades_of_docker_are_found(
+    settings: str, installed: list[str], held: list[str], updated: list[str]
+) -> None:
+    assert packages.unattended(packages.apt_settings(settings), installed, held) == updated
+
+
+class Commands:
+    """SIMULATED: a board with Docker, whose timer runs unattended-upgrades."""
+
+    def path(self, name: str) -> str:
+        return f"/usr/bin/{name}"
+
+    def partial_output(self, *_: str) -> str:
+        return "installed docker.io\nconfig-files containerd\n"
+
+    def output(self, *argv: str) -> str:
+        return {"apt-mark": "vim\n", "apt-config": ON}[argv[0]]
+
+
+@pytest.mark.parametrize(("state", "updated"), [("active", ["docker.io"]), ("inactive", [])])
+def test_facts_about_packages(tmp_path: Path, state: str, updated: list[str]) -> None:
+    (tmp_path / packages.RECORD).parent.mkdir(parents=True)
+    (tmp_path / packages.RECORD).write_text("runc\n")
+    assert packages.package_facts(Commands(), str(tmp_path), {"ActiveState": state}) == {
+        "installed": ["docker.io"],
+        "held": ["vim"],
+        "ours": ["runc"],
+        "unattended": updated,
+    }
+
+
+PLAYBOOK = """\
+- hosts: server
+  gather_facts: false
+  vars_files: [CONTEXT]
+  tasks:
+    - ansible.builtin.set_fact:
+        jetson: "{{ given }}"
+        cacheable: true
+    - ansible.builtin.set_fact:
+        preflight_bundle_info: {versions: {}, files: "{{ files }}"}
+    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan.yml}
+    - ansible.builtin.debug:
+        msg: >-
+          due={{ nvidia_docker_plan.due }}, judged={{ __preflight_facts_then.nvidia_runtime.version }},
+          {{ nvidia_docker_plan | preflight_update | map(attribute='found') | join }}.
+          held={{ nvidia_docker_plan | preflight_holds(ansible_facts.jetson.packages, 'docker')
+                  | map(attribute='found') | join }};
+"""
+ARCHIVE = "debs-jetpack6-arm64.tar"
+HAS = {"nvidia-container-toolkit": "1.18.0-1", "libnvidia-container1": "1.18.0-1"}
+REFUSED = (
+    "nvidia_docker_update_runtime, and no nvidia-container-toolkit in the bundle's debs-jetpack6-arm64.tar."
+)
+
+
+def planned(directory: Path, facts: dict[str, Any], update: bool, files: dict[str, object]) -> str:
+    """What role nvidia_docker plans for a board, and what preflight says of the plan."""
+    text = PLAYBOOK.replace("CONTEXT", str(ROLES / "preflight/vars/main/context.yml"))
+    variables = {"given": facts, "files": files, "nvidia_docker_update_runtime": update}
+    filters = str(ROLES / "preflight/filter_plugins")
+    return play_text(directory, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters).said
+
+
+@pytest.mark.parametrize(
+    ("asked", "installed", "files", "said"),
+    [
+        (False, "1.16.2", {ARCHIVE: {"packages": HAS}}, "due=False, judged=1.16.2, ."),
+        (True, "1.16.2", {ARCHIVE: {"packages": HAS}}, "due=True, judged=1.18.0, ."),
+        (True, "1.19.0", {ARCHIVE: {"packages": HAS}}, "due=False, judged=1.19.0, ."),
+        (True, "1.16.2", {}, f"due=False, judged=1.16.2, {REFUSED}"),
+    ],
+)
+def test_requested_update_is_planned(
+    tmp_path: Path, asked: bool, installed: str | None, files: dict[str, object], said: str
+) -> None:
+    facts = with_facts(nvidia_runtime__version=installed)
+    assert said in planned(tmp_path, facts, asked, files)
+
+
+FAMILY = (
+    "libnvidia-container-tools, libnvidia-container1, nvidia-container-toolkit, nvidia-container-toolkit-base"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "held"),
+    [
+        ({"packages__held": ["docker.io", "libnvidia-container1"]}, False, ""),
+        (
+            {"packages__held": ["libnvidia-container1"]},
+            True,
+            f"this run installs {FAMILY}, and apt holds libnvidia-container1",
+        ),
+        ({"packages__held": ["libnvidia-container1"], "packages__ours": ["libnvidia-container1"]}, True, ""),
+        (
+            {
+                "packages__held": ["docker.io"],
+                "packages__installed": ["containerd"],
+                "docker__installed": False,
+            },
+            False,
+            "this run installs docker.io, runc, and apt holds docker.io",
+        ),
+    ],
+    ids=["nothing to install", "owner's hold", "role's own hold", "Docker"],
+)
+def test_hold_of_a_planned_package_is_found(
+    tmp_path: Path, changes: dict[str, object], asked: bool, held: str
+) -> None:
+    assert f"held={held};" in planned(tmp_path, with_facts(**changes), asked, {ARCHIVE: {"packages": HAS}})
+
+
+INSTALLED = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        jetson: "{{ given }}"
+        cacheable: true
+    - ansible.builtin.set_fact:
+        preflight_bundle_info: {versions: "{{ bundled }}"}
+    - ansible.builtin.import_role: {name: preflight, tasks_from: installed.yml}
+"""
+
+
+def test_engine_that_does_not_fit_is_refused_once_it_is_there(tmp_path: Path) -> None:
+    given = with_facts(docker__min_api_version="1.44", bundle__k3s_version="v1.27.16+k3s1")
+    variables = {"given": given, "bundled": given["bundle"]}
+    run = play_text(tmp_path, INSTALLED, variables=variables, fails=True)
+    assert "it was just installed, and nothing else was changed" in run.said
+    assert "k3s-docker-api-dropped" in run.said

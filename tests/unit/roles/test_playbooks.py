@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Playbooks: their first checks, the roles of a tag, the specified variables, generated documents."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.docs import CHECKOUT
+from tests.unit.roles.loading import Data
+from tests.unit.roles.playing import play, write_inventory
+
+PLAYBOOKS = CHECKOUT / "playbooks"
+CHECKS = PLAYBOOKS / "start/checks.yml"
+NONE = "No host of this run is in the group"
+
+
+def plays(path: Path) -> Iterator[tuple[Path, Data]]:
+    for one in yaml.safe_load(path.read_text()):
+        imported = one.get("ansible.builtin.import_playbook")
+        if imported:
+            yield from plays(path.parent / imported)
+        else:
+            yield path, one
+
+
+@pytest.mark.parametrize("playbook", sorted({path.stem for path in PLAYBOOKS.glob("*.yml")} - {"bundle"}))
+def test_every_playbook_begins_with_checks_that_reach_no_board(playbook: str) -> None:
+    found = list(plays(PLAYBOOKS / f"{playbook}.yml"))
+    before = found[: [path for path, _ in found].index(CHECKS)]
+    assert [one["name"] for _, one in before if one.get("gather_facts", True)] == []
+
+
+def test_inventory_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    run = play(tmp_path / "missing", "playbooks/preflight.yml")
+    assert run.returncode == 2
+    assert f"{NONE} [k3s_cluster], which this playbook needs" in run.said
+    assert f"The inventory is {tmp_path}/missing; its groups with hosts are none." in run.said
+
+
+@pytest.mark.parametrize(
+    ("playbook", "limit", "missing"),
+    [
+        ("status", "jetson-2", "server"),
+        ("monitoring", "all", "monitoring"),
+        ("verify", "elsewhere", "k3s_cluster"),
+    ],
+)
+def test_limit_without_a_host_of_the_group_is_an_error(
+    tmp_path: Path, playbook: str, limit: str, missing: str
+) -> None:
+    groups = {"server": ["jetson-1"], "k3s_cluster": ["jetson-1", "jetson-2"], "servers": ["elsewhere"]}
+    run = play(write_inventory(tmp_path, groups), f"playbooks/{playbook}.yml", f"--limit={limit}")
+    assert run.returncode == 2
+    assert f"{NONE} [{missing}]" in run.said
+    assert (
+        f"its groups with hosts are k3s_cluster, server, servers. The run is limited to {limit}." in run.said
+    )
+
+
+SITE = CHECKOUT / "playbooks/site.yml"
+INVENTORY = "[server]\na\n[agent]\nb\n[k3s_cluster:children]\nserver\nagent\n"
+ROLE_OF_TASK = re.compile(r"^ +(\w+) : (?!Validating arguments)", re.MULTILINE)
+
+
+def tasks_of(playbook: Path) -> list[Data]:
+    return [task for play in yaml.safe_load(playbook.read_text()) for task in play.get("tasks", [])]
+
+
+def test_every_step_has_the_name_of_its_role_as_tag() -> None:
+    blocks = [task for task in tasks_of(SITE) if "block" in task]
+    steps = {called(task["block"][0]): task["tags"] for task in blocks}
+    # What two steps have left to it.
+    assert set(steps.pop("rolling_restart")) == {"nvidia_docker", "k3s"}
+    # What the steps after it take their images from.
+    assert steps.pop("image_supply") == ["image_supply", "k3s", "gpu_device_plugin"]
+    assert steps
+    assert {role: tags for role, tags in steps.items() if tags != [role]} == {}
+
+
+def called(task: Data) -> str:
+    name: str = (task.get("ansible.builtin.import_role") or task["ansible.builtin.include_role"])["name"]
+    return name
+
+
+@pytest.mark.parametrize(
+    ("tag", "roles"),
+    [
+        # preflight asks the K3s server about the token
+        ("preflight", {"k3s", "nvidia_docker"}),
+        ("nvidia_docker", {"k3s", "run_lock", "nvidia_docker", "rolling_restart", "upload"}),
+        ("gpu_verify", {"k3s", "nvidia_docker", "image_supply", "gpu_verify", "gpu_report", "upload"}),
+    ],
+)
+def test_tag_runs_its_step_after_facts_and_preflight(tmp_path: Path, tag: str, roles: set[str]) -> None:
+    (tmp_path / "inventory").write_text(INVENTORY)
+    listed = play(tmp_path / "inventory", SITE, f"--tags={tag}", "--list-tasks")
+    assert set(ROLE_OF_TASK.findall(listed.stdout)) == roles | {"jetson_facts", "preflight"}
+
+
+# SIMULATED: ends as Python 3.6 does with the modules of an ansible-core that is too new for it.
+OLD_PYTHON = """\
+#!/bin/sh
+echo 'SyntaxError: future feature annotations is not defined' >&2
+exit 1
+"""
+
+
+def test_board_whose_python_does_not_fit_is_told_so(tmp_path: Path) -> None:
+    python, inventory = tmp_path / "python3", tmp_path / "inventory"
+    python.write_text(OLD_PYTHON)
+    python.chmod(0o755)
+    board = f"jetson-1 ansible_connection=local ansible_become=false ansible_python_interpreter={python}"
+    inventory.write_text(f"[server]\n{board}\n[k3s_cluster:children]\nserver\n")
+    run = play(inventory, "playbooks/preflight.yml")
+    assert "jetson-1: cannot look at the board" in run.said
+    assert "JetPack 4 has Python 3.6, for which this computer needs ansible-core 2.16" in run.said

@@ -1,0 +1,802 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings of preflight that are functions: boards beside each other, bundle, identity, K3s, networks."""
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.lab import archive
+from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.playing import play_text
+from tests.unit.roles.preflight_facts import GOOD, with_facts
+from tools.process import run
+
+of_boards = load("preflight/filter_plugins/preflight_boards.py")
+
+
+@pytest.mark.parametrize(
+    ("sold", "requests", "left"),
+    [
+        ("", "1Gi", None),
+        ("2Gi", "", 2 << 30),
+        ("2Gi", "70Mi 170Mi 1G", (2 << 30) - (240 << 20) - 10**9),
+        ("2Gi", "1500m 128974848 0.5Gi", (2 << 30) - 2 - 128974848 - (1 << 29)),
+        ("5Gi", "", -(1 << 30)),
+        ("much", "5Mim", 4 << 30),  # refused elsewhere
+    ],
+)
+def test_memory_for_the_system_is_computed(sold: str, requests: str, left: int | None) -> None:
+    assert of_boards.memory_left(4 << 30, sold, requests) == left
+
+
+@pytest.mark.parametrize(
+    ("groups", "ids"),
+    [
+        ({"server": ["a"], "agent": ["b"]}, []),
+        ({"server": ["b"], "agent": ["a"]}, []),
+        ({"server": ["a"], "agent": ["a"]}, ["group-both"]),
+        ({"server": ["b"]}, ["group-none"]),
+    ],
+)
+def test_board_belongs_to_one_group(groups: dict[str, list[str]], ids: list[str]) -> None:
+    assert [entry["id"] for entry in of_boards.findings_of_groups("a", groups)] == ids
+
+
+def disks(**changes: Data) -> Data:
+    """The good board's disks, some of them others."""
+    return {name: disk | changes.get(name, {}) for name, disk in GOOD["disks"].items()}
+
+
+SMALL = {"total_bytes": 16 * 10**9, "free_bytes": 2 * 10**9}
+FULL = {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 0}
+STORE = {"docker__containerd_store": True}
+EVERYWHERE = dict.fromkeys(GOOD["disks"], SMALL)
+NEARLY_FULL = dict.fromkeys(GOOD["disks"], SMALL | {"free_bytes": 7 * 10**8})
+THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "more", "ids"),
+    [
+        ({}, {}, []),
+        (NEARLY_FULL, {}, ["disk-full"]),
+        # 16 GB: 1.5 GB are taken, and 0.5 GB are less than 5 %.
+        (EVERYWHERE, {}, ["disk-eviction"]),
+        (EVERYWHERE, THERE, []),
+        (NEARLY_FULL, THERE, ["disk-eviction"]),
+        # Docker's data on an SSD: what matters is what lies on the small disk.
+        (EVERYWHERE | {"docker": {"filesystem": 2}}, {}, []),
+        ({"k3s": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 3 * 10**8}}, {}, ["disk-full"]),
+        ({"uploads": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 2 * 10**8}}, {}, ["disk-full"]),
+        # The kubelet does not evict pods because of uploads.
+        ({"uploads": {"filesystem": 2, "total_bytes": 10**10, "free_bytes": 4 * 10**8}}, {}, []),
+        ({"docker": {"filesystem": 2, "free_bytes": 0}}, {"container_runtime": "containerd"}, []),
+        ({"k3s": {"type": "overlay"}, "kubelet": {"type": "overlay"}}, {}, ["disk-volatile"]),
+        ({"docker": {"read_only": True}}, {}, ["disk-volatile"]),
+        ({"docker": {"type": "tmpfs"}}, {"container_runtime": "containerd"}, []),
+        # Docker's images in the containerd image store.
+        ({"containerd": FULL}, {}, []),
+        ({"containerd": FULL}, STORE, ["disk-full"]),
+        ({"containerd": {"type": "tmpfs"}}, STORE, ["disk-volatile"]),
+        ({"docker": FULL | {"free_bytes": 10**8}}, STORE, []),
+        # Docker starts without its images, and gets them again.
+        ({"docker": FULL | {"free_bytes": 10**8}}, THERE, []),
+        ({"docker": FULL | {"free_bytes": 10**8}}, THERE | {"docker__starts_empty": True}, ["disk-full"]),
+        (EVERYWHERE, THERE | {"docker__starts_empty": True}, []),
+    ],
+)
+def test_disk_space_is_checked(changed: Data, more: Data, ids: list[str]) -> None:
+    facts = with_facts(disks=disks(**changed), **more)
+    assert [entry["id"] for entry in of_boards.findings_of_disks(facts)] == ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan", "empty"),
+    [
+        ({}, {}, False),
+        ({"docker__data_root_moves": True}, {}, True),
+        ({"docker__data_root_moves": True, "docker__running": False}, {}, False),
+        ({"docker__data_root_moves": True, **STORE}, {}, False),
+        ({}, {"features": {"containerd-snapshotter": True}}, True),
+        (STORE, {"features": {"containerd-snapshotter": True}}, False),
+        (STORE, {"features": {"containerd-snapshotter": False}}, True),
+    ],
+)
+def test_moved_docker_starts_without_images(changes: Data, plan: Data, empty: bool) -> None:
+    docker = with_facts(**changes)["docker"]
+    assert of_boards.planned_docker(docker, {"daemon_json": plan})["starts_empty"] is empty
+
+
+NOW = 1_000_020.0  # the boards were asked 20 s ago
+HOUR = 3600
+
+
+def clocks(**ahead: float) -> dict[str, Data]:
+    asked = NOW - 20
+    return {
+        name: with_facts(clock={"board": asked + 10 + seconds, "asked": asked})
+        for name, seconds in ahead.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("board", "server", "ids", "fix"),
+    [
+        (0, 0, [], ""),
+        (55, 0, [], ""),
+        (-HOUR, -HOUR, [], ""),
+        (-90, 0, ["clock-server-drift"], "On jetson-2: "),
+        (90, 0, ["clock-server-drift"], "On jetson-2: "),
+        (0, HOUR, ["clock-server"], "On jetson-1: "),
+        (-400, 0, ["clock-server"], "On jetson-2: "),
+        (40 * 24 * HOUR, 40 * 24 * HOUR, ["clock"], "On jetson-2: "),
+    ],
+)
+def test_clocks_are_compared(board: float, server: float, ids: list[str], fix: str) -> None:
+    fleet = clocks(**{"jetson-1": server, "jetson-2": board})
+    found = of_boards.findings_of_clock("jetson-2", fleet, "jetson-1", NOW)
+    assert [entry["id"] for entry in found] == ids
+    for entry in found:
+        assert entry["fix"].startswith(fix)
+        assert "this computer has 1970-01-12 13:47:00 (all UTC)" in entry["found"]
+
+
+def test_clock_of_a_slow_board_or_of_a_server_without_facts_is_not_compared() -> None:
+    fleet = clocks(**{"jetson-1": 0, "jetson-2": 0})
+    assert of_boards.findings_of_clock("jetson-2", fleet, "jetson-1", NOW + 600) == []
+    assert of_boards.findings_of_clock("jetson-2", clocks(**{"jetson-2": -HOUR}), "jetson-1", NOW) == []
+    late = clocks(**{"jetson-1": -HOUR * 24 * 300})
+    assert [one["id"] for one in of_boards.findings_of_clock("jetson-1", late, "jetson-1", NOW)] == ["clock"]
+
+
+of_bundle = load("preflight/filter_plugins/preflight_bundle.py")
+bundle_module = load("preflight/library/bundle_info.py")
+
+
+def bundle() -> Data:
+    names = ("bundle.yml", "k3s-arm64", "k3s-airgap-images-arm64.tar.gz", "tegra-device-plugin-arm64.tar.gz")
+    files = {name: {"error": None} for name in names}
+    return {"path": "/bundle", "indexed": True, "errors": [], "files": files}
+
+
+DAMAGED = {"error": "damaged"}
+PULLED = f"registry.example/tegra-device-plugin@sha256:{'0' * 64}"
+OWN_IMAGE = "device-query-l4t36-arm64.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("arch", "files", "source", "image", "found"),
+    [
+        ("aarch64", {}, "bundle", "", []),
+        ("aarch64", {"k3s-amd64": DAMAGED, "device-query-amd64.tar.gz": DAMAGED}, "bundle", "", []),
+        ("aarch64", {"k3s-arm64": DAMAGED}, "bundle", "", ["k3s-arm64: damaged"]),
+        ("aarch64", {OWN_IMAGE: DAMAGED}, "bundle", "", [f"{OWN_IMAGE}: damaged"]),
+        ("aarch64", {"k3s-arm64": DAMAGED, "k3s-airgap-images-arm64.tar.gz": None}, "download", "", []),
+        ("aarch64", {"tegra-device-plugin-arm64.tar.gz": None}, "bundle", PULLED, []),
+        ("x86_64", {"tegra-device-plugin-amd64.tar.gz": {"error": None}}, "bundle", "", [
+            "k3s-amd64: not listed in SHA256SUMS",
+            "k3s-airgap-images-amd64.tar.gz: not listed in SHA256SUMS",
+        ]),
+    ],
+)  # fmt: skip
+def test_files_of_the_bundle_are_checked(
+    arch: str, files: Data, source: str, image: str, found: list[str]
+) -> None:
+    content = {name: entry for name, entry in (bundle()["files"] | files).items() if entry}
+    findings = of_bundle.findings_of_bundle(bundle() | {"files": content}, arch, source, image)
+    assert [entry["found"] for entry in findings] == found
+
+
+def test_unusable_bundle_is_one_finding() -> None:
+    broken = bundle() | {"errors": ["no such directory"], "files": {}}
+    assert [entry["id"] for entry in of_bundle.findings_of_bundle(broken, "aarch64")] == ["bundle-unusable"]
+
+
+@pytest.mark.parametrize(
+    ("files", "source", "image", "found"),
+    [
+        ({}, "download", "", []),
+        ({"tegra-device-plugin-amd64.tar.gz": "damaged"}, "download", "", []),
+        ({"tegra-device-plugin-arm64.tar.gz": "damaged"}, "download", PULLED, []),
+        (
+            {"tegra-device-plugin-arm64.tar.gz": "damaged"},
+            "download",
+            "",
+            ["/dist/tegra-device-plugin-arm64.tar.gz: damaged"],
+        ),
+        (
+            {"tegra-device-plugin-arm64.tar.gz": None},
+            "bundle",
+            "",
+            ["k3s_source is `bundle` for this board, and jetson_k3s_bundle is not set"],
+        ),
+    ],
+)
+def test_downloading_boards_need_no_bundle(
+    files: dict[str, str | None], source: str, image: str, found: list[str]
+) -> None:
+    built = {"path": "/dist", "indexed": False, "errors": []}
+    built["files"] = {name: {"error": error} for name, error in files.items()}
+    findings = of_bundle.findings_of_bundle(built, "aarch64", source, image)
+    assert [entry["found"] for entry in findings] == found
+
+
+OF_ZEROS = "@sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("image", "accepted"),
+    [
+        ("", True),
+        (PULLED, True),
+        ("registry.example:5000/a/b:0.1.0-jtop" + OF_ZEROS, True),
+        ("localhost/b" + OF_ZEROS, True),
+        ("docker.io/owner/b:1" + OF_ZEROS, True),
+        ("registry.example/b:0.1.0", False),
+        ("registry.example/b@sha256:0", False),
+        ("owner/b" + OF_ZEROS, False),
+        ("b" + OF_ZEROS, False),
+        ("registry.example/b --privileged" + OF_ZEROS, False),
+    ],
+)
+def test_plugins_image_of_a_registry_is_named_by_its_digest(image: str, accepted: bool) -> None:
+    found = of_bundle.findings_of_plugin_image(image)
+    assert [entry["id"] for entry in found] == ([] if accepted else ["plugin-image"])
+
+
+@pytest.mark.parametrize(
+    ("supply", "runtime", "finding"),
+    [
+        ("", "containerd", None),
+        ("b", "docker", None),
+        ("c", "docker", "image-supply-host"),
+        ("c", "containerd", "image-supply-host"),
+        ("b", "containerd", "image-supply-containerd"),
+    ],
+)
+def test_image_supply_is_a_board_with_docker(supply: str, runtime: str, finding: str | None) -> None:
+    found = of_bundle.findings_of_image_supply(with_facts(container_runtime=runtime), supply, ["a", "b"])
+    assert [entry["id"] for entry in found] == ([finding] if finding else [])
+    if finding == "image-supply-host":
+        assert ("'c'" in found[0]["found"], "a, b" in found[0]["fix"]) == (True, True)
+
+
+def test_state_of_a_damaged_file(tmp_path: Path) -> None:
+    versions = {"version": 1, "k3s_version": "v1", "plugin_image": "a:1", "pause_image": "c:1"}
+    (tmp_path / "bundle.yml").write_text(yaml.safe_dump(versions))
+    (tmp_path / "k3s-arm64").write_text("k3s")
+    sums = [f"{bundle_module.sha256(str(path))}  {path.name}" for path in sorted(tmp_path.iterdir())]
+    (tmp_path / "SHA256SUMS").write_text("\n".join([*sums, "0" * 64 + "  gone", ""]))
+    (tmp_path / "k3s-arm64").write_text("K3s")
+    facts = bundle_module.inspect(str(tmp_path))
+    assert facts["errors"] == []
+    assert facts["versions"] == versions
+    assert facts["files"]["bundle.yml"]["error"] is None
+    assert "SHA256SUMS says" in facts["files"]["k3s-arm64"]["error"]
+    assert facts["files"]["gone"]["error"] == "missing"
+
+
+def test_state_of_an_archive_of_packages(tmp_path: Path) -> None:
+    debs = tmp_path / "debs-jetpack6-arm64.tar"
+    names = ("./nvidia-container-toolkit_1.18.0-1_arm64.deb", "tzdata_1%3a2025b-0_all.deb", "./README")
+    with tarfile.open(debs, "w") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    state = bundle_module.check_file(str(debs), bundle_module.sha256(str(debs)))
+    assert (state["error"], state["packages"]) == (
+        None,
+        {"nvidia-container-toolkit": "1.18.0-1", "tzdata": "1:2025b-0"},
+    )
+    debs.write_text("no debs")
+    state = bundle_module.check_file(str(debs), bundle_module.sha256(str(debs)))
+    assert (state["packages"], "not an archive of Debian packages" in state["error"]) == ({}, True)
+
+
+VERSIONS = "version: 1\nk3s_version: v1\nplugin_image: a:1\npause_image: c:1\n"
+
+
+def test_state_of_what_was_built_here(tmp_path: Path) -> None:
+    (tmp_path / "tegra-device-plugin.oci.tar").write_text("of no interest")
+    nothing = bundle_module.inspect_built(str(tmp_path), "v1")
+    assert (nothing["indexed"], nothing["versions"], nothing["files"]) == (False, {"k3s_version": "v1"}, {})
+    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
+    (tmp_path / "tegra-device-plugin-amd64.tar.gz").write_text("none")
+    files = bundle_module.inspect_built(str(tmp_path), "v1")["files"]
+    assert list(files["tegra-device-plugin-arm64.tar.gz"]["images"]) == ["a:1"]
+    assert files["tegra-device-plugin-arm64.tar.gz"]["error"] is None
+    assert "not an archive of `docker save`" in files["tegra-device-plugin-amd64.tar.gz"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("version: 2\n", "version: 1"),
+        ("- a\n", "version: 1"),
+        ("version: 1\nk3s_version: v1\n", "lacks plugin_image"),
+        ("a: [", "not YAML"),
+        (VERSIONS + "jtop: {version: 4.3.2, wheels: [../.ssh/id_rsa]}\n", "SHA256SUMS lacks: ../.ssh/id_rsa"),
+        (VERSIONS + "jtop: {version: 4.3.2, wheels: /etc}\n", "jtop must have"),
+        (VERSIONS + "jtop: {version: ../4, wheels: []}\n", "jtop must have"),
+        (VERSIONS + "jtop: [/etc/shadow]\n", "jtop must have"),
+    ],
+)
+def test_unusable_bundle_yml_is_named(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "SHA256SUMS").write_text("")
+    (tmp_path / "bundle.yml").write_text(text)
+    assert words in bundle_module.inspect(str(tmp_path))["errors"][0]
+
+
+def test_damaged_list_of_sums_is_named_with_its_line() -> None:
+    with pytest.raises(bundle_module.BundleError, match="line 2"):
+        bundle_module.parse_sums("0" * 64 + "  a\nnonsense\n")
+
+
+of_identity = load("preflight/filter_plugins/preflight_identity.py")
+
+CLONED = "0123456789abcdef0123456789abcdef"
+
+
+def test_duplicate_names_and_machine_ids_are_found_on_each_board() -> None:
+    other = with_facts(hostname="other", machine_id="bb")
+    fleet = {"a": with_facts(), "b": with_facts(hostname=with_facts()["hostname"].upper()), "c": other}
+    assert [entry["id"] for entry in of_identity.findings_of_identity("a", fleet, [], [], [])] == [
+        "hostname-duplicate",
+        "machine-id-duplicate",
+    ]
+    assert of_identity.findings_of_identity("c", fleet, ["a", "b", "c"], [], []) == []
+
+
+def test_fix_for_a_cloned_machine_id_gives_a_new_one(tmp_path: Path) -> None:
+    *_, found = of_identity.findings_of_identity("a", {"a": with_facts(), "b": with_facts()}, [], [], [])
+    removed, setup, _ = found["fix"].split(" && ")
+    for name in ("etc/machine-id", "var/lib/dbus/machine-id"):  # as a card that was cloned has them
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(f"{CLONED}\n")
+    for name in removed.removeprefix("sudo rm -f /").split(" /"):
+        (tmp_path / name).unlink()
+    run([setup.removeprefix("sudo "), f"--root={tmp_path}"])
+    made = (tmp_path / "etc/machine-id").read_text().strip()
+    assert len(made) == 32
+    assert made != CLONED
+
+
+@pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä", "--all", "a\n", "a/b", ["a"], None, "a" * 64])
+def test_hostname_that_cannot_be_a_node_name_is_found(hostname: object) -> None:
+    found = of_identity.findings_of_identity("a", {"a": with_facts(hostname=hostname)}, [], [], [])
+    assert [entry["id"] for entry in found] == ["hostname-invalid"]
+
+
+@pytest.mark.parametrize("hostname", ["jetson-2", "Jetson-2"])
+def test_hostname_is_not_the_name_of_another_board_in_the_inventory(hostname: str) -> None:
+    fleet = {"jetson-1": with_facts(hostname=hostname)}
+    (found,) = of_identity.findings_of_hostname("jetson-1", fleet, ["jetson-1", "jetson-2"])
+    assert (found["id"], "calls itself" in found["found"]) == ("hostname-duplicate", True)
+    assert of_identity.findings_of_hostname("jetson-1", fleet, ["jetson-1", "jetson-3"]) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "hostname", "named", "found"),
+    [
+        ("cam-north", "cam-south", False, True),
+        ("cam-north", "Cam-North", False, False),
+        ("Cam-North", "cam-north", False, False),  # K3s makes it lower-case
+        (None, "cam-south", False, False),
+        ("camera", "cam-south", True, False),  # it gets its name back
+        ("cam-north", "cam-north", True, True),
+        (None, "cam-north", True, True),  # a K3s that the stock script has installed
+        (None, "Camera", True, False),
+    ],
+)
+def test_renamed_board_is_found(node: str | None, hostname: str, named: bool, found: bool) -> None:
+    at_work = {"installed": True, "command": "k3s agent"}
+    facts = with_facts(hostname=hostname, **{"k3s__settings__node-name": node}, k3s__agent=at_work)
+    findings = of_identity.findings_of_node("camera", facts, ["camera"] * named)
+    assert [entry["id"] for entry in findings] == ["node-renamed"] * found
+    keep = "call the board cam-north in the inventory" if named else "set-hostname cam-north"
+    for words in (keep, "--limit camera", "delete node cam-north") if found else ():
+        assert words in findings[0]["fix"]
+    assert of_identity.findings_of_node("camera", with_facts(hostname=hostname), ["camera"] * named) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "ids"),
+    [
+        ("Cam-North", []),
+        ("cam_north", ["hostname-invalid"]),
+        ("192.168.1.12", ["hostname-invalid"]),
+        ("fd00::2", ["hostname-invalid"]),
+        ("a" * 64, ["hostname-invalid"]),
+        ("b", ["hostname-duplicate"]),
+    ],
+)
+def test_new_hostname_is_checked(host: str, ids: list[str]) -> None:
+    fleet = {host: with_facts(machine_id="mine"), "other": with_facts(hostname="b")}
+    assert [entry["id"] for entry in of_identity.findings_of_identity(host, fleet, [host], [host], [])] == ids
+    assert of_identity.name_of(host, fleet[host], [host]) == host.lower()
+    # Flashed alike, and none calls itself as another is called.
+    alike = {name: with_facts(machine_id=name) for name in ("x", "y")}
+    assert of_identity.findings_of_identity("x", alike, ["x", "y"], ["x", "y"], []) == []
+
+
+ADDRESSES = [{"device": "l4tbr0", "address": "192.168.55.1/24"}, {"device": "eth0", "address": "10.1.0.5/24"}]
+
+
+@pytest.mark.parametrize(
+    ("node", "changes", "ids"),
+    [
+        (("jetson-1", "bb", ["10.1.0.9"]), {}, ["hostname-duplicate"]),
+        (("jetson-9", "aa", ["10.1.0.9"]), {}, ["machine-id-duplicate"]),
+        (("jetson-9", "bb", ["10.1.0.9"]), {}, []),
+        # The board itself: K3s was removed, or the board was flashed, renamed, or got another address.
+        (("jetson-1", "aa", ["10.1.0.5"]), {}, []),
+        (("jetson-1", "old", ["10.1.0.5"]), {}, []),
+        (("jetson-9", "aa", ["10.1.0.5"]), {}, []),
+        (("jetson-1", "aa", ["10.1.0.9"]), {"k3s__agent": {"installed": True, "command": "k3s agent"}}, []),
+        (("jetson-1", "bb", ["192.168.55.1"]), {}, ["hostname-duplicate"]),
+    ],
+    ids=[
+        "name", "machine-id", "neither", "removed", "flashed", "renamed", "readdressed",
+        "an address of all boards",
+    ],
+)  # fmt: skip
+def test_names_of_other_nodes_are_refused(
+    node: tuple[str, str, list[str]], changes: Data, ids: list[str]
+) -> None:
+    nodes = [dict(zip(("name", "machine_id", "addresses"), node, strict=True))]
+    facts = with_facts(network__addresses=ADDRESSES, **changes)
+    found = of_identity.findings_of_identity("jetson-1", {"jetson-1": facts}, ["jetson-1"], [], nodes)
+    assert [entry["id"] for entry in found] == ids
+    assert all(f"node {node[0]} ({node[2][0]})" in entry["found"] for entry in found)
+
+
+ASK = """\
+- hosts: agent
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: k3s, tasks_from: nodes.yml}
+      vars: {k3s_nodes_servers: [here, gone]}
+    - ansible.builtin.debug: {msg: "gone={{ said.gone is none }} here={{ said.here.installed }}"}
+      vars: {said: "{{ k3s_nodes_answers.results | preflight_answers(groups.server) }}"}
+"""
+
+
+def test_silent_server_stops_no_board(tmp_path: Path) -> None:
+    gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    groups = {"server": {"here": None, "gone": gone}, "agent": ["board", "other"]}
+    filters = str(ROLES / "preflight/filter_plugins")
+    run = play_text(tmp_path, ASK, groups=groups, ANSIBLE_FILTER_PLUGINS=filters)
+    assert run.said.count("gone=True here=False") == len(groups["agent"])
+
+
+of_k3s = load("preflight/filter_plugins/preflight_k3s.py")
+options = load("k3s/filter_plugins/k3s_options.py")
+
+NO_K3S = {"installed": False, "active": False, "command": None}
+IS_SERVER = {"k3s": {"server": {"installed": True}, "agent": NO_K3S}}
+IS_AGENT = {"k3s": {"server": NO_K3S, "agent": {"installed": True}}}
+IS_BARE = {"k3s": {"server": NO_K3S, "agent": NO_K3S}}
+
+
+@pytest.mark.parametrize(
+    ("others", "fix"),
+    [
+        ([IS_SERVER, IS_AGENT], "Put b, or another server that runs, first"),
+        ([IS_BARE, IS_AGENT], "data were on this server alone"),
+    ],
+)
+def test_server_without_k3s_starts_no_second_cluster(others: list[Data], fix: str) -> None:
+    fleet = {"a": IS_BARE, "b": others[0], "c": others[1]}
+    (found,) = of_k3s.findings_of_server("a", fleet, "a", {})
+    assert found["id"] == "server-new"
+    assert "c (agent)" in found["found"]
+    assert fix in found["fix"]
+    # The others are stopped with their server, and have no problem of their own.
+    assert of_k3s.findings_of_server("c", fleet, "a", {}) == []
+
+
+def running(role: str, active: bool = True) -> Data:
+    return {"k3s": {"server": NO_K3S, "agent": NO_K3S} | {role: {"installed": True, "active": active}}}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "asked"),
+    [
+        ({"a": running("server"), "b": running("server")}, "a"),
+        ({"b": running("server"), "d": running("agent")}, "b"),
+        ({"b": running("server", active=False), "c": running("server")}, "c"),
+        ({"b": IS_BARE, "d": running("agent")}, "a"),
+        ({"d": running("agent")}, "a"),
+    ],
+    ids=["all answer", "the first is down", "another has stopped", "no other runs", "no server answers"],
+)
+def test_running_server_is_asked_instead_of_the_first(fleet: Data, asked: str) -> None:
+    everyone = ["a", "b", "c", "d"]
+    assert of_k3s.asked("a", fleet, ["a", "b", "c"], everyone) == asked
+    assert of_k3s.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it was not looked at"
+
+
+def test_new_board_needs_a_running_server() -> None:
+    (found,) = of_k3s.findings_of_joining(IS_BARE, "a", "b")
+    assert found["id"] == "server-down"
+    assert "put b first in the inventory" in found["fix"]
+    assert of_k3s.findings_of_joining(IS_BARE, "a", "a") == []
+    assert of_k3s.findings_of_joining(running("agent"), "a", "b") == []
+
+
+NO, YES = {"item": "b", "installed": False}, {"item": "b", "installed": True}
+
+
+@pytest.mark.parametrize(
+    ("fleet", "results", "begins", "found"),
+    [
+        ({"a": IS_BARE}, [], False, "server-unanswered"),
+        ({"a": IS_BARE}, [{"item": "b", "unreachable": True}], False, "server-unanswered"),
+        ({"a": IS_BARE}, [NO], False, "server-unanswered"),
+        ({"a": IS_BARE}, [NO, NO | {"item": "c"}], False, ""),
+        ({"a": IS_BARE}, [YES], False, "server-new"),
+        ({"a": IS_BARE}, [YES], True, "server-new"),
+        ({"a": IS_BARE}, [], True, ""),
+        ({"a": IS_BARE, "b": IS_BARE, "d": IS_BARE}, [], False, "server-unanswered"),
+        ({"a": IS_BARE, "b": IS_BARE, "c": IS_BARE}, [], False, ""),
+        ({"a": IS_SERVER, "b": IS_BARE, "c": IS_AGENT}, [], False, ""),
+    ],
+    ids=[
+        "limited", "unreachable", "one of two", "both", "a cluster", "a cluster all the same",
+        "the owner says so", "one is off", "all are bare", "there already",
+    ],
+)  # fmt: skip
+def test_new_cluster_needs_all_servers(fleet: Data, results: list[Data], begins: bool, found: str) -> None:
+    answers = of_k3s.answers_of(results, ["a", "b", "c"])
+    findings = of_k3s.findings_of_server("a", fleet, "a", answers, begins)
+    assert [entry["id"] for entry in findings] == [found] * bool(found)
+    if found == "server-unanswered":
+        assert "c did not answer" in findings[0]["found"]
+        assert "-e preflight_new_cluster=true" in findings[0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("command", "ids", "words"),
+    [
+        ("k3s server --docker --disable traefik", [], ""),
+        ("k3s server --node-name gate", ["k3s-foreign-unit"], "--node-name cannot be taken over"),
+        ("k3s server -d /mnt/k3s", ["k3s-foreign-unit"], "-d cannot be taken over"),
+        ("k3s server -node-name=gate", ["k3s-foreign-unit"], "-node-name cannot be taken over"),
+    ],
+)
+def test_stock_installation_is_migrated(command: str, ids: list[str], words: str) -> None:
+    facts = with_facts(k3s__server={"installed": True, "command": f"/usr/local/bin/{command}"})
+    found = of_k3s.findings_of_role(facts, "server", True, options.not_taken_over(command))
+    assert [entry["id"] for entry in found] == ids
+    assert all(words in entry["fix"] for entry in found)
+
+
+@pytest.mark.parametrize(
+    ("command", "role", "ids"),
+    [
+        (None, "server", []),
+        ("k3s server", "server", []),
+        ("k3s server --docker", "server", ["k3s-foreign-unit"]),
+        ("k3s server", "agent", ["k3s-other-role"]),
+        ("k3s agent", "agent", []),
+    ],
+)
+def test_k3s_of_another_role_or_origin_is_found(command: str | None, role: str, ids: list[str]) -> None:
+    facts = with_facts()
+    if command:
+        facts["k3s"][command.split()[1]] = {"installed": True, "command": f"/usr/local/bin/{command}"}
+    assert [entry["id"] for entry in of_k3s.findings_of_role(facts, role, False, [])] == ids
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [
+        ({}, 0),
+        ({"changed": True}, 0),
+        ({"reason": "unreachable", "msg": "x"}, 0),
+        ({"reason": "refused", "msg": "x"}, 1),
+        ({"reason": "other-ca", "msg": "x"}, 1),
+    ],
+)
+def test_refused_token_is_a_finding(answer: Data, count: int) -> None:
+    assert len(of_k3s.findings_of_token(answer)) == count
+
+
+@pytest.mark.parametrize(
+    ("token", "count"),
+    [(None, 0), ("0123456789abcdef", 0), ("short", 1), ("K10" + "0" * 64 + "::server:short", 1)],
+)
+def test_short_token_is_a_warning_without_it(token: str | None, count: int) -> None:
+    found = of_k3s.findings_of_token_strength(token)
+    assert len(found) == count
+    assert token is None or token not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "found"),
+    [
+        ("v1.34.1+k3s1", "v1.33.5+k3s1", ["k3s-newer"]),
+        ("v1.33.5+k3s1", "v1.33.4+k3s2", ["k3s-newer"]),
+        ("v1.33.5+k3s2", "v1.33.5+k3s1", []),
+        ("v1.33.5-rc2+k3s1", "v1.33.5+k3s1", []),
+        ("v1.33.5+k3s1", "v1.34.1+k3s1", []),
+        (None, "v1.33.5+k3s1", []),
+        ("v1.33.5+k3s1", None, []),
+    ],
+)
+def test_k3s_is_not_downgraded(installed: str | None, wanted: str | None, found: list[str]) -> None:
+    facts = with_facts(k3s__version=installed, bundle__k3s_version=wanted)
+    assert [entry["id"] for entry in of_k3s.findings_of_version(facts)] == found
+
+
+@pytest.mark.parametrize(
+    ("role", "installed", "server", "found"),
+    [
+        ("server", "v1.33.5+k3s1", "v1.33.5+k3s1", True),
+        ("agent", "v1.33.5+k3s1", "v1.33.5+k3s1", True),
+        ("agent", "v1.33.5+k3s1", None, True),
+        # New to a cluster that is older.
+        ("agent", None, "v1.33.5+k3s1", True),
+        # It was off when the others were upgraded, or is new; then a server goes by itself.
+        ("agent", "v1.32.9+k3s1", "v1.34.0+k3s1", False),
+        ("agent", None, "v1.34.0+k3s1", False),
+        ("server", "v1.33.5+k3s1", "v1.34.0+k3s1", True),
+        ("server", "v1.34.0+k3s1", "v1.34.0+k3s1", False),
+        ("server", None, None, False),
+    ],
+)
+def test_minor_version_changes_with_an_upgrade(
+    role: str, installed: str | None, server: str | None, found: bool
+) -> None:
+    facts = with_facts(k3s__version=installed, bundle__k3s_version="v1.34.1+k3s1", role=role)
+    findings = of_k3s.findings_of_upgrade(facts, server)
+    assert [entry["id"] for entry in findings] == (["k3s-upgrade"] if found else [])
+    assert of_k3s.findings_of_upgrade(facts, server, upgrades=True) == []
+
+
+of_network = load("preflight/filter_plugins/preflight_network.py")
+address = load("k3s/filter_plugins/k3s_address.py")
+
+AT_WORK = {"installed": True, "command": "k3s agent"}
+
+
+def board(*addresses: str, routes: tuple[str, ...] = (), **changes: Any) -> Data:
+    """Facts of a board; an address is `eth0 10.0.0.1/24`, a route `10.0.0.0/8 eth0 10.0.0.254`."""
+    told = [dict(zip(("device", "address"), one.split(), strict=True)) for one in addresses]
+    ways = [dict(zip(("to", "device", "gateway"), [*one.split(), None], strict=False)) for one in routes]
+    return with_facts(network__addresses=told, network__routes=ways, **changes)
+
+
+@pytest.mark.parametrize(
+    ("facts", "ranges", "ids"),
+    [
+        (board("eth0 192.168.1.11/24"), {}, []),
+        (board("wlan0 10.42.0.1/24"), {}, ["network-range"]),
+        (board("eth0 10.43.7.7/16"), {}, ["network-range"]),
+        (board("eth0 10.0.0.7/8"), {}, ["network-range-shared"]),
+        (board(routes=("10.0.0.0/8 tun0 10.8.0.1",)), {}, ["network-range-shared"]),
+        (board(routes=("10.43.0.0/24 eth0 192.168.1.1",)), {}, ["network-range"]),
+        (board(routes=("0.0.0.0/0 eth0 192.168.1.1",)), {}, []),
+        (board("wlan0 10.42.0.1/24"), {"cluster-cidr": "10.52.0.0/16"}, []),
+        (board("eth0 10.52.0.1/24"), {"cluster-cidr": "10.52.0.0/16,fd00:42::/56"}, ["network-range"]),
+        (board("eth0 fd00:42::9/64"), {"cluster-cidr": ["10.52.0.0/16", "fd00:42::/56"]}, ["network-range"]),
+        (board("cni0 10.42.0.1/24", "flannel.1 10.42.0.0/32", k3s__agent=AT_WORK), {}, []),
+        (board(routes=("10.42.1.0/24 eth0 192.168.1.12",), k3s__agent=AT_WORK), {}, []),  # host-gw
+        (board("wlan0 10.42.0.1/24", k3s__agent=AT_WORK), {}, ["network-range-shared"]),
+    ],
+)
+def test_overlapping_networks_are_found(facts: Data, ranges: dict[str, str], ids: list[str]) -> None:
+    found = of_network.findings_of_ranges("a", {"a": facts}, ranges)
+    assert [entry["id"] for entry in found] == ids
+    assert all("sudo nmcli connection up NAME" in entry["fix"] for entry in found)
+
+
+@pytest.mark.parametrize(
+    ("other", "advice"),
+    [
+        (
+            "192.168.1.12/24",
+            "cluster-cidr: 10.44.0.0/16, service-cidr: 10.45.0.0/16, cluster-dns: 10.45.0.10",
+        ),
+        ("10.45.0.1/24", "cluster-cidr: 10.144.0.0/16, service-cidr: 10.145.0.0/16"),
+        ("10.1.2.3/8", "cluster-cidr: 172.28.0.0/16, service-cidr: 172.29.0.0/16"),
+    ],
+)
+def test_suggested_ranges_are_free_on_all_boards(other: str, advice: str) -> None:
+    fleet = {"a": board("wlan0 10.42.0.1/24"), "b": board(f"eth0 {other}")}
+    (found,) = of_network.findings_of_ranges("a", fleet, {})
+    assert advice in found["fix"]
+
+
+PORTS = ["6443/tcp", "10250/tcp", "8472/udp"]
+RANGES = ["10.42.0.0/16", "10.43.0.0/16"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "server", "servers", "missing"),
+    [
+        (None, True, 1, ""),
+        (["everything"], True, 1, ""),
+        (PORTS + RANGES, True, 1, ""),
+        (["1000-65535/tcp", "8472/udp", *RANGES], True, 3, ""),
+        (["192.168.1.0/24", *RANGES], True, 3, ""),
+        (["interface eth0", *RANGES], True, 1, ""),
+        (["interface cni0", *RANGES], False, 1, "10250/tcp, 8472/udp"),
+        (["22/tcp"], True, 3, "10250/tcp, 8472/udp, 6443/tcp, 2379-2380/tcp, 10.42.0.0/16, 10.43.0.0/16"),
+        (["22/tcp"], False, 3, "10250/tcp, 8472/udp, 10.42.0.0/16, 10.43.0.0/16"),
+        ([*PORTS, "10.42.0.0/16"], True, 1, "10.43.0.0/16"),
+    ],
+)
+@pytest.mark.parametrize("name", ["ufw", "firewalld"])
+def test_closed_firewall_is_found(
+    name: str, rules: list[str] | None, server: bool, servers: int, missing: str
+) -> None:
+    facts = board("eth0 192.168.1.11/24", "wwan0 10.64.0.2/30")
+    facts["firewalls"][name] = rules
+    fleet = {"a": facts, "b": board("eth0 192.168.1.12/24")}
+    found = of_network.findings_of_firewalls("a", fleet, {}, servers if server else 0, "vxlan")
+    assert [entry["id"] for entry in found] == [f"firewall-{name}"] * bool(missing)
+    assert all(entry["found"].endswith(f"does not let in {missing}") for entry in found)
+
+
+def test_commands_open_ports_for_the_site_only() -> None:
+    facts = board("eth0 192.168.1.11/24", "wwan0 10.64.0.2/30", firewalls__ufw=[], firewalls__firewalld=[])
+    fleet = {"a": facts, "b": board("eth0 192.168.1.12/24")}
+    ufw, firewalld = (found["fix"] for found in of_network.findings_of_firewalls("a", fleet, {}, 3, None))
+    assert ufw.split("; ") == [
+        "sudo ufw allow from 192.168.1.0/24 to any port 10250 proto tcp",
+        "sudo ufw allow from 192.168.1.0/24 to any port 8472 proto udp",
+        "sudo ufw allow 6443/tcp",
+        "sudo ufw allow from 192.168.1.0/24 to any port 2379:2380 proto tcp",
+        "sudo ufw allow from 10.42.0.0/16",
+        "sudo ufw allow from 10.43.0.0/16",
+    ]
+    add, source = "sudo firewall-cmd --permanent", "rule family=ipv4 source address=192.168.1.0/24"
+    assert firewalld.split("; ") == [
+        f"{add} --add-rich-rule='{source} port port=10250 protocol=tcp accept'",
+        f"{add} --add-rich-rule='{source} port port=8472 protocol=udp accept'",
+        f"{add} --add-port=6443/tcp",
+        f"{add} --add-rich-rule='{source} port port=2379-2380 protocol=tcp accept'",
+        f"{add} --zone=trusted --add-source=10.42.0.0/16",
+        f"{add} --zone=trusted --add-source=10.43.0.0/16",
+        "sudo firewall-cmd --reload",
+    ]
+
+
+LAN, LTE = "192.168.1.12", "10.64.0.2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "config", "role", "chosen"),
+    [
+        ({}, {}, "agent", None),
+        ({"network__towards_server": LAN}, {}, "agent", LAN),
+        ({"network__towards_server": LAN}, {}, "server", LAN),
+        ({"network__towards_server": LAN}, {"node-ip": LTE}, "agent", None),
+        ({"network__towards_server": LAN}, {"flannel-iface+": "wwan0"}, "agent", None),
+        ({"network__towards_server": LAN, "k3s__node_ip__owner": ["node-ip"]}, {}, "agent", None),
+        ({"network__towards_server": "fd00::12"}, {}, "agent", None),
+        ({"network__towards_server": "192.168.1.99"}, {}, "agent", None),
+        # Chosen before: it stays while the server is out of reach, and follows the route of an agent.
+        ({"k3s__node_ip__role": LAN}, {}, "agent", LAN),
+        ({"k3s__node_ip__role": "192.168.1.99"}, {}, "agent", None),
+        ({"k3s__node_ip__role": LTE, "network__towards_server": LAN}, {}, "agent", LAN),
+        # A server that runs keeps the address by which etcd knows it.
+        ({"network__towards_server": LAN, "k3s__server": AT_WORK}, {}, "server", None),
+        (
+            {"k3s__node_ip__role": LTE, "network__towards_server": LAN, "k3s__server": AT_WORK},
+            {},
+            "server",
+            LTE,
+        ),
+    ],
+)
+def test_node_gets_the_address_towards_its_server(
+    changes: Data, config: dict[str, str], role: str, chosen: str | None
+) -> None:
+    facts = board(f"eth0 {LAN}/24", f"wwan0 {LTE}/30", "eth0 fd00::12/64", **changes)
+    devices = {LAN: "eth0", LTE: "wwan0"}
+    expected = {"node-ip": chosen, "flannel-iface": devices[chosen]} if chosen else {}
+    assert address.node_address(facts, config, role) == expected

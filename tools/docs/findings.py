@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What preflight requires, in words: docs/troubleshooting.md by finding, docs/compatibility.md by version."""
+
+import re
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tools.docs.markdown import anchor, item, wrapped
+from tools.docs.sources import constant
+
+# The first item below a finding's heading, and the item of a finding that shares a heading with others.
+BELOW_HEADING = re.compile(r"^(### (\S+)\n\n)(?:\* \*\*(?:Error|Warning)\b.*\n(?:  .*\n)*)?", re.MULTILINE)
+WITH_ANCHOR = re.compile(r'^\* <a id="([^"]+)"></a>.*\n(?:  .*\n)*', re.MULTILINE)
+
+
+def sentences(rule: dict[str, Any], required: str) -> str:
+    """Level and requirement of a rule, and a link where it has a reference."""
+    without = f" Without it, {rule['without']}." if "without" in rule else ""
+    reference = f" [More]({rule['reference']})." if "reference" in rule else ""
+    return f"**{rule['level'].capitalize()}.** Required: {required}.{without}{reference}"
+
+
+def kernel_options(roles: Path) -> dict[str, str]:
+    """By feature of the kernel, the option that brings it and its module."""
+    found = constant(roles / "jetson_facts/module_utils/jetson_kernel.py", "KERNEL_FEATURES")
+    return {
+        name: f"{' or '.join(f'CONFIG_{option}' for option in options)} ({' or '.join(modules)})"
+        for name, (options, modules) in found.items()
+    }
+
+
+def findings(roles: Path) -> dict[str, str]:
+    """All findings of preflight by their ids: level and requirement in words."""
+    data = roles / "preflight/vars/main"
+    rules = yaml.safe_load((data / "compatibility.yml").read_text())["__preflight_rules"]
+    kernel = yaml.safe_load((data / "kernel.yml").read_text())["__preflight_kernel"]
+    options = kernel_options(roles)
+    coded = runpy.run_path(str(roles / "preflight/filter_plugins/preflight.py"))["CODED"]
+    return {
+        **{rule["id"]: sentences(rule, rule["expected"]) for rule in rules},
+        **{
+            f"kernel-{entry['feature'].replace('_', '-')}": sentences(
+                entry, ", ".join(options[name] for name in entry.get("features", [entry["feature"]]))
+            )
+            for entry in kernel
+        },
+        **{name: f"**{level.capitalize()}:** {text}." for name, (level, text) in coded.items()},
+    }
+
+
+def put_findings_in(document: str, found: Mapping[str, str]) -> str:
+    """The document with the words of each finding below its heading, or in its item."""
+    ids = {anchor(name): name for name in found}
+
+    def below_heading(match: re.Match[str]) -> str:
+        text = found.get(match[2])
+        return f"{match[1]}{wrapped(f'* {text}')}\n" if text else match[0]
+
+    def with_anchor(match: re.Match[str]) -> str:
+        name = ids[match[1]]
+        return wrapped(f'* <a id="{match[1]}"></a>`{name}`: {found[name]}') + "\n"
+
+    return WITH_ANCHOR.sub(with_anchor, BELOW_HEADING.sub(below_heading, document))
+
+
+def toolkits(roles: Path) -> str:
+    """One item per range of the toolkit's releases."""
+    data = yaml.safe_load((roles / "preflight/vars/main/toolkit.yml").read_text())["__preflight_toolkits"]
+    return "\n".join(
+        item(
+            f"[{entry['from']} {'to below ' + entry['below'] if 'below' in entry else 'and newer'}]"
+            f"({entry['reference']}), for JetPack {entry['jetpack']}. Libraries: {entry['lists']}. "
+            f"Strict mode: {entry['strict']}. Groups for a user that is not root: {entry['groups']}."
+        )
+        for entry in data
+    )
+
+
+def releases(jetpack: Mapping[str, str]) -> str:
+    """One item per minor release of JetPack, the newest first: its patches, with their releases of L4T."""
+    by_jetpack: dict[str, list[str]] = {}
+    for l4t, name in jetpack.items():
+        by_jetpack.setdefault(name, []).append(l4t)
+    by_minor: dict[str, list[str]] = {}
+    for name, releases_of_l4t in reversed(by_jetpack.items()):
+        by_minor.setdefault(name[:3], []).append(f"{name} ({', '.join(releases_of_l4t)})")
+    return "\n".join(item(", ".join(names)) for names in by_minor.values())
