@@ -87,7 +87,7 @@ def claim(name: str, *, device_class: str = DRIVER, memory: str = "") -> dict[st
 def pod_with(
     claim: str | None, name: str, command: tuple[str, ...] = HOLD, *, again: bool = False
 ) -> dict[str, Any]:
-    """Return a pod that computes on the GPU of its claim and holds it."""
+    """Return a pod that computes on the GPU of its claim and keeps it."""
     container: dict[str, Any] = {
         "name": "main",
         "image": image(),
@@ -123,7 +123,7 @@ def allocated(cluster: Cluster, name: str) -> list[dict[str, Any]]:
 
 
 def runs(cluster: Cluster, name: str) -> None:
-    """Wait until a pod has computed on its GPU and holds it."""
+    """Wait until a pod has computed on its GPU and keeps it."""
 
     def computed() -> bool:
         return cluster.phase(name) == "Running" and "computed" in cluster.kubectl("logs", name)
