@@ -69,7 +69,7 @@ def begin(reports: Path, boards: list[str]) -> None:
 
 
 def run_of(reports: Path, boards: list[str]) -> tuple[str, list[str]]:
-    """When the run was begun and which boards it has.
+    """When the run started and its boards.
 
     A play knows some of them only: upgrade.yml publishes after every batch.
     """
@@ -86,7 +86,7 @@ def now() -> str:
 
 
 def publish(reports: Path, templates: Path, view: Fleet) -> None:
-    """Write the fleet's report in its three forms, whole for whoever looks at it during a run."""
+    """Write the fleet's report in its three forms, each file in one step."""
     replace_file(reports / PAGE, page(view, templates))
     replace_file(reports / JUNIT, junit(view))
     replace_file(reports / INDEX, json.dumps(index(view), indent=2) + "\n")

@@ -11,7 +11,7 @@ OURS = "jetson-k3s.github.io"
 DRIVER = f"gpu.{OURS}"
 ENDED = ("Succeeded", "Failed")
 COLUMNS = ("NODE", "STATE", "MODULE", "L4T", "JETPACK", "DEVICES")
-# Its resources' names begin so, unless the device plugin was told another one.
+# Prefix of its resources' names, unless the device plugin is configured with another one.
 NVIDIA = "nvidia.com/"
 
 

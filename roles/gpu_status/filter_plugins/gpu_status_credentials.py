@@ -20,7 +20,7 @@ NO_K3S = "K3s has no certificates there"
 # What is to be done about one that ends soon, by its kind.
 REMEDIES = {
     "leaf": "ends soon: K3s renews it when it starts. Run playbooks/site.yml, which sees to that in its turn",
-    # dynamiclistener, WrapExpiration in listener.go. The look at K3s' start may be in vain: the old one can
+    # dynamiclistener, WrapExpiration in listener.go. The check at K3s' start may fail: the old one can
     # come back from its Secret (storage/kubernetes/controller.go, an event before `initialized`).
     "listener": "ends soon: K3s looks at it every 6 hours while it runs, and renews it",
     "ca": "ends soon: K3s does not renew a CA by itself. Run playbooks/rotate_ca.yml, which sees to that",

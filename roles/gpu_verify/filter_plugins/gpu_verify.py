@@ -68,7 +68,7 @@ def state_after(
 ) -> dict[str, Any]:
     """What is known after these stages (stage: registered result, in order; one that did not run is empty).
 
-    `api` is how pods ask for the GPU. `busy` says why no pod may be started, whatever the node is doing;
+    `api` is how pods ask for the GPU. `busy` says why no pod may be started;
     empty if pods may.
     """
     state: dict[str, Any] = {"checks": {}, "gpu": {}, "software": {}, "busy": busy, "held": None, "api": api}

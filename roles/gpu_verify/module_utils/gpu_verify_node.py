@@ -15,7 +15,7 @@ from ansible.module_utils.k3s_kubectl import WatchTimeoutError, condition, get, 
 RUNTIME = "nvidia"
 WORDS = {"device-plugin": "the device plugin", claims.DRA: "the DRA driver"}
 LABELS = {"device-plugin": "jetson-k3s.github.io/device-plugin", claims.DRA: "jetson-k3s.github.io/dra"}
-# The plugin's readiness is looked at every 5 s (plugin/deploy/base), and a new one has to start first.
+# The kubelet probes the plugin every 5 s (plugin/deploy/base), and a new plugin has to start first.
 READY_SECONDS = 30
 # How the plugin says why it has taken the GPU off the node.
 UNHEALTHY = re.compile(r"the GPU is unhealthy: (.+)$", re.MULTILINE)
@@ -24,7 +24,7 @@ CONFIGURED = re.compile(r": good: (\d+ x \S+(?:, \d+ x \S+)*)$", re.MULTILINE)
 # And which of several is memory, how much, and what a process is charged of it for its CUDA context.
 MEMORY = re.compile(r"^promised: no more than (\S+) of (\S+) is allocated$", re.MULTILINE)
 CONTEXT = re.compile(r"^a process is charged (\S+) for its CUDA context$", re.MULTILINE)
-# Its quantities: bytes, in the largest of these units that they are whole in.
+# Its quantities: bytes, in the largest unit without a fraction.
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 # Pods that share the memory then, each with an equal part.
 SHARERS = 2
@@ -76,7 +76,7 @@ def plugin_ready(params, record):
         )
     pod = item["metadata"]["name"]
     try:
-        # Of a plugin that has come with this run the kubelet may not have looked yet.
+        # The kubelet may not have probed a plugin that this run deployed.
         item = wait_until(
             lambda item: is_true(item, "Ready"),
             "Ready",
@@ -135,7 +135,7 @@ def driver_registered(params, gpu, record):
 
 
 def software(name):
-    """What runs on the node, by its own word: K3s, the engine of its pods, the device plugin's image.
+    """Software on the node, as it reports: K3s, the engine of its pods, the device plugin's image.
 
     What nobody tells is None.
     """
@@ -149,7 +149,7 @@ def software(name):
 
 
 def configured(item):
-    """What a plugin's pod was told to offer, in its own words; None if nothing."""
+    """The configured offer in the log of a plugin's pod; None without one."""
     container = item["spec"]["containers"][0]
     environment = {entry["name"]: entry.get("value") for entry in container.get("env", [])}
     path = environment.get("CONFIG_FILE")
@@ -193,7 +193,7 @@ def meaning(counts, memory, context):
 
 
 def allocatable(params, gpu, record):
-    """The node offers as many as the plugin was told to; writes `allocatable` into `gpu`."""
+    """The node offers as many as configured; writes `allocatable` into `gpu`."""
     name, resource, devices = params["node"], gpu["resource"], gpu["devices"]
     try:
         # As of the capacity: the number may still be that of the kubelet before.

@@ -23,7 +23,7 @@ from ansible.module_utils.k3s_kubectl import (
 # Device nodes through which CUDA reaches a Tegra GPU: nvmap and one of nvgpu's or the nvidia driver's.
 GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nvidiactl)$")
 # What the plugin's image does by CUDA: device_query.py and compute.py of its commands. The first tells what
-# it sees, the second runs a kernel. A holder then lives until it is told to end.
+# it sees, the second runs a kernel. A holder then runs until it is ended.
 PLUGIN = ("python3.11", "-m", "tegra_device_plugin")
 DEVICE_QUERY = (*PLUGIN, "device-query")
 COMPUTE = (*PLUGIN, "compute")
@@ -32,7 +32,7 @@ HOLD = (*COMPUTE, "--hold")
 END = ("python3.11", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
 # How that one ends: by itself, or by SIGKILL with its container, whichever is faster.
 ENDED = (0, 128 + 9)
-# A run that was cut off keeps nobody from the GPU for longer.
+# An interrupted run holds the GPU no longer than that.
 LONGEST_LIFE_SECONDS = 900
 # States of a container from which it does not get out by itself, and for which a proof need not wait.
 HOPELESS = (

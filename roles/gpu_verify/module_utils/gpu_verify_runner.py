@@ -85,7 +85,7 @@ def run_check(record, function, diagnose, obstacle=None):
         record.end(SKIPPED, str(skipped))
     except CheckFailed as failed:
         record.end(FAILED, str(failed))
-    except Exception as error:  # whatever it is, the board gets its report
+    except Exception as error:  # any error: the board gets its report
         record.end(ERROR, "{}: {}".format(type(error).__name__, error))
     if record.entry["status"] in (FAILED, ERROR):
         record.entry["diagnosis"] = diagnose()

@@ -74,7 +74,7 @@ def hold_all(bench, gpu, record):
 
 
 def hand_over(bench, record, names, waiter):
-    """A holder ends and the waiter runs; then all end, so that the namespace goes at once."""
+    """A holder ends and the waiter runs; then all end, so that the namespace is deleted fast."""
     bench.end(record, names[0])
     bench.computed(record, waiter)
     record.prove("{} computes on the GPU since {} has ended".format(waiter, names[0]))
@@ -83,7 +83,7 @@ def hand_over(bench, record, names, waiter):
 
 
 def sharing(bench, gpu, record, proof):
-    """As many pods as there are GPUs run at once, one more waits until one of them ends; `proof` says so."""
+    """As many pods as GPUs run together, one more waits until one of them ends; `proof` is the evidence."""
     names, waiter = hold_all(bench, gpu, record)
     words = none_left(bench.params)
     record.prove(proof.format(holders=", ".join(names), waiter=waiter, none_left=words))

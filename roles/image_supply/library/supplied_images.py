@@ -125,8 +125,8 @@ def main():
     if reason:
         module.exit_json(changed=False, supplied=False, reason=reason)
     changed, reason, wrong = supply(Docker(module.run_command), registry, images, module.params["contents"])
-    told = {"wrong": wrong} if wrong else {}
-    module.exit_json(changed=changed, supplied=not reason and not wrong, reason=reason, **told)
+    found = {"wrong": wrong} if wrong else {}
+    module.exit_json(changed=changed, supplied=not reason and not wrong, reason=reason, **found)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ description:
   - Returns one fact, C(jetson), with the board's identity and the state of what the roles manage.
 options:
   asked:
-    description: The controller's clock when it asks, in seconds since 1970; told beside the board's own.
+    description: The controller's clock when it asks, in seconds since 1970.
     type: float
     required: true
   server: {default: '', description: Host name or address of the K3s server; empty where there is none.}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the services on a board are told: units, daemon.json, K3s' configuration, jtop.
+"""Configuration of the services on a board: units, daemon.json, K3s, jtop.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -49,7 +49,7 @@ K3S_DIRECTORY, K3S_FILE = "etc/rancher/k3s", "config.yaml"
 K3S_FILE_BYTES = 1 << 16
 # Those of the settings with which K3s was installed that matter here.
 SETTINGS = ("data-dir", "node-name")
-# K3s' short names of settings that are looked for (pkg/cli/cmds); it takes them as keys, too.
+# K3s' short names of these settings (pkg/cli/cmds); K3s takes them as keys, too.
 SHORT = {"d": "data-dir", "i": "node-ip"}
 # A key with its value, or the first of several, in a file of K3s; a flag with its value. Switches have none.
 KEY = re.compile(

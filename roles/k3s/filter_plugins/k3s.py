@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What K3s is told on each board: pure functions behind the k3s role."""
+"""The configuration of K3s on each board: pure functions for role k3s."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ module: file_set
 short_description: A set of small files and links in one round trip
 description:
   - Writes each file atomically and only when it differs. Directories that are missing are made.
-  - Before the first change the marker is made; it stays until the role removes it after the restart. So a run
-    that was cut off between the change and the restart is completed by the next one.
+  - Before the first change the marker is made; it stays until the role deletes it after the restart. So the
+    next run completes a run that was interrupted between the change and the restart.
 options:
   files:
     description:

@@ -24,7 +24,7 @@ description:
   - Makes a new root and below it a new issuing CA, for each CA of K3s that is there. Who trusts the CA of
     before trusts the new one, because that one has signed the new root as well.
   - Then C(k3s certificate rotate-ca) has K3s use them from its next start on.
-  - They stay in a directory until that is closed, so a run that was cut off goes on where it was.
+  - They stay in a directory until that is closed, so the next run continues an interrupted one.
   - Nobody keeps the new root's key. The next rotation needs that of the issuing CA.
 options:
   state:

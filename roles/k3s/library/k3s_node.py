@@ -72,7 +72,7 @@ allocatable:
   returned: success outside check mode
   type: dict
 cordoned:
-  description: Whether a run of ours has cordoned the node, and was cut off before it took that back.
+  description: Whether an interrupted run of ours has left the node cordoned.
   returned: success outside check mode
   type: bool
 """

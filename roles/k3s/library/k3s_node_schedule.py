@@ -76,7 +76,7 @@ nodes:
 """
 
 
-# Seconds until the kubelet has told what a restart has changed (its nodeStatusUpdateFrequency is 10).
+# Seconds until the kubelet has reported the changes of a restart (its nodeStatusUpdateFrequency is 10).
 SETTLE_SECONDS = 12
 # K3s' word for a member of its embedded etcd that is no learner (pkg/etcd/etcd.go).
 VOTER = "EtcdIsVoter"

@@ -89,7 +89,7 @@ def extended(quantities):
 
 
 def node_facts(node):
-    """What is told about a node."""
+    """Facts of a node."""
     ready = condition(node, "Ready")
     return {
         "name": node["metadata"]["name"],
@@ -150,7 +150,7 @@ def unseen_by(pod):
 
 
 def pod_facts(pod):
-    """What is told about a pod."""
+    """Facts of a pod."""
     return {
         "namespace": pod["metadata"]["namespace"],
         "name": pod["metadata"]["name"],
@@ -168,7 +168,7 @@ def attribute(value):
 
 
 def device_facts(resource_slice):
-    """What is told about the devices of a slice."""
+    """Facts of the devices of a slice."""
     spec = resource_slice["spec"]
     return [
         {
@@ -188,7 +188,7 @@ def device_facts(resource_slice):
 
 
 def claim_facts(claim):
-    """What is told about a claim; None of one that was given nothing."""
+    """Facts of a claim; None if nothing was allocated to it."""
     status = claim.get("status") or {}
     given = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
     if not given:
@@ -220,7 +220,7 @@ def allocation():
 
 
 def token_facts(secret):
-    """What is told about a token: not what lets anybody in."""
+    """Facts of a token, without its secret."""
     data = {key: base64.b64decode(text or "").decode() for key, text in (secret.get("data") or {}).items()}
     return {
         "id": data.get("token-id", ""),

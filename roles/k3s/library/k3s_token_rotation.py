@@ -25,8 +25,8 @@ short_description: Another server token for a K3s cluster
 description:
   - Sends the request that C(k3s token rotate) sends. K3s then encrypts the keys of its CAs by the new token.
     The command itself would show the new token in the process list.
-  - Before that the old token is kept in a record. The record stands until it is closed, so a run that was
-    cut off goes on where it was.
+  - Before that the old token is kept in a record. The record stays until it is closed, so the next run
+    continues an interrupted one.
   - Refused where the old token stands in K3s' own configuration. K3s would start with it, and fail.
   - Refused where K3s does not have that request yet.
 options:
@@ -110,7 +110,7 @@ def check_version(version):
 
 
 def is_needed(current, wanted, record):
-    """Has the token still to be changed? `record` is the old one of a run that was cut off, or ''."""
+    """Has the token still to be changed? `record` is the old one of an interrupted run, or ''."""
     if wanted is not None:
         return secret(wanted) != secret(current)
     return record in ("", current)

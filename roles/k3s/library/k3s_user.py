@@ -37,7 +37,7 @@ options:
   role: {description: 'ClusterRole, which must exist. Not needed to remove the binding.'}
   request: {description: 'Certificate request (PKCS#10, PEM) to sign. Without it there is no certificate.'}
   seconds:
-    description: For how long the certificate is asked for. Kubernetes before 1.22 does not look at it.
+    description: Requested lifetime of the certificate. Kubernetes before 1.22 ignores it.
     type: int
 """
 

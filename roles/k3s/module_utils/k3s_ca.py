@@ -28,7 +28,7 @@ class CaError(Exception):
 
 
 def bundle_hash(pem):
-    """What a token has between K10 and ::, for the bundle that a server gives at /cacerts.
+    """The hash between K10 and :: in a token, of the bundle that a server gives at /cacerts.
 
     As K3s does it (pkg/clientaccess/token.go, hashCA). Of a single certificate it hashes the file. Of several
     it hashes the DER of the root to which the first one leads, so that a CA below it can be replaced. Where
@@ -45,7 +45,7 @@ def blocks(text):
 
 
 def made_by_k3s(text):
-    """Is a server's CA one that K3s has begun with, or one of a rotation?"""
+    """Did K3s or a rotation make this CA of a server?"""
     return _made(text) is not None
 
 

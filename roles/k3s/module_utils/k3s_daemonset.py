@@ -46,7 +46,7 @@ def present_hash(daemonset, items):
 
 
 def is_ended(pod):
-    """Was the pod told to end?"""
+    """Is the pod being deleted?"""
     return "deletionTimestamp" in pod["metadata"]
 
 

@@ -20,7 +20,7 @@ NOBODY_LISTENS = "was refused - did you specify the right host or port?"
 RESTART_SECONDS = 20
 # Dynamic Resource Allocation.
 DRA = "resource.k8s.io/v1"
-# Annotation of a node that we have cordoned; it outlives a run that was cut off.
+# Annotation of a node that we have cordoned. It stays if the run is interrupted.
 CORDONED = "jetson-k3s.github.io/cordoned"
 
 

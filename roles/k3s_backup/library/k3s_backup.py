@@ -33,7 +33,7 @@ description:
 options:
   recipient:
     description:
-      An OpenPGP public key, armored. Then the file is encrypted for it before it is whole, and lies where
+      An OpenPGP public key, armored. Then the file is encrypted for it, and lies where
       the user who logs in can fetch it. Without it the file is root's alone.
   directory:
     description: Where the backups lie that are not encrypted, and what is needed on the way.

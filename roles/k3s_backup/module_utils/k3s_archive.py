@@ -37,7 +37,7 @@ PRIVATE = 0o600
 
 
 class ArchiveError(Exception):
-    """That is no whole backup; the text says why."""
+    """The backup is not complete; the text says why."""
 
 
 def digest(path):

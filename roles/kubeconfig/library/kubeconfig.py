@@ -25,7 +25,7 @@ DOCUMENTATION = r"""
 module: kubeconfig
 short_description: A kubeconfig with a client certificate whose key was made here
 description:
-  - With C(requested) it looks at the file and, where a new certificate is needed, makes a key and a request.
+  - With C(requested) it reads the file. If a new certificate is needed, it makes a key and a request.
   - With C(present) it asks the API server, by the certificate, what the user may do. Only then is the file
     put into its place. An old one stays until then.
   - A file that this module has not written is refused.
@@ -44,7 +44,7 @@ options:
 """
 
 RETURN = r"""
-path: {type: str, description: The file with its whole path.}
+path: {type: str, description: The absolute path of the file.}
 request:
   description: Certificate request (PEM), empty where none is needed, and in check mode.
   returned: with state requested
