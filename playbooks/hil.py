@@ -117,7 +117,7 @@ def verify(reports: Path, arguments: Sequence[str]) -> int:
     verified = play("verify.yml", [*arguments, *settings])
     status = result(reports)
     if status == PASSED and (provisioned, verified) != (0, 0):
-        say("a playbook has failed although the reports are good: look at its output")
+        say("a playbook has failed although the reports are good: read its output")
         return UNVERIFIED
     return status
 

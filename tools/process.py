@@ -67,7 +67,7 @@ def run(
     child = None
     try:
         with _uninterrupted():
-        # In a process group of its own: Ctrl-C reaches us alone, and we end the command and its children.
+            # In a process group of its own: Ctrl-C reaches us alone, and we end the command and its children.
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,

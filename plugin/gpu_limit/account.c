@@ -41,7 +41,7 @@ static uint64_t limit_of_environment(void)
         mib = mib * 10 + (uint64_t)(*at - '0');
     if (*at == 0 && mib)
         return mib << BITS_OF_A_MIB;
-    report_once(REPORT_LIMIT, "%s=%s: a whole number of MiB above 0 is needed; memory is not limited by it", LIMIT, text);
+    report_once(REPORT_LIMIT, "%s=%s: an integer of MiB above 0 is needed; memory is not limited by it", LIMIT, text);
     return UINT64_MAX;
 }
 

@@ -126,7 +126,7 @@ static void *find(const struct object *object, const char *name)
     return object->sysv_hash ? find_by_sysv_hash(object, name) : NULL;
 }
 
-static int look_for_dlsym(struct dl_phdr_info *info, size_t size, void *result)
+static int dlsym_in(struct dl_phdr_info *info, size_t size, void *result)
 {
     (void)size;
     struct object object;
@@ -147,7 +147,7 @@ dlsym_function *driver_dlsym(void)
     static dlsym_function *dlsym_of_glibc;
     dlsym_function *found = __atomic_load_n(&dlsym_of_glibc, __ATOMIC_RELAXED);
     if (found == NULL) {
-        dl_iterate_phdr(look_for_dlsym, &found);
+        dl_iterate_phdr(dlsym_in, &found);
         __atomic_store_n(&dlsym_of_glibc, found, __ATOMIC_RELAXED);
     }
     return found;
@@ -165,7 +165,7 @@ static uintptr_t mapped(const struct dl_phdr_info *info)
     return end;
 }
 
-static int look_for_driver(struct dl_phdr_info *info, size_t size, void *changed)
+static int driver_in(struct dl_phdr_info *info, size_t size, void *changed)
 {
     (void)size;
     struct object object;
@@ -183,16 +183,16 @@ static int look_for_driver(struct dl_phdr_info *info, size_t size, void *changed
 }
 
 /* Find all functions again: the driver may have been loaded, or loaded again elsewhere. False: it is not loaded. */
-static bool look_again(void)
+static bool search_again(void)
 {
     bool found = false;
-    dl_iterate_phdr(look_for_driver, &found);
+    dl_iterate_phdr(driver_in, &found);
     return found;
 }
 
 void *driver_own(enum function hook)
 {
-    return look_again() ? __atomic_load_n(&driver.functions[hook], __ATOMIC_RELAXED) : NULL;
+    return search_again() ? __atomic_load_n(&driver.functions[hook], __ATOMIC_RELAXED) : NULL;
 }
 
 /*
@@ -206,7 +206,7 @@ struct search {
     void *found;
 };
 
-static int look_for_definition(struct dl_phdr_info *info, size_t size, void *result)
+static int definition_in(struct dl_phdr_info *info, size_t size, void *result)
 {
     (void)size;
     struct search *search = result;
@@ -226,7 +226,7 @@ static int look_for_definition(struct dl_phdr_info *info, size_t size, void *res
 static void *definition_after(const void *address, enum function hook, int files)
 {
     struct search search = {.after = (uintptr_t)address, .name = names[hook], .files = files};
-    dl_iterate_phdr(look_for_definition, &search);
+    dl_iterate_phdr(definition_in, &search);
     return search.found;
 }
 
@@ -267,7 +267,7 @@ static CUresult not_found(void)
 
 void *driver_function(enum function number)
 {
-    if (__atomic_load_n(&driver.start, __ATOMIC_ACQUIRE) == 0 && !look_again())
+    if (__atomic_load_n(&driver.start, __ATOMIC_ACQUIRE) == 0 && !search_again())
         return (void *)not_found;
     void *found = __atomic_load_n(&driver.functions[number], __ATOMIC_RELAXED);
     return found ? found : (void *)not_found;
@@ -294,7 +294,7 @@ enum function driver_hook_at(const void *address)
     if (address == NULL)
         return HOOK_COUNT;
     if (!driver_contains(address))
-        look_again();
+        search_again();
     return hook_at(address);
 }
 

@@ -58,17 +58,52 @@ static CUresult freed(CUresult result, struct allocation taken)
     return leave(result);
 }
 
+/* ---- the forms of wrappers ---- */
+
+/* `body` is for a call that counts. */
+#define WRAP(name, parameters, arguments, body)                                                              \
+    static CUresult wrap_##name parameters                                                                   \
+    {                                                                                                        \
+        if (!enter())                                                                                        \
+            return DRIVER(name) arguments;                                                                   \
+        body                                                                                                 \
+    }
+
+/* The driver puts an allocation of `size` bytes at `*result_at`. */
+#define WRAP_ALLOCATION(name, parameters, arguments, size, kind, result_at)                                  \
+    WRAP(name, parameters, arguments, {                                                                      \
+        uint64_t requested = size;                                                                           \
+        if (!pools_reserve(requested))                                                                       \
+            return refuse();                                                                                 \
+        CUresult result = DRIVER(name) arguments;                                                            \
+        return allocated(result, requested, kind, result ? 0 : (uint64_t)*(result_at));                      \
+    })
+
+#define WRAP_RELEASE(name, type, kind)                                                                       \
+    WRAP(name, (type object), (object), {                                                                    \
+        struct allocation taken = account_take(kind, (uint64_t)object);                                      \
+        return freed(DRIVER(name)(object), taken);                                                           \
+    })
+
+/* End a call after which pools or graphs may have more memory, or less. */
+static CUresult settled(CUresult result)
+{
+    pools_settle();
+    return leave(result);
+}
+
+#define WRAP_SETTLED(name, parameters, arguments)                                                            \
+    WRAP(name, parameters, arguments, { return settled(DRIVER(name) arguments); })
+
 /* ---- memory of the device and of the host: on Tegra the same chips ---- */
 
-static CUresult wrap_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
-{
-    if (!enter())
-        return DRIVER(cuMemAlloc_v2)(pointer, bytes);
-    if (!pools_reserve(bytes))
-        return refuse();
-    CUresult result = DRIVER(cuMemAlloc_v2)(pointer, bytes);
-    return allocated(result, bytes, ALLOCATION_DEVICE, result ? 0 : *pointer);
-}
+WRAP_ALLOCATION(cuMemAlloc_v2, (CUdeviceptr *pointer, size_t bytes), (pointer, bytes), bytes, ALLOCATION_DEVICE, pointer)
+WRAP_ALLOCATION(cuMemAllocManaged, (CUdeviceptr *pointer, size_t bytes, unsigned flags), (pointer, bytes, flags), bytes,
+                ALLOCATION_DEVICE, pointer)
+WRAP_ALLOCATION(cuMemAllocHost_v2, (void **pointer, size_t bytes), (pointer, bytes), bytes, ALLOCATION_HOST, pointer)
+WRAP_ALLOCATION(cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags), (pointer, bytes, flags), bytes,
+                ALLOCATION_HOST, pointer)
+WRAP_RELEASE(cuMemFreeHost, void *, ALLOCATION_HOST)
 
 static CUresult wrap_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {
@@ -91,54 +126,13 @@ static CUresult wrap_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, siz
     return refuse();
 }
 
-static CUresult wrap_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
-{
-    if (!enter())
-        return DRIVER(cuMemAllocManaged)(pointer, bytes, flags);
-    if (!pools_reserve(bytes))
-        return refuse();
-    CUresult result = DRIVER(cuMemAllocManaged)(pointer, bytes, flags);
-    return allocated(result, bytes, ALLOCATION_DEVICE, result ? 0 : *pointer);
-}
-
-static CUresult wrap_cuMemAllocHost_v2(void **pointer, size_t bytes)
-{
-    if (!enter())
-        return DRIVER(cuMemAllocHost_v2)(pointer, bytes);
-    if (!pools_reserve(bytes))
-        return refuse();
-    CUresult result = DRIVER(cuMemAllocHost_v2)(pointer, bytes);
-    return allocated(result, bytes, ALLOCATION_HOST, result ? 0 : (uint64_t)*pointer);
-}
-
-static CUresult wrap_cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
-{
-    if (!enter())
-        return DRIVER(cuMemHostAlloc)(pointer, bytes, flags);
-    if (!pools_reserve(bytes))
-        return refuse();
-    CUresult result = DRIVER(cuMemHostAlloc)(pointer, bytes, flags);
-    return allocated(result, bytes, ALLOCATION_HOST, result ? 0 : (uint64_t)*pointer);
-}
-
-static CUresult wrap_cuMemFree_v2(CUdeviceptr pointer)
-{
-    if (!enter())
-        return DRIVER(cuMemFree_v2)(pointer);
+WRAP(cuMemFree_v2, (CUdeviceptr pointer), (pointer), {
     struct allocation taken = account_take(ALLOCATION_DEVICE, pointer);
     CUresult result = DRIVER(cuMemFree_v2)(pointer);
     if (taken.kind == ALLOCATION_NOTHING)
         pools_settle(); /* it may be of a pool */
     return freed(result, taken);
-}
-
-static CUresult wrap_cuMemFreeHost(void *pointer)
-{
-    if (!enter())
-        return DRIVER(cuMemFreeHost)(pointer);
-    struct allocation taken = account_take(ALLOCATION_HOST, (uint64_t)pointer);
-    return freed(DRIVER(cuMemFreeHost)(pointer), taken);
-}
+})
 
 /* ---- arrays ---- */
 
@@ -185,65 +179,28 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels
     return sum;
 }
 
-static CUresult wrap_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *what)
+static uint64_t flat_array_bytes(const CUDA_ARRAY_DESCRIPTOR *what)
 {
-    if (!enter())
-        return DRIVER(cuArrayCreate_v2)(array, what);
-    CUDA_ARRAY3D_DESCRIPTOR flat = {0};
-    if (what)
-        flat = (CUDA_ARRAY3D_DESCRIPTOR){
-            .Width = what->Width, .Height = what->Height, .Format = what->Format, .NumChannels = what->NumChannels};
-    uint64_t bytes = what ? array_bytes(&flat, 1) : 0;
-    if (!pools_reserve(bytes))
-        return refuse();
-    CUresult result = DRIVER(cuArrayCreate_v2)(array, what);
-    return allocated(result, bytes, ALLOCATION_ARRAY, result ? 0 : (uint64_t)*array);
+    if (what == NULL)
+        return 0;
+    CUDA_ARRAY3D_DESCRIPTOR flat = {
+        .Width = what->Width, .Height = what->Height, .Format = what->Format, .NumChannels = what->NumChannels};
+    return array_bytes(&flat, 1);
 }
 
-static CUresult wrap_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what)
-{
-    if (!enter())
-        return DRIVER(cuArray3DCreate_v2)(array, what);
-    uint64_t bytes = array_bytes(what, 1);
-    if (!pools_reserve(bytes))
-        return refuse();
-    CUresult result = DRIVER(cuArray3DCreate_v2)(array, what);
-    return allocated(result, bytes, ALLOCATION_ARRAY, result ? 0 : (uint64_t)*array);
-}
-
-static CUresult wrap_cuArrayDestroy(CUarray array)
-{
-    if (!enter())
-        return DRIVER(cuArrayDestroy)(array);
-    struct allocation taken = account_take(ALLOCATION_ARRAY, (uint64_t)array);
-    return freed(DRIVER(cuArrayDestroy)(array), taken);
-}
-
-static CUresult wrap_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels)
-{
-    if (!enter())
-        return DRIVER(cuMipmappedArrayCreate)(array, what, levels);
-    uint64_t bytes = array_bytes(what, levels);
-    if (!pools_reserve(bytes))
-        return refuse();
-    CUresult result = DRIVER(cuMipmappedArrayCreate)(array, what, levels);
-    return allocated(result, bytes, ALLOCATION_MIPMAP, result ? 0 : (uint64_t)*array);
-}
-
-static CUresult wrap_cuMipmappedArrayDestroy(CUmipmappedArray array)
-{
-    if (!enter())
-        return DRIVER(cuMipmappedArrayDestroy)(array);
-    struct allocation taken = account_take(ALLOCATION_MIPMAP, (uint64_t)array);
-    return freed(DRIVER(cuMipmappedArrayDestroy)(array), taken);
-}
+WRAP_ALLOCATION(cuArrayCreate_v2, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *what), (array, what),
+                flat_array_bytes(what), ALLOCATION_ARRAY, array)
+WRAP_ALLOCATION(cuArray3DCreate_v2, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what), (array, what),
+                array_bytes(what, 1), ALLOCATION_ARRAY, array)
+WRAP_ALLOCATION(cuMipmappedArrayCreate, (CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels),
+                (array, what, levels), array_bytes(what, levels), ALLOCATION_MIPMAP, array)
+WRAP_RELEASE(cuArrayDestroy, CUarray, ALLOCATION_ARRAY)
+WRAP_RELEASE(cuMipmappedArrayDestroy, CUmipmappedArray, ALLOCATION_MIPMAP)
 
 /* ---- physical memory that the program maps itself: it exists as long as a handle or a mapping ---- */
 
-static CUresult wrap_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags)
-{
-    if (!enter())
-        return DRIVER(cuMemCreate)(handle, bytes, what, flags);
+WRAP(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags),
+     (handle, bytes, what, flags), {
     if (!pools_reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuMemCreate)(handle, bytes, what, flags);
@@ -252,66 +209,42 @@ static CUresult wrap_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t by
     else
         account_release(bytes);
     return leave(result);
-}
+})
 
-static CUresult wrap_cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    if (!enter())
-        return DRIVER(cuMemRelease)(handle);
+WRAP(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle), {
     struct allocation taken = account_drop(handle);
     CUresult result = DRIVER(cuMemRelease)(handle);
     if (result != CUDA_SUCCESS && taken.kind == ALLOCATION_NOTHING)
         account_hold(handle);
     return freed(result, taken);
-}
+})
 
-static CUresult wrap_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
-{
-    if (!enter())
-        return DRIVER(cuMemRetainAllocationHandle)(handle, address);
+WRAP(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *handle, void *address), (handle, address), {
     CUresult result = DRIVER(cuMemRetainAllocationHandle)(handle, address);
     if (result == CUDA_SUCCESS)
         account_hold(*handle);
     return leave(result);
-}
+})
 
-static CUresult wrap_cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
-                         uint64_t flags)
-{
-    if (!enter())
-        return DRIVER(cuMemMap)(address, bytes, offset, handle, flags);
+WRAP(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, uint64_t flags),
+     (address, bytes, offset, handle, flags), {
     CUresult result = DRIVER(cuMemMap)(address, bytes, offset, handle, flags);
     if (result == CUDA_SUCCESS)
         account_map(address, bytes, handle);
     return leave(result);
-}
+})
 
-static CUresult wrap_cuMemUnmap(CUdeviceptr address, size_t bytes)
-{
-    if (!enter())
-        return DRIVER(cuMemUnmap)(address, bytes);
+WRAP(cuMemUnmap, (CUdeviceptr address, size_t bytes), (address, bytes), {
     CUresult result = DRIVER(cuMemUnmap)(address, bytes);
     if (result == CUDA_SUCCESS)
         account_unmap(address, bytes);
     return leave(result);
-}
+})
 
 /* ---- pools, by stream; `_ptsz` where a program has a default stream for each thread ---- */
 
-static CUresult from_current_pool(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    (void)pool;
-    return DRIVER(cuMemAllocAsync)(pointer, bytes, stream);
-}
-
-static CUresult from_current_pool_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    (void)pool;
-    return DRIVER(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-}
-
 /* A captured allocation is one of the graph, which gets its memory when it is launched. */
-static void look_for_capture(CUresult (*is_capturing)(CUstream, int *), CUstream stream)
+static void note_capture(CUresult (*is_capturing)(CUstream, int *), CUstream stream)
 {
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (is_capturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE)
@@ -323,42 +256,6 @@ static CUresult allocated_from_pool(CUresult result)
     return result == CUDA_ERROR_OUT_OF_MEMORY ? refuse() : leave(result);
 }
 
-static CUresult wrap_cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuMemAllocAsync)(pointer, bytes, stream);
-    look_for_capture(DRIVER(cuStreamIsCapturing), stream);
-    return allocated_from_pool(
-        pools_allocate(pointer, bytes, NULL, stream, from_current_pool, DRIVER(cuMemFreeAsync)));
-}
-
-static CUresult wrap_cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuMemAllocAsync_ptsz)(pointer, bytes, stream);
-    look_for_capture(DRIVER(cuStreamIsCapturing_ptsz), stream);
-    return allocated_from_pool(
-        pools_allocate(pointer, bytes, NULL, stream, from_current_pool_ptsz, DRIVER(cuMemFreeAsync_ptsz)));
-}
-
-static CUresult wrap_cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
-    look_for_capture(DRIVER(cuStreamIsCapturing), stream);
-    return allocated_from_pool(
-        pools_allocate(pointer, bytes, pool, stream, DRIVER(cuMemAllocFromPoolAsync), DRIVER(cuMemFreeAsync)));
-}
-
-static CUresult wrap_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
-    look_for_capture(DRIVER(cuStreamIsCapturing_ptsz), stream);
-    return allocated_from_pool(pools_allocate(pointer, bytes, pool, stream, DRIVER(cuMemAllocFromPoolAsync_ptsz),
-                                              DRIVER(cuMemFreeAsync_ptsz)));
-}
-
 static CUresult free_async(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr pointer, CUstream stream)
 {
     struct allocation taken = account_take(ALLOCATION_DEVICE, pointer); /* it may belong to no pool */
@@ -367,123 +264,70 @@ static CUresult free_async(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr 
     return freed(result, taken);
 }
 
-static CUresult wrap_cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuMemFreeAsync)(pointer, stream);
-    return free_async(DRIVER(cuMemFreeAsync), pointer, stream);
-}
+#define WRAP_BY_STREAM(suffix)                                                                               \
+    static CUresult from_current_pool##suffix(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) \
+    {                                                                                                        \
+        (void)pool;                                                                                          \
+        return DRIVER(cuMemAllocAsync##suffix)(pointer, bytes, stream);                                      \
+    }                                                                                                        \
+    WRAP(cuMemAllocAsync##suffix, (CUdeviceptr *pointer, size_t bytes, CUstream stream), (pointer, bytes, stream), { \
+        note_capture(DRIVER(cuStreamIsCapturing##suffix), stream);                                           \
+        return allocated_from_pool(pools_allocate(pointer, bytes, NULL, stream, from_current_pool##suffix,   \
+                                                  DRIVER(cuMemFreeAsync##suffix)));                          \
+    })                                                                                                       \
+    WRAP(cuMemAllocFromPoolAsync##suffix,                                                                    \
+         (CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream), (pointer, bytes, pool, stream), { \
+        note_capture(DRIVER(cuStreamIsCapturing##suffix), stream);                                           \
+        return allocated_from_pool(pools_allocate(pointer, bytes, pool, stream,                              \
+                                                  DRIVER(cuMemAllocFromPoolAsync##suffix),                   \
+                                                  DRIVER(cuMemFreeAsync##suffix)));                          \
+    })                                                                                                       \
+    WRAP(cuMemFreeAsync##suffix, (CUdeviceptr pointer, CUstream stream), (pointer, stream),                  \
+         { return free_async(DRIVER(cuMemFreeAsync##suffix), pointer, stream); })                            \
+    WRAP_SETTLED(cuStreamSynchronize##suffix, (CUstream stream), (stream))                                   \
+    WRAP_SETTLED(cuGraphLaunch##suffix, (CUgraphExec graph, CUstream stream), (graph, stream))
+WRAP_BY_STREAM()
+WRAP_BY_STREAM(_ptsz)
 
-static CUresult wrap_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuMemFreeAsync_ptsz)(pointer, stream);
-    return free_async(DRIVER(cuMemFreeAsync_ptsz), pointer, stream);
-}
+WRAP_SETTLED(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), (pool, keep))
+WRAP_SETTLED(cuCtxSynchronize, (void), ())
+WRAP_SETTLED(cuCtxSynchronize_v2, (CUcontext context), (context))
 
-/* End a call after which pools or graphs may have more memory, or less. */
-static CUresult settled(CUresult result)
-{
-    pools_settle();
-    return leave(result);
-}
-
-static CUresult wrap_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
-{
-    if (!enter())
-        return DRIVER(cuMemPoolTrimTo)(pool, keep);
-    return settled(DRIVER(cuMemPoolTrimTo)(pool, keep));
-}
-
-static CUresult wrap_cuMemPoolDestroy(CUmemoryPool pool)
-{
-    if (!enter())
-        return DRIVER(cuMemPoolDestroy)(pool);
+WRAP(cuMemPoolDestroy, (CUmemoryPool pool), (pool), {
     CUresult result = DRIVER(cuMemPoolDestroy)(pool);
     if (result == CUDA_SUCCESS)
         pools_forget(pool);
     return leave(result);
-}
-
-static CUresult wrap_cuStreamSynchronize(CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuStreamSynchronize)(stream);
-    return settled(DRIVER(cuStreamSynchronize)(stream));
-}
-
-static CUresult wrap_cuStreamSynchronize_ptsz(CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuStreamSynchronize_ptsz)(stream);
-    return settled(DRIVER(cuStreamSynchronize_ptsz)(stream));
-}
-
-static CUresult wrap_cuCtxSynchronize(void)
-{
-    if (!enter())
-        return DRIVER(cuCtxSynchronize)();
-    return settled(DRIVER(cuCtxSynchronize)());
-}
-
-static CUresult wrap_cuCtxSynchronize_v2(CUcontext context)
-{
-    if (!enter())
-        return DRIVER(cuCtxSynchronize_v2)(context);
-    return settled(DRIVER(cuCtxSynchronize_v2)(context));
-}
+})
 
 /* ---- graphs: they get their memory at a launch, so it is the next allocation that is refused ---- */
 
-static CUresult wrap_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
-                                       void *what)
+static void note_node(const CUgraphNodeParams *what)
 {
-    if (!enter())
-        return DRIVER(cuGraphAddMemAllocNode)(node, graph, after, count, what);
+    if (what && what->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        pools_graphs_have_memory();
+}
+
+WRAP(cuGraphAddMemAllocNode, (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, void *what),
+     (node, graph, after, count, what), {
     pools_graphs_have_memory();
     return leave(DRIVER(cuGraphAddMemAllocNode)(node, graph, after, count, what));
-}
+})
 
-static CUresult wrap_cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
-                               CUgraphNodeParams *what)
-{
-    if (!enter())
-        return DRIVER(cuGraphAddNode)(node, graph, after, count, what);
-    if (what && what->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        pools_graphs_have_memory();
+WRAP(cuGraphAddNode, (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *what),
+     (node, graph, after, count, what), {
+    note_node(what);
     return leave(DRIVER(cuGraphAddNode)(node, graph, after, count, what));
-}
+})
 
-static CUresult wrap_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
-                                  size_t count, CUgraphNodeParams *what)
-{
-    if (!enter())
-        return DRIVER(cuGraphAddNode_v2)(node, graph, after, edges, count, what);
-    if (what && what->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        pools_graphs_have_memory();
+WRAP(cuGraphAddNode_v2,
+     (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, CUgraphNodeParams *what),
+     (node, graph, after, edges, count, what), {
+    note_node(what);
     return leave(DRIVER(cuGraphAddNode_v2)(node, graph, after, edges, count, what));
-}
+})
 
-static CUresult wrap_cuGraphLaunch(CUgraphExec graph, CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuGraphLaunch)(graph, stream);
-    return settled(DRIVER(cuGraphLaunch)(graph, stream));
-}
-
-static CUresult wrap_cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
-{
-    if (!enter())
-        return DRIVER(cuGraphLaunch_ptsz)(graph, stream);
-    return settled(DRIVER(cuGraphLaunch_ptsz)(graph, stream));
-}
-
-static CUresult wrap_cuDeviceGraphMemTrim(CUdevice device)
-{
-    if (!enter())
-        return DRIVER(cuDeviceGraphMemTrim)(device);
-    return settled(DRIVER(cuDeviceGraphMemTrim)(device));
-}
+WRAP_SETTLED(cuDeviceGraphMemTrim, (CUdevice device), (device))
 
 /* ---- contexts: what they have goes with them ---- */
 
@@ -494,21 +338,9 @@ static CUresult context_gone(CUresult result, uint64_t context)
     return settled(result);
 }
 
-static CUresult wrap_cuCtxDestroy_v2(CUcontext context)
+static uint64_t primary_context(CUdevice device)
 {
-    if (!enter())
-        return DRIVER(cuCtxDestroy_v2)(context);
-    return context_gone(DRIVER(cuCtxDestroy_v2)(context), (uint64_t)context);
-}
-
-static CUresult wrap_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
-{
-    if (!enter())
-        return DRIVER(cuDevicePrimaryCtxRetain)(context, device);
-    CUresult result = DRIVER(cuDevicePrimaryCtxRetain)(context, device);
-    if (result == CUDA_SUCCESS)
-        account_keep(0, (struct allocation){.kind = ALLOCATION_PRIMARY, .key = (uint64_t)device, .owner = (uint64_t)*context});
-    return leave(result);
+    return account_find(ALLOCATION_PRIMARY, (uint64_t)device).owner;
 }
 
 static CUresult primary_released(CUresult result, CUdevice device)
@@ -517,37 +349,30 @@ static CUresult primary_released(CUresult result, CUdevice device)
     int active = 1;
     if (result == CUDA_SUCCESS)
         DRIVER(cuDevicePrimaryCtxGetState)(device, &flags, &active);
-    return context_gone(result, active ? 0 : account_find(ALLOCATION_PRIMARY, (uint64_t)device).owner);
+    return context_gone(result, active ? 0 : primary_context(device));
 }
 
-static CUresult wrap_cuDevicePrimaryCtxRelease(CUdevice device)
-{
-    if (!enter())
-        return DRIVER(cuDevicePrimaryCtxRelease)(device);
-    return primary_released(DRIVER(cuDevicePrimaryCtxRelease)(device), device);
-}
+WRAP(cuCtxDestroy_v2, (CUcontext context), (context),
+     { return context_gone(DRIVER(cuCtxDestroy_v2)(context), (uint64_t)context); })
 
-static CUresult wrap_cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    if (!enter())
-        return DRIVER(cuDevicePrimaryCtxRelease_v2)(device);
-    return primary_released(DRIVER(cuDevicePrimaryCtxRelease_v2)(device), device);
-}
+WRAP(cuDevicePrimaryCtxRetain, (CUcontext *context, CUdevice device), (context, device), {
+    CUresult result = DRIVER(cuDevicePrimaryCtxRetain)(context, device);
+    struct allocation primary = {.kind = ALLOCATION_PRIMARY};
+    primary.key = (uint64_t)device;
+    if (result == CUDA_SUCCESS) {
+        primary.owner = (uint64_t)*context;
+        account_keep(0, primary);
+    }
+    return leave(result);
+})
 
-static CUresult wrap_cuDevicePrimaryCtxReset(CUdevice device)
-{
-    if (!enter())
-        return DRIVER(cuDevicePrimaryCtxReset)(device);
-    return context_gone(DRIVER(cuDevicePrimaryCtxReset)(device), account_find(ALLOCATION_PRIMARY, (uint64_t)device).owner);
-}
-
-static CUresult wrap_cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    if (!enter())
-        return DRIVER(cuDevicePrimaryCtxReset_v2)(device);
-    return context_gone(DRIVER(cuDevicePrimaryCtxReset_v2)(device),
-                        account_find(ALLOCATION_PRIMARY, (uint64_t)device).owner);
-}
+#define WRAP_PRIMARY(suffix)                                                                                 \
+    WRAP(cuDevicePrimaryCtxRelease##suffix, (CUdevice device), (device),                                     \
+         { return primary_released(DRIVER(cuDevicePrimaryCtxRelease##suffix)(device), device); })            \
+    WRAP(cuDevicePrimaryCtxReset##suffix, (CUdevice device), (device),                                       \
+         { return context_gone(DRIVER(cuDevicePrimaryCtxReset##suffix)(device), primary_context(device)); })
+WRAP_PRIMARY()
+WRAP_PRIMARY(_v2)
 
 /* ---- reports about memory to the program ---- */
 
@@ -570,15 +395,12 @@ static CUresult wrap_cuMemGetInfo_v2(size_t *free, size_t *total)
     return leave(CUDA_SUCCESS);
 }
 
-static CUresult wrap_cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
-{
-    if (!enter())
-        return DRIVER(cuDeviceTotalMem_v2)(bytes, device);
+WRAP(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), (bytes, device), {
     CUresult result = DRIVER(cuDeviceTotalMem_v2)(bytes, device);
     if (result == CUDA_SUCCESS)
         *bytes = smaller(*bytes, account_limit());
     return leave(result);
-}
+})
 
 /* ---- how CUDA's runtime finds functions ---- */
 

@@ -36,7 +36,7 @@ void pools_settle(void)
         account_query(query);
 }
 
-static uint64_t trim_and_ask(const struct allocation *entry)
+static uint64_t trim_and_query(const struct allocation *entry)
 {
     if (entry->kind == ALLOCATION_POOL)
         DRIVER(cuMemPoolTrimTo)((CUmemoryPool)entry->key, 0);
@@ -49,7 +49,7 @@ bool pools_reserve(uint64_t bytes)
         return true;
     if (!__atomic_load_n(&any, __ATOMIC_RELAXED))
         return false;
-    account_query(trim_and_ask);
+    account_query(trim_and_query);
     return account_reserve(bytes);
 }
 
@@ -78,7 +78,7 @@ CUresult pools_allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, C
         return result;
     /* The pool took more than requested. */
     free(*pointer, stream);
-    account_query(trim_and_ask);
+    account_query(trim_and_query);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

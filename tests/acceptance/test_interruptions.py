@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever cuts a run off, the same command succeeds once the cause is gone.
+"""If a run is interrupted, the same command succeeds once the cause is gone.
 
 While a run has locked the boards, another run is refused.
 """

@@ -180,7 +180,7 @@ def test_token_of_agents_stays_where_the_inventory_does_not_say_it_any_more(
 
 
 def test_images_of_the_bundle_stay_on_a_full_disk(board: Board, run: PlaybookRun) -> None:
-    """The kubelet looks at the disk 5 minutes after its start; here it takes 2 % for full."""
+    """The kubelet checks the disk 5 minutes after its start; here it takes 2 % for full."""
     limits = "image-gc-high-threshold=2, image-gc-low-threshold=1, minimum-image-ttl-duration=0s"
     board.exec("docker", "rm", "mine")
     before = set(board.exec("docker", "image", "ls", "--format={{.Repository}}:{{.Tag}}").split())

@@ -308,7 +308,7 @@ WEIGHTS = {"enabled": True, "qosPolicy": "burst-share"}
     [
         ({"config": BOTH}, "config.sharing has timeSlicing and units: "),
         ({"config": CLAIMS}, "config.sharing.dra is the DRA driver's: set api: dra"),
-        ({"agent": WEIGHTS, "config": TIME_SLICING}, "give config sharing.units, or use best-effort"),
+        ({"agent": WEIGHTS, "config": TIME_SLICING}, "set config.sharing.units, or use best-effort"),
         ({"dra": {"extendedResourceName": "nvidia.com/gpu"}}, "dra.extendedResourceName is the DRA driver's"),
         ({**DRA, "containerRuntime": "docker"}, "api: dra needs containerd"),
         ({**DRA, "config": UNITS}, "config.sharing.units is the device plugin's"),

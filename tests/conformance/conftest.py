@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Host tree of a simulated Jetson whose GPU is ready; nobody changes it."""
+    """Host tree of a simulated Jetson with a ready GPU; no test changes it."""
     root = tmp_path_factory.mktemp("board") / "host"
     boards.build(boards.load()[BOARD], root)
     return root

@@ -351,10 +351,10 @@ class FakeApi(Awaited):
     def _note(self, one: Object, event: str) -> None:
         self._version = next(self._versions)
         one["metadata"]["resourceVersion"] = str(self._version)
-        told = {"type": event, "object": copy.deepcopy(one)}
-        self._history.append((self._version, told))
+        change = {"type": event, "object": copy.deepcopy(one)}
+        self._history.append((self._version, change))
         for watch in self.watches:
-            watch.put_nowait(told)
+            watch.put_nowait(change)
         self._changed.set()
 
     def _drop(self, new: Object, old: Object | None) -> None:

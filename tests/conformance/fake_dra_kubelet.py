@@ -104,18 +104,18 @@ class FakeDraKubelet(Awaited):
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _register(self, socket: Path) -> bool:
-        """Ask what is there, and tell it what becomes of it; False: nobody answers."""
+        """Read the registration and send its result; False without an answer."""
         async with dial(socket) as channel:
-            told, service = registration.RegistrationStatusResponse, "pluginregistration.Registration"
+            result, service = registration.RegistrationStatusResponse, "pluginregistration.Registration"
             try:
-                asked = registration.InfoRequest()
+                empty = registration.InfoRequest()
                 info = await call(
-                    channel, "GetInfo", asked, registration.PluginInfo, service=service, seconds=1
+                    channel, "GetInfo", empty, registration.PluginInfo, service=service, seconds=1
                 )
                 name = f"{self.generation}.DRAPlugin"
                 why = self.refusal or ("" if name in info.supported_versions else f"no {name}")
                 status = registration.RegistrationStatus(plugin_registered=not why, error=why)
-                await call(channel, "NotifyRegistrationStatus", status, told, service=service, seconds=5)
+                await call(channel, "NotifyRegistrationStatus", status, result, service=service, seconds=5)
             except aio.AioRpcError:
                 return False
         self.registrations += 1

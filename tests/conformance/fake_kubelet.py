@@ -219,7 +219,7 @@ class FakeKubelet(Awaited):
         elif current is client:
             self._mark_unhealthy(client.resource)
         elif self.generation == "1.26":
-            await current.channel.close()  # looked up by resource name alone: the newcomer is dropped
+            await current.channel.close()  # found by resource name alone: the newcomer is dropped
         self._note()
 
     def _mark_unhealthy(self, resource: str) -> None:
@@ -272,7 +272,7 @@ async def refusal(asking: Awaitable[object]) -> str:
 
 
 def refusing_socket(path: Path) -> socket.socket:
-    """Put a socket file at `path` that nobody listens on; it refuses until `listen`."""
+    """Put a socket file at `path` without a listener; it refuses until `listen`."""
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     bound.bind(os.fspath(path))

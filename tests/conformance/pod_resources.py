@@ -25,7 +25,7 @@ class Kubelet:
         self.answer = b""
         self.allocatable: bytes | grpc.StatusCode = grpc.StatusCode.UNIMPLEMENTED
         self.refuses = False
-        self.asked = 0
+        self.queries = 0
         self.server = grpc.server(futures.ThreadPoolExecutor(1))
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "List": grpc.unary_unary_rpc_method_handler(self._list),
@@ -42,7 +42,7 @@ class Kubelet:
 
     def _list(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         assert request == b""
-        self.asked += 1
+        self.queries += 1
         if self.refuses:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such feature")
         self.update()

@@ -39,7 +39,7 @@ async def test_a_container_gets_the_gpus_nodes_and_an_id_the_toolkit_knows(
         for spec in answer.devices:
             assert spec.container_path == spec.host_path
             assert board.joinpath(spec.host_path.lstrip("/")) in nodes
-            assert spec.permissions == "rw"  # to make device nodes (m) is for nobody
+            assert spec.permissions == "rw"  # no container may make device nodes (m)
         assert "/dev/nvmap" in [spec.host_path for spec in answer.devices]
 
 

@@ -137,7 +137,7 @@ async def test_files_that_are_wiped_come_back_without_a_call(node: DraNode, api:
         (name,) = node.specs
         for path in (node.root / "run/cdi").iterdir():
             path.unlink()
-        (node.root / "run/cdi/gpu.jetson-k3s.github.io-claim-of-nobody.json").write_text("{}")
+        (node.root / "run/cdi/gpu.jetson-k3s.github.io-claim-unknown.json").write_text("{}")
         async with asyncio.timeout(10):
             while node.specs != [name]:  # noqa: ASYNC110 - another process: nothing to await
                 await asyncio.sleep(0.01)

@@ -176,7 +176,7 @@ async def test_where_taints_are_dropped_a_failed_gpu_leaves(node: DraNode, api: 
         await api.until(lambda: len(api.slices) == 1 and not api.devices, "slice without a device")
         hidden.rename(hidden.with_name("nvmap"))
         await api.until(lambda: bool(api.devices), "device again")
-        # Nobody has ever seen the sick device as a good one.
+        # The unhealthy device was never published as a healthy one.
         sent = [one.body["spec"]["devices"] for one in api.writes if one.body]
         assert [len(one) for one in sent] == [1, 0, 1]
 
@@ -206,7 +206,7 @@ async def test_a_new_mode_replaces_the_devices(node: DraNode, api: FakeApi) -> N
 
 
 async def test_a_conflict_over_the_slice_costs_few_writes(node: DraNode, api: FakeApi) -> None:
-    """Somebody sets a slice back at each write, as fast as the driver."""
+    """A client deletes the slice at each write, as fast as the driver."""
 
     async def fight() -> None:
         while True:

@@ -81,7 +81,7 @@ class PluginTask:
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def ended(self) -> bool:
-        """Tell whether it ends in time, and leaves nothing behind."""
+        """Return whether it ends in time, and leaves nothing behind."""
         assert self._task is not None
         done, _ = await asyncio.wait((self._task,), timeout=5)
         faulthandler.cancel_dump_traceback_later()

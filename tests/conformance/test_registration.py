@@ -120,7 +120,7 @@ async def test_kubelet_socket_that_refuses_at_first(directory: Path, board: Path
     refusing = refusing_socket(directory / "kubelet.sock")
     async with start() as plugin:
         await plugin.says("waiting for the kubelet")
-        # The same file begins to answer: there is no event to hear.
+        # The same file begins to answer: there is no event.
         refusing.listen()
         refusing.setblocking(False)
         async with asyncio.timeout(SECONDS):
@@ -275,7 +275,7 @@ async def test_two_instances_do_not_compete_for_the_resource(
         return endpoint.rpartition("-")[0]
 
     def settled(newer: str) -> bool:
-        # 1.37 keeps both, and asks the one that came last for as long as it is there.
+        # 1.37 keeps both, and calls the newest as long as it exists.
         return kubelet.generation == "1.37" or instance(kubelet.client.path.name) == newer
 
     async with start():

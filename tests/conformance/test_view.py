@@ -135,9 +135,9 @@ async def test_the_kubelet_is_queried_only_with_units_and_not_for_each_page(
     async with pod_resources(kubelet) as pods, start(*node.arguments, f"--metrics-address={address}"):
         await kubelet.until(lambda: kubelet.allocatable() == 124, "units")
         await asyncio.gather(*(metrics(address) for _ in range(3)))
-        assert pods.asked == 1
+        assert pods.queries == 1
     node.share("timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}")
     async with pod_resources(kubelet) as pods, start(*node.arguments, f"--metrics-address={address}"):
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 4, "replicas")
         await metrics(address)
-        assert pods.asked == 0
+        assert pods.queries == 0

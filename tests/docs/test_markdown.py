@@ -15,7 +15,7 @@ LANGUAGES = {"sh", "console", "text", "dockerfile", "yaml", "json", "ini", "pyth
 
 MOST_WORDS = 24
 LINE_LIMIT = 120  # characters; a line has fewer
-# Inline code is one word, and of a link counts what a reader sees.
+# Inline code counts as one, and a link as its text.
 CODE, TARGET = re.compile(r"`+[^`]+`+"), re.compile(r"\]\([^)]*\)")
 # Where a sentence ends: a stop, perhaps closing brackets or quotes behind it, then a blank or the end.
 STOP = re.compile(r"(?<=[.!?])[)\"'\]]*(?:\s+|$)|  \n")

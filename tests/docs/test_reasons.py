@@ -20,7 +20,7 @@ def told() -> set[str]:
 
 
 def given() -> set[str]:
-    """The reasons in the code: what looks like one among the arguments of every verdict."""
+    """The reasons in the code: matching arguments of Health and unhealthy."""
     trees = [ast.parse(path.read_text()) for path in (CHECKOUT / "plugin/tegra_device_plugin").rglob("*.py")]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Built as libraries that wrap cuMemAlloc_v2, as tracers do (-DNAME), some of which search the next function when they
- * are loaded (-DEARLY), and as a program that is linked to the driver (-DPROGRAM), with and without such a wrapper. The program allocates 60 MiB and 50 MiB; its argument says
- * how it finds the function. It prints both results; each wrapper prints its calls.
+ * Built as libraries that wrap cuMemAlloc_v2, as tracers do (-DNAME), some of which search for the next function when
+ * they are loaded (-DEARLY), and as a program that is linked to the driver (-DPROGRAM), with and without such a
+ * wrapper. The program allocates 60 MiB and 50 MiB; its argument says how it finds the function. It prints both
+ * results; each wrapper prints its calls.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,7 +22,7 @@ static int calls, depth;
 #ifdef EARLY
 __attribute__((constructor))
 #endif
-static void look(void)
+static void find_next(void)
 {
     next = (__typeof__(next))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
 }
@@ -29,7 +30,7 @@ static void look(void)
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
     if (next == NULL)
-        look();
+        find_next();
     if (next == NULL || depth) {
         puts(depth ? NAME " calls itself" : NAME " finds nothing");
         exit(1);

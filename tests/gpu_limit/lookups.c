@@ -78,7 +78,7 @@ static void ask_the_driver(void *driver, allocate *alloc, release *give_back)
     int status = -1;
     CHECK(ask_v2("cuMemAlloc", &found, 12000, 0, &status) == CUDA_SUCCESS && found == (void *)alloc && status == 0);
     CHECK(ask_v2("cuMemAlloc", &found, 12000, 0, NULL) == CUDA_SUCCESS && found == (void *)alloc);
-    /* A runtime asks for the asker, too. */
+    /* A runtime also finds cuGetProcAddress itself. */
     CHECK(ask_v2("cuGetProcAddress", &found, 12000, 0, &status) == CUDA_SUCCESS);
     CHECK(found == (void *)ask_v2);
 }

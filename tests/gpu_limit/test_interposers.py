@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other libraries that wrap the driver's functions, and a driver that asks for its own."""
+"""Other libraries that wrap the driver's functions, and a driver that looks up its own."""
 
 import subprocess
 from pathlib import Path
@@ -75,8 +75,8 @@ def test_a_wrapper_in_a_plugin_is_limited_too(rig: Rig, tmp_path: Path) -> None:
 @pytest.mark.parametrize("linked", [True, False])
 def test_the_driver_gets_its_own_functions(rig: Rig, linked: bool, tmp_path: Path) -> None:
     driver = tmp_path / "libcuda.so.1"
-    compiled(driver, "asking_driver.c", "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
+    compiled(driver, "self_finding_driver.c", "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
     preloaded = f"{rig.library}:{driver}" if linked else str(rig.library)
-    asked = "import ctypes; print(ctypes.CDLL('libcuda.so.1').asked())"
+    program = "import ctypes; print(ctypes.CDLL('libcuda.so.1').found_own())"
     environment = {**rig.but(driver=tmp_path).environment, "LD_PRELOAD": preloaded}
-    assert run(["python3", "-c", asked], env=environment).stdout == "15\n"
+    assert run(["python3", "-c", program], env=environment).stdout == "15\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""playbooks/hil.py: its exit status, and that boards are reset whatever happens. Ansible is a stand-in.
+"""playbooks/hil.py: its exit status, and that boards are reset in each case. Ansible is a stand-in.
 
 The examples for CI systems fit those systems' schemas, and test the commit that they are run for.
 """
@@ -33,7 +33,7 @@ echo "$playbook $*" >> "$here/calls"
 
 
 class Ansible:
-    """The stand-in and what it was asked for."""
+    """The stand-in and its calls."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -57,7 +57,7 @@ RUNS = {
         "gpu_limit/test_compute.py",
     ),
 }
-# Too slow for what it tells of a line; and what the confinement does not allow.
+# Too slow for a fault of one line; and tests that the confinement does not allow.
 LEFT_OUT = (
     "conformance/test_dra_claims.py::test_two_hundred_claims_leave_nothing",
     "conformance/test_registration.py::test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory",
@@ -98,24 +98,24 @@ PLACES = {
 """Of the tests, below the copy."""
 
 
-AT_ONCE = 2 * (os.cpu_count() or 1)
+PARALLEL = 2 * (os.cpu_count() or 1)
 """Runs of tests: those of running processes wait most of the time."""
 
 
-class Judge:
+class Runner:
     """Runs tests on copies of the checkout: each run that goes on has its own."""
 
     def __init__(self, scratch: Path) -> None:
         self._copies = SimpleQueue[Path]()
         self._times = itertools.count(1)
-        for number in range(AT_ONCE):
+        for number in range(PARALLEL):
             copy = scratch / str(number)
             shutil.copytree(CHECKOUT, copy, ignore=_not_copied, symlinks=True)
             self._copies.put(copy)
 
     def check(self, tests: Sequence[str]) -> None:
-        shares = [share for start in range(AT_ONCE) if (share := tests[start::AT_ONCE])]
-        with ThreadPoolExecutor(AT_ONCE) as threads:
+        shares = [share for start in range(PARALLEL) if (share := tests[start::PARALLEL])]
+        with ThreadPoolExecutor(PARALLEL) as threads:
             for passed, said in threads.map(lambda share: self._run(share, seconds=None), shares):
                 if not passed:
                     raise SystemExit(f"{said}\nerror: the tests fail without any fault in the plugin")
@@ -170,11 +170,11 @@ def main() -> int:
     chosen = choose(options.sample, tuple(options.only), roles=options.roles)
     related = related_tests({mutant.path for mutant in chosen})
     with tempfile.TemporaryDirectory(prefix="mutants-", dir="/tmp") as scratch:
-        judge = Judge(Path(scratch))
-        judge.check(list(dict.fromkeys(itertools.chain(*related.values()))))
-        with ThreadPoolExecutor(AT_ONCE) as threads:
+        runner = Runner(Path(scratch))
+        runner.check(list(dict.fromkeys(itertools.chain(*related.values()))))
+        with ThreadPoolExecutor(PARALLEL) as threads:
             noticed = list(
-                threads.map(lambda mutant: told(mutant, judge.notices(mutant, related[mutant.path])), chosen)
+                threads.map(lambda mutant: told(mutant, runner.notices(mutant, related[mutant.path])), chosen)
             )
     return report(chosen, noticed)
 

@@ -93,7 +93,7 @@ def k3s(roles: Path) -> Iterator[Change]:
     yield Change(
         "backups on the server (`backup.yml` without `k3s_backup_recipient`)",
         (pattern(roles / "k3s_backup", "__k3s_backup_local"),),
-        "they restore the old settings after a reset. Remove them by hand.",
+        "the cluster can be restored from them after a reset. Remove them by hand.",
     )
 
 

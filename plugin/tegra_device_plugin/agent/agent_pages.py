@@ -40,13 +40,7 @@ class Pages(StatusPages):
         return {"guard": self._guard.observed_at, **weights}
 
     async def _metrics(self) -> Iterable[Metric]:
-        info = gauge(
-            "tegra_gpu_agent_info",
-            "The agent's version, mode and policy, always 1.",
-            1,
-            version=package_version(),
-            **self._chosen,
-        )
+        info = gauge("tegra_gpu_agent_info", 1, version=package_version(), **self._chosen)
         return [info, *self._memory(), *self._shares(), *self._time()]
 
     def _memory(self) -> Iterable[Metric]:
@@ -56,24 +50,16 @@ class Pages(StatusPages):
         total = sum(used.values())
         yield gauges(
             "tegra_gpu_agent_memory_used_bytes",
-            "GPU memory in use, by owner.",
             (
                 ({"owner": "pods"}, total),
                 ({"owner": "outside"}, self._guard.outside),
                 ({"owner": "kernel"}, self._guard.kernel),
             ),
         )
-        yield gauge(
-            "DCGM_FI_DEV_FB_USED",
-            "GPU memory in use by processes, in MiB.",
-            (total + self._guard.outside) / _MIB,
-            gpu="0",
-            UUID=GPU_ID,
-        )
+        yield gauge("DCGM_FI_DEV_FB_USED", (total + self._guard.outside) / _MIB, gpu="0", UUID=GPU_ID)
         names = self._pods.names
         yield gauges(
             "gpu_fractioning_gpu_memory_used_bytes",
-            "GPU memory of the pod's processes.",
             (
                 ({**_pod(names.get(uid, _UNKNOWN)), "pod_uuid": uid, "gpu_uuid": GPU_ID, "gpu": "0"}, size)
                 for uid, size in used.items()
@@ -81,7 +67,6 @@ class Pages(StatusPages):
         )
         yield gauges(
             "tegra_gpu_agent_container_memory_used_bytes",
-            "GPU memory of the container's processes.",
             (
                 ({**_pod(names.get(uid, _UNKNOWN)), "pod_uuid": uid, "container": container}, held)
                 for (uid, container), held in (self._guard.in_container or {}).items()
@@ -92,17 +77,14 @@ class Pages(StatusPages):
         shares = self._pods.shares
         yield gauges(
             "tegra_gpu_agent_weight_percent",
-            "The pod's weight for the GPU's time.",
             ((_pod(pod), share.percent) for pod, share in shares.items() if share.percent),
         )
         yield counters(
             "tegra_gpu_agent_over_limit_total",
-            "Times that the pod exceeded its share.",
             ((_pod(pod), count) for pod, count in self._guard.over_limit.items()),
         )
         yield counters(
             "tegra_gpu_agent_ended_processes_total",
-            "Processes of the pod that were ended because of its excess.",
             ((_pod(pod), count) for pod, count in self._guard.ended.items()),
         )
 
@@ -110,15 +92,10 @@ class Pages(StatusPages):
         if self._weights is None:
             return
         state = self._weights.state
-        yield gauges(
-            "tegra_gpu_agent_weights",
-            "Whether GPU time is divided by weights: 1 for the current state.",
-            (({"state": name}, name == state) for name in _STATES),
-        )
+        yield gauges("tegra_gpu_agent_weights", (({"state": name}, name == state) for name in _STATES))
         names = self._pods.names
         yield gauges(
             "tegra_gpu_agent_timeslice_seconds",
-            "Time slice of the pod's GPU context.",
             (
                 (
                     {

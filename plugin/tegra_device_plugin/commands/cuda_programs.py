@@ -42,7 +42,7 @@ def _positive(text: str) -> int:
 
 
 def _allocate(options: argparse.Namespace) -> int:
-    """Print the amount that was allocated; the exit code tells whether it was all."""
+    """Print the amount that was allocated; the exit code shows whether it was all."""
     with until_signal(options.hold):
         cuda = Cuda()
         allocated = cuda.allocate(options.mib)

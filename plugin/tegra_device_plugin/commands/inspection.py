@@ -36,7 +36,7 @@ def _detect_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _detect(options: argparse.Namespace) -> int:
-    """Print the facts; the exit code tells whether there is a Tegra GPU."""
+    """Print the facts; the exit code shows whether there is a Tegra GPU."""
     detection = detect(options.host_root)
     facts = detection.as_dict()
     if telemetry := jtop.read_once(options.host_root):
@@ -55,7 +55,7 @@ def _as_text(facts: dict[str, Any], indent: str = "") -> list[str]:
     lines = []
     for key, value in facts.items():
         if key == "evidence":
-            lines.append("looked at:")
+            lines.append("searched:")
             lines += [f"  {'+' if one['found'] else '-'} {one['source']}: {one['detail']}" for one in value]
         elif isinstance(value, dict):
             lines += [f"{indent}{key}:", *_as_text(value, indent + "  ")]
@@ -85,7 +85,7 @@ def _labels_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _labels(options: argparse.Namespace) -> int:
-    """Print or write the labels; the exit code tells whether there are any."""
+    """Print or write the labels; the exit code shows whether there are any."""
     content = read_file(options.config)
     detection = detect(options.host_root)
     telemetry = jtop.read_once(options.host_root)

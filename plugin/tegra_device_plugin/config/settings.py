@@ -36,7 +36,7 @@ GPU_LIMIT_LIBRARY = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
 # A kubelet runs 110 pods by default; more devices only fill its checkpoint.
 MAX_REPLICAS = 1024
 
-# A DNS subdomain, as Kubernetes wants a node's name.
+# A DNS subdomain, as a node's name must be.
 _NODE = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
 _LAST_PORT = 65535

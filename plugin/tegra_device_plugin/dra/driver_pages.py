@@ -16,8 +16,6 @@ from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, re
 from tegra_device_plugin.telemetry.httpd import Page, StatusPages
 from tegra_device_plugin.version import package_version
 
-_PREFIX = "tegra_dra_driver"
-
 
 class Pages(StatusPages):
     def __init__(
@@ -63,61 +61,31 @@ class Pages(StatusPages):
 
     def _driver_metrics(self) -> Iterator[Metric]:
         calls, written = self._calls, self._written
-        yield gauge(
-            f"{_PREFIX}_resource_claims_in_use",
-            "Claims that are prepared on this node.",
-            self._preparer.in_use,
-        )
+        yield gauge("tegra_dra_driver_resource_claims_in_use", self._preparer.in_use)
+        yield results("tegra_dra_driver_prepares_total", prepared=calls.prepared, failed=calls.prepare_failed)
         yield results(
-            f"{_PREFIX}_prepares_total",
-            "Claims that the kubelet has requested to prepare.",
-            prepared=calls.prepared,
-            failed=calls.prepare_failed,
-        )
-        yield results(
-            f"{_PREFIX}_unprepares_total",
-            "Claims that the kubelet has requested to unprepare.",
-            unprepared=calls.unprepared,
-            failed=calls.unprepare_failed,
+            "tegra_dra_driver_unprepares_total", unprepared=calls.unprepared, failed=calls.unprepare_failed
         )
         yield counters(
-            f"{_PREFIX}_call_seconds_total",
-            "Time spent in the kubelet's calls.",
+            "tegra_dra_driver_call_seconds_total",
             (({"call": "prepare"}, calls.prepare_seconds), ({"call": "unprepare"}, calls.unprepare_seconds)),
         )
         yield results(
-            f"{_PREFIX}_registrations_total",
-            "Registrations with a kubelet.",
+            "tegra_dra_driver_registrations_total",
             accepted=self._registration.registrations,
             failed=self._registration.failed_registrations,
         )
         yield results(
-            f"{_PREFIX}_slice_writes_total",
-            "Writes of the ResourceSlice.",
+            "tegra_dra_driver_slice_writes_total",
             created=written.created,
             updated=written.updated,
             deleted=written.deleted,
             failed=written.failures,
         )
-        yield gauge(
-            f"{_PREFIX}_published", "Whether the ResourceSlice is published.", self._publisher.published
-        )
-        yield gauge(
-            f"{_PREFIX}_registered", "Whether the kubelet has the driver.", self._registration.registered
-        )
+        yield gauge("tegra_dra_driver_published", self._publisher.published)
+        yield gauge("tegra_dra_driver_registered", self._registration.registered)
         if gpu_health := self._board.health:
-            yield gauge(
-                f"{_PREFIX}_gpu_healthy",
-                "Whether the GPU is healthy.",
-                gpu_health.healthy,
-                reason=gpu_health.reason,
-            )
+            yield gauge("tegra_dra_driver_gpu_healthy", gpu_health.healthy, reason=gpu_health.reason)
         if found := self._board.detection:
             soc = {"soc": found.board.soc} if found.board.soc else {}
-            yield gauge(
-                f"{_PREFIX}_info",
-                "The driver's version and the board's chip, always 1.",
-                1,
-                version=package_version(),
-                **soc,
-            )
+            yield gauge("tegra_dra_driver_info", 1, version=package_version(), **soc)

@@ -9,13 +9,54 @@ from typing import Literal, NamedTuple
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+HELP = {
+    "tegra_device_plugin_held_devices": "Devices that are allocated to the container.",
+    "tegra_device_plugin_free_devices": "Healthy devices that no container has.",
+    "tegra_device_plugin_weight_percent": "The container's requested share of the GPU's time.",
+    "vGPU_device_memory_limit_in_bytes": "GPU memory that the container may use.",
+    "vGPU_device_memory_usage_in_bytes": "GPU memory charged to the container, by its ledger.",
+    "tegra_device_plugin_streams": "ListAndWatch streams that are open.",
+    "tegra_device_plugin_devices": "Devices advertised, by health and its reason.",
+    "tegra_memory_bytes": "Memory that CPU and GPU share.",
+    "tegra_device_plugin_info": "The plugin's version and the board, always 1.",
+    "tegra_gpu_load_ratio": "Load of the GPU, 0 to 1.",
+    "tegra_gpu_frequency_hertz": "Clock of the GPU.",
+    "tegra_gpu_temperature_celsius": "Temperature of the GPU.",
+    "tegra_gpu_memory_bytes": "Memory that the GPU uses, by jtop.",
+    "tegra_memory_used_bytes": "Memory in use, by jtop.",
+    "tegra_power_mode": "The mode set by nvpmodel, always 1.",
+    "tegra_device_plugin_allocations_total": "Containers that requested devices.",
+    "tegra_device_plugin_registrations_total": "Registrations with a kubelet.",
+    "tegra_device_plugin_config_reloads_total": "Times the configuration was read again.",
+    "tegra_gpu_agent_info": "The agent's version, mode and policy, always 1.",
+    "tegra_gpu_agent_memory_used_bytes": "GPU memory in use, by owner.",
+    "DCGM_FI_DEV_FB_USED": "GPU memory in use by processes, in MiB.",
+    "gpu_fractioning_gpu_memory_used_bytes": "GPU memory of the pod's processes.",
+    "tegra_gpu_agent_container_memory_used_bytes": "GPU memory of the container's processes.",
+    "tegra_gpu_agent_weight_percent": "The pod's weight for the GPU's time.",
+    "tegra_gpu_agent_over_limit_total": "Times that the pod exceeded its share.",
+    "tegra_gpu_agent_ended_processes_total": "Processes of the pod that were ended because of its excess.",
+    "tegra_gpu_agent_weights": "Whether GPU time is divided by weights: 1 for the current state.",
+    "tegra_gpu_agent_timeslice_seconds": "Time slice of the pod's GPU context.",
+    "tegra_dra_driver_resource_claims_in_use": "Claims that are prepared on this node.",
+    "tegra_dra_driver_prepares_total": "Claims that the kubelet has requested to prepare.",
+    "tegra_dra_driver_unprepares_total": "Claims that the kubelet has requested to unprepare.",
+    "tegra_dra_driver_call_seconds_total": "Time spent in the kubelet's calls.",
+    "tegra_dra_driver_registrations_total": "Registrations with a kubelet.",
+    "tegra_dra_driver_slice_writes_total": "Writes of the ResourceSlice.",
+    "tegra_dra_driver_published": "Whether the ResourceSlice is published.",
+    "tegra_dra_driver_registered": "Whether the kubelet has the driver.",
+    "tegra_dra_driver_gpu_healthy": "Whether the GPU is healthy.",
+    "tegra_dra_driver_info": "The driver's version and the board's chip, always 1.",
+}
+"""The text of each metric of plugin, agent and DRA driver."""
+
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Metric(NamedTuple):
     name: str
     kind: Literal["counter", "gauge"]
-    help: str
     samples: tuple[tuple[Mapping[str, str], float], ...] = ()
 
 
@@ -27,26 +68,26 @@ def exposition(metrics: Iterable[Metric]) -> str:
     lines = []
     for metric in metrics:
         if metric.samples:
-            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+            lines += [f"# HELP {metric.name} {HELP[metric.name]}", f"# TYPE {metric.name} {metric.kind}"]
             lines += [f"{metric.name}{_labels(labels)} {_number(value)}" for labels, value in metric.samples]
     return "\n".join(lines) + "\n"
 
 
-def gauge(name: str, text: str, value: float | None, **labels: str) -> Metric:
+def gauge(name: str, value: float | None, **labels: str) -> Metric:
     """Give a gauge with one sample, or with none while the value is not known."""
-    return Metric(name, "gauge", text, () if value is None else ((labels, value),))
+    return Metric(name, "gauge", () if value is None else ((labels, value),))
 
 
-def gauges(name: str, text: str, samples: Samples) -> Metric:
-    return Metric(name, "gauge", text, tuple(samples))
+def gauges(name: str, samples: Samples) -> Metric:
+    return Metric(name, "gauge", tuple(samples))
 
 
-def counters(name: str, text: str, samples: Samples) -> Metric:
-    return Metric(name, "counter", text, tuple(samples))
+def counters(name: str, samples: Samples) -> Metric:
+    return Metric(name, "counter", tuple(samples))
 
 
-def results(name: str, text: str, **values: int) -> Metric:
-    return counters(name, text, (({"result": result}, value) for result, value in values.items()))
+def results(name: str, **values: int) -> Metric:
+    return counters(name, (({"result": result}, value) for result, value in values.items()))
 
 
 def _number(value: float) -> str:

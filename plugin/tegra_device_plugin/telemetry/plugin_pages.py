@@ -67,18 +67,15 @@ class Pages(StatusPages):
 
     def _plugin_metrics(self) -> Iterable[Metric]:
         yield from _counters(self._counted)
-        yield gauge(
-            "tegra_device_plugin_streams", "ListAndWatch streams that are open.", self._registrars.streams
-        )
+        yield gauge("tegra_device_plugin_streams", self._registrars.streams)
         yield gauges(
             "tegra_device_plugin_devices",
-            "Devices advertised, by health and its reason.",
             ((_labels(one), len(one.ids)) for one in self._advertised.resources.values()),
         )
         yield from self._gpu_metrics()
         if detection := self._board.detection:
             board, gpu = detection.board, detection.gpu
-            yield gauge("tegra_memory_bytes", "Memory that CPU and GPU share.", gpu.memory_bytes)
+            yield gauge("tegra_memory_bytes", gpu.memory_bytes)
             facts = {
                 "version": package_version(),
                 "l4t": board.l4t,
@@ -88,9 +85,7 @@ class Pages(StatusPages):
                 "module": board.module,
             }
             known = {name: value for name, value in facts.items() if value}
-            yield gauge(
-                "tegra_device_plugin_info", "The plugin's version and the board, always 1.", 1, **known
-            )
+            yield gauge("tegra_device_plugin_info", 1, **known)
 
     async def _share_metrics(self) -> Iterable[Metric]:
         """Give each container's share; none without units."""
@@ -108,22 +103,14 @@ class Pages(StatusPages):
         """Give the values of sysfs and jtop."""
         if sample := self._board.sample:
             load = sample.load_percent
-            yield gauge(
-                "tegra_gpu_load_ratio", "Load of the GPU, 0 to 1.", None if load is None else load / 100
-            )
-            yield gauge("tegra_gpu_frequency_hertz", "Clock of the GPU.", sample.frequency_hz)
-            yield gauge(
-                "tegra_gpu_temperature_celsius", "Temperature of the GPU.", sample.temperature_celsius
-            )
+            yield gauge("tegra_gpu_load_ratio", None if load is None else load / 100)
+            yield gauge("tegra_gpu_frequency_hertz", sample.frequency_hz)
+            yield gauge("tegra_gpu_temperature_celsius", sample.temperature_celsius)
         if telemetry := self._latest_telemetry():
-            yield gauge(
-                "tegra_gpu_memory_bytes", "Memory that the GPU uses, by jtop.", telemetry.gpu_memory_bytes
-            )
-            yield gauge("tegra_memory_used_bytes", "Memory in use, by jtop.", telemetry.memory_used_bytes)
+            yield gauge("tegra_gpu_memory_bytes", telemetry.gpu_memory_bytes)
+            yield gauge("tegra_memory_used_bytes", telemetry.memory_used_bytes)
             if telemetry.power_mode:
-                yield gauge(
-                    "tegra_power_mode", "The mode set by nvpmodel, always 1.", 1, mode=telemetry.power_mode
-                )
+                yield gauge("tegra_power_mode", 1, mode=telemetry.power_mode)
 
 
 def _labels(resource: Resource) -> Mapping[str, str]:
@@ -135,19 +122,16 @@ def _labels(resource: Resource) -> Mapping[str, str]:
 def _counters(counted: Counters) -> Iterable[Metric]:
     yield results(
         "tegra_device_plugin_allocations_total",
-        "Containers that requested devices.",
         granted=counted.allocations,
         refused=counted.rejected_allocations,
     )
     yield results(
         "tegra_device_plugin_registrations_total",
-        "Registrations with a kubelet.",
         accepted=counted.registrations,
         failed=counted.failed_registrations,
     )
     yield results(
         "tegra_device_plugin_config_reloads_total",
-        "Times the configuration was read again.",
         accepted=counted.config_reloads,
         refused=counted.rejected_config_reloads,
     )

@@ -259,28 +259,23 @@ def _metrics(found: Iterable[Row], accounts: Mapping[str, Account]) -> Iterator[
             held[row.name, one.resource] += one.count
     yield gauges(
         "tegra_device_plugin_held_devices",
-        "Devices that are allocated to the container.",
         (({**_labels(name), "resource": resource}, count) for (name, resource), count in held.items()),
     )
     yield gauges(
         "tegra_device_plugin_free_devices",
-        "Healthy devices that no container has.",
         (({"resource": name}, account.free) for name, account in accounts.items()),
     )
     yield gauges(
         "tegra_device_plugin_weight_percent",
-        "The container's requested share of the GPU's time.",
         ((_labels(row.name), row.percent) for row in found if row.percent is not None),
     )
     # HAMi's names and labels.
     yield gauges(
         "vGPU_device_memory_limit_in_bytes",
-        "GPU memory that the container may use.",
         ((_vgpu(row.name), row.limit) for row in found if row.limit is not None),
     )
     yield gauges(
         "vGPU_device_memory_usage_in_bytes",
-        "GPU memory of the container's programs that counts against the limit, by its ledger.",
         ((_vgpu(row.name), row.used) for row in found if row.used is not None),
     )
 

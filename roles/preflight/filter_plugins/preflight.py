@@ -21,7 +21,7 @@ GUIDE = "docs/troubleshooting.md"
 CODED = {
     "accepted-unknown": ("error", "a finding is accepted that does not exist"),
     "bundle-file": ("error", "a file of the bundle is missing or not what SHA256SUMS says"),
-    "bundle-unusable": ("error", "the bundle as a whole is missing or damaged"),
+    "bundle-unusable": ("error", "the complete bundle is missing or damaged"),
     "clock": ("error", "a clock is more than a day away from that of the controller"),
     "clock-server": ("error", "a clock is more than 5 minutes away from that of the K3s server"),
     "clock-server-drift": ("warning", "a clock is more than a minute away from that of the K3s server"),
@@ -44,7 +44,7 @@ CODED = {
     "k3s-other-role": ("error", "K3s runs in the other role"),
     "k3s-unread": ("warning", "a file of K3s' settings is not understood"),
     "k3s-runtime": ("error", "K3s of another installation has another container runtime"),
-    "k3s-upgrade": ("error", "K3s would get another minor version, and nobody has asked for an upgrade"),
+    "k3s-upgrade": ("error", "K3s would get another minor version, for which upgrade.yml is"),
     "machine-id-duplicate": ("warning", "two boards, or a board and another's node, have one machine-id"),
     "network-range": ("error", "a board without K3s is in a network of pods or services"),
     "network-range-shared": ("warning", "a board with K3s is in such a network, or has a wider one"),

@@ -33,9 +33,9 @@ def _expected_reason(fixture: Fixture, state: State) -> str:
 @pytest.mark.parametrize("state", ["ready", "unpowered", "dead", "masked"])
 def test_every_board_in_every_state(board: Fixture, state: State, tmp_path: Path) -> None:
     build(board, tmp_path, state=state)
-    verdict = assess(sample(tmp_path, detect(tmp_path).gpu))
-    assert verdict.reason == _expected_reason(board, state)
-    assert verdict.healthy == (verdict.reason == "ok")
+    found = assess(sample(tmp_path, detect(tmp_path).gpu))
+    assert found.reason == _expected_reason(board, state)
+    assert found.healthy == (found.reason == "ok")
 
 
 def test_readings_have_the_kernels_units(board: Fixture, tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ def test_an_observation_does_not_wake_the_gpu(orin: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(HostTree, "read", recording)
 
-    def read_by(look: Callable[[], T]) -> T:
+    def read_by(observe: Callable[[], T]) -> T:
         paths.clear()
-        found = look()
+        found = observe()
         assert paths and not [path for path in paths if path.endswith("_fs_mask")]
         return found
 

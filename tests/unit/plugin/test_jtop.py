@@ -227,7 +227,7 @@ async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, ho
     await eventually(lambda: _children() <= children)
 
 
-def told(host: Path, odd: dict[str, str]) -> Telemetry | None:
+def read_odd(host: Path, odd: dict[str, str]) -> Telemetry | None:
     """Give what comes of values that are written like this in a line of JSON."""
     line = ", ".join(f'"{name}": {value}' for name, value in odd.items())
     return read_once(host, client(f"print({f'{{{line}}}'!r}, flush=True)\n{WAIT}"))
@@ -246,10 +246,10 @@ def test_an_invalid_value_is_dropped(host: Path) -> None:
         "part_number": json.dumps("\ud800"),
         "jetpack": '""',
     }
-    assert told(host, odd) == Telemetry(memory_total_bytes=1500)
+    assert read_odd(host, odd) == Telemetry(memory_total_bytes=1500)
     odd = {"gpu_load_percent": '"high"', "gpu_frequency_hz": "3.06e8", "power_mode": "3", "module": "null"}
     odd |= {"memory_total_bytes": "true", "gpu_temperature_celsius": "48", "x": "1"}
-    assert told(host, odd) == Telemetry(gpu_frequency_hz=306000000, gpu_temperature_celsius=48.0)
+    assert read_odd(host, odd) == Telemetry(gpu_frequency_hz=306000000, gpu_temperature_celsius=48.0)
 
 
 def test_a_single_sample_has_a_short_interval(host: Path) -> None:

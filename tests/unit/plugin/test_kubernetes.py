@@ -35,7 +35,7 @@ def test_an_invalid_quantity_gets_an_example(text: str) -> None:
 
 
 def test_half_a_byte_is_rejected() -> None:
-    with pytest.raises(ValueError, match="whole number"):
+    with pytest.raises(ValueError, match="an integer of bytes"):
         parse_quantity("0.5")
 
 

@@ -77,7 +77,7 @@ def test_every_boards_labels_are_valid_and_the_same_before_it_is_switched_on(
     assert (found["nvidia.com/gpu.compute.major"], found["nvidia.com/gpu.compute.minor"]) == (major, minor)
     assert found["nvidia.com/gpu.product"] == board.data["devicequery_name"].replace(" ", "-")
     assert found["nvidia.com/cuda.runtime-version.full"] == board.cuda
-    assert "nvidia.com/mig.capable" not in found  # no file tells whether Thor's is on
+    assert "nvidia.com/mig.capable" not in found  # no file shows whether Thor's is on
 
 
 @pytest.mark.parametrize(

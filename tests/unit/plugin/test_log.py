@@ -60,9 +60,9 @@ def test_an_exception_comes_with_its_traceback(formatter: logging.Formatter) -> 
     except ValueError:
         failed.exc_info = sys.exc_info()
     line = formatter.format(failed)
-    told = json.loads(line)["exception"] if isinstance(formatter, JsonFormatter) else line
-    assert "Traceback" in told
-    assert "ValueError: invalid literal" in told
+    text = json.loads(line)["exception"] if isinstance(formatter, JsonFormatter) else line
+    assert "Traceback" in text
+    assert "ValueError: invalid literal" in text
 
 
 @pytest.fixture

@@ -155,10 +155,13 @@ async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(orin: Path, tmp_pat
     assert "without its GPU" in page.text
 
 
+NAME = "tegra_memory_bytes"
+
+
 def test_odd_label_values_survive() -> None:
     odd = 'a"b\\c\nd'
-    page = exposition([Metric("m", "gauge", "Help.", (({"l": odd}, 1.5),)), Metric("n", "gauge", "No.")])
-    assert values(page) == {"m": [({"l": odd}, 1.5)]}
+    page = exposition([Metric(NAME, "gauge", (({"l": odd}, 1.5),)), Metric("n", "gauge")])
+    assert values(page) == {NAME: [({"l": odd}, 1.5)]}
 
 
 @pytest.mark.parametrize(
@@ -166,9 +169,9 @@ def test_odd_label_values_survive() -> None:
     [(3, "3"), (2.0, "2"), (0.345, "0.345"), (-1.5e-7, "-1.5e-07"), (1 << 40, "1099511627776")],
 )
 def test_every_number_has_a_form_in_prometheus_format(value: float, text: str) -> None:
-    page = exposition([gauge("m", "Help.", value)])
-    assert page.endswith(f"\nm {text}\n")
-    ((_, read),) = values(page)["m"]
+    page = exposition([gauge(NAME, value)])
+    assert page.endswith(f"\n{NAME} {text}\n")
+    ((_, read),) = values(page)[NAME]
     assert read == pytest.approx(value, nan_ok=True)
 
 

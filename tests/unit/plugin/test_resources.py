@@ -50,7 +50,7 @@ def test_a_container_gets_the_gpu_as_the_settings_say(
 
 
 def test_two_shares_are_allocated_only_if_configured() -> None:
-    asked = ["igpu0::0", "igpu0::1"]
-    resource(PluginSettings(sharing=Sharing(4, fail_requests_greater_than_one=False))).check(asked)
+    ids = ["igpu0::0", "igpu0::1"]
+    resource(PluginSettings(sharing=Sharing(4, fail_requests_greater_than_one=False))).check(ids)
     with pytest.raises(RejectedRequestError, match="request 1"):
-        resource(PluginSettings(sharing=Sharing(4))).check(asked)
+        resource(PluginSettings(sharing=Sharing(4))).check(ids)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import workloads
+from tests.lab import archive
 from tests.unit.roles.loading import load
 from tests.unit.roles.playing import Run, play_text
 
@@ -17,13 +17,11 @@ index = load("bundle/library/bundle_index.py")
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     (tmp_path / "k3s-arm64").write_text("K3s")
-    workloads.write_image(
-        tmp_path / "tegra-device-plugin-arm64.tar.gz", ["tegra-device-plugin:1"], "arm64", {}, {}
-    )
-    workloads.write_image(
+    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["tegra-device-plugin:1"], "arm64", {}, {})
+    archive.write(
         tmp_path / "device-query-arm64.tar.gz", ["docker.io/library/device-query:r36"], "arm64", {}, {}
     )
-    workloads.write_image(
+    archive.write(
         tmp_path / "k3s-airgap-images-arm64.tar.gz",
         ["docker.io/rancher/mirrored-pause:3.6", "rancher/coredns:1"],
         "arm64",
@@ -58,7 +56,7 @@ def test_bundle_that_was_written_is_one_that_can_be_installed_from(directory: Pa
 def test_archive_without_exactly_one_image_is_refused(
     directory: Path, names: tuple[str, ...], words: str
 ) -> None:
-    workloads.write_image(directory / "device-query-arm64.tar.gz", [*names], "arm64", {}, {})
+    archive.write(directory / "device-query-arm64.tar.gz", [*names], "arm64", {}, {})
     with pytest.raises(index.BundleError, match=words):
         index.describe(str(directory), "arm64", "v1")
 
@@ -107,7 +105,7 @@ IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"
 
 
 def test_built_images_replace_the_bundle(tmp_path: Path) -> None:
-    workloads.write_image(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
+    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
     variables = {"k3s_source": "download", "__preflight_built": str(tmp_path), "__preflight_k3s": "v1"}
     run = play_text(tmp_path, KNOWN, variables=variables)
     assert "tegra-device-plugin-arm64.tar.gz v1" in run.said
@@ -151,7 +149,7 @@ def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False,
 
 
 def test_image_that_is_missing_or_outdated_is_built_once(tmp_path: Path, checkout: Path) -> None:
-    workloads.write_image(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
+    archive.write(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
     checked = build(tmp_path, checkout, "--check")
     assert f"There is no current {checkout}/dist/tegra-device-plugin-arm64.tar.gz" in checked.said
     assert "would be built on this computer" in checked.said

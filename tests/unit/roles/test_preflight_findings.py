@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lab import workloads
+from tests.lab import archive
 from tests.unit.roles.loading import ROLES, Data, load
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import GOOD, with_facts
@@ -302,7 +302,7 @@ def test_state_of_built_images(tmp_path: Path) -> None:
     (tmp_path / "tegra-device-plugin.oci.tar").write_text("of no interest")
     nothing = bundle_module.inspect_built(str(tmp_path), "v1")
     assert (nothing["indexed"], nothing["versions"], nothing["files"]) == (False, {"k3s_version": "v1"}, {})
-    workloads.write_image(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
+    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
     (tmp_path / "tegra-device-plugin-amd64.tar.gz").write_text("none")
     files = bundle_module.inspect_built(str(tmp_path), "v1")["files"]
     assert list(files["tegra-device-plugin-arm64.tar.gz"]["images"]) == ["a:1"]

@@ -54,7 +54,7 @@ class SimulatedNvgpu:
             os.write(self._writer, struct.pack("=QQ", 0, 1))
 
     def ends(self, number: int) -> None:
-        """A process lets go of its context; it is there as long as somebody has a reference."""
+        """A process drops its reference; the context exists until its last reference."""
         self._drop(number)
 
     def goes_away(self) -> None:

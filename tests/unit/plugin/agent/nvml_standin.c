@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for libnvidia-ml.so.1 on a Thor, with the two lists of processes that the agent asks for. Compute: pids 100, 101, ...
+/* A stand-in for libnvidia-ml.so.1 on a Thor, with the two lists of processes that the agent reads. Compute: pids 100, 101, ...
  * as many as STANDIN_PROCESSES says, of 1 MiB each, but that of pid 101 is not available. Graphics: pid 100 with 2 MiB. */
 #include <stdlib.h>
 

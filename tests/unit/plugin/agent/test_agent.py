@@ -50,7 +50,7 @@ class Running:
             except urllib.error.URLError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.05)  # nobody tells
+                time.sleep(0.05)  # there is no event
 
     def metrics(self) -> Samples:
         families = text_string_to_metric_families(self.page("/metrics"))

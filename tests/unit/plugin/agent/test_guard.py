@@ -79,11 +79,11 @@ async def test_a_process_that_is_of_another_pod_by_now_is_left_alone(
     node.holds(**{f"p{innocent.pid}": 100})
     watch = guard("evict")
     await watch.observe()
-    hold_on = os.pidfd_open
+    open_pidfd = os.pidfd_open
 
     def taken_over(pid: int) -> int:
         node.process(pid, 2)  # the number went to another process after the observation
-        return hold_on(pid)
+        return open_pidfd(pid)
 
     monkeypatch.setattr(os, "pidfd_open", taken_over)
     await watch.observe()
@@ -91,17 +91,17 @@ async def test_a_process_that_is_of_another_pod_by_now_is_left_alone(
     assert watch.ended[PodName("default", "greedy")] == 0
 
 
-def test_a_number_that_is_used_again_after_it_was_held_on_to_is_not_hit(
+def test_a_number_that_is_used_again_after_it_was_opened_is_not_hit(
     start: Callable[[], subprocess.Popen[bytes]],
 ) -> None:
     ended = start()
 
-    def ends_while_looked_at(_pid: int) -> bool:
+    def ends_meanwhile(_pid: int) -> bool:
         ended.kill()
         ended.wait()
         return True
 
-    assert not end_process(ended.pid, ends_while_looked_at)
+    assert not end_process(ended.pid, ends_meanwhile)
     assert not end_process(ended.pid, lambda _pid: True)
 
 
@@ -142,7 +142,7 @@ async def test_a_failed_kill_is_logged(
 
 
 def test_evict_needs_the_hosts_process_ids(node: Node, guard: Make) -> None:
-    """In another namespace, a number of the host's is nobody or somebody else."""
+    """In another namespace, a number of the host's is no process or another one."""
     (node.root / "proc/self").parent.mkdir(exist_ok=True)
     (node.root / "proc/self").symlink_to("999999999")
     with pytest.raises(CannotEndError, match="set hostPID in the agent's pod"):

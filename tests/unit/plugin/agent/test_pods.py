@@ -67,16 +67,16 @@ async def test_the_kubelet_is_queried_for_new_pods_only(
     node.admits(Pod(1, "vision", percent=30))
     for _ in range(3):
         await pods.refresh({uid(1)})
-    assert node.kubelet.asked == 1
+    assert node.kubelet.queries == 1
     node.admits(Pod(2, "speech", percent=50))
     await pods.refresh({uid(1), uid(2)})
-    assert (node.kubelet.asked, pods.share(uid(2)).percent) == (2, 50)
+    assert (node.kubelet.queries, pods.share(uid(2)).percent) == (2, 50)
     await pods.refresh({uid(9)})  # which it does not know yet
     await pods.refresh({uid(9)})
-    assert (node.kubelet.asked, pods.share(uid(9))) == (3, Share())
+    assert (node.kubelet.queries, pods.share(uid(9))) == (3, Share())
     monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
     await pods.refresh(set())
-    assert node.kubelet.asked == 4
+    assert node.kubelet.queries == 4
 
 
 async def test_a_disk_that_hangs_stops_neither_the_loop_nor_the_agent(

@@ -106,9 +106,9 @@ async def test_a_context_is_set_when_it_has_a_runlist_and_not_before(
     monkeypatch.setattr(module, "OBSERVE_SECONDS", 3600.0)
     monkeypatch.setattr(module, "NEW_SECONDS", 0.01)
     async with running(weights, driver) as until:
-        looked = len(driver.calls)
+        before = len(driver.calls)
         driver.runs(13, 10, compute=0)  # the simulated driver raises BoardCrashedError if it is set now
-        await until(lambda: driver.calls[looked:].count(GET_TSGS) == 3)
+        await until(lambda: driver.calls[before:].count(GET_TSGS) == 3)
         assert driver.contexts[13].timeslice == 1024
         driver.contexts[13].compute = 2
         await until(lambda: driver.contexts[13].timeslice == 3000)
@@ -154,11 +154,11 @@ async def test_the_end_does_not_wait_for_a_kubelet(
     weights: Weights, driver: SimulatedNvgpu, node: Node
 ) -> None:
     await weights.observe()
-    asked = node.kubelet.asked
+    queries = node.kubelet.queries
     node.process(99, 77)
     driver.runs(99, 99)  # of a pod that needs a query of the kubelet
     await weights._restore()
-    assert (node.kubelet.asked, set(slices(driver).values())) == (asked, {1024})
+    assert (node.kubelet.queries, set(slices(driver).values())) == (queries, {1024})
 
 
 async def test_a_busy_node_is_logged_once_and_retried(
@@ -248,18 +248,18 @@ async def test_a_device_that_goes_away_does_not_keep_the_agent_busy(
     weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)
-    heard: list[None] = []
+    cleared: list[None] = []
     clear = nvgpu.ControlNode.clear_event
 
     def count(node: nvgpu.ControlNode) -> None:
-        heard.append(None)
+        cleared.append(None)
         clear(node)
 
     monkeypatch.setattr(nvgpu.ControlNode, "clear_event", count)
     async with running(weights, driver) as until:
         driver.goes_away()
         await until(lambda: weights.state == "unsupported")  # as each later observation has no answer
-    assert len(heard) <= 2
+    assert len(cleared) <= 2
 
 
 async def test_no_call_ever_locks_control(

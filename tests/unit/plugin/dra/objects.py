@@ -32,10 +32,10 @@ def claim(*results: dict[str, Any], uid: str = CLAIM.uid, **devices: Any) -> dic
     }
 
 
-def gpu(root: Path, board: str = "orinnano-jp6", verdict: Health = HEALTHY) -> Gpu:
+def gpu(root: Path, board: str = "orinnano-jp6", health: Health = HEALTHY) -> Gpu:
     boards.build(boards.load()[board], root)
     found = detect(root)
-    return Gpu(Detection(found.board, found.gpu, read_power(root, found.gpu)), verdict)
+    return Gpu(Detection(found.board, found.gpu, read_power(root, found.gpu)), health)
 
 
 def place(tmp_path: Path) -> Place:

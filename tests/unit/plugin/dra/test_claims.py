@@ -62,13 +62,13 @@ def test_parameters_for_another_driver_are_ignored() -> None:
 
 
 WHOLE = Device("gpu", "igpu-0")
-LOOKING_AFTER = Device("gpu", "igpu-0", admin=True)
+ADMIN = Device("gpu", "igpu-0", admin=True)
 FIRST, SECOND = Device("gpu", "igpu-0-share-0"), Device("gpu", "igpu-0-share-1")
 THIS, THAT = Device("gpu", "igpu-0", "s1", GIB), Device("gpu", "igpu-0", "s2", GIB)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "held", "together"),
+    ("wanted", "other", "together"),
     [
         (WHOLE, WHOLE, False),
         (FIRST, FIRST, False),
@@ -78,30 +78,30 @@ THIS, THAT = Device("gpu", "igpu-0", "s1", GIB), Device("gpu", "igpu-0", "s2", G
         (WHOLE, FIRST, False),
         (THIS, WHOLE, False),
         (FIRST, THIS, False),
-        (LOOKING_AFTER, WHOLE, True),
-        (WHOLE, LOOKING_AFTER, True),
+        (ADMIN, WHOLE, True),
+        (WHOLE, ADMIN, True),
     ],
 )
-def test_two_claims_share_the_gpu_only_in_one_mode(wanted: Device, held: Device, together: bool) -> None:
-    assert conflict((wanted,), (held,)) == (None if together else held)
+def test_two_claims_share_the_gpu_only_in_one_mode(wanted: Device, other: Device, together: bool) -> None:
+    assert conflict((wanted,), (other,)) == (None if together else other)
 
 
 def test_health_of_devices_follows_the_gpu() -> None:
     board = HealthBoard("node", ("a", "b"))
     seen = []
-    for verdict in (
+    for observed in (
         None,
         Health(True, "ok", "runtime_status active"),
         Health(False, "too-hot", "101 °C"),
         Health(False, "unknown", "the GPU could not be observed"),
     ):
-        if verdict:
-            board.show(verdict)
+        if observed:
+            board.show(observed)
         first, second = board.message().devices
         assert (first.device.device_name, second.device.device_name) == ("a", "b")
         assert {one.device.pool_name for one in (first, second)} == {"node"}
         assert first.health_check_timeout_seconds > 0
-        assert (first.last_updated_time > 0) == (verdict is not None)
+        assert (first.last_updated_time > 0) == (observed is not None)
         seen.append((first.health, first.message))
     assert seen == [
         (health.UNKNOWN, "not observed yet"),

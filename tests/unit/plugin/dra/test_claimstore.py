@@ -192,7 +192,7 @@ def test_a_commit_changes_all_or_nothing_when_a_system_call_fails(
 
 
 def commit_fails_at(number: int, store: ClaimStore, after: Mapping[str, Prepared]) -> str:
-    """Let one system call of a commit fail as on a full disk; tell what the commit did."""
+    """Let one system call of a commit fail as on a full disk; return what the commit did."""
     reached = False
 
     def fail() -> None:

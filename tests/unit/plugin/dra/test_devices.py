@@ -46,7 +46,7 @@ def test_every_board_gives_valid_devices(tmp_path: Path, board: str, dra: Dra) -
 @pytest.mark.parametrize("version", ["1.34", "1.36", "1.37"])
 @pytest.mark.parametrize("dra", [Dra(), Dra("shares", shares=2), CAPACITY])
 def test_the_slice_has_kubernetes_schema(tmp_path: Path, version: str, dra: Dra) -> None:
-    found = published(gpu(tmp_path, verdict=SICK), dra, taints=True)
+    found = published(gpu(tmp_path, health=SICK), dra, taints=True)
     slice_ = slices.content(NODE, "node-uid", found, 1)
     assert kubernetes_validate.validate(slice_, version, strict=True) == version
 

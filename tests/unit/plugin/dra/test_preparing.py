@@ -30,7 +30,7 @@ class Claims:
         self.ledgers = self.place.limit_dir / "ledgers"
         self.known: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.away = False
-        self.asked = 0
+        self.queries = 0
         self.calls = Calls()
         self.preparer = self.restarted()
 
@@ -38,26 +38,26 @@ class Claims:
         self.preparer = Preparer(self.place, self._get, self.calls)
         return self.preparer
 
-    def allocate(self, asked: ClaimReference, *results: dict[str, Any]) -> None:
-        self.known[asked.namespace, asked.name] = claim(*results, uid=asked.uid)
+    def allocate(self, reference: ClaimReference, *results: dict[str, Any]) -> None:
+        self.known[reference.namespace, reference.name] = claim(*results, uid=reference.uid)
 
     async def _get(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        self.asked += 1
+        self.queries += 1
         if self.away:
             raise OSError("no API server: connection refused")
         return self.known.get((namespace, name))
 
-    async def prepare(self, asked: ClaimReference) -> Prepared | str:
-        return (await self.preparer.prepare([asked]))[asked.uid]
+    async def prepare(self, reference: ClaimReference) -> Prepared | str:
+        return (await self.preparer.prepare([reference]))[reference.uid]
 
     @property
     def files(self) -> list[str]:
         return sorted(path.name for path in self.cdi.glob("*claim*"))
 
-    def edits(self, asked: ClaimReference) -> dict[str, Any]:
-        spec = json.loads((self.cdi / f"gpu.jetson-k3s.github.io-claim-{asked.uid}.json").read_text())
+    def edits(self, reference: ClaimReference) -> dict[str, Any]:
+        spec = json.loads((self.cdi / f"gpu.jetson-k3s.github.io-claim-{reference.uid}.json").read_text())
         (device,) = spec["devices"]
-        assert device["name"].startswith(asked.uid)
+        assert device["name"].startswith(reference.uid)
         edits: dict[str, Any] = device["containerEdits"]
         return edits
 
@@ -110,18 +110,18 @@ async def test_a_new_claim_needs_the_api_server(claims: Claims) -> None:
 
 
 async def test_a_claim_that_waits_for_the_api_server_delays_no_other(claims: Claims) -> None:
-    get, asked = claims._get, asyncio.Event()
+    get, queried = claims._get, asyncio.Event()
 
     async def hang_for_the_first(namespace: str, name: str) -> Mapping[str, Any] | None:
         if name == OTHER.name:
             return await get(namespace, name)
-        asked.set()
+        queried.set()
         return await hang(namespace, name)
 
     claims.allocate(OTHER, result())
     preparer = Preparer(claims.place, hang_for_the_first, claims.calls)
     waiting = asyncio.ensure_future(preparer.prepare([CLAIM]))
-    await asked.wait()
+    await queried.wait()
     async with asyncio.timeout(20):
         assert isinstance((await preparer.prepare([OTHER]))[OTHER.uid], Prepared)
         await preparer.unprepare([OTHER])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A SIMULATED libcuda.so.1 that asks dlsym for its own function, first while it is loaded. Its answers are
+ * A SIMULATED libcuda.so.1 that finds its own function by dlsym, first while it is loaded. found_own() returns
  * bits 0 and 1 for RTLD_DEFAULT and its own handle while it was loaded, bits 2 and 3 for the same later.
  */
 #define _GNU_SOURCE
@@ -36,7 +36,7 @@ __attribute__((constructor)) static void ask_first(void)
     own = right();
 }
 
-EXPORT int asked(void)
+EXPORT int found_own(void)
 {
     return own | right() << 2;
 }
