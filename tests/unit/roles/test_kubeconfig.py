@@ -215,7 +215,7 @@ def test_request_that_the_cluster_does_not_sign_is_deleted(monkeypatch: pytest.M
     monkeypatch.setattr(user, "run", run)
     monkeypatch.setattr(user, "wait_until", lambda *_: failed)
     with pytest.raises(user.UserError, match="the cluster does not sign: no such signer"):
-        user.signed("anna", "CSR", 86400, 1)
+        user.signed("anna", "CSR", 86400)
     assert "delete" in called[-1] and "jetson-k3s-x7" in called[-1]
 
 
