@@ -224,7 +224,7 @@ def joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> Da
 def test_expiring_token_is_for_agents_only(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
 ) -> None:
-    result = joined(monkeypatch, tmp_path, join_token=given, server=True)
+    result = joined(monkeypatch, tmp_path, token=given, server=True)
     assert (result["failed"], result["reason"]) == (True, "malformed")
     assert "from agents only" in result["msg"]
     assert not (tmp_path / "token").exists()
@@ -239,12 +239,12 @@ def test_expired_token_of_a_member_is_no_error(
     monkeypatch.setattr(join_token.has_joined_with, "__defaults__", (str(certificate),))
     (tmp_path / "token").write_text(f"K10{CASES['own'].hash}::{expired}\n")
     at = {"server_url": server.url, "ca": server.bundle.decode()}
-    assert joined(monkeypatch, tmp_path, **at, join_token=expired)["reason"] == "refused"
+    assert joined(monkeypatch, tmp_path, **at, token=expired)["reason"] == "refused"
     certificate.touch()
-    assert joined(monkeypatch, tmp_path, **at, join_token=expired) == {"changed": False, "restart_due": False}
+    assert joined(monkeypatch, tmp_path, **at, token=expired) == {"changed": False, "restart_due": False}
     # Another token, or a password, is not excused by that.
     for other in ("cccccc.bbbbbbbbbbbbbbbb", "another-password"):
-        assert joined(monkeypatch, tmp_path, **at, join_token=other)["reason"] == "refused"
+        assert joined(monkeypatch, tmp_path, **at, token=other)["reason"] == "refused"
 
 
 CLUSTER = {"server": ("jetson-1", "jetson-2", "jetson-3"), "agent": ("jetson-4",)}
