@@ -209,6 +209,8 @@ def test_request_that_the_cluster_does_not_sign_is_deleted(monkeypatch: pytest.M
 
     def run(*argv: str, stdin: str = "") -> str:
         called.append(" ".join(argv))
+        if argv[0] == "create":
+            assert json.loads(stdin)["apiVersion"] == "certificates.k8s.io/v1"
         return json.dumps({"metadata": {"name": "jetson-k3s-x7"}})
 
     failed = {"status": {"conditions": [{"type": "Failed", "message": "no such signer"}]}}
