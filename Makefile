@@ -81,7 +81,7 @@ dist/tegra-device-plugin-arm64.tar.gz:
 
 bundle: venv dist/tegra-device-plugin-arm64.tar.gz ## the offline bundle: make bundle [BUNDLE=./bundle] [K3S=v1.34.12+k3s1]
 	$(call say,"offline bundle in $(BUNDLE)")
-	.venv/bin/ansible-playbook playbooks/bundle.yml -e jetson_k3s_bundle="$(BUNDLE)" $(if $(K3S),-e bundle_k3s_version=$(K3S))
+	.venv/bin/ansible-playbook playbooks/bundle.yml -e jetson_k3s_bundle="$(BUNDLE)" $(if $(K3S),-e k3s_version=$(K3S))
 
 gpu-limit: .venv/.image ## the library that limits GPU memory in dist/gpu-limit/{amd64,arm64}/
 	$(PYTHON) -m images.arm64.gpu_limit

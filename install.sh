@@ -96,14 +96,14 @@ if [ ! -e inventory ] || ! grep -q "^${name}[[:space:]]" inventory; then
         awk -v host="$host" '{ print } /^\[agent\]/ { print host }' inventory > inventory.new
     else
         printf '%s\n' "$marker inventory.example shows more." '[server]' "$host" '' '[agent]' '' '[k3s_cluster:children]' server agent \
-            '' '[k3s_cluster:vars]' "${bundle:+jetson_k3s_bundle=}${bundle:-k3s_source=download}" > inventory.new
+            '' '[k3s_cluster:vars]' ${bundle:+"jetson_k3s_bundle=$bundle"} > inventory.new
         # The kubelet of 1.35 and newer refuses cgroup v1.
         [ -n "$bundle" ] || [ "$l4t" -ge 36 ] || echo 'k3s_version=v1.34.12+k3s1' >> inventory.new
     fi
     mv inventory.new inventory
 fi
 play() {
-    .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} ${bundle:+-e "jetson_k3s_bundle=$bundle" -e k3s_source=bundle} \
+    .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} ${bundle:+-e "jetson_k3s_bundle=$bundle"} \
         --limit "$name" "$@"
 }
 

@@ -117,7 +117,7 @@ def verify(reports: Path, arguments: Sequence[str]) -> int:
     verified = play("verify.yml", [*arguments, *settings])
     status = result(reports)
     if status == PASSED and (provisioned, verified) != (0, 0):
-        say("a playbook has failed although the reports are good: look at its output")
+        say("a playbook has failed although the reports are good: read its output")
         return UNVERIFIED
     return status
 
@@ -134,7 +134,9 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         "--reports", type=Path, metavar="DIR", default=HERE.parent / "reports", help="default: %(default)s"
     )
     parser.add_argument("--keep", action="store_true", help="do not reset the boards afterwards")
-    example = "for ansible-playbook in the checkout, such as: -- --extra-vars k3s_reset_docker=true"
+    example = (
+        "for ansible-playbook in the checkout, such as: -- --extra-vars jetson_k3s_confirm=restore-docker"
+    )
     parser.add_argument("ansible", nargs="*", metavar="-- ARGUMENT", help=example)
     options = parser.parse_args(argv)
     if not options.inventory.exists():

@@ -78,7 +78,7 @@ class Cluster:
         self._create(pod)
 
     def create_jobs(self, **settings: Any) -> None:
-        """Create the Deployment `jobs`: one pod, made anew wherever there is room, and wait until it runs.
+        """Create the Deployment `jobs`: one pod, on any node, and wait until it runs.
 
         `settings` are its container's.
         """
@@ -114,7 +114,7 @@ class Cluster:
         return (str(running["startedAt"]), int(status["restartCount"])) if running else None
 
     def unschedulable(self, pod: str) -> str:
-        """Why the scheduler finds no place for a pod; empty when it has one or has not looked yet."""
+        """Why the scheduler finds no place for a pod; empty when it has one, or before the first try."""
         conditions = self._json("get", "pod", pod)["status"].get("conditions", [])
         return next((str(c.get("message", "")) for c in conditions if c.get("reason") == "Unschedulable"), "")
 
@@ -139,7 +139,7 @@ class Cluster:
 def starts(boards: Sequence[Board | Machine]) -> set[str]:
     """When each service and each running container of the boards was started, an entry for each.
 
-    Whatever is restarted is another entry.
+    A restart makes another entry.
     """
     show = ("systemctl", "show", "--property=Id,ActiveEnterTimestampMonotonic,NRestarts,MainPID", *UNITS)
     containers = ("docker", "ps", "--no-trunc", "--format={{.ID}} {{.Names}} {{.CreatedAt}}")

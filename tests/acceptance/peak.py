@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a board has to bear at once while playbooks run: tasks of Ansible, and memory."""
+"""The peak load of a board while playbooks run: simultaneous tasks of Ansible, and memory."""
 
 import subprocess
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from tests.lab.board import Board
 
-# Tells the most tasks of Ansible at once, and the most memory beyond what there was (KiB).
+# Prints the most simultaneous tasks of Ansible, and the most memory beyond that at the start (KiB).
 # With pipelining a task is such a shell. RssAnon is what a process has for itself (proc(5)).
 WATCH = """
 import os, select, sys
-def look():
+def observe():
     tasks = memory = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -23,10 +23,10 @@ def look():
         tasks += words[0] == "/bin/sh" and words[2:3] != [] and words[2].startswith("echo BECOME-SUCCESS")
         memory += int(status.partition("RssAnon:")[2].split()[0]) if "RssAnon:" in status else 0
     return tasks, memory
-before = look()[1]
+before = observe()[1]
 most = [0, 0]
 while not select.select([sys.stdin], [], [], 0.05)[0]:
-    tasks, memory = look()
+    tasks, memory = observe()
     most = [max(most[0], tasks), max(most[1], memory - before)]
 print(*most)
 """
@@ -34,7 +34,7 @@ print(*most)
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that the server had at once: tasks of Ansible, and MiB beyond what it had before."""
+    """The peak of the server: simultaneous tasks of Ansible, and MiB beyond those at the start."""
 
     tasks: int
     mebibytes: int

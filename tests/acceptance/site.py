@@ -175,7 +175,7 @@ def internet(lab: str, server: Board, directory: Path) -> Iterator[tuple[Registr
             found,
             {
                 "k3s_version": version,
-                "k3s_release_url": f"http://{host}:{page}",
+                "__k3s_release_url": f"http://{host}:{page}",
                 "nvidia_docker_daemon_config": {
                     "insecure-registries": [mirror],
                     "registry-mirrors": [f"http://{mirror}"],

@@ -45,7 +45,7 @@ def board() -> Iterator[Machine]:
     finally:
         lab.down(LAB)
     assert not lab_dir(LAB).exists()
-    assert not interface.exists(), "QEMU still runs: the interface lives as long"
+    assert not interface.exists(), "QEMU still runs: the interface exists as long"
 
 
 def site(*arguments: str) -> PlaybookRun:

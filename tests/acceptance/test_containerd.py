@@ -148,7 +148,9 @@ def test_names_that_are_taken_are_refused_before_anything_changes(boards: list[B
 
     renamed = run_playbook(LAB, "preflight.yml", CONTAINERD, limit)
     assert "[error] node-renamed" in renamed.output
-    run_playbook(LAB, "reset.yml", CONTAINERD, limit, "--extra-vars=k3s_reset_leave=false").checked()
+    run_playbook(
+        LAB, "reset.yml", CONTAINERD, limit, "--extra-vars=jetson_k3s_confirm=without-server"
+    ).checked()
     taken = run_playbook(LAB, "preflight.yml", CONTAINERD, limit)
     assert "[error] hostname-duplicate" in taken.output
     assert f"{agent.name} and the cluster's node jetson-9 (no address) all call themselves" in taken.output

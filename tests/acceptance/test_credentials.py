@@ -51,7 +51,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def let_in(path: Path, **variables: object) -> PlaybookRun:
-    return play("kubeconfig.yml", kubeconfig_file=str(path), kubeconfig_user="anna", **variables)
+    return play("kubeconfig.yml", jetson_k3s_output=str(path), kubeconfig_user="anna", **variables)
 
 
 def may(cluster: Cluster, path: Path, *what: str) -> bool:
@@ -66,7 +66,7 @@ def may(cluster: Cluster, path: Path, *what: str) -> bool:
 
 
 def test_operator_may_look_and_no_more(cluster: Cluster, kubeconfig: Path) -> None:
-    run = let_in(kubeconfig, kubeconfig_days=30)
+    run = let_in(kubeconfig, __kubeconfig_days=30)
     assert changed(run) > 0
     said = " ".join(run.output.split())
     assert "lets anna in as view, until " in said
@@ -81,7 +81,7 @@ def test_operator_may_look_and_no_more(cluster: Cluster, kubeconfig: Path) -> No
 
 
 def test_server_decides_how_long_a_certificate_may_last(cluster: Cluster, kubeconfig: Path) -> None:
-    run = let_in(kubeconfig.with_name("longer.yaml"), kubeconfig_days=MOST_DAYS + 35)
+    run = let_in(kubeconfig.with_name("longer.yaml"), __kubeconfig_days=MOST_DAYS + 35)
     assert changed(run) > 0
     said = f"({MOST_DAYS} days). Asked for were {MOST_DAYS + 35} days, but the server decides."
     assert said in " ".join(run.output.split())
@@ -96,7 +96,7 @@ def test_second_run_for_the_operator_changes_nothing(cluster: Cluster, kubeconfi
 def test_role_is_changed_and_taken_away(cluster: Cluster, kubeconfig: Path) -> None:
     assert changed(let_in(kubeconfig, kubeconfig_role="edit")) == 1
     assert may(cluster, kubeconfig, "create", "deployments")
-    assert [changed(let_in(kubeconfig, kubeconfig_state="absent")) for _ in range(2)] == [1, 0]
+    assert [changed(let_in(kubeconfig, jetson_k3s_state="absent")) for _ in range(2)] == [1, 0]
     assert not may(cluster, kubeconfig, "list", "pods")
 
 

@@ -87,7 +87,7 @@ def claim(name: str, *, device_class: str = DRIVER, memory: str = "") -> dict[st
 def pod_with(
     claim: str | None, name: str, command: tuple[str, ...] = HOLD, *, again: bool = False
 ) -> dict[str, Any]:
-    """Return a pod that computes on the GPU of its claim and holds it."""
+    """Return a pod that computes on the GPU of its claim and keeps it."""
     container: dict[str, Any] = {
         "name": "main",
         "image": image(),
@@ -123,7 +123,7 @@ def allocated(cluster: Cluster, name: str) -> list[dict[str, Any]]:
 
 
 def runs(cluster: Cluster, name: str) -> None:
-    """Wait until a pod has computed on its GPU and holds it."""
+    """Wait until a pod has computed on its GPU and keeps it."""
 
     def computed() -> bool:
         return cluster.phase(name) == "Running" and "computed" in cluster.kubectl("logs", name)
@@ -212,7 +212,9 @@ def test_another_power_mode_is_published(cluster: Cluster, node: Board) -> None:
     wait_until(lambda: mode() == {"int": 2}, "the power mode in the slice", 120)
 
 
-def test_a_claim_brings_the_gpu_into_its_pod_and_the_next_one_waits(cluster: Cluster, node: Board) -> None:
+def test_a_claim_brings_the_gpu_into_its_pod_and_the_next_one_waits(
+    cluster: Cluster, node: Board, tmp_path: Path
+) -> None:
     start(cluster, "one")
     runs(cluster, "one")
     assert {"/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"} <= set(
@@ -220,6 +222,16 @@ def test_a_claim_brings_the_gpu_into_its_pod_and_the_next_one_waits(cluster: Clu
     )
     (given,) = allocated(cluster, "one")
     assert (given["driver"], given["pool"], given["device"]) == (DRIVER, node.name, "igpu-0")
+    (shown,) = cluster_status(LAB, tmp_path)["nodes"]
+    (device,) = shown["devices"]
+    assert (shown["name"], device["name"], device["sharing"]) == (node.name, "igpu-0", "exclusive")
+    (held,) = device["claims"]
+    assert (device["taints"], held["namespace"], held["name"], held["pods"]) == (
+        [],
+        "default",
+        "one",
+        ["one"],
+    )
     start(cluster, "two")
     waits(cluster, "two")
     end(cluster, "one")
@@ -236,19 +248,6 @@ def test_a_pod_without_a_claim_has_no_gpu(cluster: Cluster, node: Board) -> None
     wait_until(lambda: cluster.phase("none") == "Succeeded", "a look around", 60)
     assert "nvmap" not in cluster.kubectl("logs", "none")
     ends(cluster, "pod/none")
-
-
-def test_status_shows_who_has_a_claim(cluster: Cluster, node: Board, tmp_path: Path) -> None:
-    start(cluster, "shown")
-    runs(cluster, "shown")
-    status = cluster_status(LAB, tmp_path)
-    (shown,) = status["nodes"]
-    assert shown["name"] == node.name
-    (device,) = shown["devices"]
-    assert (device["name"], device["sharing"], device["taints"]) == ("igpu-0", "exclusive", [])
-    (held,) = device["claims"]
-    assert (held["namespace"], held["name"], held["pods"]) == ("default", "shown", ["shown"])
-    end(cluster, "shown")
 
 
 def test_the_examples_of_the_documents_choose_the_board(

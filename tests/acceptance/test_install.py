@@ -166,7 +166,7 @@ def test_release_page_that_does_not_answer_is_named(boards: list[Board], checkou
     settings = checkout / "group_vars/k3s_cluster.yml"
     kept = settings.read_text()
     nowhere = "http://127.0.0.1:1"
-    settings.write_text(json.dumps(json.loads(kept) | {"k3s_release_url": nowhere}))
+    settings.write_text(json.dumps(json.loads(kept) | {"__k3s_release_url": nowhere}))
     status, said = install(checkout, f"jetson@{boards[0].address}")
     settings.write_text(kept)
     assert status == 1
@@ -203,7 +203,7 @@ def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board],
     server, agent = boards
     status, said = install(checkout, f"jetson@{server.address}")
     assert status == 0, said
-    assert "k3s_source=download" in (checkout / "inventory").read_text()
+    assert "jetson_k3s_bundle" not in (checkout / "inventory").read_text()
     assert [line.partition(":")[0] for line in said.splitlines()[-3:]] == ["Node", "Proof", "Next"]
     assert (checkout / f"reports/{server.name}.json").exists()
     again, said = install(checkout, f"jetson@{server.address}")
@@ -235,7 +235,7 @@ def test_plugins_image_is_pulled_by_its_digest(
     without_bundle.write_text("".join(line for line in lines if not line.startswith("jetson_k3s_bundle")))
 
     def run(image: str, *arguments: str) -> PlaybookRun:
-        settings = {**found, "k3s_source": "download", "gpu_device_plugin_image": image}
+        settings = {**found, "gpu_device_plugin_image": image}
         given = (f"--limit={boards[0].name}", f"--extra-vars={json.dumps(settings)}")
         return run_playbook(LAB, "site.yml", *given, *arguments, inventory=without_bundle)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever cuts a run off, the same command succeeds once the cause is gone.
+"""If a run is interrupted, the same command succeeds once the cause is gone.
 
 While a run has locked the boards, another run is refused.
 """
@@ -120,7 +120,7 @@ def test_lock_of_a_killed_run_is_over_and_a_second_run_beside_a_run_is_refused(b
 
     def second(line: str) -> None:
         if not beside and line.startswith(LOCKED):
-            beside.append(run_playbook(LAB, "reset.yml", "--extra-vars=k3s_reset_leave=false"))
+            beside.append(run_playbook(LAB, "reset.yml", "--extra-vars=jetson_k3s_confirm=without-server"))
 
     run_playbook(LAB, "site.yml", on_line=second).checked()
     (refused,) = beside

@@ -147,7 +147,8 @@ def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> No
     server, agent = boards
     run_playbook(LAB, "site.yml").checked()
     # What a new card has not: the password by which the server knows the old board.
-    run_playbook(LAB, "reset.yml", f"--limit={agent.name}", "--extra-vars=k3s_reset_leave=false").checked()
+    alone = (f"--limit={agent.name}", "--extra-vars=jetson_k3s_confirm=without-server")
+    run_playbook(LAB, "reset.yml", *alone).checked()
     agent.exec("rm", "/etc/rancher/node/password")
 
     refused = run_playbook(LAB, "site.yml")

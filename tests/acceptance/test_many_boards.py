@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many boards lean on one server at once: none is refused by its sshd, and what they cost it has a bound.
+"""Many boards use one server: its sshd refuses none, and the load on it has a bound.
 
 A light board is what Ansible sees of a board: an address, an sshd, facts. All are addresses of one virtual
 board. They run no Docker and no pod. What is real is the server: its sshd with OpenSSH's defaults,
@@ -63,7 +63,7 @@ def boards() -> Iterator[tuple[Board, list[Light]]]:
 
 @pytest.mark.parametrize("count", [25, MOST])
 def test_every_board_is_served_within_the_bound(boards: tuple[Board, list[Light]], count: int) -> None:
-    """So many boards do, all at once, what site.yml delegates to the server for each of them."""
+    """site.yml delegates tasks to the server for so many boards at the same time."""
     server, light = boards
     path = lab_dir(LAB) / f"light-{count}.ini"
     path.write_text(inventory.render(LAB, [server, *light[:count]]))
@@ -73,5 +73,5 @@ def test_every_board_is_served_within_the_bound(boards: tuple[Board, list[Light]
     assert run.returncode == 0, run.why
     assert len(run.recap) == count
     assert not [name for name, recap in run.recap.items() if recap.unreachable or recap.failed]
-    # A shell outlives its task's answer for a moment, so there can be more than are asked for.
+    # A shell outlives its task's answer for a moment, so there can be more than the limit.
     assert 1 < peaks[0].tasks <= MAX_SESSIONS

@@ -20,7 +20,7 @@ from tools.engine import docker
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "monitoring"
-SERVING = {"gpu_device_plugin_metrics_on_host": True, "gpu_device_plugin_agent": True}
+SERVING = {"gpu_device_plugin_metrics_on_host": True, "gpu_device_plugin_agent": {"enabled": True}}
 JOBS = ("tegra-device-plugin", "tegra-gpu-agent")
 # What an owner has: a directory of rules and one of targets.
 CONFIGURATION = """\
@@ -163,6 +163,6 @@ def test_every_query_of_the_dashboard_has_an_answer(
 
 
 def test_absent_takes_all_of_it_away(owners: Board, given: Path) -> None:
-    assert [changed(given, monitoring_state="absent") > 0 for _ in range(2)] == [True, False]
+    assert [changed(given, jetson_k3s_state="absent") > 0 for _ in range(2)] == [True, False]
     assert files(owners) == {"/etc/prometheus/rules/owners.yml"}
     wait_until(lambda: rules(owners) == {"owners"}, "the owner's rules alone", 30)

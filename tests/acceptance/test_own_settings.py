@@ -45,8 +45,8 @@ WHEELS = """\
   gather_facts: false
   vars:
     ansible_python_interpreter: "{{ ansible_playbook_python }}"
-    bundle_arch: amd64
-    bundle_k3s_version: "{{ (lookup('file', bundle_directory ~ '/bundle.yml') | from_yaml).k3s_version }}"
+    __bundle_arch: amd64
+    k3s_version: "{{ (lookup('file', __bundle_directory ~ '/bundle.yml') | from_yaml).k3s_version }}"
   tasks:
     - ansible.builtin.import_role: {name: bundle, tasks_from: jtop.yml}
     - ansible.builtin.import_role: {name: bundle, tasks_from: index.yml}
@@ -180,7 +180,7 @@ def test_token_of_agents_stays_where_the_inventory_does_not_say_it_any_more(
 
 
 def test_images_of_the_bundle_stay_on_a_full_disk(board: Board, run: PlaybookRun) -> None:
-    """The kubelet looks at the disk 5 minutes after its start; here it takes 2 % for full."""
+    """The kubelet checks the disk 5 minutes after its start; here it takes 2 % for full."""
     limits = "image-gc-high-threshold=2, image-gc-low-threshold=1, minimum-image-ttl-duration=0s"
     board.exec("docker", "rm", "mine")
     before = set(board.exec("docker", "image", "ls", "--format={{.Repository}}:{{.Tag}}").split())
@@ -207,7 +207,7 @@ def index_bundle() -> None:
         made = run_here(
             str(Path(sys.executable).with_name("ansible-playbook")),
             "--inventory=localhost,",
-            f"--extra-vars=bundle_directory={bundle}",
+            f"--extra-vars=__bundle_directory={bundle}",
             playbook.name,
         )
     assert made.returncode == 0, made.stdout
@@ -249,7 +249,7 @@ def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, ru
     assert board.exec("systemctl", "show", "--property=MainPID", "jtop") == process
 
     for expected in (True, False):
-        gone = run_playbook(LAB, "jtop.yml", "--extra-vars=jtop_state=absent")
+        gone = run_playbook(LAB, "jtop.yml", "--extra-vars=jetson_k3s_state=absent")
         assert (gone.recap["jetson-1"].changed > 0) is expected, gone.output
     assert board.exec("sh", "-c", f"ls -d {PACKAGES}/* /run/jtop.sock", check=False) == ""
     assert board.exec("systemctl", "is-active", "jtop", check=False).strip() == "inactive"
@@ -272,7 +272,7 @@ def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookR
     # The service is another process then, with another socket.
     board.exec("systemctl", "kill", "--signal=KILL", "jtop")
     wait_until(lambda: heard() == 2, "the plugin hears the next one", 120)
-    run_playbook(LAB, "jtop.yml", "--extra-vars=jtop_state=absent").checked()
+    run_playbook(LAB, "jtop.yml", "--extra-vars=jetson_k3s_state=absent").checked()
 
 
 @pytest.mark.usefixtures("_jtop_bundle")
@@ -316,7 +316,7 @@ def test_power_mode_that_needs_a_reboot_is_refused_unless_allowed(powered: Board
     result = run_playbook(LAB, "power_mode.yml", "--extra-vars=power_mode_nvpmodel=MODE_30W")
     recap = result.recap["jetson-1"]
     assert (recap.failed, recap.changed) == (1, 0), result.output
-    assert "Allow it with power_mode_reboot: true" in " ".join(result.output.split())
+    assert "Allow it with `-e jetson_k3s_confirm=reboot`" in " ".join(result.output.split())
     assert powered.exec("cat", "/var/lib/nvpmodel/simulated") == before
 
 
@@ -332,7 +332,7 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
         if line.startswith("TASK [power_mode : Ensure the power mode by a reboot]"):
             threads.append(pool.submit(switch_on))
 
-    allowed = ("--extra-vars=power_mode_nvpmodel=MODE_30W", "--extra-vars=power_mode_reboot=true")
+    allowed = ("--extra-vars=power_mode_nvpmodel=MODE_30W", "--extra-vars=jetson_k3s_confirm=reboot")
     threads: list[Future[None]] = []
     with ThreadPoolExecutor() as pool:
         result = run_playbook(LAB, "power_mode.yml", *allowed, on_line=at_reboot)
@@ -362,7 +362,7 @@ def test_newer_runtime_comes_from_the_bundle_when_asked(
         tar.add(deb, deb.name)
     index_bundle()
     docker_process = board.exec("systemctl", "show", "--property=MainPID", "docker")
-    settings = json.dumps(strict | {"nvidia_docker_update_runtime": True})
+    settings = json.dumps(strict | {"jetson_k3s_confirm": ["update-runtime"]})
     changed = []
     for _ in range(2):
         result = run_playbook(LAB, "site.yml", f"--extra-vars={settings}").checked()
@@ -377,7 +377,7 @@ def test_newer_runtime_comes_from_the_bundle_when_asked(
 
 # The cluster goes with it.
 def test_reset_gives_docker_its_owners_settings_back(board: Board, run: PlaybookRun) -> None:
-    again = ("reset.yml", "--extra-vars=k3s_reset_docker=true")
+    again = ("reset.yml", "--extra-vars=jetson_k3s_confirm=restore-docker")
     run_playbook(LAB, *again).checked()
     assert json.loads(board.exec("cat", "/etc/docker/daemon.json")) == OWN
     assert board.exec("docker", "info", "--format={{.DefaultRuntime}}").strip() == "runc"
@@ -401,7 +401,7 @@ def test_k3s_of_its_stock_script_is_taken_over_with_its_flags_and_its_node(board
     before = cluster.kubectl(*node_id)
     assert before.endswith(" somebody")
 
-    run_playbook(LAB, "site.yml", "--extra-vars=k3s_migrate=true").checked()
+    run_playbook(LAB, "site.yml", "--extra-vars=jetson_k3s_confirm=migrate").checked()
     assert cluster.kubectl(*node_id) == before
     migrated = yaml.safe_load(board.exec("cat", MIGRATED))
     assert migrated == {"node-label": "owner=somebody", "write-kubeconfig-mode": "0640"}

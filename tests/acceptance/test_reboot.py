@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 LAB = "reboot"
 TYPES = ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")
 BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
-QUICK = {"board_reboot_timeout": 60}
+QUICK = {"__board_reboot_timeout": 60}
 REQUIRED = "echo required > /run/reboot-required; echo libsimulated >> /run/reboot-required.pkgs"
 GPU = {"resources": {"limits": {RESOURCE: 1}}}
 POSTINST = f"#!/bin/sh\n{REQUIRED}\n"
@@ -90,7 +90,7 @@ def test_board_that_needs_a_reboot_is_shown_and_check_mode_names_it(
     found = {one["name"]: one["reboot"] for one in cluster_status(LAB, tmp_path)["boards"]}
     assert found["jetson-1"] == {"required": False, "packages": [], "kernel": None}
     assert found["jetson-3"] == {"required": True, "packages": ["libsimulated"], "kernel": None}
-    check = run("reboot.yml", "--check", only_if_required=True)
+    check = run("reboot.yml", "--check", board_reboot_only_if_required=True)
     assert check.returncode == 0, check.why
     assert "jetson-3: is to reboot (libsimulated)" in check.output
     assert {name: recap.changed > 0 for name, recap in check.recap.items() if name != "localhost"} == {
@@ -105,11 +105,11 @@ def test_only_the_board_that_needs_it_reboots_and_the_same_command_then_changes_
     boards: list[Board], cluster: Cluster
 ) -> None:
     before = boots(boards)
-    first = run("reboot.yml", only_if_required=True)
+    first = run("reboot.yml", board_reboot_only_if_required=True)
     assert first.returncode == 0, first.why
     assert rebooted(boards, before) == ["jetson-3"]
     assert "rebooted: jetson-3" in first.output
-    again = run("reboot.yml", only_if_required=True)
+    again = run("reboot.yml", board_reboot_only_if_required=True)
     assert again.returncode == 0, again.why
     assert all(recap.changed == 0 for recap in again.recap.values()), again.output
     assert rebooted(boards, before) == ["jetson-3"]
@@ -140,7 +140,7 @@ def test_board_that_does_not_come_back_stops_the_run_and_the_same_command_goes_o
 ) -> None:
     before = boots(boards)
     board.switch_on_after_reboot(boards[1], always=False)
-    stopped = run("reboot.yml", board_reboot_timeout=20)
+    stopped = run("reboot.yml", __board_reboot_timeout=20)
     assert stopped.returncode != 0
     said = " ".join(stopped.output.split())
     assert "jetson-2: is not back in service." in said
@@ -151,7 +151,7 @@ def test_board_that_does_not_come_back_stops_the_run_and_the_same_command_goes_o
     board.start(boards[1])
     assert rebooted(boards, before) == ["jetson-2"]
     # It was rebooted, so that nothing is left but its return.
-    ended = run("reboot.yml", "--limit=jetson-2", only_if_required=True)
+    ended = run("reboot.yml", "--limit=jetson-2", board_reboot_only_if_required=True)
     assert ended.returncode == 0, ended.why
     assert cordoned(cluster) == []
 
@@ -217,7 +217,7 @@ def test_security_updates_come_in_turn_without_those_of_docker_and_l4t(
     again = run("os_update.yml")
     assert all(recap.changed == 0 for recap in again.recap.values()), again.why
     before = boots(boards)
-    named = run("os_update.yml", "--limit=jetson-2", os_update_also=["nvidia-l4t-*"])
+    named = run("os_update.yml", "--limit=jetson-2", os_update_packages=["security", "nvidia-l4t-*"])
     assert named.returncode == 0, named.why
     assert versions(boards[1]) == updated | {"nvidia-l4t-simulated": "2"}
     # It was drained for that, and needed no reboot.

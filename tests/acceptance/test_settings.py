@@ -32,14 +32,13 @@ DAEMONSET = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
 SETTINGS = "k3s : Write K3s' configuration, unit and links"
 RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
 JOINING = "k3s : Ensure the agent has a token that the server accepts"
-LABELS = "k3s : Ensure the node is Ready and has its labels and taints"
+LABELS = "k3s : Ensure the node is Ready and has its labels"
 PLUGIN = "gpu_device_plugin : Apply the DaemonSet of the device plugin or the DRA driver"
 STARTED = ("systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "--value")
 FEWER_PODS = {
     "nvidia_docker_daemon_config": {"icc": True},
     "k3s_server_config": {"kubelet-arg": ["max-pods=40"]},
     "k3s_agent_config": {"kubelet-arg": ["max-pods=30"]},
-    "k3s_node_taints": ["edge=far:PreferNoSchedule"],
 }
 
 
@@ -51,7 +50,7 @@ def cluster(boards: list[Board]) -> Cluster:
 
 def drift(directory: Path, *arguments: str) -> tuple[PlaybookRun, dict[str, Any]]:
     file = directory / "drift.json"
-    run = run_playbook(LAB, "drift.yml", f"--extra-vars=drift_file={file}", *arguments)
+    run = run_playbook(LAB, "drift.yml", f"--extra-vars=jetson_k3s_output={file}", *arguments)
     assert file.exists(), run.why
     return run, json.loads(file.read_text())
 
@@ -134,11 +133,6 @@ def room(cluster: Cluster) -> list[int]:
     return [by_name[board.name] for board in cluster.boards]
 
 
-def taints(cluster: Cluster) -> set[str]:
-    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
-    return {taint["key"] for node in nodes for taint in node["spec"].get("taints", [])}
-
-
 def site(**variables: object) -> PlaybookRun:
     given = json.dumps({"gpu_verify_mode": "undisturbed"} | variables)
     return run_playbook(LAB, "site.yml", f"--extra-vars={given}")
@@ -183,7 +177,6 @@ def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster
     after = started(cluster.boards, "k3s")
     assert before[0] < after[0] < after[1]
     assert room(cluster) == [40, 30]
-    assert taints(cluster) == {"edge"}
     assert started(cluster.boards) == docker
     assert job(cluster) == pod
 
@@ -191,7 +184,6 @@ def test_nodes_restart_k3s_one_after_the_other_below_their_pods(cluster: Cluster
 def test_setting_that_is_taken_out_of_the_inventory_goes_from_the_boards(cluster: Cluster) -> None:
     with_docker(icc=True).checked()
     assert room(cluster) == [110, 110]  # the kubelet's default
-    assert taints(cluster) == set()
 
 
 def test_first_failure_is_the_last(cluster: Cluster) -> None:

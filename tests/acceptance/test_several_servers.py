@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three servers share an etcd: any of them may be down, and one that was flashed again joins anew."""
+"""Three servers share an etcd: any of them may be down, and one that was flashed again joins again."""
 
 import json
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def test_servers_join_one_after_the_other_and_serve_the_gpus(boards: list[Board]
 
 @pytest.mark.parametrize("down", [0, 1])
 def test_any_server_may_be_down_and_the_run_goes_on_with_the_others(boards: list[Board], down: int) -> None:
-    """The first is the one that all have joined, and that is asked when it answers."""
+    """The first is the one that all have joined, and that the playbooks use when it answers."""
     gone, there = boards[down], [one for one in boards if one is not boards[down]]
     docker("kill", gone.container)
     try:
@@ -119,7 +119,7 @@ def test_all_servers_go_back_to_a_backup(boards: list[Board]) -> None:
     cluster = Cluster(ordered)
     directory = lab_dir(LAB) / "backups"
     with keyring() as key:
-        given = json.dumps({"k3s_backup_recipient": str(key), "k3s_backup_directory": str(directory)})
+        given = json.dumps({"k3s_backup_recipient": str(key), "__k3s_backup_directory": str(directory)})
         changed(site(ordered, "backup.yml", f"--extra-vars={given}"))
         cluster.kubectl("create", "configmap", "after")
         (file,) = directory.glob("*.gpg")

@@ -131,7 +131,7 @@ def cluster(board: Board) -> Cluster:
 
 
 def create_pod(cluster: Cluster, name: str, mib: int, limits: Mapping[str, int], **pod_settings: str) -> None:
-    """Create a pod that allocates GPU memory and holds it."""
+    """Create a pod that allocates GPU memory and keeps it."""
     settings = {
         "command": ["python3.11", "-m", "tegra_device_plugin", "allocate", str(mib), "--hold"],
         "resources": {"limits": limits},

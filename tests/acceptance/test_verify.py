@@ -157,7 +157,7 @@ def refusing_toolkit(jetson: Board) -> Iterator[None]:
 def test_broken_board_fails_the_right_check_with_its_fix(jetson: Board, cluster: Cluster) -> None:
     failing, reason, fix = "device-query", "unsupported device id", "nvidia-container-toolkit"
     with refusing_toolkit(jetson):
-        verified = verify("gpu_verify_timeout=60")
+        verified = verify("__gpu_verify_timeout=60")
     assert verified.run.returncode != 0
     report, check = verified.report, verified.check(failing)
     assert [name for name, status in verified.statuses().items() if status == "failed"] == [failing]
@@ -262,9 +262,9 @@ def laboratory(directory: Path) -> Path:
     (directory / "inventory" / "group_vars").mkdir(parents=True)
     (directory / "inventory" / "boards.ini").write_text((lab_dir(LAB) / "inventory.ini").read_text())
     settings = {
-        "bundle_arch": "amd64",
-        "bundle_k3s_version": version,
-        "bundle_k3s_release_url": (directory / "releases").as_uri(),
+        "__bundle_arch": "amd64",
+        "k3s_version": version,
+        "__bundle_k3s_release_url": (directory / "releases").as_uri(),
     }
     (directory / "inventory" / "group_vars" / "all.yml").write_text(yaml.safe_dump(settings))
     return directory
@@ -298,7 +298,7 @@ def test_bundle_with_packages_makes_a_node_of_a_board_without_docker(jetson: Boa
     settings = {
         "bundle_plugin_archive": str(inventory.bundle_path(LAB) / "tegra-device-plugin-amd64.tar.gz"),
         "bundle_debs_from": NAME,
-        "nvidia_docker_runtime_packages": [],  # Debian has none
+        "__nvidia_docker_runtime_packages": [],  # Debian has none
     }
     run_playbook(LAB, "bundle.yml", bundle, f"--extra-vars={json.dumps(settings)}", inventory=given).checked()
     jetson.exec("dpkg", "--purge", *DOCKER)

@@ -27,7 +27,7 @@ LAB = "docs"
 TYPES = ("agxorin-jp6", "orinnano-jp6")
 # The versions that the documents make a bundle of; here it is the lab's K3s under these names.
 RELEASES = (
-    yaml.safe_load((CHECKOUT / "roles/bundle/defaults/main.yml").read_text())["bundle_k3s_version"],
+    yaml.safe_load((CHECKOUT / "roles/bundle/defaults/main.yml").read_text())["__bundle_k3s_newest"],
     "v1.34.12+k3s1",
 )
 ARCHIVE = "device-query.tar.gz"
@@ -85,8 +85,8 @@ def release(directory: Path, version: str) -> None:
         (page / released).symlink_to(bundle / name)
     (page / f"sha256sum-{ARCH}.txt").write_text(checksums(page))
     here = {
-        "bundle_arch": ARCH,
-        "bundle_k3s_release_url": page.parent.as_uri(),
+        "__bundle_arch": ARCH,
+        "__bundle_k3s_release_url": page.parent.as_uri(),
         "bundle_plugin_archive": str(bundle / f"tegra-device-plugin-{ARCH}.tar.gz"),
     }
     (directory / "here.yml").write_text(yaml.safe_dump(here))

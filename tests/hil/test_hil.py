@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""playbooks/hil.py: its exit status, and that boards are reset whatever happens. Ansible is a stand-in.
+"""playbooks/hil.py: its exit status, and that boards are reset in each case. Ansible is a stand-in.
 
 The examples for CI systems fit those systems' schemas, and test the commit that they are run for.
 """
@@ -33,7 +33,7 @@ echo "$playbook $*" >> "$here/calls"
 
 
 class Ansible:
-    """The stand-in and what it was asked for."""
+    """The stand-in and its calls."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -140,7 +140,7 @@ def test_secrets_in_arguments_are_not_printed(ansible: Ansible) -> None:
 def test_arguments_reach_all_playbooks(ansible: Ansible) -> None:
     ansible.publishes(0)
     status, output = ansible.run(
-        "--limit=jetson-1", f"--bundle={ansible.directory}", "--", "-e", "k3s_reset_docker=true"
+        "--limit=jetson-1", f"--bundle={ansible.directory}", "--", "-e", "jetson_k3s_confirm=restore-docker"
     )
     assert status == 0, output
     site, verify, _ = ansible.calls
@@ -149,7 +149,7 @@ def test_arguments_reach_all_playbooks(ansible: Ansible) -> None:
             f"--inventory={ansible.directory}/inventory",
             "--limit=jetson-1",
             f"--extra-vars=jetson_k3s_bundle={ansible.directory}",
-            "-e k3s_reset_docker=true",
+            "-e jetson_k3s_confirm=restore-docker",
         ):
             assert part in call
     assert "--skip-tags=gpu_verify" in site

@@ -16,7 +16,7 @@ import yaml
 
 from tests.docs import CHECKOUT
 from tests.hostile import answers
-from tests.lab import workloads
+from tests.lab import archive
 from tools.cache import cache, locked
 
 HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ ansible_python_interpreter=/usr/bin/python3
 jetson_k3s_bundle={bundle}
 [k3s_cluster:vars]
 power_mode_nvpmodel=1
-k3s_reset_docker=true
+jetson_k3s_confirm=restore-docker
 gpu_device_plugin_metrics_on_host=true
 """
 
@@ -71,8 +71,8 @@ def core(line: str) -> Path | None:
 def make_bundle(path: Path) -> dict[str, str]:
     path.mkdir()
     plugin, pause = answers.IMAGES
-    workloads.write_image(path / "tegra-device-plugin-amd64.tar.gz", [plugin], "amd64", {}, {})
-    workloads.write_image(path / "k3s-airgap-images-amd64.tar.gz", [pause], "amd64", {}, {})
+    archive.write(path / "tegra-device-plugin-amd64.tar.gz", [plugin], "amd64", {}, {})
+    archive.write(path / "k3s-airgap-images-amd64.tar.gz", [pause], "amd64", {}, {})
     (path / "k3s-amd64").write_text("k3s")
     (path / "jetson_stats-4.3.2-py3-none-any.whl").write_text("wheel")
     jtop = {"version": "4.3.2", "wheels": ["jetson_stats-4.3.2-py3-none-any.whl"]}
@@ -88,7 +88,7 @@ def make_release(path: Path) -> None:
     """A K3s release as bundle.yml downloads it."""
     path.mkdir(parents=True)
     (path / "k3s").write_text("k3s")
-    workloads.write_image(path / "k3s-airgap-images-amd64.tar.gz", [answers.IMAGES[1]], "amd64", {}, {})
+    archive.write(path / "k3s-airgap-images-amd64.tar.gz", [answers.IMAGES[1]], "amd64", {}, {})
     sums = [f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in path.iterdir()]
     (path / "sha256sum-amd64.txt").write_text("".join(sums))
 

@@ -36,9 +36,9 @@ KEY = "--extra-vars=k3s_backup_recipient=ROOT/site/key.asc"
 TO_REPORTS = "--extra-vars=gpu_verify_reports=ROOT/site/reports"
 RESTORED = "--extra-vars=k3s_backup_file=ROOT/site/old.tar.gz"
 COLLECTS = [
-    f"--extra-vars=bundle_debs_from={AGENT} bundle_arch=amd64 bundle_directory=ROOT/made",
+    f"--extra-vars=bundle_debs_from={AGENT} __bundle_arch=amd64 __bundle_directory=ROOT/made",
     "--extra-vars=bundle_plugin_archive=ROOT/bundle/tegra-device-plugin-amd64.tar.gz",
-    f"--extra-vars=bundle_k3s_release_url=file://ROOT/release bundle_k3s_version={answers.NEW}",
+    f"--extra-vars=__bundle_k3s_release_url=file://ROOT/release k3s_version={answers.NEW}",
 ]
 MADE = (
     r"made(/([.]?debs-jetpack[4-9]-amd64\.tar|k3s-(airgap-images-)?amd64(\.tar\.gz)?"
@@ -48,24 +48,24 @@ MADE = (
 PLAYBOOKS = {
     "backup": ([KEY], BACKUPS),
     "bundle": (COLLECTS, MADE),
-    "drift": (["--extra-vars=drift_file=ROOT/site/drift.json"], r"site/drift\.json"),
+    "drift": (["--extra-vars=jetson_k3s_output=ROOT/site/drift.json"], r"site/drift\.json"),
     "forget": ([f"--limit={AGENT}"], "none"),
     "jtop": ([], "none"),
     "kubeconfig": (
-        ["--extra-vars=kubeconfig_file=ROOT/site/kubeconfig kubeconfig_user=me"],
+        ["--extra-vars=jetson_k3s_output=ROOT/site/kubeconfig kubeconfig_user=me"],
         "site/kubeconfig",
     ),
     "monitoring": ([], "none"),
     "os_update": ([], "none"),
     "power_mode": ([], "none"),
     "preflight": ([], "none"),
-    "reboot": (["--extra-vars=only_if_required=true"], "none"),
+    "reboot": (["--extra-vars=board_reboot_only_if_required=true"], "none"),
     "reset": ([f"--limit={AGENT}"], "none"),
     "restore": ([RESTORED, TO_REPORTS], REPORTS),
     "rotate_ca": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "rotate_token": ([TO_REPORTS], REPORTS),
     "site": ([TO_REPORTS], REPORTS),
-    "status": (["--extra-vars=gpu_status_file=ROOT/site/status.json"], r"site/status\.json"),
+    "status": (["--extra-vars=jetson_k3s_output=ROOT/site/status.json"], r"site/status\.json"),
     "upgrade": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "verify": ([TO_REPORTS], REPORTS),
 }

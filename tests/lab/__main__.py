@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         "--grade",
         default=lab.CONTAINER,
         choices=lab.GRADES,
-        help="what the boards are: container (default), or arm64: whole machines, emulated, each with a "
+        help="what the boards are: container (default), or arm64: emulated machines, each with a "
         "kernel of its own (slow; tests/lab/README.md)",
     )
     up.add_argument("--k3s", default="", metavar="WHICH", help=k3s.WHICH)

@@ -125,7 +125,7 @@ def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> Board:
         # The kernel is the machine's, so its modules are, too.
         *(("--volume=/lib/modules:/lib/modules:ro",) if Path("/lib/modules").is_dir() else ()),
         "--device=/dev/kmsg",  # the kubelet does not start without it
-        # The board's containers live in its cgroup, and a privileged one may use every device.
+        # The board's containers are in its cgroup, and a privileged one may use every device.
         "--device-cgroup-rule=a *:* rwm",
         "--stop-signal=SIGRTMIN+3",
         *volumes,
@@ -210,7 +210,7 @@ def diagnosis(board: Board) -> str:
 def _cgroup_options() -> tuple[str, ...]:
     """Return the options that give a board's systemd a cgroup tree to work in.
 
-    With cgroup v2 it sees its own part as the whole (and makes it writable, see board-init). With v1 that
+    With cgroup v2 it sees its own part as the root (and makes it writable, see board-init). With v1 that
     does not work for systemd's own hierarchy: it sees the machine's tree, and keeps to its part of it.
     """
     if docker("info", "--format={{.CgroupVersion}}") == "2":

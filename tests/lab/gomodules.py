@@ -70,7 +70,7 @@ class Recipe:
 def programs(recipe: Recipe, arch: str) -> Path:
     """Return the cached directory with the programs of a recipe; `arch` is as Debian names it.
 
-    Raises NoGoError when there is no Go that can, ToolError without room or a way to the modules.
+    Raises NoGoError when there is no Go that can, ToolError without disk space or access to the modules.
     """
     return cached(recipe.entry(arch), lambda out: build(recipe, out, arch))
 
@@ -159,5 +159,5 @@ def check_room(directory: Path) -> None:
     if free < SCRATCH_BYTES:
         raise ToolError(
             f"{directory} has {free / 1e9:.1f} GB free and compiling takes {SCRATCH_BYTES / 1e9:.0f}: "
-            "make room there, or set JETSON_K3S_CACHE to a larger disk"
+            "free some space there, or set JETSON_K3S_CACHE to a larger disk"
         )

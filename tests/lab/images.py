@@ -44,7 +44,7 @@ CUSTOMIZE = (
 def board_rootfs(
     packages: Sequence[str] = PACKAGES, customize: Sequence[str] = CUSTOMIZE, arch: str = "amd64"
 ) -> Path:
-    # A release has them inside, and K3s looks for them in PATH.
+    # A release has them inside, and K3s finds them in PATH.
     plugins = f'cp "{k3s.cni_plugins(arch)}"/* "$1/usr/local/bin/"'
     return rootfs("board", packages, customize=(*customize, plugins), arch=arch)
 

@@ -29,7 +29,7 @@ class Host(Protocol):
 
     @property
     def variables(self) -> Mapping[str, object]:
-        """What the roles need to be told of it, beyond their defaults."""
+        """Variables of the roles that differ from their defaults."""
 
 
 def bundle_path(lab: str) -> Path:

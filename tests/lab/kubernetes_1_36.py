@@ -123,7 +123,7 @@ BRIDGE = {
     "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_CIDR}]], "routes": [{"dst": "0.0.0.0/0"}]},
 }
 NETWORK_CONFIGURATION = {"cniVersion": "1.0.0", "name": "pods", "plugins": [BRIDGE]}
-# With cgroup v1 Kubernetes 1.35 and newer start only if they are told to. Role preflight reads it here.
+# With cgroup v1 Kubernetes 1.35 and newer start only with this setting. Role preflight reads it here.
 K3S_CONFIGURATION = "kubelet-arg: [fail-cgroupv1=false]\n"
 
 
@@ -303,7 +303,7 @@ def services(address: str, kubelet_user: str, board_cgroup: str) -> list[Service
             ],
             after=["containerd", *behind_server],
             type="notify",
-            # Docker leaves hierarchies of cgroup v1 out that a kubelet looks for.
+            # Docker leaves hierarchies of cgroup v1 out that a kubelet needs.
             before=f"-/bin/sh -c 'for it in /sys/fs/cgroup/*/; do mkdir -p $${{it}}{board_cgroup}; done'",
         ),
         Service(

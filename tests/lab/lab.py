@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lab as a whole: its network, its boards, its bundle; bringing it up and taking every trace of it away."""
+"""A lab: its network, its boards, its bundle; bringing it up and removing every trace of it."""
 
 import re
 import shutil
@@ -44,7 +44,7 @@ def up(name: str, types: Sequence[str], which: str = "") -> list[Board]:
 
 
 def up_graded(name: str, types: Sequence[str], grade: str, which: str = "") -> list[Board | Machine]:
-    """Do the same; `grade` says what the boards are: containers or whole machines."""
+    """Do the same; `grade` says what the boards are: containers or emulated machines."""
     _check(name, types)
     with engine.kept():  # until a board runs on it
         return _up(name, types, grade, which)
@@ -54,7 +54,7 @@ def _up(name: str, types: Sequence[str], grade: str, which: str) -> list[Board |
     engine.ensure()
     _ensure_inotify_instances()
     fixtures = boards.load()
-    with step("looking for what boards are made from"):
+    with step("preparing the image of the boards"):
         _ = disk.assets() if grade == ARM64 else board_image()
     lab_dir(name).mkdir(parents=True, exist_ok=True)
     with locked(f"lab-{name}"):

@@ -7,7 +7,7 @@ from tools.cache import CHECKOUT
 
 
 def labs() -> Path:
-    """Return the directory that holds the state of every lab of this checkout."""
+    """Return the directory with the state of every lab of this checkout."""
     return CHECKOUT / ".lab"
 
 

@@ -70,7 +70,7 @@ def _settings(lab: str) -> list[str]:
 
 
 def close_connections(sockets: Path) -> None:
-    """End the ssh processes that hold the connections of a control socket directory open."""
+    """End the ssh processes that keep the connections of a control socket directory open."""
     for path in sockets.glob("*") if sockets.is_dir() else ():
         run(["ssh", "-F", "none", "-o", f"ControlPath={path}", "-O", "exit", "board"], check=False)
 

@@ -16,7 +16,7 @@ FILES = CHECKOUT / "roles/monitoring/files"
 ADDED = frozenset({"job", "instance", "node"})
 # What the pages say only while jtop's service runs.
 OF_JTOP = frozenset({"tegra_gpu_memory_bytes", "tegra_memory_used_bytes", "tegra_power_mode"})
-# And only where the GPU is sold in units.
+# And only with configured units.
 OF_UNITS = frozenset(
     {
         *("tegra_device_plugin_held_devices", "tegra_device_plugin_free_devices"),

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from release import signature
-from tests.lab import workloads
+from tests.lab import archive
 from tests.release.conftest import Checkout, make_key
 from tests.unit.roles.playing import play, write_inventory
 
@@ -31,13 +31,13 @@ def make_bundle(
     page.mkdir(parents=True, exist_ok=True)
     (page / "k3s-arm64").write_text(k3s)
     images = ["docker.io/rancher/mirrored-pause:3.6"]
-    workloads.write_image(page / "k3s-airgap-images-arm64.tar.gz", images, "arm64", {}, {})
+    archive.write(page / "k3s-airgap-images-arm64.tar.gz", images, "arm64", {}, {})
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in page.glob("k3s*")]
     (page / "sha256sum-arm64.txt").write_text("".join(sums))
     settings = {
         "jetson_k3s_bundle": str(site / "bundle"),
-        "bundle_k3s_version": "v1",
-        "bundle_k3s_release_url": page.parent.as_uri(),
+        "k3s_version": "v1",
+        "__bundle_k3s_release_url": page.parent.as_uri(),
         "bundle_plugin_archive": str(dist / PLUGIN),
         "bundle_release_signers": str(signers),
         **more,

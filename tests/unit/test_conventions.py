@@ -2,7 +2,9 @@
 """Conventions of the checkout that no linter knows."""
 
 import ast
+import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import yaml
 
 from tests.unit.roles.loading import ROLES
+from tests.unit.roles.playing import play, write_inventory
 from tools.cache import CHECKOUT
 from tools.docs import generated
 
@@ -25,6 +28,8 @@ def test_nothing_but_tests_imports_tests(folder: str) -> None:
 
     assert {file: names for file in (CHECKOUT / folder).rglob("*.py") if (names := imported(file))} == {}
 
+
+MOST_VARIABLES = 50
 
 # Roles without tasks are for modules to share; nobody gives them variables.
 ALL_ROLES = sorted(path.parent.name for path in ROLES.glob("*/tasks"))
@@ -63,11 +68,54 @@ def test_every_entry_point_is_specified(role: str, entry: str) -> None:
 def test_every_variable_is_specified_with_a_type_a_description_and_the_name_of_its_role(role: str) -> None:
     path = ROLES / role / "defaults/main.yml"
     defaults = (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
-    assert defaults.keys() <= specified(role).keys()
+    assert {name for name in defaults if not name.startswith("_")} <= specified(role).keys()
+    # Several roles read the variables with this prefix. The first play of each playbook checks them.
+    shared = ("jetson_",) if role == "preflight" else ()
     for name, option in specified(role).items():
-        assert name.startswith(role + "_")
+        assert name.lstrip("_").startswith((role + "_", *shared))
         assert option["type"]
         assert option["description"]
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+def test_a_fact_that_others_read_is_in_the_description_of_its_entry_point(role: str) -> None:
+    own = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
+    facts = set(re.findall(rf"(?:^ {{4,8}}|register: )({role}_\w+)(?::|$)", own, re.MULTILINE))
+    elsewhere = "".join(
+        path.read_text()
+        for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/[tv]a*/**/*.yml"))
+        if path.relative_to(ROLES.parent).parts[1] != role
+    )
+    specs = (ROLES / role / "meta/argument_specs.yml").read_text()
+    read = {fact for fact in facts - specified(role).keys() if re.search(rf"\b{fact}\b", elsewhere)}
+    assert {fact for fact in read if f"C({fact})" not in specs} == set()
+
+
+def test_users_have_few_variables_to_know() -> None:
+    public = sorted({name for role in ALL_ROLES for name in specified(role) if not name.startswith("_")})
+    sys.stdout.write(f"{len(public)} public variables: {', '.join(public)}\n")
+    assert len(public) <= MOST_VARIABLES
+    former = yaml.safe_load((ROLES / "preflight/vars/main/former_variables.yml").read_text())
+    assert not former["__preflight_former_variables"].keys() & set(public)
+
+
+@pytest.mark.parametrize("playbook", sorted(CHECKOUT.glob("playbooks/*.yml")), ids=lambda path: path.name)
+def test_extra_variables_of_a_playbook_are_specified(playbook: Path) -> None:
+    lines = [line for line in playbook.read_text().splitlines() if line.startswith("#")]
+    named = re.findall(r"-e (?:'\{\")?([a-z]\w+)", "\n".join(lines))
+    assert set(named) <= {name for role in ALL_ROLES for name in specified(role)}
+
+
+@pytest.mark.parametrize("place", ["inventory", "command"])
+def test_variable_with_a_former_name_is_refused_by_both_names(tmp_path: Path, place: str) -> None:
+    former = {"k3s_timeout": 60, "k3s_upgrade_drain": False}
+    inventory = write_inventory(tmp_path, {"server": {"a": former if place == "inventory" else {}, "b": {}}})
+    playbook = tmp_path / "play.yml"
+    playbook.write_text("- import_playbook: " + str(CHECKOUT / "playbooks/start/checks.yml\n"))
+    extra = [f"--extra-vars={json.dumps(former)}"] if place == "command" else []
+    ran = play(inventory, playbook, *extra)
+    words = "set jetson_k3s_timeout instead of k3s_timeout; remove k3s_upgrade_drain, which has no effect."
+    assert (ran.returncode, words in ran.said) == (2, True), ran.stdout
 
 
 @pytest.mark.parametrize("role", sorted({path.parents[1].name for path in ROLES.glob("*/library/*.py")}))

@@ -59,5 +59,5 @@ def test_jetpack_of_a_hostile_board_becomes_no_path(tmp_path: Path) -> None:
     - ansible.builtin.set_fact: {jetson: {arch: aarch64, jetpack: 6-/x, l4t: y}, cacheable: true}
     - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: collect.yml}
 """
-    run = play_text(tmp_path, text, fails=True, variables={"nvidia_docker_collected": str(tmp_path)})
+    run = play_text(tmp_path, text, fails=True, variables={"__nvidia_docker_collected": str(tmp_path)})
     assert "the board has no JetPack (L4T y)" in run.said

@@ -28,8 +28,9 @@ SYSCTLS = (
 )
 # Links by which units start at boot.
 WANTS = "/etc/systemd/system/multi-user.target.wants"
-OWN_CONTAINERS = "your own containers may use it. `reset.yml -e k3s_reset_docker=true` takes it back."
-RECORDED = "`reset.yml -e k3s_reset_docker=true` needs it, and removes it."
+RESTORE = "`reset.yml -e jetson_k3s_confirm=restore-docker`"
+OWN_CONTAINERS = f"your own containers may use it. {RESTORE} takes it back."
+RECORDED = f"{RESTORE} needs it, and removes it."
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def k3s(roles: Path) -> Iterator[Change]:
         "caches of kubectl", ("/root/.kube/cache",), "your own kubectl may use them. Remove them by hand."
     )
     yield Change(
-        "the flags of an earlier K3s (`k3s_migrate`)",
+        "the flags of an earlier K3s (`jetson_k3s_confirm`)",
         (pattern(roles / "k3s", "__k3s_migrated_path"),),
         "these settings are yours.",
     )
@@ -103,9 +104,9 @@ def nvidia_docker(roles: Path) -> Iterator[Change]:
     environment = role / "library/docker_environment.py"
     documentation = constant(role / "library/docker_daemon_config.py", "DOCUMENTATION")
     options = yaml.safe_load(documentation)["options"]
-    defaults = yaml.safe_load((role / "defaults/main.yml").read_text())
+    known = variables(role)
     daemon_json, record = options["path"]["default"], options["record"]["default"]
-    logs = ", ".join(f"`{key}`" for key in defaults["nvidia_docker_log_config"])
+    logs = ", ".join(f"`{key}`" for key in known["__nvidia_docker_log_config"])
     yield Change(
         f"the keys `default-runtime` and `runtimes`, {logs} where Docker has no container yet, and those of "
         "`nvidia_docker_daemon_config`. All other keys stay as they are",
@@ -133,14 +134,14 @@ def nvidia_docker(roles: Path) -> Iterator[Change]:
         "Docker's rules are in that variant. `sudo update-alternatives --auto iptables` takes it back.",
     )
     yield Change("a mark that a restart of Docker is due", (pattern(role, "__nvidia_docker_marker"),))
-    packages = defaults["nvidia_docker_engine_packages"] + defaults["nvidia_docker_runtime_packages"]
+    packages = known["__nvidia_docker_engine_packages"] + known["__nvidia_docker_runtime_packages"]
     yield Change(
         f"packages where the board lacks them: {', '.join(f'`{name}`' for name in packages)}, and those that "
         "they need",
         stays="your own containers may use them. `apt remove` removes them.",
     )
     yield Change(
-        "a list of the packages that the role has installed, on apt hold (`nvidia_docker_hold_packages`)",
+        "a list of the packages that the role has installed, on apt hold",
         (pattern(role, "__nvidia_docker_record"),),
     )
     yield Change(
@@ -206,7 +207,7 @@ def extras(roles: Path) -> Iterator[Change]:
             *(pattern(jtop, f"__jtop_{name}") for name in ("root", "unit_path", "program")),
             f"{WANTS}/jtop.service",
         ),
-        "people may use it. `jtop.yml -e jtop_state=absent` removes it.",
+        "people may use it. `jtop.yml -e jetson_k3s_state=absent` removes it.",
     )
     yield Change(
         "settings of jetson-stats, and the group `jtop` (`jtop.yml`)",

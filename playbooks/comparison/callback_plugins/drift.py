@@ -20,7 +20,7 @@ short_description: Tells what tasks in check mode would change
 description:
   - Collects what tasks in check mode would change, and ends the run with status 1 if that is anything.
   - A run in which a host fails, or is not reached, keeps the status that Ansible gives it (2 or 4).
-  - C(-e drift_file=FILE) has it written as JSON, too.
+  - C(-e jetson_k3s_output=FILE) has it written as JSON, too.
 """
 
 # The board of what is done once for all of them, such as the DaemonSet.
@@ -89,7 +89,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Let the roles know the play's check mode: Ansible's variable goes by the command line alone."""
         load_options_vars(None)["ansible_check_mode"] = bool(play.check_mode)
-        self.file = play.get_variable_manager().extra_vars.get("drift_file")
+        self.file = play.get_variable_manager().extra_vars.get("jetson_k3s_output")
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Keep what would change."""
@@ -120,7 +120,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
             try:
                 Path(self.file).write_text(json.dumps(found, indent=2) + "\n")
             except OSError as error:
-                self._display.error(f"drift_file: {error}")
+                self._display.error(f"jetson_k3s_output: {error}")
                 raise SystemExit(FAILED) from error
         if self.changes and not missed:
             raise SystemExit(DIFFERS)

@@ -17,11 +17,7 @@ options:
   path: {type: path, required: true, description: Directory in which the bundle is made; it need not exist.}
   plugin: {type: path, required: true, description: The plugin's image.}
   files: {type: list, elements: path, required: true, description: The other files that the owner has named.}
-  downloads:
-    description: Names of the files that are downloaded into the directory.
-    type: list
-    elements: str
-    required: true
+  downloads: {type: list, elements: str, required: true, description: Names of the downloaded files.}
 """
 
 RETURN = r"""
@@ -47,7 +43,7 @@ def megabytes(number):
 def problems(path, plugin, files, downloads):
     """What stands in the way, each with the way out."""
     build = "Build the plugin's image with `make image`, or name that of a release in bundle_plugin_archive"
-    name = "Correct it in bundle_files, bundle_device_query_archive or bundle_release_signers"
+    name = "Correct it in bundle_files or bundle_release_signers"
     found = [
         "{} is not there. {}.".format(file, build if file == plugin else name)
         for file in [plugin, *files]

@@ -25,7 +25,7 @@ REMEDIES = {
     "listener": "ends soon: K3s looks at it every 6 hours while it runs, and renews it",
     "ca": "ends soon: K3s does not renew a CA by itself. Run playbooks/rotate_ca.yml, which sees to that",
 }
-ADVICE = "Run playbooks/reboot.yml -e only_if_required=true, which reboots them in turn."
+ADVICE = "Run playbooks/reboot.yml -e board_reboot_only_if_required=true, which reboots them in turn."
 
 
 def credentials(

@@ -69,7 +69,6 @@ ELSEWHERE = {
     "cluster-init": "the number of boards in the group server says it",
     "cluster-secret": "k3s_token says it",
     "node-label": "K3s sets it only once, when a node registers; k3s_node_labels keeps labels",
-    "node-taint": "K3s sets it only once, when a node registers; k3s_node_taints keeps taints",
     "pause-image": "it comes with the bundle",
     "private-registry": "k3s_registries says it, or your own /etc/rancher/k3s/registries.yaml",
     "token": "k3s_token says it",
@@ -96,8 +95,8 @@ FREE = frozenset(
     kine-tls kube-apiserver-arg kube-cloud-controller-arg kube-cloud-controller-manager-arg
     kube-controller-arg kube-controller-manager-arg kube-proxy-arg kube-scheduler-arg kubelet-arg
     lb-server-port log multi-cluster-cidr no-deploy no-flannel node-external-dns node-external-ip
-    node-internal-dns node-ip nonroot-devices prefer-bundled-bin protect-kernel-defaults resolv-conf
-    secrets-encryption secrets-encryption-provider selinux service-cidr service-node-port-range
+    node-internal-dns node-ip node-taint nonroot-devices prefer-bundled-bin protect-kernel-defaults
+    resolv-conf secrets-encryption secrets-encryption-provider selinux service-cidr service-node-port-range
     servicelb-namespace snapshotter supervisor-metrics supervisor-port system-default-registry tls-san
     tls-san-security v vmodule vpn-auth vpn-auth-file write-kubeconfig write-kubeconfig-group
     write-kubeconfig-mode

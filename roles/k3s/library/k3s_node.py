@@ -1,13 +1,12 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until a node is Ready, keep its labels and taints, renew what serves it, wait for what it offers.
+"""Wait until a node is Ready, keep its labels, renew what serves it, wait for what it offers.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import functools
 import os
-import re
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -39,36 +38,18 @@ from ansible.module_utils.k3s_kubectl import (
 from ansible.module_utils.redact import redact
 
 LOG_LINES = 15
-# Which taints of the node are ours: KEY:EFFECT, by commas. Others stay.
-TAINTED = "jetson-k3s.github.io/taints"
-TAINT = re.compile(
-    r"(?P<key>[\w./-]+)(=(?P<value>[\w.-]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)$"
-)
 NAMESPACE = "--namespace=kube-system"
 
 DOCUMENTATION = r"""
 module: k3s_node
-short_description: A Ready node with its labels, taints and resources
-description: Waits for the node, sets labels and taints, renews pods, and waits for the resource.
+short_description: A Ready node with its labels and resources
+description: Waits for the node, sets labels, renews pods, and waits for the resource.
 options:
   name: {required: true, description: The node.}
-  labels:
-    description: Labels that it must have, or with null must not have; its other labels are left alone.
-    type: dict
-    default: {}
-  taints:
-    description:
-      - Taints that it must have, as KEY=VALUE:EFFECT or KEY:EFFECT.
-      - Those of an earlier call that are not among them any more are removed; other taints are left alone.
-    type: list
-    elements: str
-    default: []
+  labels: {type: dict, default: {}, description: 'Labels that it must have, or with null must not have.'}
   resource: {description: 'An extended resource of which it must offer at least one, such as nvidia.com/gpu.'}
-  driver:
-    description:
-      - A DRA driver whose ResourceSlice of the node must have a device that is not tainted.
-  provider:
-    description: Label selector of the pods in kube-system that serve it; quoted when it does not come.
+  driver: {description: A DRA driver that must have a device of the node without a taint.}
+  provider: {description: Label selector of the pods in kube-system that serve the resource.}
   renew:
     description:
       - Have the provider's DaemonSets, which have the same labels, run their present template on the node.
@@ -80,14 +61,8 @@ options:
 """
 
 RETURN = r"""
-allocatable:
-  description: The node's allocatable resources.
-  returned: success outside check mode
-  type: dict
-cordoned:
-  description: Whether an interrupted run of ours has left the node cordoned.
-  returned: success outside check mode
-  type: bool
+allocatable: {type: dict, description: The node's allocatable resources.}
+cordoned: {type: bool, description: Whether an interrupted run of ours has left the node cordoned.}
 """
 
 
@@ -100,39 +75,9 @@ def label_arguments(current, wanted):
     ]
 
 
-def taint_arguments(node, wanted):
-    """Input of `kubectl taint` and `kubectl annotate`: (arguments, the annotation's new value).
-
-    The value is None where the annotation is right. ValueError names a taint that is none.
-    """
-    asked = {}
-    for text in wanted:
-        match = TAINT.match(text)
-        if match is None:
-            known = "NoSchedule, PreferNoSchedule or NoExecute"
-            raise ValueError("the taint {!r} is not KEY=VALUE:EFFECT, with {}".format(text, known))
-        asked["{key}:{effect}".format(**match.groupdict())] = match
-    there = {
-        "{key}:{effect}".format(**taint): taint.get("value", "") for taint in node["spec"].get("taints") or []
-    }
-    before = node["metadata"].get("annotations", {}).get(TAINTED, "")
-    arguments = [
-        match.group(0)
-        for name, match in sorted(asked.items())
-        if there.get(name) != (match.group("value") or "")
-    ]
-    arguments += [name + "-" for name in before.split(",") if name in there and name not in asked]
-    record = ",".join(sorted(asked))
-    return arguments, None if record == before else record
-
-
-def prepared(name, labels, taints, old):
-    """The kubectl commands for a node's labels, taints and older pods, one a line."""
-    commands = (
-        (["label", "node", name], labels),
-        (["taint", "node", name], taints),
-        (["delete", "pods"], old),
-    )
+def prepared(name, labels, old):
+    """The commands for a node's labels and its older pods, a line each."""
+    commands = ((["label", "node", name], labels), (["delete", "pods"], old))
     return "".join(" ".join(["kubectl", *verb, *what]) + "\n" for verb, what in commands if what)
 
 
@@ -253,7 +198,6 @@ def main():
         argument_spec={
             "name": {"type": "str", "required": True},
             "labels": {"type": "dict", "default": {}},
-            "taints": {"type": "list", "elements": "str", "default": []},
             "resource": {"type": "str"},
             "driver": {"type": "str"},
             "provider": {"type": "str"},
@@ -271,9 +215,8 @@ def main():
             # The cluster as it is: before the first run there is none to wait for.
             node = get("node", name) if os.path.exists(K3S) else None
             missing = label_arguments(node["metadata"].get("labels", {}) if node else {}, wanted)
-            taints, _ = taint_arguments(node or {"spec": {}, "metadata": {}}, module.params["taints"])
             old = outdated(provider(selector), name) if node and module.params["renew"] else []
-            diff = {"prepared": prepared(name, missing, taints, old)}
+            diff = {"prepared": prepared(name, missing, old)}
             module.exit_json(changed=bool(diff["prepared"]), diff=diff)
         deadline = time.monotonic() + module.params["timeout"]
         node = wait_until(
@@ -285,12 +228,6 @@ def main():
             remove_orphans(selector, name, _left(deadline))
         if missing:
             run("label", "--overwrite", "node", name, *missing)
-        taints, record = taint_arguments(node, module.params["taints"])
-        if record is not None:
-            # Before the taints, so that after an interruption the next call knows our taints.
-            run("annotate", "--overwrite", "node", name, "{}={}".format(TAINTED, record))
-        if taints:
-            run("taint", "--overwrite", "node", name, *taints)
         # After the labels: what serves the resource may be scheduled by them.
         renewed = renew(selector, name, deadline) if module.params["renew"] else False
         if driver is not None:
@@ -313,8 +250,8 @@ def main():
     except (KubectlError, OSError, ValueError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
     module.exit_json(
-        changed=bool(missing or taints) or renewed,
-        diff={"prepared": prepared(name, missing, taints, [])},
+        changed=bool(missing) or renewed,
+        diff={"prepared": prepared(name, missing, [])},
         allocatable=node["status"]["allocatable"],
         cordoned=CORDONED in node["metadata"].get("annotations", {}),
     )

@@ -32,13 +32,13 @@ def targets(boards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _served(board: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     yield DRIVER if board.get("gpu_device_plugin_api") == "dra" else PLUGIN
-    if boolean(board.get("gpu_device_plugin_agent", False)):
+    if boolean((board.get("gpu_device_plugin_agent") or {}).get("enabled", False)):
         yield AGENT
 
 
 def _address(board: Mapping[str, Any]) -> str:
     """Where the board is reached; an address of IPv6 in brackets."""
-    found = board.get("monitoring_address") or board.get("ansible_host") or board["inventory_hostname"]
+    found = board.get("jetson_k3s_address") or board.get("ansible_host") or board["inventory_hostname"]
     return f"[{found}]" if ":" in str(found) else str(found)
 
 

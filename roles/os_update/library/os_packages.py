@@ -167,8 +167,8 @@ def check_holds(apt, changes, available, also):
     named = [name for name in held if matches(name, also) and name in available and name not in changes]
     if named:
         raise AptError(
-            "os_update_also names {0}, which apt-mark holds on this board. Run on the board: "
-            "sudo apt-mark unhold {1}   (or take it out of os_update_also)".format(
+            "os_update_packages names {0}, which apt-mark holds on this board. Run on the board: "
+            "sudo apt-mark unhold {1}   (or take it out of os_update_packages)".format(
                 ", ".join(named), " ".join(named)
             )
         )

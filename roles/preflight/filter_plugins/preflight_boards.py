@@ -17,7 +17,7 @@ Facts = dict[str, Any]
 
 # Seconds. Certificates that K3s makes while a clock is wrong are as wrong for a year: a day is no mere drift.
 # A node behind its server takes no certificate of a new cluster before its own clock has reached it, and the
-# roles wait 300 s (k3s_timeout). Tokens of pods are taken up to 60 s before they begin (go-jose's leeway).
+# roles wait 300 s (jetson_k3s_timeout). Tokens of pods are taken up to 60 s early (go-jose's leeway).
 CLOCK_WRONG, CLOCK_TOO_FAR, CLOCK_DRIFT = 86400, 300, 60
 # Bytes that an installation takes: images, the unpacked K3s with its data, the largest archive on its way.
 INSTALLED = {
@@ -119,8 +119,8 @@ def volatile_disks(facts: Facts) -> list[Finding]:
                     "id": "disk-volatile",
                     "found": f"{disk['path']}: {kind} file system",
                     "expected": "a file system that can be written and keeps its files over a reboot",
-                    "fix": "Switch the overlay or read-only root off (overlayroot: `overlayroot=disabled` in "
-                    f"/etc/overlayroot.local.conf, then reboot). Or mount a partition on {disk['path']}.",
+                    "fix": "Switch the overlay or read-only root off (overlayroot: `overlayroot=disabled` "
+                    f"in /etc/overlayroot.local.conf, then reboot). Or mount a partition on {disk['path']}.",
                 }
             )
     return findings

@@ -73,9 +73,9 @@ def findings_without_bundle(built: Facts, arch: str, source: str, image: str) ->
         return [
             {
                 "id": "bundle-unusable",
-                "found": "k3s_source is `bundle` for this board, and jetson_k3s_bundle is not set",
-                "expected": "a bundle, or k3s_source: download for all boards",
-                "fix": "Set jetson_k3s_bundle, or k3s_source: download, for the group k3s_cluster.",
+                "found": "jetson_k3s_bundle is set for this board, and not for all boards of this run",
+                "expected": "the same bundle for all boards, or none",
+                "fix": "Set jetson_k3s_bundle for the group k3s_cluster, or for no board.",
             }
         ]
     name = f"tegra-device-plugin-{ARCHITECTURES.get(arch, arch)}.tar.gz"
@@ -113,10 +113,10 @@ def findings_of_update(update: Facts) -> list[Finding]:
     return [
         {
             "id": "runtime-update",
-            "found": f"nvidia_docker_update_runtime, and no {update['package']} in the bundle's "
+            "found": f"jetson_k3s_confirm has update-runtime, and no {update['package']} in the bundle's "
             f"{update['archive']}",
             "expected": "the package, with what it depends on",
-            "fix": "Put it there (docs/offline.md), or take nvidia_docker_update_runtime out of the "
+            "fix": "Put it there (docs/offline.md), or take update-runtime out of jetson_k3s_confirm in the "
             "inventory.",
         }
     ]
@@ -144,8 +144,7 @@ def findings_of_image_supply(facts: Facts, supply: str, boards: list[str]) -> li
             "expected": "no image_supply_host: K3s imports the bundle's archives at each start, so each "
             "board needs them",
             "fix": "Take image_supply_host out of the inventory, or run the pods by Docker. For other images "
-            "than "
-            "the bundle's give k3s_registries a mirror.",
+            "than the bundle's give k3s_registries a mirror.",
         }
     ]
 

@@ -111,9 +111,9 @@ def findings_of_hostname(
                 else f"{host} calls itself {name!r}, as the inventory calls another board",
                 "expected": "one hostname per board: it becomes the node's name",
                 "fix": f"For each board its own: sudo hostnamectl set-hostname {host}. Or set "
-                "jetson_set_hostname: "
-                "true in the inventory, then site.yml gives boards without K3s their inventory names. If "
-                f"the node is of a board that {host} replaces: playbooks/forget.yml --limit {host}.",
+                "jetson_set_hostname: true in the inventory, then site.yml gives boards without K3s their "
+                f"inventory names. If the node is of a board that {host} replaces: playbooks/forget.yml "
+                f"--limit {host}.",
             }
         )
     if not NODE_NAME.fullmatch(name) or (host in named and is_address(name)):
@@ -179,10 +179,9 @@ def findings_of_node(host: str, facts: Facts, named: list[str]) -> list[Finding]
             "found": found,
             "expected": "one name: K3s would register a second node, and the first would stay in the "
             "cluster, NotReady",
-            "fix": f"{keep} For a node {name} take K3s off first "
-            f"(playbooks/reset.yml --limit {host} -e k3s_reset_leave=false), and type on a server: sudo k3s "
-            f"kubectl delete node {node}; sudo k3s kubectl -n kube-system delete secret "
-            f"{node}.node-password.k3s. Then this again.",
+            "fix": f"{keep} For a node {name} take K3s off first (playbooks/reset.yml --limit {host} -e "
+            f"jetson_k3s_confirm=without-server), and type on a server: sudo k3s kubectl delete node {node}; "
+            f"sudo k3s kubectl -n kube-system delete secret {node}.node-password.k3s. Then this again.",
         }
     ]
 

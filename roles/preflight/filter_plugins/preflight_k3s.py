@@ -54,8 +54,8 @@ def findings_of_server(
     else:
         fix = (
             "The cluster's data were on this server alone: playbooks/restore.yml brings them back from a "
-            "backup. Or begin a new one: playbooks/reset.yml --limit agent -e k3s_reset_leave=false, then "
-            "this again."
+            "backup. Or begin a new one: playbooks/reset.yml --limit agent "
+            "-e jetson_k3s_confirm=without-server, then this again."
         )
     there = [f"{name} ({role})" for role, names in members.items() for name in names]
     if there:
@@ -78,8 +78,7 @@ def findings_of_server(
             "expected": "an answer of each other server that it is in no cluster: there would be a second "
             "one",
             "fix": f"Start {silent} and run this again. If there is no cluster, or it is gone for good: the "
-            "same "
-            "command with -e preflight_new_cluster=true.",
+            "same command with -e jetson_k3s_confirm=new-cluster.",
         }
     ]
 
@@ -141,8 +140,8 @@ def findings_of_role(facts: Facts, role: str, migrate: bool, stuck: list[str]) -
                 "expected": f"no K3s, or one whose unit starts `k3s {role}` without flags",
                 "fix": f"Remove K3s from the board: {', '.join(stuck)} cannot be taken over."
                 if stuck
-                else "Let the playbook take K3s over (`-e k3s_migrate=true`), or move the flags from the "
-                "unit, where they override all, to /etc/rancher/k3s/config.yaml.",
+                else "Let the playbook take K3s over (`-e jetson_k3s_confirm=migrate`), or move the flags "
+                "from the unit, where they override all, to /etc/rancher/k3s/config.yaml.",
             }
         )
     return findings
@@ -162,8 +161,7 @@ def findings_of_runtime(foreign: str, runtime: str, migrate: bool) -> list[Findi
             "expected": f"{foreign}, or consent to {runtime}: all pods of the node restart, and need their "
             "images again",
             "fix": f"Set k3s_container_runtime to {foreign} in the inventory. To change to {runtime}, run "
-            "site.yml "
-            "with `-e k3s_migrate=true`.",
+            "site.yml with `-e jetson_k3s_confirm=migrate`.",
         }
     ]
 
@@ -186,9 +184,8 @@ def findings_of_version(facts: Facts) -> list[Finding]:
             "id": "k3s-newer",
             "found": f"K3s {installed} on this board, and {wanted} to be installed",
             "expected": f"K3s {installed} or newer: a cluster's data do not go back",
-            "fix": "Let jetson_k3s_bundle in the inventory name the bundle of the last upgrade (k3s_version "
-            "with "
-            "k3s_source: download).",
+            "fix": "Let jetson_k3s_bundle in the inventory name the bundle of the last upgrade. Without a "
+            "bundle, set k3s_version to its version.",
         }
     ]
 
@@ -217,8 +214,8 @@ def findings_of_upgrade(facts: Facts, server: str | None, upgrades: bool = False
             "expected": "the minor version that the cluster has: site.yml neither drains a node nor goes "
             "back",
             "fix": "Run playbooks/upgrade.yml with this bundle first. Or let jetson_k3s_bundle in the "
-            "inventory "
-            "name the bundle that the cluster has (k3s_version with k3s_source: download).",
+            "inventory name the bundle that the cluster has. Without a bundle, set k3s_version to its "
+            "version.",
         }
     ]
 
@@ -303,8 +300,8 @@ def findings_of_token(answer: Facts) -> list[Finding]:
             "found": answer["msg"],
             "expected": "the token of the running K3s server",
             "fix": "Take k3s_token out of the inventory: agents then get it from the server. Or set it to "
-            "what "
-            "/var/lib/rancher/k3s/server/agent-token says there; for agents `k3s token create` makes one.",
+            "what /var/lib/rancher/k3s/server/agent-token says there; for agents `k3s token create` makes "
+            "one.",
         }
     ]
 

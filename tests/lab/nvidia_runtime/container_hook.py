@@ -48,7 +48,7 @@ def create_symlinks(root: Path, links: Sequence[str]) -> None:
 
 
 def update_ldcache(root: Path, folders: Sequence[str]) -> None:
-    """Have the container's dynamic linker look into folders."""
+    """Have the container's dynamic linker search folders."""
     file = root / CONFIGURATION
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{folder}\n" for folder in folders))

@@ -314,7 +314,7 @@ def log(line: str) -> None:
 
 
 def fail(argv: list[str], message: str) -> NoReturn:
-    """End with an error where the engine looks for it: the JSON log that it named, and stderr."""
+    """End with an error where the engine reads it: the JSON log that it named, and stderr."""
     if path := option(argv, "--log"):
         entry = {"level": "error", "msg": message, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         with Path(path).open("a") as file:

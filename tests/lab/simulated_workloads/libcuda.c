@@ -460,7 +460,7 @@ EXPORT CUresult cuLaunchKernel(const char *function, unsigned blocks, unsigned y
     fprintf(stderr, "SIMULATED libcuda: no GPU computes, the CPU does\n");
     uint32_t count = *(uint32_t *)parameters[1], rounds = *(uint32_t *)parameters[2];
     uint32_t *numbers = data(*(CUdeviceptr *)parameters[0], count * sizeof *numbers);
-    if (numbers == NULL) { /* As on a GPU: what goes wrong is heard of later. */
+    if (numbers == NULL) { /* As on a GPU: the error is returned later. */
         failed = ILLEGAL_ADDRESS;
         return CUDA_SUCCESS;
     }
@@ -834,7 +834,7 @@ static CUresult find(const char *symbol, void **function, uint64_t flags)
     }
     for (int i = 0; i < 2 && *function == NULL; i++) {
         strcat(strcpy(name, symbol), suffixes[i]);
-        *function = dlsym(self, name); /* asked by the driver itself: its own, not a wrapper */
+        *function = dlsym(self, name); /* the driver itself calls dlsym: its own, not a wrapper */
     }
     dlclose(self);
     return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

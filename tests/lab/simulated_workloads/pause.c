@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * SIMULATED pause: holds a pod's namespaces as Kubernetes' own pause container does. */
+ * SIMULATED pause: keeps a pod's namespaces as Kubernetes' own pause container does. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -19,7 +19,7 @@ from pathlib import Path
 
 TREE = Path("/var/lib/simulated-tegra")
 LIVE = Path("/run/simulated-tegra")
-# Merged with the real directory by an overlay. One overlay over the whole of /sys would hide /sys/fs/cgroup.
+# Merged with the real directory by an overlay. One overlay over all of /sys would hide /sys/fs/cgroup.
 MERGED = ("devices", "class", "bus")
 # A board has only its own of these: what the machine below has must not shine through.
 OPAQUE = ("class/devfreq", "class/thermal", "devices/virtual/thermal", "bus/pci/devices", "bus/pci/drivers")
@@ -56,7 +56,7 @@ def boot() -> None:
             "tegra",
             lower,
         )
-    # The whole of it is the board's: the ACPI tables of a PC do not belong on a Jetson. A kernel that has
+    # All of it is the board's: the ACPI tables of a PC do not belong on a Jetson. A kernel that has
     # read a device tree of its own shows that one.
     if not Path("/sys/firmware/devicetree").exists():
         run("mount", "--bind", LIVE / "sys/firmware", "/sys/firmware")
@@ -83,7 +83,7 @@ def keep_containers_in_own_cgroup() -> None:
 
 
 def install(source: Path, target: Path) -> None:
-    """Make `target` like `source`, in one step for whoever looks at it."""
+    """Make `target` like `source`, in one step for each reader."""
     found = source.lstat()
     if stat.S_ISDIR(found.st_mode):
         target.mkdir(exist_ok=True)
@@ -112,8 +112,8 @@ def same(one: Path, other: Path) -> bool:
     return not stat.S_ISREG(a.st_mode) or one.read_bytes() == other.read_bytes()
 
 
-def apply(new: Path, tree: Path = TREE, live: Path = Path("/")) -> None:
-    """Turn the simulated files that are live below `live` from those of `tree` into those of `new`.
+def apply(new: Path, tree: Path = TREE, target: Path = Path("/")) -> None:
+    """Turn the simulated files below `target` from those of `tree` into those of `new`.
 
     `new` then takes the place of `tree`.
     """
@@ -126,10 +126,10 @@ def apply(new: Path, tree: Path = TREE, live: Path = Path("/")) -> None:
         # The kernel's class and bus directories stay when their last device goes.
         gone = (before - after | retyped) - {Path("sys", directory) for directory in OPAQUE}
         for path in sorted(gone, reverse=True):
-            remove(live / path)
+            remove(target / path)
         for path in sorted((after - before) | changed):
-            (live / path).parent.mkdir(parents=True, exist_ok=True)
-            install(new / path, live / path)
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            install(new / path, target / path)
     shutil.rmtree(tree)
     new.rename(tree)
 
@@ -140,7 +140,7 @@ def kind(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove a live file, or a directory unless it holds something that is not ours."""
+    """Remove a file, or a directory unless something else is in it."""
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
     elif not any(path.iterdir()):

@@ -21,8 +21,8 @@ from tools.process import run, step
 ARCH = "arm64"
 # Besides a container board's: udev names the network's interface.
 PACKAGES = (*images.PACKAGES, "udev")
-# The simulated Tegra is merged into /sys by overlays. systemd takes only sysfs itself for /sys unless it is
-# told not to look (its docs/ENVIRONMENT.md); without that it would lose every device with the first overlay.
+# The simulated Tegra is merged into /sys by overlays. systemd takes only sysfs itself for /sys without
+# this variable (its docs/ENVIRONMENT.md): it would lose every device with the first overlay.
 SYSFS = "SYSTEMD_DEVICE_VERIFY_SYSFS=0"
 MANAGER = f"[Manager]\nManagerEnvironment={SYSFS}\nDefaultEnvironment={SYSFS}\n"
 CUSTOMIZE = (*images.CUSTOMIZE, 'chroot "$1" systemctl enable systemd-networkd')

@@ -32,7 +32,7 @@ GRADE = "arm64"
 # less than older cores' loops.
 MACHINE = ("-M", "virt,gic-version=3", "-cpu", "cortex-a76", "-smp", "2", "-m", "3072")
 # 2 GiB is the most that QEMU takes for translated code. Half of that, its default, is full every minute under
-# Kubernetes, and then all of it is translated anew.
+# Kubernetes, and then all of it is translated again.
 ACCELERATOR = "tcg,thread=multi,tb-size=2048"
 # cgroup v1, as on L4T; without apparmor=0 Docker asks for a program that minimal Debian lacks. With kpti each
 # system call changes the address space, for which QEMU forgets every address it has looked up. With random
@@ -45,7 +45,7 @@ READY_SECONDS = 600
 END_SECONDS = 20
 POLL_SECONDS = 0.2
 # An emulated processor takes several times as long for everything as the slowest real one.
-PATIENCE = {"k3s_timeout": 1200, "gpu_device_plugin_timeout": 900, "gpu_verify_timeout": 900}
+PATIENCE = {"jetson_k3s_timeout": 1200}
 # What an owner might set: garbage is collected less often, for which the machine has the memory.
 K3S_ENVIRONMENT = "GOGC=400\n"
 SERIAL_NUMBER = "1423000000000"
@@ -70,7 +70,7 @@ class Machine:
 
     @property
     def variables(self) -> Mapping[str, object]:
-        """Return what the roles need to be told of it: to wait longer."""
+        """Return the variables by which the roles wait longer."""
         return PATIENCE
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import workloads
+from tests.lab import archive
 from tests.unit.roles.loading import load
 from tests.unit.roles.playing import Run, play_text
 
@@ -17,13 +17,11 @@ index = load("bundle/library/bundle_index.py")
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     (tmp_path / "k3s-arm64").write_text("K3s")
-    workloads.write_image(
-        tmp_path / "tegra-device-plugin-arm64.tar.gz", ["tegra-device-plugin:1"], "arm64", {}, {}
-    )
-    workloads.write_image(
+    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["tegra-device-plugin:1"], "arm64", {}, {})
+    archive.write(
         tmp_path / "device-query-arm64.tar.gz", ["docker.io/library/device-query:r36"], "arm64", {}, {}
     )
-    workloads.write_image(
+    archive.write(
         tmp_path / "k3s-airgap-images-arm64.tar.gz",
         ["docker.io/rancher/mirrored-pause:3.6", "rancher/coredns:1"],
         "arm64",
@@ -58,7 +56,7 @@ def test_bundle_that_was_written_is_one_that_can_be_installed_from(directory: Pa
 def test_archive_without_exactly_one_image_is_refused(
     directory: Path, names: tuple[str, ...], words: str
 ) -> None:
-    workloads.write_image(directory / "device-query-arm64.tar.gz", [*names], "arm64", {}, {})
+    archive.write(directory / "device-query-arm64.tar.gz", [*names], "arm64", {}, {})
     with pytest.raises(index.BundleError, match=words):
         index.describe(str(directory), "arm64", "v1")
 
@@ -107,16 +105,10 @@ IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"
 
 
 def test_built_images_replace_the_bundle(tmp_path: Path) -> None:
-    workloads.write_image(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
-    variables = {"k3s_source": "download", "__preflight_built": str(tmp_path), "__preflight_k3s": "v1"}
+    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
+    variables = {"__preflight_built": str(tmp_path), "__preflight_k3s": "v1"}
     run = play_text(tmp_path, KNOWN, variables=variables)
     assert "tegra-device-plugin-arm64.tar.gz v1" in run.said
-
-
-def test_bundle_that_is_missing_is_named_with_the_way_out(tmp_path: Path) -> None:
-    run = play_text(tmp_path, KNOWN, fails=True)
-    assert "Set jetson_k3s_bundle in the inventory" in run.said
-    assert "If the boards have Internet, set k3s_source=download instead." in run.said
 
 
 # In place of what builds the image, once its environment is there: the archive is a file beside the checkout.
@@ -141,7 +133,6 @@ def checkout(tmp_path: Path) -> Path:
 
 def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False, **variables: str) -> Run:
     settings = {
-        "k3s_source": "download",
         "__preflight_built": f"{checkout}/dist",
         "__gpu_device_plugin_checkout": str(checkout),
         **variables,
@@ -151,7 +142,7 @@ def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False,
 
 
 def test_image_that_is_missing_or_outdated_is_built_once(tmp_path: Path, checkout: Path) -> None:
-    workloads.write_image(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
+    archive.write(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
     checked = build(tmp_path, checkout, "--check")
     assert f"There is no current {checkout}/dist/tegra-device-plugin-arm64.tar.gz" in checked.said
     assert "would be built on this computer" in checked.said
@@ -204,9 +195,8 @@ def test_pinned_binary_is_the_only_one_that_is_taken(
     (release / "k3s-arm64").write_bytes(page)
     (release / "sha256sum-arm64.txt").write_text(f"{hashlib.sha256(page).hexdigest()}  k3s-arm64\n")
     variables = {
-        "k3s_source": "download",
         "k3s_version": "v1",
-        "k3s_release_url": tmp_path.as_uri(),
+        "__k3s_release_url": tmp_path.as_uri(),
         "k3s_sha256": pins,
         "__k3s_binary": str(tmp_path / "k3s"),
         "__k3s_marker": str(tmp_path / "run/restart"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -455,6 +456,21 @@ def test_finished_pods_use_no_gpu(phase: str, limits: dict[str, str], count: int
     assert pods.requested(item, "nvidia.com/gpu") == count
 
 
+def test_driver_is_registered_with_the_devices_of_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = load("gpu_verify/module_utils/gpu_verify_node.py")
+    devices: list[Data] = [{"name": "igpu-0", "attributes": {"sharing": {"string": "exclusive"}}}]
+    monkeypatch.setattr(node, "plugin_ready", lambda *_: None)
+    monkeypatch.setattr(node.claims, "wait_for_devices", lambda *_: devices)
+    params, gpu, proofs = {"node": "jetson-1", "timeout": 1}, Data(), list[str]()
+    record = SimpleNamespace(prove=proofs.append)
+    node.driver_registered(params, gpu, record)
+    assert (gpu["devices"], gpu["limited"]) == (1, False)
+    assert proofs == ["ResourceSlice of gpu.jetson-k3s.github.io: igpu-0"]
+    devices.clear()
+    with pytest.raises(node.CheckFailed, match="jetson-1 has no ResourceSlice of gpu"):
+        node.driver_registered(params, gpu, record)
+
+
 def test_docker_info_with_an_error_is_no_engine() -> None:
     engine = load("gpu_verify/library/gpu_board.py").engine
     assert engine(1, '{"ServerErrors": ["Cannot connect to the Docker daemon"]}', "") == {
@@ -548,7 +564,6 @@ FILES = {
 QUERIES: dict[str, tuple[Data, list[str], str]] = {
     "nano": ({"l4t": "32.7.1"}, [*FILES], "device-query-l4t32-arm64.tar.gz device-query:r32"),
     "orin": ({"l4t": "36.4.3"}, [*FILES], "device-query-arm64.tar.gz device-query:any"),
-    "own": ({"l4t": "36.4.3", "gpu_verify_image": "mine:1"}, [*FILES], "device-query-arm64.tar.gz mine:1"),
     "plain": ({"l4t": "36.4.3"}, [], " "),
 }
 

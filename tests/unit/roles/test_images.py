@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab import workloads
+from tests.lab import archive
 from tests.unit.roles.loading import Data, load
 
 filling = load("image_supply/library/registry_images.py")
@@ -279,7 +279,7 @@ OWN_STORE = CONTAINERD_STORE | {"Hostname": "", "Image": "", "Tty": False}
 @pytest.fixture
 def archived(tmp_path: Path) -> tuple[str, str]:
     """The id and the identity of an image in an archive."""
-    workloads.write_image(tmp_path / "x.tar.gz", ["docker.io/a:1"], "arm64", CONFIG, {"/pause": b"program"})
+    archive.write(tmp_path / "x.tar.gz", ["docker.io/a:1"], "arm64", CONFIG, {"/pause": b"program"})
     found: dict[str, tuple[str, str]] = archives.archived_images(str(tmp_path / "x.tar.gz"))
     return found["a:1"]
 

@@ -180,7 +180,6 @@ def configure(
             "k3s": K3S | {"registries": written_by},
         },
         "there": str(there),
-        "k3s_source": "download",
         "k3s_version": "v1.33.5+k3s1",
         "k3s_container_runtime": "containerd",
         "__k3s_files": [],

@@ -89,36 +89,6 @@ def test_permanent_error_is_not_retried(
     assert (tmp_path / "k3s.calls").read_text().count("call") == 1
 
 
-OTHERS = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
-OURS = {"key": "gpu", "value": "only", "effect": "NoSchedule"}
-
-
-@pytest.mark.parametrize(
-    ("there", "ours", "wanted", "changes"),
-    [
-        ([OTHERS], "", [], ([], None)),
-        ([], "", ["gpu=only:NoSchedule"], (["gpu=only:NoSchedule"], "gpu:NoSchedule")),
-        ([OURS, OTHERS], "gpu:NoSchedule", ["gpu=only:NoSchedule"], ([], None)),
-        ([OURS], "gpu:NoSchedule", ["gpu=no:NoSchedule"], (["gpu=no:NoSchedule"], None)),
-        ([OURS, OTHERS], "gpu:NoSchedule", [], (["gpu:NoSchedule-"], "")),
-        ([OTHERS], "gpu:NoSchedule", [], ([], "")),  # somebody has removed it by hand
-        ([OURS], "", [], ([], None)),  # somebody has set it by hand
-    ],
-)
-def test_only_our_taints_change(
-    there: list[dict[str, str]], ours: str, wanted: list[str], changes: Any
-) -> None:
-    annotations = {"annotations": {node_module.TAINTED: ours}} if ours else {}
-    found = node_module.taint_arguments({"spec": {"taints": there}, "metadata": annotations}, wanted)
-    assert found == changes
-
-
-@pytest.mark.parametrize("text", ["gpu", "gpu=only", "gpu=only:Never", "=x:NoSchedule", "a b:NoSchedule"])
-def test_malformed_taint_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is not KEY=VALUE:EFFECT"):
-        node_module.taint_arguments({"spec": {}, "metadata": {}}, [text])
-
-
 @pytest.mark.parametrize(
     ("status", "words"),
     [
@@ -453,7 +423,7 @@ def result_of(
 ) -> Data:
     server.install(monkeypatch)
     params: Data = {
-        "name": BOARD, "labels": {}, "taints": [], "resource": "nvidia.com/gpu", "driver": None,
+        "name": BOARD, "labels": {}, "resource": "nvidia.com/gpu", "driver": None,
         "provider": SELECTOR, "renew": renew, "timeout": 5,
     }  # fmt: skip
     return playing.outcome(monkeypatch, node_module, params, check_mode)

@@ -209,13 +209,15 @@ def test_request_that_the_cluster_does_not_sign_is_deleted(monkeypatch: pytest.M
 
     def run(*argv: str, stdin: str = "") -> str:
         called.append(" ".join(argv))
+        if argv[0] == "create":
+            assert json.loads(stdin)["apiVersion"] == "certificates.k8s.io/v1"
         return json.dumps({"metadata": {"name": "jetson-k3s-x7"}})
 
     failed = {"status": {"conditions": [{"type": "Failed", "message": "no such signer"}]}}
     monkeypatch.setattr(user, "run", run)
     monkeypatch.setattr(user, "wait_until", lambda *_: failed)
     with pytest.raises(user.UserError, match="the cluster does not sign: no such signer"):
-        user.signed("anna", "CSR", 86400, 1)
+        user.signed("anna", "CSR", 86400)
     assert "delete" in called[-1] and "jetson-k3s-x7" in called[-1]
 
 
@@ -243,12 +245,10 @@ def test_bindings_of_others_are_named() -> None:
     assert found == ["RoleBinding team-a/admins (ClusterRole admin)"]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"kubeconfig_user": "system:admin"}, {"kubeconfig_user": "a/b"}, {"kubeconfig_days": 0}]
-)
+@pytest.mark.parametrize("wrong", [{"kubeconfig_user": "system:admin"}, {"kubeconfig_user": "a/b"}])
 def test_invalid_user_or_lifetime_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     text = "- {hosts: server, gather_facts: false, roles: [kubeconfig]}\n"
-    given = {"kubeconfig_user": "anna", "kubeconfig_file": str(tmp_path / "anna.yaml")} | wrong
+    given = {"kubeconfig_user": "anna", "jetson_k3s_output": str(tmp_path / "anna.yaml")} | wrong
     ran = play_text(tmp_path, text, variables=given, fails=True)
     assert "Nothing was made" in ran.said
     assert not (tmp_path / "anna.yaml").exists()

@@ -212,7 +212,7 @@ def test_holds_and_preferences_of_apt_stay_in_force(apt_board: dict[str, str], t
     found = packages(apt_board)
     assert found.get("updates") == kept, found
     named = packages(apt_board, also=["docker*"])
-    assert "os_update_also names docker.io, which apt-mark holds on this board." in named["msg"]
+    assert "os_update_packages names docker.io, which apt-mark holds on this board." in named["msg"]
     assert "sudo apt-mark unhold docker.io" in named["msg"]
 
 

@@ -33,7 +33,7 @@ def plugin_of(node: str, address: str) -> dict[str, Any]:
     [
         ({}, "Jetson-1"),
         ({"ansible_host": "10.0.0.1"}, "10.0.0.1"),
-        ({"ansible_host": "10.0.0.1", "monitoring_address": "192.168.1.11"}, "192.168.1.11"),
+        ({"ansible_host": "10.0.0.1", "jetson_k3s_address": "192.168.1.11"}, "192.168.1.11"),
         ({"ansible_host": "fd00::1"}, "[fd00::1]"),
     ],
 )
@@ -46,7 +46,7 @@ def test_board_is_asked_at_its_address_and_named_as_its_node(variables: dict[str
 @pytest.mark.parametrize(("agent", "ports"), [(True, [9400, 9401]), ("false", [9400])])
 def test_node_agent_is_a_target_where_there_is_one(agent: object, ports: list[int]) -> None:
     found = load("monitoring/filter_plugins/monitoring.py").targets(
-        [{"inventory_hostname": "b", "gpu_device_plugin_agent": agent}]
+        [{"inventory_hostname": "b", "gpu_device_plugin_agent": {"enabled": agent}}]
     )
     assert [target for entry in found for target in entry["targets"]] == [f"b:{port}" for port in ports]
 

@@ -213,14 +213,15 @@ PLAYBOOK = """\
 ARCHIVE = "debs-jetpack6-arm64.tar"
 HAS = {"nvidia-container-toolkit": "1.18.0-1", "libnvidia-container1": "1.18.0-1"}
 REFUSED = (
-    "nvidia_docker_update_runtime, and no nvidia-container-toolkit in the bundle's debs-jetpack6-arm64.tar."
+    "jetson_k3s_confirm has update-runtime, and no nvidia-container-toolkit in the bundle's "
+    "debs-jetpack6-arm64.tar."
 )
 
 
 def planned(directory: Path, facts: dict[str, Any], update: bool, files: dict[str, object]) -> str:
     """What role nvidia_docker plans for a board, and what preflight says of the plan."""
     text = PLAYBOOK.replace("CONTEXT", str(ROLES / "preflight/vars/main/context.yml"))
-    variables = {"given": facts, "files": files, "nvidia_docker_update_runtime": update}
+    variables = {"given": facts, "files": files, "jetson_k3s_confirm": ["update-runtime"] * update}
     filters = str(ROLES / "preflight/filter_plugins")
     return play_text(directory, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters).said
 

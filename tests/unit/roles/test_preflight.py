@@ -247,7 +247,7 @@ def test_rules_are_complete_and_their_ids_unique() -> None:
 
 
 def test_k3s_of_the_default_bundle_fits_each_way_to_the_gpu() -> None:
-    k3s = yaml.safe_load((ROLES / "bundle/defaults/main.yml").read_text())["bundle_k3s_version"]
+    k3s = yaml.safe_load((ROLES / "bundle/defaults/main.yml").read_text())["__bundle_k3s_newest"]
     context = yaml.safe_load((ROLES / "preflight/vars/main/context.yml").read_text())
     assert context["__preflight_k3s"] == k3s  # without a bundle
     for ways in ({}, DRA, {**DRA, "gpu_device_plugin_config": CAPACITY}):

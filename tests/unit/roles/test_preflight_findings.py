@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lab import workloads
+from tests.lab import archive
 from tests.unit.roles.loading import ROLES, Data, load
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import GOOD, with_facts
@@ -211,7 +211,7 @@ def test_unusable_bundle_is_one_finding() -> None:
             {"tegra-device-plugin-arm64.tar.gz": None},
             "bundle",
             "",
-            ["k3s_source is `bundle` for this board, and jetson_k3s_bundle is not set"],
+            ["jetson_k3s_bundle is set for this board, and not for all boards of this run"],
         ),
     ],
 )
@@ -302,7 +302,7 @@ def test_state_of_built_images(tmp_path: Path) -> None:
     (tmp_path / "tegra-device-plugin.oci.tar").write_text("of no interest")
     nothing = bundle_module.inspect_built(str(tmp_path), "v1")
     assert (nothing["indexed"], nothing["versions"], nothing["files"]) == (False, {"k3s_version": "v1"}, {})
-    workloads.write_image(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
+    archive.write(tmp_path / "tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
     (tmp_path / "tegra-device-plugin-amd64.tar.gz").write_text("none")
     files = bundle_module.inspect_built(str(tmp_path), "v1")["files"]
     assert list(files["tegra-device-plugin-arm64.tar.gz"]["images"]) == ["a:1"]
@@ -457,7 +457,7 @@ ASK = """\
   gather_facts: false
   tasks:
     - ansible.builtin.import_role: {name: k3s, tasks_from: nodes.yml}
-      vars: {k3s_nodes_servers: [here, gone]}
+      vars: {__k3s_nodes_servers: [here, gone]}
     - ansible.builtin.debug: {msg: "gone={{ said.gone is none }} here={{ said.here.installed }}"}
       vars: {said: "{{ k3s_nodes_answers.results | preflight_answers(groups.server) }}"}
 """
@@ -554,7 +554,7 @@ def test_new_cluster_needs_all_servers(fleet: Data, results: list[Data], begins:
     assert [entry["id"] for entry in findings] == [found] * bool(found)
     if found == "server-unanswered":
         assert "c did not answer" in findings[0]["found"]
-        assert "-e preflight_new_cluster=true" in findings[0]["fix"]
+        assert "-e jetson_k3s_confirm=new-cluster" in findings[0]["fix"]
 
 
 @pytest.mark.parametrize(

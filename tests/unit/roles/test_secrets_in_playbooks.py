@@ -88,7 +88,7 @@ def test_explanation_of_a_failure_shows_the_journal_without_its_secrets(
   gather_facts: false
   tasks:
     - ansible.builtin.import_role: {name: jetson_facts, tasks_from: explain.yml}
-      vars: {jetson_facts_unit: k3s, jetson_facts_trouble: K3s has ended.}
+      vars: {__jetson_facts_unit: k3s, __jetson_facts_trouble: K3s has ended.}
 """)
     run = ansible(tmp_path, programs, playbook)
     assert run.returncode != 0
@@ -101,7 +101,7 @@ def test_taking_over_keeps_the_secrets_and_does_not_tell_them(tmp_path: Path, pr
     unit, config = tmp_path / "k3s.service", tmp_path / "40-migrated.yaml"
     unit.write_text(UNIT)
     variables = {
-        "k3s_migrate": True,
+        "jetson_k3s_confirm": ["migrate"],
         "__k3s_config_shown": [],
         "__k3s_files": [{"path": str(unit), "content": "ours\n", "mode": "0644"}],
         "__k3s_kubectl_link": [{"path": str(tmp_path / "kubectl"), "link": "k3s"}],
@@ -166,8 +166,7 @@ def test_download_uses_the_password_of_the_mirror_and_does_not_show_it(
 ) -> None:
     playbook, binary = tmp_path / "playbook.yml", tmp_path / "k3s-v1"
     variables = {
-        "k3s_release_url": f"http://somebody:{password}@{mirror}",
-        "k3s_source": "download",
+        "__k3s_release_url": f"http://somebody:{password}@{mirror}",
         "__k3s_version": "v1",
         "__k3s_arch": "amd64",
         "__k3s_binary": str(binary),
