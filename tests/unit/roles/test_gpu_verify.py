@@ -461,7 +461,8 @@ def test_driver_is_registered_with_the_devices_of_its_slice(monkeypatch: pytest.
     devices: list[Data] = [{"name": "igpu-0", "attributes": {"sharing": {"string": "exclusive"}}}]
     monkeypatch.setattr(node, "plugin_ready", lambda *_: None)
     monkeypatch.setattr(node.claims, "wait_for_devices", lambda *_: devices)
-    params, gpu, proofs = {"node": "jetson-1", "timeout": 1}, {}, list[str]()
+    params, proofs = {"node": "jetson-1", "timeout": 1}, list[str]()
+    gpu: Data = {}
     record = SimpleNamespace(prove=proofs.append)
     node.driver_registered(params, gpu, record)
     assert (gpu["devices"], gpu["limited"]) == (1, False)
