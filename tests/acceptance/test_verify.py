@@ -157,7 +157,7 @@ def refusing_toolkit(jetson: Board) -> Iterator[None]:
 def test_broken_board_fails_the_right_check_with_its_fix(jetson: Board, cluster: Cluster) -> None:
     failing, reason, fix = "device-query", "unsupported device id", "nvidia-container-toolkit"
     with refusing_toolkit(jetson):
-        verified = verify("__gpu_verify_timeout=60")
+        verified = verify("jetson_k3s_timeout=60")
     assert verified.run.returncode != 0
     report, check = verified.report, verified.check(failing)
     assert [name for name, status in verified.statuses().items() if status == "failed"] == [failing]

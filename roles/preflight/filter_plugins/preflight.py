@@ -202,9 +202,12 @@ def report(findings: list[Finding], host: str, outcome: str = "nothing was chang
     return "\n".join(lines)
 
 
-def former(name: str, known: dict[str, str]) -> str:
-    """A variable that has another name now, with the name to set instead."""
-    return f"set {known[name]} instead of {name}" if known[name] else f"remove {name}, which has no effect"
+def former(names: list[str], known: dict[str, str]) -> str:
+    """Variables that have another name now, each with the name to set instead."""
+    return "; ".join(
+        f"set {known[name]} instead of {name}" if known[name] else f"remove {name}, which has no effect"
+        for name in names
+    )
 
 
 class FilterModule:
