@@ -31,7 +31,8 @@ def _imports(file: Path, checkout: Path) -> Iterator[Path]:
         names: list[str] = []
         match node:
             case ast.Call(
-                func=ast.Name("answer" | "run_module"), args=[ast.Constant(role), ast.Constant(name), *_]
+                func=ast.Name("answer" | "run_module"),
+                args=[ast.Constant(str(role)), ast.Constant(str(name)), *_],
             ):
                 yield from roles.glob(f"{role}/library/{name}.py")
             case ast.Import():

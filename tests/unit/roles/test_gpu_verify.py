@@ -461,11 +461,15 @@ def test_driver_is_registered_with_the_devices_of_its_slice(monkeypatch: pytest.
     devices: list[Data] = [{"name": "igpu-0", "attributes": {"sharing": {"string": "exclusive"}}}]
     monkeypatch.setattr(node, "plugin_ready", lambda *_: None)
     monkeypatch.setattr(node.claims, "wait_for_devices", lambda *_: devices)
-    params, gpu, proofs = {"node": "jetson-1", "timeout": 1}, {}, list[str]()
+    params, gpu, proofs = {"node": "jetson-1", "timeout": 1}, Data(), list[str]()
     record = SimpleNamespace(prove=proofs.append)
     node.driver_registered(params, gpu, record)
     assert (gpu["devices"], gpu["limited"]) == (1, False)
     assert proofs == ["ResourceSlice of gpu.jetson-k3s.github.io: igpu-0"]
+    monkeypatch.setattr(node.claims, "devices", lambda _: devices)
+    devices[0]["taints"] = [{"key": "example.com/unhealthy", "value": "hung", "effect": "NoSchedule"}]
+    with pytest.raises(node.CheckFailed, match=r"igpu-0: .*hung \(NoSchedule\)"):
+        node.devices_offered(params, gpu, record)
     devices.clear()
     with pytest.raises(node.CheckFailed, match="jetson-1 has no ResourceSlice of gpu"):
         node.driver_registered(params, gpu, record)
