@@ -466,6 +466,10 @@ def test_driver_is_registered_with_the_devices_of_its_slice(monkeypatch: pytest.
     node.driver_registered(params, gpu, record)
     assert (gpu["devices"], gpu["limited"]) == (1, False)
     assert proofs == ["ResourceSlice of gpu.jetson-k3s.github.io: igpu-0"]
+    monkeypatch.setattr(node.claims, "devices", lambda _: devices)
+    devices[0]["taints"] = [{"key": "example.com/unhealthy", "value": "hung", "effect": "NoSchedule"}]
+    with pytest.raises(node.CheckFailed, match=r"igpu-0: .*hung \(NoSchedule\)"):
+        node.devices_offered(params, gpu, record)
     devices.clear()
     with pytest.raises(node.CheckFailed, match="jetson-1 has no ResourceSlice of gpu"):
         node.driver_registered(params, gpu, record)
