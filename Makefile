@@ -21,10 +21,10 @@ help: ## list the targets
 	$(call say,"Python environment in .venv for '$*' (installs python3-venv by apt where it is missing)")
 	sh tools/bootstrap.sh $*
 
-# The types of the kubelet's messages, for mypy.
+# The kubelet's messages, and for mypy their types, which are not committed.
 STUBS := $(patsubst %.proto,%_pb2.pyi,$(wildcard plugin/tegra_device_plugin/*/*.proto))
 plugin/tegra_device_plugin/%_pb2.pyi: plugin/tegra_device_plugin/%.proto | .venv/.dev
-	$(PYTHON) -m grpc_tools.protoc --proto_path=plugin --pyi_out=plugin $<
+	$(PYTHON) -m grpc_tools.protoc --proto_path=plugin --python_out=plugin --pyi_out=plugin $<
 
 venv: .venv/.ansible ## create or refresh .venv with what the playbooks need: Ansible
 

@@ -105,7 +105,7 @@ class DevicePlugin(Service[PluginSettings]):
             settings,
             ResourcePublisher(advertised),
             lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
-            [KoordinatorSubscriber()],
+            [KoordinatorSubscriber().notify],
         )
         registrars = Registrars(settings.device_plugin_dir, advertised, self._counted)
         jtop = Jtop(settings.host_root)

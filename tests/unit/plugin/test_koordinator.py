@@ -44,7 +44,7 @@ def make(orin: Path, tmp_path: Path) -> Make:
 
 def watched(settings: PluginSettings) -> BoardWatch[PluginSettings]:
     return BoardWatch(
-        settings, ResourcePublisher(AdvertisedResources()), subscribers=[KoordinatorSubscriber()]
+        settings, ResourcePublisher(AdvertisedResources()), subscribers=[KoordinatorSubscriber().notify]
     )
 
 
