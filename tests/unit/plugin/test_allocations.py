@@ -3,7 +3,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -19,7 +19,7 @@ from tegra_device_plugin.kubelet.pod_resources import (
     list_allocations,
 )
 
-from tests.conformance.pod_resources import Kubelet, running_kubelet
+from tests.conformance.pod_resources import Kubelet
 
 # Written by hand after the field numbers of kubernetes/kubelet pkg/apis/podresources/v1/api.proto: pod p of
 # namespace n, its container c with cpu_ids 3 (which is skipped), devices a and b of r with a NUMA topology.
@@ -27,12 +27,6 @@ ANSWER = (
     b"\x0a\x1f\x0a\x01p\x12\x01n\x1a\x17\x0a\x01c\x12\x0f\x0a\x01r\x12\x01b\x12\x01a\x1a\x04\x0a\x02\x08\x01"
     b"\x1a\x01\x03"
 )
-
-
-@pytest.fixture
-def kubelet() -> Iterator[Kubelet]:
-    with running_kubelet() as one:
-        yield one
 
 
 async def test_reads_a_kubelets_answer(kubelet: Kubelet) -> None:

@@ -103,6 +103,11 @@ def test_a_boolean_is_written_as_yaml_has_it(written: str, tmp_path: Path) -> No
     assert read(tmp_path, text).sharing.renamed
 
 
+def test_more_than_one_share_is_rejected_by_default(tmp_path: Path) -> None:
+    text = NVIDIA.replace("    failRequestsGreaterThanOne: false\n", "")
+    assert read(tmp_path, text).sharing.fail_requests_greater_than_one
+
+
 # After the line of the version.
 @pytest.mark.parametrize(
     ("text", "expected"),
