@@ -30,6 +30,11 @@ def _imports(file: Path, checkout: Path) -> Iterator[Path]:
     for node in ast.walk(ast.parse(file.read_text())):
         names: list[str] = []
         match node:
+            case ast.Call(
+                func=ast.Name("answer" | "run_module"),
+                args=[ast.Constant(str(role)), ast.Constant(str(name)), *_],
+            ):
+                yield from roles.glob(f"{role}/library/{name}.py")
             case ast.Import():
                 names = [alias.name for alias in node.names]
             case ast.ImportFrom(module=str(module)):

@@ -17,11 +17,7 @@ options:
   path: {type: path, required: true, description: Directory in which the bundle is made; it need not exist.}
   plugin: {type: path, required: true, description: The plugin's image.}
   files: {type: list, elements: path, required: true, description: The other files that the owner has named.}
-  downloads:
-    description: Names of the files that are downloaded into the directory.
-    type: list
-    elements: str
-    required: true
+  downloads: {type: list, elements: str, required: true, description: Names of the downloaded files.}
 """
 
 RETURN = r"""

@@ -14,15 +14,9 @@ short_description: SHA-256 of K3s' released files, pinned on first use
 description:
   - Returns the pins of a release. With O(files) it first pins those without a pin. A pin never changes.
 options:
-  path:
-    description: File of the pins, in lines of C(sha256sum) with C(RELEASE/FILE). It is made if it is missing.
-    type: path
-    required: true
+  path: {type: path, required: true, description: 'File of the pins, in the format of C(sha256sum).'}
   release: {required: true, description: 'The release, such as C(v1.33.5+k3s1).'}
-  files:
-    description: Downloaded files, as a path by the name that the release has for it.
-    type: dict
-    default: {}
+  files: {type: dict, default: {}, description: 'Path of each downloaded file, by its name in the release.'}
 """
 
 RETURN = r"""

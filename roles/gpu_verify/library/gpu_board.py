@@ -20,12 +20,8 @@ options: {}
 """
 
 RETURN = r"""
-engine:
-  description: The part of C(docker info) that verification judges, or C(error) with what docker said.
-  type: dict
-video_group:
-  description: Number of the group video, to which L4T's udev rules give the device nodes; null without one.
-  type: int
+engine: {type: dict, description: 'Part of C(docker info), or C(error) of docker.'}
+video_group: {type: int, description: 'Number of the group video, null without one.'}
 """
 
 KEYS = ("ServerVersion", "DefaultRuntime", "Runtimes")

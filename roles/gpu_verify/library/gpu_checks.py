@@ -55,7 +55,7 @@ options:
     choices: [node, access, sharing, hold, restarted, close]
     required: true
   checks:
-    description: The checks of the stage, each with C(id), C(title), C(needs) and C(fix).
+    description: Checks with C(id), C(title), C(needs), C(fix).
     type: list
     elements: dict
     default: []
@@ -72,26 +72,19 @@ options:
     required: true
     suboptions:
       node: {type: str, required: true, description: The node's name.}
-      own_image:
-        description: The owner's image on the node with NVIDIA's deviceQuery; empty for the plugin's.
-        type: str
+      own_image: {type: str, description: 'The owner''s image with NVIDIA''s deviceQuery, or empty.'}
       own_command:
-        description: What runs deviceQuery in that image.
+        description: Command of deviceQuery in that image.
         type: list
         elements: str
         required: true
       api: {type: str, choices: [device-plugin, dra], required: true, description: How pods ask for the GPU.}
-      runtime_class:
-        description: RuntimeClass of the pods; none where nvidia is the engine's default runtime.
-        type: str
+      runtime_class: {type: str, description: 'RuntimeClass of the pods, if they need one.'}
       timeout: {type: int, required: true, description: Seconds for each step.}
   engine: {type: dict, default: {}, description: What Docker on the board says of itself.}
   video_group: {type: int, description: Number of the board's group video.}
   memory_bytes: {type: int, description: The board's memory.}
-  strict:
-    description: Whether a pod that only says C(NVIDIA_VISIBLE_DEVICES=all) must not get the GPU.
-    type: bool
-    default: false
+  strict: {type: bool, default: false, description: Whether strict mode is on.}
 """
 
 RETURN = r"""

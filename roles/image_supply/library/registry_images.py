@@ -26,16 +26,11 @@ description:
 options:
   path: {type: path, required: true, description: The registry's directory.}
   images: {type: list, elements: str, required: true, description: Ids of the images that it has to have.}
-  archive:
-    description: A C(docker save) archive on the board; its images that are among O(images) are put in.
-    type: path
+  archive: {type: path, description: A C(docker save) archive that has some of O(images).}
 """
 
 RETURN = r"""
-missing:
-  description: Ids of those O(images) that are not there, in check mode also those that would be.
-  type: list
-  elements: str
+missing: {type: list, elements: str, description: Ids of those O(images) that the registry lacks.}
 """
 
 REPOSITORY = "jetson-k3s"

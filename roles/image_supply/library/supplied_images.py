@@ -21,9 +21,7 @@ options:
   registry: {required: true, description: The registry's address and port.}
   images: {type: dict, required: true, description: Name and id of the images.}
   contents:
-    description: >-
-      Name and identity (role image_content) of the images, for Docker's containerd image store. Its ids are
-      those of manifests, and the registry has manifests of its own.
+    description: Name and identity (role image_content), for the containerd store.
     type: dict
     default: {}
 """
@@ -31,11 +29,7 @@ options:
 RETURN = r"""
 supplied: {type: bool, description: 'Does Docker have them all now? In check mode it would.'}
 reason: {type: str, description: Why not; empty if it has.}
-wrong:
-  description: >-
-    The C(name) of an image whose id is another than C(expected), and the one C(found). Docker has it no more.
-  returned: when there is one
-  type: dict
+wrong: {type: dict, description: 'C(name), C(expected) and C(found) id of a wrong image.'}
 """
 
 # As role image_supply's registry_images writes them.

@@ -67,26 +67,13 @@ short_description: Facts about a Jetson board, its Docker engine and its K3s
 description:
   - Returns one fact, C(jetson), with the board's identity and the state of what the roles manage.
 options:
-  asked:
-    description: The controller's clock when it asks, in seconds since 1970.
-    type: float
-    required: true
+  asked: {type: float, required: true, description: 'The controller''s clock, in seconds since 1970.'}
   server: {default: '', description: Host name or address of the K3s server; empty where there is none.}
-  data_root:
-    description: The data-root that the inventory gives Docker; empty where it gives none.
-    default: ''
+  data_root: {default: '', description: 'The data-root of Docker in the inventory, or empty.'}
 """
 
 RETURN = r"""
-ansible_facts:
-  description: One key, C(jetson); a value that the board does not tell is null.
-  type: dict
-  sample:
-    jetson:
-      platform: tegra
-      soc: tegra234
-      l4t: 36.4.3
-      jetpack: "6.2"
+ansible_facts: {type: dict, description: 'One key, C(jetson); a value that the board does not tell is null.'}
 """
 
 DATA_ROOT = "/var/lib/docker"

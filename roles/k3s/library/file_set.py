@@ -28,19 +28,10 @@ options:
     type: list
     elements: dict
     required: true
-  secrets:
-    description: Contents by path, in no message and no log. Ansible logs what stands inside of C(files).
-    type: dict
-    default: {}
-  due:
-    description: Is a restart due for another reason? Then the marker is made also where nothing differs.
-    type: bool
-    default: false
+  secrets: {type: dict, default: {}, description: Contents by path. They are in no message and no log.}
+  due: {type: bool, default: false, description: Whether a restart is due for another reason.}
   hold: {type: bool, default: false, description: Leave them all alone. C(held) says whether one differs.}
-  marker:
-    description: File that says that a restart is due. In /run, because a reboot restarts as well.
-    type: path
-    required: true
+  marker: {type: path, required: true, description: 'Marker of the restart that is due, in /run.'}
 """
 
 RETURN = r"""

@@ -27,36 +27,18 @@ description:
   - They stay in a directory until that is closed, so the next run continues an interrupted one.
   - Nobody keeps the new root's key. The next rotation needs that of the issuing CA.
 options:
-  state:
-    description: C(closed) says that all boards were gone through.
-    choices: [rotated, closed]
-    required: true
-  wanted:
-    description: C(changed) is for CAs that were not changed before. C(again) changes them once more.
-    choices: [changed, again]
-    default: changed
+  state: {choices: [rotated, closed], required: true, description: C(closed) when all boards have the CAs.}
+  wanted: {choices: [changed, again], default: changed, description: C(again) rotates CAs of a rotation.}
   url: {required: true, description: Address of K3s on this board.}
-  marker:
-    description: File that says that a restart is due, made before K3s gets the CAs.
-    type: path
-    required: true
+  marker: {type: path, required: true, description: Marker of the restart that is due.}
 """
 
 RETURN = r"""
-begins:
-  description: Whether K3s is about to get other CAs for the first time, or would be outside check mode.
-  returned: with state rotated
-  type: bool
+begins: {type: bool, returned: with state rotated, description: Whether the rotation starts with this call.}
 open: {type: bool, returned: with state rotated, description: Whether there is something to close.}
-restart_due:
-  description: Whether the marker stands, or would stand outside check mode.
-  returned: with state rotated
-  type: bool
+restart_due: {type: bool, returned: with state rotated, description: Whether a restart is due.}
 closed: {type: bool, returned: with state closed, description: Whether there was something to close.}
-since:
-  description: When the CAs in use were made, in seconds since 1970. Null for those that K3s has begun with.
-  returned: with state closed
-  type: int
+since: {type: int, returned: with state closed, description: 'Time of the last rotation, null without one.'}
 """
 
 K3S = "/usr/local/bin/k3s"

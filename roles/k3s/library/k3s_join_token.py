@@ -44,15 +44,9 @@ options:
       The token of the same kind that the cluster has. Another one is refused, as K3s cannot change it. Empty
       where there is no cluster yet.
     default: ''
-  server:
-    description: Is the token for a server? K3s takes no expiring one there.
-    type: bool
-    default: false
+  server: {type: bool, default: false, description: Whether the token is for a server.}
   path: {type: path, required: true, description: The token file.}
-  marker:
-    description: File that says that a restart is due, made before the token file is changed.
-    type: path
-    required: true
+  marker: {type: path, required: true, description: Marker of the restart that is due.}
 """
 
 RETURN = r"""

@@ -46,16 +46,10 @@ short_description: A Ready node with its labels and resources
 description: Waits for the node, sets labels, renews pods, and waits for the resource.
 options:
   name: {required: true, description: The node.}
-  labels:
-    description: Labels that it must have, or with null must not have; its other labels are left alone.
-    type: dict
-    default: {}
+  labels: {type: dict, default: {}, description: 'Labels that it must have, or with null must not have.'}
   resource: {description: 'An extended resource of which it must offer at least one, such as nvidia.com/gpu.'}
-  driver:
-    description:
-      - A DRA driver whose ResourceSlice of the node must have a device that is not tainted.
-  provider:
-    description: Label selector of the pods in kube-system that serve it; quoted when it does not come.
+  driver: {description: A DRA driver that must have a device of the node without a taint.}
+  provider: {description: Label selector of the pods in kube-system that serve the resource.}
   renew:
     description:
       - Have the provider's DaemonSets, which have the same labels, run their present template on the node.
@@ -67,14 +61,8 @@ options:
 """
 
 RETURN = r"""
-allocatable:
-  description: The node's allocatable resources.
-  returned: success outside check mode
-  type: dict
-cordoned:
-  description: Whether an interrupted run of ours has left the node cordoned.
-  returned: success outside check mode
-  type: bool
+allocatable: {type: dict, description: The node's allocatable resources.}
+cordoned: {type: bool, description: Whether an interrupted run of ours has left the node cordoned.}
 """
 
 

@@ -46,14 +46,8 @@ options:
     type: dict
     default: {}
   boot_id: {description: 'What its kubelet must report first, since the board was started with it.'}
-  quorum:
-    description: Refuse where etcd would have no majority without the node.
-    type: bool
-    default: false
-  timeout:
-    description: Seconds for the pods to leave, or for the node to offer what it has to.
-    type: int
-    default: 300
+  quorum: {type: bool, default: false, description: Refuse if etcd would lose its majority.}
+  timeout: {type: int, default: 300, description: 'Seconds for a drain, or for the offers.'}
 """
 
 RETURN = r"""
@@ -63,16 +57,9 @@ offers:
     - What the node offers before anything is done, as C(offers) above, or what it offered when C(drained)
       stopped it, if that was more.
   type: dict
-capacity:
-  description: The extended resources that it has, also those of which none is allocatable now.
-  type: dict
-cordoned:
-  description: Whether C(drained) had stopped it before, and nothing has put it back since.
-  type: bool
-nodes:
-  description: The nodes that there are, when it did not know the one to forget.
-  type: list
-  elements: str
+capacity: {type: dict, description: 'Its extended resources, allocatable or not.'}
+cordoned: {type: bool, description: Whether C(drained) has cordoned the node.}
+nodes: {type: list, elements: str, description: 'The nodes, if the one to forget is unknown.'}
 """
 
 

@@ -43,22 +43,10 @@ pods:
     that is not the default one, and none has looked at it.
   type: list
   elements: dict
-devices:
-  description:
-    Of each device of Dynamic Resource Allocation node, driver, pool, name, attributes, capacity and taints.
-    There are none where the server does not know such.
-  type: list
-  elements: dict
-claims:
-  description:
-    Of each claim that was given a device namespace, name, pods (names), and devices. A device has driver,
-    pool, name and consumed (quantities by name, none if it is not divided).
-  type: list
-  elements: dict
+devices: {type: list, elements: dict, description: Each device of a ResourceSlice.}
+claims: {type: list, elements: dict, description: 'Each claim with allocated devices, and its pods.'}
 tokens:
-  description:
-    Of each token that K3s has made (C(k3s token create)) id and description, and C(ends) as RFC 3339 has it.
-    The latter is empty where it does not end.
+  description: Tokens of C(k3s token create). C(ends) is RFC 3339 or empty.
   type: list
   elements: dict
 answers: {type: dict, description: 'By node C(stdout), or C(problem) where there is none.'}

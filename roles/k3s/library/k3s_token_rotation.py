@@ -30,33 +30,18 @@ description:
   - Refused where the old token stands in K3s' own configuration. K3s would start with it, and fail.
   - Refused where K3s does not have that request yet.
 options:
-  state:
-    description: C(closed) says that all boards were gone through. The old token gets a name with the date.
-    choices: [rotated, closed]
-    required: true
+  state: {choices: [rotated, closed], required: true, description: C(closed) when all boards have the token.}
   token: {description: The new token. Without it K3s makes one.}
-  token_file:
-    description: Where K3s reads the new token, if one is given; the role writes it there.
-    type: path
-    required: true
+  token_file: {type: path, required: true, description: File of a given token.}
   record: {type: path, required: true, description: Where the old token is kept.}
   url: {required: true, description: Address of K3s on this board.}
   version: {description: 'The version of K3s, such as C(v1.33.5+k3s1). Needed with C(rotated).'}
-  marker:
-    description: File that says that a restart is due, made before the token is changed.
-    type: path
-    required: true
+  marker: {type: path, required: true, description: Marker of the restart that is due.}
 """
 
 RETURN = r"""
-restart_due:
-  description: Whether the marker stands, or would stand outside check mode.
-  returned: with state rotated
-  type: bool
-kept:
-  description: Where the old token is kept, empty if there was nothing to close.
-  returned: with state closed
-  type: str
+restart_due: {type: bool, returned: with state rotated, description: Whether a restart is due.}
+kept: {type: str, returned: with state closed, description: 'File of the old token, or empty.'}
 """
 
 SERVER_DIRECTORY = "/var/lib/rancher/k3s/server"

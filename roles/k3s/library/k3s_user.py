@@ -30,21 +30,14 @@ description:
     C(kubernetes.io/kube-apiserver-client)). The request is removed again.
 options:
   name: {required: true, description: The user.}
-  state:
-    description: C(known) only asks. C(absent) removes the binding. No certificate can be taken back.
-    choices: [known, present, absent]
-    required: true
+  state: {choices: [known, present, absent], required: true, description: C(known) changes nothing.}
   role: {description: 'ClusterRole, which must exist. Not needed to remove the binding.'}
   request: {description: 'Certificate request (PKCS#10, PEM) to sign. Without it there is no certificate.'}
-  seconds:
-    description: Requested lifetime of the certificate. Kubernetes before 1.22 ignores it.
-    type: int
+  seconds: {type: int, description: Requested lifetime of the certificate.}
 """
 
 RETURN = r"""
-api:
-  description: C(url) and C(ca) (PEM) of the API server, as the server's own kubeconfig has them.
-  type: dict
+api: {type: dict, description: C(url) and C(ca) (PEM) of the API server.}
 rules: {type: list, elements: dict, description: What the role allows.}
 others: {type: list, elements: str, description: Bindings of this user that are not ours.}
 certificate: {type: str, description: 'The certificate (PEM), empty without a request and in check mode.'}

@@ -35,13 +35,8 @@ options:
     description:
       An OpenPGP public key, armored. Then the file is encrypted for it, and lies where
       the user who logs in can fetch it. Without it the file is root's alone.
-  directory:
-    description: Where the backups lie that are not encrypted, and what is needed on the way.
-    type: path
-    required: true
-  name:
-    description: Name of the file. The controller chooses it, as the same name is used there.
-    required: true
+  directory: {type: path, required: true, description: Directory of unencrypted backups.}
+  name: {required: true, description: 'Name of the file, as on the controller.'}
 """
 
 RETURN = r"""

@@ -39,14 +39,8 @@ options:
 """
 
 RETURN = r"""
-snapshot:
-  description: The snapshot of etcd that K3s is to be reset to; null with SQLite.
-  returned: C(placed)
-  type: str
-kept:
-  description: Where the data are that were there before; null if there were none.
-  returned: C(placed) and C(aside)
-  type: str
+snapshot: {type: str, returned: C(placed), description: 'etcd''s snapshot, null with SQLite.'}
+kept: {type: str, returned: C(placed) and C(aside), description: 'Directory of the old data, or null.'}
 """
 
 DATA = "/var/lib/rancher/k3s/server"

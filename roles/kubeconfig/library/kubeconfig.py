@@ -37,24 +37,16 @@ options:
   server: {required: true, description: URL of the API server.}
   ca: {required: true, description: Its CA (PEM).}
   rules: {type: list, elements: dict, required: true, description: What the user must be allowed.}
-  scratch:
-    description: Directory that only its owner reads, for the key until it is in its place.
-    type: path
+  scratch: {type: path, description: Private directory for the key.}
   certificate: {description: The certificate for the request (PEM). Without it the file is only tried.}
 """
 
 RETURN = r"""
 path: {type: str, description: The absolute path of the file.}
-request:
-  description: Certificate request (PEM), empty where none is needed, and in check mode.
-  returned: with state requested
-  type: str
-why:
-  description: Why a new certificate is needed, empty where none is.
-  returned: with state requested
-  type: str
+request: {type: str, returned: with state requested, description: 'Certificate request (PEM), or empty.'}
+why: {type: str, returned: with state requested, description: 'Why a new certificate is needed, or empty.'}
 ends:
-  description: When the certificate ends, in seconds since 1970.
+  description: End of the certificate, in seconds since 1970.
   returned: with state present
   type: float
 """

@@ -41,6 +41,59 @@ def status_with(answer: str, *pods: Data) -> Any:
     return filters.status({"nodes": [NODE], "pods": pods, "devices": [], "claims": [], "answers": answers})
 
 
+DRIVER = "gpu.jetson-k3s.github.io"
+
+
+def resource_slice(**device: Any) -> Data:
+    attributes = {"sharing": {"string": "capacity"}, "multiprocessors": {"int": 16}}
+    capacity = {"memory": {"value": "6Gi", "requestPolicy": {}}}
+    devices = [{"name": "igpu-0", "attributes": attributes, "capacity": capacity, **device}]
+    return {"spec": {"nodeName": "a", "driver": DRIVER, "pool": {"name": "a"}, "devices": devices}}
+
+
+def resource_claim(name: str, **result: Any) -> Data:
+    given = {"driver": DRIVER, "pool": "a", "device": "igpu-0", "request": "gpu", **result}
+    return {
+        "metadata": {"namespace": "n", "name": name},
+        "status": {"allocation": {"devices": {"results": [given]}}, "reservedFor": [{"name": f"{name}-pod"}]},
+    }
+
+
+def test_claims_are_shown_with_their_device() -> None:
+    taint = {"key": f"{DRIVER}/unhealthy", "value": "hung", "effect": "NoSchedule"}
+    given = [
+        resource_claim("left", consumedCapacity={"memory": "3Gi", "cores": "0"}),
+        resource_claim("elsewhere", pool="b"),
+        resource_claim("of-another", driver="gpu.example.com"),
+    ]
+    observed = {
+        "nodes": [
+            NODE
+            | {
+                "capacity": {GPU: 0},
+                "allocatable": {GPU: 0},
+                "labels": {**LABELS, "jetson-k3s.github.io/dra": "true"},
+            }
+        ],
+        "pods": [],
+        "devices": observe.device_facts(resource_slice(taints=[taint])),
+        "claims": [observe.claim_facts(claim) for claim in given],
+        "answers": {"a": {"problem": "no pod of the device plugin runs there"}},
+    }
+    found = filters.status(observed)
+    (device,) = found["nodes"][0]["devices"]
+    assert (device["name"], device["sharing"]) == ("igpu-0", "capacity")
+    assert device["capacity"] == {"memory": "6Gi"}
+    assert [(claim["name"], claim["pods"]) for claim in device["claims"]] == [("left", ["left-pod"])]
+    _, line, *below = filters.table(found).splitlines()
+    assert line.endswith(f"{DRIVER}: 1 of 1 claimed")
+    assert below == [
+        f"  igpu-0 is given to nobody: {DRIVER}/unhealthy=hung:NoSchedule",
+        "  n/left claims igpu-0, cores 0, memory 3Gi: left-pod",
+    ]
+    assert observe.claim_facts({"metadata": {"namespace": "n", "name": "new"}}) is None
+
+
 @pytest.mark.parametrize(
     ("spec", "status", "scheduler"),
     [

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -453,6 +454,21 @@ def test_refusal_names_the_resource(message: str, expected: bool) -> None:
 def test_finished_pods_use_no_gpu(phase: str, limits: dict[str, str], count: int) -> None:
     item = {"status": {"phase": phase}, "spec": {"containers": [{"resources": {"limits": limits}}]}}
     assert pods.requested(item, "nvidia.com/gpu") == count
+
+
+def test_driver_is_registered_with_the_devices_of_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = load("gpu_verify/module_utils/gpu_verify_node.py")
+    devices: list[Data] = [{"name": "igpu-0", "attributes": {"sharing": {"string": "exclusive"}}}]
+    monkeypatch.setattr(node, "plugin_ready", lambda *_: None)
+    monkeypatch.setattr(node.claims, "wait_for_devices", lambda *_: devices)
+    params, gpu, proofs = {"node": "jetson-1", "timeout": 1}, Data(), list[str]()
+    record = SimpleNamespace(prove=proofs.append)
+    node.driver_registered(params, gpu, record)
+    assert (gpu["devices"], gpu["limited"]) == (1, False)
+    assert proofs == ["ResourceSlice of gpu.jetson-k3s.github.io: igpu-0"]
+    devices.clear()
+    with pytest.raises(node.CheckFailed, match="jetson-1 has no ResourceSlice of gpu"):
+        node.driver_registered(params, gpu, record)
 
 
 def test_docker_info_with_an_error_is_no_engine() -> None:

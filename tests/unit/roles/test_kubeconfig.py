@@ -209,13 +209,15 @@ def test_request_that_the_cluster_does_not_sign_is_deleted(monkeypatch: pytest.M
 
     def run(*argv: str, stdin: str = "") -> str:
         called.append(" ".join(argv))
+        if argv[0] == "create":
+            assert json.loads(stdin)["apiVersion"] == "certificates.k8s.io/v1"
         return json.dumps({"metadata": {"name": "jetson-k3s-x7"}})
 
     failed = {"status": {"conditions": [{"type": "Failed", "message": "no such signer"}]}}
     monkeypatch.setattr(user, "run", run)
     monkeypatch.setattr(user, "wait_until", lambda *_: failed)
     with pytest.raises(user.UserError, match="the cluster does not sign: no such signer"):
-        user.signed("anna", "CSR", 86400, 1)
+        user.signed("anna", "CSR", 86400)
     assert "delete" in called[-1] and "jetson-k3s-x7" in called[-1]
 
 
