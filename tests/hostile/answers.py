@@ -105,7 +105,7 @@ def checks(_board: str, arguments: Answer) -> Answer:
     software = {"k3s": NEW, "container_runtime": "docker://27", "device_plugin": IMAGES[0]}
     return {
         "part": {"started": now, "ended": now, "checks": made, "gpu": gpu, "software": software}
-        | ({"held": {"pod": "p"}} if arguments["stage"] == "hold" else {})
+        | ({"before_restart": {"pod": "p"}} if arguments["stage"] == "before_restart" else {})
     }
 
 
@@ -149,7 +149,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "docker_environment": {"restart_due": False, "held": False},
     "docker_daemon_config": {"activation": "reload", "held": False, "default_runtime": "nvidia"},
     "debs_needed": {"paths": []},
-    "file_set": {"held": False, "paths": [], "restart_due": True},
+    "file_set": {"postponed": False, "paths": [], "restart_due": True},
     "k3s_ca_rotation": {"begins": True, "open": True, "closed": True, "since": 1.0, "restart_due": False},
     "k3s_join_token": {"restart_due": False},
     "k3s_node": {"allocatable": {}, "cordoned": False, "diff": DIFF},

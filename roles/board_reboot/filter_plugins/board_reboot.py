@@ -34,7 +34,7 @@ def plan(facts: dict[str, dict[str, Any]], only_if_required: bool, updates: bool
 
 
 def failed(progress: dict[str, str]) -> list[str]:
-    """Boards whose turn went wrong, or has begun and not ended because they were lost."""
+    """Boards whose reboot failed or was not finished, unreachable boards among them."""
     return [name for name, stage in progress.items() if stage in FAILED]
 
 
@@ -58,7 +58,7 @@ def stopped(progress: dict[str, str], board: str, why: str = "") -> str:
 
 
 def summary(progress: dict[str, str]) -> str:
-    """The boards by how their turn has ended."""
+    """Boards that have rebooted, and boards that needed no reboot."""
     stages = ("rebooted", "unchanged")
     found = {stage: [name for name, one in progress.items() if one == stage] for stage in stages}
     return "\n".join(f"{stage}: {', '.join(names)}" for stage, names in found.items() if names) or "no board"

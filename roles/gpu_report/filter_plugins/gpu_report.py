@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 VERDICTS = ("PASSED", "FAILED", "NOT VERIFIED")  # by exit code
-# Whose events are the proof that people want to see: who held the GPU, and who waited for it.
+# Checks whose events prove which pod had the GPU and which pod was Pending.
 SCENES = ("concurrency", "time-slicing")
 
 

@@ -35,7 +35,7 @@ options:
 """
 
 RETURN = r"""
-fleet: {type: dict, description: What C(index.json) holds.}
+fleet: {type: dict, description: The content of C(index.json).}
 summary: {type: str, description: 'The result in two lines for people, with the path of the page.'}
 """
 
@@ -122,7 +122,7 @@ def main() -> None:
     except OSError as error:
         module.fail_json(msg=f"the fleet's report cannot be written: {error}")
     module.exit_json(
-        changed=False, fleet=index(view), summary=f"{line(view)}\nThe whole report is {reports / PAGE}."
+        changed=False, fleet=index(view), summary=f"{line(view)}\nThe complete report is {reports / PAGE}."
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 SCHEMA = "jetson-k3s/verify-report"
 SCHEMA_VERSION = 1
-# A time is worth a word when it doubled or halved, and by more than polling and a busy machine make of it.
+# Report a time that doubled or halved, and by more than polling and a busy machine cause.
 TIMES_SLOWER = 2.0
 SECONDS_SLOWER = 1.0
 STATUS = {0: "passed", 1: "failed", 2: "error"}
@@ -81,7 +81,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All boards of a run, those in trouble first, and those of the inventory that were left out of it."""
+    """All boards of a run, failed boards first, and the boards of the inventory outside the run."""
 
     started: str
     boards: Sequence[Board]
@@ -143,7 +143,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def clean(value: Any) -> Any:
-    """The same data with texts that any file can hold: evidence has logs in it, and logs have anything."""
+    """The data with texts that are valid in every file format: logs may have control characters."""
     if isinstance(value, str):
         return UNPRINTABLE.sub("", value)
     if isinstance(value, Mapping):
@@ -198,13 +198,13 @@ def step_kind(before: str, after: str) -> str:
     return "fixed" if after == "passed" and before != "skipped" else "other"
 
 
-def board(name: str, report: Any, previous: Any, trouble: str = "") -> Board:
+def board(name: str, report: Any, previous: Any, problem: str = "") -> Board:
     """A board with its report and the one before; both may be missing or no report at all.
 
-    `trouble` says why the report could not be read.
+    `problem` says why the report could not be read.
     """
     known = None if previous is None or unreadable(previous) else clean(previous)
-    reason = trouble or (NOT_VERIFIED if report is None else unreadable(report))
+    reason = problem or (NOT_VERIFIED if report is None else unreadable(report))
     if reason:
         lost = [Change("broken", f"{STATUS[known['exit_code']]} → not verified", [name])] if known else []
         return Board(name, "unverified", None, clean(reason), known, lost)
@@ -224,7 +224,7 @@ def fleet(started: str, boards: Sequence[Board], left_out: Sequence[Board] = ())
 
 
 def index(view: Fleet) -> dict[str, Any]:
-    """The fleet's result for programs: what index.json holds."""
+    """The content of index.json."""
     return {
         "schema": "jetson-k3s/verify-fleet",
         "schema_version": SCHEMA_VERSION,

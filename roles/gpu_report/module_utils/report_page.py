@@ -16,13 +16,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 if TYPE_CHECKING:
     from ansible.module_utils.report_fleet import Board, Fleet, Report
 
-# How a status looks without colour.
+# The status without colour.
 MARKS = {"passed": "✓", "failed": "✗", "error": "!", "skipped": "\N{EN DASH}", "unverified": "?"}
 WORDS = {"error": "not finished", "unverified": "not verified"}
 MIB = 1 << 20
 # Said elsewhere on the page.
 SHOWN = ("name", "output", "phase", "simulated", "device_nodes")
-# What people look for first; the rest follows as it comes.
+# Shown first, in this order.
 FIRST = ("model", "module", "soc", "memory_bytes", "l4t", "jetpack", "k3s", "docker", "device", "resource")
 
 
@@ -42,7 +42,7 @@ def width(value: float, longest: float) -> str:
 
 
 def timeline(events: Sequence[Report]) -> list[dict[str, Any]]:
-    """Events with their offset from the first in seconds, and in percent of the whole."""
+    """Events with their offset from the first in seconds, and in percent of the total."""
     if not events:
         return []
     begin = moment(events[0]["at"])

@@ -104,10 +104,10 @@ def _resource(name: str, node: dict[str, Any], pods: list[dict[str, Any]]) -> di
 def _differences(
     node: dict[str, Any], holders: list[dict[str, Any]], pods: list[dict[str, Any]]
 ) -> Iterator[str]:
-    """Where the rows do not add up to what pods have asked for: none may be lost or counted twice."""
+    """Differences between the kubelet's allocations and the pods' requests."""
     here = [pod for pod in pods if pod["node"] == node["name"] and pod["phase"] not in ENDED]
     for name in sorted(node["capacity"]):
-        known = sum(pod["holds"].get(name, 0) for pod in here)
+        known = sum(pod["allocated"].get(name, 0) for pod in here)
         given = sum(
             one["count"]
             for holder in holders
@@ -115,7 +115,7 @@ def _differences(
             if one["resource"] == name and holder["phase"] not in ENDED
         )
         if given != known:
-            yield f"its kubelet has given out {given} of {name}, and its pods have asked for {known}"
+            yield f"its kubelet has allocated {given} of {name}, and its pods request {known}"
 
 
 def _holders(
@@ -133,7 +133,7 @@ def _holders(
 
 
 def table(found: dict[str, Any]) -> str:
-    """The status for people: a line per node and per container that holds something, and what is wrong."""
+    """The status for people: a line per node and per container with devices, and the problems."""
     rows = [COLUMNS, *(_row(node) for node in found["nodes"])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     text = [
@@ -145,8 +145,8 @@ def table(found: dict[str, Any]) -> str:
         lines += [f"  {_held(holder)}" for holder in node["holders"] or ()]
         lines += [f"  {text}" for device in node["devices"] for text in _device_lines(device)]
         if node["problem"]:
-            lines.append(f"  who holds what is not known: {node['problem']}")
-        lines += [f"  {text}: look again, a pod may just begin or end" for text in node["differences"]]
+            lines.append(f"  allocations are unknown: {node['problem']}")
+        lines += [f"  {text}: run this again, a pod may just start or end" for text in node["differences"]]
     lines += [_waits(pod) for pod in found["unseen"]]
     return "\n".join(lines)
 
@@ -195,7 +195,7 @@ def _held(holder: dict[str, Any]) -> str:
 def _waits(pod: dict[str, Any]) -> str:
     return (
         f"{pod['namespace']}/{pod['pod']} waits for {pod['scheduler']}, and no scheduler of that name has "
-        f"looked at it: remove schedulerName, the default scheduler counts {', '.join(pod['resources'])}"
+        f"processed it: remove schedulerName, the default scheduler counts {', '.join(pod['resources'])}"
     )
 
 

@@ -15,14 +15,14 @@ COLUMNS = ("BOARD", "ENDS", "DAYS", "CERTIFICATES OF K3S")
 DAY_SECONDS = 86400
 # Every K3s renews a certificate when it starts within so many days of its end.
 SOON_DAYS = 90
-NOT_KNOWN = "not known: the board did not answer, or was not asked"
+NOT_KNOWN = "not known: the board did not answer, or is not part of the run"
 NO_K3S = "K3s has no certificates there"
 # What is to be done about one that ends soon, by its kind.
 REMEDIES = {
-    "leaf": "ends soon: K3s renews it when it starts. Run playbooks/site.yml, which sees to that in its turn",
+    "leaf": "ends soon: K3s renews it when it starts. Run playbooks/site.yml, which restarts K3s in batches",
     # dynamiclistener, WrapExpiration in listener.go. The check at K3s' start may fail: the old one can
     # come back from its Secret (storage/kubernetes/controller.go, an event before `initialized`).
-    "listener": "ends soon: K3s looks at it every 6 hours while it runs, and renews it",
+    "listener": "ends soon: K3s checks it every 6 hours while it runs, and renews it",
     "ca": "ends soon: K3s does not renew a CA by itself. Run playbooks/rotate_ca.yml, which sees to that",
 }
 ADVICE = "Run playbooks/reboot.yml -e board_reboot_only_if_required=true, which reboots them in turn."
@@ -73,7 +73,7 @@ def _token(token: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def _end(seconds: float | None, now: float) -> dict[str, Any]:
-    """When, as RFC 3339 has it, and the whole days until then: negative when it is over."""
+    """The time in RFC 3339 format and the days until then, negative after that time."""
     if seconds is None:
         return {"ends": None, "days": None}
     when = datetime.fromtimestamp(seconds, timezone.utc)

@@ -71,8 +71,8 @@ def state_after(
     `api` is how pods ask for the GPU. `busy` says why no pod may be started;
     empty if pods may.
     """
-    state: dict[str, Any] = {"checks": {}, "gpu": {}, "software": {}, "busy": busy, "held": None, "api": api}
-    state.update(times=[], broken={})
+    state: dict[str, Any] = {"checks": {}, "gpu": {}, "software": {}, "times": [], "broken": {}}
+    state.update(busy=busy, before_restart=None, api=api)
     for stage, result in results.items():
         if not result or result.get("skipped"):
             continue
@@ -80,7 +80,7 @@ def state_after(
         state["gpu"].update(part.get("gpu", {}))
         state["software"].update(part.get("software", {}))
         state["busy"] = part.get("busy") or state["busy"]
-        state["held"] = part.get("held") or state["held"]
+        state["before_restart"] = part.get("before_restart") or state["before_restart"]
         state["checks"].update({entry["id"]: entry for entry in part.get("checks", [])})
         state["times"] += [part[key] for key in ("started", "ended") if key in part]
         if "ended" not in part:

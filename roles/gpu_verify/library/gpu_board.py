@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""What verification asks the board itself: Docker's word on its runtimes, the group that owns the GPU.
+"""Read Docker's runtimes and the group that owns the GPU.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -15,7 +15,7 @@ DOCUMENTATION = r"""
 module: gpu_board
 short_description: Docker's runtimes and the group video of a board
 description:
-  - Looks only, in one round. An engine that does not answer is an answer, too.
+  - Changes nothing. If Docker does not answer, its error is in the result.
 options: {}
 """
 

@@ -28,7 +28,7 @@ from ansible.module_utils.gpu_verify_runner import Record, hindrance, now, run_c
 from ansible.module_utils.gpu_verify_sharing import (
     CONCURRENCY,
     TIME_SLICING,
-    hold,
+    before_restart,
     limits,
     restarted,
     sharing,
@@ -45,14 +45,14 @@ short_description: One stage of the proof that pods of a node get its GPU
 description:
   - Each check says what it found, how long it took, and when it did not pass why, with what helps to see the
     cause. The module itself fails only when it could not work at all; the caller judges the checks.
-  - All pods live in one namespace of the node, which the stage C(node) makes and C(close) removes.
+  - All pods are in one namespace per node, which the stage C(node) creates and C(close) deletes.
 options:
   stage:
     description:
-      - C(node) looks and starts no pod, C(access) tries who gets the GPU, C(sharing) how many.
-      - C(hold) starts a pod that holds the GPU, C(restarted) looks at it after the kubelet's restart.
-      - C(close) removes everything.
-    choices: [node, access, sharing, hold, restarted, close]
+      - C(node) starts no pod. C(access) tests which pods get the GPU, C(sharing) tests how many.
+      - C(before_restart) starts a pod with the GPU, C(restarted) checks the pod after the kubelet's restart.
+      - C(close) deletes the namespace.
+    choices: [node, access, sharing, before_restart, restarted, close]
     required: true
   checks:
     description: Checks with C(id), C(title), C(needs), C(fix).
@@ -61,8 +61,8 @@ options:
     default: []
   known:
     description: >-
-      What earlier stages have found: C(statuses) of checks by id, C(gpu), C(software), C(held) of the stage
-      C(hold), and C(busy), which says why no pod may be started.
+      What earlier stages have found: C(statuses) of checks by id, C(gpu), C(software), C(before_restart) of
+      the stage of that name, and C(busy), the reason not to start pods.
     type: dict
     required: true
   restart_error: {default: '', description: 'Why the kubelet could not be restarted, empty if it was.'}
@@ -91,13 +91,13 @@ RETURN = r"""
 part:
   description: >-
     What the stage adds to the report: C(checks), C(gpu), C(software), C(started), C(ended), and C(busy) or
-    C(held).
+    C(before_restart).
   type: dict
 """
 
 
 def node_stage(bench, part):
-    """Look at the node; remove what a cut-off run left; see who uses the GPU."""
+    """Check the node, delete pods of an interrupted run, and find other users of the GPU."""
     params, gpu = bench.params, part["gpu"]
     dra = params["api"] == claims.DRA
     registered, offered = (driver_registered, devices_offered) if dra else (plugin_registered, allocatable)
@@ -106,7 +106,7 @@ def node_stage(bench, part):
         "plugin-registered": lambda record: registered(params, gpu, record),
         "allocatable": lambda record: offered(params, gpu, record),
     }
-    bench.close()  # first: what a cut-off run left here holds no GPU afterwards
+    bench.close()  # first: pods of an interrupted run may use the GPU
     part["software"] = software(params["node"])
     part["checks"] = run_checks(params["checks"], functions, {}, lambda: diagnose(bench))
     if not params["busy"]:
@@ -139,35 +139,35 @@ def pods_stage(bench, part):
     part["checks"] = run_checks(params["checks"], functions, params["statuses"], diagnosed, params["busy"])
 
 
-def hold_stage(bench, part):
-    """Have a pod hold the GPU; what `restarted` goes on with is in `held`, absent if no pod does."""
+def before_restart_stage(bench, part):
+    """Start a pod with the GPU. Without `before_restart` in the result no pod runs."""
     params = bench.params
     check = params["checks"][0]
 
     def keep(record):
-        part["held"] = hold(bench, record)
+        part["before_restart"] = before_restart(bench, record)
 
     obstacle = params["busy"] or hindrance(check, params["statuses"])
     entry = run_check(Record(check), keep, lambda: diagnose(bench), obstacle)
-    if "held" in part:
-        part["held"]["entry"] = entry
+    if "before_restart" in part:
+        part["before_restart"]["entry"] = entry
     else:
         part["checks"] = [entry]
 
 
 def restarted_stage(bench, part):
-    """See what the kubelet's restart has done to the holder."""
+    """Check that the pod still runs after the kubelet's restart."""
     params = bench.params
-    held = params["held"]
+    before = params["before_restart"]
 
-    def look(record):
+    def compare(record):
         if params["restart_error"]:
             raise OSError("the kubelet was not restarted: {}".format(params["restart_error"]))
         record.note("the kubelet was restarted")
-        restarted(bench, part["gpu"], held, record)
+        restarted(bench, part["gpu"], before, record)
 
-    record = Record(params["checks"][0], held["entry"])
-    part["checks"] = [run_check(record, look, lambda: diagnose(bench))]
+    record = Record(params["checks"][0], before["entry"])
+    part["checks"] = [run_check(record, compare, lambda: diagnose(bench))]
 
 
 def settings(given):
@@ -179,7 +179,7 @@ def settings(given):
         gpu=gpu,
         statuses=known.get("statuses") or {},
         busy=known.get("busy") or "",
-        held=known.get("held"),
+        before_restart=known.get("before_restart"),
         image=(known.get("software") or {}).get("device_plugin"),
         resource=gpu["resource"],
         share=gpu["devices"] // gpu["replicas"],
@@ -191,7 +191,7 @@ STAGES = {
     "node": node_stage,
     "access": pods_stage,
     "sharing": pods_stage,
-    "hold": hold_stage,
+    "before_restart": before_restart_stage,
     "restarted": restarted_stage,
     "close": lambda bench, part: bench.close(),
 }

@@ -124,13 +124,13 @@ def non_root(bench, record):
 
 
 def uninvited(bench, record):
-    """What a pod sees that has not asked; in strict mode that must not be the GPU."""
+    """List the GPU's device nodes in a pod without a request: none are allowed in strict mode."""
     name = "uninvited"
     bench.start(record, uninvited_pod(name, bench.params, LOOK))
     phase = bench.wait_end(record, name)
     text = bench.log(name)
     if READY not in text.splitlines():
-        raise CheckFailed("the pod that did not ask could not look (it {})".format(phase))
+        raise CheckFailed("the pod without a request did not list its devices (it {})".format(phase))
     nodes = gpu_nodes(text)
     who = "a pod that says NVIDIA_VISIBLE_DEVICES=all and asks for nothing"
     if not nodes:
@@ -157,6 +157,6 @@ def unified_memory(params, gpu, record):
     if not query["integrated"]:
         raise CheckFailed("CUDA does not call this GPU integrated: is another GPU in the board?")
     if gpu["limited"] and seen < board:
-        record.prove("a pod sees its own share of memory that is sold in units")
+        record.prove("a pod sees only its own share of the memory")
     elif abs(seen - board) > MEMORY_TOLERANCE * board:
         raise CheckFailed("CUDA sees {} MiB of the board's {} MiB".format(seen >> 20, board >> 20))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU as Dynamic Resource Allocation has it: slices of a node, claims of the proof's pods, who holds it.
+"""Dynamic Resource Allocation: a node's slices, the claims of the verification's pods, and other claims.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
@@ -94,6 +94,6 @@ def ask(spec, count):
 
 
 def claimants(node):
-    """Pods (namespace/name) that hold a claim for a device of the node."""
+    """Pods (namespace/name) with a claim for a device of the node."""
     claims = get("resourceclaims", "--all-namespaces") or {"items": []}
     return claim_users(claims["items"], DRIVER, node)

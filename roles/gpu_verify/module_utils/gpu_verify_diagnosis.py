@@ -50,7 +50,7 @@ def about_node(params):
             "{} {}: {}".format(kind, resource, (status.get(kind) or {}).get(resource, "none"))
             for kind in ("capacity", "allocatable")
         )
-    lines.extend("{} is held by {}".format(resource, holder) for holder in holders(params))
+    lines.extend("{} is allocated to {}".format(resource, holder) for holder in holders(params))
     return lines
 
 
@@ -94,7 +94,7 @@ def about_output(bench):
 
 
 def diagnose(bench):
-    """All of it; a source that cannot be asked says why, one that has nothing to say is left out."""
+    """The complete diagnosis: a source that fails has its error, an empty one is left out."""
     node = bench.params["node"]
     sources = (
         ("node {}".format(node), lambda: about_node(bench.params)),

@@ -42,7 +42,7 @@ def default_runtime(params, record):
         return
     docker = params["engine"]
     if "unasked" in docker:
-        raise OSError("the board was not asked: {}".format(docker["unasked"]))
+        raise OSError("the board did not answer: {}".format(docker["unasked"]))
     if not docker.get("ServerVersion"):
         raise CheckFailed(
             "Docker does not answer on the board: {}".format(docker.get("error", "no reason given"))
@@ -61,7 +61,7 @@ def plugin_ready(params, record):
     if node is None:
         raise CheckFailed("the cluster has no node {}".format(name))
     if not is_true(node, "Ready"):
-        # A kubelet that has just started says so for some seconds, after the Ready of before.
+        # A kubelet that has just started is NotReady for some seconds.
         try:
             node = wait_until(lambda item: is_true(item, "Ready"), "Ready", READY_SECONDS, "node", name)
         except WatchTimeoutError as timeout:

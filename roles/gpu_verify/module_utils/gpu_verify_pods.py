@@ -32,8 +32,8 @@ HOLD = (*COMPUTE, "--hold")
 END = ("python3.11", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
 # How that one ends: by itself, or by SIGKILL with its container, whichever is faster.
 ENDED = (0, 128 + 9)
-# An interrupted run holds the GPU no longer than that.
-LONGEST_LIFE_SECONDS = 900
+# The pods of an interrupted run end after this time.
+POD_DEADLINE_SECONDS = 900
 # States of a container from which it does not get out by itself, and for which a proof need not wait.
 HOPELESS = (
     "CreateContainerConfigError",
@@ -42,7 +42,7 @@ HOPELESS = (
     "InvalidImageName",
     "RunContainerError",
 )
-# Why a container ended whose program never ran: dockershim's and cri-dockerd's word, and containerd's.
+# Reasons of containers whose program never ran: of dockershim and cri-dockerd, and of containerd.
 NEVER_RAN = ("ContainerCannotRun", "StartError")
 
 
@@ -60,7 +60,7 @@ def pod(name, params, command, limit=None, security=None):
         "tolerations": [{"operator": "Exists"}],
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 1,
-        "activeDeadlineSeconds": LONGEST_LIFE_SECONDS,
+        "activeDeadlineSeconds": POD_DEADLINE_SECONDS,
         "automountServiceAccountToken": False,
         "containers": [container],
     }
@@ -76,7 +76,7 @@ def pod(name, params, command, limit=None, security=None):
 
 
 def holder(name, params, limit=None):
-    """The same for a pod that computes on the GPU and then holds it."""
+    """A pod that computes on the GPU and keeps running with its memory allocated."""
     return pod(name, params, HOLD, limit=limit)
 
 
@@ -193,7 +193,7 @@ class Bench:
             self._create(manifest)
 
     def close(self):
-        """Remove the namespace and wait until it is gone, and with it every hold on the GPU."""
+        """Delete the namespace and wait until the GPU is free."""
         # Pods first, each by itself: of pods that go together, API servers before 1.21 give a running one the
         # grace of one that has ended, none, and its containers outlive it (kubernetes/kubernetes#100101).
         self.clear()
@@ -206,7 +206,7 @@ class Bench:
                 raise
 
     def clear(self):
-        """Remove all pods and wait until they are gone, and with them their hold on the GPU."""
+        """Delete all pods and wait until the GPU is free."""
         run("delete", "pods", "--all", "--namespace=" + self.namespace, "--grace-period=1", self._timeout())
 
     def start(self, record, manifest):
@@ -231,7 +231,7 @@ class Bench:
         no_more = refused(none_left(self.params))
         item = self.wait(name, lambda item: no_more(item) or running(item), "{} Pending".format(name))
         if not no_more(item):
-            raise CheckFailed("{} did not have to wait although {} held every GPU".format(name, holders))
+            raise CheckFailed("{} was not Pending although {} had every GPU".format(name, holders))
         record.note("{} Pending: {}".format(name, condition(item, "PodScheduled")["message"]))
 
     def end(self, record, name):
@@ -301,7 +301,7 @@ class Bench:
 
 
 def requested(item, resource):
-    """How many of the resource a pod holds; a finished pod holds nothing."""
+    """The number of devices allocated to a pod; 0 for a finished pod."""
     if finished(item):
         return 0
     return sum(
@@ -311,7 +311,7 @@ def requested(item, resource):
 
 
 def holders(params):
-    """Pods (namespace/name) that hold what the node offers."""
+    """Pods (namespace/name) that use the node's resource."""
     node, resource = params["node"], params["resource"]
     if params["api"] == claims.DRA:
         return claims.claimants(node)

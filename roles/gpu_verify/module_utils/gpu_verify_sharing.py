@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that as many pods hold the GPU as should, within their memory, and across a kubelet's restart.
+"""Checks of the number of pods with the GPU, of their memory limits, and of a kubelet's restart.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
@@ -29,9 +29,9 @@ POLL_SECONDS = 1.0
 # What `sharing` has proven of an exclusive GPU, and of a shared one.
 CONCURRENCY = "{waiter} was Pending ({none_left}) while {holders} ran"
 TIME_SLICING = "{holders} ran at the same instant, {waiter} was Pending ({none_left})"
-# kubectl's word for a program that it could start, and that failed.
+# The message of kubectl if the program started and failed.
 EXITED = "command terminated with exit code"
-# The plugin's word for a registration that a kubelet took, and the DRA driver's.
+# The log lines of a successful registration.
 REGISTERED = {"device-plugin": "registered {}", claims.DRA: "registered with the kubelet"}
 # How the plugin's image allocates memory by CUDA (its commands/cuda_programs.py), and what it says then.
 ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
@@ -106,8 +106,8 @@ def registrations(params):
     return dict(identity(item), count=log.count(said))
 
 
-def hold(bench, record):
-    """Before the kubelet restarts: one pod computes and holds the GPU. Returns what to compare afterwards."""
+def before_restart(bench, record):
+    """Start a pod with the GPU before the kubelet restarts. Returns its identity."""
     name = "holder"
     bench.start(record, holder(name, bench.params))
     bench.computed(record, name)
@@ -115,7 +115,7 @@ def hold(bench, record):
 
 
 def compute_again(bench, record, name):
-    """A new process in a holder opens the device nodes anew, and computes."""
+    """Compute in a new process of the running pod, which has to open the device nodes."""
     deadline = time.monotonic() + bench.params["timeout"]
     while True:
         try:
@@ -138,7 +138,7 @@ def wait_registered(bench, before, record):
     while time.monotonic() < deadline:
         try:
             now = registrations(params)
-            # The log of another container begins anew.
+            # Another container has its own log.
             same = now["container"] == before["container"]
             if now["count"] > (before["count"] if same else 0):
                 record.note("{} has registered again".format(WORDS[params["api"]]))
@@ -174,22 +174,22 @@ def wait_offered(bench, count, record):
     record.note("node {} offers {} {}".format(params["node"], count, params["resource"]))
 
 
-def restarted(bench, gpu, held, record):
+def restarted(bench, gpu, before, record):
     """After the kubelet's restart: the holder has not noticed, and the rest of the GPUs is all there is."""
     params, name = bench.params, "holder"
-    wait_registered(bench, held["registrations"], record)
+    wait_registered(bench, before["registrations"], record)
     wait_offered(bench, gpu["allocatable"], record)
     item = bench.wait(name, running, "{} running on".format(name))
     if not is_true(item, "Ready"):
-        raise CheckFailed("the pod that held the GPU does not run any more: {}".format(why(item)))
-    if identity(item) != {key: held[key] for key in ("container", "restarts")}:
-        raise CheckFailed("the pod that held the GPU was started again")
-    record.prove("the pod that holds the GPU is the same container, {}".format(held["container"]))
+        raise CheckFailed("the pod with the GPU does not run any more: {}".format(why(item)))
+    if identity(item) != {key: before[key] for key in ("container", "restarts")}:
+        raise CheckFailed("the pod with the GPU was restarted")
+    record.prove("the pod with the GPU is the same container, {}".format(before["container"]))
     compute_again(bench, record, name)
     found = holders(params)
     if len(found) != 1:
-        raise CheckFailed("one pod should hold the GPU, but these do: {}".format(", ".join(found)))
-    record.prove("allocatable is {} again, held by {}".format(gpu["allocatable"], found[0]))
+        raise CheckFailed("expected one pod with the GPU, found {}".format(", ".join(found)))
+    record.prove("allocatable is {} again, allocated to {}".format(gpu["allocatable"], found[0]))
     # Asking for all of them tells whether the new kubelet and the scheduler know of the holder.
     waiter = "waiter"
     bench.start(record, holder(waiter, params, limit=gpu["allocatable"]))
@@ -203,7 +203,7 @@ def restarted(bench, gpu, held, record):
 
 
 def allocate(bench, record, name, mib):
-    """Have a pod with a share allocate and hold so much; return (MiB that it got, its words)."""
+    """Allocate `mib` MiB in a pod with a share; return (allocated MiB, output)."""
     bench.start(record, pod(name, bench.params, [*ALLOCATE, str(mib), "--hold"]))
     said = bench.heard(record, name, ALLOCATED, "allocate")
     return int(said.group(1)), said.group(0)
@@ -225,8 +225,8 @@ def check_limit(got, share, usable):
         )
     if got * 100 < usable * ENOUGH_PERCENT:
         raise CheckFailed(
-            "{} was out of memory at {} MiB, expected about its share of {} MiB: less is free than is "
-            "sold".format(GREEDY, got, share)
+            "{} was out of memory at {} MiB, expected about its share of {} MiB: other "
+            "programs use the rest".format(GREEDY, got, share)
         )
 
 
@@ -235,7 +235,7 @@ def limits(bench, gpu, record):
     share, usable = share_of_memory(gpu)
     if gpu["devices"] < LIMITED_PODS or usable < LEAST_MIB:
         raise Skipped(
-            "it takes {} pods with {} MiB or more each, and half of what is sold is {} MiB".format(
+            "it takes {} pods with {} MiB or more each, and half of the offered memory is {} MiB".format(
                 LIMITED_PODS, LEAST_MIB, max(usable, 0)
             )
         )
@@ -244,8 +244,8 @@ def limits(bench, gpu, record):
     kept, said = allocate(bench, record, NEIGHBOUR, within)
     if kept < within:
         raise CheckFailed(
-            "{} got {} MiB, expected the {} MiB that it asked for, of its share of {} MiB: less is free than "
-            "is sold".format(NEIGHBOUR, kept, within, share)
+            "{} got {} MiB, expected the requested {} MiB of its share of {} MiB: other "
+            "programs use the rest".format(NEIGHBOUR, kept, within, share)
         )
     record.prove("{}: {}".format(NEIGHBOUR, said))
     got, said = allocate(bench, record, GREEDY, 2 * share)

@@ -18,7 +18,7 @@ NOT_MIGRATED = frozenset(
 
 # With these the owner says the address: K3s takes that of flannel-iface, and a VPN gives its own.
 OWNERS = frozenset({"node-ip", "flannel-iface", "vpn-auth", "vpn-auth-file"})
-# Debian's address of the hostname (Debian reference 5.1.1): sudo and others look it up.
+# Debian's address of the hostname (Debian reference 5.1.1): sudo and others resolve it.
 OWN = re.compile(r"^127\.0\.1\.1\s.*$", re.MULTILINE)
 
 

@@ -35,7 +35,7 @@ REFUSED = {
     "container-runtime-endpoint": Refused(RUNTIME, "k3s_container_runtime says it", DOCKER_SOCKETS),
     "data-dir": Refused(
         PLACE,
-        "the roles look for K3s' files in /var/lib/rancher/k3s; mount another disk there",
+        "the roles expect K3s' files in /var/lib/rancher/k3s; mount another disk there",
         ("/var/lib/rancher/k3s",),
     ),
     "disable-agent": Refused(NODE, "the roles wait for a node and its GPU on each board"),
@@ -58,7 +58,7 @@ KUBELET = {
     "kubeconfig": Refused(CLUSTER, "K3s writes the kubelet's own"),
     "register-node": Refused(NODE, "the roles wait for a node on each board", ("true",)),
     "root-dir": Refused(
-        PLACE, "the device plugin looks for the kubelet in /var/lib/kubelet", ("/var/lib/kubelet",)
+        PLACE, "the device plugin expects the kubelet in /var/lib/kubelet", ("/var/lib/kubelet",)
     ),
     "runonce": Refused(NODE, "the kubelet ends after its first pods", ("false",)),
 }

@@ -54,7 +54,7 @@ BLOCK = re.compile(r"""(?m)^(?=["']?\w[\w-]*\+?["']?[ \t]*:)""")
 
 
 class UnreadError(ValueError):
-    """K3s cannot read the file; the text says why, without a word of the file."""
+    """K3s cannot read the file; the text says why, without the file's content."""
 
 
 def parse(text: str) -> dict[Any, Any]:

@@ -30,12 +30,12 @@ options:
     required: true
   secrets: {type: dict, default: {}, description: Contents by path. They are in no message and no log.}
   due: {type: bool, default: false, description: Whether a restart is due for another reason.}
-  hold: {type: bool, default: false, description: Leave them all alone. C(held) says whether one differs.}
+  postpone: {type: bool, default: false, description: Change nothing and report C(postponed).}
   marker: {type: path, required: true, description: 'Marker of the restart that is due, in /run.'}
 """
 
 RETURN = r"""
-held: {type: bool, description: Whether something differs that was left alone.}
+postponed: {type: bool, description: Whether a change was postponed.}
 restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
 """
 
@@ -127,7 +127,7 @@ def main():
             },
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "due": {"type": "bool", "default": False},
-            "hold": {"type": "bool", "default": False},
+            "postpone": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -138,9 +138,9 @@ def main():
         for entry in module.params["files"]
     ]
     changes = [entry for entry in files if state(entry["path"]) != wanted_state(entry)]
-    if module.params["hold"]:
+    if module.params["postpone"]:
         module.exit_json(
-            changed=False, held=bool(changes), paths=[], restart_due=due or os.path.exists(marker)
+            changed=False, postponed=bool(changes), paths=[], restart_due=due or os.path.exists(marker)
         )
     diff = [difference(entry) for entry in changes]
     if (changes or due) and not module.check_mode:
@@ -149,7 +149,7 @@ def main():
             put(entry)
     module.exit_json(
         changed=bool(changes),
-        held=False,
+        postponed=False,
         paths=[entry["path"] for entry in changes],
         restart_due=bool(changes) or due or os.path.exists(marker),
         diff=diff,

@@ -77,7 +77,7 @@ def read(*path):
 
 
 def tls(directory, name, kind):
-    """Where K3s looks for a CA's file below a directory."""
+    """The path of a CA's file below K3s' data directory."""
     return os.path.join(directory, "tls", "{}-ca.{}".format(name, kind))
 
 
@@ -182,7 +182,7 @@ class Rotation:
 
     @property
     def since(self):
-        """When the CAs in use were made; None for those that K3s has begun with."""
+        """When the CAs in use were made; None for the CAs of the installation."""
         return rotated(self.server_ca)
 
     @property

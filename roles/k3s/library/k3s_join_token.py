@@ -22,12 +22,12 @@ module: k3s_join_token
 short_description: A K3s join token that its server has accepted
 description:
   - Compares the hash in the token with the CA of the cluster, and sends the token to a server that has a
-    certificate of this CA. The server is asked for a file that only nodes get.
+    certificate of this CA. The module requests a file that only nodes get.
   - A token without a hash is written with the hash of the CA. K3s sends a token without one to any computer
     that answers.
   - An expiring token that the server does not take any more stays where it stands, if the agent has joined.
     K3s knows it by its certificate then.
-  - In check mode the server is asked and nothing is written.
+  - In check mode the module sends the request and writes nothing.
 options:
   server_url: {description: Such as https://jetson-1:6443. Without it no request is made. Needs O(ca).}
   ca:

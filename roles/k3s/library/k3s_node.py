@@ -151,7 +151,7 @@ def renew(selector, node, deadline):
 
 
 def _left(deadline):
-    """Whole seconds until then, at least one."""
+    """Seconds until then as an integer, at least one."""
     return max(1, int(deadline - time.monotonic()))
 
 

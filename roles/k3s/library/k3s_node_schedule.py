@@ -65,10 +65,10 @@ nodes: {type: list, elements: str, description: 'The nodes, if the one to forget
 
 # Seconds until the kubelet has reported the changes of a restart (its nodeStatusUpdateFrequency is 10).
 SETTLE_SECONDS = 12
-# K3s' word for a member of its embedded etcd that is no learner (pkg/etcd/etcd.go).
+# K3s' condition for a member of its embedded etcd that is no learner (pkg/etcd/etcd.go).
 VOTER = "EtcdIsVoter"
-# Between two looks at the devices that claims can have.
-LOOK_SECONDS = 2
+# Interval of checks of the devices that claims can get.
+POLL_SECONDS = 2
 
 
 def is_drained(pods):
@@ -157,7 +157,7 @@ def lacking(node, offers, boot_id=None):
 def wait_offered(name, offers, timeout, boot_id=None):
     """Wait until the node is Ready and offers as much; KubectlError says what it lacks."""
     deadline = time.monotonic() + timeout
-    time.sleep(SETTLE_SECONDS)  # until then it looks as before the restart
+    time.sleep(SETTLE_SECONDS)  # until then the status is from before the restart
     resources = {key: number for key, number in offers.items() if "/" in key}
     try:
         wait_until(lambda node: not lacking(node, resources, boot_id), name, timeout, "node", name)
@@ -171,7 +171,7 @@ def wait_offered(name, offers, timeout, boot_id=None):
             return
         if time.monotonic() > deadline:
             raise KubectlError("after {} s {}".format(timeout, missing))
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def uncordon(name, node, check_mode):

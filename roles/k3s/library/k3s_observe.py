@@ -23,8 +23,8 @@ description: Changes nothing.
 options:
   selectors:
     description:
-      Label selectors of the pods in kube-system of which one on each node is asked.
-      A pod of the first is asked first, one of the next if that gives no answer.
+      Label selectors of pods in kube-system. The command runs in one pod per node.
+      If it fails in a pod of the first selector, it runs in a pod of the next selector.
     type: list
     elements: str
     required: true
@@ -39,8 +39,8 @@ nodes:
 pods:
   description:
     Of each pod that asks for extended resources namespace, name, node, phase and requests.
-    C(holds) is what its containers hold that run together. C(unseen_by) is the scheduler that it names, if
-    that is not the default one, and none has looked at it.
+    C(allocated) has the resources of the containers that run together. C(unseen_by) is a scheduler other than
+    the default one that has not tried to schedule the pod.
   type: list
   elements: dict
 devices: {type: list, elements: dict, description: Each device of a ResourceSlice.}
@@ -53,7 +53,7 @@ answers: {type: dict, description: 'By node C(stdout), or C(problem) where there
 """
 
 NAMESPACE = "kube-system"
-# apimachinery, pkg/api/resource: of an extended resource it is a whole number.
+# apimachinery, pkg/api/resource: the quantity of an extended resource is an integer.
 QUANTITY = re.compile("([0-9]+)(?:([kKMGTPE])(i?)|e([0-9]+))?$")
 DEFAULT_SCHEDULER = "default-scheduler"
 # Kubernetes' cluster-bootstrap/token/api.
@@ -63,7 +63,7 @@ AT_ONCE = 8
 ANSWER_SECONDS = 15
 
 
-def whole(quantity):
+def integer(quantity):
     """The number that a quantity of an extended resource is: such as 4, 2k or 4Gi."""
     number, power, binary, exponent = QUANTITY.match(quantity).groups()
     if exponent:
@@ -73,7 +73,7 @@ def whole(quantity):
 
 def extended(quantities):
     """Of a resource list the extended ones: those with a domain."""
-    return {name: whole(quantity) for name, quantity in (quantities or {}).items() if "/" in name}
+    return {name: integer(quantity) for name, quantity in (quantities or {}).items() if "/" in name}
 
 
 def node_facts(node):
@@ -112,12 +112,12 @@ def requests(pod):
         most = {name: max(most.get(name, 0), needed.get(name, 0)) for name in set(most) | set(needed)}
         if stays(container):
             beside = needed
-    held = holds(pod)
-    return {name: max(most.get(name, 0), held.get(name, 0)) for name in set(most) | set(held)}
+    running = allocated(pod)
+    return {name: max(most.get(name, 0), running.get(name, 0)) for name in set(most) | set(running)}
 
 
-def holds(pod):
-    """Extended resources of the containers that run together; kubelets list no other as a holder."""
+def allocated(pod):
+    """Extended resources of the containers that run together; kubelets list only these."""
     total = {}
     for container in pod["spec"].get("initContainers") or []:
         if stays(container):
@@ -128,7 +128,7 @@ def holds(pod):
 
 
 def unseen_by(pod):
-    """The scheduler that a pod names and that has not looked at it; None: the default one, or it has."""
+    """The pod's scheduler if it has not tried to schedule the pod; None for the default scheduler."""
     named = pod["spec"].get("schedulerName") or DEFAULT_SCHEDULER
     waits = pod["status"].get("phase") == "Pending" and not pod["spec"].get("nodeName")
     # A scheduler that finds no node for a pod says so there (as the API server does of one that is gated).
@@ -145,7 +145,7 @@ def pod_facts(pod):
         "node": pod["spec"].get("nodeName", ""),
         "phase": pod["status"].get("phase", ""),
         "requests": requests(pod),
-        "holds": holds(pod),
+        "allocated": allocated(pod),
         "unseen_by": unseen_by(pod),
     }
 
@@ -229,7 +229,7 @@ def speakers(pods):
 def answer(node, pods, command, timeout):
     """What the first of these pods on a node says that says anything.
 
-    A node that is not Ready is not asked: that would only take time.
+    Nodes that are not Ready are skipped, because the command would only time out.
     """
     if not node["ready"]:
         return {"problem": "the node is not Ready: {}".format(node["message"])}

@@ -169,7 +169,7 @@ def _as_list(argv):
     """The same object as a list of one.
 
     Of an object by its name kubectl does not tell the first event of the watch, which is meant to be what it
-    has just printed: what happens in between is never told (k8s.io/kubectl, pkg/cmd/get/get.go). Of a list it
+    has just printed: kubectl misses changes in between (k8s.io/kubectl, pkg/cmd/get/get.go). Of a list it
     watches from where that ends.
     """
     words = [place for place, word in enumerate(argv) if not word.startswith("-")]

@@ -18,7 +18,7 @@ import tempfile
 import zipfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_archive import OURS, check_room, digest, is_known, write
+from ansible.module_utils.k3s_archive import OURS, check_space, digest, is_known, write
 from ansible.module_utils.private_directory import private_directory, remove_leftovers
 from ansible.module_utils.redact import redact
 
@@ -98,7 +98,7 @@ def copy_sqlite(source, target):
         old.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the transaction begins with a read
         with contextlib.closing(sqlite3.connect(target)) as new:
             new.isolation_level = None
-            new.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
+            new.execute("PRAGMA synchronous = OFF")  # the complete file is synced later
             for statement in old.iterdump():
                 new.execute(statement)
             (verdict,) = new.execute("PRAGMA integrity_check").fetchone()
@@ -235,7 +235,7 @@ def backup(module, kind, name):
         raise BackupError("the board has no gpg to encrypt with: sudo apt-get install gnupg")
     with staging(directory) as stage:
         # The data once as files and once as the backup; dumped, SQLite's have no unused pages.
-        check_room(directory, 2 * size(os.path.join(DATA, "db", "etcd" if kind == "etcd" else "state.db")))
+        check_space(directory, 2 * size(os.path.join(DATA, "db", "etcd" if kind == "etcd" else "state.db")))
         files = os.path.join(stage, "files")
         os.makedirs(os.path.join(files, "server", "db"), 0o700)
         if kind == "etcd":

@@ -25,7 +25,7 @@ description:
   - The backup is unpacked into a directory of root's alone, which is removed when the module ends, even if it
     is killed.
   - C(taken_back) undoes that.
-  - C(aside) is for further servers of the cluster, which get their data anew from the first.
+  - C(aside) is for further servers of the cluster, which get their data from the first server.
 options:
   archive: {type: path, description: 'The backup, encrypted. For C(checked) and C(placed).'}
   sha256: {description: The hash that the file must have. For C(checked) and C(placed).}
@@ -74,7 +74,7 @@ def unpack(params, new, gpg):
         # K3s does not start with another one: it has encrypted the keys of its CAs with it.
         if token and secret(token) != secret(stream.read()):
             raise ArchiveError(
-                "k3s_token is not the token that this cluster had on {}. Set k3s_token to the one of then "
+                "k3s_token is not the token that this cluster had on {}. Set k3s_token to the old token "
                 "(playbooks/rotate_token.yml keeps old ones in /etc/rancher/k3s on the server), or take it "
                 "out of the inventory. Change it after the restore".format(manifest["created"])
             )

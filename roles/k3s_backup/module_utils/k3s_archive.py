@@ -76,7 +76,7 @@ def read(stream, directory=None):
             members = iter(archive)
             manifest = _manifest(archive, next(members, None))
             if directory is not None:
-                check_room(directory, sum(entry["bytes"] for entry in manifest["files"].values()))
+                check_space(directory, sum(entry["bytes"] for entry in manifest["files"].values()))
             found = set()
             for member in members:
                 if member.name not in manifest["files"] or not member.isreg():
@@ -89,7 +89,7 @@ def read(stream, directory=None):
                 found.add(member.name)
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         if directory is not None and isinstance(error, OSError):
-            raise  # of the disk that is written to, or it has no room
+            raise  # the disk that is written to is full or fails
         raise ArchiveError("it is damaged or cut off ({})".format(error)) from error
     missing = sorted(set(manifest["files"]) - found)
     if missing:
@@ -168,11 +168,11 @@ def _member(name, size):
     return member
 
 
-def check_room(directory, needed):
-    """OSError unless the disk has room for so many bytes and 5 % of itself, where the kubelet evicts pods."""
+def check_space(directory, needed):
+    """OSError unless `needed` bytes fit and 5 % of the disk stay free: below, the kubelet evicts pods."""
     disk = shutil.disk_usage(directory)
     if disk.free < needed + disk.total // 20:
         raise OSError(
             "{}: {:.0f} MB are needed, and {:.0f} MB are free on this disk of {:.1f} GB, of which 5 % stay "
-            "free: make room there".format(directory, needed / 1e6, disk.free / 1e6, disk.total / 1e9)
+            "free: delete files there".format(directory, needed / 1e6, disk.free / 1e6, disk.total / 1e9)
         )

@@ -60,6 +60,6 @@ def descriptor_of(secret):
 
 
 def _words(said):
-    """What gpg says, without a key that it was asked for."""
+    """The messages of gpg without the session key."""
     lines = said.decode("utf-8", "replace").splitlines()
     return "\n".join(line for line in lines if "session key" not in line and "seskey" not in line).strip()

@@ -20,7 +20,7 @@ module: k3s_reset
 short_description: No K3s on the board any more
 description:
   - Removes services, pods, network interfaces, packet filter rules, mounts and files of K3s, in that order,
-    and looks afterwards whether anything is left. Containers of others are left alone, and so are Docker's
+    and checks afterwards that nothing is left. Containers of others are left alone, and so are Docker's
     images.
   - What the owner of the board has put into /etc/rancher stays, and so does /etc/rancher/node/password, by
     which a server knows the board again.
@@ -46,7 +46,7 @@ POD_LABEL = "io.kubernetes.pod.name"
 KEEPER_LABEL = "io.github.jetson-k3s.keeps"
 DATA = "/var/lib/rancher/k3s"
 # The lists of files and trees say what each is: docs/changes.md is made from them.
-# Whole trees. What is mounted below them is unmounted first, or the removal would reach into it.
+# Trees. Mounts below them are unmounted first, or the removal would delete their content.
 TREES = {
     "/var/lib/rancher/k3s": "data of K3s: certificates, tokens, its database, volumes of local-path",
     "/var/lib/kubelet": "data of the kubelet: volumes of pods, sockets of device plugins",
@@ -206,7 +206,7 @@ class Board:
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 with open("/proc/{}/stat".format(pid)) as stat:
-                    # "pid (name) state ppid ...", and a name may hold anything.
+                    # "pid (name) state ppid ...", and a name may contain blanks and brackets.
                     parents[int(pid)] = int(stat.read().rpartition(")")[2].split()[1])
                 if below(os.readlink("/proc/{}/exe".format(pid)), os.path.realpath(DATA)):
                     roots.append(int(pid))
@@ -249,7 +249,7 @@ class Board:
         return removal(out) if code == 0 else ""
 
     def find_rules(self):
-        """Packet filters that hold rules or chains of Kubernetes."""
+        """Packet filters that have rules or chains of Kubernetes."""
         return [name for name in ("iptables", "ip6tables") if self.packet_filter(name)]
 
     def remove_rules(self, names):

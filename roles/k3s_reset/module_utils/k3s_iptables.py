@@ -8,14 +8,14 @@ import re
 
 # Chains of kube-proxy, the kubelet and kube-router (KUBE-), of the CNI plugins and of flannel.
 OWN_CHAIN = re.compile(r"^:((?:KUBE|CNI|FLANNEL)-\S+) ")
-# What K3s' own k3s-killall.sh looks for in a rule.
+# The pattern of K3s' own k3s-killall.sh.
 OWN_RULE = re.compile(r"KUBE-|CNI-|flannel", re.IGNORECASE)
 
 
 def removal(saved):
     """Input for `iptables-restore --noflush` that takes away what is Kubernetes' in `iptables-save`'s output.
 
-    '' when there is nothing. Every other rule and counter stays: unlike writing all tables anew, it cannot
+    '' when there is nothing. Every other rule and counter stays: unlike writing complete tables, it cannot
     take back what somebody else, as Docker, changes at the same moment.
     """
     lines = []

@@ -143,7 +143,7 @@ def client_of(text: str) -> tuple[str, str]:
 
 
 def outdated(text: str, params: dict[str, Any], now: float) -> str:
-    """Why a file of ours has to be made anew, '' if it need not."""
+    """Why our file has to be replaced; '' if it is up to date."""
     if not text:
         return "there is none"
     try:

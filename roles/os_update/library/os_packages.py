@@ -16,7 +16,7 @@ DOCUMENTATION = r"""
 module: os_packages
 short_description: Updated packages of the operating system
 description:
-  - apt decides by a preferences file for this one call. The owner's preferences and holds stay in force.
+  - apt gets a preferences file for this call. The owner's preferences and package holds stay in force.
   - Nothing is removed. Configuration files that the owner has changed stay.
 author: The jetson-k3s authors
 options:
@@ -152,7 +152,7 @@ class Apt:
 
 
 def planned(apt, option, left, also):
-    """What the update changes as {name: version}; AptError where that is not what was asked for."""
+    """The changes of the update as {name: version}; AptError if apt would do anything else."""
     said = apt.upgrade("--simulate", option)
     changes, removals = dict(CHANGE.findall(said)), REMOVAL.findall(said)
     wrong = [name for name in changes if matches(name, left) and not matches(name, also)] + removals

@@ -31,7 +31,7 @@ NODE = {
 
 
 def pod(name: str, phase: str = "Running", on: str = "a") -> Data:
-    used = {"requests": {GPU: 1}, "holds": {GPU: 1}, "unseen_by": None}
+    used = {"requests": {GPU: 1}, "allocated": {GPU: 1}, "unseen_by": None}
     return {"namespace": "n", "name": name, "node": on, "phase": phase, **used}
 
 
@@ -126,7 +126,7 @@ def test_shared_gpu_lists_pending_and_ended_pods() -> None:
     assert "2 of 4 used, one GPU shared" in text
     ends = [line.partition("gpu")[2] for line in text.splitlines()[2:6]]
     assert ends == [" (Succeeded)", " (gone)", "", ""]
-    assert "given out 3 of nvidia.com/gpu, and its pods have asked for 2" in text
+    assert "allocated 3 of nvidia.com/gpu, and its pods request 2" in text
 
 
 @pytest.mark.parametrize("text", ["", "usage: ...", "[]"])
@@ -163,7 +163,7 @@ def test_init_containers_count_as_in_kubernetes() -> None:
     stays = asks(2) | {"restartPolicy": "Always"}
     assert observe.requests({"spec": spec | {"initContainers": [asks(4), stays, asks(1)]}}) == {GPU: 5}
     assert observe.requests({"spec": spec | {"initContainers": [stays, asks(4)]}}) == {GPU: 6}
-    assert observe.holds({"spec": spec | {"initContainers": [stays, asks(4)]}}) == {GPU: 5}
+    assert observe.allocated({"spec": spec | {"initContainers": [stays, asks(4)]}}) == {GPU: 5}
 
 
 Pretend = Callable[[str], None]

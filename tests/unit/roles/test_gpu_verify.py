@@ -170,7 +170,7 @@ NO_DRIVER = "tegra-device-plugin: no CUDA driver in this container"
 GREED = [
     ({"unlimited": True}, "greedy got 2048 MiB, expected at most its share of 1024 MiB"),
     ({"free_mib": {"greedy": 767}}, "greedy was out of memory at 752 MiB, expected about its share of 1024"),
-    ({"free_mib": {"neighbour": 767}}, "neighbour got 752 MiB, expected the 768 MiB that it asked for"),
+    ({"free_mib": {"neighbour": 767}}, "neighbour got 752 MiB, expected the requested 768 MiB of its share"),
     ({"fatal_greed": True}, "neighbour does not run any more since greedy was out of memory"),
     (
         {"dies_saying": {"neighbour": f"warning\n{NO_DRIVER}\n"}},
@@ -221,7 +221,7 @@ def test_small_shares_are_not_tried(board: Board, sell: Sell, units: str, half: 
     sell(units)
     check = checks(board.report())["limits"]
     assert check["status"] == "skipped"
-    assert check["reason"].endswith(f"64 MiB or more each, and half of what is sold is {half} MiB")
+    assert check["reason"].endswith(f"64 MiB or more each, and half of the offered memory is {half} MiB")
     assert "neighbour" not in board.manifests
 
 
@@ -255,8 +255,8 @@ BROKEN = [
         "non-root",
         "the container's device rules refuse nodes of the group video: /dev/fb0",
     ),
-    ({"blind": True}, "uninvited", "could not look"),
-    ({"exclusive": False}, "concurrency", "pod2 did not have to wait although pod1 held every GPU"),
+    ({"blind": True}, "uninvited", "did not list its devices"),
+    ({"exclusive": False}, "concurrency", "pod2 was not Pending although pod1 had every GPU"),
     ({"holders_end": True}, "concurrency", "pod1 ended before pod2 was seen waiting"),
     ({"nodes": "/dev/null"}, "concurrency", "no GPU device node is inside"),
     ({"integrated": "No"}, "unified-memory", "does not call this GPU integrated"),
@@ -329,7 +329,7 @@ def test_closed_device_nodes_are_named(board: Board, root_only: bool) -> None:
     assert board.manifests["nonroot"]["spec"]["securityContext"]["supplementalGroups"] == [44]
 
 
-FULL = ("node", "access", "sharing", "hold", "restarted", "close")
+FULL = ("node", "access", "sharing", "before_restart", "restarted", "close")
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_disturbing_restart_fails(board: Board, fault: Data, status: str, words:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({"users": ["thief"]}, "one pod should hold the GPU, but these do: default/thief, default/holder"),
+        ({"users": ["thief"]}, "expected one pod with the GPU, found default/thief, default/holder"),
         ({"allocatable": 0}, "the node does not offer it again"),
         ({"holder_phase": "Failed"}, "does not run any more: Failed"),
         (
@@ -358,7 +358,7 @@ def test_disturbing_restart_fails(board: Board, fault: Data, status: str, words:
             'holder cannot compute on the GPU any more: it says: "kubectl exec: tegra-device',
         ),
         ({"no_way": 99}, "holder cannot compute on the GPU any more"),
-        ({"exclusive": False}, "waiter did not have to wait although holder held every GPU"),
+        ({"exclusive": False}, "waiter was not Pending although holder had every GPU"),
     ],
 )
 def test_wrong_state_after_the_restart_fails(board: Board, fault: Data, words: str) -> None:
