@@ -19,7 +19,7 @@ CONFIG_DIRECTORY, CONFIG_NAME = "/etc/tegra-device-plugin", "config.yaml"
 PLUGIN = "tegra-device-plugin"
 
 RESOURCE = "nvidia.com/gpu"  # what an exclusive GPU is called
-# What its memory is called where it is sold in units, by preset (config/units.py of the plugin).
+# The resource name of GPU memory in units, by preset (config/units.py of the plugin).
 MEMORY_RESOURCES = {
     "none": "jetson-k3s.github.io/gpu-memory",
     "hami": "nvidia.com/gpumem",
@@ -29,9 +29,9 @@ MEMORY_RESOURCES = {
     "gpushare": "aliyun.com/gpu-mem",
     "koordinator": "koordinator.sh/gpu-memory-ratio",
 }
-# The DRA driver, also the name of its class of whole GPUs.
+# The DRA driver, also the name of its class of exclusive GPUs.
 DRIVER = "gpu.jetson-k3s.github.io"
-# What containers mount whose memory is limited; the kubelet is told its paths, so they are the host's.
+# Mounted into containers with a memory limit. The kubelet mounts it, so this is a path of the host.
 LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
 
 # Where the plugin tells Koordinator's node agent of the GPU, with that preset (its sharing/koordinator.py).
@@ -182,8 +182,8 @@ def rendered(
     """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.
 
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
-    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; where
-    they sell the GPU in units, the pods get the directory of the memory limit as well.
+    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; with
+    units of GPU memory, the pods get the directory of the memory limit as well.
     An image with jetson-stats gets the directory of jtop's socket. `agent` has the node agent's manifest,
     mode and policy, if it is wanted. With `metrics_on_host` the metrics are at the board's own ports as well.
     """

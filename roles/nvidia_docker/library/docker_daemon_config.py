@@ -49,8 +49,8 @@ options:
     description: Where the file's content before the first merge is kept.
     type: path
     default: /var/lib/jetson-k3s/daemon.json.before
-  hold:
-    description: Leave alone what would need a restart of Docker.
+  defer:
+    description: Leave the file alone if the change needs a restart of Docker.
     type: bool
     default: false
   marker:
@@ -69,7 +69,7 @@ activation:
   description: What makes dockerd use the change, C(reload) or C(restart); C(none) without a change.
   returned: success
   type: str
-held:
+deferred:
   description: Whether the file was left alone.
   returned: success
   type: bool
@@ -101,7 +101,7 @@ RELOADABLE = frozenset(
         "shutdown-timeout",
     ]
 )
-# What dockerd uses when it is told nothing.
+# dockerd's own default.
 STOCK_RUNTIME = "runc"
 
 
@@ -120,7 +120,7 @@ def parse(text, path):
             "{} is not JSON: {}. Mend it by hand; it was not changed.".format(path, error)
         ) from error
     if not isinstance(config, dict):
-        raise ConfigError("{} does not hold a JSON object. Mend it by hand; it was not changed.".format(path))
+        raise ConfigError("{} is not a JSON object. Correct it by hand; it was not changed.".format(path))
     return config
 
 
@@ -247,7 +247,7 @@ def restore(current, keys, original):
 def activation(before, after):
     """What a running dockerd needs to take over the change: 'none', 'reload' or 'restart'.
 
-    A key that is gone needs a restart: on SIGHUP dockerd looks at the keys that are there and keeps the
+    A key that is gone needs a restart: on SIGHUP dockerd reads the keys that are there and keeps the
     values of all others (moby daemon/reload.go: `IsValueSet`). The image store is chosen when dockerd starts.
     """
     changed = [key for key in set(before) | set(after) if before.get(key) != after.get(key)]
@@ -320,7 +320,7 @@ def main():
             "defaults": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "record": {"type": "path", "default": "/var/lib/jetson-k3s/daemon.json.before"},
-            "hold": {"type": "bool", "default": False},
+            "defer": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -348,11 +348,11 @@ def main():
     except ConfigError as error:
         module.fail_json(msg=str(error))
     needs = activation(before, after)
-    held = module.params["hold"] and needs == "restart"
+    deferred = module.params["defer"] and needs == "restart"
     result = {
-        "changed": after != before and not held,
+        "changed": after != before and not deferred,
         "activation": needs,
-        "held": held,
+        "deferred": deferred,
         "default_runtime": after.get("default-runtime", STOCK_RUNTIME),
     }
     if result["changed"]:

@@ -38,8 +38,8 @@ options:
     type: str
     choices: [present, absent]
     default: present
-  hold:
-    description: Leave alone what would need a restart of Docker.
+  defer:
+    description: Leave the files alone if the change needs a restart of Docker.
     type: bool
     default: false
   marker:
@@ -58,8 +58,8 @@ restart_due:
   description: Whether the marker stands, or would stand outside check mode.
   returned: success
   type: bool
-held:
-  description: Whether something was left alone.
+deferred:
+  description: Whether a change was left out.
   returned: success
   type: bool
 """
@@ -89,7 +89,7 @@ class EnvironmentProblem(Exception):  # noqa: N818 - it is the board's, not this
 
 
 def needs_raw_drop_in(raw, docker_version):
-    """Must Docker be told that there is no table raw? EnvironmentProblem where it cannot be told.
+    """Does Docker need DOCKER_INSECURE_NO_IPTABLES_RAW? EnvironmentProblem if it does not know that variable.
 
     `raw` is what fails there, None where nothing does.
     """
@@ -101,7 +101,7 @@ def needs_raw_drop_in(raw, docker_version):
     if version < KNOWS_NO_RAW:
         raise EnvironmentProblem(
             "Docker {} publishes no ports on this kernel ({}; https://github.com/moby/moby/issues/49557). "
-            "Install Docker 28.0.2 or newer, or 27.5.1 and hold it.".format(docker_version, raw)
+            "Install Docker 28.0.2 or newer, or 27.5.1 and `apt-mark hold` it.".format(docker_version, raw)
         )
     return True
 
@@ -185,7 +185,7 @@ def main():
             "docker_version": {"type": "str"},
             "strict": {"type": "bool", "required": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "hold": {"type": "bool", "default": False},
+            "defer": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -198,11 +198,11 @@ def main():
         module.fail_json(msg=str(problem))
     restart = bool(choices) or any(restarts for _, _, _, restarts in files)
     due = restart or os.path.exists(marker)
-    held = due and module.params["hold"]
-    if held:
+    deferred = due and module.params["defer"]
+    if deferred:
         files, choices = [change for change in files if not change[3]], {}
     if not module.check_mode:
-        if restart and not held:
+        if restart and not deferred:
             leave_marker(marker)
         for path, _, after, _ in files:
             put(os.path.join(root, path), after, module.atomic_move)
@@ -211,7 +211,7 @@ def main():
     module.exit_json(
         changed=bool(files or choices),
         restart_due=due,
-        held=held,
+        deferred=deferred,
         diff=[
             {"before_header": path, "after_header": path, "before": redact(before), "after": redact(after)}
             for path, before, after, _ in files

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Keep images that nobody can pull again: a container that is never started holds each of them.
+"""Keep images that no registry has, by one container for each that is never started.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -16,7 +16,7 @@ description:
   - On a disk that is nearly full the kubelet deletes every image that no container uses (from
     C(imageGCHighThresholdPercent) on, 85 by default). Offline such an image is lost.
   - Docker deletes no image of a container, also of one that was never started.
-  - Containers that hold other images of the same O(name) go.
+  - Containers for other images of the same O(name) are removed.
 author: The jetson-k3s authors
 options:
   name:
@@ -35,7 +35,7 @@ attributes:
 
 RETURN = r"""
 kept:
-  description: Names of the images that a container holds newly, or would hold outside check mode.
+  description: Names of the images that have a new container, or would get one outside check mode.
   returned: success
   type: list
   elements: str

@@ -91,11 +91,11 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def holds(condition: dict[str, Any], facts: Facts) -> bool:
-    """Does one condition hold?
+    """Is one condition met?
 
     A condition is a `fact` and an operator: equals, is_not, same_as (another fact), known, one_of, at_least
     (number), includes (list), without (list of keys), from/below (versions). Only `equals: null`, `is_not`,
-    `without` and `known: false` hold for an unknown value (None).
+    `without` and `known: false` are met by an unknown value (None).
     """
     value = lookup(facts, condition["fact"])
     if "same_as" in condition:
@@ -125,7 +125,7 @@ def shown(condition: dict[str, Any], facts: Facts) -> Any:
 
 
 def advice(fix: str | list[dict[str, Any]], facts: Facts) -> str:
-    """The fix for one board: of a list, each `text` whose conditions (`when`, all of them) hold there."""
+    """The fix for one board: of a list, each `text` whose conditions (`when`) are all met there."""
     if isinstance(fix, str):
         return fix
     return " ".join(
@@ -134,7 +134,7 @@ def advice(fix: str | list[dict[str, Any]], facts: Facts) -> str:
 
 
 def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding]:
-    """A finding for each rule that applies (`when`, all of them) and is broken (`require` does not hold)."""
+    """A finding for each rule that applies (`when`, all of them) and whose `require` is not met."""
     return [
         {
             "id": rule["id"],

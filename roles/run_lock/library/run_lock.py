@@ -149,7 +149,7 @@ def main():
             release(path, run)
     if refused:
         module.fail_json(msg=refused)
-    # No user asked for a lock, so a lock is no change.
+    # A lock is part of the run, not of the board's configuration: it is no change.
     module.exit_json(changed=False)
 
 
