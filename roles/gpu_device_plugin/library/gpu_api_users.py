@@ -17,24 +17,15 @@ short_description: Pods that use a GPU by the other API
 description:
   - The device plugin and the DRA driver do not know of each other's pods. Each would allocate the GPU again.
   - A pod whose claim is prepared cannot end without the driver that has prepared it.
-author: The jetson-k3s authors
 options:
-  api:
-    description: What is to give the GPU out.
-    type: str
-    choices: [device-plugin, dra]
-    required: true
-attributes:
-  check_mode:
-    support: full
+  api: {choices: [device-plugin, dra], required: true, description: What is to give the GPU out.}
 """
 
 RETURN = r"""
 users:
-  description: Such pods, as NAMESPACE/NAME; none where the other is not deployed.
-  returned: success
   type: list
   elements: str
+  description: Such pods, as NAMESPACE/NAME; none where the other is not deployed.
 """
 
 NAMESPACE = "--namespace=kube-system"

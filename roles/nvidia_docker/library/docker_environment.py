@@ -24,44 +24,29 @@ description:
     the other one where that fails; also in check mode. If iptables cannot be tried, it stays as it is.
   - With C(strict) NVIDIA's runtime gives the GPU to those only to whom the device plugin gave it.
   - A marker stands from before the first change that needs a restart of Docker until the role removes it.
-author: The jetson-k3s authors
 options:
-  docker_version:
-    description: Version of the engine that starts next.
-    type: str
+  docker_version: {description: Version of the engine that starts next.}
   strict:
-    description: Whether an unprivileged container's C(NVIDIA_VISIBLE_DEVICES) counts for nothing.
     type: bool
     required: true
+    description: Whether an unprivileged container's C(NVIDIA_VISIBLE_DEVICES) counts for nothing.
   state:
-    description: C(absent) takes back everything but the choice of iptables.
-    type: str
     choices: [present, absent]
     default: present
+    description: C(absent) takes back everything but the choice of iptables.
   defer:
-    description: Leave the files alone if the change needs a restart of Docker.
     type: bool
     default: false
+    description: Leave the files alone if the change needs a restart of Docker.
   marker:
-    description: File that says that a restart of Docker is due. In /run, because a reboot restarts as well.
     type: path
     required: true
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+    description: File that says that a restart of Docker is due. In /run, because a reboot restarts as well.
 """
 
 RETURN = r"""
-restart_due:
-  description: Whether the marker stands, or would stand outside check mode.
-  returned: success
-  type: bool
-deferred:
-  description: Whether a change was left out.
-  returned: success
-  type: bool
+restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
+deferred: {type: bool, description: Whether a change was left out.}
 """
 
 DROP_IN = "etc/systemd/system/docker.service.d/50-jetson-k3s.conf"

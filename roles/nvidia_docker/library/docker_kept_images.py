@@ -17,28 +17,20 @@ description:
     C(imageGCHighThresholdPercent) on, 85 by default). Offline such an image is lost.
   - Docker deletes no image of a container, also of one that was never started.
   - Containers for other images of the same O(name) are removed.
-author: The jetson-k3s authors
 options:
-  name:
-    description: What the images are for, as the name of their archive.
-    type: str
-    required: true
+  name: {required: true, description: 'What the images are for, as the name of their archive.'}
   images:
-    description: Names of the images that stay. None takes the containers away.
     type: list
     elements: str
     required: true
-attributes:
-  check_mode:
-    support: full
+    description: Names of the images that stay. None takes the containers away.
 """
 
 RETURN = r"""
 kept:
-  description: Names of the images that have a new container, or would get one outside check mode.
-  returned: success
   type: list
   elements: str
+  description: Names of the images that have a new container, or would get one outside check mode.
 """
 
 LABEL = "io.github.jetson-k3s.keeps"

@@ -16,35 +16,26 @@ short_description: Set package holds (apt-mark) for the packages that a role has
 description:
   - Keeps a record of the packages that the role has installed, because only those are the role's to release.
   - Other packages stay as the board's owner has set them.
-author: The jetson-k3s authors
 options:
-  record:
-    description: File with one name a line.
-    type: path
-    required: true
+  record: {type: path, required: true, description: File with one name a line.}
   installs:
-    description: Packages that the role installs next. They join the record.
     type: list
     elements: str
     default: []
+    description: Packages that the role installs next. They join the record.
   state:
+    choices: [present, released, absent]
+    default: present
     description: >-
       C(present) runs C(apt-mark hold) for the record's installed packages, and removes others from the
       record. C(released) releases them, for an installation. C(absent) also removes the record.
-    type: str
-    choices: [present, released, absent]
-    default: present
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
 packages:
-  description: Names of the packages whose state in apt-mark has changed, or would change outside check mode.
-  returned: success
   type: list
   elements: str
+  description: Names of the packages whose state in apt-mark has changed, or would change outside check mode.
 """
 
 
