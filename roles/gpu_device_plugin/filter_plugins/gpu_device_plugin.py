@@ -105,13 +105,14 @@ def with_settings(template: dict[str, Any], name: str, text: str) -> None:
         container.setdefault("volumeMounts", []).append(mount)
 
 
-def with_limit(spec: dict[str, Any], config: dict[str, Any], *, read_only: bool) -> None:
-    """Have the pods of a specification see what containers mount whose memory is limited."""
-    path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
+def with_host_directory(
+    spec: dict[str, Any], name: str, path: str, mount_path: str, *, read_only: bool = False
+) -> None:
+    """Mount a directory of the board into the containers of a specification."""
     directory = {"path": path, "type": "DirectoryOrCreate"}
-    spec.setdefault("volumes", []).append({"name": "gpu-limit", "hostPath": directory})
+    spec.setdefault("volumes", []).append({"name": name, "hostPath": directory})
     for container in spec["containers"]:
-        mount = {"name": "gpu-limit", "mountPath": path} | ({"readOnly": True} if read_only else {})
+        mount = {"name": name, "mountPath": mount_path} | ({"readOnly": True} if read_only else {})
         container.setdefault("volumeMounts", []).append(mount)
 
 
@@ -123,24 +124,6 @@ def with_image(daemonset: dict[str, Any], image: str, image_id: str) -> None:
     for container in template["spec"]["containers"]:
         container["image"] = image
         container["imagePullPolicy"] = "Never"
-
-
-def with_koordlet(spec: dict[str, Any]) -> None:
-    """Have the pods of a specification tell Koordinator's node agent of the GPU."""
-    directory = {"path": KOORDLET_DIRECTORY, "type": "DirectoryOrCreate"}
-    spec.setdefault("volumes", []).append({"name": "koordlet", "hostPath": directory})
-    for container in spec["containers"]:
-        mount = {"name": "koordlet", "mountPath": f"/host{KOORDLET_DIRECTORY}"}
-        container.setdefault("volumeMounts", []).append(mount)
-
-
-def with_jtop(spec: dict[str, Any]) -> None:
-    """Have the pods of a specification see the socket of the board's jtop service, if there is one."""
-    directory = {"path": JTOP_DIRECTORY, "type": "DirectoryOrCreate"}
-    spec.setdefault("volumes", []).append({"name": "jtop", "hostPath": directory})
-    for container in spec["containers"]:
-        mount = {"name": "jtop", "mountPath": "/host/run", "readOnly": True}
-        container.setdefault("volumeMounts", []).append(mount)
 
 
 def with_host_ports(spec: dict[str, Any]) -> None:
@@ -193,7 +176,7 @@ def rendered(
         for container in spec["containers"]:
             container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
     if image.partition("@")[0].endswith(JTOP_TAG):
-        with_jtop(spec)
+        with_host_directory(spec, "jtop", JTOP_DIRECTORY, "/host/run", read_only=True)
     documents = [plugin]
     if agent:
         documents.append(chosen_agent(**agent))
@@ -205,9 +188,11 @@ def rendered(
         if config:
             with_settings(template, PLUGIN, json.dumps(config, indent=2))
             if units := config.get("sharing", {}).get("units"):
-                with_limit(template["spec"], config, read_only=document is not plugin)
+                path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
+                read_only = document is not plugin
+                with_host_directory(template["spec"], "gpu-limit", path, path, read_only=read_only)
                 if document is plugin and _preset(units) == "koordinator":
-                    with_koordlet(spec)
+                    with_host_directory(spec, "koordlet", KOORDLET_DIRECTORY, f"/host{KOORDLET_DIRECTORY}")
     if config:
         documents.append(config_map(PLUGIN, plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
     if container_runtime == "containerd":

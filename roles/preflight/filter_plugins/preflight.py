@@ -138,7 +138,7 @@ def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding
     return [
         {
             "id": rule["id"],
-            "level": rule["level"],
+            "level": rule.get("level", "error"),
             "found": rule["found"].format(value=shown(rule["require"], facts)),
             "expected": rule["expected"],
             "fix": advice(rule["fix"], facts),
@@ -155,7 +155,7 @@ def rules_of_kernel(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "id": f"kernel-{entry['feature'].replace('_', '-')}",
-            "level": entry["level"],
+            "level": entry.get("level", "error"),
             "when": entry.get("when", []),
             "require": {"fact": "kernel_lacks", "without": entry.get("features", [entry["feature"]])},
             "found": f"{{value}}: {entry['without']}",
@@ -167,7 +167,7 @@ def rules_of_kernel(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def complete(finding: Finding) -> Finding:
-    """The finding of code, with its level and its entry in the handbook."""
+    """The finding of code, with its level and its entry in docs/troubleshooting.md."""
     return {"level": CODED[finding["id"]][0], "url": guide(finding["id"])} | finding
 
 
