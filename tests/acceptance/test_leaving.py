@@ -164,7 +164,9 @@ def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> No
 def test_a_new_first_server_does_not_take_the_agents_away(boards: list[Board]) -> None:
     server, agent = boards
     asked = run_playbook(LAB, "forget.yml", f"--limit={server.name}")
-    assert "is the server that would be asked, so it cannot be forgotten" in " ".join(asked.output.split())
+    assert "is the server that this playbook connects to, so it cannot be forgotten" in " ".join(
+        asked.output.split()
+    )
     kept = "/etc/systemd/system/k3s.service"
     server.exec("sh", "-c", f"systemctl stop k3s && mv {kept} /root/ && systemctl daemon-reload")
     run = run_playbook(LAB, "site.yml")

@@ -21,7 +21,7 @@ def sentences(rule: dict[str, Any], required: str) -> str:
     """Level and requirement of a rule, and a link where it has a reference."""
     without = f" Without it, {rule['without']}." if "without" in rule else ""
     reference = f" [More]({rule['reference']})." if "reference" in rule else ""
-    return f"**{rule['level'].capitalize()}.** Required: {required}.{without}{reference}"
+    return f"**{rule.get('level', 'error').capitalize()}.** Required: {required}.{without}{reference}"
 
 
 def kernel_options(roles: Path) -> dict[str, str]:

@@ -117,17 +117,17 @@ def test_only_the_roles_packages_are_held(board: Path) -> None:
         return (board / "held").read_text().split()
 
     assert run(state="absent") == (False, [])
-    assert run(state="held") == (False, [])
+    assert run(state="present") == (False, [])
     assert run(installs=["docker.io", "containerd", "runc"], state="released") == (True, [])
     # apt has installed no runc.
-    assert run(state="held", _ansible_check_mode=True) == (True, ["containerd", "docker.io"])
+    assert run(state="present", _ansible_check_mode=True) == (True, ["containerd", "docker.io"])
     assert held() == ["vim"]
-    assert run(state="held") == (True, ["containerd", "docker.io"])
+    assert run(state="present") == (True, ["containerd", "docker.io"])
     assert record.read_text().split() == ["containerd", "docker.io"]
-    assert run(state="held") == (False, [])
+    assert run(state="present") == (False, [])
     assert run(state="released") == (True, ["containerd", "docker.io"])
     assert (held(), record.exists()) == (["vim"], True)
-    assert run(state="held") == (True, ["containerd", "docker.io"])
+    assert run(state="present") == (True, ["containerd", "docker.io"])
     assert run(state="absent") == (True, ["containerd", "docker.io"])
     assert (held(), record.exists()) == (["vim"], False)
 
