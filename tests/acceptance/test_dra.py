@@ -187,7 +187,7 @@ def ready_driver(cluster: Cluster) -> str:
 
 def test_one_run_deploys_the_driver_and_proves_the_gpus_by_claims(cluster: Cluster, node: Board) -> None:
     site(DRA).checked()
-    (found,) = objects(cluster, "nodes")["items"]
+    (found,) = cluster.nodes()
     assert found["status"]["nodeInfo"]["kubeletVersion"] == kubernetes_1_36.VERSION
     assert found["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://2.")
     assert {name: [one["name"] for one in of_it] for name, of_it in devices(cluster).items()} == {
