@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
-from tests.lab import lab
+from tests.lab import k3s, lab
 from tests.lab.paths import lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -163,3 +163,23 @@ def test_certificates_that_end_soon_are_renewed_by_a_restart_in_turn(
         leaves = {one["name"]: one["days"] for one in board["certificates"] if one["kind"] == "leaf"}
         assert {name: left for name, left in leaves.items() if left != 364} == {}
     assert changed(play("site.yml")) == 0
+
+
+def server_files(cluster: Cluster) -> str:
+    """Checksums of the token and of all that K3s signs with."""
+    return cluster.boards[0].exec("sh", "-c", "cd /var/lib/rancher/k3s/server; sha256sum token tls/*ca*")
+
+
+@pytest.mark.parametrize(
+    ("playbook", "refusal"),
+    [
+        ("rotate_token.yml", f"K3s {k3s.VERSION} cannot change its token"),
+        ("rotate_ca.yml", f"K3s {k3s.VERSION} takes no other CAs"),
+    ],
+)
+def test_k3s_that_cannot_rotate_is_left_as_it_is(cluster: Cluster, playbook: str, refusal: str) -> None:
+    before = starts(cluster.boards), server_files(cluster)
+    run = play(playbook)
+    assert run.returncode != 0
+    assert refusal in " ".join(run.output.split())
+    assert (starts(cluster.boards), server_files(cluster)) == before
