@@ -110,7 +110,7 @@ def checks(_board: str, arguments: Answer) -> Answer:
 
 
 def observed(_board: str, _arguments: Answer) -> Answer:
-    """The cluster as role gpu_status looks at it."""
+    """The cluster as role gpu_status observes it."""
     node = {"name": "jetson-1", "ready": True, "labels": {}, "allocatable": {}}
     nothing: Answer = {"pods": [], "devices": [], "claims": [], "tokens": []}
     found = {"nodes": [node | {"capacity": {"nvidia.com/gpu": 1}}], **nothing}
@@ -194,7 +194,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every value that holds no others, with the keys that lead there."""
+    """Every value that is no list and no dictionary, with the keys that lead there."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(inner, (*path, key))

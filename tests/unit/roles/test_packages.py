@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that the roles install: missing packages, packages on hold, and findings about both."""
+"""Packages that the roles install: missing packages, package holds, and findings about both."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def test_removed_packages_are_not_installed() -> None:
 
 packages = load("jetson_facts/module_utils/jetson_packages.py")
 
-# SIMULATED: installed packages, and those on hold, are lines of two files.
+# SIMULATED: installed packages, and those with an apt hold, are lines of two files.
 DPKG_QUERY = """#!/bin/sh
 shift 2
 for name in "$@"; do grep --quiet --line-regexp "$name" HERE/installed && echo "installed $name"; done
