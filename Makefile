@@ -47,6 +47,7 @@ lint: dev
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-logo --no-cache
 	.venv/bin/yamllint --strict .
+	$(PYTHON) -m tools.words
 	.venv/bin/shellcheck install.sh tools/bootstrap.sh
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
 
