@@ -21,9 +21,14 @@ help: ## list the targets
 	$(call say,"Python environment in .venv for '$*' (installs python3-venv by apt where it is missing)")
 	sh tools/bootstrap.sh $*
 
+# The kubelet's messages, and for mypy their types, which are not committed.
+STUBS := $(patsubst %.proto,%_pb2.pyi,$(wildcard plugin/tegra_device_plugin/*/*.proto))
+plugin/tegra_device_plugin/%_pb2.pyi: plugin/tegra_device_plugin/%.proto | .venv/.dev
+	$(PYTHON) -m grpc_tools.protoc --proto_path=plugin --python_out=plugin --pyi_out=plugin $<
+
 venv: .venv/.ansible ## create or refresh .venv with what the playbooks need: Ansible
 
-dev: .venv/.dev ## the same with what the image, tests and linters need, too
+dev: .venv/.dev $(STUBS) ## the same with what the image, tests and linters need, too
 
 demo: dev ## the main job on virtual boards: make demo [BOARDS=3] [LAB_K3S=v1.36.5+k3s1|PATH]
 	$(call say,"$(BOARDS) fresh virtual board(s); the first time K3s is downloaded or compiled (about 7 minutes)")

@@ -63,8 +63,8 @@ def cached(relative: str, build: Callable[[Path], None]) -> Path:
 
 
 def place(source: Path, target: Path) -> None:
-    """Put a copy of a cached file in place, complete or not at all."""
+    """Put a copy of a cached file in place, complete or not at all; never a link, as tests damage bundles."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
-    shutil.copyfile(source, partial)
+    shutil.copy(source, partial)
     partial.replace(target)

@@ -5,12 +5,12 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from tools.cache import cached
@@ -24,87 +24,22 @@ UNPACKING = ("mmdebstrap", "debian-archive-keyring")
 EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
 
-@dataclass(frozen=True)
-class Source:
-    """One archive that apt knows: where it is and which suites of it are used."""
+def sources() -> list[tuple[str, str]]:
+    """Return address and suite of the Debian archives of this machine (its mirror), else the public ones.
 
-    uri: str
-    suites: tuple[str, ...]
-    components: tuple[str, ...]
-
-    def lines(self) -> list[str]:
-        """Return the source as one-line entries of binary packages."""
-        return [
-            f"deb [signed-by={KEYRING}] {self.uri} {suite} {' '.join(self.components)}"
-            for suite in self.suites
-        ]
-
-
-def parse_one_line(text: str) -> Iterable[Source]:
-    """Yield the sources of a *.list file."""
-    for line in text.splitlines():
-        words = line.split("#")[0].split()
-        if not words or words[0] != "deb":
-            continue
-        rest = words[1:]
-        if rest and rest[0].startswith("["):
-            closing = next((i for i, word in enumerate(rest) if word.endswith("]")), len(rest))
-            rest = rest[closing + 1 :]
-        match rest:
-            case [uri, suite, *components] if components:
-                yield Source(uri, (suite,), tuple(components))
-
-
-def parse_deb822(text: str) -> Iterable[Source]:
-    """Yield the sources of a *.sources file."""
-    for stanza in text.split("\n\n"):
-        fields: dict[str, str] = {}
-        key = ""
-        for line in stanza.splitlines():
-            if line.startswith("#"):
-                continue
-            if line[:1].isspace():
-                fields[key] += " " + line.strip()
-            elif ":" in line:
-                key, value = line.split(":", 1)
-                key = key.lower()
-                fields[key] = value.strip()
-        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() == "no":
-            continue
-        for uri in fields.get("uris", "").split():
-            yield Source(
-                uri, tuple(fields.get("suites", "").split()), tuple(fields.get("components", "").split())
-            )
-
-
-def only_debian(sources: Iterable[Source]) -> list[Source]:
-    """Keep Debian's own archives of the suite, main only; other vendors' repositories are left out."""
-    kept = []
-    for source in sources:
-        suites = tuple(suite for suite in source.suites if suite in SUITES)
-        if suites and "main" in source.components and "debian" in source.uri:
-            kept.append(Source(source.uri, suites, ("main",)))
-    return kept
-
-
-def debian_sources(apt: Path = Path("/etc/apt")) -> list[Source]:
-    """Return the Debian archives that this machine uses (its mirror), the public ones when it has none."""
-    found: list[Source] = []
-    lists = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]
-    for path in lists:
-        if path.is_file():
-            found += parse_one_line(path.read_text())
-    for path in sorted((apt / "sources.list.d").glob("*.sources")):
-        found += parse_deb822(path.read_text())
-    return only_debian(found) or [
-        Source("http://deb.debian.org/debian", SUITES[:2], ("main",)),
-        Source("http://deb.debian.org/debian-security", SUITES[2:], ("main",)),
+    Suites of other vendors have other names.
+    """
+    listed = run(["apt-get", "update", "--print-uris"]).stdout
+    archives = dict.fromkeys(re.findall(r"^'(\S*debian\S*)/dists/([^/\s]+)/", listed, re.MULTILINE))
+    return [(address, suite) for address, suite in archives if suite in SUITES] or [
+        *(("http://deb.debian.org/debian", suite) for suite in SUITES[:2]),
+        ("http://deb.debian.org/debian-security", SUITES[2]),
     ]
 
 
-def sources_list() -> str:
-    """Return a sources.list of Debian's archives."""
-    return "".join(line + "\n" for source in debian_sources() for line in source.lines())
+def line(address: str, suite: str) -> str:
+    """Return the line of a sources.list for an archive."""
+    return f"deb [signed-by={KEYRING}] {address} {suite} main\n"
 
 
 def architecture() -> str:
@@ -185,13 +120,12 @@ def _apt_get(suite: str) -> Iterator[list[str]]:
         yield command
         return
     with tempfile.TemporaryDirectory() as scratch:
-        sources = Path(scratch, "sources.list")
-        source = Source(debian_sources()[0].uri, (suite,), ("main",))
-        sources.write_text("".join(line + "\n" for line in source.lines()))
+        file = Path(scratch, "sources.list")
+        file.write_text(line(sources()[0][0], suite))
         lists = Path(scratch, "lists")  # apt removes all other files there
         Path(lists, "partial").mkdir(parents=True)
         options = {
-            "Dir::Etc::SourceList": sources,
+            "Dir::Etc::SourceList": file,
             "Dir::Etc::SourceParts": "/dev/null",
             "Dir::State::Lists": lists,
             "APT::Sandbox::User": "root",  # nobody else may read the directory
@@ -260,5 +194,5 @@ def mmdebstrap(
             out,
             "-",
         ],
-        stdin=sources_list(),
+        stdin="".join(line(*archive) for archive in sources()),
     )

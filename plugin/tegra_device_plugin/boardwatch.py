@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tegra_device_plugin.board import cdi, health
@@ -48,11 +48,8 @@ class Publisher(Protocol[S_contra]):
         """Advertise nothing: there never was a GPU, or the other API's process has it."""
 
 
-class Subscriber(Protocol[S_contra]):
-    """Is notified after each observation of a GPU."""
-
-    async def notify(self, settings: S_contra, found: Detection, health: Health) -> None:
-        """Receive the GPU's health, or the reason why its memory cannot be limited."""
+Subscriber = Callable[[S, Detection, Health], Awaitable[None]]
+"""Is called after each observation, with the GPU's health or the reason why memory cannot be limited."""
 
 
 class Assessment:
@@ -169,7 +166,7 @@ class BoardWatch(Generic[S]):
         limit_problem = assessment.limit_problem
         self._publisher.publish(settings, self.detection, now, limit_problem)
         for subscriber in self._subscribers:
-            await subscriber.notify(settings, self.detection, (now.healthy and limit_problem) or now)
+            await subscriber(settings, self.detection, (now.healthy and limit_problem) or now)
 
     def _observe(self, settings: S, known: Detection | None, search: bool) -> Observation:
         """Read the board. A vanished GPU keeps its last detection; its sample shows the missing part."""

@@ -105,7 +105,7 @@ class DevicePlugin(Service[PluginSettings]):
             settings,
             ResourcePublisher(advertised),
             lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
-            [KoordinatorSubscriber()],
+            [KoordinatorSubscriber().notify],
         )
         registrars = Registrars(settings.device_plugin_dir, advertised, self._counted)
         jtop = Jtop(settings.host_root)
@@ -117,12 +117,7 @@ class DevicePlugin(Service[PluginSettings]):
                     board, registrars, advertised, jtop.latest, self._counted
                 ).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            parts = (board.run(), registrars.run(), self._follow_configuration(), jtop.run())
-            running = [tasks.create_task(part) for part in parts]
-            await self._stop.wait()
-            for task in running:
-                task.cancel()
+            await self._run_parts(board.run(), registrars.run(), self._follow_configuration(), jtop.run())
 
     def _reject(self, error: ConfigError) -> None:
         self._counted.rejected_config_reloads += 1

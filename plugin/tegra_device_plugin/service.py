@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tegra_device_plugin.config.settings import AgentSettings, ConfigError, DraSettings, PluginSettings
 from tegra_device_plugin.signals import Signals
@@ -95,6 +95,14 @@ class Service(Generic[S]):
 
     async def _run_once(self) -> None:
         raise NotImplementedError
+
+    async def _run_parts(self, *parts: Coroutine[Any, Any, None]) -> None:
+        """Run all parts until a signal or a restart. Raises the errors of parts in a group."""
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(part) for part in parts]
+            await self._stop.wait()
+            for task in running:
+                task.cancel()
 
     async def _follow_configuration(self) -> None:
         while True:

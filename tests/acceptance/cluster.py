@@ -42,11 +42,15 @@ class Cluster:
     def kubectl(self, *arguments: str) -> str:
         return self.boards[0].exec("k3s", "kubectl", *arguments)
 
+    def nodes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._json("get", "nodes")["items"]
+        return found
+
     def allocatable(self, resource: str = RESOURCE) -> dict[str, int]:
         """GPUs, or shares of them, that pods can be given, by node."""
         return {
             node["metadata"]["name"]: int(node["status"]["allocatable"].get(resource, 0))
-            for node in self._json("get", "nodes")["items"]
+            for node in self.nodes()
         }
 
     def plugin_image(self) -> str:
@@ -55,8 +59,9 @@ class Cluster:
         return str(daemonset["spec"]["template"]["spec"]["containers"][0]["image"])
 
     def kubelets(self) -> dict[str, str]:
-        nodes = self._json("get", "nodes")["items"]
-        return {node["metadata"]["name"]: node["status"]["nodeInfo"]["kubeletVersion"] for node in nodes}
+        return {
+            node["metadata"]["name"]: node["status"]["nodeInfo"]["kubeletVersion"] for node in self.nodes()
+        }
 
     def hold_gpu(self, name: str, node: str) -> None:
         self.create_sleeper(name, node, {"resources": {"limits": {RESOURCE: 1}}})

@@ -138,11 +138,8 @@ def run_playbook(
         validate(found)
         if report.stat().st_mtime >= begun:
             failed += [check for check in found["checks"] if check["status"] in ("failed", "error")]
-    return PlaybookRun(process.returncode, "".join(lines), "\n".join(map(_shown, failed)))
-
-
-def _shown(check: dict[str, Any]) -> str:
-    return f"{check['id']}: {json.dumps(check, indent=1)}"
+    shown = [f"{check['id']}: {json.dumps(check, indent=1)}" for check in failed]
+    return PlaybookRun(process.returncode, "".join(lines), "\n".join(shown))
 
 
 def run_here(*argv: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

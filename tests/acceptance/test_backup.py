@@ -61,10 +61,6 @@ def sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def accepted(file: Path) -> str:
-    return f"--extra-vars=k3s_backup_accepted_sha256={sha256(file)}"
-
-
 def newest() -> Path:
     return sorted(BACKUPS.iterdir())[-1]
 
@@ -122,13 +118,13 @@ def test_a_backup_that_is_forged_damaged_or_foreign_is_refused_before_anything_s
     content = bytearray(newest().read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
-    run = restore(damaged, accepted(damaged))
+    run = restore(damaged, f"--extra-vars=k3s_backup_accepted_sha256={sha256(damaged)}")
     assert run.returncode != 0
     assert "gpg does not decrypt it" in " ".join(run.output.split())
 
     foreign = tmp_path / "foreign.tar.gz"
     foreign.write_bytes(of_another_cluster(decrypted(newest())))
-    run = restore(foreign, accepted(foreign))
+    run = restore(foreign, f"--extra-vars=k3s_backup_accepted_sha256={sha256(foreign)}")
     assert run.returncode != 0
     said = " ".join(run.output.split())
     assert f"{boards[1].name} is in a cluster with another CA than that of the backup" in said

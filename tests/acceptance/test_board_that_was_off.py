@@ -43,13 +43,9 @@ def site(replicas: int, *arguments: str) -> PlaybookRun:
 
 def template_of(boards: list[Board], one: Board) -> str:
     """Which of the DaemonSet's templates the plugin's pod on a board is of."""
+    pods = ("--namespace=kube-system", "get", "pods", f"--selector={PLUGIN_PODS}")
     return Cluster(boards).kubectl(
-        "--namespace=kube-system",
-        "get",
-        "pods",
-        f"--selector={PLUGIN_PODS}",
-        f"--field-selector=spec.nodeName={one.name}",
-        f"--output=jsonpath={HASH}",
+        *pods, f"--field-selector=spec.nodeName={one.name}", f"--output=jsonpath={HASH}"
     )
 
 

@@ -16,9 +16,9 @@ from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.devices import published
 
 from tests import newer_go
-from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
+from tests.acceptance.cluster import RESOURCE, Cluster, sleeper, wait_until
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
-from tests.lab import board, inventory, kubernetes_1_36
+from tests.lab import board, kubernetes_1_36
 from tests.lab.board import Board
 from tests.unit.plugin.dra.objects import gpu
 from tools.cache import CHECKOUT
@@ -62,10 +62,6 @@ def cluster(node: Board) -> Cluster:
     return Cluster([node])
 
 
-def image(key: str = "plugin_image") -> str:
-    return str(yaml.safe_load((inventory.bundle_path(LAB) / "bundle.yml").read_text())[key])
-
-
 def apply(cluster: Cluster, *objects: Mapping[str, Any]) -> None:
     text = "\n---\n".join(map(json.dumps, objects))
     cluster.boards[0].exec("sh", "-c", f"printf %s {shlex.quote(text)} | k3s kubectl apply -f -")
@@ -88,12 +84,7 @@ def pod_with(
     claim: str | None, name: str, command: tuple[str, ...] = HOLD, *, again: bool = False
 ) -> dict[str, Any]:
     """Return a pod that computes on the GPU of its claim and keeps it."""
-    container: dict[str, Any] = {
-        "name": "main",
-        "image": image(),
-        "imagePullPolicy": "Never",
-        "command": list(command),
-    }
+    container = sleeper({"command": list(command)})
     spec: dict[str, Any] = {
         "terminationGracePeriodSeconds": 1,
         "restartPolicy": "Always" if again else "Never",
@@ -115,11 +106,11 @@ def devices(cluster: Cluster) -> dict[str, list[dict[str, Any]]]:
     return {item["spec"]["nodeName"]: item["spec"].get("devices", []) for item in items}
 
 
-def allocated(cluster: Cluster, name: str) -> list[dict[str, Any]]:
-    """Return what a claim was given."""
-    allocation = objects(cluster, "resourceclaim", name).get("status", {}).get("allocation", {})
-    results: list[dict[str, Any]] = allocation.get("devices", {}).get("results", [])
-    return results
+def allocated(cluster: Cluster, name: str) -> dict[str, Any]:
+    """Return the device that is allocated to a claim."""
+    claim = objects(cluster, "resourceclaim", name)
+    (device,) = claim["status"]["allocation"]["devices"]["results"]
+    return dict(device)
 
 
 def runs(cluster: Cluster, name: str) -> None:
@@ -174,20 +165,13 @@ def end(cluster: Cluster, *names: str) -> None:
 
 
 def ready_driver(cluster: Cluster) -> str:
-    found: list[str] = []
-
-    def look() -> bool:
-        name = driver_pod(cluster)
-        found[:] = [name] if name else []
-        return bool(name)
-
-    wait_until(look, "a Ready driver", 120)
-    return found[0]
+    wait_until(lambda: driver_pod(cluster) is not None, "a Ready driver", 120)
+    return str(driver_pod(cluster))
 
 
 def test_one_run_deploys_the_driver_and_proves_the_gpus_by_claims(cluster: Cluster, node: Board) -> None:
     site(DRA).checked()
-    (found,) = objects(cluster, "nodes")["items"]
+    (found,) = cluster.nodes()
     assert found["status"]["nodeInfo"]["kubeletVersion"] == kubernetes_1_36.VERSION
     assert found["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://2.")
     assert {name: [one["name"] for one in of_it] for name, of_it in devices(cluster).items()} == {
@@ -220,7 +204,7 @@ def test_a_claim_brings_the_gpu_into_its_pod_and_the_next_one_waits(
     assert {"/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"} <= set(
         cluster.kubectl("exec", "one", "--", "python3.11", "-c", LOOK).split()
     )
-    (given,) = allocated(cluster, "one")
+    given = allocated(cluster, "one")
     assert (given["driver"], given["pool"], given["device"]) == (DRIVER, node.name, "igpu-0")
     (shown,) = cluster_status(LAB, tmp_path)["nodes"]
     (device,) = shown["devices"]
@@ -262,7 +246,7 @@ def test_the_examples_of_the_documents_choose_the_board(
     apply(cluster, resource_slice("other", {**other, "nodeName": None, "allNodes": True}))
     try:
         for example in examples:
-            apply_example(node, example)
+            apply_example(cluster, example)
         for name in jobs:
             job_waits(cluster, name)
         end(cluster, "owner")
@@ -273,9 +257,9 @@ def test_the_examples_of_the_documents_choose_the_board(
     ends(cluster, *(f"{kind}/{name}" for name in jobs for kind in ("job", "resourceclaimtemplate")))
 
 
-def apply_example(node: Board, example: str) -> None:
+def apply_example(cluster: Cluster, example: str) -> None:
     text = (CHECKOUT / f"docs/examples/{example}.yaml").read_text().replace("IfNotPresent", "Never")
-    node.exec("sh", "-c", f"printf %s {shlex.quote(text)} | k3s kubectl apply -f -")
+    apply(cluster, *yaml.safe_load_all(text))
 
 
 def job_passes(cluster: Cluster, job: str) -> None:
@@ -369,12 +353,7 @@ def as_driver(cluster: Cluster, token: str, wanted: dict[str, Any]) -> str:
 
 
 def resource_slice(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "ResourceSlice",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return {"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
 
 
 def forged(node: str, driver: str = DRIVER) -> dict[str, Any]:
@@ -408,7 +387,7 @@ def test_two_claims_share_the_memory_and_the_third_waits(cluster: Cluster, node:
         if name != "third":
             runs(cluster, name)
     waits(cluster, "third")
-    results = [allocated(cluster, name)[0] for name in ("left", "right")]
+    results = [allocated(cluster, name) for name in ("left", "right")]
     assert [one["consumedCapacity"]["memory"] for one in results] == ["3Gi", "3Gi"]
     assert len({one["shareID"] for one in results}) == 2
     end(cluster, "left")
@@ -418,7 +397,7 @@ def test_two_claims_share_the_memory_and_the_third_waits(cluster: Cluster, node:
 
 
 def test_the_example_of_the_documents_claims_a_part_of_the_memory(cluster: Cluster, node: Board) -> None:
-    apply_example(node, "claim-by-capacity")
+    apply_example(cluster, "claim-by-capacity")
     job_passes(cluster, "gpu-by-capacity")
     ends(cluster, "job/gpu-by-capacity", "resourceclaimtemplate/gpu-by-capacity")
 

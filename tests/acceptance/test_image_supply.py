@@ -39,14 +39,9 @@ def image_id(board: Board, name: str) -> str:
 
 
 def plugins(boards: list[Board]) -> set[str]:
-    said = Cluster(boards).kubectl(
-        "--namespace=kube-system",
-        "get",
-        "pods",
-        f"--selector={PLUGIN_PODS}",
-        "--output=jsonpath={.items[*].spec.containers[0].image}",
-    )
-    return set(said.split())
+    pods = ("--namespace=kube-system", "get", "pods", f"--selector={PLUGIN_PODS}")
+    images = "--output=jsonpath={.items[*].spec.containers[0].image}"
+    return set(Cluster(boards).kubectl(*pods, images).split())
 
 
 def left(board: Board) -> str:

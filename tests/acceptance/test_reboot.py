@@ -38,8 +38,7 @@ def boards() -> Iterator[list[Board]]:
     with lab.fresh(LAB, TYPES) as up:
         for one in up:
             board.switch_on_after_reboot(one, always=True)
-        first = run_playbook(LAB, "site.yml")
-        assert first.returncode == 0, first.why
+        run_playbook(LAB, "site.yml").checked()
         Cluster(up).create_jobs(**GPU)
         yield up
 
@@ -73,10 +72,9 @@ def node_of_job(cluster: Cluster) -> str:
 
 def cordoned(cluster: Cluster) -> list[str]:
     """Nodes that take no pods, or that a run has not finished with."""
-    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
     return [
         node["metadata"]["name"]
-        for node in nodes
+        for node in cluster.nodes()
         if node["spec"].get("unschedulable")
         or "jetson-k3s.github.io/cordoned" in node["metadata"].get("annotations", {})
     ]
@@ -90,8 +88,7 @@ def test_board_that_needs_a_reboot_is_shown_and_check_mode_names_it(
     found = {one["name"]: one["reboot"] for one in cluster_status(LAB, tmp_path)["boards"]}
     assert found["jetson-1"] == {"required": False, "packages": [], "kernel": None}
     assert found["jetson-3"] == {"required": True, "packages": ["libsimulated"], "kernel": None}
-    check = run("reboot.yml", "--check", board_reboot_only_if_required=True)
-    assert check.returncode == 0, check.why
+    check = run("reboot.yml", "--check", board_reboot_only_if_required=True).checked()
     assert "jetson-3: is to reboot (libsimulated)" in check.output
     assert {name: recap.changed > 0 for name, recap in check.recap.items() if name != "localhost"} == {
         "jetson-1": False,
@@ -105,13 +102,10 @@ def test_only_the_board_that_needs_it_reboots_and_the_same_command_then_changes_
     boards: list[Board], cluster: Cluster
 ) -> None:
     before = boots(boards)
-    first = run("reboot.yml", board_reboot_only_if_required=True)
-    assert first.returncode == 0, first.why
+    first = run("reboot.yml", board_reboot_only_if_required=True).checked()
     assert rebooted(boards, before) == ["jetson-3"]
     assert "rebooted: jetson-3" in first.output
-    again = run("reboot.yml", board_reboot_only_if_required=True)
-    assert again.returncode == 0, again.why
-    assert all(recap.changed == 0 for recap in again.recap.values()), again.output
+    run("reboot.yml", board_reboot_only_if_required=True).unchanged()
     assert rebooted(boards, before) == ["jetson-3"]
     assert cordoned(cluster) == []
 
@@ -125,8 +119,7 @@ def test_agents_reboot_before_the_server_and_the_gpu_pod_moves(boards: list[Boar
         if line.startswith("TASK [board_reboot : Record that the reboot has started]") and len(moves) < 2:
             moves.append((cordoned(cluster), node_of_job(cluster).split()))
 
-    ended = run_playbook(LAB, "reboot.yml", f"--extra-vars={json.dumps(QUICK)}", on_line=watch)
-    assert ended.returncode == 0, ended.why
+    run_playbook(LAB, "reboot.yml", f"--extra-vars={json.dumps(QUICK)}", on_line=watch).checked()
     assert rebooted(boards, before) == [one.name for one in boards]
     assert [names for names, _ in moves] == [["jetson-2"], ["jetson-3"]], moves
     assert [names for names, on in moves if set(names) & set(on)] == [], "a pod on a board that reboots"
@@ -151,8 +144,7 @@ def test_board_that_does_not_come_back_stops_the_run_and_the_same_command_goes_o
     board.start(boards[1])
     assert rebooted(boards, before) == ["jetson-2"]
     # It was rebooted, so that nothing is left but its return.
-    ended = run("reboot.yml", "--limit=jetson-2", board_reboot_only_if_required=True)
-    assert ended.returncode == 0, ended.why
+    run("reboot.yml", "--limit=jetson-2", board_reboot_only_if_required=True).checked()
     assert cordoned(cluster) == []
 
 
@@ -166,8 +158,7 @@ def test_run_that_is_cut_off_is_finished_by_the_same_command(boards: list[Board]
     assert run_playbook(LAB, "reboot.yml", *given, on_line=cut).returncode != 0
     assert cordoned(cluster) == ["jetson-3"]
     board.wait_until_up(boards[2])
-    ended = run_playbook(LAB, "reboot.yml", *given)
-    assert ended.returncode == 0, ended.why
+    run_playbook(LAB, "reboot.yml", *given).checked()
     assert rebooted(boards, before) == ["jetson-3"]
     assert cordoned(cluster) == []
     assert cluster.allocatable()["jetson-3"] == 1
@@ -209,16 +200,15 @@ def test_security_updates_come_in_turn_without_those_of_docker_and_l4t(
     boards: list[Board], cluster: Cluster
 ) -> None:
     before = boots(boards)
-    ended = run("os_update.yml")
-    assert ended.returncode == 0, ended.why
+    run("os_update.yml").checked()
     updated = {"libsimulated": "2", "nvidia-l4t-simulated": "1", "docker-simulated": "1"}
     assert [versions(one) for one in boards] == [updated] * len(boards)
     assert rebooted(boards, before) == [one.name for one in boards]
-    again = run("os_update.yml")
-    assert all(recap.changed == 0 for recap in again.recap.values()), again.why
+    run("os_update.yml").unchanged()
     before = boots(boards)
-    named = run("os_update.yml", "--limit=jetson-2", os_update_packages=["security", "nvidia-l4t-*"])
-    assert named.returncode == 0, named.why
+    named = run(
+        "os_update.yml", "--limit=jetson-2", os_update_packages=["security", "nvidia-l4t-*"]
+    ).checked()
     assert versions(boards[1]) == updated | {"nvidia-l4t-simulated": "2"}
     # It was drained for that, and needed no reboot.
     assert "TASK [k3s : Ensure the node is drained]" in named.output

@@ -128,8 +128,7 @@ def test_site_yml_changes_what_was_named(cluster: Cluster, tmp_path: Path) -> No
 
 
 def room(cluster: Cluster) -> list[int]:
-    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
-    by_name = {node["metadata"]["name"]: int(node["status"]["capacity"]["pods"]) for node in nodes}
+    by_name = {node["metadata"]["name"]: int(node["status"]["capacity"]["pods"]) for node in cluster.nodes()}
     return [by_name[board.name] for board in cluster.boards]
 
 
@@ -148,8 +147,7 @@ def started(boards: Sequence[Board | Machine], unit: str = "docker") -> list[int
 
 
 def unschedulable(cluster: Cluster) -> list[str]:
-    nodes = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
-    return [node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")]
+    return [node["metadata"]["name"] for node in cluster.nodes() if node["spec"].get("unschedulable")]
 
 
 def job(cluster: Cluster) -> str:

@@ -54,8 +54,8 @@ def members(one: Board) -> set[str]:
 
 
 def sites(one: Board) -> dict[str, str]:
-    nodes = json.loads(one.exec("k3s", "kubectl", "get", "nodes", "--output=json"))["items"]
-    return {node["metadata"]["name"]: node["metadata"]["labels"].get("site", "") for node in nodes}
+    labels = [node["metadata"] for node in Cluster([one]).nodes()]
+    return {node["name"]: node["labels"].get("site", "") for node in labels}
 
 
 def test_servers_join_one_after_the_other_and_serve_the_gpus(boards: list[Board]) -> None:

@@ -167,7 +167,7 @@ def test_site_yml_configures_units_and_verifies_them(board: Board, cluster: Clus
     run_playbook(LAB, "site.yml", f"--extra-vars={json.dumps(UNITS | STRICT)}").checked()
     name = cluster.boards[0].name
     assert (cluster.allocatable(CORE), cluster.allocatable(MEMORY)) == ({name: 100}, {name: 8})
-    (node,) = json.loads(cluster.kubectl("get", "nodes", "--output=json"))["items"]
+    (node,) = cluster.nodes()
     capacity, allocatable = (
         parse_quantity(node["status"][key]["memory"]) for key in ("capacity", "allocatable")
     )

@@ -43,3 +43,10 @@ class Awaited:
                     await self._changed.wait()
         except TimeoutError:
             raise AssertionError(f"within {seconds:g} s there was no {what}; {self.describe()}") from None
+
+
+async def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait for a change by another process, which sends no event. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - nothing to await: a log line, a file, a process
+            await asyncio.sleep(0.01)

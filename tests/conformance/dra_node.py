@@ -13,8 +13,7 @@ from tegra_device_plugin.system.kubernetes import DRIVER
 from tests import boards
 from tests.conformance.fake_api import NODE, FakeApi
 from tests.conformance.fake_dra_kubelet import FakeDraKubelet
-from tests.conformance.node import Node
-from tests.conformance.plugin import Plugin, running
+from tests.conformance.plugin import Node, Plugin, running
 
 BOARD = "orinnano-jp6"
 

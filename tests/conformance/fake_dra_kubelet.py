@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpc import aio
-from tegra_device_plugin.dra import dra_pb2 as dra
-from tegra_device_plugin.dra import dra_pb2 as health
-from tegra_device_plugin.dra import dra_pb2 as registration
+from tegra_device_plugin.dra import dra_pb2 as api
 
 from tests.conformance.awaited import Awaited
 from tests.conformance.fake_kubelet import call, dial
@@ -41,7 +39,7 @@ class FakeDraKubelet(Awaited):
         self.generation = generation
         self.refusal = ""
         """Why it refuses drivers; empty: it does not."""
-        self.info: registration.PluginInfo | None = None
+        self.info: api.PluginInfo | None = None
         """Of the driver that is registered."""
         self.registrations = 0
         self.health: list[dict[str, tuple[int, str]]] = []
@@ -72,14 +70,14 @@ class FakeDraKubelet(Awaited):
     async def until_registered(self, count: int = 1) -> None:
         await self.until(lambda: self.registrations >= count and self.info is not None, "registration")
 
-    async def prepare(self, *claims: Object) -> dict[str, dra.NodePrepareResourceResponse]:
-        request = dra.NodePrepareResourcesRequest(claims=_named(claims))
-        answer = await self._call("NodePrepareResources", request, dra.NodePrepareResourcesResponse)
+    async def prepare(self, *claims: Object) -> dict[str, api.NodePrepareResourceResponse]:
+        request = api.NodePrepareResourcesRequest(claims=_named(claims))
+        answer = await self._call("NodePrepareResources", request, api.NodePrepareResourcesResponse)
         return dict(answer.claims)
 
     async def unprepare(self, *claims: Object) -> dict[str, str]:
-        request = dra.NodeUnprepareResourcesRequest(claims=_named(claims))
-        answer = await self._call("NodeUnprepareResources", request, dra.NodeUnprepareResourcesResponse)
+        request = api.NodeUnprepareResourcesRequest(claims=_named(claims))
+        answer = await self._call("NodeUnprepareResources", request, api.NodeUnprepareResourcesResponse)
         return {uid: one.error for uid, one in answer.claims.items()}
 
     async def _call(self, method: str, request: Any, response: Any) -> Any:
@@ -106,15 +104,13 @@ class FakeDraKubelet(Awaited):
     async def _register(self, socket: Path) -> bool:
         """Read the registration and send its result; False without an answer."""
         async with dial(socket) as channel:
-            result, service = registration.RegistrationStatusResponse, "pluginregistration.Registration"
+            result, service = api.RegistrationStatusResponse, "pluginregistration.Registration"
             try:
-                empty = registration.InfoRequest()
-                info = await call(
-                    channel, "GetInfo", empty, registration.PluginInfo, service=service, seconds=1
-                )
+                empty = api.InfoRequest()
+                info = await call(channel, "GetInfo", empty, api.PluginInfo, service=service, seconds=1)
                 name = f"{self.generation}.DRAPlugin"
                 why = self.refusal or ("" if name in info.supported_versions else f"no {name}")
-                status = registration.RegistrationStatus(plugin_registered=not why, error=why)
+                status = api.RegistrationStatus(plugin_registered=not why, error=why)
                 await call(channel, "NotifyRegistrationStatus", status, result, service=service, seconds=5)
             except aio.AioRpcError:
                 return False
@@ -131,11 +127,11 @@ class FakeDraKubelet(Awaited):
     async def _follow_health(self, channel: aio.Channel) -> None:
         rpc = channel.unary_stream(
             "/v1alpha1.DRAResourceHealth/NodeWatchResources",
-            health.NodeWatchResourcesRequest.SerializeToString,
-            health.NodeWatchResourcesResponse.FromString,
+            api.NodeWatchResourcesRequest.SerializeToString,
+            api.NodeWatchResourcesResponse.FromString,
         )
         with suppress(aio.AioRpcError, aio.UsageError):
-            async for message in rpc(health.NodeWatchResourcesRequest()):
+            async for message in rpc(api.NodeWatchResourcesRequest()):
                 self.health.append(
                     {one.device.device_name: (one.health, one.message) for one in message.devices}
                 )
@@ -148,9 +144,9 @@ class FakeDraKubelet(Awaited):
             self._channel = None
 
 
-def _named(claims: Sequence[Object]) -> list[dra.Claim]:
+def _named(claims: Sequence[Object]) -> list[api.Claim]:
     return [
-        dra.Claim(
+        api.Claim(
             namespace=one["metadata"]["namespace"], name=one["metadata"]["name"], uid=one["metadata"]["uid"]
         )
         for one in claims

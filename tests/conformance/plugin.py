@@ -5,6 +5,7 @@ import asyncio
 import shlex
 import signal
 import socket
+import struct
 import sys
 import urllib.request
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.conformance.awaited import SECONDS
+from tests.conformance.awaited import SECONDS, eventually
 
 DEFAULT_COMMAND = (
     f"{shlex.quote(sys.executable)} -m tegra_device_plugin run "
@@ -34,6 +35,28 @@ def free_address() -> str:
 def page(address: str, path: str = "/metrics") -> str:
     with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
         return str(answer.read().decode())
+
+
+class Node:
+    """The plugin's files on a node whose GPU is shared. The library is one by its header alone."""
+
+    def __init__(self, place: Path) -> None:
+        self.config = place / "config.yaml"
+        self.library = place / "libtegra-gpu-limit.so"
+        self.limit = place / "limit"
+        own = Path(sys.executable).read_bytes()[:20]
+        self.library.write_bytes(own[:16] + struct.pack("<H", 3) + own[18:] + bytes(100))
+
+    def share(self, sharing: str) -> None:
+        self.config.write_text(f"version: v1\nsharing: {{{sharing}}}\n")
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (
+            f"--config={self.config}",
+            f"--gpu-limit-dir={self.limit}",
+            f"--gpu-limit-library={self.library}",
+        )
 
 
 class Plugin:
@@ -63,9 +86,7 @@ class Plugin:
 
     async def says(self, text: str) -> None:
         try:
-            async with asyncio.timeout(SECONDS):
-                while text not in self.log.read_text():  # noqa: ASYNC110 - another process: nothing to await
-                    await asyncio.sleep(0.005)
+            await eventually(lambda: text in self.log.read_text(), SECONDS)
         except TimeoutError:
             raise AssertionError(f"within {SECONDS:g} s its log had no {text!r}") from None
 

@@ -13,8 +13,7 @@ from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tests import boards
 from tests.conformance.conftest import BOARD, Start
 from tests.conformance.fake_kubelet import FakeKubelet, call, dial, refusal, watch
-from tests.conformance.node import Node
-from tests.conformance.plugin import running
+from tests.conformance.plugin import Node, running
 
 pytestmark = pytest.mark.parametrize("generation", ["1.20"])  # allocation is the same for all
 

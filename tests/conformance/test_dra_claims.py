@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from tests.conformance.awaited import eventually
 from tests.conformance.dra_node import DraNode, share
 from tests.conformance.fake_api import FakeApi, Fault
 from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
@@ -138,9 +139,7 @@ async def test_files_that_are_wiped_come_back_without_a_call(node: DraNode, api:
         for path in (node.root / "run/cdi").iterdir():
             path.unlink()
         (node.root / "run/cdi/gpu.jetson-k3s.github.io-claim-unknown.json").write_text("{}")
-        async with asyncio.timeout(10):
-            while node.specs != [name]:  # noqa: ASYNC110 - another process: nothing to await
-                await asyncio.sleep(0.01)
+        await eventually(lambda: node.specs == [name])
 
 
 @ONLY_V1

@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,14 +94,6 @@ class PluginTask:
         os.kill(os.getpid(), signal.SIGHUP)
 
 
-@pytest.fixture
-async def plugin_task(
-    kubelet: FakeKubelet, board: Path, tmp_path: Path, signals: Signals
-) -> AsyncIterator[PluginTask]:
-    """A plugin before its start, beside a kubelet."""
-    yield PluginTask(kubelet, board, tmp_path / "config.yaml", signals)
-
-
 EVENTS: dict[str, Callable[[PluginTask], object]] = {
     "nothing": lambda _: None,
     "unrelated file": lambda task: (task.kubelet.directory / "DEPRECATION").write_text("again"),
@@ -118,7 +110,10 @@ async def turns(number: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_five_hundred_ends_that_coincide_with_an_event(plugin_task: PluginTask) -> None:
+async def test_five_hundred_ends_that_coincide_with_an_event(
+    kubelet: FakeKubelet, board: Path, tmp_path: Path, signals: Signals
+) -> None:
+    plugin_task = PluginTask(kubelet, board, tmp_path / "config.yaml", signals)
     chance = random.Random(SEED)  # noqa: S311 - the same coincidences in each run
     for number in range(COINCIDENCES):
         event = list(EVENTS)[number % len(EVENTS)]

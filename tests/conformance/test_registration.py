@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.kubelet import kubelet_pb2 as api
 
-from tests.conformance.awaited import SECONDS
+from tests.conformance.awaited import SECONDS, eventually
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet, Generation, call, refusing_socket
 from tests.conformance.plugin import Plugin, running
@@ -35,15 +35,12 @@ def plugin_sockets(directory: Path) -> list[Path]:
     return [path for path in directory.glob("*.sock") if path.name != "kubelet.sock"]
 
 
-def one_live_endpoint(directory: Path) -> bool:
-    sockets = plugin_sockets(directory)
-    return len(sockets) == 1 and alive(sockets[0])
+async def until_endpoints(directory: Path, number: int = 1) -> None:
+    def live() -> bool:
+        sockets = plugin_sockets(directory)
+        return len(sockets) == number and all(map(alive, sockets))
 
-
-async def until_one_endpoint(directory: Path) -> None:
-    async with asyncio.timeout(10):
-        while not one_live_endpoint(directory):  # noqa: ASYNC110 - files of another process: nothing to await
-            await asyncio.sleep(0.01)
+    await eventually(live, 10)
 
 
 def outside_pool(threads: Mapping[str, int]) -> int:
@@ -52,9 +49,9 @@ def outside_pool(threads: Mapping[str, int]) -> int:
 
 async def until_no_more_than(plugin: Plugin, threads: int, descriptors: int) -> None:
     """Wait until what a moment takes has gone: a retired endpoint, the thread that reads the board."""
-    async with asyncio.timeout(10):
-        while outside_pool(plugin.threads()) > threads or plugin.descriptors() > descriptors:  # noqa: ASYNC110 - another process: nothing to await
-            await asyncio.sleep(0.05)
+    await eventually(
+        lambda: outside_pool(plugin.threads()) <= threads and plugin.descriptors() <= descriptors, 10
+    )
 
 
 async def test_registers_with_a_name_a_version_and_options_the_kubelet_accepts(
@@ -82,7 +79,7 @@ async def test_registers_again_after_each_kubelet_restart(
             await kubelet.until_allocatable()
             await kubelet.restart()
         await kubelet.until_allocatable()
-        await until_one_endpoint(directory)
+        await until_endpoints(directory)
 
 
 @pytest.mark.parametrize("generation", ["1.37"])
@@ -138,7 +135,7 @@ async def test_own_socket_deleted(kubelet: FakeKubelet, start: Start, directory:
         (directory / first).unlink()
         await kubelet.until(lambda: len(kubelet.requests) > 1, "second registration")
         await kubelet.until_allocatable()
-        await until_one_endpoint(directory)
+        await until_endpoints(directory)
 
 
 async def test_directory_wiped_while_the_kubelet_restarts(
@@ -151,7 +148,7 @@ async def test_directory_wiped_while_the_kubelet_restarts(
         await asyncio.sleep(0.1)
         await kubelet.start()
         await kubelet.until_allocatable()
-        await until_one_endpoint(directory)
+        await until_endpoints(directory)
 
 
 async def test_ends_when_its_directory_is_deleted_under_the_mount(
@@ -242,7 +239,7 @@ async def test_a_stream_cut_without_a_restart(kubelet: FakeKubelet, start: Start
             await kubelet.cut()
             await kubelet.until(lambda: len(kubelet.requests) > cuts, "registration after the cut")  # noqa: B023 - awaited in the next line
         await kubelet.until_allocatable()
-        await until_one_endpoint(directory)
+        await until_endpoints(directory)
         await plugin.says("the kubelet's stream ended")
 
 
@@ -263,7 +260,7 @@ async def test_a_new_instance_takes_over_from_an_old_one(
             old.signal(signal.SIGTERM)
             assert await old.ended() == 0
             await kubelet.until_allocatable()
-            await until_one_endpoint(directory)
+            await until_endpoints(directory)
             # 1.26 to 1.36 drop the newcomer when the old stream ends: once, and the plugin comes back.
             assert kubelet.history.count(0) <= (1 if kubelet.generation == "1.26" else 0)
 
@@ -296,7 +293,7 @@ async def test_two_instances_do_not_compete_for_the_resource(
             # makes sure of the resource when the older one stands by: after the restart and the cut (2).
             assert len(kubelet.requests) <= 7
             if kubelet.generation != "1.37":
-                await until_one_endpoint(directory)  # the older one has none while it stands by
+                await until_endpoints(directory)  # the older one has none while it stands by
 
 
 async def test_sigterm_removes_the_socket_and_exits_with_0(
@@ -320,4 +317,4 @@ async def test_leftovers_of_a_killed_instance_are_removed(
         await kubelet.until_allocatable(0)
     async with start():
         await kubelet.until_allocatable()
-        await until_one_endpoint(directory)
+        await until_endpoints(directory)

@@ -11,10 +11,9 @@ from tegra_device_plugin.sharing import ledger
 
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet, refusal
-from tests.conformance.node import Node
-from tests.conformance.plugin import Plugin
+from tests.conformance.plugin import Node, Plugin
 from tests.conformance.pod_resources import pod_resources
-from tests.conformance.test_registration import alive, plugin_sockets
+from tests.conformance.test_registration import until_endpoints
 
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
 GPU = "nvidia.com/gpu"
@@ -55,12 +54,6 @@ async def until_offered(kubelet: FakeKubelet, **counts: int) -> None:
     await kubelet.until(there, f"node with {expected}")
 
 
-async def until_one_endpoint_for_each(directory: Path, resources: int) -> None:
-    async with asyncio.timeout(10):
-        while len(plugin_sockets(directory)) != resources or not all(map(alive, plugin_sockets(directory))):  # noqa: ASYNC110 - files of another process
-            await asyncio.sleep(0.01)
-
-
 async def test_each_resource_has_its_own_endpoint_and_options(
     kubelet: FakeKubelet, start_units: StartUnits, directory: Path
 ) -> None:
@@ -71,7 +64,7 @@ async def test_each_resource_has_its_own_endpoint_and_options(
         required = {name: client.options.pre_start_required for name, client in kubelet.clients.items()}
         assert required == {CORE: False, MEMORY: True}
         assert [id_ for id_, _ in kubelet.clients[MEMORY].lists[0]] == [f"m{n}" for n in range(24)]
-        await until_one_endpoint_for_each(directory, 2)
+        await until_endpoints(directory, 2)
 
 
 async def test_a_container_with_core_and_memory_gets_one_gpu_and_a_limit(
@@ -174,11 +167,11 @@ async def test_replicas_become_units_and_replicas_again_under_running_pods(
         await kubelet.allocate(["igpu0::2"], resource=GPU)
         node.share(UNITS)
         await until_offered(kubelet, core=100, memory=24)
-        await until_one_endpoint_for_each(directory, 2)
+        await until_endpoints(directory, 2)
         await kubelet.allocate(["m5", "m6"], resource=MEMORY)
         node.share(REPLICAS)
         await until_offered(kubelet, gpu=4)
-        await until_one_endpoint_for_each(directory, 1)
+        await until_endpoints(directory)
         node.share(UNITS)
         await until_offered(kubelet, core=100, memory=24)
         await kubelet.start_container(MEMORY, ["m5", "m6"])  # it starts again, with its old devices

@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet
-from tests.conformance.node import Node
-from tests.conformance.plugin import free_address, page
+from tests.conformance.plugin import Node, free_address, page
 from tests.conformance.pod_resources import PodResources, pod_resources
 from tests.ledgers import MIB, used_by
 

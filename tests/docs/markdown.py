@@ -16,7 +16,7 @@ from tools.cache import CHECKOUT
 from tools.docs.markdown import anchor
 from tools.process import run
 
-NAMED = re.compile(r'^\* <a id="([^"]+)"></a>', re.MULTILINE)
+NAMED = re.compile(r'<a id="([^"]+)"></a>')
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def test_a_board_that_was_not_provisioned_is_verified_all_the_same(ansible: Ansi
     ansible.publishes(1, "exit 2")
     assert ansible.run()[0] == 1
     assert ansible.playbooks == ["site", "verify", "reset"]
-    ansible.publishes(0)  # whatever it was that failed
+    ansible.publishes(0)
     assert ansible.run()[0] == 2
 
 

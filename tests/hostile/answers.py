@@ -42,7 +42,7 @@ def facts(board: str, asked: float) -> Answer:
         arch="x86_64",
         hostname=board,
         machine_id=f"id of {board}",
-        clock={"board": time.time(), "asked": asked},
+        clock={"board": time.time(), "controller": asked},
         kernel="5.15.148-tegra",
         l4t="36.4.3",
         model="Jetson Orin Nano",
@@ -110,7 +110,7 @@ def checks(_board: str, arguments: Answer) -> Answer:
 
 
 def observed(_board: str, _arguments: Answer) -> Answer:
-    """The cluster as role gpu_status looks at it."""
+    """The cluster as role gpu_status observes it."""
     node = {"name": "jetson-1", "ready": True, "labels": {}, "allocatable": {}}
     nothing: Answer = {"pods": [], "devices": [], "claims": [], "tokens": []}
     found = {"nodes": [node | {"capacity": {"nvidia.com/gpu": 1}}], **nothing}
@@ -131,7 +131,9 @@ DIFF = {"prepared": ""}
 JOB = {"ansible_job_id": "j1.1", "started": 1}
 
 HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
-    "jetson_facts": lambda board, given: {"ansible_facts": {"jetson": facts(board, float(given["asked"]))}},
+    "jetson_facts": lambda board, given: {
+        "ansible_facts": {"jetson": facts(board, float(given["controller_clock"]))}
+    },
     "stat": stat,
     "command": command,
     "gpu_checks": checks,
@@ -146,8 +148,8 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "gpu_board": {"engine": {"ServerVersion": "27", "DefaultRuntime": "nvidia"}, "video_group": 44},
     "gpu_api_users": {"users": []},
     "package_holds": {"packages": []},
-    "docker_environment": {"restart_due": False, "held": False},
-    "docker_daemon_config": {"activation": "reload", "held": False, "default_runtime": "nvidia"},
+    "docker_environment": {"restart_due": False, "deferred": False},
+    "docker_daemon_config": {"activation": "reload", "deferred": False, "default_runtime": "nvidia"},
     "debs_needed": {"paths": []},
     "file_set": {"postponed": False, "paths": [], "restart_due": True},
     "k3s_ca_rotation": {"begins": True, "open": True, "closed": True, "since": 1.0, "restart_due": False},
@@ -192,7 +194,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
 
 
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every value that holds no others, with the keys that lead there."""
+    """Every value that is no list and no dictionary, with the keys that lead there."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(inner, (*path, key))

@@ -3,7 +3,6 @@
 
 import hashlib
 import re
-import shutil
 from pathlib import Path
 
 import yaml
@@ -11,6 +10,7 @@ import yaml
 from images.arm64 import build as plugin
 from tests.lab import k3s, workloads
 from tests.lab.workloads import DEFAULT_ARCH
+from tools.cache import place
 from tools.process import ToolError, run, step
 
 CHECKSUMS = "SHA256SUMS"
@@ -32,8 +32,8 @@ def write(
     executable = k3s.compiled(arch, version_suffix, minors) if simulated else k3s.k3s(arch, which)
     directory.mkdir(parents=True, exist_ok=True)
     with step("writing the bundle"):
-        _place(executable, directory / f"k3s-{arch}")
-        _place(workloads.pause_archive(arch), directory / f"k3s-airgap-images-{arch}.tar.gz")
+        place(executable, directory / f"k3s-{arch}")
+        place(workloads.pause_archive(arch), directory / f"k3s-airgap-images-{arch}.tar.gz")
         plugin.build(arch, directory / f"tegra-device-plugin-{arch}.tar.gz")
         described = {
             "version": 1,
@@ -61,10 +61,3 @@ def checksums(directory: Path) -> str:
             with path.open("rb") as file:
                 lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
     return "".join(lines)
-
-
-def _place(source: Path, target: Path) -> None:
-    """Put a copy of a cached file in place; tests damage bundles, so it is never a link to the cache."""
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.copy(source, partial)
-    partial.replace(target)

@@ -8,7 +8,7 @@ nothing of NVIDIA.
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.lab import k3s
+from tests.lab import gomodules, k3s
 from tools.cache import locked
 from tools.debian import rootfs
 from tools.engine import LABEL, docker
@@ -45,7 +45,7 @@ def board_rootfs(
     packages: Sequence[str] = PACKAGES, customize: Sequence[str] = CUSTOMIZE, arch: str = "amd64"
 ) -> Path:
     # A release has them inside, and K3s finds them in PATH.
-    plugins = f'cp "{k3s.cni_plugins(arch)}"/* "$1/usr/local/bin/"'
+    plugins = f'cp "{gomodules.programs(k3s.CNI, arch)}"/* "$1/usr/local/bin/"'
     return rootfs("board", packages, customize=(*customize, plugins), arch=arch)
 
 

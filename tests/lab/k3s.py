@@ -98,10 +98,6 @@ def recipe(suffix: str = "", minors: int = 0) -> Recipe:
     )
 
 
-def cni_plugins(arch: str | None = None) -> Path:
-    return gomodules.programs(CNI, arch or debian.architecture())
-
-
 def named_version(suffix: str = "", minors: int = 0) -> str:
     major, minor, patch = VERSION.split(".", 2)
     return f"{major}.{int(minor) + minors}.{patch}{suffix}"

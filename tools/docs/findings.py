@@ -12,16 +12,19 @@ import yaml
 from tools.docs.markdown import anchor, item, wrapped
 from tools.docs.sources import constant
 
-# The first item below a finding's heading, and the item of a finding that shares a heading with others.
-BELOW_HEADING = re.compile(r"^(### (\S+)\n\n)(?:\* \*\*(?:Error|Warning)\b.*\n(?:  .*\n)*)?", re.MULTILINE)
-WITH_ANCHOR = re.compile(r'^\* <a id="([^"]+)"></a>.*\n(?:  .*\n)*', re.MULTILINE)
+# The first item below a finding's heading, and an item of findings that share a heading with others.
+BELOW_HEADING = r"### (?P<heading>.+)\n\n(?:\* \*\*(?:Error|Warning)\b.*\n(?:  .*\n)*)?"
+WITH_ANCHORS = r'\* <a id="(?P<anchor>[^"]+)"></a>.*\n(?:  .*\n)*'
+PLACE = re.compile(f"^(?:{BELOW_HEADING}|{WITH_ANCHORS})", re.MULTILINE)
+ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
+REFERENCE = re.compile(r" \[More\]\(\S+\)\.")
 
 
 def sentences(rule: dict[str, Any], required: str) -> str:
     """Level and requirement of a rule, and a link where it has a reference."""
     without = f" Without it, {rule['without']}." if "without" in rule else ""
     reference = f" [More]({rule['reference']})." if "reference" in rule else ""
-    return f"**{rule['level'].capitalize()}.** Required: {required}.{without}{reference}"
+    return f"**{rule.get('level', 'error').capitalize()}.** Required: {required}.{without}{reference}"
 
 
 def kernel_options(roles: Path) -> dict[str, str]:
@@ -53,18 +56,30 @@ def findings(roles: Path) -> dict[str, str]:
 
 
 def put_findings_in(document: str, found: Mapping[str, str]) -> str:
-    """The document with the words of each finding below its heading, or in its item."""
+    """The document with the words of each finding below its heading, or in its item.
+
+    A reference is left out where the item before has it, too. ValueError where findings of one item differ.
+    """
     ids = {anchor(name): name for name in found}
+    reference = ""
 
-    def below_heading(match: re.Match[str]) -> str:
-        text = found.get(match[2])
-        return f"{match[1]}{wrapped(f'* {text}')}\n" if text else match[0]
+    def text(*names: str) -> str:
+        nonlocal reference
+        (words,) = {found[name] for name in names}
+        before, reference = reference, "".join(REFERENCE.findall(words))
+        return words.replace(before, "") if before else words
 
-    def with_anchor(match: re.Match[str]) -> str:
-        name = ids[match[1]]
-        return wrapped(f'* <a id="{match[1]}"></a>`{name}`: {found[name]}') + "\n"
+    def put(match: re.Match[str]) -> str:
+        nonlocal reference
+        heading = match["heading"]
+        if heading:
+            reference = ""
+            return f"### {heading}\n\n{wrapped(f'* {text(heading)}')}\n" if heading in found else match[0]
+        anchors = ANCHOR.findall(match[0])
+        names = ", ".join(f'<a id="{one}"></a>`{ids[one]}`' for one in anchors)
+        return wrapped(f"* {names}: {text(*(ids[one] for one in anchors))}") + "\n"
 
-    return WITH_ANCHOR.sub(with_anchor, BELOW_HEADING.sub(below_heading, document))
+    return PLACE.sub(put, document)
 
 
 def toolkits(roles: Path) -> str:

@@ -7,7 +7,7 @@ import textwrap
 # GitHub drops these characters, then it writes '-' for each blank.
 NOT_IN_AN_ANCHOR = re.compile(r"[^\w\- ]")
 LINE = 119  # characters; tests/docs/test_markdown.py
-CODE = re.compile("`[^`]+`")
+CODE = re.compile("`[^`]+`|<a [^>]+>")
 UNBROKEN = "\0"
 
 
@@ -23,7 +23,7 @@ def item(text: str, nested: str = "") -> str:
 
 
 def wrapped(line: str) -> str:
-    """An item in lines of limited length, indented below its text; inline code is not broken."""
+    """An item in lines of limited length, indented below its text; inline code and anchors are not broken."""
     whole = CODE.sub(lambda code: code[0].replace(" ", UNBROKEN), line)
     indent = " " * (line.index("*") + 2)
     lines = textwrap.fill(

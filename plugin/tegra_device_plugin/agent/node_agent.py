@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import AsyncExitStack
 
@@ -52,11 +51,7 @@ class Agent(Service[AgentSettings]):
 
                 pages = Pages(pods, guard, weights, mode=settings.mode, qos_policy=settings.qos_policy)
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
             parts = [guard.run(), self._follow_configuration()]
             if weights:
                 parts.append(weights.run())
-            running = [tasks.create_task(part) for part in parts]
-            await self._stop.wait()
-            for task in running:
-                task.cancel()
+            await self._run_parts(*parts)

@@ -117,18 +117,13 @@ class Driver(Service[DraSettings]):
                     board, registration, publisher, preparer, calls=self._calls, written=self._written
                 )
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            parts = (
+            await self._run_parts(
                 board.run(),
                 registration.run(),
                 _publish(settings.node_name, registration, publisher, connection),
                 _keep_files(settings.host_root, preparer, devices.observed),
                 self._follow_configuration(),
             )
-            running = [tasks.create_task(part) for part in parts]
-            await self._stop.wait()
-            for task in running:
-                task.cancel()
 
 
 async def _publish(

@@ -36,7 +36,7 @@ JETSON_STATS = re.compile(r"^jetson_stats-(\d[^-]*)-")
 
 
 def one_image(path, name, word=""):
-    """The name of the one image of an archive whose name has the word; BundleError for none or several."""
+    """The archive's only image whose name contains this text; BundleError for none or several."""
     images = sorted(image for image in archived_images(os.path.join(path, name)) if word in image)
     if len(images) != 1:
         raise BundleError(

@@ -12,7 +12,7 @@ module: bundle_inputs
 short_description: Whether everything is there that an offline bundle is made of
 description:
   - Fails with one sentence for each file that is not there, for a directory that cannot be written, and for a
-    disk without room.
+    full disk.
 options:
   path: {type: path, required: true, description: Directory in which the bundle is made; it need not exist.}
   plugin: {type: path, required: true, description: The plugin's image.}

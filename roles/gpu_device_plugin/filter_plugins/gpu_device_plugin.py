@@ -19,7 +19,7 @@ CONFIG_DIRECTORY, CONFIG_NAME = "/etc/tegra-device-plugin", "config.yaml"
 PLUGIN = "tegra-device-plugin"
 
 RESOURCE = "nvidia.com/gpu"  # what an exclusive GPU is called
-# What its memory is called where it is sold in units, by preset (config/units.py of the plugin).
+# The resource name of GPU memory in units, by preset (config/units.py of the plugin).
 MEMORY_RESOURCES = {
     "none": "jetson-k3s.github.io/gpu-memory",
     "hami": "nvidia.com/gpumem",
@@ -29,9 +29,9 @@ MEMORY_RESOURCES = {
     "gpushare": "aliyun.com/gpu-mem",
     "koordinator": "koordinator.sh/gpu-memory-ratio",
 }
-# The DRA driver, also the name of its class of whole GPUs.
+# The DRA driver, also the name of its class of exclusive GPUs.
 DRIVER = "gpu.jetson-k3s.github.io"
-# What containers mount whose memory is limited; the kubelet is told its paths, so they are the host's.
+# Mounted into containers with a memory limit. The kubelet mounts it, so this is a path of the host.
 LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
 
 # Where the plugin tells Koordinator's node agent of the GPU, with that preset (its sharing/koordinator.py).
@@ -105,13 +105,14 @@ def with_settings(template: dict[str, Any], name: str, text: str) -> None:
         container.setdefault("volumeMounts", []).append(mount)
 
 
-def with_limit(spec: dict[str, Any], config: dict[str, Any], *, read_only: bool) -> None:
-    """Have the pods of a specification see what containers mount whose memory is limited."""
-    path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
+def with_host_directory(
+    spec: dict[str, Any], name: str, path: str, mount_path: str, *, read_only: bool = False
+) -> None:
+    """Mount a directory of the board into the containers of a specification."""
     directory = {"path": path, "type": "DirectoryOrCreate"}
-    spec.setdefault("volumes", []).append({"name": "gpu-limit", "hostPath": directory})
+    spec.setdefault("volumes", []).append({"name": name, "hostPath": directory})
     for container in spec["containers"]:
-        mount = {"name": "gpu-limit", "mountPath": path} | ({"readOnly": True} if read_only else {})
+        mount = {"name": name, "mountPath": mount_path} | ({"readOnly": True} if read_only else {})
         container.setdefault("volumeMounts", []).append(mount)
 
 
@@ -123,24 +124,6 @@ def with_image(daemonset: dict[str, Any], image: str, image_id: str) -> None:
     for container in template["spec"]["containers"]:
         container["image"] = image
         container["imagePullPolicy"] = "Never"
-
-
-def with_koordlet(spec: dict[str, Any]) -> None:
-    """Have the pods of a specification tell Koordinator's node agent of the GPU."""
-    directory = {"path": KOORDLET_DIRECTORY, "type": "DirectoryOrCreate"}
-    spec.setdefault("volumes", []).append({"name": "koordlet", "hostPath": directory})
-    for container in spec["containers"]:
-        mount = {"name": "koordlet", "mountPath": f"/host{KOORDLET_DIRECTORY}"}
-        container.setdefault("volumeMounts", []).append(mount)
-
-
-def with_jtop(spec: dict[str, Any]) -> None:
-    """Have the pods of a specification see the socket of the board's jtop service, if there is one."""
-    directory = {"path": JTOP_DIRECTORY, "type": "DirectoryOrCreate"}
-    spec.setdefault("volumes", []).append({"name": "jtop", "hostPath": directory})
-    for container in spec["containers"]:
-        mount = {"name": "jtop", "mountPath": "/host/run", "readOnly": True}
-        container.setdefault("volumeMounts", []).append(mount)
 
 
 def with_host_ports(spec: dict[str, Any]) -> None:
@@ -182,8 +165,8 @@ def rendered(
     """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.
 
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
-    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; where
-    they sell the GPU in units, the pods get the directory of the memory limit as well.
+    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; with
+    units of GPU memory, the pods get the directory of the memory limit as well.
     An image with jetson-stats gets the directory of jtop's socket. `agent` has the node agent's manifest,
     mode and policy, if it is wanted. With `metrics_on_host` the metrics are at the board's own ports as well.
     """
@@ -193,7 +176,7 @@ def rendered(
         for container in spec["containers"]:
             container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
     if image.partition("@")[0].endswith(JTOP_TAG):
-        with_jtop(spec)
+        with_host_directory(spec, "jtop", JTOP_DIRECTORY, "/host/run", read_only=True)
     documents = [plugin]
     if agent:
         documents.append(chosen_agent(**agent))
@@ -205,9 +188,11 @@ def rendered(
         if config:
             with_settings(template, PLUGIN, json.dumps(config, indent=2))
             if units := config.get("sharing", {}).get("units"):
-                with_limit(template["spec"], config, read_only=document is not plugin)
+                path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
+                read_only = document is not plugin
+                with_host_directory(template["spec"], "gpu-limit", path, path, read_only=read_only)
                 if document is plugin and _preset(units) == "koordinator":
-                    with_koordlet(spec)
+                    with_host_directory(spec, "koordlet", KOORDLET_DIRECTORY, f"/host{KOORDLET_DIRECTORY}")
     if config:
         documents.append(config_map(PLUGIN, plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
     if container_runtime == "containerd":

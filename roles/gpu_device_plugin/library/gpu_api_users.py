@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Which pods hold a GPU by the other of the two ways to give it out.
+"""List the pods that use a GPU by the other API.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
@@ -13,28 +13,19 @@ from ansible.module_utils.k3s_kubectl import K3S, KubectlError, claim_users, get
 
 DOCUMENTATION = r"""
 module: gpu_api_users
-short_description: Pods that hold a GPU which the other API has given out
+short_description: Pods that use a GPU by the other API
 description:
-  - The device plugin and the DRA driver do not know of each other's pods. Each would give the GPU out again.
+  - The device plugin and the DRA driver do not know of each other's pods. Each would allocate the GPU again.
   - A pod whose claim is prepared cannot end without the driver that has prepared it.
-author: The jetson-k3s authors
 options:
-  api:
-    description: What is to give the GPU out.
-    type: str
-    choices: [device-plugin, dra]
-    required: true
-attributes:
-  check_mode:
-    support: full
+  api: {choices: [device-plugin, dra], required: true, description: What is to give the GPU out.}
 """
 
 RETURN = r"""
 users:
-  description: Such pods, as NAMESPACE/NAME; none where the other is not deployed.
-  returned: success
   type: list
   elements: str
+  description: Such pods, as NAMESPACE/NAME; none where the other is not deployed.
 """
 
 NAMESPACE = "--namespace=kube-system"
@@ -80,7 +71,7 @@ def limits(pod):
 
 
 def holders(pods, names):
-    """Pods that hold one of these resources, or one of the plugin's own."""
+    """Pods that request one of these resources, or one of the plugin's own."""
     return sorted(
         "{namespace}/{name}".format(**pod["metadata"])
         for pod in pods
@@ -91,7 +82,7 @@ def holders(pods, names):
 
 
 def users(api):
-    """Pods that hold a GPU by the other API."""
+    """Pods that use a GPU by the other API."""
     other = OTHER[api]
     if get("daemonset", NAMESPACE, other) is None:
         return []

@@ -13,30 +13,20 @@ from ansible.module_utils.k3s_kubectl import K3S, KubectlError, run
 DOCUMENTATION = r"""
 module: k3s_manifest
 short_description: Objects of a manifest in the cluster
-author: The jetson-k3s authors
 options:
-  manifest:
-    description: YAML or JSON, one or more objects.
-    type: str
-    required: true
+  manifest: {required: true, description: 'YAML or JSON, one or more objects.'}
   absent:
-    description: Objects of kube-system that must not be there, as KIND/NAME.
     type: list
     elements: str
     default: []
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+    description: Objects of kube-system that must not be there, as KIND/NAME.
 """
 
 RETURN = r"""
 objects:
-  description: What kubectl said about each object, also about those that it has removed.
-  returned: success outside check mode
   type: list
   elements: str
+  description: What kubectl said about each object, also about those that it has removed.
 """
 
 # `kubectl diff` ends with 1 when there is a difference.

@@ -18,24 +18,12 @@ description:
   - Nothing is done where the cluster does not have Koordinator's CRD.
   - A Device that koordlet has made, or taken over, is left alone. koordlet keeps it up to date.
   - The Device goes with its node.
-author: The jetson-k3s authors
 options:
-  device:
-    description: The Device, named as its node.
-    type: dict
-    required: true
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+  device: {type: dict, required: true, description: 'The Device, named as its node.'}
 """
 
 RETURN = r"""
-found:
-  description: Why nothing was done; empty if the Device is as it should be now.
-  returned: success
-  type: str
+found: {description: Why nothing was done; empty if the Device is as it should be now.}
 """
 
 KIND = "devices.scheduling.koordinator.sh"

@@ -67,7 +67,7 @@ short_description: Facts about a Jetson board, its Docker engine and its K3s
 description:
   - Returns one fact, C(jetson), with the board's identity and the state of what the roles manage.
 options:
-  asked: {type: float, required: true, description: 'The controller''s clock, in seconds since 1970.'}
+  controller_clock: {type: float, required: true, description: In seconds since 1970.}
   server: {default: '', description: Host name or address of the K3s server; empty where there is none.}
   data_root: {default: '', description: 'The data-root of Docker in the inventory, or empty.'}
 """
@@ -253,7 +253,7 @@ def main():
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
-            "asked": {"type": "float", "required": True},
+            "controller_clock": {"type": "float", "required": True},
             "server": {"type": "str", "default": ""},
             "data_root": {"type": "str", "default": ""},
         },
@@ -278,7 +278,7 @@ def main():
             "machine_id": read(root, "etc/machine-id"),
             "arch": os.uname().machine,
             "python": platform.python_version(),
-            "clock": {"board": time.time(), "asked": module.params["asked"]},
+            "clock": {"board": time.time(), "controller": module.params["controller_clock"]},
             "kernel": release,
             "kernel_lacks": lacking,
             "reboot": reboot_facts(root, release),

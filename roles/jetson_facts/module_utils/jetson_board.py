@@ -92,7 +92,7 @@ def memory_bytes(root):
 
 
 def swap(root):
-    """Bytes of swap, and those of them that zram holds."""
+    """Bytes of swap, and those of them in zram."""
     sizes = {"total_bytes": 0, "zram_bytes": 0}
     for line in (read(root, "proc/swaps") or "").splitlines()[1:]:
         name, _, kib = line.split()[:3]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian packages of a board: which are held, by whom, which update themselves, and which want a reboot.
+"""Debian packages of a board: installed, pinned, under unattended upgrades, or waiting for a reboot.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -79,7 +79,7 @@ def unattended(settings, installed, held):
 
 
 def package_facts(commands, root, timer):
-    """`held` by anybody, `ours` (what role nvidia_docker has installed), `installed` and `unattended`."""
+    """Lists of packages: installed, pinned by apt-mark, installed by role nvidia_docker, and `unattended`."""
     shown = "--showformat=${db:Status-Status} ${Package}\n"
     installed = installed_packages(commands.partial_output("dpkg-query", "--show", shown, *WATCHED))
     held = commands.output("apt-mark", "showhold").split()

@@ -17,20 +17,9 @@ short_description: Wheels of pure Python, unpacked
 description:
   - Unpacks wheels into one new directory, which appears with all of its content or not at all. A directory
     that is there is left alone, so its name has to change with the content.
-author: The jetson-k3s authors
 options:
-  wheels:
-    description: The wheels, on the board.
-    type: list
-    elements: path
-    required: true
-  path:
-    description: The directory.
-    type: path
-    required: true
-attributes:
-  check_mode:
-    support: full
+  wheels: {type: list, elements: path, required: true, description: 'The wheels, on the board.'}
+  path: {type: path, required: true, description: The directory.}
 """
 
 RETURN = r"""# """

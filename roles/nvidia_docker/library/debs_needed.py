@@ -17,28 +17,13 @@ short_description: Files of the packages that are missing
 description:
   - The files of O(packages), and of what they depend on as far as the board lacks it. What the board has in a
     version that is new enough stays as it is, so a board that lacks NVIDIA's runtime keeps its Docker.
-author: The jetson-k3s authors
 options:
-  directory:
-    description: Where the files are.
-    type: path
-    required: true
-  packages:
-    description: Names of the packages that are wanted.
-    type: list
-    elements: str
-    required: true
-attributes:
-  check_mode:
-    support: full
+  directory: {type: path, required: true, description: Where the files are.}
+  packages: {type: list, elements: str, required: true, description: Names of the packages that are wanted.}
 """
 
 RETURN = r"""
-paths:
-  description: The files to install.
-  returned: success
-  type: list
-  elements: str
+paths: {type: list, elements: str, description: The files to install.}
 """
 
 # One alternative of a dependency: `libc6:any (>= 2.34)` (Debian policy 7.1).

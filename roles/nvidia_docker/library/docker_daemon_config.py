@@ -24,63 +24,40 @@ description:
   - The file is replaced atomically and its old version is kept beside it. Where dockerd can check a file
     (Docker 23 and newer) it has to accept the new one first.
   - What stood there before the first merge is recorded, so that C(state=absent) takes back what is ours only.
-author: The jetson-k3s authors
 options:
-  path:
-    description: The file.
-    type: path
-    default: /etc/docker/daemon.json
-  config:
-    description: What must stand in it.
-    type: dict
-    required: true
+  path: {type: path, default: /etc/docker/daemon.json, description: The file.}
+  config: {type: dict, required: true, description: What must stand in it.}
   defaults:
-    description: What is written as well where the file has none of these keys. They belong together.
     type: dict
     default: {}
+    description: What is written as well where the file has none of these keys. They belong together.
   state:
-    description: >-
-      C(absent) gives each key of C(config) and C(defaults) that still says what they say its old value
-      back. A key that somebody has changed since is left alone.
-    type: str
     choices: [present, absent]
     default: present
+    description: >-
+      C(absent) gives each key of C(config) and C(defaults) that still says what they say its old value back.
+      A key that somebody has changed since is left alone.
   record:
-    description: Where the file's content before the first merge is kept.
     type: path
     default: /var/lib/jetson-k3s/daemon.json.before
-  hold:
-    description: Leave alone what would need a restart of Docker.
+    description: Where the file's content before the first merge is kept.
+  defer:
     type: bool
     default: false
+    description: Leave the file alone if the change needs a restart of Docker.
   marker:
-    description: File that is left when Docker has to be restarted for the change, before the change is made.
     type: path
     required: true
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+    description: File that is left when Docker has to be restarted for the change, before the change is made.
 """
 
 RETURN = r"""
 activation:
   description: What makes dockerd use the change, C(reload) or C(restart); C(none) without a change.
-  returned: success
-  type: str
-held:
-  description: Whether the file was left alone.
-  returned: success
-  type: bool
-backup_file:
-  description: Where the old version is kept.
-  returned: when an old version was replaced
-  type: str
+deferred: {type: bool, description: Whether the file was left alone.}
+backup_file: {returned: when an old version was replaced, description: Where the old version is kept.}
 default_runtime:
   description: The default runtime as the file has it now; without one it is C(runc), as for dockerd.
-  returned: success
-  type: str
 """
 
 # Keys that dockerd takes over on SIGHUP (moby daemon/reload.go, reload_unix.go); all others need a restart.
@@ -101,7 +78,7 @@ RELOADABLE = frozenset(
         "shutdown-timeout",
     ]
 )
-# What dockerd uses when it is told nothing.
+# dockerd's own default.
 STOCK_RUNTIME = "runc"
 
 
@@ -120,7 +97,7 @@ def parse(text, path):
             "{} is not JSON: {}. Mend it by hand; it was not changed.".format(path, error)
         ) from error
     if not isinstance(config, dict):
-        raise ConfigError("{} does not hold a JSON object. Mend it by hand; it was not changed.".format(path))
+        raise ConfigError("{} is not a JSON object. Correct it by hand; it was not changed.".format(path))
     return config
 
 
@@ -247,7 +224,7 @@ def restore(current, keys, original):
 def activation(before, after):
     """What a running dockerd needs to take over the change: 'none', 'reload' or 'restart'.
 
-    A key that is gone needs a restart: on SIGHUP dockerd looks at the keys that are there and keeps the
+    A key that is gone needs a restart: on SIGHUP dockerd reads the keys that are there and keeps the
     values of all others (moby daemon/reload.go: `IsValueSet`). The image store is chosen when dockerd starts.
     """
     changed = [key for key in set(before) | set(after) if before.get(key) != after.get(key)]
@@ -320,7 +297,7 @@ def main():
             "defaults": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "record": {"type": "path", "default": "/var/lib/jetson-k3s/daemon.json.before"},
-            "hold": {"type": "bool", "default": False},
+            "defer": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -348,11 +325,11 @@ def main():
     except ConfigError as error:
         module.fail_json(msg=str(error))
     needs = activation(before, after)
-    held = module.params["hold"] and needs == "restart"
+    deferred = module.params["defer"] and needs == "restart"
     result = {
-        "changed": after != before and not held,
+        "changed": after != before and not deferred,
         "activation": needs,
-        "held": held,
+        "deferred": deferred,
         "default_runtime": after.get("default-runtime", STOCK_RUNTIME),
     }
     if result["changed"]:

@@ -24,44 +24,29 @@ description:
     the other one where that fails; also in check mode. If iptables cannot be tried, it stays as it is.
   - With C(strict) NVIDIA's runtime gives the GPU to those only to whom the device plugin gave it.
   - A marker stands from before the first change that needs a restart of Docker until the role removes it.
-author: The jetson-k3s authors
 options:
-  docker_version:
-    description: Version of the engine that starts next.
-    type: str
+  docker_version: {description: Version of the engine that starts next.}
   strict:
-    description: Whether an unprivileged container's C(NVIDIA_VISIBLE_DEVICES) counts for nothing.
     type: bool
     required: true
+    description: Whether an unprivileged container's C(NVIDIA_VISIBLE_DEVICES) counts for nothing.
   state:
-    description: C(absent) takes back everything but the choice of iptables.
-    type: str
     choices: [present, absent]
     default: present
-  hold:
-    description: Leave alone what would need a restart of Docker.
+    description: C(absent) takes back everything but the choice of iptables.
+  defer:
     type: bool
     default: false
+    description: Leave the files alone if the change needs a restart of Docker.
   marker:
-    description: File that says that a restart of Docker is due. In /run, because a reboot restarts as well.
     type: path
     required: true
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+    description: File that says that a restart of Docker is due. In /run, because a reboot restarts as well.
 """
 
 RETURN = r"""
-restart_due:
-  description: Whether the marker stands, or would stand outside check mode.
-  returned: success
-  type: bool
-held:
-  description: Whether something was left alone.
-  returned: success
-  type: bool
+restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
+deferred: {type: bool, description: Whether a change was left out.}
 """
 
 DROP_IN = "etc/systemd/system/docker.service.d/50-jetson-k3s.conf"
@@ -89,7 +74,7 @@ class EnvironmentProblem(Exception):  # noqa: N818 - it is the board's, not this
 
 
 def needs_raw_drop_in(raw, docker_version):
-    """Must Docker be told that there is no table raw? EnvironmentProblem where it cannot be told.
+    """Does Docker need DOCKER_INSECURE_NO_IPTABLES_RAW? EnvironmentProblem if it does not know that variable.
 
     `raw` is what fails there, None where nothing does.
     """
@@ -101,7 +86,7 @@ def needs_raw_drop_in(raw, docker_version):
     if version < KNOWS_NO_RAW:
         raise EnvironmentProblem(
             "Docker {} publishes no ports on this kernel ({}; https://github.com/moby/moby/issues/49557). "
-            "Install Docker 28.0.2 or newer, or 27.5.1 and hold it.".format(docker_version, raw)
+            "Install Docker 28.0.2 or newer, or 27.5.1 and `apt-mark hold` it.".format(docker_version, raw)
         )
     return True
 
@@ -185,7 +170,7 @@ def main():
             "docker_version": {"type": "str"},
             "strict": {"type": "bool", "required": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "hold": {"type": "bool", "default": False},
+            "defer": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -198,11 +183,11 @@ def main():
         module.fail_json(msg=str(problem))
     restart = bool(choices) or any(restarts for _, _, _, restarts in files)
     due = restart or os.path.exists(marker)
-    held = due and module.params["hold"]
-    if held:
+    deferred = due and module.params["defer"]
+    if deferred:
         files, choices = [change for change in files if not change[3]], {}
     if not module.check_mode:
-        if restart and not held:
+        if restart and not deferred:
             leave_marker(marker)
         for path, _, after, _ in files:
             put(os.path.join(root, path), after, module.atomic_move)
@@ -211,7 +196,7 @@ def main():
     module.exit_json(
         changed=bool(files or choices),
         restart_due=due,
-        held=held,
+        deferred=deferred,
         diff=[
             {"before_header": path, "after_header": path, "before": redact(before), "after": redact(after)}
             for path, before, after, _ in files

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Keep images that nobody can pull again: a container that is never started holds each of them.
+"""Keep images that no registry has, by one container for each that is never started.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -16,29 +16,21 @@ description:
   - On a disk that is nearly full the kubelet deletes every image that no container uses (from
     C(imageGCHighThresholdPercent) on, 85 by default). Offline such an image is lost.
   - Docker deletes no image of a container, also of one that was never started.
-  - Containers that hold other images of the same O(name) go.
-author: The jetson-k3s authors
+  - Containers for other images of the same O(name) are removed.
 options:
-  name:
-    description: What the images are for, as the name of their archive.
-    type: str
-    required: true
+  name: {required: true, description: 'What the images are for, as the name of their archive.'}
   images:
-    description: Names of the images that stay. None takes the containers away.
     type: list
     elements: str
     required: true
-attributes:
-  check_mode:
-    support: full
+    description: Names of the images that stay. None takes the containers away.
 """
 
 RETURN = r"""
 kept:
-  description: Names of the images that a container holds newly, or would hold outside check mode.
-  returned: success
   type: list
   elements: str
+  description: Names of the images that have a new container, or would get one outside check mode.
 """
 
 LABEL = "io.github.jetson-k3s.keeps"

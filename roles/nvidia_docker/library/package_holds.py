@@ -12,39 +12,30 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: package_holds
-short_description: Hold the packages that a role has installed
+short_description: Set package holds (apt-mark) for the packages that a role has installed
 description:
   - Keeps a record of the packages that the role has installed, because only those are the role's to release.
-  - A hold by the board's owner on another package stays.
-author: The jetson-k3s authors
+  - Other packages stay as the board's owner has set them.
 options:
-  record:
-    description: File with one name a line.
-    type: path
-    required: true
+  record: {type: path, required: true, description: File with one name a line.}
   installs:
-    description: Packages that the role installs next. They join the record.
     type: list
     elements: str
     default: []
+    description: Packages that the role installs next. They join the record.
   state:
+    choices: [present, released, absent]
+    default: present
     description: >-
-      C(held) holds the installed packages of the record, and takes others out of it. C(released) releases
-      them, for an installation. C(absent) also removes the record.
-    type: str
-    choices: [held, released, absent]
-    default: held
-attributes:
-  check_mode:
-    support: full
+      C(present) runs C(apt-mark hold) for the record's installed packages, and removes others from the
+      record. C(released) releases them, for an installation. C(absent) also removes the record.
 """
 
 RETURN = r"""
 packages:
-  description: Names of the packages that are newly held or released, or would be outside check mode.
-  returned: success
   type: list
   elements: str
+  description: Names of the packages whose state in apt-mark has changed, or would change outside check mode.
 """
 
 
@@ -57,8 +48,8 @@ def read_names(path):
 
 
 def plan(state, recorded, installed, held):
-    """(Names of the new record, names to hold or to release)."""
-    if state == "held":
+    """(Names of the new record, arguments for `apt-mark hold` or `unhold`)."""
+    if state == "present":
         kept = sorted(set(recorded) & set(installed))
         return kept, [name for name in kept if name not in held]
     return ([] if state == "absent" else sorted(set(recorded))), sorted(set(recorded) & set(held))
@@ -70,7 +61,7 @@ def main():
         argument_spec={
             "record": {"type": "path", "required": True},
             "installs": {"type": "list", "elements": "str", "default": []},
-            "state": {"type": "str", "choices": ["held", "released", "absent"], "default": "held"},
+            "state": {"type": "str", "choices": ["present", "released", "absent"], "default": "present"},
         },
         supports_check_mode=True,
     )
@@ -87,11 +78,12 @@ def main():
     held = module.run_command(["apt-mark", "showhold"], check_rc=True)[1].split()
     kept, names = plan(state, recorded, installed, held)
     if not module.check_mode:
-        # The record comes first: a run that is cut off leaves no hold that nobody knows.
+        # The record comes first: an interrupted run leaves no package hold that the record lacks.
         if kept and kept != before:
             replace_file(record, "".join(name + "\n" for name in kept))
         if names:
-            module.run_command(["apt-mark", "hold" if state == "held" else "unhold", *names], check_rc=True)
+            verb = "hold" if state == "present" else "unhold"
+            module.run_command(["apt-mark", verb, *names], check_rc=True)
         if not kept and os.path.exists(record):
             os.unlink(record)
     module.exit_json(changed=bool(names) or kept != before, packages=names)

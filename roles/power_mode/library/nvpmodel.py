@@ -17,32 +17,16 @@ short_description: The power mode of a Jetson
 description:
   - Modes that differ in a power-gating mask (of TPCs and the like) can be changed by a reboot only. Such a
     change is reported and not made; C(nvpmodel -m ID --force) makes it and reboots.
-author: The jetson-k3s authors
 options:
-  mode:
-    description: Number or name of the mode, as /etc/nvpmodel.conf says.
-    type: str
-    required: true
-  config:
-    description: The board's modes.
-    type: path
-    default: /etc/nvpmodel.conf
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+  mode: {required: true, description: 'Number or name of the mode, as /etc/nvpmodel.conf says.'}
+  config: {type: path, default: /etc/nvpmodel.conf, description: 'The board''s modes.'}
 """
 
 RETURN = r"""
-id:
-  description: Number of the wanted mode.
-  returned: success
-  type: int
+id: {type: int, description: Number of the wanted mode.}
 reboot_required:
-  description: Whether the board has to reboot for this mode; then nothing was changed.
-  returned: success
   type: bool
+  description: Whether the board has to reboot for this mode; then nothing was changed.
 """
 
 MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+?)\s*>$")

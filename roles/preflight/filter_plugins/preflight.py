@@ -91,11 +91,11 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def holds(condition: dict[str, Any], facts: Facts) -> bool:
-    """Does one condition hold?
+    """Is one condition met?
 
     A condition is a `fact` and an operator: equals, is_not, same_as (another fact), known, one_of, at_least
     (number), includes (list), without (list of keys), from/below (versions). Only `equals: null`, `is_not`,
-    `without` and `known: false` hold for an unknown value (None).
+    `without` and `known: false` are met by an unknown value (None).
     """
     value = lookup(facts, condition["fact"])
     if "same_as" in condition:
@@ -125,7 +125,7 @@ def shown(condition: dict[str, Any], facts: Facts) -> Any:
 
 
 def advice(fix: str | list[dict[str, Any]], facts: Facts) -> str:
-    """The fix for one board: of a list, each `text` whose conditions (`when`, all of them) hold there."""
+    """The fix for one board: of a list, each `text` whose conditions (`when`) are all met there."""
     if isinstance(fix, str):
         return fix
     return " ".join(
@@ -134,11 +134,11 @@ def advice(fix: str | list[dict[str, Any]], facts: Facts) -> str:
 
 
 def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding]:
-    """A finding for each rule that applies (`when`, all of them) and is broken (`require` does not hold)."""
+    """A finding for each rule that applies (`when`, all of them) and whose `require` is not met."""
     return [
         {
             "id": rule["id"],
-            "level": rule["level"],
+            "level": rule.get("level", "error"),
             "found": rule["found"].format(value=shown(rule["require"], facts)),
             "expected": rule["expected"],
             "fix": advice(rule["fix"], facts),
@@ -155,7 +155,7 @@ def rules_of_kernel(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "id": f"kernel-{entry['feature'].replace('_', '-')}",
-            "level": entry["level"],
+            "level": entry.get("level", "error"),
             "when": entry.get("when", []),
             "require": {"fact": "kernel_lacks", "without": entry.get("features", [entry["feature"]])},
             "found": f"{{value}}: {entry['without']}",
@@ -167,7 +167,7 @@ def rules_of_kernel(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def complete(finding: Finding) -> Finding:
-    """The finding of code, with its level and its entry in the handbook."""
+    """The finding of code, with its level and its entry in docs/troubleshooting.md."""
     return {"level": CODED[finding["id"]][0], "url": guide(finding["id"])} | finding
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the boards show beside each other: groups, clocks, memory and room on their disks.
+"""Findings about the boards of a run: groups, clocks, memory and disk space.
 
 Pure functions behind the preflight role. A finding has id, found, expected and fix.
 """
@@ -49,7 +49,7 @@ def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]
 
 
 def findings_of_disks(facts: Facts) -> list[Finding]:
-    """Is there room for what will be installed, and beyond that enough for the kubelet to evict nobody?"""
+    """Is there disk space for the installation, and beyond that enough for the kubelet not to evict pods?"""
     runtime = facts["container_runtime"]
     needs = needed_bytes(facts)
     places: dict[int, list[str]] = {}
@@ -129,9 +129,9 @@ def volatile_disks(facts: Facts) -> list[Finding]:
 def offset(clock: Facts, now: float) -> tuple[float, float]:
     """Least and greatest seconds that a board's clock is ahead of the controller's.
 
-    The board looked at its clock somewhen between the controller's question and `now`.
+    The board has read its clock between `controller` and `now`.
     """
-    return clock["board"] - now, clock["board"] - clock["asked"]
+    return clock["board"] - now, clock["board"] - clock["controller"]
 
 
 def apart(one: tuple[float, float], other: tuple[float, float] = (0, 0)) -> float:
@@ -223,14 +223,14 @@ def quantity(text: str) -> float | None:
     return float(number) * (1024 if binary else 1000) ** POWERS[suffix]
 
 
-def memory_left(total: int, sold: str, requests: str) -> int | None:
-    """Bytes of `total` that are neither `sold` (a quantity) nor in the pods' `requests` (quantities).
+def memory_left(total: int, units: str, requests: str) -> int | None:
+    """Bytes of `total` that are neither in `units` (a quantity) nor in the pods' `requests` (quantities).
 
-    None where nothing is sold. What is no quantity is refused by others, and counts as nothing here.
+    None without units. Other checks reject an invalid quantity; here it counts as 0.
     """
-    if not sold:
+    if not units:
         return None
-    return round(total - sum(quantity(text) or 0 for text in [sold, *requests.split()]))
+    return round(total - sum(quantity(text) or 0 for text in [units, *requests.split()]))
 
 
 class FilterModule:

@@ -163,9 +163,9 @@ def findings_of_holds(plan: dict[str, Any], packages: dict[str, Any], runtime: s
         {
             "id": "packages-held",
             "found": f"this run installs {', '.join(installs)}, and apt holds {', '.join(held)}",
-            "expected": "no hold on a package that is to be installed or updated",
-            "fix": f"`sudo apt-mark unhold {names}` on the board, and run the playbook again. It holds the "
-            "packages that it installs. Or install them yourself first.",
+            "expected": "no apt hold on a package that is to be installed or updated",
+            "fix": f"`sudo apt-mark unhold {names}` on the board, and run the playbook again. It sets "
+            "an apt hold for the packages that it installs. Or install them yourself first.",
         }
     ]
 

@@ -17,7 +17,7 @@ from ansible.utils.unsafe_proxy import wrap_var
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
-# What a Kubernetes node name may look like (RFC 1123 subdomain, K3s lower-cases it first). It is also the
+# The form of a Kubernetes node name (RFC 1123 subdomain, K3s lower-cases it first). It is also the
 # value of a label, which has at most 63 characters.
 NODE_NAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # Interfaces whose addresses many boards have: of containers, and of L4T's USB device mode.

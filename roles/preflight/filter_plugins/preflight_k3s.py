@@ -14,12 +14,12 @@ from ansible.utils.unsafe_proxy import wrap_var
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
-# Shorter passwords can be guessed by whoever reaches the server's port; K3s' own have 32 characters.
+# Shorter passwords can be guessed by everyone who can reach the server's port; K3s' own have 32 characters.
 TOKEN_LENGTH = 16
 
 
 def answers_of(results: list[Facts], servers: list[str]) -> dict[str, Facts | None]:
-    """{server: what it said, None if it was not asked or did not answer}."""
+    """{server: its answer, None if there was no request or no answer}."""
     return dict.fromkeys(servers) | {entry["item"]: entry for entry in results if "installed" in entry}
 
 
@@ -30,10 +30,10 @@ def findings_of_server(
     answers: dict[str, Facts | None],
     begins: bool = False,
 ) -> list[Finding]:
-    """Would this board, as the first server, begin a second cluster beside one that lives?
+    """Would this board, as the first server, begin a second cluster beside a running one?
 
     Its token would go to all the others, and take them out of theirs. `fleet` is {inventory name: facts},
-    `answers` has all servers of the inventory, with None for a server that was not asked in this way. With
+    `answers` has all servers of the inventory, with None for a server without a request. With
     `begins` the owner says that the other servers have no cluster.
     """
     if host != server or fleet[host]["k3s"]["server"]["installed"]:
@@ -84,7 +84,7 @@ def findings_of_server(
 
 
 def asked(joined: str, fleet: dict[str, Facts], servers: list[str], hosts: list[str]) -> str:
-    """Which server is asked in this run: the one that boards join, or one that runs while that is not there.
+    """The server for this run's kubectl: the one that boards join, or another that runs if that one is down.
 
     `fleet` is {inventory name: facts} of the boards that answer, `hosts` names all that the run is for.
     """
@@ -96,7 +96,7 @@ def asked(joined: str, fleet: dict[str, Facts], servers: list[str], hosts: list[
 
 
 def findings_of_joining(facts: Facts, joined: str, server: str) -> list[Finding]:
-    """Would this board join a server that is down? `server` is the one that is asked instead."""
+    """Would this board join a server that is down? `server` replaces it in this run."""
     if joined == server or any(facts["k3s"][role]["installed"] for role in ("server", "agent")):
         return []
     return [
@@ -307,7 +307,7 @@ def findings_of_token(answer: Facts) -> list[Finding]:
 
 
 def findings_of_token_strength(token: str | None) -> list[Finding]:
-    """Can the given token be guessed? Only its length is told."""
+    """Can the given token be guessed? The finding shows only its length."""
     length = len((token or "").rpartition(":")[2])
     if token is None or length >= TOKEN_LENGTH:
         return []

@@ -109,7 +109,7 @@ def findings_of_ranges(host: str, fleet: dict[str, Facts], ranges: dict[str, str
             "wrong one",
             "fix": f"The cluster runs, and its ranges stay: {other}."
             if k3s
-            else "If the cluster has not begun, set for all servers k3s_server_config: {cluster-cidr: "
+            else "If there is no cluster yet, set for all servers k3s_server_config: {cluster-cidr: "
             f"{pods}.0.0/16, service-cidr: {services}.0.0/16, cluster-dns: {services}.0.10}}. If it runs, "
             f"{other}.",
         }

@@ -16,45 +16,24 @@ short_description: Verify an offline bundle and return its content
 description:
   - Runs on the controller. Compares every file that SHA256SUMS lists and reads image ids from the archives.
   - A damaged bundle does not fail the module; preflight turns its errors into findings.
-author: The jetson-k3s authors
 options:
-  path:
-    description: Directory of the bundle.
-    type: path
-    required: true
+  path: {type: path, required: true, description: Directory of the bundle.}
   k3s_version:
     description: >-
       Without a bundle the release of K3s that boards download. O(path) then has no index, and the plugin's
       images as C(make image) writes them, if there are any.
-    type: str
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
-path:
-  description: Directory of the bundle.
-  returned: always
-  type: str
-indexed:
-  description: Is it a bundle?
-  returned: always
-  type: bool
-versions:
-  description: The content of bundle.yml. Without a bundle C(k3s_version) only.
-  returned: always
-  type: dict
+path: {description: Directory of the bundle.}
+indexed: {type: bool, description: 'Is it a bundle?'}
+versions: {type: dict, description: The content of bundle.yml. Without a bundle C(k3s_version) only.}
 files:
+  type: dict
   description: >-
     State of each file of SHA256SUMS by its name: C(sha256), C(error), and ids (C(images)) and identities
     (C(contents)) of images by name or C(packages) with their versions.
-  returned: always
-  type: dict
-errors:
-  description: Reasons why the bundle cannot be used.
-  returned: always
-  type: list
+errors: {type: list, description: Reasons why the bundle cannot be used.}
 """
 
 KEYS = ("k3s_version", "plugin_image", "pause_image")

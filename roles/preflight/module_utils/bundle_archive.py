@@ -15,7 +15,7 @@ DIGEST = re.compile("^[0-9a-fA-F]{64}$")
 
 
 class BundleError(Exception):
-    """The bundle as a whole cannot be used; the text says why."""
+    """The bundle cannot be used; the text says why."""
 
 
 def sha256(path):

@@ -56,7 +56,7 @@ HEADER = "authorization"
 SEPARATORS = re.compile("[-_.]")
 ENDS = tuple(SEPARATORS.sub("", ending) for ending in ENDINGS)
 
-# Where a secret may follow: the last word of a name, the start of a URL's authority, a token's own form.
+# Where a secret may follow: the end of a name, the start of a URL's authority, a token's own form.
 # Each begins with plain characters, which `re` searches for fast. NAME and BEARER are for text in lower case.
 NAME = re.compile(
     "(?:auth|proxy|key[-_.]?id|key[-_.]?data|"
@@ -101,12 +101,12 @@ BRACKETS = re.compile(r"""\\.|["'\[\]{}]""", re.DOTALL)
 SCALAR = re.compile(r""""[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'|[^\s,\[\]{}:"']+""", re.DOTALL)
 URL = re.compile(r"[^\s\"<>\0]*")
 AUTHORITY = re.compile(r"[^/?#\s\"<>\0]*")
-# `user:pass/word@host` has no port after its colon.
+# `user:a/b@host` has no port after its colon.
 PORT = re.compile(r"[^:\[]*(?::\d*)?$|\[")
 PROXY = re.compile(r"""["']?[ \t]*[=:, \t][ \t]*["']?""")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://")
 PEM_BODY = re.compile(r"[\s\\\w+/=:,.()]*(?:-(?!----)[\s\\\w+/=:,.()]*)*")
-# A closing quote of a YAML scalar is looked for in so many characters after its first line.
+# So many characters after its first line may contain the closing quote of a YAML scalar.
 LONGEST_SCALAR = 4096
 
 
@@ -152,7 +152,7 @@ def _redact_list(values):
 
 
 def _takes_secret(word, of_k3s):
-    """Is the word after this one of a command line a secret?"""
+    """Is the argument after this one of a command line a secret?"""
     return (word.startswith("-") and "=" not in word and is_secret(word)) or (of_k3s and word == "-t")
 
 
@@ -345,7 +345,7 @@ class _Redaction:
             self.hide_next(start, end, span)
 
     def hide_next(self, start, end, span):
-        """Hide the next word of a command line, or the next item of a list."""
+        """Hide the next argument of a command line, or the next item of a list."""
         limit = span[1] if span else self.line[1] - 1
         item, line, blanks = (one.match(self.text, end) for one in (NEXT_ITEM, NEXT_LINE, NEXT_WORD))
         if self.text[end : end + 1] == "=":
@@ -370,7 +370,7 @@ class _Redaction:
         return span is None and 0 <= self.argv < position
 
     def hide_word(self, start, limit, argv=False):
-        """Hide a word as a shell divides a line."""
+        """Hide an argument, delimited as in a shell."""
         end = self.end_of_word(start, limit)
         if argv:
             stop = ARGV_STOP.search(self.text, end, limit)
@@ -378,7 +378,7 @@ class _Redaction:
         self.hide_value(start, end)
 
     def end_of_word(self, start, limit):
-        """Where a word ends; a quote without an end is a character."""
+        """The end of an argument; a quote without an end is a character."""
         while True:
             stop = WORD_STOP.search(self.text, start, limit)
             if stop is None:

@@ -25,27 +25,22 @@ description:
     on the same controller the lock also ends with the process of its run.
   - In check mode no board is locked and no run is refused.
   - A run that locks the board removes the uploads that interrupted runs have left.
-author: The jetson-k3s authors
 options:
   path:
-    description: The file of the lock, in C(/run), so that a restart of the board removes the lock.
     type: path
     required: true
+    description: The file of the lock, in C(/run), so that a restart of the board removes the lock.
   state:
-    description: C(released) removes the lock of this run, and leaves the locks of other runs.
-    type: str
     choices: [locked, released]
     required: true
+    description: C(released) removes the lock of this run, and leaves the locks of other runs.
   uploads:
-    description: With C(locked), the directory in which the role upload keeps the uploads.
     type: path
+    description: With C(locked), the directory in which the role upload keeps the uploads.
   run:
-    description: User, playbook and process of this run, from the filter C(run_lock_run).
     type: dict
     required: true
-attributes:
-  check_mode:
-    support: full
+    description: User, playbook and process of this run, from the filter C(run_lock_run).
 """
 
 RETURN = r""" # """
@@ -149,7 +144,7 @@ def main():
             release(path, run)
     if refused:
         module.fail_json(msg=refused)
-    # No user asked for a lock, so a lock is no change.
+    # A lock is part of the run, not of the board's configuration: it is no change.
     module.exit_json(changed=False)
 
 

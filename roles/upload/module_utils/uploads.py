@@ -42,7 +42,7 @@ def check(path, state, private):
         )
     if private and mode & 0o077:
         raise UploadError(
-            "{} is {}, but must give other users no access (mode 0700). Nothing was uploaded. Look at its "
+            "{} is {}, but must give other users no access (mode 0700). Nothing was uploaded. Check its "
             "content, then remove it: sudo rm -r {}".format(path, described(state), path)
         )
     if not private and mode & 0o022 and not mode & stat.S_ISVTX:

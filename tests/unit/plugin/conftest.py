@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated boards, with which most of these tests begin."""
+"""Simulated boards, with which most of these tests begin, and a kubelet that lists containers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.boards import Fixture, build, load
+from tests.conformance.pod_resources import Kubelet, running_kubelet
 
 
 @pytest.fixture(params=load())
@@ -18,3 +20,9 @@ def orin(tmp_path: Path) -> Path:
     root = tmp_path / "host"
     build(load()["orinnano-jp6"], root)
     return root
+
+
+@pytest.fixture
+def kubelet() -> Iterator[Kubelet]:
+    with running_kubelet() as one:
+        yield one

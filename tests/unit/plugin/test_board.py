@@ -3,6 +3,7 @@
 
 import fnmatch
 import itertools
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.identity import identify
+from tegra_device_plugin.cli import main
 
 from tests.boards import Fixture, State, build, load
 
@@ -200,9 +202,9 @@ def test_a_card_of_another_maker_is_no_gpu(tmp_path: Path) -> None:
     assert "- /sys/bus/pci/devices/0000:01:00.0" in shown(tmp_path)
 
 
-def test_the_whole_answer_of_detect(orin: Path) -> None:
-    detection = detect(orin)
-    answer = detection.as_dict()
+def test_the_whole_answer_of_detect(orin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", f"--host-root={orin}", "--output=json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
     evidence = answer.pop("evidence")
     assert evidence[3] == {"source": "/etc/nv_tegra_release", "found": True, "detail": "36.4.3"}
     assert answer == {
@@ -217,7 +219,7 @@ def test_the_whole_answer_of_detect(orin: Path) -> None:
             "compute_capability": "8.7",
             "state": "ready",
             "sysfs": GPU,
-            "device_nodes": list(detection.gpu.device_nodes),
+            "device_nodes": list(detect(orin).gpu.device_nodes),
             "memory_bytes": BOARDS["orinnano-jp6"].memory_bytes,
         },
     }

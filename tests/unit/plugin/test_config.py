@@ -95,28 +95,12 @@ def test_keys_without_effect_are_accepted_with_a_note(name: str, value: Any, tmp
     assert list(content.notes) == [f"{path}:1: {name} has no effect in this plugin"]
 
 
-def test_a_file_without_version_is_v1_as_for_nvidias_plugin(tmp_path: Path) -> None:
-    assert read(tmp_path, NVIDIA) == read(tmp_path, NVIDIA.replace("version: v1", ""))
-
-
 @pytest.mark.parametrize("written", ["True", "TRUE", "yes", "on", "true"])
 def test_a_boolean_is_written_as_yaml_has_it(written: str, tmp_path: Path) -> None:
     key = "passDeviceSpecs: true"
     assert read(tmp_path, NVIDIA.replace(key, f"passDeviceSpecs: {written}")).pass_device_specs
     text = NVIDIA.replace("renameByDefault: false", f"renameByDefault: {written}")
     assert read(tmp_path, text).sharing.renamed
-
-
-def test_json_is_accepted_too(tmp_path: Path) -> None:
-    file = {"version": "v1", "flags": {"plugin": {"logLevel": "debug"}}}
-    assert read(tmp_path, json.dumps(file)).log_level == "debug"
-
-
-def test_a_shared_resource_can_have_a_name_of_its_own(tmp_path: Path) -> None:
-    renamed = read(tmp_path, NVIDIA.replace("renameByDefault: false", "renameByDefault: true"))
-    assert (renamed.resource, renamed.sharing.renamed) == ("nvidia.com/gpu.shared", True)
-    named = read(tmp_path, NVIDIA.replace("replicas: 10", "replicas: 10\n      rename: example.com/slice"))
-    assert named.resource == "example.com/slice"
 
 
 def test_more_than_one_share_is_rejected_by_default(tmp_path: Path) -> None:
@@ -215,11 +199,6 @@ def test_each_gpu_after_the_first_is_rejected(tmp_path: Path) -> None:
     assert "resources[2]: a Jetson has one GPU" in third
     gpus = "resources: {gpus: [{pattern: '*', name: a.b/c}, {}, {}]}"
     assert len(problems(tmp_path, f"version: v1\n{gpus}\n")) == 2
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        load_plugin(tmp_path / "none.yaml", {}, {})
 
 
 def test_flag_over_environment_over_file(tmp_path: Path) -> None:

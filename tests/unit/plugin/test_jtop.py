@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,8 @@ import pytest
 from tegra_device_plugin.telemetry import jtop
 from tegra_device_plugin.telemetry.jtop import Client, JtopProbe, Telemetry, read_once
 from tegra_device_plugin.telemetry.jtop_client import _telemetry
+
+from tests.conformance.awaited import eventually
 
 FULL = {
     "gpu_load_percent": 34.5,
@@ -75,13 +77,6 @@ async def running(probe: JtopProbe) -> AsyncIterator[None]:
         task.cancel()
         ended, _ = await asyncio.wait({task}, timeout=10)
         assert ended, "a cancelled probe must end"
-
-
-async def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for what another process does, which sends no event."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - nothing to await: a log line, a process
-            await asyncio.sleep(0.01)
 
 
 async def test_old_telemetry_is_none(host: Path) -> None:

@@ -18,7 +18,7 @@ from tegra_device_plugin.plugin import KoordinatorSubscriber, ResourcePublisher
 from tegra_device_plugin.sharing import koordinator
 
 from tests import boards
-from tests.conformance.node import Node
+from tests.conformance.plugin import Node
 
 # What becomes of XPUDeviceInfo (pkg/koordlet/util/device.go) in a Device: the model is a label, errCode is
 # the reason of a condition.
@@ -44,7 +44,7 @@ def make(orin: Path, tmp_path: Path) -> Make:
 
 def watched(settings: PluginSettings) -> BoardWatch[PluginSettings]:
     return BoardWatch(
-        settings, ResourcePublisher(AdvertisedResources()), subscribers=[KoordinatorSubscriber()]
+        settings, ResourcePublisher(AdvertisedResources()), subscribers=[KoordinatorSubscriber().notify]
     )
 
 

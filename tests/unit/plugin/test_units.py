@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.cli import main
 from tegra_device_plugin.config.settings import ConfigError, PluginSettings, load_plugin
 from tegra_device_plugin.config.units import PRESETS, Numbered, lowest, most_ids
 from tegra_device_plugin.kubelet.endpoint import device_list
@@ -16,7 +17,7 @@ from tegra_device_plugin.sharing.allocation import Allocation, RejectedRequestEr
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.system.kubernetes import resource_name
 
-from tests.conformance.node import Node
+from tests.conformance.plugin import Node
 
 GOOD = Health(True, "ok", "")
 KUBELET_BYTES = 4 * 1024 * 1024
@@ -270,8 +271,6 @@ def test_every_resource_of_every_preset_is_one_that_a_kubelet_takes() -> None:
 
 
 def config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str], units: str) -> list[str]:
-    from tegra_device_plugin.cli import main  # noqa: PLC0415
-
     read(tmp_path, units)
     assert main(["config", "check", f"{tmp_path}/config.yaml"]) == 0
     return capsys.readouterr().out.splitlines()

@@ -18,7 +18,7 @@ GOOD: dict[str, Any] = {
     "hostname": "jetson-1",
     "machine_id": "aa",
     "python": "3.10.12",
-    "clock": {"board": 1_000_000.0, "asked": 1_000_000.0},
+    "clock": {"board": 1_000_000.0, "controller": 1_000_000.0},
     "cgroup_version": 2,
     "cgroup_controllers": ["cpu", "cpuset", "io", "memory", "pids"],
     "cgroup_lacks": {},

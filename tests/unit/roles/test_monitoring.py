@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus is told of the boards, and the files on the hosts of an owner who has his own."""
+"""Targets and rules for Prometheus, and the files on the hosts of an owner who has his own."""
 
 from __future__ import annotations
 

@@ -157,10 +157,10 @@ def test_password_of_a_proxy_is_in_no_diff_result_or_log(tmp_path: Path, fails: 
 
 
 @pytest.mark.parametrize(
-    ("config", "needs", "held"),
+    ("config", "needs", "deferred"),
     [({"icc": False}, "restart", True), ({"debug": True}, "reload", False), ({}, "none", False)],
 )
-def test_restart_can_be_postponed(tmp_path: Path, config: Data, needs: str, held: bool) -> None:
+def test_restart_can_be_postponed(tmp_path: Path, config: Data, needs: str, deferred: bool) -> None:
     path, marker = tmp_path / "daemon.json", tmp_path / "due"
     path.write_text("{}\n")
     asked = {"path": str(path), "config": config, "marker": str(marker), "record": str(tmp_path / "record")}
@@ -168,15 +168,15 @@ def test_restart_can_be_postponed(tmp_path: Path, config: Data, needs: str, held
     def run(**changed: object) -> Any:
         return answer("nvidia_docker", "docker_daemon_config", asked | changed)
 
-    result = run(hold=True)
-    assert (result["activation"], result["held"]) == (needs, held)
-    assert result["changed"] is (bool(config) and not held)
-    assert (json.loads(path.read_text()) == config) is not held
+    result = run(defer=True)
+    assert (result["activation"], result["deferred"]) == (needs, deferred)
+    assert result["changed"] is (bool(config) and not deferred)
+    assert (json.loads(path.read_text()) == config) is not deferred
     assert not marker.exists()
-    again = run(hold=False)
-    assert (again["changed"], json.loads(path.read_text())) == (held, config)
-    assert marker.exists() is held
-    if held:
+    again = run(defer=False)
+    assert (again["changed"], json.loads(path.read_text())) == (deferred, config)
+    assert marker.exists() is deferred
+    if deferred:
         assert Path(again["backup_file"]).read_text() == "{}\n"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that the roles install: missing packages, packages on hold, and findings about both."""
+"""Packages that the roles install: missing packages, package holds, and findings about both."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def test_removed_packages_are_not_installed() -> None:
 
 packages = load("jetson_facts/module_utils/jetson_packages.py")
 
-# SIMULATED: installed packages, and those on hold, are lines of two files.
+# SIMULATED: installed packages, and those with an apt hold, are lines of two files.
 DPKG_QUERY = """#!/bin/sh
 shift 2
 for name in "$@"; do grep --quiet --line-regexp "$name" HERE/installed && echo "installed $name"; done
@@ -117,17 +117,17 @@ def test_only_the_roles_packages_are_held(board: Path) -> None:
         return (board / "held").read_text().split()
 
     assert run(state="absent") == (False, [])
-    assert run(state="held") == (False, [])
+    assert run(state="present") == (False, [])
     assert run(installs=["docker.io", "containerd", "runc"], state="released") == (True, [])
     # apt has installed no runc.
-    assert run(state="held", _ansible_check_mode=True) == (True, ["containerd", "docker.io"])
+    assert run(state="present", _ansible_check_mode=True) == (True, ["containerd", "docker.io"])
     assert held() == ["vim"]
-    assert run(state="held") == (True, ["containerd", "docker.io"])
+    assert run(state="present") == (True, ["containerd", "docker.io"])
     assert record.read_text().split() == ["containerd", "docker.io"]
-    assert run(state="held") == (False, [])
+    assert run(state="present") == (False, [])
     assert run(state="released") == (True, ["containerd", "docker.io"])
     assert (held(), record.exists()) == (["vim"], True)
-    assert run(state="held") == (True, ["containerd", "docker.io"])
+    assert run(state="present") == (True, ["containerd", "docker.io"])
     assert run(state="absent") == (True, ["containerd", "docker.io"])
     assert (held(), record.exists()) == (["vim"], False)
 

@@ -18,7 +18,7 @@ of_boards = load("preflight/filter_plugins/preflight_boards.py")
 
 
 @pytest.mark.parametrize(
-    ("sold", "requests", "left"),
+    ("units", "requests", "left"),
     [
         ("", "1Gi", None),
         ("2Gi", "", 2 << 30),
@@ -28,8 +28,8 @@ of_boards = load("preflight/filter_plugins/preflight_boards.py")
         ("much", "5Mim", 4 << 30),  # refused elsewhere
     ],
 )
-def test_memory_for_the_system_is_computed(sold: str, requests: str, left: int | None) -> None:
-    assert of_boards.memory_left(4 << 30, sold, requests) == left
+def test_memory_for_the_system_is_computed(units: str, requests: str, left: int | None) -> None:
+    assert of_boards.memory_left(4 << 30, units, requests) == left
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ HOUR = 3600
 def clocks(**ahead: float) -> dict[str, Data]:
     asked = NOW - 20
     return {
-        name: with_facts(clock={"board": asked + 10 + seconds, "asked": asked})
+        name: with_facts(clock={"board": asked + 10 + seconds, "controller": asked})
         for name, seconds in ahead.items()
     }
 

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated node for the agent's tests."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tegra_device_plugin.agent.pods import Pods, UnitResources
 from tegra_device_plugin.system.hosttree import HostTree
 
-from tests.conformance.pod_resources import Kubelet, running_kubelet
+from tests.conformance.pod_resources import Kubelet
 from tests.unit.plugin.agent.node import CORE, MEMORY, UNIT_MIB, Node
 from tests.unit.plugin.agent.nvgpu import SimulatedNvgpu
-
-
-@pytest.fixture
-def kubelet() -> Iterator[Kubelet]:
-    with running_kubelet() as one:
-        yield one
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.system.kubernetes import DRIVER, MIB
 
 from tests import boards
-from tests.conformance.node import Node as LimitFiles
+from tests.conformance.plugin import Node as LimitFiles
 
 NODE = "jetson-1"
 HEALTHY = Health(True, "ok", "runtime_status active")
