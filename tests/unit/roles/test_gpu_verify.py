@@ -336,7 +336,7 @@ FULL = ("node", "access", "sharing", "before_restart", "restarted", "close")
     ("fault", "status", "words"),
     [
         ({}, "failed", "did not register again"),
-        ({"registers_again": True, "restarts_holder": True}, "failed", "was started again"),
+        ({"registers_again": True, "restarts_holder": True}, "failed", "was restarted"),
         ({"restart_error": "Unit k3s.service not found"}, "error", "Unit k3s.service not found"),
     ],
 )

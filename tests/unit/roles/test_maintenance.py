@@ -57,9 +57,8 @@ def test_unsupported_step_is_refused_with_the_way_out(step: tuple[str | None, ..
 
 
 @pytest.mark.parametrize(("boards", "drains"), [(["jetson-1"], "False"), (["jetson-1", "jetson-2"], "True")])
-@pytest.mark.parametrize("role", ["k3s_upgrade", "rolling_restart"])
-def test_pods_are_moved_if_there_is_another_board(role: str, boards: list[str], drains: str) -> None:
-    drain = yaml.safe_load((ROLES / role / "defaults/main.yml").read_text())[f"{role}_drain"]
+def test_pods_are_moved_if_there_is_another_board(boards: list[str], drains: str) -> None:
+    drain = yaml.safe_load((ROLES / "rolling_restart/vars/main.yml").read_text())["__rolling_restart_drain"]
     variables = {"groups": {"k3s_cluster": boards}, "__rolling_restart_of_docker": True}
     assert jinja2.Template(drain).render(variables) == drains
 
