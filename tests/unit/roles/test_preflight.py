@@ -375,7 +375,7 @@ ANYWHERE = re.compile(
     r"apt-mark hold (docker-ce|docker\.io containerd)|journalctl .*|systemctl edit docker|unshare .*|"
     r"update-alternatives .*)|"
     r"python3 -m json\.tool .*|cgroup_disable|disable-network-policy: true|exec-opts|"
-    r"fail-swap-on|swapon --show|"
+    r"fail-swap-on|swapon --show|-e jetson_k3s_confirm=.*|"
     r"flannel-(backend|iface).*|(kubelet|kube-\w+)-arg|memoryTotal|node-ip|shares|sharing.*|timeSlicing|units"
 )
 
