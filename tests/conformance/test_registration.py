@@ -97,8 +97,8 @@ async def test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory(
                 private = plugin.private_kib()
             await kubelet.restart()
         await kubelet.until_allocatable()
-        # Less than 3 KiB for a restart. The allocator's own growth ends: 0.4 MiB in 5,000 restarts, and 1.5 MiB
-        # with threads that a busy machine delays.
+        # Less than 3 KiB for each restart. The allocator's own growth ends: it was 0.4 MiB in 5,000 restarts,
+        # and 1.5 MiB where a busy machine delayed the threads.
         assert plugin.private_kib() <= private + 2048
         assert plugin.threads()[POOL] <= MOST_IN_POOL
         # The fewest there were is what one registration takes.
