@@ -456,15 +456,18 @@ def test_finished_pods_use_no_gpu(phase: str, limits: dict[str, str], count: int
     assert pods.requested(item, "nvidia.com/gpu") == count
 
 
-def test_driver_is_registered_with_the_devices_of_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("sharing", "limited"), [("exclusive", False), ("capacity", True)])
+def test_driver_is_registered_with_the_devices_of_its_slice(
+    monkeypatch: pytest.MonkeyPatch, sharing: str, limited: bool
+) -> None:
     node = load("gpu_verify/module_utils/gpu_verify_node.py")
-    devices: list[Data] = [{"name": "igpu-0", "attributes": {"sharing": {"string": "exclusive"}}}]
+    devices: list[Data] = [{"name": "igpu-0", "attributes": {"sharing": {"string": sharing}}}]
     monkeypatch.setattr(node, "plugin_ready", lambda *_: None)
     monkeypatch.setattr(node.claims, "wait_for_devices", lambda *_: devices)
     params, gpu, proofs = {"node": "jetson-1", "timeout": 1}, Data(), list[str]()
     record = SimpleNamespace(prove=proofs.append)
     node.driver_registered(params, gpu, record)
-    assert (gpu["devices"], gpu["limited"]) == (1, False)
+    assert (gpu["devices"], gpu["limited"]) == (1, limited)
     assert proofs == ["ResourceSlice of gpu.jetson-k3s.github.io: igpu-0"]
     monkeypatch.setattr(node.claims, "devices", lambda _: devices)
     devices[0]["taints"] = [{"key": "example.com/unhealthy", "value": "hung", "effect": "NoSchedule"}]
