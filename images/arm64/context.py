@@ -23,8 +23,9 @@ FILES = ("Dockerfile", "nvidia-tegra.conf", "slim.py", "unneeded.txt")
 
 
 def plugin_sources() -> list[Path]:
-    """Return the checkout's files that the plugin's wheel is made of."""
-    package = sorted(path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    """Return the checkout's files that the plugin's wheel is made of. `make dev` and Python add others."""
+    files = (path for path in PACKAGE.rglob("*") if path.is_file())
+    package = sorted(path for path in files if path.suffix not in (".pyc", ".pyi"))
     return [*(CHECKOUT / name for name in METADATA), *package]
 
 

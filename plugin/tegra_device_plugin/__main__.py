@@ -10,7 +10,7 @@ from tegra_device_plugin.signals import Signals
 def main() -> int:
     signals = Signals()  # before the other imports
     gc.disable()  # until the command is imported: a module is never garbage
-    from tegra_device_plugin import cli  # noqa: PLC0415
+    from tegra_device_plugin import cli  # noqa: PLC0415 - see above
 
     return cli.main(sys.argv[1:], signals)
 

@@ -41,9 +41,14 @@ def slices_of(node):
     return "--field-selector=spec.driver={},spec.nodeName={}".format(DRIVER, node)
 
 
+def sharing_of(found):
+    """The DRA driver's mode, by the attribute of its devices."""
+    return found[0]["attributes"]["sharing"]["string"]
+
+
 def name_of_class(found):
     """The class by which the proof asks for one of these devices."""
-    sharing = found[0]["attributes"]["sharing"]["string"]
+    sharing = sharing_of(found)
     if sharing not in CLASSES:
         raise CheckFailed("the driver shares the GPU in a way that is not known here: {}".format(sharing))
     return CLASSES[sharing]

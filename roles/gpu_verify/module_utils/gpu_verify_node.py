@@ -130,7 +130,7 @@ def driver_registered(params, gpu, record):
     found = claims.wait_for_devices(params["node"], params["timeout"])
     if not found:
         raise CheckFailed("{} has no ResourceSlice of {}".format(params["node"], claims.DRIVER))
-    limited = found[0]["attributes"]["sharing"]["string"] == "capacity"  # a pod sees the memory of its claim
+    limited = claims.sharing_of(found) == "capacity"  # a pod sees the memory of its claim
     gpu.update(resource=claims.name_of_class(found), devices=len(found), replicas=len(found), limited=limited)
     record.prove("ResourceSlice of {}: {}".format(claims.DRIVER, ", ".join(one["name"] for one in found)))
 

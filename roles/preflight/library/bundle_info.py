@@ -124,7 +124,8 @@ def newest_source(checkout):
     for source in SOURCES:
         for directory, _, names in os.walk(os.path.join(checkout, source)):
             if not directory.endswith("__pycache__"):
-                paths += [os.path.join(directory, name) for name in names]
+                sources = [name for name in names if not name.endswith((".md", ".pyi"))]
+                paths += [os.path.join(directory, name) for name in sources]
     return max([os.path.getmtime(path) for path in paths if os.path.isfile(path)] + [0])
 
 
