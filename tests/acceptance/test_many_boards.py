@@ -29,8 +29,8 @@ PLAYBOOK = """\
   become: true
   tasks:
     - ansible.builtin.import_role: {name: jetson_facts}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: agent_token.yml}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: node.yml}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: agent_token}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: node}
 """
 MAX_SESSIONS = 10  # sshd_config(5): the default
 MOST = 50

@@ -48,8 +48,8 @@ WHEELS = """\
     __bundle_arch: amd64
     k3s_version: "{{ (lookup('file', __bundle_directory ~ '/bundle.yml') | from_yaml).k3s_version }}"
   tasks:
-    - ansible.builtin.import_role: {name: bundle, tasks_from: jtop.yml}
-    - ansible.builtin.import_role: {name: bundle, tasks_from: index.yml}
+    - ansible.builtin.import_role: {name: bundle, tasks_from: jtop}
+    - ansible.builtin.import_role: {name: bundle, tasks_from: index}
 """
 OWN = {
     "debug": True,

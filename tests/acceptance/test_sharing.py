@@ -48,9 +48,9 @@ PLAYBOOK = """\
   become: true
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: k3s, tasks_from: observe.yml}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: observe}
       when: false
-    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: offered.yml}
+    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: offered}
       when: false
     - koordinator_device: {device: "{{ device }}"}
       register: made

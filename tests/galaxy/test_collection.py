@@ -36,7 +36,7 @@ END_OF_VERIFICATION = f"""\
   tasks:
     - ansible.builtin.set_fact:
         __gpu_verify_report: "{{{{ lookup('ansible.builtin.file', 'found.json') | from_json }}}}"
-    - ansible.builtin.import_role: {{name: {build.NAME}.gpu_verify, tasks_from: report.yml}}
+    - ansible.builtin.import_role: {{name: {build.NAME}.gpu_verify, tasks_from: report}}
 """
 PLAYBOOKS = sorted(path.stem for path in (CHECKOUT / "playbooks").glob("*.yml"))
 

@@ -57,7 +57,7 @@ def entry_points() -> set[tuple[str, str]]:
     found = set()
     for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/tasks/*.yml")):
         text = path.read_text()
-        imported = re.findall(r"name: (\w+)\n +tasks_from: (\w+)\.yml", text)
+        imported = re.findall(r"name: (\w+)\n +tasks_from: (\w+)", text)
         found.update(imported)
         assert len(imported) == text.count("tasks_from:"), path
     return found

@@ -57,7 +57,7 @@ def test_jetpack_of_a_hostile_board_becomes_no_path(tmp_path: Path) -> None:
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: {arch: aarch64, jetpack: 6-/x, l4t: y}, cacheable: true}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: collect.yml}
+    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: collect}
 """
     run = play_text(tmp_path, text, fails=True, variables={"__nvidia_docker_collected": str(tmp_path)})
     assert "the board has no JetPack (L4T y)" in run.said

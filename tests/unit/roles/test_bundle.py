@@ -86,7 +86,7 @@ KNOWN = """\
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle.yml}
+    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle}
     - ansible.builtin.debug:
         msg: "{{ preflight_bundle_info.files | first }} {{ preflight_bundle_info.versions.k3s_version }}"
 """
@@ -95,8 +95,8 @@ BUILD = """\
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
-    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle.yml}
-    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: build.yml}
+    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle}
+    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: build}
     - ansible.builtin.debug:
         msg: >-
           {{ __gpu_device_plugin_image }} {{ __gpu_device_plugin_image_id }} {{ preflight_bundle_info.path }}
@@ -177,7 +177,7 @@ PLAYBOOK = """\
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: binary.yml}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: binary}
 """
 RELEASED, REPLACED = b"K3s", b"another K3s with checksums that fit"
 PIN = {"arm64": hashlib.sha256(RELEASED).hexdigest()}

@@ -141,9 +141,9 @@ CONFIGURE = """\
 - hosts: server,agent
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: preflight, tasks_from: inventory.yml}
+    - ansible.builtin.import_role: {name: preflight, tasks_from: inventory}
     - ansible.builtin.set_fact: {jetson: "{{ facts }}", cacheable: true}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: configure.yml}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: configure}
     - ansible.builtin.copy:
         content: "{{ __k3s_configured | to_json }}"
         dest: "{{ there }}/{{ inventory_hostname }}.json"

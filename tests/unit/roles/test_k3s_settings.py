@@ -338,8 +338,8 @@ PLAYBOOK = """\
         jetson: "{{ given | combine({'hostname': inventory_hostname}) }}"
         cacheable: true
     - ansible.builtin.set_fact: {preflight_bundle_info: {versions: {k3s_version: v1.36.2+k3s1}, files: {}}}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan.yml}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: plan.yml}
+    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: plan}
     - ansible.builtin.debug:
         msg: "{{ inventory_hostname }}: {{ found | map(attribute='id') | join(' ') }};"
       vars:
@@ -415,7 +415,7 @@ def test_planned_daemon_json_is_what_the_role_writes(tmp_path: Path, config: Dat
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: "{{ given }}", cacheable: true}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan.yml}
+    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan}
     - ansible.builtin.copy:
         content: "{{ all | to_json }}"
         dest: "{{ there }}"

@@ -202,7 +202,7 @@ PLAYBOOK = """\
         cacheable: true
     - ansible.builtin.set_fact:
         preflight_bundle_info: {versions: {}, files: "{{ files }}"}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan.yml}
+    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan}
     - ansible.builtin.debug:
         msg: >-
           due={{ nvidia_docker_plan.due }}, judged={{ __preflight_facts_then.nvidia_runtime.version }},
@@ -284,7 +284,7 @@ INSTALLED = """\
         cacheable: true
     - ansible.builtin.set_fact:
         preflight_bundle_info: {versions: "{{ bundled }}"}
-    - ansible.builtin.import_role: {name: preflight, tasks_from: installed.yml}
+    - ansible.builtin.import_role: {name: preflight, tasks_from: installed}
 """
 
 

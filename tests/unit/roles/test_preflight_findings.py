@@ -456,7 +456,7 @@ ASK = """\
 - hosts: agent
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: k3s, tasks_from: nodes.yml}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: nodes}
       vars: {__k3s_nodes_servers: [here, gone]}
     - ansible.builtin.debug: {msg: "gone={{ said.gone is none }} here={{ said.here.installed }}"}
       vars: {said: "{{ k3s_nodes_answers.results | preflight_answers(groups.server) }}"}

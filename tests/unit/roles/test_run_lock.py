@@ -150,11 +150,11 @@ PLAYBOOK = """\
         - ansible.builtin.fail:
           when: inventory_hostname in fails
       always:
-        - ansible.builtin.import_role: {name: run_lock, tasks_from: release_failed.yml}
+        - ansible.builtin.import_role: {name: run_lock, tasks_from: release_failed}
 - hosts: all
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: run_lock, tasks_from: release.yml}
+    - ansible.builtin.import_role: {name: run_lock, tasks_from: release}
 """
 
 

@@ -216,7 +216,7 @@ PLAYBOOK = """\
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: jtop, tasks_from: packages.yml}
+    - ansible.builtin.import_role: {name: jtop, tasks_from: packages}
 """
 
 
