@@ -26,12 +26,11 @@ _COMMANDS = {
     "allocations": ("allocations", "print each container's share of this node's GPU, and the free rest"),
     "allocate": ("cuda_programs", "allocate GPU memory as a CUDA program, to find this container's limit"),
     "compute": ("cuda_programs", "run a CUDA kernel, check its result, and list the visible device nodes"),
-    "device-query": ("cuda_programs", "print the GPU's properties as NVIDIA's sample deviceQuery does"),
+    "device-query": ("cuda_programs", "print the GPU's main properties as NVIDIA's sample deviceQuery does"),
     "koordinator-device": (
         "inspection",
         "print Koordinator's Device of this node, with the preset koordinator",
     ),
-    "simulate": ("simulate", "let a node of a cluster without boards advertise a GPU that it does not have"),
     "config": ("inspection", "check a configuration file: print its errors, or its meaning"),
 }
 """The module of `commands` and the description of each command."""
