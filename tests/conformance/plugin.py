@@ -5,7 +5,6 @@ import asyncio
 import shlex
 import signal
 import socket
-import struct
 import sys
 import urllib.request
 from collections import Counter
@@ -38,14 +37,13 @@ def page(address: str, path: str = "/metrics") -> str:
 
 
 class Node:
-    """The plugin's files on a node whose GPU is shared. The library is one by its header alone."""
+    """The plugin's files on a node whose GPU is shared."""
 
     def __init__(self, place: Path) -> None:
         self.config = place / "config.yaml"
         self.library = place / "libtegra-gpu-limit.so"
         self.limit = place / "limit"
-        own = Path(sys.executable).read_bytes()[:20]
-        self.library.write_bytes(own[:16] + struct.pack("<H", 3) + own[18:] + bytes(100))
+        self.library.write_bytes(b"no program loads it")
 
     def share(self, sharing: str) -> None:
         self.config.write_text(f"version: v1\nsharing: {{{sharing}}}\n")
