@@ -8,14 +8,12 @@ earlier.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Command, complain, say
 from tegra_device_plugin.config.settings import ConfigError
-from tegra_device_plugin.signals import Signals
 
 _COMMANDS = {
     "run": ("daemons", "serve the GPU to the kubelet"),
@@ -37,29 +35,22 @@ _COMMANDS = {
 _ALIASES = {"holders": "allocations"}  # the command's name before 0.1
 
 
-def main(arguments: Sequence[str] | None = None, signals: Signals | None = None) -> int:
-    """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings.
-
-    `signals` are handled from the start of the process on; only services keep the handlers.
-    """
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in (*_COMMANDS, *_ALIASES):
         _parser().parse_args(words)  # prints help, the version or an error, and exits
     command = _ALIASES.get(words[0], words[0])
-    serves = _COMMANDS[command][0] == "daemons"
-    if signals and not serves:
-        signals.release()
     if command != "dra":
         _without_tls()
     chosen = find_command(command)
-    gc.enable()
     parser = argparse.ArgumentParser(
         prog=f"tegra-device-plugin {command}", description=_COMMANDS[command][1], epilog=chosen.epilog
     )
     chosen.add_arguments(parser)
     options = parser.parse_args(words[1:])
     try:
-        code = chosen.main(options, signals or Signals()) if serves else chosen.main(options)
+        return chosen.main(options)
     except ConfigError as error:
         for problem in error.problems:
             complain(problem)
@@ -74,7 +65,6 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
         for failure in _leaves(expected):
             complain(str(failure))
         return EXIT_FAILED
-    return code
 
 
 def find_command(name: str) -> Command:

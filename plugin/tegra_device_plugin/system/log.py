@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines as text or JSON on standard error."""
+"""Log lines as text or JSON on standard error, limited to protect a board's disk."""
 
 import json
 import logging
 import time
+from collections import Counter
 
 from tegra_device_plugin.system.hosttree import is_own_shortage
+
+# From one place in the code: a reboot logs a line for each of 110 pods.
+LINES_PER_MINUTE = 120
+TRACEBACK_LINES = 20
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +41,30 @@ class JsonFormatter(TextFormatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class LineLimit(logging.Filter):
+    """Drops the lines of a minute beyond the limit. asyncio repeats a failed accept 8 times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: Counter[tuple[str, int]] = Counter()
+        self._minute = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        source, minute = (record.pathname, record.lineno), record.created // 60
+        if minute != self._minute:
+            self._lines.clear()
+            self._minute = minute
+        self._lines[source] += TRACEBACK_LINES if record.exc_info else 1
+        return self._lines[source] <= LINES_PER_MINUTE
+
+
+_LIMIT = LineLimit()  # for the process: its handlers change with the settings
+
+
 def configure(log_format: str, level: str) -> None:
     """Configure logging; may be called again."""
     handler = logging.StreamHandler()
+    handler.addFilter(_LIMIT)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
