@@ -110,7 +110,3 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
         k3s.k3s("amd64", str(own))
     own.touch(mode=0o755)
     assert k3s.k3s("amd64", str(own)) == own
-
-
-def test_the_sources_are_of_the_commit_that_the_program_names() -> None:
-    assert gomodules.versions("k3s")["github.com/k3s-io/k3s"].endswith(f"-{k3s.COMMIT}")
