@@ -20,7 +20,7 @@ WHEEL_PLATFORMS = {
 PIP_INSTALL = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 # What setuptools needs besides the package to make a wheel of the plugin.
 METADATA = ("pyproject.toml", "README.md", "LICENSE")
-FILES = ("Dockerfile", "nvidia-tegra.conf", "slim.py", "unneeded.txt")
+FILES = ("Dockerfile", "nvidia-tegra.conf", "slim.py")
 
 
 def plugin_sources() -> list[Path]:
