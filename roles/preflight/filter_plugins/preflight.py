@@ -202,6 +202,14 @@ def report(findings: list[Finding], host: str, outcome: str = "nothing was chang
     return "\n".join(lines)
 
 
+def former(names: list[str], known: dict[str, str]) -> str:
+    """Variables that have another name now, each with the name to set instead."""
+    return "; ".join(
+        f"set {known[name]} instead of {name}" if known[name] else f"remove {name}, which has no effect"
+        for name in names
+    )
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -209,6 +217,7 @@ class FilterModule:
         """The filters, prefixed by the role's name."""
         return {
             "preflight_accept": accept,
+            "preflight_former": former,
             "preflight_kernel_rules": rules_of_kernel,
             "preflight_report": report,
             "preflight_rules": findings_of_rules,
