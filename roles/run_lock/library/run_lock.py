@@ -22,25 +22,14 @@ short_description: One run at a time changes a board
 description:
   - The first run locks the board. Another run fails, with the owner of the lock and its start.
   - A lock ends when the run releases the board, when the board restarts, and when the lock expires. For runs
-    on the same controller the lock also ends with the process of its run.
+    of the same user on the same controller the lock also ends with the process of its run.
   - In check mode no board is locked and no run is refused.
   - A run that locks the board removes the uploads that interrupted runs have left.
 options:
-  path:
-    type: path
-    required: true
-    description: The file of the lock, in C(/run), so that a restart of the board removes the lock.
-  state:
-    choices: [locked, released]
-    required: true
-    description: C(released) removes the lock of this run, and leaves the locks of other runs.
-  uploads:
-    type: path
-    description: With C(locked), the directory in which the role upload keeps the uploads.
-  run:
-    type: dict
-    required: true
-    description: User, playbook and process of this run, from the filter C(run_lock_run).
+  path: {type: path, required: true, description: 'The file of the lock, in C(/run): a restart removes it.'}
+  state: {choices: [locked, released], required: true, description: C(released) removes this run's lock only.}
+  uploads: {type: path, description: 'With C(locked), where the role upload keeps the uploads.'}
+  run: {type: dict, required: true, description: What the filter C(run_lock_run) says of this run.}
 """
 
 RETURN = r""" # """
@@ -56,10 +45,10 @@ def is_own(lock, run):
 
 
 def is_over(lock, run, now):
-    """Whether the lock has expired or its run has ended. Only the computer of that run knows the latter."""
+    """Whether the lock has expired or its run has ended. Only the user of that run knows the latter."""
     if now >= lock["until"]:
         return True
-    seen = lock["controller"] == run["controller"] and (lock["who"] == run["who"] or run["sees_all"])
+    seen = all(lock[key] == run[key] for key in ("who", "controller"))
     return seen and run["alive"] is not None and lock["process"] not in run["alive"]
 
 
