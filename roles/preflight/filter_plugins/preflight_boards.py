@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about the boards of a run: groups, clocks, memory and disk space.
+"""Findings about the boards of a run: clocks, memory and disk space.
 
 Pure functions behind the preflight role. A finding has id, found, expected and fix.
 """
@@ -30,22 +30,6 @@ WATCHED = {"docker": ("docker", "kubelet"), "containerd": ("k3s", "kubelet")}
 EVICTION = 0.05
 # Ubuntu's overlayroot, file systems in memory: a reboot empties them.
 VOLATILE = ("aufs", "overlay", "ramfs", "tmpfs")
-
-
-def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]:
-    """Is the board in one of the groups server and agent? `groups` is the inventory's {group: hosts}."""
-    member = [group for group in ("server", "agent") if host in groups.get(group, [])]
-    if len(member) == 1:
-        return []
-    where = "[server] and [agent]" if member else "neither [server] nor [agent]"
-    return [
-        {
-            "id": "group-both" if member else "group-none",
-            "found": f"{host} is in {where}",
-            "expected": "each board in one of the groups [server] and [agent]",
-            "fix": "Mend the inventory (see inventory.example).",
-        }
-    ]
 
 
 def findings_of_disks(facts: Facts) -> list[Finding]:
@@ -245,6 +229,5 @@ class FilterModule:
             "preflight_clock": lambda *given: wrap_var(findings_of_clock(*given)),
             "preflight_docker": planned_docker,
             "preflight_disks": findings_of_disks,
-            "preflight_groups": findings_of_groups,
             "preflight_memory_left": memory_left,
         }
