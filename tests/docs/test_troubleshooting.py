@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from tests.docs import CHECKOUT, markdown
+from tests.docs.markdown import anchor
 from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import RULES
-from tools.docs.markdown import anchor
 
 PAGE = "docs/troubleshooting.md"
 PREFLIGHT, VERIFICATION = "What preflight finds", "What verification finds"

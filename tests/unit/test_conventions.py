@@ -2,6 +2,7 @@
 """Conventions of the checkout that no linter knows."""
 
 import ast
+import json
 import re
 import sys
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 import yaml
 
 from tests.unit.roles.loading import ROLES
+from tests.unit.roles.playing import play, write_inventory
 from tools.cache import CHECKOUT
-from tools.docs import generated
 
 FOLDERS = ("collection", "images", "playbooks", "plugin", "release", "roles", "tools")
 
@@ -36,12 +37,6 @@ ALL_ROLES = sorted(path.parent.name for path in ROLES.glob("*/tasks"))
 def test_every_role_is_in_the_list_of_roles() -> None:
     listed = re.findall(r"\[(\w+)\]\(\1\)", (ROLES / "README.md").read_text())
     assert sorted(listed) == sorted(path.name for path in ROLES.iterdir() if path.is_dir())
-
-
-@pytest.mark.parametrize("path", generated(), ids=lambda path: str(path.relative_to(CHECKOUT)))
-def test_generated_document_is_current(path: Path) -> None:
-    assert path.exists(), "run `make docs`"
-    assert path.read_text() == generated()[path], "run `make docs`"
 
 
 def specified(role: str) -> dict[str, Any]:
@@ -84,6 +79,7 @@ def test_every_variable_is_specified_with_a_type_a_description_and_the_name_of_i
 def test_a_fact_that_others_read_is_in_the_description_of_its_entry_point(role: str) -> None:
     own = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
     facts = set(re.findall(rf"(?:^ {{4,8}}|register: )({role}_\w+)(?::|$)", own, re.MULTILINE))
+    facts -= {path.stem for path in (ROLES / role / "library").glob("*.py")}
     elsewhere = "".join(
         path.read_text()
         for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/[tv]a*/**/*.yml"))
@@ -98,6 +94,8 @@ def test_users_have_few_variables_to_know() -> None:
     public = sorted({name for role in ALL_ROLES for name in specified(role) if not name.startswith("_")})
     sys.stdout.write(f"{len(public)} public variables: {', '.join(public)}\n")
     assert len(public) <= MOST_VARIABLES
+    former = yaml.safe_load((ROLES / "preflight/vars/main/former_variables.yml").read_text())
+    assert not former["__preflight_former_variables"].keys() & set(public)
 
 
 @pytest.mark.parametrize("playbook", sorted(CHECKOUT.glob("playbooks/*.yml")), ids=lambda path: path.name)
@@ -105,6 +103,18 @@ def test_extra_variables_of_a_playbook_are_specified(playbook: Path) -> None:
     lines = [line for line in playbook.read_text().splitlines() if line.startswith("#")]
     named = re.findall(r"-e (?:'\{\")?([a-z]\w+)", "\n".join(lines))
     assert set(named) <= {name for role in ALL_ROLES for name in specified(role)}
+
+
+@pytest.mark.parametrize("place", ["inventory", "command"])
+def test_variable_with_a_former_name_is_refused_by_both_names(tmp_path: Path, place: str) -> None:
+    former = {"k3s_timeout": 60, "k3s_upgrade_drain": False}
+    inventory = write_inventory(tmp_path, {"server": {"a": former if place == "inventory" else {}, "b": {}}})
+    playbook = tmp_path / "play.yml"
+    playbook.write_text("- import_playbook: " + str(CHECKOUT / "playbooks/start/checks.yml\n"))
+    extra = [f"--extra-vars={json.dumps(former)}"] if place == "command" else []
+    ran = play(inventory, playbook, *extra)
+    words = "set jetson_k3s_timeout instead of k3s_timeout; remove k3s_upgrade_drain, which has no effect."
+    assert (ran.returncode, words in ran.said) == (2, True), ran.stdout
 
 
 @pytest.mark.parametrize("role", sorted({path.parents[1].name for path in ROLES.glob("*/library/*.py")}))

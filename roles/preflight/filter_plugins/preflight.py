@@ -189,6 +189,14 @@ def report(findings: list[Finding], host: str, outcome: str = "nothing was chang
     return "\n".join(lines)
 
 
+def former(names: list[str], known: dict[str, str]) -> str:
+    """Variables that have another name now, each with the name to set instead."""
+    return "; ".join(
+        f"set {known[name]} instead of {name}" if known[name] else f"remove {name}, which has no effect"
+        for name in names
+    )
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -199,6 +207,7 @@ class FilterModule:
         """
         return {
             "preflight_accept": accept,
+            "preflight_former": former,
             "preflight_kernel_rules": rules_of_kernel,
             "preflight_report": report,
             "preflight_rules": lambda *given: wrap_var(findings_of_rules(*given)),
