@@ -35,7 +35,8 @@ VOLATILE = ("aufs", "overlay", "ramfs", "tmpfs")
 def findings_of_disks(facts: Facts) -> list[Finding]:
     """Is there disk space for the installation, and beyond that enough for the kubelet not to evict pods?"""
     runtime = facts["container_runtime"]
-    needs = needed_bytes(facts)
+    there = facts["k3s"]["version"] == facts["bundle"].get("k3s_version")
+    needs = {} if there else INSTALLED.get(runtime, {})
     places: dict[int, list[str]] = {}
     for name in ("kubelet", "uploads", *data_disks(facts)):
         places.setdefault(facts["disks"][name]["filesystem"], []).append(name)
@@ -62,22 +63,8 @@ def findings_of_disks(facts: Facts) -> list[Finding]:
 
 
 def data_disks(facts: Facts) -> tuple[str, ...]:
-    """The disks with the data of K3s and of the engine. Docker's containerd store is in containerd's."""
-    if facts["container_runtime"] != "docker":
-        return ("k3s",)
-    return ("k3s", "docker", "containerd") if facts["docker"]["containerd_store"] else ("k3s", "docker")
-
-
-def needed_bytes(facts: Facts) -> dict[str, int]:
-    """Bytes that the run takes, by disk: an installation, or the images where Docker starts without them."""
-    needs = dict(INSTALLED.get(facts["container_runtime"], {}))
-    if facts["k3s"]["version"] == facts["bundle"].get("k3s_version"):
-        needs = {
-            name: need for name, need in needs.items() if name == "docker" and facts["docker"]["starts_empty"]
-        }
-    if "containerd" in data_disks(facts) and "docker" in needs:
-        needs["containerd"] = needs.pop("docker")
-    return needs
+    """The disks with the data of K3s and of the engine."""
+    return ("k3s", "docker") if facts["container_runtime"] == "docker" else ("k3s",)
 
 
 def larger_disk(names: list[str], facts: Facts, needs: dict[str, int]) -> str:
@@ -168,7 +155,7 @@ def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: floa
 
 
 def planned_docker(docker: Facts, plan: Facts) -> Facts:
-    """The facts about Docker that change with daemon.json as it will be; `starts_empty`: without its images.
+    """The facts about Docker that change with daemon.json as it will be.
 
     `plan` has all its keys as `daemon_keys`, and those that are judged in `daemon_json`; it is empty where no
     role writes the file. dockerd refuses a setting as a flag and as a key, but merges the runtimes of both.
@@ -182,9 +169,6 @@ def planned_docker(docker: Facts, plan: Facts) -> Facts:
         if name == "native.cgroupdriver":
             found["cgroup_driver"] = value
     store = features.get("containerd-snapshotter") if isinstance(features, dict) else None
-    other_store = store is not None and bool(store) != docker["containerd_store"]
-    moves = docker["data_root_moves"] and not docker["containerd_store"]
-    found["starts_empty"] = docker["running"] and (other_store or moves)
     return found | {
         name: value
         for name, value in (("containerd_store", store), ("min_api_version", said.get("min-api-version")))

@@ -31,7 +31,6 @@ GOOD: dict[str, Any] = {
     "python": "3.10.12",
     "clock": {"board": 1_000_000.0, "controller": 1_000_000.0},
     "cgroup_version": 2,
-    "cgroup_controllers": ["cpu", "cpuset", "io", "memory", "pids"],
     "cgroup_lacks": {},
     "mig_instances": 0,
     "kernel_lacks": {},
@@ -45,7 +44,7 @@ GOOD: dict[str, Any] = {
         **dict.fromkeys(("changes", "not_tried", "problem", "raw")),
     },
     "memory_bytes": 8 * 10**9,
-    "swap": {"total_bytes": 4 * 10**9, "zram_bytes": 4 * 10**9},
+    "swap_bytes": 4 * 10**9,
     "disks": {
         name: {
             "path": path,
@@ -57,7 +56,6 @@ GOOD: dict[str, Any] = {
         }
         for name, path in {
             "docker": "/var/lib/docker",
-            "containerd": "/var/lib/containerd",
             "k3s": "/var/lib/rancher/k3s",
             "kubelet": "/var/lib/kubelet",
             "uploads": "/var/lib/jetson-k3s",
@@ -78,8 +76,6 @@ GOOD: dict[str, Any] = {
         "version": "27.5.1",
         "min_api_version": "1.24",
         "containerd_store": False,
-        "data_root_moves": False,
-        "starts_empty": False,
         "images": {},
         "contents": {},
         "cgroup_driver": "systemd",

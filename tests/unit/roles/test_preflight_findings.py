@@ -38,8 +38,6 @@ def disks(**changes: Data) -> Data:
 
 
 SMALL = {"total_bytes": 16 * 10**9, "free_bytes": 2 * 10**9}
-FULL = {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 0}
-STORE = {"docker__containerd_store": True}
 EVERYWHERE = dict.fromkeys(GOOD["disks"], SMALL)
 NEARLY_FULL = dict.fromkeys(GOOD["disks"], SMALL | {"free_bytes": 7 * 10**8})
 THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
@@ -64,37 +62,12 @@ THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
         ({"k3s": {"type": "overlay"}, "kubelet": {"type": "overlay"}}, {}, ["disk-volatile"]),
         ({"docker": {"read_only": True}}, {}, ["disk-volatile"]),
         ({"docker": {"type": "tmpfs"}}, {"container_runtime": "containerd"}, []),
-        # Docker's images in the containerd image store.
-        ({"containerd": FULL}, {}, []),
-        ({"containerd": FULL}, STORE, ["disk-full"]),
-        ({"containerd": {"type": "tmpfs"}}, STORE, ["disk-volatile"]),
-        ({"docker": FULL | {"free_bytes": 10**8}}, STORE, []),
-        # Docker starts without its images, and gets them again.
-        ({"docker": FULL | {"free_bytes": 10**8}}, THERE, []),
-        ({"docker": FULL | {"free_bytes": 10**8}}, THERE | {"docker__starts_empty": True}, ["disk-full"]),
-        (EVERYWHERE, THERE | {"docker__starts_empty": True}, []),
+        ({"docker": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 10**8}}, THERE, []),
     ],
 )
 def test_disk_space_is_checked(changed: Data, more: Data, ids: list[str]) -> None:
     facts = with_facts(disks=disks(**changed), **more)
     assert [entry["id"] for entry in of_boards.findings_of_disks(facts)] == ids
-
-
-@pytest.mark.parametrize(
-    ("changes", "plan", "empty"),
-    [
-        ({}, {}, False),
-        ({"docker__data_root_moves": True}, {}, True),
-        ({"docker__data_root_moves": True, "docker__running": False}, {}, False),
-        ({"docker__data_root_moves": True, **STORE}, {}, False),
-        ({}, {"features": {"containerd-snapshotter": True}}, True),
-        (STORE, {"features": {"containerd-snapshotter": True}}, False),
-        (STORE, {"features": {"containerd-snapshotter": False}}, True),
-    ],
-)
-def test_moved_docker_starts_without_images(changes: Data, plan: Data, empty: bool) -> None:
-    docker = with_facts(**changes)["docker"]
-    assert of_boards.planned_docker(docker, {"daemon_json": plan})["starts_empty"] is empty
 
 
 NOW = 1_000_020.0  # facts were gathered 20 s ago
