@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit mutants docs image bundle gpu-limit collection release clean
+.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit mutants image bundle gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -74,9 +74,6 @@ acceptance: programs ## all other tests on virtual boards (hours): containerd; s
 acceptance-arm64: dev ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
-
-docs: dev ## write from data: parts of docs/, the roles' list of JetPacks
-	$(PYTHON) -m tools.docs
 
 image: .venv/.image ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")
