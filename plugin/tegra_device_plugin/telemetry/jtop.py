@@ -137,10 +137,8 @@ async def _samples(client: Client, service: Path, children: list[Process]) -> As
         raise JtopError(f"its last client, process {children[0].pid}, was killed and has not ended")
     try:
         service.stat()  # noqa: ASYNC240 - /run is memory
-    except FileNotFoundError:
-        raise JtopError(f"no {service}: the service does not run") from None
     except OSError as error:
-        raise JtopError(f"cannot see the service: {error}") from error
+        raise JtopError(f"no {service}: the service does not run ({error.strerror})") from error
     with contextlib.ExitStack() as ends:
         try:
             ours, theirs = map(ends.enter_context, socket.socketpair())
