@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.board.health import HEALTHY
 from tegra_device_plugin.cli import main
 from tegra_device_plugin.config.settings import ConfigError, PluginSettings, load_plugin
 from tegra_device_plugin.config.units import MOST_IDS, Numbered, lowest
 from tegra_device_plugin.kubelet.endpoint import device_list
 from tegra_device_plugin.sharing import memory_limit
-from tegra_device_plugin.sharing.allocation import Allocation, RejectedRequestError, Resource
+from tegra_device_plugin.sharing.allocation import Allocation, Resource
 from tegra_device_plugin.sharing.resources import make_resources
 
 from tests.conformance.plugin import Node
 
-GOOD = Health(True, "ok", "")
 KUBELET_BYTES = 4 * 1024 * 1024
 
 
@@ -28,11 +27,9 @@ def read(tmp_path: Path, units: str) -> PluginSettings:
     return load_plugin(path, {}, {})
 
 
-def resources_of(
-    tmp_path: Path, units: str, health: Health = GOOD, problem: Health | None = None
-) -> list[Resource]:
+def resources_of(tmp_path: Path, units: str) -> list[Resource]:
     settings = read(tmp_path, units)._replace(gpu_limit_dir=tmp_path / "limit")
-    return list(make_resources(settings, ("/dev/nvmap",), health, problem))
+    return list(make_resources(settings, ("/dev/nvmap",), HEALTHY))
 
 
 def allocated(resource: Resource, ids: list[str], tmp_path: Path) -> Allocation:
@@ -104,23 +101,6 @@ def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_p
     assert expected == env
 
 
-def rejection(resource: Resource, requested: int) -> str:
-    try:
-        resource.check([*resource.ids][:requested])
-    except RejectedRequestError as error:
-        return str(error)
-    return ""
-
-
-def test_percents_are_requested_in_steps_of_the_preset(tmp_path: Path) -> None:
-    core, _ = resources_of(tmp_path, "preset: qgpu, memoryTotal: 6Gi")
-    assert [count for count in (1, 4, 5, 7, 15, 96, 100) if not rejection(core, count)] == [5, 15, 100]
-    assert rejection(core, 7).endswith("7 requested, but it is allocated in steps of 5: request 5 or 10")
-    assert rejection(core, 3).endswith("request 5")
-    core, _ = resources_of(tmp_path, "memoryTotal: 6Gi")
-    assert not rejection(core, 7)
-
-
 # Of each preset's other resources: with how many of its ids a container needs no memory.
 NEEDS_NO_MEMORY: dict[str, list[tuple[int, ...]]] = {
     "none": [(1, 100)],
@@ -140,18 +120,6 @@ def test_a_request_for_the_gpu_requires_memory(preset: str, tmp_path: Path) -> N
     for resource, alone in zip((one for one in found if not one.limit), NEEDS_NO_MEMORY[preset], strict=True):
         needed = {count: resource.requires([*resource.ids][:count]) for count in (1, 100)}
         assert needed == {count: None if count in alone else memory for count in (1, 100)}
-
-
-def test_a_problem_of_the_limit_makes_only_memory_unhealthy(tmp_path: Path) -> None:
-    problem = Health(False, "limit-missing", "there is no library")
-    core, memory = resources_of(tmp_path, "memoryTotal: 6Gi", problem=problem)
-    assert (core.health.healthy, memory.health.healthy) == (True, False)
-    assert rejection(memory, 1).endswith("limit-missing: there is no library")
-    hot = Health(False, "too-hot", "99 °C")
-    assert [one.health.reason for one in resources_of(tmp_path, "memoryTotal: 6Gi", hot, problem)] == [
-        "too-hot",
-        "too-hot",
-    ]
 
 
 @pytest.mark.parametrize(
