@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.acceptance.playbook import run_here
-from tests.docs.commands import CASES, PROMPT, Case
+from tests.docs.commands import ON_BOARDS, PROMPT, Case
 from tests.lab import inventory, lab, power, ssh
 from tests.lab.board import Board, set_toolkit
 from tests.lab.bundle import checksums
@@ -105,11 +105,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(boards, directory)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if not case.test and (case.run or not case.why)],
-    ids=lambda case: case.command,
-)
+@pytest.mark.parametrize("case", ON_BOARDS, ids=lambda case: case.command)
 def test_command_of_the_documents_works(site: Site, case: Case) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = run_here(*site.here(case.run or case.command), PATH=path)
