@@ -17,9 +17,10 @@ WHEEL_PLATFORMS = {
     "arm64": ("manylinux_2_28_aarch64", "manylinux2014_aarch64"),
     "amd64": ("manylinux_2_28_x86_64", "manylinux2014_x86_64"),
 }
+PIP_INSTALL = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 # What setuptools needs besides the package to make a wheel of the plugin.
 METADATA = ("pyproject.toml", "README.md", "LICENSE")
-FILES = ("Dockerfile", "nvidia-tegra.conf", "slim.py", "unneeded.txt")
+FILES = ("Dockerfile", "nvidia-tegra.conf", "slim.py")
 
 
 def plugin_sources() -> list[Path]:
@@ -55,12 +56,15 @@ def copy_plugin(target: Path) -> None:
         shutil.copyfile(path, copy)
 
 
-def _install_wheels(requirements: str, arch: str, target: Path) -> None:
-    wheels = ["--only-binary=:all:", "--implementation=cp", "--python-version=3.11", "--require-hashes"]
+def wheel_options(arch: str) -> list[str]:
+    """Return pip's options that choose an architecture's wheels."""
     platforms = [f"--platform={tag}" for tag in WHEEL_PLATFORMS[arch]]
-    _pip_install(target, *wheels, *platforms, "--requirement", HERE / requirements)
+    return ["--only-binary=:all:", "--implementation=cp", "--python-version=3.11", *platforms]
+
+
+def _install_wheels(requirements: str, arch: str, target: Path) -> None:
+    _pip_install(target, *wheel_options(arch), "--require-hashes", "--requirement", HERE / requirements)
 
 
 def _pip_install(target: Path, *what: str | Path) -> None:
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run([*pip, "--no-deps", "--no-compile", "--target", target, *what])
+    run([*PIP_INSTALL, "--no-deps", "--no-compile", "--target", target, *what])

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make an image's root file system small. Runs in the Dockerfile's stage `tree`, with Python 3.11 alone.
 
-Usage: python3.11 slim.py ROOT APPLICATION LIST
+Usage: python3.11 slim.py ROOT
 
-Removes what LIST names (unneeded.txt), compiles Python sources, and drops shared libraries that nothing
-needs. ROOT may be of another architecture: none of its code runs. APPLICATION is the directory in ROOT with
-the wheels. $TARGETPLATFORM says what ROOT must be of. Running it again on its own result, with more wheels,
-is fine.
+Keeps Python, the application, the shared libraries that they need, and the records and licences of packages.
+Compiles Python sources. ROOT may be of another architecture: none of its code runs. $TARGETPLATFORM says
+what ROOT must be of. Running it again on its own result, with more wheels, is fine.
 """
 
 import compileall
@@ -23,6 +22,28 @@ from py_compile import PycInvalidationMode
 # These keep their sources: the plugin so that a traceback on a board shows lines, jetson-stats because it
 # reads its own, and because its licence asks for them.
 READABLE = ("tegra_device_plugin", "jtop")
+APPLICATION = "opt/tegra-device-plugin"
+# Debian's Python, and that of python:3.11-slim.
+PYTHONS = ("usr/lib/python3.11", "usr/local/lib/python3.11")
+# Besides the shared libraries that these need.
+KEPT = f"""
+{APPLICATION}/**/* usr/lib/tegra-gpu-limit/* etc/ld.so.conf.d/* lib64/* usr/lib64/*
+usr/bin/python3.11 usr/lib/python3.11/**/* etc/python3.11/*
+usr/local/bin/python3.11 usr/local/lib/python3.11/**/*
+usr/share/doc/*/copyright var/lib/dpkg/status var/lib/dpkg/info/*.md5sums var/lib/dpkg/status.d/*
+"""
+# Of the wheels: programs with the build machine's paths, a note of pip with a path, and certificates: that of
+# the API server comes with the service account.
+UNUSED_WHEELS = "bin share *.dist-info/direct_url.json grpc/_cython/_credentials"
+# Of Python: package management, what people and tests use, and bindings of libraries that are not kept.
+UNUSED_LIBRARY = """
+config-3.11* ensurepip lib2to3 site-packages venv
+doctest.py idlelib pydoc* test tkinter turtle* unittest
+curses sqlite3 xml*
+lib-dynload/_*dbm* lib-dynload/_*test* lib-dynload/_bz2* lib-dynload/_codecs_* lib-dynload/_crypt*
+lib-dynload/_curses* lib-dynload/_hashlib* lib-dynload/_lzma* lib-dynload/_sqlite3* lib-dynload/_tkinter*
+lib-dynload/nis* lib-dynload/ossaudiodev* lib-dynload/readline* lib-dynload/xxlimited*
+"""
 LIBRARY_DIRECTORIES = ("lib", "usr/lib", "usr/local/lib")
 # No ELF file here needs them: glibc opens the first by its name, to end a thread; the second is for the
 # containers that ask for GPU memory.
@@ -34,31 +55,38 @@ _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB = 1, 5
 
 
-def main(root: Path, application: Path, patterns: Path) -> None:
+def main(root: Path) -> None:
     """Run every step. The order matters: later steps see only what earlier ones have left."""
-    remove(root, patterns.read_text().splitlines())
-    for directory in (*root.glob("usr/lib/python3*"), *root.glob("usr/local/lib/python3*"), application):
-        compile_sources(root, directory)
+    keep_licences(root)
+    keep_needed(root)
+    unused = {APPLICATION: UNUSED_WHEELS, **dict.fromkeys(PYTHONS, UNUSED_LIBRARY)}
+    for directory, patterns in unused.items():
+        if (root / directory).is_dir():
+            remove([path for pattern in patterns.split() for path in (root / directory).glob(pattern)])
+            compile_sources(root, root / directory)
     check_architecture(root, os.environ["TARGETPLATFORM"])
     drop_unneeded_libraries(root)
-    keep_licences(root)
     keep_records(root / "var/lib/dpkg")
     drop_leftovers(root)
 
 
-def remove(root: Path, lines: Iterable[str]) -> None:
-    """Remove every path that a pattern matches, unless a pattern with `!` matches that same path."""
-    doomed: set[Path] = set()
-    spared: set[Path] = set()
-    for line in lines:
-        if pattern := line.partition("#")[0].strip():
-            chosen, pattern = (spared, pattern[1:]) if pattern[0] == "!" else (doomed, pattern)
-            chosen.update(root.glob(pattern))
-    for path in sorted(doomed - spared):
-        if path.is_dir() and not path.is_symlink():
+def keep_needed(root: Path) -> None:
+    """Remove each file that KEPT does not match, and that is no shared library."""
+    kept = {path for pattern in KEPT.split() for path in root.glob(pattern)}
+    for path in files(root):
+        # Such as /lib, which may be a link to usr/lib.
+        is_top = path.parent == root
+        if not is_top and path not in kept and not _is_plain_library(root, path):
+            path.unlink()
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files, and directories with their content."""
+    for path in paths:
+        if path.is_dir():
             shutil.rmtree(path)
         else:
-            path.unlink(missing_ok=True)
+            path.unlink()
 
 
 def compile_sources(root: Path, directory: Path) -> None:
@@ -151,7 +179,7 @@ def drop_leftovers(root: Path) -> None:
     for path in list(files(root)):
         if path.is_symlink() and not _inside(root, path).exists():
             path.unlink()
-    for directory, _, _ in os.walk(root / "usr", topdown=False):
+    for directory, _, _ in os.walk(root, topdown=False):
         if not os.listdir(directory):  # noqa: PTH208 - emptiness, cheaply
             Path(directory).rmdir()
     records = root / "var/lib/dpkg/status.d"
@@ -226,4 +254,4 @@ def _remains(root: Path, name: str) -> bool:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    main(Path(sys.argv[1]))

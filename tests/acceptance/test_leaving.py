@@ -6,16 +6,14 @@ What the playbooks change on a board, and leave there, is compared with docs/cha
 
 import re
 from collections.abc import Iterator
-from fnmatch import fnmatch
 
 import pytest
 
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import run_playbook
+from tests.docs.changes import changes
 from tests.lab import lab, workloads
 from tests.lab.board import Board
-from tools.cache import CHECKOUT
-from tools.docs.changes import EPHEMERAL, SYSCTLS, changes
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -25,7 +23,7 @@ TRACES = """grep --extended-regexp '/var/lib/kubelet|/var/lib/rancher/k3s|/run/k
 find /usr/local/bin -name 'k*'; systemctl list-unit-files --no-legend 'k3s*'
 pgrep --list-name 'k3s|kubelet|etcd|kube-'"""
 OWN_CONTAINER = ("docker", "inspect", "--format={{.Id}} {{.State.StartedAt}}", "mine")
-PAGE = [change for section in changes(CHECKOUT / "roles").values() for change in section]
+PAGE = changes()
 ROOTS = """/boot /etc /home /opt /root /srv /usr /var/backups /var/lib /var/lib/rancher
 /run/cdi /run/jetson-k3s /run/jetson-k3s-lock /var/log/containers /var/log/pods"""
 # Not compared, and why.
@@ -38,6 +36,8 @@ NOISE = {
 }
 PRUNED = " -o ".join(f"-path '{path}'" for path in NOISE)
 FIND = f"find {' '.join(ROOTS.split())} -xdev '(' {PRUNED} ')' -prune -o"
+# cri-dockerd names no port for its streaming server, so Linux chooses one.
+EPHEMERAL = "32768-60999/tcp"
 # Details and name of each file, package, kernel setting and open port, with a tab between.
 SNAPSHOT = rf"""{FIND} -printf '%y %u:%g %m %l\t%p\n' 2>/dev/null
 {FIND} -type f -exec sha256sum '{{}}' + 2>/dev/null | sed 's/  /\t/'
@@ -66,14 +66,12 @@ def unnamed(before: Snapshot, after: Snapshot, *, reset: bool = False) -> list[s
     """Return what differs and is not on the page, after a reset also what the page does not say stays."""
     there = {name for _, name in after}
     expected = [change for change in PAGE if change.stays or not reset]
-    settings = [f"sysctl {name}" for name in SYSCTLS]
 
     def is_named(name: str) -> bool:
         among = expected if name in there else PAGE
         parent = any(path.startswith(f"{name}/") for change in among for path in change.paths)
-        port = any(name in change.what for change in among if not change.paths)
-        named = any(change.covers(name) for change in among)
-        return parent or port or named or any(fnmatch(name, one) for one in settings)
+        inside = any(change.covers(name) for change in among)
+        return parent or inside or any(change.names(name.removeprefix("sysctl ")) for change in among)
 
     return sorted({name for _, name in before ^ after if not is_named(name)})
 

@@ -1,24 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of changes names every place on a board that a role has in its variables."""
+"""The page of changes names every place on a board that a role writes to or that reset.yml removes."""
+
+import re
+from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from tests.docs import CHECKOUT
-from tools.docs.changes import changes
-from tools.docs.sources import pattern, variables
+from tests.docs.changes import changes
+from tools.docs.findings import constant
 
 ROLES = CHECKOUT / "roles"
-PAGE = [change for section in changes(ROLES).values() for change in section]
-PLACES = {
-    f"{role.name}: {name}": place
-    for role in sorted(ROLES.iterdir())
-    for name, value in variables(role).items()
-    if isinstance(value, str) and (place := pattern(role, name)).startswith("/") and " " not in place
-}
+CHANGES = changes()
+PLACEHOLDER = re.compile(r"\{\{ *(\w+)?.*?\}\}")
+RESET = ROLES / "k3s_reset/library/k3s_reset.py"
+LISTS = ("TREES", "FILES", "WRITTEN", "UNIT_FILES", "LINKS_TO_K3S", "DIRECTORIES_IF_EMPTY")
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_place_of_a_role_is_on_the_page(name: str) -> None:
-    place = PLACES[name].replace("*", "v1")
-    below = [path for change in PAGE for path in change.paths if path.startswith(f"{place}/")]
-    assert below or any(change.covers(place) for change in PAGE), PLACES[name]
+def places() -> Iterator[str]:
+    """Yield the paths in the internal variables of the roles, with `v1` for the parts that differ."""
+    for path in sorted(ROLES.glob("*/vars/main.yml")):
+        known = yaml.safe_load(path.read_text()) or {}
+
+        def resolved(text: str, known: dict[str, object] = known) -> str:
+            return PLACEHOLDER.sub(
+                lambda match: resolved(str(known[match[1]])) if match[1] in known else "v1", text
+            )
+
+        texts = (resolved(value) for value in known.values() if isinstance(value, str))
+        yield from (text for text in texts if text.startswith("/") and " " not in text)
+
+
+@pytest.mark.parametrize("place", sorted(set(places())))
+def test_place_of_a_role_is_on_the_page(place: str) -> None:
+    below = [path for change in CHANGES for path in change.paths if path.startswith(f"{place}/")]
+    assert below or any(change.covers(place) for change in CHANGES)
+
+
+@pytest.mark.parametrize("path", [path for name in LISTS for path in constant(RESET, name)])
+def test_path_that_reset_removes_is_on_the_page_and_does_not_stay(path: str) -> None:
+    (change,) = (change for change in CHANGES if path in change.paths)
+    assert not change.stays

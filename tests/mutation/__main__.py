@@ -45,7 +45,7 @@ RUNS = {
     ),
     (
         *("__main__.py", "boardwatch.py", "cli.py", "commands/", "kubelet/", "plugin.py", "service.py"),
-        *("sharing/", "signals.py", "system/directorywatch.py", "system/waiting.py"),
+        *("sharing/", "system/directorywatch.py", "system/waiting.py"),
     ): (
         "conformance/test_allocation.py",
         "conformance/test_changes.py",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What preflight requires, in words: docs/troubleshooting.md by finding, docs/compatibility.md by version."""
 
+import ast
 import re
 import runpy
 from collections.abc import Mapping
@@ -9,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from tools.docs.markdown import anchor, item, wrapped
-from tools.docs.sources import constant
+from tools.docs.markdown import anchor, wrapped
 
 # The first item below a finding's heading, and an item of findings that share a heading with others.
 BELOW_HEADING = r"### (?P<heading>.+)\n\n(?:\* \*\*(?:Error|Warning)\b.*\n(?:  .*\n)*)?"
@@ -25,6 +25,14 @@ def sentences(rule: dict[str, Any], required: str) -> str:
     without = f" Without it, {rule['without']}." if "without" in rule else ""
     reference = f" [More]({rule['reference']})." if "reference" in rule else ""
     return f"**{rule.get('level', 'error').capitalize()}.** Required: {required}.{without}{reference}"
+
+
+def constant(path: Path, name: str) -> Any:
+    """A literal of a Python file, which need not be importable here."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.literal_eval(node.value)
+    raise KeyError(f"{path} has no {name}")
 
 
 def kernel_options(roles: Path) -> dict[str, str]:
@@ -86,8 +94,8 @@ def toolkits(roles: Path) -> str:
     """One item per range of the toolkit's releases."""
     data = yaml.safe_load((roles / "preflight/vars/main/toolkit.yml").read_text())["__preflight_toolkits"]
     return "\n".join(
-        item(
-            f"[{entry['from']} {'to below ' + entry['below'] if 'below' in entry else 'and newer'}]"
+        wrapped(
+            f"* [{entry['from']} {'to below ' + entry['below'] if 'below' in entry else 'and newer'}]"
             f"({entry['reference']}), for JetPack {entry['jetpack']}. Libraries: {entry['lists']}. "
             f"Strict mode: {entry['strict']}. Groups for a user that is not root: {entry['groups']}."
         )
@@ -103,4 +111,4 @@ def releases(jetpack: Mapping[str, str]) -> str:
     by_minor: dict[str, list[str]] = {}
     for name, releases_of_l4t in reversed(by_jetpack.items()):
         by_minor.setdefault(name[:3], []).append(f"{name} ({', '.join(releases_of_l4t)})")
-    return "\n".join(item(", ".join(names)) for names in by_minor.values())
+    return "\n".join(wrapped(f"* {', '.join(names)}") for names in by_minor.values())

@@ -16,12 +16,6 @@ def anchor(heading: str) -> str:
     return NOT_IN_AN_ANCHOR.sub("", heading.strip().lower()).replace(" ", "-")
 
 
-def item(text: str, nested: str = "") -> str:
-    """An item of a list, with a nested item if there is one."""
-    lines = [f"* {text}", *([f"  * {nested}"] if nested else [])]
-    return "\n".join(wrapped(line) for line in lines)
-
-
 def wrapped(line: str) -> str:
     """An item in lines of limited length, indented below its text; inline code and anchors are not broken."""
     whole = CODE.sub(lambda code: code[0].replace(" ", UNBROKEN), line)

@@ -45,49 +45,49 @@ POD_LABEL = "io.kubernetes.pod.name"
 # Of the role nvidia_docker, whose containers keep the bundle's images while K3s is there.
 KEEPER_LABEL = "io.github.jetson-k3s.keeps"
 DATA = "/var/lib/rancher/k3s"
-# The lists of files and trees say what each is: docs/changes.md is made from them.
+# docs/changes.md says what each of the following is.
 # Trees. Mounts below them are unmounted first, or the removal would delete their content.
-TREES = {
-    "/var/lib/rancher/k3s": "data of K3s: certificates, tokens, its database, volumes of local-path",
-    "/var/lib/kubelet": "data of the kubelet: volumes of pods, sockets of device plugins",
-    "/var/lib/cni": "addresses of pods",
-    "/run/k3s": "sockets and state of K3s",
-    "/run/flannel": "the pod network of this node",
-    "/var/lib/tegra-gpu-limit": "limits of GPU memory, which pods mount (`units`, `capacity`)",
-    "/var/log/pods": "logs of pods",
-    "/var/log/containers": "links to logs of pods",
-}
-FILES = {
-    "/etc/rancher/k3s/k3s.yaml": "the administrator's kubeconfig, on servers",
-    "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml": "the settings of K3s from the inventory",
-    "/etc/rancher/k3s/jetson-k3s.token": "the token to join with",
-    "/etc/rancher/k3s/jetson-k3s.agent-token": "the token for agents, on servers (`k3s_agent_token`)",
-    "/etc/rancher/k3s/jetson-k3s.old-token*": "the token from before, on servers (`rotate_token.yml`)",
-    "/run/jetson-k3s/k3s*.restart": "a mark that a restart of K3s is due",
-    "/run/cdi/gpu.jetson-k3s.github.io-claim-*.json": "the devices of a claim (`gpu_device_plugin_api: dra`)",
-    "/run/cdi/tegra-device-plugin.json": "the devices of a container with the GPU (DRA, `cdi-cri`)",
-    "/usr/local/bin/k3s": "a link to the version of K3s in use",
-    "/usr/local/bin/k3s-v*": "K3s, one file for each version",
-    "/usr/local/bin/k3s.previous": "a link to the version from before an upgrade that has not ended",
-    "/usr/local/bin/k3s-killall.sh": "written by K3s' own installer only",
-    "/usr/local/bin/k3s-uninstall.sh": "written by K3s' own installer only",
-    "/usr/local/bin/k3s-agent-uninstall.sh": "written by K3s' own installer only",
-}
+TREES = (
+    "/var/lib/rancher/k3s",
+    "/var/lib/kubelet",
+    "/var/lib/cni",
+    "/run/k3s",
+    "/run/flannel",
+    "/var/lib/tegra-gpu-limit",
+    "/var/log/pods",
+    "/var/log/containers",
+)
+FILES = (
+    "/etc/rancher/k3s/k3s.yaml",
+    "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml",
+    "/etc/rancher/k3s/jetson-k3s.token",
+    "/etc/rancher/k3s/jetson-k3s.agent-token",
+    "/etc/rancher/k3s/jetson-k3s.old-token*",
+    "/run/jetson-k3s/k3s*.restart",
+    "/run/cdi/gpu.jetson-k3s.github.io-claim-*.json",
+    "/run/cdi/tegra-device-plugin.json",
+    "/usr/local/bin/k3s",
+    "/usr/local/bin/k3s-v*",
+    "/usr/local/bin/k3s.previous",
+    "/usr/local/bin/k3s-killall.sh",
+    "/usr/local/bin/k3s-uninstall.sh",
+    "/usr/local/bin/k3s-agent-uninstall.sh",
+)
 # Files that may be the owner's as well, by how role k3s begins its own.
 WRITTEN = {"/etc/rancher/k3s/registries.yaml": "# Written by Ansible (role k3s)"}
-UNIT_FILES = {
-    "/etc/systemd/system/k3s.service": "the unit of a server",
-    "/etc/systemd/system/k3s.service.env": "written by K3s' own installer only",
-    "/etc/systemd/system/k3s.service.d": "your drop-ins for that unit",
-    "/etc/systemd/system/k3s-agent.service": "the unit of an agent",
-    "/etc/systemd/system/k3s-agent.service.env": "written by K3s' own installer only",
-    "/etc/systemd/system/k3s-agent.service.d": "your drop-ins for that unit",
-}
-LINKS_TO_K3S = {
-    "/usr/local/bin/kubectl": "a link to K3s, where the board has no kubectl",
-    "/usr/local/bin/crictl": "written by K3s' own installer only",
-    "/usr/local/bin/ctr": "written by K3s' own installer only",
-}
+UNIT_FILES = (
+    "/etc/systemd/system/k3s.service",
+    "/etc/systemd/system/k3s.service.env",
+    "/etc/systemd/system/k3s.service.d",
+    "/etc/systemd/system/k3s-agent.service",
+    "/etc/systemd/system/k3s-agent.service.env",
+    "/etc/systemd/system/k3s-agent.service.d",
+)
+LINKS_TO_K3S = (
+    "/usr/local/bin/kubectl",
+    "/usr/local/bin/crictl",
+    "/usr/local/bin/ctr",
+)
 # Those within others first.
 DIRECTORIES_IF_EMPTY = (
     "/etc/rancher/k3s/config.yaml.d",
