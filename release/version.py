@@ -35,7 +35,7 @@ def set_to(version: str, tree: Path) -> dict[Path, str]:
     project = tree / PROJECT
     texts = {project: _IN_PROJECT.sub(rf"\g<1>{version}\g<3>", project.read_text(), count=1)}
     for pattern in FOLLOWERS:
-        for path in sorted(tree.glob(pattern)):
+        for path in sorted(path for path in tree.glob(pattern) if not path.is_symlink()):
             texts[path] = NAMED.sub(rf"\g<1>{version}", path.read_text())
     texts[tree / CHART] = _IN_CHART.sub(rf"\g<1>{version}", (tree / CHART).read_text())
     return {path: text for path, text in texts.items() if text != path.read_text()}

@@ -7,7 +7,6 @@
 #include "driver.h"
 
 #include <elf.h>
-#include <limits.h>
 #include <link.h>
 #include <string.h>
 
@@ -202,7 +201,6 @@ void *driver_own(enum function hook)
 struct search {
     uintptr_t after; /* an address of the file after which the search begins; 0: that file was passed */
     const char *name;
-    int files; /* the search ends after so many */
     void *found;
 };
 
@@ -211,8 +209,6 @@ static int definition_in(struct dl_phdr_info *info, size_t size, void *result)
     (void)size;
     struct search *search = result;
     struct object object;
-    if (search->files-- == 0)
-        return 1;
     if (search->after) {
         if (search->after - info->dlpi_addr < mapped(info))
             search->after = 0;
@@ -223,41 +219,11 @@ static int definition_in(struct dl_phdr_info *info, size_t size, void *result)
     return search->found != NULL;
 }
 
-static void *definition_after(const void *address, enum function hook, int files)
-{
-    struct search search = {.after = (uintptr_t)address, .name = names[hook], .files = files};
-    dl_iterate_phdr(definition_in, &search);
-    return search.found;
-}
-
 void *driver_next(const void *address, enum function hook)
 {
-    return definition_after(address, hook, INT_MAX);
-}
-
-/* Files that were mapped at the program's start. They are never unloaded. */
-static int files_at_start;
-
-static int count(struct dl_phdr_info *info, size_t size, void *files)
-{
-    (void)info, (void)size;
-    ++*(int *)files;
-    return 0;
-}
-
-__attribute__((constructor)) static void count_files(void)
-{
-    int files = 0;
-    dl_iterate_phdr(count, &files);
-    files_at_start = files;
-}
-
-void *driver_interposer(enum function hook)
-{
-    if (files_at_start == 0)
-        count_files(); /* called by the constructor of another library, before ours */
-    void *found = definition_after(&files_at_start, hook, files_at_start);
-    return found == driver_own(hook) ? NULL : found;
+    struct search search = {.after = (uintptr_t)address, .name = names[hook]};
+    dl_iterate_phdr(definition_in, &search);
+    return search.found;
 }
 
 static CUresult not_found(void)

@@ -102,7 +102,4 @@ bool driver_contains(const void *address);
 /* The function of that name in the first file that was loaded after the file of `address`; NULL: there is none. */
 void *driver_next(const void *address, enum function hook);
 
-/* The same after this library, among the files of the program's start; NULL also if the driver's own is the first. */
-void *driver_interposer(enum function hook);
-
 #endif

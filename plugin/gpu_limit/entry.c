@@ -34,5 +34,5 @@ __attribute__((visibility("default"))) void *dlsym(void *restrict handle, const 
         found = own; /* the caller is a plugin, loaded after the driver */
     }
     /* Only the driver's own function is wrapped, not another one of that name. */
-    return found && found == own && account_limited() ? hooks_wrapper(hook) : found;
+    return found && found == own && account_limited() ? hooks_export(hook) : found;
 }

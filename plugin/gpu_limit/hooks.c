@@ -414,7 +414,7 @@ static CUresult wrapped(CUresult result, void **function)
     if (result == CUDA_SUCCESS && function && account_limited())
         hook = driver_hook_at(*function);
     if (hook != HOOK_COUNT)
-        *function = hooks_wrapper(hook);
+        *function = hooks_export(hook);
     return result;
 }
 
@@ -428,54 +428,19 @@ static CUresult wrap_cuGetProcAddress_v2(const char *symbol, void **function, in
     return wrapped(DRIVER(cuGetProcAddress_v2)(symbol, function, version, flags, status), function);
 }
 
-/* ---- the exports ---- */
-
-static void *const wrappers[HOOK_COUNT] = {
-#define WRAPPER(name) [NUMBER_##name] = (void *)wrap_##name,
-    HOOKS(WRAPPER)
-#undef WRAPPER
-};
-
-/* Return the function that an export calls: an interposer that was preloaded after this library, or the wrapper. */
-static void *target(enum function hook)
-{
-    static void *targets[HOOK_COUNT];
-    void *found = __atomic_load_n(&targets[hook], __ATOMIC_RELAXED);
-    if (found == NULL) {
-        found = driver_interposer(hook);
-        found = found ? found : wrappers[hook];
-        __atomic_store_n(&targets[hook], found, __ATOMIC_RELAXED);
-    }
-    return found;
-}
-
-/*
- * Each of these functions has at most 6 arguments, all integers or pointers. Both architectures pass those in
- * registers, so one type serves all exports. An export is another name of a static function: its address, in
- * hooks_export, is never that of an interposer.
- */
-typedef uintptr_t any_function(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
+/* ---- the exports: other names of static functions, whose addresses are never those of an interposer ---- */
 
 #define EXPORT(name)                                                                                         \
-    static uintptr_t own_##name(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f) \
-    {                                                                                                        \
-        return ((any_function *)target(NUMBER_##name))(a, b, c, d, e, f);                                    \
-    }                                                                                                        \
-    __attribute__((visibility("default"), alias("own_" #name))) any_function export_##name __asm__(#name);
+    __attribute__((visibility("default"), alias("wrap_" #name))) __typeof__(name) export_##name __asm__(#name);
 HOOKS(EXPORT)
 #undef EXPORT
 
 void *hooks_export(enum function hook)
 {
-    static void *const exports[HOOK_COUNT] = {
-#define ADDRESS(name) [NUMBER_##name] = (void *)own_##name,
-        HOOKS(ADDRESS)
-#undef ADDRESS
+    static void *const wrappers[HOOK_COUNT] = {
+#define WRAPPER(name) [NUMBER_##name] = (void *)wrap_##name,
+        HOOKS(WRAPPER)
+#undef WRAPPER
     };
-    return exports[hook];
-}
-
-void *hooks_wrapper(enum function hook)
-{
-    return target(hook) == wrappers[hook] ? hooks_export(hook) : wrappers[hook];
+    return wrappers[hook];
 }

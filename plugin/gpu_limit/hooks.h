@@ -8,10 +8,7 @@
 
 #include "driver.h"
 
-/* The function that is exported. It calls an interposer that was preloaded after this library, if there is one. */
+/* The exported function, which programs get in place of the driver's. */
 void *hooks_export(enum function hook);
-
-/* The function in place of the driver's: it calls no interposer. The export, where there is none. */
-void *hooks_wrapper(enum function hook);
 
 #endif

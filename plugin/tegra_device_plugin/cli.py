@@ -8,14 +8,12 @@ earlier.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Command, complain, say
 from tegra_device_plugin.config.settings import ConfigError
-from tegra_device_plugin.signals import Signals
 
 _COMMANDS = {
     "run": ("daemons", "serve the GPU to the kubelet"),
@@ -26,41 +24,33 @@ _COMMANDS = {
     "allocations": ("allocations", "print each container's share of this node's GPU, and the free rest"),
     "allocate": ("cuda_programs", "allocate GPU memory as a CUDA program, to find this container's limit"),
     "compute": ("cuda_programs", "run a CUDA kernel, check its result, and list the visible device nodes"),
-    "device-query": ("cuda_programs", "print the GPU's properties as NVIDIA's sample deviceQuery does"),
+    "device-query": ("cuda_programs", "print the GPU's main properties as NVIDIA's sample deviceQuery does"),
     "koordinator-device": (
         "inspection",
         "print Koordinator's Device of this node, with the preset koordinator",
     ),
-    "simulate": ("simulate", "let a node of a cluster without boards advertise a GPU that it does not have"),
     "config": ("inspection", "check a configuration file: print its errors, or its meaning"),
 }
 """The module of `commands` and the description of each command."""
 _ALIASES = {"holders": "allocations"}  # the command's name before 0.1
 
 
-def main(arguments: Sequence[str] | None = None, signals: Signals | None = None) -> int:
-    """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings.
-
-    `signals` are handled from the start of the process on; only services keep the handlers.
-    """
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in (*_COMMANDS, *_ALIASES):
         _parser().parse_args(words)  # prints help, the version or an error, and exits
     command = _ALIASES.get(words[0], words[0])
-    serves = _COMMANDS[command][0] == "daemons"
-    if signals and not serves:
-        signals.release()
     if command != "dra":
         _without_tls()
     chosen = find_command(command)
-    gc.enable()
     parser = argparse.ArgumentParser(
         prog=f"tegra-device-plugin {command}", description=_COMMANDS[command][1], epilog=chosen.epilog
     )
     chosen.add_arguments(parser)
     options = parser.parse_args(words[1:])
     try:
-        code = chosen.main(options, signals or Signals()) if serves else chosen.main(options)
+        return chosen.main(options)
     except ConfigError as error:
         for problem in error.problems:
             complain(problem)
@@ -75,7 +65,6 @@ def main(arguments: Sequence[str] | None = None, signals: Signals | None = None)
         for failure in _leaves(expected):
             complain(str(failure))
         return EXIT_FAILED
-    return code
 
 
 def find_command(name: str) -> Command:

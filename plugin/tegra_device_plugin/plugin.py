@@ -17,7 +17,6 @@ from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.sharing.resources import make_resources
-from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.telemetry import JTOP_SOCKET
 
 if TYPE_CHECKING:
@@ -91,9 +90,9 @@ class DevicePlugin(Service[PluginSettings]):
     It fails with OSError where the metrics address is taken or the DRA driver serves this board.
     """
 
-    def __init__(self, configuration: ConfigWatch[PluginSettings], signals: Signals) -> None:
+    def __init__(self, configuration: ConfigWatch[PluginSettings]) -> None:
         """Read the settings; raises ConfigError."""
-        super().__init__(configuration, signals)
+        super().__init__(configuration)
         self._counted = Counters()
         self._board: BoardWatch[PluginSettings] | None = None
         self._gpu_lock = driver_conflict.GpuLock(for_dra=False)

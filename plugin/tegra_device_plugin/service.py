@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tegra_device_plugin.config.settings import AgentSettings, ConfigError, DraSettings, PluginSettings
-from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system import log, waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 
@@ -78,18 +78,21 @@ S = TypeVar("S", bound=PluginSettings | DraSettings | AgentSettings)
 class Service(Generic[S]):
     """Waits for signals and for new settings; a subclass has the parts, in `_run_once`."""
 
-    def __init__(self, configuration: ConfigWatch[S], signals: Signals) -> None:
+    def __init__(self, configuration: ConfigWatch[S]) -> None:
         """Read the settings. Raises ConfigError."""
         self._configuration = configuration
-        self._signals = signals
         self._settings = configuration.read()
         self._stop = asyncio.Event()
+        self._ended = False
         log.configure(self._settings.log_format, self._settings.log_level)
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises what a start fails with, and the errors of parts in a group."""
-        self._signals.listen(self._on_signal)
-        while not self._signals.ended:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end)
+        loop.add_signal_handler(signal.SIGHUP, self._configuration.request_reload)
+        while not self._ended:
             self._stop.clear()
             await self._run_once()
 
@@ -130,12 +133,9 @@ class Service(Generic[S]):
         logger.info("configuration changed: restarting")
         self._stop.set()
 
-    def _on_signal(self) -> None:
-        if self._signals.reload:
-            self._signals.reload = False
-            self._configuration.request_reload()
-        if self._signals.ended:
-            self._stop.set()
+    def _end(self) -> None:
+        self._ended = True
+        self._stop.set()
 
 
 async def _check_free(address: tuple[str, int] | None, own: tuple[str, int] | None) -> None:

@@ -6,12 +6,8 @@ sharing run as they are, and Koordinator's Device is written into a cluster that
 """
 
 import json
-import os
-import shlex
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +32,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "units"
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
-ELASTIC = "elasticgpu.io/gpu-memory"
 UNITS = {"gpu_device_plugin_config": {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}}
 STRICT = {"nvidia_docker_strict": True}
 CONFIG_MAP = "tegra-device-plugin"
@@ -373,40 +368,3 @@ def test_back_to_one_whole_gpu(cluster: Cluster) -> None:
     run_playbook(LAB, "site.yml").checked()
     name = cluster.boards[0].name
     assert (cluster.allocatable(), cluster.allocatable(MEMORY)) == ({name: 1}, {name: 0})
-
-
-@pytest.fixture
-def simulate(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """`tegra-device-plugin simulate` on this machine, whose kubectl is the board's; gives what it says."""
-    kubectl = tmp_path / "kubectl"
-    words = shlex.join(["docker", "exec", "--interactive", board.container, "k3s", "kubectl"])
-    kubectl.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-    kubectl.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    config = tmp_path / "elastic.yaml"
-    config.write_text("version: v1\nsharing: {units: {preset: elastic, memoryTotal: 2Gi}}\n")
-
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "tegra_device_plugin", "simulate", board.name, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
-
-    return lambda *arguments: run(*(arguments or (f"--config={config}",)))
-
-
-def test_a_node_without_a_plugin_simulates_units(cluster: Cluster, simulate: Callable[..., str]) -> None:
-    everything = ("--namespace=kube-system", "get", "pods", "--output=name")
-    cluster.kubectl("--namespace=kube-system", "delete", "daemonset", "tegra-device-plugin")
-    wait_until(lambda: "plugin" not in cluster.kubectl(*everything), "the plugin is gone", POD_SECONDS)
-    node = cluster.boards[0].name
-    assert f"{node}: simulated: 100 x elasticgpu.io/gpu-core, 2048 x {ELASTIC};" in simulate()
-    assert cluster.allocatable(ELASTIC) == {node: 2048}
-    sleep = {"command": ["sleep", "infinity"]}
-    for pod, mib in (("one", 1024), ("two", 1024), ("three", 1)):
-        settings = sleep | {"resources": {"limits": {ELASTIC: mib}}}
-        cluster.create_sleeper(pod, node, settings)
-    wait_until(lambda: {cluster.phase("one"), cluster.phase("two")} == {"Running"}, "two run", POD_SECONDS)
-    wait_until(lambda: f"Insufficient {ELASTIC}" in cluster.unschedulable("three"), "one waits", POD_SECONDS)
-    assert "removed: elasticgpu.io/gpu-core" in simulate("--remove")
-    assert ELASTIC not in cluster.kubectl("get", "node", node, "--output=jsonpath={.status}")
-    assert cluster.phase("one") == "Running"

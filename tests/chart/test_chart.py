@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With any values, the chart renders what the plain manifests or the playbooks apply."""
+"""The chart changes the plain manifests as the overlays and the playbooks do."""
 
 from __future__ import annotations
 
@@ -40,17 +40,15 @@ CONTAINERD = {"containerRuntime": "containerd"}
 DRA = {**CONTAINERD, "api": "dra"}
 # Values of the chart, by the directory that has the same as a manifest.
 OVERLAYS: dict[str, Values] = {
-    "docker": {},
+    "base": {},
     "containerd": CONTAINERD,
     "time-slicing": {"config": TIME_SLICING},
     "units": {"config": UNITS},
-    "surge": {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}},
     "agent": {**CONTAINERD, "agent": {"enabled": True}},
     "dra": DRA,
     "dra-extended-resource": {**DRA, "dra": {"extendedResourceName": "nvidia.com/gpu"}},
 }
-# What the others build on, and a Job that is applied node by node.
-NO_CHOICES = {"base", "verify"}
+SURGE = {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def test_chart_renders_what_an_overlay_applies(helm: Helm, name: str) -> None:
 
 
 def test_every_overlay_is_a_choice_of_the_chart() -> None:
-    assert {path.parent.name for path in DEPLOY.glob("*/kustomization.yaml")} == {*OVERLAYS, *NO_CHOICES}
+    assert {path.parent.name for path in DEPLOY.glob("*/kustomization.yaml")} == {*OVERLAYS, "verify"}
 
 
 def deployed(choice: Choice) -> list[Object]:
@@ -314,7 +312,7 @@ WEIGHTS = {"enabled": True, "qosPolicy": "burst-share"}
         ({**DRA, "config": UNITS}, "config.sharing.units is the device plugin's"),
         ({**DRA, "deviceListStrategy": "envvar"}, "deviceListStrategy is the device plugin's"),
         ({**DRA, "agent": {"enabled": True}}, "agent.enabled: "),
-        ({**DRA, **OVERLAYS["surge"]}, "maxSurge is the device plugin's"),
+        ({**DRA, **SURGE}, "maxSurge is the device plugin's"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -325,22 +323,18 @@ def test_values_that_do_not_go_together_are_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize(
-    ("kubernetes", "overlay", "message"),
+    ("kubernetes", "values", "message"),
     [
-        ("1.19.16", "docker", "1.20"),
-        ("1.24.17", "surge", "maxSurge needs Kubernetes 1.25, and this is v1.24.17"),
-        ("1.33.9", "dra", "api: dra needs Kubernetes 1.34, and this is v1.33.9"),
-        (
-            "1.35.2",
-            "dra-extended-resource",
-            "extendedResourceName needs Kubernetes 1.36, and this is v1.35.2",
-        ),
+        ("1.19.16", {}, "1.20"),
+        ("1.24.17", SURGE, "maxSurge needs Kubernetes 1.25, and this is v1.24.17"),
+        ("1.33.9", DRA, "api: dra needs Kubernetes 1.34, and this is v1.33.9"),
+        ("1.35.2", OVERLAYS["dra-extended-resource"], "needs Kubernetes 1.36, and this is v1.35.2"),
     ],
 )
 def test_kubernetes_that_is_too_old_is_refused(
-    helm: Helm, kubernetes: str, overlay: str, message: str
+    helm: Helm, kubernetes: str, values: Values, message: str
 ) -> None:
-    assert message in replace(helm, kubernetes=kubernetes).refusal(OVERLAYS[overlay])
+    assert message in replace(helm, kubernetes=kubernetes).refusal(values)
 
 
 def test_surge_that_is_none_needs_no_newer_kubernetes(helm: Helm) -> None:

@@ -3,9 +3,9 @@
 
 import sys
 
-from tegra_device_plugin import __main__ as plugin
+from tegra_device_plugin import cli
 from tegra_device_plugin.kubelet import registrar
 
 if __name__ == "__main__":
     registrar.OBSERVE_SECONDS = 3600
-    sys.exit(plugin.main())
+    sys.exit(cli.main())

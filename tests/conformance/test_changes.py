@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """C5, C14, C15: health, configuration and hardware change while the plugin runs."""
 
+import asyncio
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import pytest
 from tests import boards
 from tests.conformance.conftest import BOARD, Start
 from tests.conformance.fake_kubelet import FakeKubelet, dial, watch
+from tests.conformance.plugin import free_address, page
 
 pytestmark = pytest.mark.parametrize(
     "generation", ["1.26"]
@@ -102,6 +104,10 @@ async def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu.shared") == 3, "renamed resource")
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 0, "end of the old resource")
         assert len(kubelet.requests) == 2
+        address = free_address()
+        file.write_text(flags.format(f"metricsAddress: '{address}'"))
+        await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 5, "resource after a restart")
+        assert "tegra_device_plugin_info" in await asyncio.to_thread(page, address)
 
 
 async def test_a_config_map_is_swapped(kubelet: FakeKubelet, start: Start, tmp_path: Path) -> None:

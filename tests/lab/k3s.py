@@ -4,25 +4,22 @@
 `python -m tests.lab.k3s` gets it and prints where it is.
 """
 
-import hashlib
-import http.client
+import json
 import os
 import re
-import shutil
 import sys
-import urllib.error
 import urllib.parse
-import urllib.request
 from pathlib import Path
 
 from tests.lab import gomodules
 from tests.lab.gomodules import Recipe
 from tools import debian
 from tools.cache import cached
-from tools.process import ToolError, print_path, step
+from tools.process import ToolError, print_path, run, step
 
 VERSION = "v1.25.4+k3s1"
 COMMIT = "0dc63334c0db"
+MODULE = f"github.com/k3s-io/k3s@v1.25.5-0.20221115215439-{COMMIT}"  # the release is no version of the module
 PAGE = "https://github.com/k3s-io/k3s/releases/download"
 RELEASE = re.compile(r"v\d+\.\d+\.\d+\+k3s\d+")
 RELEASE_NAMES = {"amd64": "k3s", "arm64": "k3s-arm64"}
@@ -34,16 +31,18 @@ TAGS = (
     "apparmor", "netgo", "osusergo", "providerless", "urfave_cli_no_docs", "static_build",
     "sqlite_omit_load_extension",
 )  # fmt: skip
-_PLUGINS = "github.com/containernetworking/plugins/plugins"
-# The CNI plugins that K3s' flannel needs.
+# The CNI plugins that K3s' flannel needs. The module lost that of flannel with 1.0.
 CNI = Recipe(
     "cni",
-    "k3s",
-    (
-        *(f"{_PLUGINS}/{name}" for name in ("ipam/host-local", "main/bridge", "main/loopback")),
-        *(f"{_PLUGINS}/meta/{name}" for name in ("bandwidth", "portmap")),
+    "github.com/containernetworking/plugins@v1.1.1",
+    go="1.19",
+    checksum="8a5f0e41d8eaf2ac3a273fed59e06d30b8aa00a90a30262fb3de0dc41b6b416e",
+    packages=(
+        *(f"./plugins/{name}" for name in ("ipam/host-local", "main/bridge", "main/loopback")),
+        *(f"./plugins/meta/{name}" for name in ("bandwidth", "portmap")),
         "jetson-k3s/lab/flannel/plugins/meta/flannel",
     ),
+    replaced=("jetson-k3s/lab/flannel=github.com/containernetworking/plugins@v0.9.1",),
 )
 # With cgroup v1 all virtual boards share a tree, where each kubelet would remove the others' pods.
 BOARD_SETTINGS = "kubelet-arg+: [cgroups-per-qos=false, enforce-node-allocatable=]\n"
@@ -72,12 +71,12 @@ def k3s(arch: str | None = None, which: str = "") -> Path:
         return compiled(arch)
     try:
         return released(VERSION, arch)
-    except UnreachableError as unreachable:
+    except ToolError as not_released:
         try:
             return compiled(arch)
         except ToolError as error:
             raise ToolError(
-                f"K3s {VERSION} cannot be had. One of the two is needed: its release page ({unreachable}), "
+                f"K3s {VERSION} cannot be had. One of the two is needed: its release page ({not_released}), "
                 f"or Go and a module proxy to compile it ({error})."
             ) from error
 
@@ -94,7 +93,17 @@ def compiled(arch: str | None = None, suffix: str = "", minors: int = 0) -> Path
 def recipe(suffix: str = "", minors: int = 0) -> Recipe:
     """Return how K3s is compiled that calls itself by that version."""
     return Recipe(
-        "k3s", "k3s", tags=TAGS, cgo=True, linker_flags=version_flags(suffix, minors), keep_objects=True
+        "k3s",
+        MODULE,
+        go="1.19",
+        checksum="ee1ad3251bdc1f616a23e0a5deddc65ff1f334dc2cb650963c8cdac863c73c0b",
+        packages=("./cmd/server",),
+        # The first one's address has no such module any more.
+        replaced=("inet.af/tcpproxy=github.com/inetaf/tcpproxy@v0.0.0-20200125044825-b6bb9b5b8252",),
+        tags=TAGS,
+        cgo=True,
+        linker_flags=version_flags(suffix, minors),
+        keep_objects=True,
     )
 
 
@@ -125,63 +134,30 @@ def _own(given: str) -> Path:
     return path
 
 
-class UnreachableError(ToolError):
-    """The page does not answer, or does not have the release."""
-
-
 def released(version: str, arch: str) -> Path:
     """Return the cached executable, downloaded when it is absent; `arch` is as Debian names it.
 
-    Raises UnreachableError, or ToolError when what came is not the released file.
+    Raises ToolError when it cannot be downloaded, or is not what the release's own list of checksums has.
     """
 
     def download(out: Path) -> None:
         address = f"{PAGE}/{urllib.parse.quote(version)}"
-        wanted = _checksum(f"{address}/sha256sum-{arch}.txt", RELEASE_NAMES[arch])
+        wanted = {
+            "url": f"{address}/{RELEASE_NAMES[arch]}",
+            "checksum": f"sha256:{address}/sha256sum-{arch}.txt",
+            "dest": str(out),
+            "mode": "0755",
+            "timeout": TIMEOUT_SECONDS,
+        }
+        ansible = (Path(sys.executable).with_name("ansible"), "localhost")
+        get_url = ("--module-name=ansible.builtin.get_url", f"--args={json.dumps(wanted)}")
         with step(f"downloading K3s {version} ({arch})"):
-            _fetch(f"{address}/{RELEASE_NAMES[arch]}", out)
-        with out.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != wanted:
-            raise ToolError(
-                f"{address}/{RELEASE_NAMES[arch]} has the SHA-256 {found}, and the release's own list says "
-                f"{wanted}: the download was changed on its way. Nothing was kept. "
-                "Try again, or from another network."
-            )
-        out.chmod(0o755)
+            done = run([*ansible, *get_url], cwd=out.parent, check=False)
+        if done.returncode != 0:
+            said = re.findall(r'"(?:msg|response)": "(.*)"', done.stdout) or [done.stderr]
+            raise ToolError(f"{wanted['url']}: {'; '.join(said)}")
 
     return cached(f"k3s-release/{version}-{arch}", download)
-
-
-def _checksum(address: str, name: str) -> str:
-    """Return the SHA-256 of a file from a list of checksums."""
-    with _opened(address) as answer:
-        text = answer.read(1 << 20).decode("ascii", "replace")
-    found = re.search(rf"^([0-9a-f]{{64}})[ \t]+\*?{re.escape(name)}$", text, re.MULTILINE)
-    if found is None:
-        raise ToolError(f"{address} has no checksum of {name}")
-    return found[1]
-
-
-def _fetch(address: str, out: Path) -> None:
-    with _opened(address) as answer, out.open("wb") as file:
-        try:
-            shutil.copyfileobj(answer, file, 1 << 20)
-        except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"{address}: {error}") from error
-        length = answer.headers.get("Content-Length")
-    if length is not None and out.stat().st_size != int(length):
-        raise UnreachableError(f"{address}: cut off after {out.stat().st_size} of {length} bytes")
-
-
-def _opened(address: str) -> http.client.HTTPResponse:
-    try:
-        answer: http.client.HTTPResponse = urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS)  # noqa: S310 - https, or a test's server
-    except urllib.error.HTTPError as error:
-        raise UnreachableError(f"{address}: HTTP status {error.code}") from error
-    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
-        raise UnreachableError(f"{address}: {getattr(error, 'reason', error)}") from error
-    return answer
 
 
 WHICH = f"another K3s: the version of a release, or the path of an executable (default: {VERSION})"

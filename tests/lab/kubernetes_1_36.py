@@ -18,7 +18,7 @@ from tests.lab.board import Board
 from tools import debian
 from tools.engine import docker
 
-VERSION = gomodules.versions(gomodules.KUBERNETES)["k8s.io/kubernetes"]
+VERSION = gomodules.KUBERNETES
 PROGRAMS = (
     "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import gomodules, k3s
+from tests.lab import k3s
 from tests.unit.roles.loading import load
 from tools.process import run
 
@@ -18,7 +18,6 @@ reading = load("k3s/filter_plugins/k3s_reading.py")
 k3s_filter = load("k3s/filter_plugins/k3s.py")
 
 TABLES = (options.REFUSED.keys(), options.ELSEWHERE.keys(), options.FREE)
-K3S = "github.com/k3s-io/k3s"
 SHORT = re.compile(r"^ +--([a-z-]+)(?: \S+)?, -([a-z])\b", re.MULTILINE)
 VARIABLE = re.compile(r"^ +--([a-z0-9-]+).*\[\$(K3S_\w+)\]$", re.MULTILINE)
 
@@ -26,9 +25,8 @@ VARIABLE = re.compile(r"^ +--([a-z0-9-]+).*\[\$(K3S_\w+)\]$", re.MULTILINE)
 def sources() -> Iterator[str]:
     """Where K3s was compiled here, the sources of its options: --help leaves the hidden ones out."""
     cache = Path(run(["go", "env", "GOMODCACHE"]).stdout.strip())
-    (module,) = (f"{K3S}@{version}" for path, version in gomodules.versions("k3s").items() if path == K3S)
     for name in ("agent", "server"):
-        file = cache / module / f"pkg/cli/cmds/{name}.go"
+        file = cache / k3s.MODULE / f"pkg/cli/cmds/{name}.go"
         if file.is_file():
             yield file.read_text()
 

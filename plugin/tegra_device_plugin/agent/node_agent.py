@@ -13,7 +13,6 @@ from tegra_device_plugin.agent.pods import Pods, UnitResources
 from tegra_device_plugin.agent.weights import Weights
 from tegra_device_plugin.config.settings import AgentSettings
 from tegra_device_plugin.service import ConfigWatch, Service
-from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system.hosttree import HostTree
 
 logger = logging.getLogger(__name__)
@@ -32,9 +31,9 @@ class Agent(Service[AgentSettings]):
     It fails with OSError where the metrics address is taken or this kernel lacks a requirement of the mode.
     """
 
-    def __init__(self, configuration: ConfigWatch[AgentSettings], signals: Signals, kernel: Kernel) -> None:
+    def __init__(self, configuration: ConfigWatch[AgentSettings], kernel: Kernel) -> None:
         """Read the settings. Raises ConfigError."""
-        super().__init__(configuration, signals)
+        super().__init__(configuration)
         self._kernel = kernel
 
     async def _run_once(self) -> None:

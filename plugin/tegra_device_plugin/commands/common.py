@@ -23,10 +23,10 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
 class Command(NamedTuple):
-    """A command: its options, and what it does. A service's `main` also gets the process' signals."""
+    """A command: its options, and what it does."""
 
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    main: Callable[..., int]
+    main: Callable[[argparse.Namespace], int]
     epilog: str | None = None
 
 

@@ -25,7 +25,6 @@ from tegra_device_plugin.config.settings import (
     load_dra,
     load_plugin,
 )
-from tegra_device_plugin.signals import Signals
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +32,10 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, PLUGIN_OPTIONS)
 
 
-def _run(options: argparse.Namespace, signals: Signals) -> int:
+def _run(options: argparse.Namespace) -> int:
     from tegra_device_plugin.plugin import DevicePlugin  # noqa: PLC0415 - each command imports its own parts
 
-    asyncio.run(DevicePlugin(configuration(options, PLUGIN_OPTIONS, load_plugin), signals).run())
+    asyncio.run(DevicePlugin(configuration(options, PLUGIN_OPTIONS, load_plugin)).run())
     return EXIT_OK
 
 
@@ -45,10 +44,10 @@ def _dra_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, DRA_OPTIONS)
 
 
-def _dra(options: argparse.Namespace, signals: Signals) -> int:
+def _dra(options: argparse.Namespace) -> int:
     from tegra_device_plugin.dra.driver import Driver  # noqa: PLC0415 - see _run
 
-    asyncio.run(Driver(configuration(options, DRA_OPTIONS, load_dra), signals).run())
+    asyncio.run(Driver(configuration(options, DRA_OPTIONS, load_dra)).run())
     return EXIT_OK
 
 
@@ -72,14 +71,14 @@ def _agent_arguments(parser: argparse.ArgumentParser) -> None:
     add_pod_resources(parser)
 
 
-def _agent(options: argparse.Namespace, signals: Signals) -> int:
+def _agent(options: argparse.Namespace) -> int:
     from tegra_device_plugin.agent.node_agent import Agent  # noqa: PLC0415 - see _run
     from tegra_device_plugin.agent.nvgpu import Linux  # noqa: PLC0415 - see _run
 
     load = partial(
         load_agent, mode=options.mode, qos_policy=options.qos_policy, pod_resources=options.pod_resources
     )
-    asyncio.run(Agent(configuration(options, COMMON_OPTIONS, load), signals, Linux()).run())
+    asyncio.run(Agent(configuration(options, COMMON_OPTIONS, load), Linux()).run())
     return EXIT_OK
 
 

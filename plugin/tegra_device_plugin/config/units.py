@@ -318,10 +318,12 @@ class Numbered:
     def __iter__(self) -> Iterator[str]:
         return (f"{self.prefix}{number}" for number in range(self.count))
 
-    def __contains__(self, id_: str, /) -> bool:
+    def __contains__(self, id_: object, /) -> bool:
+        if not isinstance(id_, str) or not id_.startswith(self.prefix):
+            return False
         number = id_.removeprefix(self.prefix)
         # The length first: Python does not parse a number of thousands of digits.
-        if not id_.startswith(self.prefix) or len(number) > len(str(self.count)) or not number.isdecimal():
+        if len(number) > len(str(self.count)) or not number.isdecimal():
             return False
         return str(int(number)) == number and int(number) < self.count
 

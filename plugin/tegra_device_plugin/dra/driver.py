@@ -24,7 +24,6 @@ from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.dra.slices import SlicePublisher, Written
 from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.service import ConfigWatch, Service
-from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 from tegra_device_plugin.system.hosttree import HostTree
@@ -73,9 +72,9 @@ class Driver(Service[DraSettings]):
     checkpoint cannot be used.
     """
 
-    def __init__(self, configuration: ConfigWatch[DraSettings], signals: Signals) -> None:
+    def __init__(self, configuration: ConfigWatch[DraSettings]) -> None:
         """Read the settings; raises ConfigError."""
-        super().__init__(configuration, signals)
+        super().__init__(configuration)
         self._calls = Calls()
         self._written = Written()
         self._gpu_lock = driver_conflict.GpuLock(for_dra=True)

@@ -27,7 +27,7 @@ _REQUEST_SECONDS = 8.0
 _COMMIT_SECONDS = 8.0
 # For a prepared claim, the checkpoint decides if the API server does not answer.
 _KNOWN_SECONDS = 3.0
-# For a running commit when the driver stops (signals.py, END_SECONDS).
+# For a running commit when the driver stops. The manifest's terminationGracePeriodSeconds is 10.
 _FINISH_SECONDS = 2.0
 
 # A uid is part of file names.

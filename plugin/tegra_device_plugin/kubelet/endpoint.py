@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from tegra_device_plugin.kubelet import sockets
 from tegra_device_plugin.kubelet.sockets import Handlers, SocketServer, unary
 from tegra_device_plugin.sharing.allocation import (
     Allocation,
-    Ids,
     Registration,
     RejectedRequestError,
     Resource,
@@ -58,7 +57,7 @@ class Counters:
 logger = logging.getLogger(__name__)
 
 
-def device_list(ids: Ids, healthy: bool) -> bytes:
+def device_list(ids: Collection[str], healthy: bool) -> bytes:
     """Give the ListAndWatchResponse of these devices, serialised."""
     # Messages one after the other are one message with all their devices (protobuf.dev, Last One Wins). One
     # object that is written again and again takes a third of the time of 100,000, and less memory.
@@ -156,7 +155,7 @@ class Endpoint:
         self.streams += 1
         self.dialled = True
         self._on_change()
-        sent: tuple[Ids, bool] | None = None
+        sent: tuple[Collection[str], bool] | None = None
         try:
             while not self._stopping:
                 changed = self._advertised.changed

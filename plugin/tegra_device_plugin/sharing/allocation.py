@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from tegra_device_plugin.board.health import Health
-
-if TYPE_CHECKING:
-    from tegra_device_plugin.config.units import Units
+from tegra_device_plugin.sharing.memory_limit import MemoryLimit, Mount
 
 # One iGPU per board: the id is constant over restarts and re-installations.
 GPU_ID = "igpu0"
@@ -20,25 +17,8 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's runtime
 _FEW = 4  # ids in a line of text
 
 
-class Ids(Protocol):
-    """Device ids, in the order in which they are listed."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    def __contains__(self, id_: str, /) -> bool: ...
-
-
 class RejectedRequestError(ValueError):
     """A container cannot have the requested devices; the text is shown in the pod's status."""
-
-
-class Mount(NamedTuple):
-    """A bind mount: `host` (path on the node) appears at `container`, read-only."""
-
-    host: str
-    container: str
 
 
 class Allocation(NamedTuple):
@@ -48,24 +28,6 @@ class Allocation(NamedTuple):
     device_nodes: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     cdi_devices: tuple[str, ...] = ()
-
-
-class Limiter(Protocol):
-    """A limit on the GPU memory of a container, by the devices that are allocated to the container."""
-
-    @property
-    def directory(self) -> Path:
-        """The directory of the limit's files; the same path on the host."""
-
-    @property
-    def units(self) -> Units:
-        """The configured units."""
-
-    def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:
-        """Add the limit of a container with these devices, after `prepare`. Raises OSError."""
-
-    def prepare(self, ids: Sequence[str]) -> None:
-        """Create the files that the container mounts. Raises OSError."""
 
 
 class RequiredResource(NamedTuple):
@@ -100,12 +62,12 @@ class Registration(NamedTuple):
 
 class Resource(NamedTuple):
     name: str
-    ids: Ids
+    ids: Collection[str]
     health: Health
     allocation: Allocation
     """The access of each container: there is one GPU."""
     rules: Rules = Rules()
-    limit: Limiter | None = None
+    limit: MemoryLimit | None = None
 
     def check(self, requested: Sequence[str]) -> None:
         """Raise RejectedRequestError unless a container may have the `requested` devices."""
@@ -146,8 +108,11 @@ class Resource(NamedTuple):
         """Give a container's allocation for these devices, after `prepare`. Raises RejectedRequestError."""
         if self.limit is None:
             return self.allocation
+        plain, limit = self.allocation, self.limit
         try:
-            return self.limit.extend(self.allocation, requested)
+            return plain._replace(
+                envs=(*plain.envs, *limit.envs(requested)), mounts=(*plain.mounts, *limit.mounts(requested))
+            )
         except OSError as error:
             raise self._unlimited(error) from error
 

@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-import stat
-import struct
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tegra_device_plugin.config.units import Units, lowest
 from tegra_device_plugin.sharing import ledger
-from tegra_device_plugin.sharing.allocation import Allocation, Mount
-from tegra_device_plugin.sharing.ledger import name_of
 from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.kubernetes import MIB
 
@@ -28,77 +23,33 @@ CONTAINER_LIBRARY = f"/usr/lib/tegra-gpu-limit/{LIBRARY}"
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
 CONTAINER_LEDGER = "/run/tegra-gpu-limit/ledger"
 
-# elf.h: magic and class of e_ident, e_type and e_machine behind it.
-_ELF = struct.Struct("<5s11xHH")
-_MAGIC = b"\x7fELF"
-_SHARED_OBJECT = 3
-_MACHINES = {62: "x86-64", 183: "aarch64"}
-_BITS = {1: "32-bit", 2: "64-bit"}
 
+class Mount(NamedTuple):
+    """A bind mount: `host` (path on the node) appears at `container`, read-only."""
 
-class UnusableLibraryError(OSError):
-    """A library that no container of this board could load."""
+    host: str
+    container: str
 
 
 def provide_files(directory: Path, library: Path) -> None:
-    """Make the files in `directory` that every container mounts.
-
-    Raises OSError, and UnusableLibraryError before anything is written.
-    """
+    """Make the files in `directory` that every container mounts. Raises OSError."""
     content = library.read_bytes()
-    _check_library(library, content[: _ELF.size])
+    if not content:
+        raise OSError(f"{library} is empty")
     directory.mkdir(exist_ok=True)
-    ledgers = directory / LEDGERS
-    ledgers.mkdir(_LEDGERS_MODE, exist_ok=True)
-    if stat.S_IMODE(ledgers.stat().st_mode) != _LEDGERS_MODE:
-        _remove_writable(ledgers)
-        ledgers.chmod(_LEDGERS_MODE)
+    (directory / LEDGERS).mkdir(_LEDGERS_MODE, exist_ok=True)
     # By a rename: running containers keep the files that they have mounted.
     update_file(directory / LIBRARY, content)
     update_file(directory / PRELOAD, f"{CONTAINER_LIBRARY}\n")
 
 
-def _remove_writable(ledgers: Path) -> None:
-    """Remove the ledgers of earlier versions, which containers can write. Running containers keep theirs."""
-    for path in list(ledgers.iterdir()):
-        if not path.is_symlink() and path.name == name_of(path):
-            path.unlink(missing_ok=True)
-
-
 def check_files(directory: Path) -> None:
     """Raise OSError unless the files of `provide_files` can be mounted."""
-    library = directory / LIBRARY
-    with library.open("rb", buffering=0) as file:
-        _check_library(library, file.read(_ELF.size))
-    preload = directory / PRELOAD
+    library, preload = directory / LIBRARY, directory / PRELOAD
+    if not library.stat().st_size:
+        raise OSError(f"{library} is empty")
     if preload.read_bytes() != f"{CONTAINER_LIBRARY}\n".encode():
         raise OSError(f"{preload} does not name {CONTAINER_LIBRARY}")
-
-
-def _check_library(path: Path, header: bytes) -> None:
-    if not header:
-        raise UnusableLibraryError(f"{path} is empty")
-    own = _own_header()
-    if len(header) < len(own) or not header.startswith(_MAGIC):
-        raise UnusableLibraryError(f"{path} is no shared library")
-    (ident, kind, machine), (own_ident, _, own_machine) = _ELF.unpack(header), _ELF.unpack(own)
-    if (ident, machine) != (own_ident, own_machine):
-        needed = _architecture(own_ident, own_machine)
-        raise UnusableLibraryError(f"{path} is for {_architecture(ident, machine)}, this board is {needed}")
-    if kind != _SHARED_OBJECT:
-        raise UnusableLibraryError(f"{path} is no shared library")
-
-
-@cache
-def _own_header() -> bytes:
-    """Give the header of this Python: the board's containers have the same architecture."""
-    with Path(sys.executable).open("rb") as file:
-        return file.read(_ELF.size)
-
-
-def _architecture(ident: bytes, machine: int) -> str:
-    bits = _BITS.get(ident[len(_MAGIC)], "unknown")
-    return f"{bits} {_MACHINES.get(machine, f'machine {machine}')}"
 
 
 # NVIDIA's own name for it, in MiB (kai-scheduler/gpu-fractioning).
@@ -152,13 +103,12 @@ class MemoryLimit:
     directory: Path
     units: Units
 
-    def extend(self, allocation: Allocation, ids: Sequence[str]) -> Allocation:
-        """Add the limit of a container with these devices. Raises OSError."""
-        limit = self._limit(ids)
-        return allocation._replace(
-            envs=(*allocation.envs, *limit.envs, *self.units.memory_env(len(ids))),
-            mounts=(*allocation.mounts, *limit.mounts),
-        )
+    def envs(self, ids: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        return (*self._limit(ids).envs, *self.units.memory_env(len(ids)))
+
+    def mounts(self, ids: Sequence[str]) -> tuple[Mount, ...]:
+        """Give the mounts of a container with these devices, after `prepare`. Raises OSError."""
+        return self._limit(ids).mounts
 
     def prepare(self, ids: Sequence[str]) -> None:
         """Make the ledger, and check the files that containers mount. Raises OSError."""

@@ -4,23 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.settings import PluginSettings
+from tegra_device_plugin.config.units import (
+    CORE_IDS,
+    COUNT_IDS,
+    MEMORY_IDS,
+    PERCENT,
+    Numbered,
+    Units,
+    WithoutMemory,
+)
 from tegra_device_plugin.sharing.allocation import (
     GPU_ID,
     VISIBLE_DEVICES,
     Allocation,
-    Mount,
     RequiredResource,
     Resource,
     Rules,
 )
-
-if TYPE_CHECKING:
-    from tegra_device_plugin.config.units import Units, WithoutMemory
+from tegra_device_plugin.sharing.memory_limit import MemoryLimit, Mount
 
 REPLICA_SEPARATOR = "::"  # NVIDIA's form, which exporters parse
 # nvidia-container-toolkit reads the ids from the names of mounts below this directory
@@ -62,8 +67,6 @@ def _unit_resources(
     settings: PluginSettings, units: Units, allocation: Allocation, health: Health, memory_health: Health
 ) -> Iterator[Resource]:
     """Give a resource for each name, in the order of `units.resources`. Only memory is limited."""
-    from tegra_device_plugin.config import units as ids  # noqa: PLC0415 - only with units
-    from tegra_device_plugin.sharing.memory_limit import MemoryLimit  # noqa: PLC0415 - only with units
 
     def required(without_memory: WithoutMemory) -> RequiredResource | None:
         if without_memory == "allowed":
@@ -72,8 +75,8 @@ def _unit_resources(
 
     if core := units.core:
         rules = Rules(step=core.step, required=required(core.without_memory))
-        yield Resource(core.name, ids.Numbered(ids.CORE_IDS, ids.PERCENT), health, allocation, rules)
-    memory_ids = ids.Numbered(ids.MEMORY_IDS, units.memory_ids)
+        yield Resource(core.name, Numbered(CORE_IDS, PERCENT), health, allocation, rules)
+    memory_ids = Numbered(MEMORY_IDS, units.memory_ids)
     limit = MemoryLimit(settings.gpu_limit_dir, units)
     yield Resource(units.memory.name, memory_ids, memory_health, allocation, limit=limit)
     if count := units.count:
@@ -82,7 +85,7 @@ def _unit_resources(
             f"as {units.memory.name}",
             required=required(count.without_memory),
         )
-        yield Resource(count.name, ids.Numbered(ids.COUNT_IDS, count.ids), health, allocation, rules)
+        yield Resource(count.name, Numbered(COUNT_IDS, count.ids), health, allocation, rules)
 
 
 def _stable(health: Health) -> Health:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -16,8 +16,8 @@ from tegra_device_plugin.kubelet import pod_resources
 from tegra_device_plugin.kubelet.kubelet_pb2 import ListPodResourcesResponse
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.sharing import ledger
-from tegra_device_plugin.sharing.allocation import GPU_ID, Ids, Limiter, Resource
-from tegra_device_plugin.sharing.memory_limit import ledger_path
+from tegra_device_plugin.sharing.allocation import GPU_ID, Resource
+from tegra_device_plugin.sharing.memory_limit import MemoryLimit, ledger_path
 from tegra_device_plugin.system.kubernetes import MIB
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.waiting import Sensor
@@ -126,7 +126,9 @@ def with_resident(found: Iterable[Row], resident: Mapping[tuple[str, str, str], 
     return [replace(row, resident=of(row)) for row in found]
 
 
-def accounts(held: Mapping[str, Counter[str]], allocatable: Mapping[str, Ids]) -> dict[str, Account]:
+def accounts(
+    held: Mapping[str, Counter[str]], allocatable: Mapping[str, Collection[str]]
+) -> dict[str, Account]:
     """Give the account of each resource that is allocatable or allocated.
 
     The first argument counts the containers of each device; `allocatable` are the healthy devices.
@@ -137,7 +139,7 @@ def accounts(held: Mapping[str, Counter[str]], allocatable: Mapping[str, Ids]) -
     }
 
 
-def _account(held: Counter[str], allocatable: Ids) -> Account:
+def _account(held: Counter[str], allocatable: Collection[str]) -> Account:
     healthy = sum(device in held for device in allocatable)
     return Account(
         held=held.total(),
@@ -221,7 +223,7 @@ class Shares:
         self._metrics: tuple[Metric, ...] = ()
         self._problem_log = ProblemLog()
 
-    async def metrics(self, resources: Mapping[str, Resource], limit: Limiter) -> tuple[Metric, ...]:
+    async def metrics(self, resources: Mapping[str, Resource], limit: MemoryLimit) -> tuple[Metric, ...]:
         """Give the metrics of these resources; none while the kubelet does not answer."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
@@ -240,7 +242,7 @@ class Shares:
 
 
 def _metrics_of(
-    answer: ListPodResourcesResponse, resources: Mapping[str, Resource], limit: Limiter
+    answer: ListPodResourcesResponse, resources: Mapping[str, Resource], limit: MemoryLimit
 ) -> tuple[Metric, ...]:
     allocations = (one for one in pod_resources.found(answer) if one.resource in resources)
     found = rows(allocations, limit.units, limit.directory)

@@ -13,7 +13,6 @@ import time
 
 from ansible.module_utils.atomic_files import leave_marker, replace_file
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_ca import CaError, blocks, made_by_k3s, rotated
 from ansible.module_utils.k3s_releases import is_older, named
 from ansible.module_utils.redact import redact
 
@@ -66,6 +65,12 @@ keyUsage = critical, digitalSignature, keyEncipherment, keyCertSign
 """
 
 
+CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+# The end of a subject of K3s' own CA of servers, and of the root that a rotation makes: ours, or K3s' script.
+K3S_CA = re.compile(r"CN ?= ?k3s-server-(?:ca|root)(?:@\d+)?$")
+ROTATED_ROOT = re.compile(r"CN ?= ?k3s-server-root@(\d+)$")
+
+
 class RotationError(Exception):
     """The CAs cannot be changed; the text says why and what to do."""
 
@@ -81,6 +86,11 @@ def tls(directory, name, kind):
     return os.path.join(directory, "tls", "{}-ca.{}".format(name, kind))
 
 
+def blocks(bundle):
+    """The certificates of a bundle, each as PEM that ends with a new line."""
+    return [block + "\n" for block in CERTIFICATE.findall(bundle)]
+
+
 def bundle(issuing, crossed, root, old):
     """What K3s gets as one CA: each certificate is there once.
 
@@ -94,7 +104,7 @@ def bundle(issuing, crossed, root, old):
     return "".join(ordered)
 
 
-def check(version, server_ca):
+def check(version, subjects):
     """RotationError for a K3s or a CA that cannot be changed so."""
     if is_older(version, FIRST_PATCH):
         raise RotationError(
@@ -106,7 +116,7 @@ def check(version, server_ca):
             "K3s {} does not start with other CAs (https://github.com/k3s-io/k3s/issues/11014). Upgrade it "
             "first: playbooks/upgrade.yml. Nothing was changed.".format(version)
         )
-    if not made_by_k3s(server_ca):
+    if not all(map(K3S_CA.search, subjects)):
         raise RotationError(
             "the cluster's CA is of your own organisation, not of K3s. Make the next one there, and "
             "see https://docs.k3s.io/cli/certificate for how K3s takes it. Nothing was changed."
@@ -182,18 +192,21 @@ class Rotation:
 
     @property
     def since(self):
-        """When the CAs in use were made; None for the CAs of the installation."""
-        return rotated(self.server_ca)
+        """When the CAs in use were made, in seconds since 1970; None for the CAs of the installation."""
+        roots = filter(None, map(ROTATED_ROOT.search, self.subjects))
+        return max((int(root.group(1)) for root in roots), default=None)
 
     @property
-    def server_ca(self):
-        """The bundle that K3s shows to others."""
+    def subjects(self):
+        """The subjects of the certificates that K3s shows to others as its CA. RotationError."""
         try:
-            return read(tls(self._directory, "server", "crt"))
+            certificates = blocks(read(tls(self._directory, "server", "crt")))
         except IOError as error:
             raise RotationError(
                 "K3s has no CA yet ({}): playbooks/site.yml starts it.".format(error)
             ) from error
+        command = ["openssl", "x509", "-noout", "-subject"]
+        return [self._run(command, data=certificate)[1].strip() for certificate in certificates]
 
     @staticmethod
     def _names(directory):
@@ -250,7 +263,7 @@ def ensure_rotated(rotation, params, version, check_mode):
     begins = not rotation.begun and rotation.is_needed(params["wanted"])
     changes = begins or (rotation.begun and not rotation.in_use)
     if changes:
-        check(version, rotation.server_ca)
+        check(version, rotation.subjects)
     if changes and not check_mode:
         if begins:
             rotation.stage()
@@ -287,7 +300,7 @@ def main():
             closed = rotation.begun if module.check_mode else rotation.close()
             module.exit_json(changed=closed, closed=closed, since=since)
         begins, changes = ensure_rotated(rotation, params, installed(module.run_command), module.check_mode)
-    except (RotationError, CaError, OSError) as error:
+    except (RotationError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=changes,

@@ -38,8 +38,6 @@ options:
 
 RETURN = r"""
 api: {type: dict, description: C(url) and C(ca) (PEM) of the API server.}
-rules: {type: list, elements: dict, description: What the role allows.}
-others: {type: list, elements: str, description: Bindings of this user that are not ours.}
 certificate: {type: str, description: 'The certificate (PEM), empty without a request and in check mode.'}
 """
 
@@ -78,20 +76,6 @@ def is_ours(item):
 def is_as(found, wanted):
     """Does a binding bind whom it should to what it should?"""
     return all(found.get(key) == wanted[key] for key in ("roleRef", "subjects"))
-
-
-def others(user, bindings):
-    """The bindings of a user that are not ours, in words."""
-    return [
-        "{} {}".format(
-            item["kind"],
-            "/".join(filter(None, [item["metadata"].get("namespace"), item["metadata"]["name"]])),
-        )
-        + " ({} {})".format(item["roleRef"]["kind"], item["roleRef"]["name"])
-        for item in bindings
-        if item["metadata"]["name"] != binding_name(user)
-        and any(one["kind"] == "User" and one["name"] == user for one in item.get("subjects") or [])
-    ]
 
 
 def request_object(user, pem, seconds):
@@ -149,17 +133,15 @@ def api():
     }
 
 
-def rules_of(role):
-    """What a ClusterRole allows. UserError when there is none of this name."""
-    found = get("clusterrole", role)
-    if found is None:
-        names = sorted(item["metadata"]["name"] for item in listed("clusterroles"))
+def check_role(role):
+    """UserError when there is no ClusterRole of this name."""
+    names = sorted(item["metadata"]["name"] for item in listed("clusterroles"))
+    if role not in names:
         raise UserError(
             "the cluster has no ClusterRole {}. It has {}. Nothing was made.".format(
                 role, ", ".join(name for name in names if not name.startswith("system:"))
             )
         )
-    return found.get("rules") or []
 
 
 def bind(user, role, state, check_mode):
@@ -199,18 +181,13 @@ def main():
     if not os.path.exists(K3S):
         module.fail_json(msg="There is no K3s on this server yet: playbooks/site.yml installs it.")
     try:
-        rules = [] if state == "absent" else rules_of(role)
+        if state != "absent":
+            check_role(role)
         changed = state != "known" and bind(user, role, state, module.check_mode)
         certificate = ""
         if params["request"] and not module.check_mode:
             certificate, changed = signed(user, params["request"], params["seconds"]), True
-        module.exit_json(
-            changed=changed,
-            api=api(),
-            rules=rules,
-            others=others(user, listed("clusterrolebindings,rolebindings", "--all-namespaces")),
-            certificate=certificate,
-        )
+        module.exit_json(changed=changed, api=api(), certificate=certificate)
     except (UserError, KubectlError, OSError) as error:
         module.fail_json(msg="user {}: {}".format(user, error))
 

@@ -8,7 +8,6 @@ Runs on the board, therefore Python 3.6 compatible.
 import contextlib
 import datetime
 import glob
-import hashlib
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ import zipfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_archive import OURS, check_space, digest, is_known, write
-from ansible.module_utils.private_directory import private_directory, remove_leftovers
+from ansible.module_utils.private_directory import private_directory
 from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
@@ -27,7 +26,7 @@ module: k3s_backup
 short_description: A backup of a K3s server, in one file
 description:
   - Embedded etcd says its snapshot itself (C(k3s etcd-snapshot save)). SQLite is read in one transaction,
-    while K3s goes on writing. Either is checked before it is taken.
+    while K3s goes on writing, and the copy is checked.
   - Token, certificate authorities, credentials and manifests come with it, the host's node password, and what
     the owner has put into /etc/rancher/k3s.
 options:
@@ -54,8 +53,6 @@ NODE_PASSWORD = "/etc/rancher/node/password"  # noqa: S105 - a path
 FILES = ("token", "agent-token")
 TREES = ("tls", "cred", "manifests")
 OWNERS = ("config.yaml", "config.yaml.d/*.yaml", "config.yaml.d/*.yml", "registries.yaml")
-# etcd appends a snapshot's hash to it; without it the size is a multiple of this (its snapshot package).
-ETCD_SECTOR = 512
 STAGE = ".unfinished-"
 FETCHED_FROM = "/var/tmp"  # noqa: S108 - what lies there is encrypted, in a directory of its own
 FETCHED = "jetson-k3s-backup-"
@@ -111,24 +108,8 @@ def copy_sqlite(source, target):
         )
 
 
-def check_etcd(path):
-    """BackupError unless the snapshot's content has the hash that etcd has appended to it."""
-    length = os.path.getsize(path)
-    if length % ETCD_SECTOR != hashlib.sha256().digest_size:
-        raise BackupError("etcd's snapshot has no hash at its end: it was cut off. No backup was made.")
-    found = hashlib.sha256()
-    left = length - found.digest_size
-    with open(path, "rb") as stream:
-        while left:
-            chunk = stream.read(min(left, 1 << 20))
-            found.update(chunk)
-            left -= len(chunk)
-        if stream.read() != found.digest():
-            raise BackupError("etcd's snapshot does not have the hash that it ends with. No backup was made.")
-
-
 def copy_etcd(run, stage):
-    """Have K3s write a snapshot into the stage, and check it. BackupError."""
+    """Have K3s write a snapshot into the stage, which it checks itself. BackupError."""
     directory = os.path.join(stage, "snapshot")
     os.mkdir(directory, 0o700)
     code, out, err = run(
@@ -145,9 +126,7 @@ def copy_etcd(run, stage):
     if zipfile.is_zipfile(snapshot):  # etcd-snapshot-compress
         with zipfile.ZipFile(snapshot) as archive:
             snapshot = archive.extract(archive.namelist()[0], stage)
-    target = os.path.join(stage, "files", "server", "db", "snapshot")
-    place(snapshot, target)
-    check_etcd(target)
+    place(snapshot, os.path.join(stage, "files", "server", "db", "snapshot"))
 
 
 def place(source, target):
@@ -189,11 +168,10 @@ def fetched():
 
 @contextlib.contextmanager
 def staging(directory):
-    """A directory of root's alone, gone at the end, even of a process that is killed."""
+    """A directory of root's alone, gone at the end."""
     if not os.path.isdir(directory):
         os.makedirs(directory, 0o700)
     os.chmod(directory, 0o700)
-    remove_leftovers(directory, STAGE)
     for leftover in fetched():
         shutil.rmtree(leftover)
     with private_directory(directory, STAGE) as stage:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import re
 import shutil
+import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_archive import ArchiveError, digest, read
@@ -29,6 +30,7 @@ options:
   sha256: {description: Its hash.}
   backup: {type: path, description: 'The backup to read, as playbooks/backup.yml has brought it.'}
   accepted: {description: SHA-256 of a file that the user accepts without a record.}
+  key: {type: bool, default: false, description: 'Return the session key, which is a secret.'}
 """
 
 RETURN = r"""
@@ -36,11 +38,19 @@ manifest:
   description: C(created), C(server), C(k3s_version), C(datastore), C(ca), and the hash of each file.
   returned: with O(backup)
   type: dict
+path: {type: str, returned: with O(backup), description: The file's absolute path.}
 sha256: {type: str, returned: with O(backup), description: The file's hash.}
+session_key:
+  description:
+    With O(key) what decrypts this file and no other, as C(gpg --show-session-key) gives it. Empty if the file
+    is not encrypted.
+  returned: with O(backup)
+  type: str
 """
 
 LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 OTHERS_WRITE = 0o022
+SESSION_KEY = re.compile(rb"^\[GNUPG:\] SESSION_KEY (\S+)$", re.MULTILINE)
 
 
 def add(record, sha256, name):
@@ -98,14 +108,21 @@ def check(record, path, sha256, accepted):
     )
 
 
-def manifest_of(path, gpg):
-    """The manifest of a backup that is complete. ArchiveError, OSError."""
+def opened(path, gpg):
+    """The manifest of a backup that is complete, and its session key or "". ArchiveError, OSError."""
     if not path.endswith(".gpg"):
         with open(path, "rb") as stream:
-            return read(stream)
+            return read(stream), ""
     if gpg is None:
         raise ArchiveError("it is encrypted and this computer has no gpg; install gnupg")
-    return decrypt(gpg, path, read)
+    with tempfile.TemporaryFile() as status:
+        number = status.fileno()
+        manifest = decrypt(gpg, path, read, ("--show-session-key", "--status-fd", str(number)), (number,))
+        status.seek(0)
+        found = SESSION_KEY.search(status.read())
+    if found is None:
+        raise ArchiveError("gpg does not say the session key")
+    return manifest, found.group(1).decode("ascii")
 
 
 def main():
@@ -117,6 +134,7 @@ def main():
             "sha256": {"type": "str"},
             "backup": {"type": "path"},
             "accepted": {"type": "str"},
+            "key": {"type": "bool", "default": False, "no_log": False},
         },
         required_together=[("name", "sha256")],
         required_one_of=[("name", "backup")],
@@ -133,11 +151,17 @@ def main():
         path = os.path.abspath(params["backup"])
         sha256 = digest(path)
         check(record, path, sha256, params["accepted"])
-        manifest = manifest_of(path, shutil.which("gpg"))
+        manifest, key = opened(path, shutil.which("gpg"))
     except (ArchiveError, OSError) as error:
         subject = params["name"] or "{} is no backup that can be restored".format(params["backup"])
         module.fail_json(msg="{}: {}. Nothing was changed.".format(subject, error))
-    module.exit_json(changed=False, manifest=manifest, sha256=sha256)
+    module.exit_json(
+        changed=False,
+        path=path,
+        manifest=manifest,
+        sha256=sha256,
+        session_key=key if params["key"] else "",
+    )
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ import os
 import shutil
 import time
 
+from ansible.module_utils.atomic_files import replace_file
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_archive import ArchiveError, digest, read
 from ansible.module_utils.k3s_gpg import decrypt_with_session_key
 from ansible.module_utils.k3s_token import secret
-from ansible.module_utils.private_directory import private_directory, remove_leftovers
+from ansible.module_utils.private_directory import private_directory
 
 DOCUMENTATION = r"""
 module: k3s_restore
@@ -22,15 +23,14 @@ description:
   - C(checked) unpacks the backup into a directory that is removed again. K3s may run.
   - C(placed) unpacks it and puts its files into place. What was there is kept, under another name. K3s must
     be stopped.
-  - The backup is unpacked into a directory of root's alone, which is removed when the module ends, even if it
-    is killed.
+  - The backup is unpacked into a directory of root's alone, which is removed when the module ends.
   - C(taken_back) undoes that.
   - C(aside) is for further servers of the cluster, which get their data from the first server.
 options:
-  archive: {type: path, description: 'The backup, encrypted. For C(checked) and C(placed).'}
+  archive: {type: path, description: The backup. For C(checked) and C(placed).}
   sha256: {description: The hash that the file must have. For C(checked) and C(placed).}
   session_key:
-    description: What decrypts this file, from C(gpg --show-session-key). For C(checked) and C(placed).
+    description: What decrypts this file, from C(gpg --show-session-key). Empty if it is not encrypted.
   token:
     description:
       The server token that K3s will be started with, if the inventory has one. For C(checked) and C(placed).
@@ -54,22 +54,23 @@ def unpacking(data):
     parent, name = os.path.split(data + NEW)
     if not os.path.isdir(parent):
         os.makedirs(parent, 0o755)
-    remove_leftovers(parent, name)
     return private_directory(parent, name + "-")
 
 
 def unpack(params, new, gpg):
     """Write the backup's files below a directory; return its manifest. ArchiveError, OSError."""
-    archive, token = params["archive"], params["token"]
-    if gpg is None:
+    archive, token, key = params["archive"], params["token"], params["session_key"]
+    if key and gpg is None:
         raise ArchiveError("the board has no gpg to decrypt with: sudo apt-get install gnupg")
     if digest(archive) != params["sha256"]:
         raise ArchiveError("the file that has arrived is not the backup that was read on the controller")
-    home = os.path.join(new, "gnupg")
-    os.mkdir(home, 0o700)
-    manifest = decrypt_with_session_key(
-        gpg, home, archive, params["session_key"], lambda stream: read(stream, new)
-    )
+    if key:
+        home = os.path.join(new, "gnupg")
+        os.mkdir(home, 0o700)
+        manifest = decrypt_with_session_key(gpg, home, archive, key, lambda stream: read(stream, new))
+    else:
+        with open(archive, "rb") as stream:
+            manifest = read(stream, new)
     with open(os.path.join(new, "server", "token")) as stream:
         # K3s does not start with another one: it has encrypted the keys of its CAs with it.
         if token and secret(token) != secret(stream.read()):
@@ -86,19 +87,6 @@ def kept(path):
     return path + OLD + time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) if os.path.exists(path) else None
 
 
-def copy(source, target):
-    """Make or replace a file of root's alone in one step, also on another disk. OSError."""
-    directory = os.path.dirname(target)
-    if not os.path.isdir(directory):
-        os.makedirs(directory, 0o755)
-    remove_leftovers(directory, NEW)
-    with private_directory(directory, NEW + "-") as beside:
-        fresh = os.path.join(beside, os.path.basename(target))
-        shutil.copyfile(source, fresh)
-        os.chmod(fresh, 0o600)
-        os.rename(fresh, target)
-
-
 def place(data, new, manifest):
     """Exchange the data; return (snapshot of etcd or None, where the old data are or None). OSError."""
     for name in manifest["files"]:
@@ -107,7 +95,8 @@ def place(data, new, manifest):
         # The owner's newer file stays. By the password the cluster knows this node, if it is the same.
         same = tree == "node" and manifest["server"] == os.uname().nodename.lower()
         if target is not None and (same or not os.path.exists(target)):
-            copy(os.path.join(new, name), target)
+            with open(os.path.join(new, name), encoding="utf-8") as stream:
+                replace_file(target, stream.read(), 0o600)
     old = kept(data)
     if old:
         os.rename(data, old)
@@ -143,8 +132,8 @@ def main():
             },
         },
         required_if=[
-            ("state", "checked", ["archive", "sha256", "session_key"]),
-            ("state", "placed", ["archive", "sha256", "session_key"]),
+            ("state", "checked", ["archive", "sha256"]),
+            ("state", "placed", ["archive", "sha256"]),
             ("state", "taken_back", ["kept"]),
         ],
         supports_check_mode=True,
@@ -166,7 +155,7 @@ def main():
         if old:
             os.rename(os.path.join(DATA, "db"), old)
         module.exit_json(changed=old is not None, kept=old)
-    except (ArchiveError, OSError, KeyError) as error:
+    except (ArchiveError, OSError, KeyError, UnicodeDecodeError) as error:
         module.fail_json(msg="{}: {}".format(state, error))
 
 

@@ -8,7 +8,6 @@ Runs on the controller.
 from __future__ import annotations
 
 import base64
-import json
 import ssl
 import subprocess
 import time
@@ -26,8 +25,8 @@ module: kubeconfig
 short_description: A kubeconfig with a client certificate whose key was made here
 description:
   - With C(requested) it reads the file. If a new certificate is needed, it makes a key and a request.
-  - With C(present) it asks the API server, by the certificate, what the user may do. Only then is the file
-    put into its place. An old one stays until then.
+  - With C(present) it tries the certificate at the API server. Only then is the file put into its place. An
+    old one stays until then.
   - A file that this module has not written is refused.
 options:
   path: {type: path, required: true, description: The kubeconfig.}
@@ -36,8 +35,7 @@ options:
   cluster: {required: true, description: What the kubeconfig calls the cluster and its context.}
   server: {required: true, description: URL of the API server.}
   ca: {required: true, description: Its CA (PEM).}
-  rules: {type: list, elements: dict, required: true, description: What the user must be allowed.}
-  scratch: {type: path, description: Private directory for the key.}
+  scratch: {type: path, required: true, description: Private directory for the key.}
   certificate: {description: The certificate for the request (PEM). Without it the file is only tried.}
 """
 
@@ -58,10 +56,6 @@ KEY = "user.key"
 # A certificate that has lived for half of its time is renewed.
 RENEWED_AFTER = 0.5
 REQUEST_SECONDS = 10
-# The API server's own view of bindings follows their change within moments.
-BINDING_SECONDS = 15
-POLL_SECONDS = 0.5
-REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 UNAUTHORIZED = 401
 
 
@@ -159,121 +153,64 @@ def outdated(text: str, params: dict[str, Any], now: float) -> str:
     return ""
 
 
-class Server:
-    """The API server as one user sees it."""
+def ask(params: dict[str, Any], client: tuple[str, str] | None) -> int:
+    """The HTTP status for a client with this certificate and key, or without.
 
-    def __init__(self, url: str, ca: str, client: tuple[str, str] | None, scratch: Path | None) -> None:
-        self.url = url
-        context = ssl.create_default_context(cadata=ca)
-        # Python 3.13 insists on extensions that CAs of older releases of K3s do not have; kubectl does not.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if client is not None and scratch is not None:
-            # Python takes a key from a file only.
-            pair = scratch / "client.pem"
-            pair.touch(mode=0o600)
-            pair.write_text("\n".join(client), encoding="ascii")
-            try:
-                context.load_cert_chain(pair)
-            except ssl.SSLError as error:
-                raise KubeconfigError(f"certificate and key do not belong together: {error}") from error
-            finally:
-                pair.unlink()
-        self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        )
-
-    def ask(self, path: str, body: object = None) -> tuple[int, Any]:
-        """Status and parsed answer. KubeconfigError when nobody answers there who is known by the CA."""
-        data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(  # noqa: S310 - the role gives an https URL
-            self.url + path, data, {"Content-Type": "application/json", "Accept": "application/json"}
-        )
-        try:
-            with self._opener.open(asked, timeout=REQUEST_SECONDS) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as refusal:
-            return refusal.code, None
-        except urllib.error.URLError as error:
-            if isinstance(error.reason, ssl.SSLCertVerificationError):
-                raise KubeconfigError(
-                    f"the certificate of {self.url} does not fit ({error.reason.verify_message}). "
-                    "Another name of the server belongs into its tls-san (k3s_server_config)."
-                ) from error
-            raise KubeconfigError(self._unreachable(error.reason)) from error
-        except OSError as error:
-            raise KubeconfigError(self._unreachable(error)) from error
-
-    def _unreachable(self, reason: object) -> str:
-        return (
-            f"this computer does not reach the API server at {self.url}: {reason}. Say by kubeconfig_server "
-            "under which name or address it does."
-        )
-
-
-def permissions(rules: list[dict[str, Any]]) -> set[tuple[str, ...]]:
-    """Rules of RBAC one by one, however they were put together."""
-    found: set[tuple[str, ...]] = set()
-    for rule in rules:
-        for verb in rule.get("verbs") or []:
-            found.update((verb, url) for url in rule.get("nonResourceURLs") or [])
-            found.update(
-                (verb, group, resource, name)
-                for group in rule.get("apiGroups") or []
-                for resource in rule.get("resources") or []
-                for name in rule.get("resourceNames") or [""]
-            )
-    return found
-
-
-def missing(server: Server, rules: list[dict[str, Any]]) -> int:
-    """How many permissions of a role the user does not have. KubeconfigError when he is not let in."""
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectRulesReview",
-        "spec": {"namespace": "default"},
-    }
-    status, answer = server.ask(REVIEW, review)
-    if answer is None:
-        raise KubeconfigError(f"{server.url} does not let the user in: HTTP status {status}")
-    given = answer["status"]
-    has = permissions([*(given.get("resourceRules") or []), *(given.get("nonResourceRules") or [])])
-    return len(permissions(rules) - has)
-
-
-def try_out(server: Server, rules: list[dict[str, Any]]) -> None:
-    """Wait until the user may do what the role allows. KubeconfigError when that does not come."""
-    end = time.monotonic() + BINDING_SECONDS
-    while lacking := missing(server, rules):
-        if time.monotonic() > end:
+    KubeconfigError when nobody answers there who is known by the CA.
+    """
+    context = ssl.create_default_context(cadata=params["ca"])
+    # Python 3.13 insists on extensions that CAs of older releases of K3s do not have; kubectl does not.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if client is not None:
+        # Python takes a key from a file only.
+        pair = Path(params["scratch"]) / "client.pem"
+        pair.touch(mode=0o600)
+        pair.write_text("\n".join(client), encoding="ascii")
+        context.load_cert_chain(pair)
+    server = params["server"]
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
+    try:
+        with opener.open(server + "/version", timeout=REQUEST_SECONDS) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
             raise KubeconfigError(
-                f"{server.url} lets the user in, but {lacking} permission(s) of the role are missing"
-            )
-        time.sleep(POLL_SECONDS)
+                f"the certificate of {server} does not fit ({reason.verify_message}). "
+                "Another name of the server belongs into its tls-san (k3s_server_config)."
+            ) from error
+        raise KubeconfigError(
+            f"this computer does not reach the API server at {server}: {reason}. Say by kubeconfig_server "
+            "under which name or address it does."
+        ) from error
 
 
 def requested(path: Path, params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     """Result of state `requested`: whether a certificate is needed, and the request for it."""
-    scratch = Path(params["scratch"]) if params["scratch"] else None
     text = read(path)
     why = outdated(text, params, time.time())
     # Who asks without a certificate sees whether there is somebody to ask.
-    client = None if why else client_of(text)
-    status, _ = Server(params["server"], params["ca"], client, scratch).ask("/version")
+    status = ask(params, None if why else client_of(text))
     if not why and status == UNAUTHORIZED:
         why = "the server does not take its certificate any more"
-    request = make_request(params["user"], scratch) if why and scratch and not check_mode else ""
+    request = make_request(params["user"], Path(params["scratch"])) if why and not check_mode else ""
     return {"changed": bool(why) and check_mode, "why": why, "request": request}
 
 
 def present(path: Path, params: dict[str, Any]) -> dict[str, Any]:
     """Result of state `present`: a file that was tried, and when its certificate ends."""
-    scratch = Path(params["scratch"])
     text = read(path)
     if params["certificate"]:
-        key = (scratch / KEY).read_text(encoding="ascii")
+        key = (Path(params["scratch"]) / KEY).read_text(encoding="ascii")
         text = render(params, params["certificate"], key)
     client = client_of(text)
-    try_out(Server(params["server"], params["ca"], client, scratch), params["rules"])
+    status = ask(params, client)
+    if status == UNAUTHORIZED:
+        raise KubeconfigError(f"{params['server']} does not let the user in: HTTP status {status}")
     if params["certificate"]:
         replace_file(str(path), text, 0o600)
     loose = bool(path.stat().st_mode & 0o077)
@@ -292,11 +229,9 @@ def main() -> None:
             "cluster": {"type": "str", "required": True},
             "server": {"type": "str", "required": True},
             "ca": {"type": "str", "required": True},
-            "rules": {"type": "list", "elements": "dict", "required": True},
-            "scratch": {"type": "path"},
+            "scratch": {"type": "path", "required": True},
             "certificate": {"type": "str"},
         },
-        required_if=[("state", "present", ["scratch"])],
         supports_check_mode=True,
     )
     path = Path(module.params["path"]).absolute()

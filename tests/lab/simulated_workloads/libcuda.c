@@ -837,7 +837,9 @@ static CUresult find(const char *symbol, void **function, uint64_t flags)
         *function = dlsym(self, name); /* the driver itself calls dlsym: its own, not a wrapper */
     }
     dlclose(self);
-    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    Dl_info found;
+    int is_own = *function && dladdr(*function, &found) && found.dli_fbase == here.dli_fbase;
+    return is_own ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND; /* a wrapper in place of its own would confuse a driver */
 }
 
 EXPORT CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)

@@ -2,7 +2,6 @@
 """The commands: what they print, and their exit codes."""
 
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin import version
 from tegra_device_plugin.cli import main
-from tegra_device_plugin.signals import Signals
 from tegra_device_plugin.telemetry import jtop
 
 from tests import boards
@@ -79,14 +77,6 @@ def test_labels_and_detect_use_jtop(
     assert "  + jtop: Orin, MAXN" in capsys.readouterr().out.splitlines()
     assert main(["labels", "--host-root", str(orin)]) == 0
     assert "jetson-k3s.github.io/power-mode=MAXN" in capsys.readouterr().out.splitlines()
-
-
-def test_only_run_keeps_the_signals(orin: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    signals = Signals()
-    assert signal.getsignal(signal.SIGTERM) != before
-    assert main(["detect", "--host-root", str(orin)], signals) == 0
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_no_labels_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

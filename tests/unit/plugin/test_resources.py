@@ -7,7 +7,8 @@ import pytest
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.settings import PluginSettings, Sharing
-from tegra_device_plugin.sharing.allocation import Allocation, Mount, RejectedRequestError, Resource
+from tegra_device_plugin.sharing.allocation import Allocation, RejectedRequestError, Resource
+from tegra_device_plugin.sharing.memory_limit import Mount
 from tegra_device_plugin.sharing.resources import make_resources
 
 GOOD = Health(True, "ok", "")

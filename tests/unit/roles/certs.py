@@ -23,10 +23,6 @@ class Pair:
     key: ec.EllipticCurvePrivateKey
     pem: bytes = b""
 
-    @property
-    def fingerprint(self) -> str:
-        return x509.load_pem_x509_certificate(self.pem).fingerprint(hashes.SHA256()).hex()
-
     def signed(
         self, name: str, key: ec.EllipticCurvePrivateKey, days: int, *extensions: x509.ExtensionType
     ) -> Pair:
@@ -51,18 +47,18 @@ class Pair:
         (directory / f"{name}.key").write_bytes(key)
 
 
-def authority(
-    name: str, by: Pair | None = None, key: ec.EllipticCurvePrivateKey | None = None, *, key_ids: bool = True
-) -> Pair:
-    """A CA, of itself or of another, with a key of its own unless one is given. As K3s', for ten years."""
-    key = key or ec.generate_private_key(ec.SECP256R1())
-    issuer = by or Pair(name, key)
-    constraints = x509.BasicConstraints(ca=True, path_length=None)
-    extensions: list[x509.ExtensionType] = [constraints]
-    if key_ids:
-        extensions.append(x509.SubjectKeyIdentifier.from_public_key(key.public_key()))
-        extensions.append(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.key.public_key()))
-    return issuer.signed(name, key, 3650, *extensions)
+def authority(name: str) -> Pair:
+    """A CA as K3s makes it, for ten years."""
+    own = Pair(name, ec.generate_private_key(ec.SECP256R1()))
+    public = own.key.public_key()
+    return own.signed(
+        name,
+        own.key,
+        3650,
+        x509.BasicConstraints(ca=True, path_length=None),
+        x509.SubjectKeyIdentifier.from_public_key(public),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(public),
+    )
 
 
 def certificate(name: str, by: Pair, days: int = 365) -> Pair:

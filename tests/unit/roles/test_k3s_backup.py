@@ -11,13 +11,9 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -26,6 +22,7 @@ from tests.unit.roles.loading import Data, load
 
 archive = load("k3s_backup/module_utils/k3s_archive.py")
 made = load("k3s_backup/library/k3s_backup.py")
+record_module = load("k3s_backup/library/k3s_backup_record.py")
 FACTS = {
     "server": "jetson-1", "k3s_version": "v1.33.5+k3s1", "datastore": "sqlite",
     "created": "2026-01-02T03:04:05Z", "ca": "c" * 64,
@@ -163,24 +160,6 @@ def test_a_database_without_objects_is_no_backup(tmp_path: Path) -> None:
             made.copy_sqlite(str(tmp_path / "state.db"), str(tmp_path / "copy.db"))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda content: content, None),
-        (lambda content: content[:-1], "cut off"),
-        (lambda content: b"x" + content[1:], "does not have the hash"),
-    ],
-)
-def test_etcd_snapshot_has_its_hash(
-    tmp_path: Path, spoil: Callable[[bytes], bytes], message: str | None
-) -> None:
-    content = bytes(4096)
-    path = tmp_path / "snapshot"
-    path.write_bytes(spoil(content + hashlib.sha256(content).digest()))
-    with pytest.raises(made.BackupError, match=message) if message else contextlib.nullcontext():
-        made.check_etcd(str(path))
-
-
 def test_failed_snapshot_is_reported_without_secrets(tmp_path: Path) -> None:
     with pytest.raises(made.BackupError, match="has failed: no disk") as error:
         made.copy_etcd(lambda _: (1, "", f"no disk\n{JOURNAL}"), str(tmp_path))
@@ -214,19 +193,22 @@ def test_remains_of_a_killed_backup_are_removed(tmp_path: Path, monkeypatch: pyt
 @pytest.fixture
 def unpack(files: Path, tmp_path: Path, key: Path) -> Callable[[Data], None]:
     """Unpacks an encrypted backup as the module does that restores it, with other parameters."""
-    seal = load("k3s_backup/library/k3s_backup_seal.py")
     restored = load("k3s_backup/library/k3s_restore.py")
     path = tmp_path / "backup.tar.gz.gpg"
     (files / "server" / "token").write_text(FULL_TOKEN)
     path.write_bytes(encrypted(packed(files), key))
-    params = {"archive": str(path), "sha256": hash_of(path), "token": None}
-    params["session_key"] = seal.session_key(gpg, str(path))
+    _, session_key = record_module.opened(str(path), gpg)
+    params = {"archive": str(path), "sha256": hash_of(path), "token": None, "session_key": session_key}
 
     def run(changes: Data) -> None:
         with restored.unpacking(str(tmp_path / "k3s" / "server")) as new:
             restored.unpack(params | changes, new, gpg)
 
     return run
+
+
+def hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 FULL_TOKEN = f"K10{'0' * 64}::server:secret\n"
@@ -251,8 +233,6 @@ def test_another_file_or_token_is_refused_before_the_restore(
     assert list((tmp_path / "k3s").iterdir()) == []
 
 
-record_module = load("k3s_backup/library/k3s_backup_record.py")
-
 NAME, OTHER_NAME = "k3s-jetson-1-20260102T030405Z.tar.gz.gpg", "k3s-jetson-1-20260103T030405Z.tar.gz.gpg"
 
 
@@ -266,6 +246,17 @@ def recorded(tmp_path: Path) -> str:
     for name in (NAME, OTHER_NAME):
         record_module.add(path, sha256(name), name)
     return path
+
+
+def test_backup_that_is_not_encrypted_is_unpacked_as_it_is(files: Path, tmp_path: Path) -> None:
+    restored = load("k3s_backup/library/k3s_restore.py")
+    path, new = tmp_path / "backup.tar.gz", tmp_path / "new"
+    path.write_bytes(packed(files))
+    new.mkdir()
+    manifest, session_key = record_module.opened(str(path), None)
+    params = {"archive": str(path), "sha256": hash_of(path), "token": None, "session_key": session_key}
+    assert restored.unpack(params, str(new), None) == manifest
+    assert (new / "server/token").read_text() == SECRET
 
 
 def test_record_is_one_that_sha256sum_reads_and_of_this_user_alone(recorded: str) -> None:
@@ -325,169 +316,17 @@ def test_answer_of_a_board_adds_one_line_or_none(recorded: str, hashed: str, nam
     assert Path(recorded).read_text() == before
 
 
-CHANGES = {
-    "os.mkdir",
-    "os.rename",
-    "os.remove",
-    "os.rmdir",
-    "os.chmod",
-    "subprocess.Popen",
-    "sqlite3.connect",
-}
-
-
-def is_change(event: str, arguments: tuple[Any, ...]) -> bool:
-    """Is this a system call that changes files, or the start of a program that does?"""
-    return event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & 3 != 0)
-
-
-def killed_at(number: int, work: Callable[[], object]) -> bool:
-    """Run it in another process, killed before its change of this number; whether it got so far."""
-    ended, alive = os.pipe()
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_module_that_is_ended_leaves_no_secret(tmp_path: Path, number: signal.Signals) -> None:
+    private = load("k3s_backup/module_utils/private_directory.py")
+    (tmp_path / "new-left-by-a-power-cut").mkdir()
     process = os.fork()
     if process == 0:
-        count = 0
-
-        def audit(event: str, arguments: tuple[Any, ...]) -> None:
-            nonlocal count
-            if is_change(event, arguments):
-                count += 1
-                if count == number and os.getpid() == me:
-                    os.kill(me, signal.SIGKILL)
-
-        me = os.getpid()
         try:
-            os.close(ended)
-            sys.addaudithook(audit)
-            work()
-            os._exit(0)
+            with private.private_directory(str(tmp_path), "new-") as path:
+                Path(path, "secret").touch()
+                os.kill(os.getpid(), number)
         finally:
-            os._exit(1)
-    os.close(alive)
-    assert os.read(ended, 1) == b""  # all processes that it has forked have ended as well
-    os.close(ended)
-    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    assert status in (0, -signal.SIGKILL)
-    return status != 0
-
-
-def in_clear(*directories: Path) -> list[Path]:
-    paths = [path for directory in directories for path in directory.rglob("*") if path.is_file()]
-    return [path for path in paths if SECRET.encode() in path.read_bytes()]
-
-
-def at_every_change(directory: Path, work: Callable[[Path], object], check: Callable[[Path], object]) -> int:
-    """Kill it at each of its changes, in a new directory each time; return their number."""
-    number = 1
-    while True:
-        place = directory / str(number)
-        place.mkdir()
-        killed = killed_at(number, lambda place=place: work(place))  # type: ignore[misc]
-        check(place)
-        shutil.rmtree(place, ignore_errors=True)  # the gpg-agent of a killed run removes its sockets, too
-        if not killed:
-            return number - 1
-        number += 1
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Path:
-    data = tmp_path / "server"
-    for name in ("token", "tls/server-ca.crt", "tls/server-ca.key", "cred/passwd", "manifests/a.yaml"):
-        (data / name).parent.mkdir(parents=True, exist_ok=True)
-        (data / name).write_text(SECRET)
-    (data / "db").mkdir()
-    with contextlib.closing(database(data / "db" / "state.db")) as k3s:
-        k3s.execute("INSERT INTO kine (name, value) VALUES ('/registry/secrets', ?)", (SECRET.encode(),))
-    return data
-
-
-@pytest.fixture
-def places() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="killed-", dir="/tmp", ignore_cleanup_errors=True) as made:
-        yield Path(made)
-
-
-@pytest.fixture
-def backup(tmp_path: Path, key: Path) -> Data:
-    """A backup of files that all have the secret, in clear and encrypted."""
-    files = write_files(tmp_path / "files")
-    (files / "etc" / "config.yaml").write_text(SECRET)
-    clear, sealed = tmp_path / "backup", tmp_path / "backup.gpg"
-    clear.write_bytes(packed(files))
-    sealed.write_bytes(encrypted(clear.read_bytes(), key))
-    return {"clear": clear, "archive": str(sealed), "sha256": hash_of(sealed), "token": None}
-
-
-def hash_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@pytest.mark.parametrize("encrypts", [True, False])
-def test_killed_backup(server: Path, places: Path, key: Path, encrypts: bool) -> None:
-    made = load("k3s_backup/library/k3s_backup.py")
-    name = "backup.gpg" if encrypts else "backup"
-    params = {"recipient": key.read_text() if encrypts else None}
-    board = {
-        "get_bin_path": shutil.which,
-        "run_command": lambda argv: (0, "k3s version v1.33.5+k3s1 (x)", ""),
-    }
-
-    def work(place: Path) -> None:
-        here = {"DATA": server, "CONFIG": place / "etc", "NODE_PASSWORD": place / "password"}
-        here["FETCHED_FROM"] = place
-        vars(made).update({constant: str(path) for constant, path in here.items()})
-        os.umask(0o077)
-        module = SimpleNamespace(params={**params, "directory": str(place / "backups")}, **board)
-        made.backup(module, "sqlite", name)
-
-    def check(place: Path) -> None:
-        # One that is not encrypted is complete and root's alone, or not there.
-        left = [path for path in place.rglob("*") if path.is_file()]
-        assert {path.name for path in left} <= {name}
-        assert in_clear(place) == []
-
-    assert at_every_change(places, work, check) > 20
-
-
-@pytest.mark.parametrize("state", ["checked", "placed"])
-def test_killed_restore(backup: Data, places: Path, state: str) -> None:
-    restored = load("k3s_backup/library/k3s_restore.py")
-    gpg = shutil.which("gpg")
-    backup["session_key"] = load("k3s_backup/library/k3s_backup_seal.py").session_key(gpg, backup["archive"])
-
-    def work(place: Path) -> None:
-        vars(restored).update(CONFIG=str(place / "etc"), NODE_PASSWORD=str(place / "node" / "password"))
-        data = str(place / "k3s" / "server")
-        with restored.unpacking(data) as new:
-            manifest = restored.unpack(backup, new, gpg)
-            if state == "placed":
-                restored.place(data, new, manifest)
-
-    def check(place: Path) -> None:
-        beside = {path.name for path in (*(place / "k3s").glob("*"), *(place / "etc").glob("*"))}
-        assert beside <= ({"server", "config.yaml"} if state == "placed" else set())
-
-    assert at_every_change(places, work, check) > 10
-
-
-def test_killed_on_the_controller(backup: Data, places: Path) -> None:
-    seal = load("k3s_backup/library/k3s_backup_seal.py")
-    read = load("k3s_backup/library/k3s_backup_record.py")
-    gpg = shutil.which("gpg")
-
-    def work(place: Path) -> None:
-        seal.tempfile.tempdir = str(place)
-        read.manifest_of(backup["archive"], gpg)
-        seal.session_key(gpg, backup["archive"])
-        seal.seal(gpg, str(backup["clear"]), hash_of(backup["clear"]), str(place))
-
-    def check(place: Path) -> None:
-        # Neither the files nor the archive that they are in.
-        assert in_clear(place) == []
-        archives = [
-            path for path in place.rglob("*") if path.is_file() and path.read_bytes()[:2] == b"\x1f\x8b"
-        ]
-        assert archives == []
-
-    assert at_every_change(places, work, check) > 3
+            os._exit(0)
+    os.waitpid(process, 0)
+    assert list(tmp_path.iterdir()) == []

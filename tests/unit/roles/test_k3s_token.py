@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import secrets
 from collections.abc import Callable
@@ -28,10 +27,9 @@ def basic(password: str, user: str = "node") -> str:
 
 @dataclass
 class Server:
-    """SIMULATED: a K3s server with a certificate by `ca`. Everybody reads /cacerts, `accepted` the rest."""
+    """SIMULATED: a K3s server with a certificate by `ca`, which answers those who are `accepted`."""
 
     ca: Pair
-    bundle: bytes
     accepted: tuple[str, ...] = ()
     moved_to: str = ""
     url: str = ""
@@ -45,14 +43,13 @@ class Server:
             def do_GET(self) -> None:
                 server.requests.append(f"{self.requestline}\n{self.headers}")
                 known = self.headers.get("Authorization") in server.accepted
-                status = 302 if server.moved_to else 200 if self.path == "/cacerts" or known else 401
+                status = 302 if server.moved_to else 200 if known else 401
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 if known and self.command == "PUT":
                     status = server.put(self.path, body)
                 self.send_response(status)
                 self.send_header("Location", server.moved_to)
                 self.end_headers()
-                self.wfile.write(server.bundle)
 
             do_PUT = do_GET  # noqa: N815 - the base class' names
 
@@ -104,123 +101,54 @@ def test_token_is_never_sent_without_tls() -> None:
         join_token.verify("http://127.0.0.1:6443", "a CA", "password", 1)
 
 
-ca = load("k3s/module_utils/k3s_ca.py")
-
-
-def file_hash(pem: bytes) -> str:
-    return hashlib.sha256(pem).hexdigest()
-
-
-@dataclass
-class Case:
-    """What a server gives at /cacerts, the CA of its own certificate, and the hash that K3s makes of it."""
-
-    bundle: bytes
-    serving: Pair
-    hash: str
-
-
-def cases() -> dict[str, Case]:
-    own = authority("k3s-server-ca@1")
-    found = {"own": Case(own.pem, own, file_hash(own.pem))}
-
-    root = authority("Example root")
-    middle = authority("Example intermediate", root)
-    issuing = authority("k3s-server-ca", middle)
-    chain = issuing.pem + middle.pem + root.pem
-    found["organisation"] = Case(chain, issuing, root.fingerprint)
-    found["organisation, root first after its own"] = Case(
-        issuing.pem + root.pem + middle.pem, issuing, root.fingerprint
-    )
-
-    plain_root = authority("Plain root", key_ids=False)
-    plain = authority("k3s-server-ca", plain_root, key_ids=False)
-    found["without key ids"] = Case(plain.pem + plain_root.pem, plain, plain_root.fingerprint)
-
-    # K3s' script for rotation: a new intermediate CA, the new root by itself and by the old one, the old one.
-    new_root = authority("k3s-server-root@2")
-    crossed = authority(new_root.name, own, new_root.key).pem
-    new = authority("k3s-server-ca@2", new_root)
-    found["rotated"] = Case(new.pem + new_root.pem + crossed + own.pem, new, new_root.fingerprint)
-    # The server's certificate is valid until it is renewed.
-    found["rotated, still served by the old"] = Case(found["rotated"].bundle, own, new_root.fingerprint)
-    found["cross-signed alone"] = Case(new.pem + crossed + own.pem, new, own.fingerprint)
-
-    # What leads to no root is hashed as the file: new beside old, and a root beside itself cross-signed.
-    other = authority("k3s-server-ca@3")
-    found["two of their own"] = Case(other.pem + own.pem, other, file_hash(other.pem + own.pem))
-    itself = new_root.pem + crossed + own.pem
-    found["root and its cross-signed self"] = Case(itself, new_root, file_hash(itself))
-    return found
-
-
-CASES = cases()
-
-
-@pytest.fixture
-def server(request: pytest.FixtureRequest, serve: Serve) -> Server:
-    case: Case = request.param
-    return Server(case.serving, case.bundle, (basic(PASSWORD), f"Bearer {EXPIRING}")).start(serve)
-
-
 @pytest.mark.parametrize(
-    "bundle",
+    ("given", "server", "written"),
     [
-        b"<html>a captive portal</html>",
-        b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
-        b"-----BEGIN CERTIFICATE-----\nnot base64\n-----END CERTIFICATE-----\n",
-    ],
-)
-def test_text_without_a_certificate_is_no_bundle_of_cas(bundle: bytes) -> None:
-    with pytest.raises(ca.CaError):
-        ca.bundle_hash(bundle)
-    with pytest.raises(join_token.TokenError, match="the server's CA file has no certificate"):
-        join_token.complete(PASSWORD, bundle.decode(), False)
-
-
-@pytest.mark.parametrize("server", CASES.values(), ids=CASES, indirect=True)
-def test_token_is_completed_with_the_hash(server: Server, request: pytest.FixtureRequest) -> None:
-    case = CASES[request.node.callspec.id]
-    bundle = case.bundle.decode()
-    for given, as_server, written in (
         (PASSWORD, False, f"node:{PASSWORD}"),
         (PASSWORD, True, f"server:{PASSWORD}"),
         (EXPIRING, False, EXPIRING),
-    ):
-        full = join_token.complete(given, bundle, as_server)
-        assert full == f"K10{case.hash}::{written}"
-        assert join_token.complete(full, bundle, as_server) == full
-        join_token.verify(server.url, bundle, full, 10)
-
-
-@pytest.mark.parametrize("server", [CASES["organisation"]], indirect=True)
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [("another-password", "HTTP 401"), ("aaaaaa.bbbbbbbbbbbbbbbb", "may have expired")],
-    ids=["password", "expired"],
+    ],
 )
-def test_wrong_token_is_refused(server: Server, given: str, words: str) -> None:
-    with pytest.raises(join_token.TokenError, match=words) as caught:
-        join_token.verify(server.url, server.bundle.decode(), given, 10)
-    assert caught.value.reason == "refused"
+def test_token_is_completed_with_the_hash(given: str, server: bool, written: str) -> None:
+    full = join_token.complete(given, f"K10{HASH}", server)
+    assert full == f"K10{HASH}::{written}"
+    assert join_token.complete(full, f"K10{HASH}", server) == full
 
 
 def test_token_of_another_cluster_is_refused_without_a_request() -> None:
-    case = CASES["organisation"]
-    # What the hash was before: that of the file.
-    given = f"K10{file_hash(case.bundle)}::node:{PASSWORD}"
     with pytest.raises(join_token.TokenError, match="another cluster") as caught:
-        join_token.complete(given, case.bundle.decode(), False)
+        join_token.complete(f"K10{HASH}::node:{PASSWORD}", f"K10{'0' * 64}", False)
     assert caught.value.reason == "other-ca"
+
+
+@pytest.fixture(scope="module")
+def cluster_ca() -> Pair:
+    return authority("k3s-server-ca@1")
+
+
+@pytest.fixture
+def server(cluster_ca: Pair, serve: Serve) -> Server:
+    return Server(cluster_ca, (basic(PASSWORD), f"Bearer {EXPIRING}")).start(serve)
+
+
+def test_server_is_asked_about_a_token(server: Server) -> None:
+    ca = server.ca.pem.decode()
+    for right in (PASSWORD, EXPIRING):
+        join_token.verify(server.url, ca, right, 10)
+    for wrong, words in (("another-password", "HTTP 401"), ("aaaaaa.bbbbbbbbbbbbbbbb", "may have expired")):
+        with pytest.raises(join_token.TokenError, match=words) as caught:
+            join_token.verify(server.url, ca, wrong, 10)
+        assert caught.value.reason == "refused"
 
 
 def joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> Data:
     places = {"path": str(tmp_path / "token"), "marker": str(tmp_path / "marker")}
-    given = {"server_url": None, "ca": None, "first": "", "server": False, **places, **params}
+    given = {"server_url": None, "ca": None, "ca_hash": None, "first": "", "server": False}
+    given |= {**places, **params}
     return playing.outcome(monkeypatch, join_token, given)
 
 
-@pytest.mark.parametrize("given", [EXPIRING, f"K10{CASES['own'].hash}::{EXPIRING}"], ids=["short", "full"])
+@pytest.mark.parametrize("given", [EXPIRING, f"K10{HASH}::{EXPIRING}"], ids=["short", "full"])
 def test_expiring_token_is_for_agents_only(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
 ) -> None:
@@ -230,15 +158,14 @@ def test_expiring_token_is_for_agents_only(
     assert not (tmp_path / "token").exists()
 
 
-@pytest.mark.parametrize("server", [CASES["own"]], indirect=True)
 def test_expired_token_of_a_member_is_no_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
 ) -> None:
     expired = "aaaaaa.bbbbbbbbbbbbbbbb"
     certificate = tmp_path / "client-kubelet.crt"
     monkeypatch.setattr(join_token.has_joined_with, "__defaults__", (str(certificate),))
-    (tmp_path / "token").write_text(f"K10{CASES['own'].hash}::{expired}\n")
-    at = {"server_url": server.url, "ca": server.bundle.decode()}
+    (tmp_path / "token").write_text(f"K10{HASH}::{expired}\n")
+    at = {"server_url": server.url, "ca": server.ca.pem.decode()}
     assert joined(monkeypatch, tmp_path, **at, token=expired)["reason"] == "refused"
     certificate.touch()
     assert joined(monkeypatch, tmp_path, **at, token=expired) == {"changed": False, "restart_due": False}
@@ -257,16 +184,11 @@ PLAYBOOK = """\
 """
 
 
-@pytest.fixture(scope="module")
-def cluster_ca() -> Pair:
-    return authority("k3s-server-ca@1")
-
-
 @pytest.fixture
 def impostor(serve: Serve) -> Server:
     """Another computer at the server's address, with a CA of its own, which would take any token."""
     own = authority("k3s-server-ca@1")
-    return Server(own, own.pem, (basic(PASSWORD), f"Bearer {EXPIRING}")).start(serve)
+    return Server(own, (basic(PASSWORD), f"Bearer {EXPIRING}")).start(serve)
 
 
 def run(
@@ -281,6 +203,8 @@ def run(
     """Run a file of the role's tasks for a board, where the first server may have its CA."""
     if cluster_ca:
         (directory / "server-ca.crt").write_bytes(cluster_ca.pem)
+        if not (directory / "server").exists():
+            cluster_tokens(directory, "of-servers", "of-servers")
     files = {
         "__k3s_server_data": str(directory / "server"),
         "__k3s_server_ca_file": str(directory / "server-ca.crt"),
@@ -325,16 +249,16 @@ def test_nothing_is_sent_while_the_ca_is_not_known(impostor: Server, tmp_path: P
     assert not (tmp_path / "token").exists()
 
 
-def cluster_tokens(directory: Path, server: str, agent: str, ca_hash: str = "1" * 64) -> None:
+def cluster_tokens(directory: Path, server: str, agent: str) -> None:
     """What K3s keeps beside its data, node-token being the servers'."""
     (directory / "server").mkdir()
     for name, secret in {"token": server, "node-token": server, "agent-token": agent}.items():
-        (directory / "server" / name).write_text(f"K10{ca_hash}::node:{secret}\n")
+        (directory / "server" / name).write_text(f"K10{HASH}::node:{secret}\n")
 
 
 def test_agents_get_the_agent_token(cluster_ca: Pair, tmp_path: Path, serve: Serve) -> None:
-    cluster_tokens(tmp_path, "of-servers", PASSWORD, ca.bundle_hash(cluster_ca.pem))
-    true = Server(cluster_ca, cluster_ca.pem, (basic(PASSWORD),)).start(serve)
+    cluster_tokens(tmp_path, "of-servers", PASSWORD)
+    true = Server(cluster_ca, (basic(PASSWORD),)).start(serve)
     run(tmp_path, "jetson-4", "agent_token.yml", cluster_ca, k3s_server_url=true.url)
     assert (tmp_path / "token").read_text().endswith(f"::node:{PASSWORD}\n")
 
@@ -357,7 +281,7 @@ def test_another_token_of_agents_is_refused(tmp_path: Path, present: str) -> Non
 def test_further_server_joins_by_a_token_that_names_the_ca(cluster_ca: Pair, tmp_path: Path) -> None:
     # K3s sends a token without the hash to any computer that answers.
     run(tmp_path, "jetson-2", "server_token.yml", cluster_ca, k3s_token=PASSWORD)
-    expected = f"K10{ca.bundle_hash(cluster_ca.pem)}::server:{PASSWORD}\n"
+    expected = f"K10{HASH}::server:{PASSWORD}\n"
     assert (tmp_path / "token").read_text() == expected
 
 
@@ -369,7 +293,7 @@ def test_impostor_gets_no_token_of_any_form(cluster_ca: Pair, impostor: Server, 
 
 
 def test_redirect_takes_no_token_elsewhere(cluster_ca: Pair, impostor: Server, serve: Serve) -> None:
-    true = Server(cluster_ca, cluster_ca.pem, moved_to=impostor.url).start(serve)
+    true = Server(cluster_ca, moved_to=impostor.url).start(serve)
     with pytest.raises(join_token.TokenError, match="answers HTTP 302"):
         join_token.verify(true.url, cluster_ca.pem.decode(), PASSWORD, 10)
     assert impostor.requests == []
@@ -385,14 +309,14 @@ class K3s(Server):
 
     def __init__(self, directory: Path) -> None:
         own = certs.authority("k3s-server-ca@1")
-        super().__init__(own, own.pem, (basic(OLD, "server"),))
+        super().__init__(own, (basic(OLD, "server"),))
         self.file = directory / "server/token"
         own.write(directory / "server/tls", "server-ca")
         self.write(OLD)
 
     def write(self, password: str) -> None:
         """Write the token in its full form, with the newline that the file ends with."""
-        self.file.write_text(f"K10{ca.bundle_hash(self.bundle)}::server:{password}\n")
+        self.file.write_text(f"K10{HASH}::server:{password}\n")
 
     def put(self, path: str, body: bytes) -> int:
         """Write the new token into the file now; nodes need it from the next start on."""

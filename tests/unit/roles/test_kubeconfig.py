@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,13 @@ from tests.unit.roles.playing import play_text
 
 module = load("kubeconfig/library/kubeconfig.py")
 user = load("k3s/library/k3s_user.py")
-VIEW = [{"apiGroups": [""], "resources": ["pods", "services"], "verbs": ["get", "list"]}]
-# The same, put together in another way, and what everybody may do.
-AS_REVIEWED = [
-    {"verbs": ["list", "get"], "apiGroups": [""], "resources": ["pods"]},
-    {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["services"]},
-    {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": ["selfsubjectrulesreviews"]},
-]
 
 
 @dataclass
 class Api:
-    """SIMULATED: an API server that knows users by their certificates. The fields are what it answers."""
+    """SIMULATED: an API server that knows users by their certificates."""
 
     directory: Path
-    rules: list[Data] = field(default_factory=lambda: list(AS_REVIEWED))
     refuses: bool = False
 
     def start(self, serve: Serve) -> None:
@@ -43,16 +35,9 @@ class Api:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 refused = api.refuses or not self.connection.getpeercert()
-                body = json.dumps({"status": {"resourceRules": api.rules, "nonResourceRules": None}}).encode()
-
                 self.send_response(401 if refused else 200)
-                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
-
-            do_POST = do_GET  # noqa: N815 - the base class' names
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
@@ -88,7 +73,7 @@ class Operator:
     @property
     def params(self) -> Data:
         return {
-            "user": "anna", "cluster": "jetson-1", "server": self.api.url, "rules": VIEW,
+            "user": "anna", "cluster": "jetson-1", "server": self.api.url,
             "ca": self.api.server_ca.pem.decode(), "scratch": str(self.scratch), "certificate": None,
         }  # fmt: skip
 
@@ -156,14 +141,9 @@ def test_check_mode_makes_no_key_and_a_file_of_somebody_else_stays(operator: Ope
     assert operator.path.read_text() == "apiVersion: v1\nkind: Config\n"
 
 
-def test_failed_file_replaces_no_other(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_file_replaces_no_other(operator: Operator) -> None:
     operator.make()
     before = operator.path.read_text()
-    monkeypatch.setattr(module, "BINDING_SECONDS", 0)
-    operator.api.rules = AS_REVIEWED[1:]
-    # "get" and "list" of pods.
-    with pytest.raises(module.KubeconfigError, match=r"lets the user in, but 2 permission\(s\)"):
-        operator.make(user="otto")
     operator.api.refuses = True
     with pytest.raises(module.KubeconfigError, match="does not let the user in: HTTP status 401"):
         operator.make(user="otto")
@@ -182,23 +162,10 @@ def test_unreachable_server_is_reported_first(operator: Operator) -> None:
     assert list(operator.scratch.iterdir()) == []
 
 
-def test_permissions_are_compared_one_by_one() -> None:
-    assert module.permissions(VIEW) < module.permissions(AS_REVIEWED)
-    everything = [
-        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
-        {"nonResourceURLs": ["*"], "verbs": ["*"]},
-    ]
-    assert module.permissions(everything) == {("*", "*", "*", ""), ("*", "*")}
-    named = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"], "resourceNames": ["a"]}]
-    assert module.permissions(named) == {("get", "", "secrets", "a")}
-
-
 @pytest.fixture
 def objects(monkeypatch: pytest.MonkeyPatch) -> Data:
     """SIMULATED: the objects of a cluster by name, without one that changes them."""
-    there: Data = {
-        name: {"metadata": {"name": name}, "rules": VIEW} for name in ("view", "edit", "system:node")
-    }
+    there: Data = {name: {"metadata": {"name": name}} for name in ("view", "edit", "system:node")}
     monkeypatch.setattr(user, "get", lambda _kind, name: there.get(name))
     monkeypatch.setattr(user, "listed", lambda *_: [*there.values()])
     return there
@@ -222,9 +189,9 @@ def test_request_that_the_cluster_does_not_sign_is_deleted(monkeypatch: pytest.M
 
 
 def test_unknown_role_is_refused_with_the_names_of_the_others(objects: Data) -> None:
-    assert user.rules_of("view") == objects["view"]["rules"]
+    user.check_role("view")
     with pytest.raises(user.UserError, match=r"no ClusterRole viewer\. It has edit, view\. Nothing was made"):
-        user.rules_of("viewer")
+        user.check_role("viewer")
 
 
 def test_binding_is_planned_in_check_mode_and_one_of_others_is_refused(objects: Data) -> None:
@@ -235,14 +202,6 @@ def test_binding_is_planned_in_check_mode_and_one_of_others_is_refused(objects: 
     for state in ("present", "absent"):
         with pytest.raises(user.UserError, match="is not ours"):
             user.bind("anna", "view", state, False)
-
-
-def test_bindings_of_others_are_named() -> None:
-    theirs = user.binding("anna", "admin")
-    theirs["metadata"] = {"name": "admins", "namespace": "team-a"}
-    theirs["kind"] = "RoleBinding"
-    found = user.others("anna", [user.binding("anna", "view"), theirs, user.binding("otto", "view")])
-    assert found == ["RoleBinding team-a/admins (ClusterRole admin)"]
 
 
 @pytest.mark.parametrize("wrong", [{"kubeconfig_user": "system:admin"}, {"kubeconfig_user": "a/b"}])
