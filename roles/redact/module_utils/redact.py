@@ -15,12 +15,12 @@ HIDDEN = "(hidden)"
 # of registries.yaml and of Docker's config.json; a longer name, such as anonymous-auth, is a switch.
 ENDINGS = """
     (?:access|api|auth|join|private|secret)-key access-key-id authorization client-key-data
-    (?:client|cluster|token)-secret datastore-endpoint pass(?:phrase|wd|word) token vpn-auth
+    (?:client|cluster|token)-secret datastore-endpoint passphrase passwd password token vpn-auth
 """
 NAME = "(?:auth|[a-z0-9_.-]*?(?:{}))".format("|".join(ENDINGS.split()).replace("-", "[-_.]?"))
 SECRET = re.compile(NAME + r"\Z", re.IGNORECASE)
 SWITCH = re.compile(r"(?:true|false|null|none|~)?[\s,]*\Z", re.IGNORECASE)
-# How much of a line before a name or an address is looked at.
+# How much of a line before a name or an address is searched.
 NEARBY = 64
 
 # A name with the sign of an assignment or a key, or with the end of an argument. -t is K3s' --token.
@@ -201,7 +201,7 @@ def _hide_form(found):
 
 
 def _without_credentials(found):
-    """The word of a URL, or of a proxy whose address has no scheme, without user and password."""
+    """A URL, or a proxy whose address has no scheme, without user and password."""
     word, nearby = found.group(), found.string[max(0, found.start() - NEARBY) : found.start()]
     authority, end = AUTHORITY.search(word), len(word) if CUT.search(word) else word.rfind("@")
     if not authority and not PROXY.search(nearby):
