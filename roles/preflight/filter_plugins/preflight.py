@@ -206,7 +206,7 @@ class FilterModule:
         Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
         """
         return {
-            "preflight_accept": accept,
+            "preflight_accept": lambda *given: wrap_var(accept(*given)),
             "preflight_former": former,
             "preflight_kernel_rules": rules_of_kernel,
             "preflight_report": report,

@@ -11,8 +11,6 @@ import ipaddress
 import re
 from typing import Any
 
-from ansible.utils.unsafe_proxy import wrap_var
-
 Finding = dict[str, str]
 Facts = dict[str, Any]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -215,11 +213,8 @@ class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name.
-
-        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
-        """
+        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
         return {
-            "preflight_firewalls": lambda *given: wrap_var(findings_of_firewalls(*given)),
-            "preflight_ranges": lambda *given: wrap_var(findings_of_ranges(*given)),
+            "preflight_firewalls": findings_of_firewalls,
+            "preflight_ranges": findings_of_ranges,
         }
