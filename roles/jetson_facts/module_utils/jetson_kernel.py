@@ -99,20 +99,16 @@ def cgroup_arguments(text):
     return {word for word in (text or "").split() if CGROUP_ARGUMENTS.match(word)}
 
 
-def kernel_arguments(root):
-    """What the next boot changes of the arguments about cgroups: `adds`, `drops`, and both in words.
+def boot_arguments(root):
+    """What the next boot changes of the arguments about cgroups, in words; None for nothing.
 
     The boot loader adds arguments of its own to those of extlinux.conf, but none about cgroups.
     """
     after = next_arguments(root)
     now, then = cgroup_arguments(read(root, "proc/cmdline")), cgroup_arguments(after)
-    adds, drops = ([], []) if after is None else (sorted(then - now), sorted(now - then))
-    words = [
-        "{} {}".format(text, " ".join(some))
-        for text, some in (("has in addition", adds), ("lacks", drops))
-        if some
-    ]
-    return {"adds": adds, "drops": drops, "changes": " and ".join(words) or None}
+    differences = (("has in addition", then - now), ("lacks", now - then)) if after is not None else ()
+    words = ["{} {}".format(text, " ".join(sorted(some))) for text, some in differences if some]
+    return " and ".join(words) or None
 
 
 def disabled_controllers(text):

@@ -350,12 +350,8 @@ BOOTS = (
 def test_kernel_arguments_of_the_next_boot_are_compared(
     tree: Tree, running: str, boots: str | None, changes: str | None
 ) -> None:
-    assert (
-        kernel.kernel_arguments(tree({"proc/cmdline": running} | ({EXTLINUX: boots} if boots else {})))[
-            "changes"
-        ]
-        == changes
-    )
+    files = {"proc/cmdline": running} | ({EXTLINUX: boots} if boots else {})
+    assert kernel.boot_arguments(tree(files)) == changes
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import yaml
 
 from tests.unit.roles.loading import ROLES, Data, load
 from tests.unit.roles.playing import play_text
-from tests.unit.roles.preflight_facts import KERNEL, OF_KERNEL, RULES, data, with_facts
+from tests.unit.roles.preflight_facts import KERNEL, RULES, data, with_facts
 
 preflight = load("preflight/filter_plugins/preflight.py")
 
@@ -93,13 +93,8 @@ INCOMPATIBLE: list[tuple[Data, str, str]] = [
     ({"memory_left_bytes": -1}, "units-memory", "error"),
     ({"memory_left_bytes": 1_700_000_000}, "units-memory-low", "warning"),
     ({"cgroup_version": 1, "bundle__k3s_version": "v1.35.2+k3s1"}, "k3s-cgroup-v1", "error"),
-    (
-        {"cgroup_version": 1, "bundle__k3s_version": "v1.35.2+k3s1", "kernel_arguments__adds": [UNIFIED]},
-        "k3s-cgroup-v1",
-        "error",
-    ),
     ({"k3s__kubelet_arguments__fail-swap-on": "true"}, "k3s-swap", "error"),
-    ({"kernel_arguments__changes": f"lacks {UNIFIED}"}, "kernel-arguments", "warning"),
+    ({"boot_arguments": f"lacks {UNIFIED}"}, "kernel-arguments", "warning"),
     ({"k3s__kubelet_arguments__cgroup-driver": "cgroupfs"}, "k3s-cgroup-driver", "error"),
     ({"bundle__k3s_version": "v1.24.2+k3s1"}, "k3s-without-docker", "error"),
     ({"bundle__k3s_version": "v1.28.6+k3s1"}, "k3s-docker-25-1.28", "error"),
@@ -226,26 +221,10 @@ LACKS = "CONFIG_X is not set (module x)"
 
 
 @pytest.mark.parametrize(
-    ("entry", "feature"),
-    [(entry, feature) for entry in KERNEL for feature in entry.get("features", [entry["feature"]])],
-    ids=lambda value: value if isinstance(value, str) else value["feature"],
-)
-def test_each_missing_kernel_feature_is_found_alone(entry: Data, feature: str) -> None:
-    facts = with_facts(kernel_lacks={feature: LACKS})
-    for condition in entry.get("when", []):
-        facts["docker"]["version"] = condition.get("from", facts["docker"]["version"])
-        if condition["fact"] == "flannel_backend" and "equals" in condition:
-            facts["flannel_backend"] = condition["equals"]
-    found = {entry["id"]: entry for entry in preflight.findings_of_rules(facts, OF_KERNEL)}
-    own = found.pop("kernel-" + entry["feature"].replace("_", "-"))
-    assert own["found"] == f"{LACKS}: {entry['without']}"
-    # Docker 28.0.0 and network policies use the same sets.
-    assert set(found) <= {"kernel-ip-set"}
-
-
-@pytest.mark.parametrize(
     ("changes", "found"),
     [
+        ({"kernel_lacks": {"veth": LACKS}}, {"kernel-veth": "JetPack's own kernel"}),
+        ({"kernel_lacks": {"vxlan": LACKS}}, {"kernel-vxlan": "flannel-backend: host-gw"}),
         ({"kernel_lacks": {"vxlan": LACKS}, "flannel_backend": "host-gw"}, {}),
         ({"kernel_lacks": {"vxlan": LACKS}, "flannel_backend": None}, {}),
         ({"kernel_lacks": {"ip_set": LACKS}, "network_policy": False}, {}),
@@ -289,21 +268,6 @@ def test_k3s_of_the_default_bundle_fits_each_way_to_the_gpu() -> None:
     assert data("context")["__preflight_k3s"] == k3s  # without a bundle
     for ways in ({}, DRA, {**DRA, "gpu_device_plugin_config": CAPACITY}):
         assert preflight.findings_of_rules(with_facts(**{**ways, "bundle__k3s_version": k3s}), RULES) == []
-
-
-@pytest.mark.parametrize(
-    ("kernel", "adds", "advice"),
-    [
-        ("5.10.104-tegra", [], f"Or add `{UNIFIED}` to APPEND"),
-        ("5.10.104-tegra", [UNIFIED], "Or `sudo reboot`. APPEND"),
-        ("4.9.253-tegra", [UNIFIED], "k3s_agent_config. Or use a bundle"),
-    ],
-)
-def test_advice_for_cgroup_v2_depends_on_the_next_boot(kernel: str, adds: list[str], advice: str) -> None:
-    facts = with_facts(cgroup_version=1, kernel=kernel, bundle__k3s_version="v1.36.2+k3s1")
-    facts["kernel_arguments"]["adds"] = adds
-    (found,) = preflight.findings_of_rules(facts, [rule for rule in RULES if rule["id"] == "k3s-cgroup-v1"])
-    assert advice in found["fix"]
 
 
 def test_accepted_warning_is_kept_but_not_shown_and_an_error_is_not_accepted() -> None:
@@ -356,7 +320,7 @@ IGNORES_STRICT = {"nvidia_runtime__version": "1.11.0", "strict": True}
         ("6", {"kernel_lacks": {"veth": LACKS}}, "kernel-veth", "nvidia-l4t-kernel", "nothing"),
         ("7", {"kernel_lacks": {"veth": LACKS}}, "kernel-veth", "JetPack's own kernel", "nvidia-l4t-kernel"),
         ("4.6", {"iptables__problem": "no"}, "iptables", "nvidia-l4t-kernel", "nothing"),
-        ("5", {"bundle__k3s_version": "v1.36.2"}, "k3s-cgroup-v1", "with K3s 1.34", "nothing"),
+        ("4.6", {"bundle__k3s_version": "v1.36.2"}, "k3s-cgroup-v1", "with K3s 1.34", UNIFIED),
         (
             "5",
             {"bundle__k3s_version": "v1.36.2", "k3s__version": "v1.36.2"},
