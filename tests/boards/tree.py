@@ -27,7 +27,6 @@ _NVGPU = {
     "load": "0",
     "railgate_enable": "1",
     "railgate_delay": "500",
-    "tpc_pg_mask": "0",
     "enable_3d_scaling": "1",
 }
 
@@ -146,6 +145,7 @@ class _Tree:
         is_r32 = self._fixture.l4t_major == _R32
         on, off = ("1", "0") if is_r32 else ("on", "off")
         states = {
+            "tpc_pg_mask": self._data["tpc_pg_mask"],
             "gpu_powered_on": on if self._powered else off,
             "is_railgated": "no" if self._powered else "yes",
         }
