@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit mutants image bundle gpu-limit collection release clean
+.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit image bundle gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -54,10 +54,6 @@ lint: dev
 unit: dev
 	$(call say,"unit and conformance tests")
 	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 --durations=20 -m "not lab" tests
-
-mutants: dev ## put small faults into the plugin and count those that no test notices (50 minutes)
-	$(call say,"small faults in the plugin: one at a time")
-	$(PYTHON) -m tests.mutation
 
 programs: dev ## K3s for the virtual boards, downloaded, or compiled once (about 7 minutes)
 	$(call say,"K3s for virtual boards")

@@ -5,6 +5,7 @@ import ast
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,25 @@ def test_nothing_that_runs_on_boards_has_a_name_in_a_directory_of_all_users() ->
         if path.suffix in {".py", ".yml", ".yaml", ".j2", ".sh"} and SHARED.search(path.read_text())
     }
     assert found - EXCUSED == set()
+
+
+KEYWORDS = {"delegate_to", "run_once", "throttle"}
+
+
+def tasks(items: list[dict[str, Any]], inherited: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each task, those of blocks with the block's keywords."""
+    for item in items:
+        parts = [part for key in ("block", "rescue", "always") for part in item.get(key, ())]
+        task = inherited | item
+        yield from tasks(parts, {key: task[key] for key in task.keys() & KEYWORDS}) if parts else [task]
+
+
+MAX_SESSIONS = 10  # sshd_config(5): the default
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+def test_a_task_that_many_boards_delegate_to_one_leaves_its_sshd_sessions(role: str) -> None:
+    for path in (ROLES / role / "tasks").glob("*.yml"):
+        for task in tasks(yaml.safe_load(path.read_text()) or [], {}):
+            if task.get("delegate_to", "localhost") != "localhost" and not task.get("run_once"):
+                assert 0 < task.get("throttle", 0) < MAX_SESSIONS, f"{path.name}: {task['name']}"
