@@ -189,11 +189,12 @@ def report(findings: list[Finding], host: str, outcome: str = "nothing was chang
     return "\n".join(lines)
 
 
-def former(names: list[str], known: dict[str, str]) -> str:
-    """Variables that have another name now, each with the name to set instead."""
+def former(names: list[str], known: dict[str, list[str]]) -> str:
+    """The former names among those of variables, each with what to set instead; '' without any."""
+    found = {old: new for new, all_old in known.items() for old in all_old if old in names}
     return "; ".join(
-        f"set {known[name]} instead of {name}" if known[name] else f"remove {name}, which has no effect"
-        for name in names
+        f"remove {old}, which has no effect" if new == "nothing" else f"set {new} instead of {old}"
+        for old, new in sorted(found.items())
     )
 
 
