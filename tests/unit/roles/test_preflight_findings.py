@@ -513,23 +513,6 @@ def test_overlapping_networks_are_found(facts: Data, ranges: dict[str, str], ids
     assert all("sudo nmcli connection up NAME" in entry["fix"] for entry in found)
 
 
-@pytest.mark.parametrize(
-    ("other", "advice"),
-    [
-        (
-            "192.168.1.12/24",
-            "cluster-cidr: 10.44.0.0/16, service-cidr: 10.45.0.0/16, cluster-dns: 10.45.0.10",
-        ),
-        ("10.45.0.1/24", "cluster-cidr: 10.144.0.0/16, service-cidr: 10.145.0.0/16"),
-        ("10.1.2.3/8", "cluster-cidr: 172.28.0.0/16, service-cidr: 172.29.0.0/16"),
-    ],
-)
-def test_suggested_ranges_are_free_on_all_boards(other: str, advice: str) -> None:
-    fleet = {"a": board("wlan0 10.42.0.1/24"), "b": board(f"eth0 {other}")}
-    (found,) = of_network.findings_of_ranges("a", fleet, {})
-    assert advice in found["fix"]
-
-
 PORTS = ["6443/tcp", "10250/tcp", "8472/udp"]
 RANGES = ["10.42.0.0/16", "10.43.0.0/16"]
 
