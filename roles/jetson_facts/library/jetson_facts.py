@@ -28,9 +28,9 @@ from ansible.module_utils.jetson_board import (
 from ansible.module_utils.jetson_certificates import certificate_facts
 from ansible.module_utils.jetson_iptables import iptables_facts
 from ansible.module_utils.jetson_kernel import (
+    boot_arguments,
     cgroup_lacks,
     cgroup_version,
-    kernel_arguments,
     kernel_config,
     kernel_lacks,
 )
@@ -266,7 +266,7 @@ def main():
             "reboot": reboot_facts(root, release),
             "cgroup_version": cgroup_version(root),
             "cgroup_lacks": cgroup_lacks(root, config),
-            "kernel_arguments": kernel_arguments(root),
+            "boot_arguments": boot_arguments(root),
             "memory_bytes": memory_bytes(root),
             "swap_bytes": swap_bytes(root),
             "disks": {name: disk(path) for name, path in disks.items()},

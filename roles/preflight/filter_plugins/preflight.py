@@ -189,11 +189,12 @@ def report(findings: list[Finding], host: str, outcome: str = "nothing was chang
     return "\n".join(lines)
 
 
-def former(names: list[str], known: dict[str, str]) -> str:
-    """Variables that have another name now, each with the name to set instead."""
+def former(names: list[str], known: dict[str, list[str]]) -> str:
+    """The former names among those of variables, each with what to set instead; '' without any."""
+    found = {old: new for new, all_old in known.items() for old in all_old if old in names}
     return "; ".join(
-        f"set {known[name]} instead of {name}" if known[name] else f"remove {name}, which has no effect"
-        for name in names
+        f"remove {old}, which has no effect" if new == "nothing" else f"set {new} instead of {old}"
+        for old, new in sorted(found.items())
     )
 
 
@@ -206,7 +207,7 @@ class FilterModule:
         Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
         """
         return {
-            "preflight_accept": accept,
+            "preflight_accept": lambda *given: wrap_var(accept(*given)),
             "preflight_former": former,
             "preflight_kernel_rules": rules_of_kernel,
             "preflight_report": report,

@@ -10,8 +10,6 @@ import re
 import time
 from typing import Any
 
-from ansible.utils.unsafe_proxy import wrap_var
-
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
@@ -205,12 +203,9 @@ class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name.
-
-        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
-        """
+        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
         return {
-            "preflight_clock": lambda *given: wrap_var(findings_of_clock(*given)),
+            "preflight_clock": findings_of_clock,
             "preflight_docker": planned_docker,
             "preflight_disks": findings_of_disks,
             "preflight_memory_left": memory_left,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What K3s is on the boards, and what it would become: servers, minor versions, settings.
+"""K3s on the boards as it is and as it would become, and the files of the bundle for it.
 
 Pure functions behind the preflight role. A finding has id, found, expected and fix.
 """
@@ -7,12 +7,15 @@ Pure functions behind the preflight role. A finding has id, found, expected and 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
 
 Finding = dict[str, str]
 Facts = dict[str, Any]
+
+ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 
 
 def answers_of(results: list[Facts], servers: list[str]) -> dict[str, Facts | None]:
@@ -152,18 +155,88 @@ def findings_of_settings(plan: Facts) -> list[Finding]:
     ]
 
 
+def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> list[str]:
+    """Names of the files that a board of this architecture (`uname -m`) takes from the bundle.
+
+    `source` is where K3s comes from: with 'download' it is not in the bundle. Neither is the plugin's `image`
+    if that names one of a registry. `listed` are the files of SHA256SUMS, of which images with NVIDIA's
+    deviceQuery are the owner's own.
+    """
+    suffix = ARCHITECTURES.get(arch, arch)
+    k3s = [f"k3s-{suffix}", f"k3s-airgap-images-{suffix}.tar.gz"] if source == "bundle" else []
+    return [
+        "bundle.yml",
+        *k3s,
+        *([] if image else [f"tegra-device-plugin-{suffix}.tar.gz"]),
+        *(name for name in listed if name.startswith("device-query-") and name.endswith(f"-{suffix}.tar.gz")),
+    ]
+
+
+def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle", image: str = "") -> list[Finding]:
+    """What is wrong with the files that this board would get."""
+    if not bundle["indexed"]:
+        return findings_without_bundle(bundle, arch, source, image)
+    fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
+    findings = [
+        {
+            "id": "bundle-unusable",
+            "found": text,
+            "expected": "a complete bundle",
+            "fix": fix,
+        }
+        for text in bundle["errors"]
+    ]
+    if findings:
+        return findings
+    for name in bundle_files(arch, source, image, bundle["files"]):
+        problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
+        if problem is not None:
+            findings.append(
+                {
+                    "id": "bundle-file",
+                    "found": f"{name}: {problem}",
+                    "expected": "every file as SHA256SUMS says",
+                    "fix": fix,
+                }
+            )
+    return findings
+
+
+def findings_without_bundle(built: Facts, arch: str, source: str, image: str) -> list[Finding]:
+    """What is wrong where K3s is downloaded. A plugin's image that is missing is built by site.yml."""
+    if source == "bundle":
+        return [
+            {
+                "id": "bundle-unusable",
+                "found": "jetson_k3s_bundle is set for this board, and not for all boards of this run",
+                "expected": "the same bundle for all boards, or none",
+                "fix": "Set jetson_k3s_bundle for the group k3s_cluster, or for no board.",
+            }
+        ]
+    name = f"tegra-device-plugin-{ARCHITECTURES.get(arch, arch)}.tar.gz"
+    problem = None if image else built["files"].get(name, {"error": None})["error"]
+    if problem is None:
+        return []
+    return [
+        {
+            "id": "bundle-file",
+            "found": f"{built['path']}/{name}: {problem}",
+            "expected": "an image as `make image` writes it",
+            "fix": "Remove this file. site.yml then builds the image again.",
+        }
+    ]
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name.
-
-        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
-        """
+        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
         return {
             "preflight_answers": answers_of,
+            "preflight_bundle": findings_of_bundle,
             "preflight_asked": lambda *given: wrap_var(asked(*given)),
-            "preflight_settings": lambda plan: wrap_var(findings_of_settings(plan)),
-            "preflight_server": lambda *given: wrap_var(findings_of_server(*given)),
+            "preflight_settings": findings_of_settings,
+            "preflight_server": findings_of_server,
             "preflight_upgrade": findings_of_upgrade,
         }

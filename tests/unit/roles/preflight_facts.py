@@ -16,12 +16,13 @@ def data(name: str) -> Any:
 
 
 KERNEL = data("kernel")["__preflight_kernel"]
-OF_KERNEL = load("preflight/filter_plugins/preflight.py").rules_of_kernel(
-    KERNEL, data("kernel")["__preflight_kernel_fix"]
-)
-RULES = (
-    data("compatibility")["__preflight_rules"] + data("inventory")["__preflight_inventory_rules"] + OF_KERNEL
-)
+RULES = [
+    *data("compatibility")["__preflight_rules"],
+    *data("inventory")["__preflight_inventory_rules"],
+    *load("preflight/filter_plugins/preflight.py").rules_of_kernel(
+        KERNEL, data("kernel")["__preflight_kernel_fix"]
+    ),
+]
 GOOD: dict[str, Any] = {
     "platform": "tegra",
     "jetpack": "6.2",
@@ -34,7 +35,7 @@ GOOD: dict[str, Any] = {
     "cgroup_lacks": {},
     "mig_instances": 0,
     "kernel_lacks": {},
-    "kernel_arguments": {"adds": [], "drops": [], "changes": None},
+    "boot_arguments": None,
     "default_route": True,
     "network": {"addresses": [], "routes": [], "towards_server": None},
     "firewalls": {"ufw": None, "firewalld": None},
