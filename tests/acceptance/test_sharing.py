@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.settings import load_plugin
@@ -351,12 +352,11 @@ def test_koordinators_device_is_written_once_and_left_to_koordlet(cluster: Clust
         return play(lab_dir(LAB) / "inventory.ini", tmp_path / "play.yml", given, *arguments).stdout
 
     assert "changed=False found=the cluster does not have the CRD" in run()
-    crd = (CHECKOUT / "tests/unit/plugin/koordinator_crd.yaml").read_text()
-    board.exec("sh", "-c", 'echo "$1" | k3s kubectl apply --filename=-', "sh", crd)
+    cluster.apply(yaml.safe_load((CHECKOUT / "tests/unit/plugin/koordinator_crd.yaml").read_text()))
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{KIND}")
     for arguments, changed in ((["--check"], True), ([], True), ([], False)):
         assert f"changed={changed} found=." in run(*arguments)
-    there = json.loads(cluster.kubectl("get", KIND, board.name, "--output=json"))
+    there = cluster.get(KIND, board.name)
     assert there["spec"] == wanted["spec"]
     assert [owner["name"] for owner in there["metadata"]["ownerReferences"]] == [board.name]
     # As koordlet takes it over.
