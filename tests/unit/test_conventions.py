@@ -15,7 +15,6 @@ import yaml
 from tests.unit.roles.loading import ROLES
 from tests.unit.roles.playing import play, write_inventory
 from tools.cache import CHECKOUT
-from tools.docs import generated
 
 FOLDERS = ("collection", "images", "playbooks", "plugin", "release", "roles", "tools")
 
@@ -39,12 +38,6 @@ ALL_ROLES = sorted(path.parent.name for path in ROLES.glob("*/tasks"))
 def test_every_role_is_in_the_list_of_roles() -> None:
     listed = re.findall(r"\[(\w+)\]\(\1\)", (ROLES / "README.md").read_text())
     assert sorted(listed) == sorted(path.name for path in ROLES.iterdir() if path.is_dir())
-
-
-@pytest.mark.parametrize("path", generated(), ids=lambda path: str(path.relative_to(CHECKOUT)))
-def test_generated_document_is_current(path: Path) -> None:
-    assert path.exists(), "run `make docs`"
-    assert path.read_text() == generated()[path], "run `make docs`"
 
 
 def specified(role: str) -> dict[str, Any]:

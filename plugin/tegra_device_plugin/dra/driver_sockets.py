@@ -175,14 +175,10 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# The name in GetInfo and the different full name of the service (kubelet, pkg/apis/*/types.go). A kubelet
-# uses the first DRAPlugin that it supports.
-_DRA_SERVICES = {
-    "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
-    "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
-}
+# The service has another name than in GetInfo (kubelet, pkg/apis/*/types.go). Kubelets since 1.34 know it.
+_DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 _HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
-SUPPORTED = (*_DRA_SERVICES, *_HEALTH_SERVICES)
+SUPPORTED = ("v1.DRAPlugin", *_HEALTH_SERVICES)
 
 # The kubelet treats older health as unknown. The board is observed every 5 s, and an observation can take 3
 # s.
@@ -269,7 +265,7 @@ def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
             watch, api.NodeWatchResourcesRequest.FromString, api.NodeWatchResourcesResponse.SerializeToString
         )
     }
-    return dict.fromkeys(_DRA_SERVICES.values(), plugin) | dict.fromkeys(_HEALTH_SERVICES, streams)
+    return {_DRA_SERVICE: plugin} | dict.fromkeys(_HEALTH_SERVICES, streams)
 
 
 def _references(claims: Sequence[api.Claim]) -> list[ClaimReference]:

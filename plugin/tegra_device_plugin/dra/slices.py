@@ -8,6 +8,7 @@ Without a difference, it waits for a change of the slices or of the GPU.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Create:
 class Update:
     old: Object
     generation: int
-    reason: str
+    reason: str = "another slice was there"
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,7 @@ def step(
             return Delete(one, "the node has another slice")
     if keep is None:
         return Create(generation + 1, "there was no slice" if last_generation == 0 else "it was deleted")
-    if not _has_devices(keep, devices):
-        reason = "; ".join(_differences(devices, keep["spec"])) or "its pool or the order of its devices"
-        return Update(keep, generation + 1, reason)
-    return None
+    return None if _has_devices(keep, devices) else Update(keep, generation + 1)
 
 
 def content(node: str, uid: str, devices: Sequence[Object], generation: int) -> dict[str, Any]:
@@ -128,21 +126,12 @@ def dropped(devices: Sequence[Object], answer: Object) -> list[str]:
 
 def _has_devices(slice_: Object, devices: Sequence[Object]) -> bool:
     """True if the slice has these devices, and is the only slice of its pool."""
-    inside = slice_["spec"]
-    return _as_sent(inside) == list(devices) and inside.get("pool", {}).get("resourceSliceCount") == 1
-
-
-def _as_sent(inside: Object) -> list[dict[str, Any]]:
-    """Give the devices of a slice without the server's addition: the time of a taint."""
-    return [
-        one
-        if "taints" not in one
-        else {
-            **one,
-            "taints": [{k: v for k, v in taint.items() if k != "timeAdded"} for taint in one["taints"]],
-        }
-        for one in inside.get("devices") or []
-    ]
+    inside = copy.deepcopy(slice_["spec"])
+    found = inside.get("devices") or []
+    for device in found:
+        for taint in device.get("taints", ()):
+            taint.pop("timeAdded", None)  # the server's addition
+    return bool(found == list(devices)) and inside.get("pool", {}).get("resourceSliceCount") == 1
 
 
 def _missing(wanted: Object, kept: Object, path: str = "") -> Iterator[str]:
@@ -152,20 +141,6 @@ def _missing(wanted: Object, kept: Object, path: str = "") -> Iterator[str]:
             yield here
         elif isinstance(value, dict):
             yield from _missing(value, kept[key], here)
-
-
-def _differences(devices: Sequence[Object], found: Object) -> Iterator[str]:
-    before = {str(one.get("name")): one for one in _as_sent(found)}
-    after = {one["name"]: one for one in devices}
-    for name in before.keys() - after.keys():
-        yield f"{name} is removed"
-    for name, device in after.items():
-        if name not in before:
-            yield f"{name} is added"
-            continue
-        changed = [key for key in {**device, **before[name]} if device.get(key) != before[name].get(key)]
-        if changed:
-            yield f"{name} has changed: {', '.join(changed)}"
 
 
 class NotPublishableError(OSError):

@@ -3,28 +3,15 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timezone
 from typing import Any
 
 DAY_SECONDS = 86400
-# When it starts, K3s renews what ends within so many days (its pkg/daemons/config/types.go).
-WINDOW_DAYS = 90
-WIDER_WINDOW_DAYS = 120
-# The first patch of each minor version with the wider window (May 2025). Newer minor versions have it, too.
-WIDER_SINCE = {(1, 30): 13, (1, 31): 9, (1, 32): 5, (1, 33): 1}
+# When it starts, K3s renews what ends within so many days (its pkg/daemons/config/types.go), newer releases
+# within 120 days.
+WINDOW_SECONDS = 90 * DAY_SECONDS
 
 Certificate = dict[str, Any]
-
-
-def window_days(version: str | None) -> int:
-    """How many days before its end this K3s renews a certificate when it starts."""
-    match = re.match(r"v(\d+)\.(\d+)\.(\d+)", version or "")
-    if match is None:
-        return WINDOW_DAYS
-    major, minor, patch = map(int, match.groups())
-    wider = (major, minor) > max(WIDER_SINCE) or patch >= WIDER_SINCE.get((major, minor), patch + 1)
-    return WIDER_WINDOW_DAYS if wider else WINDOW_DAYS
 
 
 def expiring(k3s: dict[str, Any], valid_days: int, now: float) -> list[Certificate]:
@@ -35,21 +22,15 @@ def expiring(k3s: dict[str, Any], valid_days: int, now: float) -> list[Certifica
     least twice as long to go, and if K3s had not left this one as it is when it started last.
     """
     certificates = k3s["certificates"]
-    started, window = certificates["started"], window_days(k3s["version"]) * DAY_SECONDS
+    started = certificates["started"]
     return [
         one
         for one in certificates["files"]
         if started is not None
         and one["kind"] == "leaf"
-        and one["ends"] - now < min(window, valid_days * DAY_SECONDS / 2)
-        and not (one["written"] < started and started > one["ends"] - window)
+        and one["ends"] - now < min(WINDOW_SECONDS, valid_days * DAY_SECONDS / 2)
+        and not (one["written"] < started and started > one["ends"] - WINDOW_SECONDS)
     ]
-
-
-def not_renewed(before: list[Certificate], after: list[Certificate]) -> list[Certificate]:
-    """Those of a list that are still there with the same end."""
-    there = {(one["path"], one["ends"]) for one in after}
-    return [one for one in before if (one["path"], one["ends"]) in there]
 
 
 def other_ca(k3s: dict[str, Any], server: dict[str, Any] | None) -> bool:
@@ -83,5 +64,4 @@ class FilterModule:
             "k3s_certificates_told": told,
             "k3s_expiring": expiring,
             "k3s_other_ca": other_ca,
-            "k3s_not_renewed": not_renewed,
         }

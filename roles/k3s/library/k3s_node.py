@@ -27,14 +27,13 @@ from ansible.module_utils.k3s_kubectl import (
     K3S,
     KubectlError,
     WatchTimeoutError,
-    condition,
-    free_devices,
     get,
     is_true,
     listed,
     run,
     wait_until,
 )
+from ansible.module_utils.k3s_offers import NotOfferedError, wait_offered
 from ansible.module_utils.redact import redact
 
 LOG_LINES = 15
@@ -43,17 +42,21 @@ NAMESPACE = "--namespace=kube-system"
 DOCUMENTATION = r"""
 module: k3s_node
 short_description: A Ready node with its labels and resources
-description: Waits for the node, sets labels, renews pods, and waits for the resource.
+description: Waits for the node, sets labels, renews pods, and waits for what the node must offer.
 options:
   name: {required: true, description: The node.}
   labels: {type: dict, default: {}, description: 'Labels that it must have, or with null must not have.'}
-  resource: {description: 'An extended resource of which it must offer at least one, such as nvidia.com/gpu.'}
-  driver: {description: A DRA driver that must have a device of the node without a taint.}
-  provider: {description: Label selector of the pods in kube-system that serve the resource.}
+  offers:
+    description:
+      Extended resources and devices of DRA drivers that it must offer, with the number of each, such as one
+      nvidia.com/gpu.
+    type: dict
+    default: {}
+  provider: {description: Label selector of the pods in kube-system that serve them.}
   renew:
     description:
       - Have the provider's DaemonSets, which have the same labels, run their present template on the node.
-      - A pod of an older template is deleted. The new one must be Ready before the resource is waited for.
+      - A pod of an older template is deleted. The new one must be Ready before the offers are waited for.
       - Where labels are about to change, pods whose DaemonSet is gone have to be so first.
     type: bool
     default: false
@@ -61,7 +64,6 @@ options:
 """
 
 RETURN = r"""
-allocatable: {type: dict, description: The node's allocatable resources.}
 cordoned: {type: bool, description: Whether an interrupted run of ours has left the node cordoned.}
 """
 
@@ -79,11 +81,6 @@ def prepared(name, labels, old):
     """The commands for a node's labels and its older pods, a line each."""
     commands = ((["label", "node", name], labels), (["delete", "pods"], old))
     return "".join(" ".join(["kubectl", *verb, *what]) + "\n" for verb, what in commands if what)
-
-
-def allocatable(node, resource):
-    """How many of an extended resource the node offers to pods."""
-    return int((node.get("status", {}).get("allocatable") or {}).get(resource, "0"))
 
 
 class NotRenewedError(Exception):
@@ -182,24 +179,13 @@ def explained(selector, node):
         return str(error)
 
 
-def complaint(node, resource):
-    """What is missing at the node, for people."""
-    if node is None:
-        return "it has not registered"
-    ready = condition(node, "Ready")
-    if ready.get("status") != "True":
-        return "it is not Ready: {}".format(ready.get("message", "the kubelet has not reported"))
-    return "it is Ready but offers no {}".format(resource)
-
-
 def main():
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
             "labels": {"type": "dict", "default": {}},
-            "resource": {"type": "str"},
-            "driver": {"type": "str"},
+            "offers": {"type": "dict", "default": {}},
             "provider": {"type": "str"},
             "renew": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 180},
@@ -207,8 +193,8 @@ def main():
         required_if=[("renew", True, ["provider"])],
         supports_check_mode=True,
     )
-    name, wanted, resource = module.params["name"], module.params["labels"], module.params["resource"]
-    driver, selector = module.params["driver"], module.params["provider"]
+    name, wanted, selector = module.params["name"], module.params["labels"], module.params["provider"]
+    offers = {key: int(number) for key, number in module.params["offers"].items()}
 
     try:
         if module.check_mode:
@@ -219,40 +205,25 @@ def main():
             diff = {"prepared": prepared(name, missing, old)}
             module.exit_json(changed=bool(diff["prepared"]), diff=diff)
         deadline = time.monotonic() + module.params["timeout"]
-        node = wait_until(
-            lambda node: is_true(node, "Ready"), "Ready", module.params["timeout"], "node", name
-        )
+        node = wait_offered(name, {}, module.params["timeout"])
         missing = label_arguments(node["metadata"].get("labels", {}), wanted)
         if missing and module.params["renew"]:
             # By its labels the node may get pods that cannot be beside those.
             remove_orphans(selector, name, _left(deadline))
         if missing:
             run("label", "--overwrite", "node", name, *missing)
-        # After the labels: what serves the resource may be scheduled by them.
+        # After the labels: what serves the resources may be scheduled by them.
         renewed = renew(selector, name, deadline) if module.params["renew"] else False
-        if driver is not None:
-            of_it = "--field-selector=spec.driver={},spec.nodeName={}".format(driver, name)
-            wait_until(free_devices, driver, _left(deadline), "resourceslices", of_it)
-        if resource is not None:
-            left = _left(deadline)
-            node = wait_until(lambda node: allocatable(node, resource) >= 1, resource, left, "node", name)
-    except NotRenewedError as error:
-        text = "node {}: {} (waited {} s)".format(name, error, module.params["timeout"])
-        module.fail_json(msg=text + "\n" + explained(selector, name))
-    except WatchTimeoutError as timeout:
-        last = timeout.last if driver is None else get("node", name)
-        text = "node {}: {} (waited {} s)".format(
-            name, complaint(last, resource or "device of " + str(driver)), module.params["timeout"]
-        )
-        if selector and last is not None:
-            text += "\n" + explained(selector, name)
-        module.fail_json(msg=text)
+        if offers:
+            node = wait_offered(name, offers, _left(deadline))
+    except (NotRenewedError, NotOfferedError) as error:
+        words = "\n" + explained(selector, name) if selector else ""
+        module.fail_json(msg="node {}: {}{}".format(name, error, words))
     except (KubectlError, OSError, ValueError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
     module.exit_json(
         changed=bool(missing) or renewed,
         diff={"prepared": prepared(name, missing, [])},
-        allocatable=node["status"]["allocatable"],
         cordoned=CORDONED in node["metadata"].get("annotations", {}),
     )
 

@@ -9,20 +9,8 @@ import json
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import (
-    CORDONED,
-    DRA,
-    KubectlError,
-    WatchTimeoutError,
-    condition,
-    free_devices,
-    get,
-    is_true,
-    knows,
-    listed,
-    run,
-    wait_until,
-)
+from ansible.module_utils.k3s_kubectl import CORDONED, KubectlError, condition, get, is_true, listed, run
+from ansible.module_utils.k3s_offers import NotOfferedError, devices, extended, wait_offered
 
 DOCUMENTATION = r"""
 module: k3s_node_schedule
@@ -67,8 +55,6 @@ nodes: {type: list, elements: str, description: 'The nodes, if the one to forget
 SETTLE_SECONDS = 12
 # K3s' condition for a member of its embedded etcd that is no learner (pkg/etcd/etcd.go).
 VOTER = "EtcdIsVoter"
-# Interval of checks of the devices that claims can get.
-POLL_SECONDS = 2
 
 
 def is_drained(pods):
@@ -93,12 +79,6 @@ def drain(name, node, offers, params, check_mode):
             run("annotate", "--overwrite", "node", name, "{}={}".format(CORDONED, json.dumps(offers)))
         run("drain", "--timeout={}s".format(params["timeout"]), *(params["drain_arguments"] + [name]))
     return True
-
-
-def extended(node, which="allocatable"):
-    """The extended resources that a node offers, {name: number}; Kubernetes' own names have no domain."""
-    resources = node["status"].get(which) or {}
-    return {name: int(number) for name, number in resources.items() if "/" in name and int(number) > 0}
 
 
 def recorded(node):
@@ -126,52 +106,6 @@ def check_quorum(name, nodes):
                 len(members), len(members) // 2 + 1, ", ".join(well) or "none"
             )
         )
-
-
-def devices(name):
-    """The devices of a node that claims can have, {driver: number}."""
-    free = {}
-    if knows(DRA):
-        for item in listed("resourceslices", "--field-selector=spec.nodeName=" + name):
-            driver = item["spec"]["driver"]
-            free[driver] = free.get(driver, 0) + len(free_devices(item))
-    return {driver: number for driver, number in free.items() if number}
-
-
-def short(found, offers):
-    """What is missing of what there has to be, in words; '' if nothing is."""
-    return ", ".join(
-        "{} {} instead of {}".format(found.get(name, 0), name, number)
-        for name, number in sorted(offers.items())
-        if found.get(name, 0) < number
-    )
-
-
-def lacking(node, offers, boot_id=None):
-    """What a node does not offer of what it has to, in words; '' if it is Ready and lacks nothing."""
-    if boot_id and node["status"].get("nodeInfo", {}).get("bootID") != boot_id:
-        return "its kubelet has not reported since the board started"
-    return short(extended(node), offers) if is_true(node, "Ready") else "it is not Ready"
-
-
-def wait_offered(name, offers, timeout, boot_id=None):
-    """Wait until the node is Ready and offers as much; KubectlError says what it lacks."""
-    deadline = time.monotonic() + timeout
-    time.sleep(SETTLE_SECONDS)  # until then the status is from before the restart
-    resources = {key: number for key, number in offers.items() if "/" in key}
-    try:
-        wait_until(lambda node: not lacking(node, resources, boot_id), name, timeout, "node", name)
-    except WatchTimeoutError as error:
-        missing = lacking(error.last, resources, boot_id) if error.last else "it is not there"
-        raise KubectlError("after {} s {}".format(timeout, missing)) from error
-    of_drivers = {key: number for key, number in offers.items() if "/" not in key}
-    while of_drivers:
-        missing = short(devices(name), of_drivers)
-        if not missing:
-            return
-        if time.monotonic() > deadline:
-            raise KubectlError("after {} s {}".format(timeout, missing))
-        time.sleep(POLL_SECONDS)
 
 
 def uncordon(name, node, check_mode):
@@ -217,7 +151,9 @@ def main():
     name, state, boot_id = (module.params[key] for key in ("name", "state", "boot_id"))
     try:
         if (module.params["offers"] or boot_id) and not module.check_mode:
-            # Before anything else: the server itself may be starting again.
+            # Before anything else: the server itself may be starting again, and until then the status is from
+            # before the restart.
+            time.sleep(SETTLE_SECONDS)
             wanted = {key: int(number) for key, number in module.params["offers"].items()}
             wait_offered(name, wanted, module.params["timeout"], boot_id)
         node = get("node", name)
@@ -235,7 +171,7 @@ def main():
             changed = drain(name, node, offered, module.params, module.check_mode)
         else:
             changed = uncordon(name, node, module.check_mode)
-    except (KubectlError, OSError) as error:
+    except (KubectlError, NotOfferedError, OSError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
     module.exit_json(
         changed=changed,

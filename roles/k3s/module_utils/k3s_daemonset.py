@@ -8,10 +8,6 @@ from ansible.module_utils.k3s_kubectl import is_true
 
 # Label of a DaemonSet's pods and of its ControllerRevisions, of which each template has one (apps/v1).
 HASH = "controller-revision-hash"
-# Annotations of ours, by which templates with images of the same name differ.
-OURS = "jetson-k3s.github.io/"
-# Of an annotation's value, as the hash of an image.
-SHOWN_CHARACTERS = 19
 # Why a container waits whose image is not there (pkg/kubelet/images/types.go).
 WITHOUT_IMAGE = ("ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff")
 
@@ -74,18 +70,6 @@ def waiting(pod):
     return None
 
 
-def runs(template):
-    """What a pod or a template runs, for people: images, and our annotations."""
-    images = ", ".join(container["image"] for container in template["spec"]["containers"])
-    annotations = template["metadata"].get("annotations") or {}
-    marks = [
-        "{} {}".format(key[len(OURS) :], value[:SHOWN_CHARACTERS])
-        for key, value in sorted(annotations.items())
-        if key.startswith(OURS)
-    ]
-    return "{} ({})".format(images, ", ".join(marks)) if marks else images
-
-
 def state(pod):
     """How a pod is, for people."""
     words = pod["status"]["phase"] + (", Ready" if is_true(pod, "Ready") else ", not Ready")
@@ -98,23 +82,20 @@ def state(pod):
 
 def remedy(daemonset, pods):
     """What to do when these are all pods that a DaemonSet has on a node which it should have renewed."""
-    name, namespace = daemonset["metadata"]["name"], daemonset["metadata"]["namespace"]
-    describe = "`sudo k3s kubectl --namespace {} describe {{}} {{}}` on a server says why.".format(namespace)
-    if not pods:
-        return "It has no pod there. " + describe.format("daemonset", name)
     for pod in pods:
         if is_ended(pod):
             return "The node's kubelet does not end the old pod: restart K3s on the board."
         if (waiting(pod) or ("",))[0] in WITHOUT_IMAGE:
             return "The image is not on the board: run playbooks/site.yml for it, which loads it."
-    return describe.format("pod", pods[-1]["metadata"]["name"])
+    return (
+        "`sudo k3s kubectl --namespace {namespace} describe daemonset {name}` on a server says why.".format(
+            **daemonset["metadata"]
+        )
+    )
 
 
 def plight(daemonset, pods):
-    """What a DaemonSet should run on a node, what it runs there, and what to do about it, for people."""
-    name, wanted = daemonset["metadata"]["name"], runs(daemonset["spec"]["template"])
-    lines = ["DaemonSet {} does not run {} there.".format(name, wanted)]
-    lines += [
-        "Pod {} runs {} and is {}.".format(pod["metadata"]["name"], runs(pod), state(pod)) for pod in pods
-    ]
-    return "\n".join([*lines, remedy(daemonset, pods)])
+    """Why a DaemonSet does not run its present template on a node, and what to do about it, for people."""
+    lines = ["DaemonSet {} does not run its present template there.".format(daemonset["metadata"]["name"])]
+    found = ["Pod {} is {}.".format(pod["metadata"]["name"], state(pod)) for pod in pods]
+    return "\n".join([*lines, *(found or ["It has no pod there."]), remedy(daemonset, pods)])

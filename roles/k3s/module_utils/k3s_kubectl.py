@@ -112,15 +112,6 @@ def knows(api):
     return api in run("api-versions").split()
 
 
-def free_devices(resource_slice):
-    """The devices of a ResourceSlice that claims can have; a taint without effect keeps none away."""
-    return [
-        device
-        for device in resource_slice["spec"].get("devices") or []
-        if not any(taint["effect"] != "None" for taint in device.get("taints") or [])
-    ]
-
-
 def claim_users(claims, driver, pool=None):
     """Pods (namespace/name) with a claim for a device of this driver, in this pool if one is given."""
 

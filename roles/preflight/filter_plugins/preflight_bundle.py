@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bundle, the board that supplies its images, and apt's holds on packages.
+"""The files that boards get of the bundle, or of the checkout.
 
 Pure functions behind the preflight role. A finding has id, found, expected and fix.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,10 +13,6 @@ Finding = dict[str, str]
 Facts = dict[str, Any]
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
-# A registry has a dot or a port, or is localhost. Without one, Docker and containerd take different ones.
-IMAGE = re.compile(
-    r"(?=[^/]*[.:]|localhost/)[\w.:-]+(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}", re.ASCII
-)
 
 
 def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> list[str]:
@@ -92,84 +87,6 @@ def findings_without_bundle(built: Facts, arch: str, source: str, image: str) ->
     ]
 
 
-def findings_of_plugin_image(image: str) -> list[Finding]:
-    """Does gpu_device_plugin_image name a registry and a digest?"""
-    if not image or IMAGE.fullmatch(image):
-        return []
-    return [
-        {
-            "id": "plugin-image",
-            "found": f"gpu_device_plugin_image is {image!r}",
-            "expected": "REGISTRY/NAME@sha256:DIGEST, with or without a tag: the digest pins the image",
-            "fix": "Add the digest. `docker pull REGISTRY/NAME:TAG` and `docker push` print it.",
-        }
-    ]
-
-
-def findings_of_update(update: Facts) -> list[Finding]:
-    """Has the bundle what an update of NVIDIA's runtime asks for? `update` is role nvidia_docker's plan."""
-    if not update["asked"] or update["version"]:
-        return []
-    return [
-        {
-            "id": "runtime-update",
-            "found": f"jetson_k3s_confirm has update-runtime, and no {update['package']} in the bundle's "
-            f"{update['archive']}",
-            "expected": "the package, with what it depends on",
-            "fix": "Put it there (docs/offline.md), or take update-runtime out of jetson_k3s_confirm in the "
-            "inventory.",
-        }
-    ]
-
-
-def findings_of_image_supply(facts: Facts, supply: str, boards: list[str]) -> list[Finding]:
-    """Can a board supply images to the others? `boards` are those of the inventory's cluster."""
-    if not supply:
-        return []
-    if supply not in boards:
-        return [
-            {
-                "id": "image-supply-host",
-                "found": f"image_supply_host is {supply!r}, and no board in [k3s_cluster] has that name",
-                "expected": "the inventory's name of a board of this cluster",
-                "fix": f"Correct image_supply_host, or take it out. There are {', '.join(boards)}.",
-            }
-        ]
-    if facts["container_runtime"] == "docker":
-        return []
-    return [
-        {
-            "id": "image-supply-containerd",
-            "found": "image_supply_host, and containerd runs the pods (k3s_container_runtime)",
-            "expected": "no image_supply_host: K3s imports the bundle's archives at each start, so each "
-            "board needs them",
-            "fix": "Take image_supply_host out of the inventory, or run the pods by Docker. For other images "
-            "than the bundle's give k3s_registries a mirror.",
-        }
-    ]
-
-
-def findings_of_holds(plan: dict[str, Any], packages: dict[str, Any], runtime: str) -> list[Finding]:
-    """Does the board's owner hold a package that this run installs or updates?
-
-    `plan` is role nvidia_docker's, `packages` the facts about them, `runtime` that of the pods.
-    """
-    installs = sorted(plan["runtime_packages"] + (plan["engine_packages"] if runtime == "docker" else []))
-    held = sorted(set(installs) & set(packages["held"]) - set(packages["ours"]))
-    if not held:
-        return []
-    names = " ".join(held)
-    return [
-        {
-            "id": "packages-held",
-            "found": f"this run installs {', '.join(installs)}, and apt holds {', '.join(held)}",
-            "expected": "no apt hold on a package that is to be installed or updated",
-            "fix": f"`sudo apt-mark unhold {names}` on the board, and run the playbook again. It sets "
-            "an apt hold for the packages that it installs. Or install them yourself first.",
-        }
-    ]
-
-
 class FilterModule:
     """Ansible's entry point."""
 
@@ -177,8 +94,4 @@ class FilterModule:
         """The filters, prefixed by the role's name."""
         return {
             "preflight_bundle": findings_of_bundle,
-            "preflight_holds": findings_of_holds,
-            "preflight_image_supply": findings_of_image_supply,
-            "preflight_plugin_image": findings_of_plugin_image,
-            "preflight_update": findings_of_update,
         }

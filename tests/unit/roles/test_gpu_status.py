@@ -197,7 +197,6 @@ status = load("gpu_status/filter_plugins/gpu_status_credentials.py")
 
 DAY = 86400
 NOW = 1_800_000_000.0
-NEW = "v1.33.5+k3s1"
 
 
 def data_directory(root: Path) -> Path:
@@ -252,14 +251,6 @@ def test_data_directory_and_days_are_the_nodes_own(tmp_path: Path) -> None:
     assert found["started"] == pytest.approx(time.time() - time.monotonic(), abs=5)
 
 
-@pytest.mark.parametrize(
-    ("version", "days"),
-    [("v1.25.4+k3s1", 90), ("v1.30.12+k3s1", 90), ("v1.30.13+k3s1", 120), ("v1.34.0+k3s1", 120), (None, 90)],
-)
-def test_renewal_window_depends_on_the_release(version: str | None, days: int) -> None:
-    assert certificates.window_days(version) == days
-
-
 def certificate(left: float, written: float = 300, kind: str = "leaf") -> Data:
     return {
         "name": "client-kubelet", "path": "/client-kubelet.crt", "kind": kind,
@@ -272,12 +263,11 @@ def certificate(left: float, written: float = 300, kind: str = "leaf") -> Data:
     [
         (certificate(89), 300, 365, True),
         (certificate(-3), 300, 365, True),
-        (certificate(100), 300, 365, True),  # the window of this release is 120 days
-        (certificate(121), 300, 365, False),
+        (certificate(91), 300, 365, False),
         (certificate(89, kind="ca"), 300, 365, False),
         (certificate(89, kind="listener"), 300, 365, False),
         # It has started within the window and has not renewed it.
-        (certificate(89), 5, 365, False),
+        (certificate(80), 5, 365, False),
         # Its start has made it: the next one makes it longer if the settings of K3s say so by then.
         (certificate(29, written=1), 1.1, 365, True),
         # But not each run is to restart where certificates are to be short.
@@ -289,7 +279,7 @@ def certificate(left: float, written: float = 300, kind: str = "leaf") -> Data:
 )
 def test_restart_is_due_if_it_renews(one: Data, started: float | None, valid_days: int, due: bool) -> None:
     since = None if started is None else NOW - started * DAY
-    k3s = {"version": NEW, "certificates": {"files": [one], "started": since}}
+    k3s = {"certificates": {"files": [one], "started": since}}
     assert certificates.expiring(k3s, valid_days, NOW) == ([one] if due else [])
 
 

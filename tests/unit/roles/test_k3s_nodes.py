@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import copy
-import importlib
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +63,6 @@ def test_object_is_watched_as_a_list(
     assert (tmp_path / "k3s.arguments").read_text() == f"kubectl get --watch --output=json {asked}\n"
 
 
-def test_apis_of_the_server_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    scripted(monkeypatch, tmp_path, "echo v1; echo resource.k8s.io/v1beta1")
-    assert [kubectl.knows(api) for api in ("v1", "resource.k8s.io/v1beta1", kubectl.DRA)] == [
-        True,
-        True,
-        False,
-    ]
-
-
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0, CONNECTION_REFUSED), (60, "error dialing backend: connection refused"), (60, "Forbidden")],
@@ -89,20 +77,8 @@ def test_permanent_error_is_not_retried(
     assert (tmp_path / "k3s.calls").read_text().count("call") == 1
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (None, "has not registered"),
-        ({"conditions": [{"type": "Ready", "status": "False", "message": "no network"}]}, "no network"),
-        ({}, "kubelet has not reported"),
-        ({"conditions": [{"type": "Ready", "status": "True"}]}, "offers no nvidia.com/gpu"),
-    ],
-)
-def test_complaint_names_the_missing_part(status: Data | None, words: str) -> None:
-    assert words in node_module.complaint(None if status is None else {"status": status}, "nvidia.com/gpu")
-
-
 schedule = load("k3s/library/k3s_node_schedule.py")
+offered = load("k3s/module_utils/k3s_offers.py")
 
 
 def node(ready: bool = True, **allocatable: str) -> Data:
@@ -111,16 +87,16 @@ def node(ready: bool = True, **allocatable: str) -> Data:
     return {
         "status": {
             "allocatable": {names[key]: value for key, value in allocatable.items()},
-            "conditions": [{"type": "Ready", "status": str(ready)}],
+            "conditions": [{"type": "Ready", "status": str(ready), "message": "no network"}],
         }
     }
 
 
 def test_kubernetes_own_resources_are_not_waited_for() -> None:
-    assert schedule.extended(node(gpu="4", memory="7Gi", cpu="6")) == {"nvidia.com/gpu": 4}
+    assert offered.extended(node(gpu="4", memory="7Gi", cpu="6")) == {"nvidia.com/gpu": 4}
     # What a node has not offered before its restart it need not offer afterwards.
-    assert schedule.extended(node(gpu="0")) == {}
-    assert schedule.extended({"status": {}}) == {}
+    assert offered.extended(node(gpu="0")) == {}
+    assert offered.extended({"status": {}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -130,11 +106,13 @@ def test_kubernetes_own_resources_are_not_waited_for() -> None:
         (node(gpu="5"), ""),
         (node(gpu="3"), "3 nvidia.com/gpu instead of 4"),
         (node(), "0 nvidia.com/gpu instead of 4"),
-        (node(ready=False, gpu="4"), "it is not Ready"),
+        (None, "it has not registered"),
+        ({"status": {}}, "it is not Ready: the kubelet has not reported"),
+        (node(ready=False, gpu="4"), "it is not Ready: no network"),
     ],
 )
-def test_missing_resources_of_a_node_are_named(there: Data, words: str) -> None:
-    assert schedule.lacking(there, {"nvidia.com/gpu": 4}) == words
+def test_missing_resources_of_a_node_are_named(there: Data | None, words: str) -> None:
+    assert offered.lacking(there, {"nvidia.com/gpu": 4}) == words
 
 
 def a_slice(*devices: Data) -> Data:
@@ -149,30 +127,30 @@ TAINTED = {"name": "igpu-1", "taints": [{"key": "unhealthy", "effect": "NoSchedu
 def server(monkeypatch: pytest.MonkeyPatch) -> list[list[Data]]:
     """A server with claims: the slices of each request, of which the last stays."""
     looks: list[list[Data]] = [[]]
-    monkeypatch.setattr(schedule, "knows", lambda api: api == "resource.k8s.io/v1")
-    monkeypatch.setattr(schedule, "listed", lambda *_: looks.pop(0) if looks[1:] else looks[0])
-    monkeypatch.setattr(schedule, "wait_until", lambda *_: None)
-    monkeypatch.setattr(schedule.time, "sleep", lambda _: None)
+    monkeypatch.setattr(offered, "knows", lambda api: api == "resource.k8s.io/v1")
+    monkeypatch.setattr(offered, "listed", lambda *_: looks.pop(0) if looks[1:] else looks[0])
+    monkeypatch.setattr(offered, "wait_until", lambda *_: None)
+    monkeypatch.setattr(offered.time, "sleep", lambda _: None)
     return looks
 
 
 def test_devices_that_a_claim_can_have_are_counted(server: list[list[Data]]) -> None:
     server[:] = [[a_slice({"name": "igpu-0"}, TAINTED), a_slice({"name": "igpu-2"})]]
-    assert schedule.devices("jetson-1") == {"gpu.example.org": 2}
+    assert offered.devices("jetson-1") == {"gpu.example.org": 2}
     server[:] = [[a_slice({"name": "igpu-0", "taints": [{"key": "hot", "effect": "None"}]})]]
-    assert schedule.devices("jetson-1") == {"gpu.example.org": 1}
+    assert offered.devices("jetson-1") == {"gpu.example.org": 1}
     server[:] = [[a_slice(TAINTED), a_slice()]]
-    assert schedule.devices("jetson-1") == {}
+    assert offered.devices("jetson-1") == {}
 
 
 def test_devices_of_claims_are_waited_for(server: list[list[Data]]) -> None:
     well = [a_slice({"name": "igpu-0"})]
     server[:] = [[], [a_slice(TAINTED)], well]
-    schedule.wait_offered("jetson-1", {"gpu.example.org": 1}, 120)
+    offered.wait_offered("jetson-1", {"gpu.example.org": 1}, 120)
     assert server == [well]
     server[:] = [[a_slice(TAINTED)]]
-    with pytest.raises(schedule.KubectlError, match=r"after 0 s 0 gpu\.example\.org instead of 1"):
-        schedule.wait_offered("jetson-1", {"gpu.example.org": 1}, 0)
+    with pytest.raises(offered.NotOfferedError, match=r"after 0 s 0 gpu\.example\.org instead of 1"):
+        offered.wait_offered("jetson-1", {"gpu.example.org": 1}, 0)
 
 
 def member(name: str, ready: bool = True, voter: bool | None = True) -> Data:
@@ -205,8 +183,8 @@ def test_last_server_of_a_majority_is_not_drained(others: list[Data], problem: s
 def test_kubelet_has_to_report_the_boot_of_its_board() -> None:
     there = node(gpu="1")
     there["status"]["nodeInfo"] = {"bootID": "before"}
-    assert schedule.lacking(there, {}, "after") == "its kubelet has not reported since the board started"
-    assert schedule.lacking(there, {"nvidia.com/gpu": 1}, "before") == ""
+    assert offered.lacking(there, {}, "after") == "its kubelet has not reported since the board started"
+    assert offered.lacking(there, {"nvidia.com/gpu": 1}, "before") == ""
 
 
 @pytest.mark.parametrize(
@@ -226,7 +204,7 @@ def test_repeated_run_knows_the_offers_before_the_cordon(
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(schedule, "get", lambda *_: seen)
     monkeypatch.setattr(schedule, "listed", lambda *_: [])
-    monkeypatch.setattr(schedule, "knows", lambda _: False)
+    monkeypatch.setattr(offered, "knows", lambda _: False)
     monkeypatch.setattr(schedule, "run", lambda *argv: calls.append(argv))
     given: Data = {"name": "a", "state": "drained", "drain_arguments": [], "offers": {}, "boot_id": None}
     found = playing.outcome(monkeypatch, schedule, given | {"quorum": False, "timeout": 1})
@@ -275,226 +253,89 @@ def test_drained_is_a_node_without_pods_that_could_leave(pod: Data, drained: boo
     assert schedule.is_drained([pod]) is drained
 
 
-PLUGIN, AGENT = "tegra-device-plugin", "tegra-gpu-agent"
-SELECTOR = f"app.kubernetes.io/name in ({PLUGIN}, {AGENT})"
-OLD_IMAGE, IMAGE = "tegra-device-plugin:1", "tegra-device-plugin:2"
+PLUGIN, AGENT, SELECTOR = "tegra-device-plugin", "tegra-gpu-agent", "a=b"
 BOARD, OTHER_BOARD = "jetson-1", "jetson-2"
 
 
-@dataclass
-class FakeServer:
-    """The fields are what a test orders. DaemonSets are at their second template, and nodes at the first."""
-
-    names: tuple[str, ...] = (PLUGIN,)
-    renewed: tuple[str, ...] = ()  # nodes that have the pods of the second template already
-    seen: bool = True  # by the controller, before it is waited for
-    ends: bool = True  # the kubelet ends pods that are deleted
-    waits: str = ""  # the reason why the new pod's container does not run
-    comes: bool = True  # a new pod
-    deleted: list[str] = field(default_factory=list)
-    watched: list[str] = field(default_factory=list)
-
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        kubectl = importlib.import_module("ansible.module_utils.k3s_kubectl")
-        self.timed_out, self.error = kubectl.WatchTimeoutError, kubectl.KubectlError
-        self.pods = [
-            self.pod(name, node, node in self.renewed) for name in self.names for node in (BOARD, OTHER_BOARD)
-        ]
-        for name in ("run", "get", "wait_until"):
-            monkeypatch.setattr(node_module, name, getattr(self, name))
-        monkeypatch.setattr(kubectl, "get", self.get)  # what lists calls it there
-        monkeypatch.setattr(node_module, "K3S", "/bin/sh")  # there is a K3s
-
-    def run(self, *argv: str) -> str:
-        """Delete pods, or say what they have said."""
-        match argv:
-            case ("delete", "pods", "--namespace=kube-system", "--ignore-not-found", "--wait=false", *names):
-                self.deleted += names
-                for pod in [one for one in self.pods if one["metadata"]["name"] in names]:
-                    self.end(pod)
-            case ("logs", "--namespace=kube-system", *_):
-                return "the plugin's last words\n"
-            case _:
-                raise AssertionError(argv)
-        return ""
-
-    def end(self, pod: Data) -> None:
-        if not self.ends:
-            pod["metadata"]["deletionTimestamp"] = "2026-11-22T10:00:00Z"
-            return
-        self.pods.remove(pod)
-        if self.comes:
-            self.pods.append(self.pod(pod["owner"], pod["spec"]["nodeName"], new=True))
-
-    def get(self, kinds: str, *argv: str) -> Data | None:
-        """One object or a list, and nothing at all instead of an empty one."""
-        if kinds == "node":
-            return self.node(argv[0])
-        assert argv[:2] == ("--namespace=kube-system", f"--selector={SELECTOR}")
-        if kinds == "pods":
-            return {"items": self.there(argv[2], self.pods)}
-        assert kinds == "daemonsets,controllerrevisions,pods"
-        if not self.names:
-            return None
-        daemonsets = [self.daemonset(name) for name in self.names]
-        revisions = [self.revision(name, new) for name in self.names for new in (self.seen, False)]
-        return {"items": copy.deepcopy([*daemonsets, *revisions, *self.pods])}
-
-    def wait_until(self, satisfied: Any, _what: str, _timeout: int, kind: str, *argv: str) -> Any:
-        """A watch: what does not satisfy now never will. What the controller is to see, it then sees."""
-        self.watched.append(kind)
-        if kind == "daemonset":
-            self.seen = True
-            items = [self.daemonset(argv[0])]
-        elif kind == "node":
-            items = [self.node(argv[0])]
-        else:
-            _namespace, selector, there = argv
-            revision = selector.removeprefix(f"--selector={SELECTOR},controller-revision-hash=")
-            items = [
-                pod
-                for pod in self.there(there, self.pods)
-                if pod["metadata"]["labels"]["controller-revision-hash"] == revision
-            ]
-        for item in items:
-            if satisfied(item):
-                return item
-        raise self.timed_out("it did not happen", items[-1] if items else None)
-
-    @staticmethod
-    def there(field_selector: str, pods: list[Any]) -> list[Any]:
-        node = field_selector.removeprefix("--field-selector=spec.nodeName=")
-        return [pod for pod in pods if pod["spec"]["nodeName"] == node]
-
-    @staticmethod
-    def node(name: str) -> Data:
-        """A node that offers a GPU all the time: the old plugin's."""
-        ready = {"type": "Ready", "status": "True"}
-        status = {"conditions": [ready], "allocatable": {"nvidia.com/gpu": "1"}}
-        return {"metadata": {"name": name, "labels": {}}, "spec": {}, "status": status}
-
-    def daemonset(self, name: str) -> Data:
-        template = {
-            "metadata": {"annotations": {"jetson-k3s.github.io/image-id": "sha256:bbbb"}},
-            "spec": {"containers": [{"name": "main", "image": IMAGE}]},
-        }
-        return {
-            "kind": "DaemonSet",
-            "metadata": {"name": name, "namespace": "kube-system", "uid": f"uid-{name}", "generation": 2},
-            "spec": {"template": template},
-            "status": {"observedGeneration": 2 if self.seen else 1},
-        }
-
-    def revision(self, name: str, new: bool) -> Data:
-        """A ControllerRevision. Its name's order is not that of the revisions."""
-        metadata = {"name": "a" if new else "b", **self.owned(name, new)}
-        return {"kind": "ControllerRevision", "revision": 10 if new else 9, "metadata": metadata}
-
-    @staticmethod
-    def owned(name: str, new: bool) -> Data:
-        labels = {"controller-revision-hash": f"{name}-{'new' if new else 'old'}"}
-        return {"labels": labels, "ownerReferences": [{"uid": f"uid-{name}"}]}
-
-    def pod(self, name: str, node: str, new: bool) -> Data:
-        waits = self.waits if new else ""
-        state = {"waiting": {"reason": waits, "message": "x"}} if waits else {"running": {}}
-        return {
-            "kind": "Pod",
-            "owner": name,
-            "metadata": {
-                "name": f"{name}-{node}-{'new' if new else 'old'}",
-                "annotations": {"jetson-k3s.github.io/image-id": "sha256:bbbb" if new else "sha256:aaaa"},
-                **self.owned(name, new),
-            },
-            "spec": {
-                "nodeName": node,
-                "containers": [{"name": "main", "image": IMAGE if new else OLD_IMAGE}],
-            },
-            "status": {
-                "phase": "Pending" if waits else "Running",
-                "conditions": [{"type": "Ready", "status": "False" if waits else "True"}],
-                "containerStatuses": [{"state": state, "restartCount": 0}],
-            },
-        }
+def daemonset(name: str, seen: bool = True) -> Data:
+    """A DaemonSet at its second template, which its controller may not have seen."""
+    metadata = {"name": name, "namespace": "kube-system", "uid": f"uid-{name}", "generation": 2}
+    return {"kind": "DaemonSet", "metadata": metadata, "status": {"observedGeneration": 2 if seen else 1}}
 
 
-def result_of(
-    server: FakeServer, monkeypatch: pytest.MonkeyPatch, renew: bool = True, check_mode: bool = False
-) -> Data:
-    server.install(monkeypatch)
-    params: Data = {
-        "name": BOARD, "labels": {}, "resource": "nvidia.com/gpu", "driver": None,
-        "provider": SELECTOR, "renew": renew, "timeout": 5,
-    }  # fmt: skip
-    return playing.outcome(monkeypatch, node_module, params, check_mode)
+def owned(kind: str, name: str, daemonset: str, new: bool, **more: Any) -> Data:
+    labels = {"controller-revision-hash": "new" if new else "old"}
+    metadata = {"name": name, "labels": labels, "ownerReferences": [{"uid": f"uid-{daemonset}"}]}
+    return {"kind": kind, "metadata": metadata, **more}
 
 
-def test_a_template_that_the_controller_has_not_seen_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = FakeServer(seen=False)
-    assert result_of(server, monkeypatch)["changed"] is True
-    assert server.deleted == [f"{PLUGIN}-{BOARD}-old"]
-    assert server.watched[:2] == ["node", "daemonset"]
+def pod(name: str, node: str, new: bool, waits: str = "") -> Data:
+    state = {"waiting": {"reason": waits, "message": "x"}} if waits else {"running": {}}
+    status = {
+        "phase": "Pending" if waits else "Running",
+        "conditions": [{"type": "Ready", "status": str(not waits)}],
+        "containerStatuses": [{"state": state}],
+    }
+    age = "new" if new else "old"
+    return owned("Pod", f"{name}-{node}-{age}", name, new, spec={"nodeName": node}, status=status)
 
 
-def test_check_mode_replaces_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    for renewed, told in (((), f"kubectl delete pods {PLUGIN}-{BOARD}-old\n"), ((BOARD,), "")):
-        server = FakeServer(renewed=renewed)
-        said = result_of(server, monkeypatch, check_mode=True)
-        assert said == {"changed": bool(told), "diff": {"prepared": told}}
-        assert (server.deleted, server.watched) == ([], [])
+# Their order is not that of the revisions.
+REVISIONS = [
+    owned("ControllerRevision", "a", PLUGIN, new=True, revision=10),
+    owned("ControllerRevision", "b", PLUGIN, new=False, revision=9),
+]
+OLD_PODS = [pod(PLUGIN, name, new=False) for name in (BOARD, OTHER_BOARD)]
 
 
-def test_no_pod_is_replaced_without_renew(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = FakeServer()
-    assert result_of(server, monkeypatch, renew=False)["changed"] is False
-    assert server.deleted == []
+def test_pod_of_an_older_template_is_replaced_once_the_controller_has_seen_the_newer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = [
+        [daemonset(PLUGIN, seen=False), REVISIONS[1], *OLD_PODS],
+        [daemonset(PLUGIN), *REVISIONS, *OLD_PODS],
+    ]
+    called: list[tuple[str, ...]] = []
+    watched: list[str] = []
+    monkeypatch.setattr(node_module, "provider", lambda _: states.pop(0))
+    monkeypatch.setattr(node_module, "run", lambda *argv: called.append(argv))
+    monkeypatch.setattr(node_module, "wait_until", lambda _satisfied, what, *_: watched.append(what))
+    assert node_module.renew(SELECTOR, BOARD, 0) is True
+    (deletion,) = called
+    assert deletion[-1] == f"{PLUGIN}-{BOARD}-old"
+    assert watched == [PLUGIN, "new"]
+
+
+def test_pod_of_the_present_template_stays() -> None:
+    assert node_module.outdated([daemonset(PLUGIN), *REVISIONS, pod(PLUGIN, BOARD, new=True)], BOARD) == []
+
+
+STUCK = pod(PLUGIN, BOARD, new=False)
+STUCK["metadata"]["deletionTimestamp"] = "2026-11-22T10:00:00Z"
 
 
 @pytest.mark.parametrize(
-    ("server", "words"),
+    ("pods", "words"),
     [
+        ([STUCK], f"Pod {PLUGIN}-{BOARD}-old is .* restart K3s on the board"),
+        ([pod(PLUGIN, BOARD, True, "ErrImageNeverPull")], "ErrImageNeverPull: x.* run playbooks/site.yml"),
         (
-            FakeServer(ends=False),
-            [f"Pod {PLUGIN}-{BOARD}-old runs {OLD_IMAGE} (image-id sha256:aaaa)", "restart K3s on the board"],
+            [pod(PLUGIN, BOARD, True, "CrashLoopBackOff")],
+            f"CrashLoopBackOff: x.* describe daemonset {PLUGIN}",
         ),
-        (FakeServer(waits="ErrImageNeverPull"), ["ErrImageNeverPull: x", "run playbooks/site.yml"]),
-        (FakeServer(waits="CrashLoopBackOff"), ["CrashLoopBackOff: x", "the plugin's last words"]),
-        (FakeServer(comes=False), ["It has no pod there.", f"describe daemonset {PLUGIN}"]),
+        ([], f"It has no pod there.* describe daemonset {PLUGIN}"),
     ],
     ids=["old-pod-stays", "no-image", "crashes", "no-pod"],
 )
-def test_plugin_that_is_not_replaced_is_reported(
-    monkeypatch: pytest.MonkeyPatch, server: FakeServer, words: list[str]
-) -> None:
-    result = result_of(server, monkeypatch)
-    assert result["failed"]
-    assert f"node {BOARD}: DaemonSet {PLUGIN} does not run {IMAGE} (image-id sha256:bbbb)" in result["msg"]
-    assert [word for word in words if word not in result["msg"]] == []
-    assert OTHER_BOARD not in result["msg"]
+def test_plugin_that_is_not_replaced_is_reported(pods: list[Data], words: str) -> None:
+    assert re.search(words, node_module.plight(daemonset(PLUGIN), pods), re.DOTALL)
 
 
 def test_orphaned_pods_are_deleted_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = FakeServer(names=(PLUGIN, AGENT), renewed=(BOARD, OTHER_BOARD))
-    server.install(monkeypatch)
-    server.names = (AGENT,)
+    items = [daemonset(AGENT), *(pod(name, BOARD, new=True) for name in (PLUGIN, AGENT)), *OLD_PODS[1:]]
     called: list[tuple[str, ...]] = []
+    monkeypatch.setattr(node_module, "provider", lambda _: items)
     monkeypatch.setattr(node_module, "run", lambda *argv: called.append(argv))
     node_module.remove_orphans(SELECTOR, BOARD, 5)
     waits = ("delete", "pods", "--namespace=kube-system", "--ignore-not-found", "--timeout=5s")
     assert called == [(*waits, f"{PLUGIN}-{BOARD}-new")]
-    server.names = (PLUGIN, AGENT)
-    node_module.remove_orphans(SELECTOR, BOARD, 5)
-    assert len(called) == 1
-
-
-@pytest.mark.parametrize(
-    ("devices", "offered"),
-    [
-        ([], False),
-        ([{"name": "igpu-0"}], True),
-        ([{"name": "igpu-0", "taints": [{"key": "a/b", "effect": "NoSchedule"}]}], False),
-        ([{"name": "igpu-0", "taints": [{"key": "a/b", "effect": "None"}]}], True),
-    ],
-)
-def test_tainted_devices_are_not_free(devices: list[Data], offered: bool) -> None:
-    assert bool(node_module.free_devices({"spec": {"devices": devices}})) is offered
