@@ -2,8 +2,7 @@
 """One board supplies the images to the others. A new one crosses the way from the controller once.
 
 The last board has Docker with the containerd image store, which Docker 29 has from the beginning: there an
-image's id is that of its manifest. No package archive has Docker 29. So this is Debian's newest docker.io (28.5 in
-2026).
+image's id is that of its manifest. No package archive has Docker 29, so that is Debian's newest docker.io.
 """
 
 import json
