@@ -37,7 +37,7 @@ def board() -> Iterator[Machine]:
     """A fresh emulated board, of which nothing is left in the end."""
     lab.down(LAB)
     try:
-        (fresh,) = lab.up_graded(LAB, [TYPE], lab.ARM64)
+        (fresh,) = lab.up(LAB, [TYPE], grade=lab.ARM64)
         assert isinstance(fresh, Machine)
         interface = Path("/sys/class/net", fresh.interface)
         assert interface.exists()

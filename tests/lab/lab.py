@@ -34,23 +34,18 @@ INOTIFY_INSTANCES = 1024
 kernel's own 128 are enough for six boards; beyond that a unit of systemd's fails while a board boots."""
 
 
-def up(name: str, types: Sequence[str], which: str = "") -> list[Board]:
-    """Bring a lab of container boards up, one per entry of `types` (ids of boards.json); return the boards.
+def up(name: str, types: Sequence[str], which: str = "", grade: str = CONTAINER) -> list[Board | Machine]:
+    """Bring a lab up, with a board per entry of `types` (ids of boards.json); return the boards.
 
     A lab that is up already is left as it is; stopped boards are started, missing ones are added. `which` is
-    the K3s of the bundle, as k3s.k3s() takes it.
+    the K3s of the bundle, as k3s.k3s() takes it. `grade` says if the boards are containers or emulated machines.
     """
-    return [one for one in up_graded(name, types, CONTAINER, which) if isinstance(one, Board)]
-
-
-def up_graded(name: str, types: Sequence[str], grade: str, which: str = "") -> list[Board | Machine]:
-    """Do the same; `grade` says what the boards are: containers or emulated machines."""
     _check(name, types)
     with engine.kept():  # until a board runs on it
-        return _up(name, types, grade, which)
+        return _up(name, types, which, grade)
 
 
-def _up(name: str, types: Sequence[str], grade: str, which: str) -> list[Board | Machine]:
+def _up(name: str, types: Sequence[str], which: str, grade: str) -> list[Board | Machine]:
     engine.ensure()
     _ensure_inotify_instances()
     fixtures = boards.load()
@@ -84,7 +79,8 @@ def fresh(name: str, types: Sequence[str], which: str = "") -> Iterator[list[Boa
     """
     down(name)
     try:
-        yield up(name, types, which)
+        up(name, types, which)
+        yield board.find(name)
     finally:
         down(name)
 
