@@ -38,7 +38,7 @@ def up(name: str, types: Sequence[str], which: str = "", grade: str = CONTAINER)
     """Bring a lab up, with a board per entry of `types` (ids of boards.json); return the boards.
 
     A lab that is up already is left as it is; stopped boards are started, missing ones are added. `which` is
-    the K3s of the bundle, as k3s.k3s() takes it. `grade` says if the boards are containers or emulated machines.
+    the K3s of the bundle, as k3s.k3s() takes it; `grade` says if the boards are containers or machines.
     """
     _check(name, types)
     with engine.kept():  # until a board runs on it
