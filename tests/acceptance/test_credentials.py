@@ -10,8 +10,7 @@ import pytest
 
 from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
-from tests.lab import k3s, lab
-from tests.lab.paths import lab_dir
+from tests.lab import k3s, lab, lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

@@ -20,9 +20,8 @@ from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import TIMEOUT_SECONDS, PlaybookRun, run_in, run_playbook
 from tests.acceptance.site import Registry, internet
-from tests.lab import inventory, k3s, ssh
+from tests.lab import inventory, k3s, lab_dir, ssh
 from tests.lab.board import Board
-from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tests.release.conftest import copy_files
 from tools.cache import CHECKOUT

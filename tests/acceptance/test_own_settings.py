@@ -16,8 +16,8 @@ from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
 from tests.acceptance.site import build_deb
-from tests.lab import inventory, lab, power, staging
-from tests.lab.board import Board, start
+from tests.lab import inventory, lab, staging
+from tests.lab.board import Board, simulate_power, start
 from tests.planted import PLANTED, leaked, watched
 from tools.cache import CHECKOUT
 from tools.engine import docker
@@ -294,7 +294,7 @@ def test_jtop_of_the_owner_that_the_plugin_cannot_ask_is_refused(board: Board, r
 @pytest.fixture(scope="module")
 def powered(board: Board) -> Board:
     """The board with SIMULATED power modes."""
-    power.simulate(board)
+    simulate_power(board)
     return board
 
 

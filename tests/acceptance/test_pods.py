@@ -20,9 +20,8 @@ from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import reports_dir, run_here, run_playbook
 from tests.docs import markdown
 from tests.docs.commands import PROMPT
-from tests.lab import lab
+from tests.lab import lab, lab_dir
 from tests.lab.board import Board
-from tests.lab.paths import lab_dir
 from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]

@@ -23,9 +23,8 @@ from tegra_device_plugin.system.kubernetes import GIB, parse_quantity
 from tests import boards
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import cluster_status, reports_dir, run_playbook
-from tests.lab import lab
+from tests.lab import lab, lab_dir
 from tests.lab.board import Board, set_toolkit
-from tests.lab.paths import lab_dir
 from tests.unit.roles.playing import play
 from tools.cache import CHECKOUT
 

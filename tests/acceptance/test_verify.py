@@ -24,10 +24,9 @@ import yaml
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
-from tests.lab import board, inventory, lab
+from tests.lab import board, inventory, lab, lab_dir
 from tests.lab.board import Board
 from tests.lab.bundle import write_release
-from tests.lab.paths import lab_dir
 from tests.lab.staging import RUNTIME_EDITOR, TOOLKIT_VERSION
 from tests.reports.schema import validate
 from tools.cache import CHECKOUT

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests import boards
-from tests.lab import board, bundle, inventory, ssh, workloads
+from tests.lab import LABS, board, bundle, inventory, lab_dir, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.images import board_image
-from tests.lab.paths import lab_dir, labs
 from tests.lab.vm import disk, machine
 from tests.lab.vm.machine import Machine
 from tools import engine
@@ -111,7 +110,7 @@ def release_engine() -> None:
 
 def names(everywhere: bool = False) -> list[str]:
     """Return the names of all labs of this checkout that left anything, or of all checkouts."""
-    found = {path.name for path in labs().iterdir()} if labs().is_dir() else set()
+    found = {path.name for path in LABS.iterdir()} if LABS.is_dir() else set()
     if engine.answers():
         ours = f"--filter=label={LABEL if everywhere else f'{CHECKOUT_LABEL}={CHECKOUT}'}"
         label = f'--format={{{{.Label "{LABEL}"}}}}'
