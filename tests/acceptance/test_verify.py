@@ -9,8 +9,9 @@ from __future__ import annotations
 import html
 import json
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,10 +25,9 @@ import yaml
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
-from tests.lab import board, inventory, lab
+from tests.lab import board, inventory, lab, lab_dir
 from tests.lab.board import Board
 from tests.lab.bundle import write_release
-from tests.lab.paths import lab_dir
 from tests.lab.staging import RUNTIME_EDITOR, TOOLKIT_VERSION
 from tests.reports.schema import validate
 from tools.cache import CHECKOUT
@@ -53,16 +53,10 @@ def jetson() -> Iterator[Board]:
         yield jetson
 
 
-def ended_with(command: Sequence[str | Path], **environment: str) -> tuple[int, str]:
-    """Run a command in the checkout; its exit status and output."""
-    ran = run_here(*command, **environment)
-    return ran.returncode, ran.stdout
-
-
-def hil(*arguments: str) -> tuple[int, str]:
-    """Run playbooks/hil.py on the lab; its exit status and output."""
+def hil(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run playbooks/hil.py on the lab."""
     lab_options = (f"--inventory={lab_dir(LAB) / 'inventory.ini'}", f"--reports={reports_dir(LAB)}")
-    return ended_with([sys.executable, CHECKOUT / "playbooks" / "hil.py", *lab_options, *arguments])
+    return run_here(sys.executable, CHECKOUT / "playbooks" / "hil.py", *lab_options, *arguments)
 
 
 def published(reports: Path) -> tuple[dict[str, str], ElementTree.Element, str]:
@@ -76,8 +70,8 @@ def published(reports: Path) -> tuple[dict[str, str], ElementTree.Element, str]:
 
 @pytest.fixture(scope="module")
 def cluster(jetson: Board) -> Cluster:
-    status, output = hil("--keep")
-    assert status == 0, output
+    verified = hil("--keep")
+    assert verified.returncode == 0, verified.stdout
     return Cluster([jetson])
 
 
@@ -251,14 +245,14 @@ def test_a_dead_gpu_fails_the_job_of_a_ci_system_and_the_board_is_reset(
     job = yaml.safe_load((CHECKOUT / "docs/ci/gitlab-ci.yml").read_text())["verify-boards"]
     place = {"LAB": str(laboratory(tmp_path)), "BOARD": "k3s_cluster"}
     shutil.copytree(reports_dir(LAB), tmp_path / "reports" / "k3s_cluster")
-    status, output = ended_with(["/bin/bash", "-e", "-c", "\n".join(job["script"])], **place)
-    assert status == 1, output
+    ended = run_here("/bin/bash", "-e", "-c", "\n".join(job["script"]), **place)
+    assert ended.returncode == 1, ended.stdout
     made = yaml.safe_load((tmp_path / "bundles/k3s_cluster/bundle.yml").read_text())
     assert made["plugin_image"] == plugin.reference()
     statuses, junit, page = published(tmp_path / "reports/k3s_cluster")
     assert [name for name, status in statuses.items() if status == "failed"] == ["allocatable"]
     (failure,) = junit.iter("failure")
-    for text in (output, failure.text or "", page):
+    for text in (ended.stdout, failure.text or "", page):
         assert "the GPU could not be switched on" in text
         assert "needs a reboot of the board" in text
     assert "allocatable: passed → failed" in page

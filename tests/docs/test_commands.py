@@ -13,11 +13,10 @@ import yaml
 
 from tests.acceptance.playbook import run_here
 from tests.docs.commands import ON_BOARDS, PROMPT, Case
-from tests.lab import inventory, lab, power, ssh
-from tests.lab.board import Board, set_toolkit
+from tests.lab import inventory, lab, lab_dir, ssh
+from tests.lab.board import Board, set_toolkit, simulate_power
 from tests.lab.bundle import write_release
 from tests.lab.images import USER
-from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tools.cache import CHECKOUT
 
@@ -92,7 +91,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("srv")
     with lab.fresh(LAB, TYPES) as boards:
         for board in boards:
-            power.simulate(board)
+            simulate_power(board)
             set_toolkit(board, "1.18.0")  # the first with strict mode
         for version in RELEASES:
             release(directory, version)

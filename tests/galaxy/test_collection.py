@@ -14,8 +14,7 @@ import pytest
 from collection import build
 from tests.acceptance.playbook import run_in
 from tests.docs import CHECKOUT
-from tests.lab import lab
-from tests.lab.paths import lab_dir
+from tests.lab import lab, lab_dir
 from tests.reports import samples
 
 LAB = "collection"

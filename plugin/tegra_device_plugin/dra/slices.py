@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +116,11 @@ def generation_of(slice_: Object) -> int:
 def dropped(devices: Sequence[Object], answer: Object) -> list[str]:
     """Give the fields of the devices that are missing in a server's answer: their feature gate is off."""
     kept = answer.get("spec", {}).get("devices") or []
-    by_name = {one.get("name"): one for one in kept}
-    return list(
-        dict.fromkeys(
-            path for device in devices for path in _missing(device, by_name.get(device["name"], {}))
-        )
-    )
+    return [
+        field
+        for field in ("taints", "allowMultipleAllocations")
+        if any(field in one for one in devices) and not any(field in one for one in kept)
+    ]
 
 
 def _has_devices(slice_: Object, devices: Sequence[Object]) -> bool:
@@ -132,15 +131,6 @@ def _has_devices(slice_: Object, devices: Sequence[Object]) -> bool:
         for taint in device.get("taints", ()):
             taint.pop("timeAdded", None)  # the server's addition
     return bool(found == list(devices)) and inside.get("pool", {}).get("resourceSliceCount") == 1
-
-
-def _missing(wanted: Object, kept: Object, path: str = "") -> Iterator[str]:
-    for key, value in wanted.items():
-        here = f"{path}.{key}" if path else key
-        if key not in kept:
-            yield here
-        elif isinstance(value, dict):
-            yield from _missing(value, kept[key], here)
 
 
 class NotPublishableError(OSError):

@@ -6,20 +6,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-# K3s' short flags (pkg/cli/cmds).
-SHORT = {
-    "-c": "config", "-d": "data-dir", "-i": "node-ip", "-l": "log", "-o": "write-kubeconfig", "-s": "server",
-    "-t": "token",
-}  # fmt: skip
-# What the role says itself, and tokens, which belong into their files.
-NOT_MIGRATED = frozenset(
-    {"docker", "node-name", "server", "token", "token-file", "agent-token", "agent-token-file", "pause-image"}
-)
-
 # With these the owner says the address: K3s takes that of flannel-iface, and a VPN gives its own.
 OWNERS = frozenset({"node-ip", "flannel-iface", "vpn-auth", "vpn-auth-file"})
-# Debian's address of the hostname (Debian reference 5.1.1): sudo and others resolve it.
-OWN = re.compile(r"^127\.0\.1\.1\s.*$", re.MULTILINE)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -85,31 +73,6 @@ def url_host(address: str) -> str:
     return f"[{address}]" if ":" in address and not address.startswith("[") else address
 
 
-def flags(command: str | None) -> dict[str, Any]:
-    """Flags of `k3s server ...` or `k3s agent ...` as keys of a configuration file.
-
-    A flag that is followed by another one, or by nothing, is a switch; one that is given twice makes a list.
-    """
-    found: dict[str, Any] = {}
-    words = (command or "").split()[2:]
-    while words:
-        word, equals, value = words.pop(0).partition("=")
-        key = SHORT.get(word, word.lstrip("-"))
-        text: Any = value
-        if not equals:
-            text = words.pop(0) if words and not words[0].startswith("-") else True
-        if key in found:
-            before = found[key] if isinstance(found[key], list) else [found[key]]
-            text = [*before, text]
-        found[key] = text
-    return found
-
-
-def migrated(command: str | None) -> dict[str, Any]:
-    """The flags of an installation by the stock script that go on as configuration."""
-    return {key: value for key, value in flags(command).items() if key not in NOT_MIGRATED}
-
-
 def node_address(facts: dict[str, Any], config: dict[str, Any], role: str) -> dict[str, str]:
     """node-ip and flannel-iface by how the board reaches its server; {} where K3s chooses, or the owner has.
 
@@ -133,19 +96,6 @@ def node_address(facts: dict[str, Any], config: dict[str, Any], role: str) -> di
     return {"node-ip": address, "flannel-iface": devices[address]}
 
 
-def hosts(text: str, old: str, new: str) -> str:
-    """The text of /etc/hosts with `new` instead of `old` at 127.0.1.1; other names and lines stay."""
-    found = OWN.search(text)
-    if found is None:
-        lines = text.splitlines()
-        after = max((place for place, line in enumerate(lines, 1) if line.startswith("127.")), default=0)
-        return "\n".join([*lines[:after], f"127.0.1.1\t{new}", *lines[after:]]) + "\n"
-    names, hash_, comment = found[0].partition("#")
-    others = [name for name in names.split()[1:] if name not in (old, new)]
-    line = "\t".join(["127.0.1.1", " ".join([new, *others])]) + (f" {hash_}{comment}" if hash_ else "")
-    return text[: found.start()] + line + text[found.end() :]
-
-
 class FilterModule:
     """Ansible's entry point."""
 
@@ -153,9 +103,7 @@ class FilterModule:
         """The filters, all prefixed by the role's name."""
         return {
             "k3s_configuration": configuration,
-            "k3s_hosts": hosts,
             "k3s_merged": merged,
-            "k3s_migrated": migrated,
             "k3s_node_address": node_address,
             "k3s_unit_command": unit_command,
             "k3s_url_host": url_host,

@@ -19,11 +19,15 @@ Options = dict[str, list[list[str]]]
 
 DIRECTORY = "/etc/rancher/k3s"
 FIRST, OWN, MIGRATED = "config.yaml", "config.yaml.d/50-jetson-k3s.yaml", "config.yaml.d/40-migrated.yaml"
-# Short names of options (pkg/cli/cmds); K3s takes them as keys, too.
+# Short names of options (pkg/cli/cmds); K3s takes them as flags and as keys.
 SHORT = {
     "c": "config", "d": "data-dir", "i": "node-ip", "l": "log", "o": "write-kubeconfig", "s": "server",
     "t": "token",
 }  # fmt: skip
+# Flags that the role says itself, and tokens, which belong into their files.
+NOT_MIGRATED = frozenset(
+    {"docker", "node-name", "server", "token", "token-file", "agent-token", "agent-token-file", "pause-image"}
+)
 # Variables of options that the roles refuse. A flag and a setting in a file win over them.
 ENVIRONMENT = {
     "K3S_CLUSTER_RESET": "cluster-reset",
@@ -172,13 +176,38 @@ def judged(options: Options) -> dict[str, Any]:
     }
 
 
+def flags(command: str | None) -> dict[str, Any]:
+    """Flags of `k3s server ...` or `k3s agent ...` as keys of a configuration file.
+
+    A flag that is followed by another one, or by nothing, is a switch; one that is given twice makes a list.
+    """
+    found: dict[str, Any] = {}
+    words = (command or "").split()[2:]
+    while words:
+        word, equals, value = words.pop(0).partition("=")
+        key = SHORT.get(word.lstrip("-"), word.lstrip("-"))
+        text: Any = value
+        if not equals:
+            text = words.pop(0) if words and not words[0].startswith("-") else True
+        if key in found:
+            before = found[key] if isinstance(found[key], list) else [found[key]]
+            text = [*before, text]
+        found[key] = text
+    return found
+
+
+def migrated(command: str | None) -> dict[str, Any]:
+    """The flags of an installation by the stock script that go on as configuration."""
+    return {key: value for key, value in flags(command).items() if key not in NOT_MIGRATED}
+
+
 def foreign_runtime(k3s: dict[str, Any], role: str) -> str:
     """The container runtime of a K3s that the role has not configured yet; empty where there is none."""
     if not k3s[role]["installed"] or OWN in k3s.get("files", {}):
         return ""
     switched = [text for text, _ in reading(k3s, role, {}, {}, {})["options"].get("docker", [])]
-    flag = re.search(r"\s--?docker(=true)?(\s|$)", k3s[role]["command"] or "")
-    return "docker" if "true" in switched or flag else "containerd"
+    flag = flags(k3s[role]["command"]).get("docker")
+    return "docker" if "true" in switched or flag in (True, "true") else "containerd"
 
 
 class FilterModule:
@@ -188,6 +217,7 @@ class FilterModule:
         """The filters, all prefixed by the role's name. Texts of a board are marked as unsafe."""
         return {
             "k3s_foreign_runtime": foreign_runtime,
+            "k3s_migrated": migrated,
             "k3s_judged": lambda *given: wrap_var(judged(*given)),
             "k3s_reading": lambda *given: wrap_var(reading(*given)),
         }

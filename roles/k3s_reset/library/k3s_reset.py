@@ -7,12 +7,12 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import glob
 import os
+import re
 import shutil
 import signal
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_iptables import removal
 from ansible.module_utils.redact import redact
 
 DOCUMENTATION = r"""
@@ -24,19 +24,10 @@ description:
     images.
   - What the owner of the board has put into /etc/rancher stays, and so does /etc/rancher/node/password, by
     which a server knows the board again.
-author: The jetson-k3s authors
-options: {}
-attributes:
-  check_mode:
-    support: full
 """
 
 RETURN = r"""
-removed:
-  description: What was there and is gone, or would be gone outside check mode.
-  returned: success
-  type: list
-  elements: str
+removed: {type: list, elements: str, description: 'What was there and is gone, or would be gone.'}
 """
 
 UNITS = ("k3s", "k3s-agent")
@@ -100,6 +91,8 @@ DIRECTORIES_IF_EMPTY = (
 )
 INTERFACES = ("cni0", "flannel.1", "flannel-v6.1", "flannel-wg", "flannel-wg-v6", "kube-ipvs0")
 NETWORK_NAMESPACES = "/run/netns/cni-*"
+# Lines of iptables-save, by the pattern of K3s' own k3s-killall.sh.
+KUBERNETES_RULE = re.compile(r"KUBE-|CNI-|flannel", re.IGNORECASE)
 
 
 class ResetError(Exception):
@@ -242,20 +235,22 @@ class Board:
         for name in names:
             self.run("ip", "link", "delete", name)
 
-    def packet_filter(self, family_name):
-        """Input for `<family>-restore`; '' where there is no such packet filter."""
-        program = self.module.get_bin_path(family_name + "-save")
+    def packet_filter(self, name):
+        """Lines of `NAME-save`; none where there is no such packet filter."""
+        program = self.module.get_bin_path(name + "-save")
         code, out, _ = self.module.run_command([program]) if program else (1, "", "")
-        return removal(out) if code == 0 else ""
+        return out.splitlines(True) if code == 0 else []
 
     def find_rules(self):
         """Packet filters that have rules or chains of Kubernetes."""
-        return [name for name in ("iptables", "ip6tables") if self.packet_filter(name)]
+        names = ("iptables", "ip6tables")
+        return [name for name in names if any(map(KUBERNETES_RULE.search, self.packet_filter(name)))]
 
     def remove_rules(self, names):
         """Take these rules and chains away, and no others."""
         for name in names:
-            self.run(name + "-restore", "--noflush", stdin=self.packet_filter(name))
+            kept = [line for line in self.packet_filter(name) if not KUBERNETES_RULE.search(line)]
+            self.run(name + "-restore", "--counters", stdin="".join(kept))
 
     # Mounts and files
 

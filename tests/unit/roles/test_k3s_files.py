@@ -251,21 +251,3 @@ def test_address_that_the_role_chooses_is_known_from_the_inventorys(tmp_path: Pa
 def test_two_servers_are_refused(tmp_path: Path) -> None:
     ran = configure(tmp_path, groups={"server": ["a", "b"]}, fails=True)
     assert "[server] has 2 boards; it must have one, or an odd number" in ran.said
-
-
-hostnames = load("k3s/filter_plugins/k3s.py")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("127.0.0.1 localhost\n127.0.1.1 jetson\n", "127.0.0.1 localhost\n127.0.1.1\tcamera\n"),
-        ("127.0.1.1 jetson cam.site # mine\n::1 ip6\n", "127.0.1.1\tcamera cam.site # mine\n::1 ip6\n"),
-        ("127.0.1.1\tjetson camera\n", "127.0.1.1\tcamera\n"),
-        ("127.0.0.1 localhost\n10.0.0.1 nas\n", "127.0.0.1 localhost\n127.0.1.1\tcamera\n10.0.0.1 nas\n"),
-        ("", "127.0.1.1\tcamera\n"),
-    ],
-)
-def test_hosts_file_has_the_new_name_and_keeps_the_owners(text: str, expected: str) -> None:
-    assert hostnames.hosts(text, "jetson", "camera") == expected
-    assert hostnames.hosts(expected, "jetson", "camera") == expected

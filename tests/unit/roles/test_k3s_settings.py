@@ -16,6 +16,7 @@ from tests.unit.roles.preflight_facts import with_facts
 
 k3s = load("k3s/filter_plugins/k3s.py")
 options = load("k3s/filter_plugins/k3s_options.py")
+reading = load("k3s/filter_plugins/k3s_reading.py")
 
 URL = "https://10.0.0.1:6443"
 
@@ -65,7 +66,7 @@ def test_memory_of_gpu_units_is_reserved_beside_the_owners_kubelet_arguments() -
     ],
 )
 def test_flags_become_keys(command: str | None, expected: Data) -> None:
-    assert k3s.flags(command) == expected
+    assert reading.flags(command) == expected
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,6 @@ def test_lists_of_inventory_and_role_are_merged(inventory: Data, both: Data) -> 
     assert k3s.merged(inventory, ours) == both
 
 
-reading = load("k3s/filter_plugins/k3s_reading.py")
 services = load("jetson_facts/module_utils/jetson_services.py")
 preflight = load("preflight/filter_plugins/preflight_k3s.py")
 
