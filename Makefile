@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit mutants docs image bundle gpu-limit collection release clean
+.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit image bundle gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -55,10 +55,6 @@ unit: dev
 	$(call say,"unit and conformance tests")
 	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 --durations=20 -m "not lab" tests
 
-mutants: dev ## put small faults into the plugin and count those that no test notices (50 minutes)
-	$(call say,"small faults in the plugin: one at a time")
-	$(PYTHON) -m tests.mutation
-
 programs: dev ## K3s for the virtual boards, downloaded, or compiled once (about 7 minutes)
 	$(call say,"K3s for virtual boards")
 	$(PYTHON) -m tests.lab.k3s
@@ -74,9 +70,6 @@ acceptance: programs ## all other tests on virtual boards (hours): containerd; s
 acceptance-arm64: dev ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
-
-docs: dev ## write from data: parts of docs/, the roles' list of JetPacks
-	$(PYTHON) -m tools.docs
 
 image: .venv/.image ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")

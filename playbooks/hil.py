@@ -76,15 +76,9 @@ def without_secrets(arguments: Sequence[str]) -> str:
 def play(playbook: str, arguments: Sequence[str]) -> int:
     """Run a playbook to its end; when a signal comes, it is ended before the signal goes on."""
     say(f"ansible-playbook {playbook} {without_secrets(arguments)}")
-    # A signal that comes while the playbook is started waits until there is a process to be ended.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    process = subprocess.Popen(
-        [ansible_playbook(), f"playbooks/{playbook}", *arguments],
-        cwd=HERE.parent,  # its ansible.cfg counts
-        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS),  # noqa: PLW1509 - no threads here
-    )
+    command = [ansible_playbook(), f"playbooks/{playbook}", *arguments]
+    process = subprocess.Popen(command, cwd=HERE.parent)  # its ansible.cfg counts
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return process.wait()
     except StoppedError:
         process.send_signal(signal.SIGINT)

@@ -112,7 +112,7 @@ def _build(arch: str, base: str | None, made: Revision, out: Path, *, jtop: bool
     target_base = base or tool.debian_base(arch)
     arguments = {
         "BASE": target_base,
-        # Podman and buildah call an image that comes from a file so.
+        # Podman calls an image that comes from a file so.
         "BASE_NAME": target_base.removeprefix("localhost/"),
         "TOOLS": base or tool.debian_base(machine),
         "TARGETPLATFORM": f"linux/{arch}",

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 from images.arm64.base import archive
 from tools import engine
@@ -18,28 +17,13 @@ from tools.process import ToolError, run
 STAGE_LABEL = "io.github.jetson-k3s.stage"
 
 
-class Builder(Protocol):
-    """Executes a Dockerfile."""
-
-    name: str
-
-    def debian_base(self, arch: str) -> str:
-        """Return the name, in this builder's store, of the base that is made of Debian packages."""
-
-    def build(self, context: Path, target: str, args: Mapping[str, str], out: Path) -> None:
-        """Build a stage of the context's Dockerfile; write it to `out` in the format of `docker save`."""
-
-
-def find() -> Builder:
-    """Return the builder of this machine: a Docker engine that answers, else Podman, else buildah.
+def find() -> Docker:
+    """Return the builder of this machine: a Docker engine that answers, else Podman.
 
     Without any, Debian's engine is installed and started. Raises ToolError when that is not possible.
     """
-    if not engine.answers():
-        if shutil.which("podman"):
-            return Podman()
-        if shutil.which("buildah"):
-            return Buildah()
+    if not engine.answers() and shutil.which("podman"):
+        return Podman()
     engine.ensure()
     return Docker()
 
@@ -57,14 +41,14 @@ class Docker:
         self._environment = {**os.environ, "DOCKER_BUILDKIT": str(int(found))}
 
     def debian_base(self, arch: str) -> str:
-        """Load it into the engine unless it is there."""
+        """Return the name of the base that is made of Debian packages, loaded into the engine."""
         name, file = archive(arch)
         if run([self.program, "image", "inspect", name], check=False).returncode != 0:
             run([self.program, "load", "--input", file])
         return name
 
     def build(self, context: Path, target: str, args: Mapping[str, str], out: Path) -> None:
-        """Build, save, and remove what the build left in the engine."""
+        """Build a stage of the Dockerfile, write it to `out` as `docker save` does, and remove it."""
         id_file = out.with_name(f"{out.name}.id")
         options = [f"--build-arg={key}={value}" for key, value in args.items()]
         where = [f"--target={target}", f"--iidfile={id_file}"]
@@ -91,30 +75,6 @@ class Podman(Docker):
     def debian_base(self, arch: str) -> str:
         """Load it; Podman calls an image that comes from a file so."""
         return f"localhost/{super().debian_base(arch)}"
-
-
-class Buildah:
-    """buildah, for machines without a Docker engine."""
-
-    name = "buildah"
-
-    def debian_base(self, arch: str) -> str:
-        """Pull it from its file into buildah's store; the same file again is the same image."""
-        name, file = archive(arch)
-        run(["buildah", "pull", "--quiet", f"docker-archive:{file}"])
-        return f"localhost/{name}"
-
-    def build(self, context: Path, target: str, args: Mapping[str, str], out: Path) -> None:
-        """Build, write the archive, and remove the image from buildah's store."""
-        id_file = out.with_name(f"{out.name}.id")
-        options = [f"--build-arg={key}={value}" for key, value in args.items()]
-        where = [f"--target={target}", f"--iidfile={id_file}", "--layers=false"]
-        run(["buildah", "build", "--quiet", *where, *options, context])
-        built = id_file.read_text().strip()
-        try:
-            run(["buildah", "push", "--quiet", built.removeprefix("sha256:"), f"docker-archive:{out}"])
-        finally:
-            run(["buildah", "rmi", built.removeprefix("sha256:")], check=False)
 
 
 def machine_arch() -> str:

@@ -11,8 +11,10 @@ from tegra_device_plugin.board.detection import Detection, detect, read_power
 from tegra_device_plugin.board.health import HEALTHY, UNKNOWN, Health, Hysteresis, Sample
 from tegra_device_plugin.config.settings import DraSettings, PluginSettings
 from tegra_device_plugin.kubelet.driver_conflict import BothApisError
+from tegra_device_plugin.sharing.memory_limit import provide_files
 from tegra_device_plugin.system import waiting
-from tegra_device_plugin.system.hosttree import is_own_shortage, raise_own_shortage
+from tegra_device_plugin.system.hosttree import HostTree, is_own_shortage, raise_own_shortage
+from tegra_device_plugin.system.kubernetes import MIB, render_quantity
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.waiting import Sensor
 
@@ -106,7 +108,6 @@ class BoardWatch(Generic[S]):
         self._subscribers = subscribers
         self._reserve = reserve
         self._assessment = Assessment()
-        self._cdi = cdi.SpecFile()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._observations = 0
         self._wake = asyncio.Event()
@@ -186,23 +187,22 @@ class BoardWatch(Generic[S]):
         return Observation(
             found,
             sample,
-            gpu=_first_problem(self._gpu_prerequisites(settings, found, sample, search)),
+            gpu=_first_problem(_gpu_prerequisites(settings, found, sample, search)),
             memory=_first_problem(_memory_prerequisites(settings, found)),
         )
 
-    def _gpu_prerequisites(
-        self, settings: S, found: Detection, sample: Sample, search: bool
-    ) -> Iterator[Health]:
-        """Check everything without which no container can have the GPU."""
-        yield health.assess(sample)
-        if settings.cdi:
-            # The spec comes before the devices that name it: a runtime rejects a container without it.
-            yield _provided(
-                lambda: self._cdi.update(
-                    settings.host_root, found.gpu.device_nodes, settings.cdi_version, again=search
-                ),
-                Health(False, "cdi-missing", "no CDI spec, so no container can have it"),
-            )
+
+def _gpu_prerequisites(
+    settings: PluginSettings | DraSettings, found: Detection, sample: Sample, search: bool
+) -> Iterator[Health]:
+    """Check everything without which no container can have the GPU."""
+    yield health.assess(sample)
+    if settings.cdi and (search or not HostTree(settings.host_root).link(cdi.SPEC_FILE)):
+        # The spec comes before the devices that name it: a runtime rejects a container without it.
+        yield _provided(
+            lambda: cdi.write(settings.host_root, found.gpu.device_nodes, settings.cdi_version),
+            Health(False, "cdi-missing", "no CDI spec, so no container can have it"),
+        )
 
 
 def _memory_prerequisites(settings: PluginSettings | DraSettings, found: Detection) -> Iterator[Health]:
@@ -211,9 +211,6 @@ def _memory_prerequisites(settings: PluginSettings | DraSettings, found: Detecti
     total, there = settings.configured_memory, found.gpu.memory_bytes
     if not total:
         return
-    from tegra_device_plugin.sharing.memory_limit import provide_files  # noqa: PLC0415 - only where needed
-    from tegra_device_plugin.system.kubernetes import MIB, render_quantity  # noqa: PLC0415 - the same
-
     if there is not None and total > there:
         configured, has = render_quantity(total), render_quantity(there // MIB * MIB)
         yield Health(

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
@@ -16,16 +14,9 @@ from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.service import ConfigWatch, Service
+from tegra_device_plugin.sharing.koordinator import Koordlet
 from tegra_device_plugin.sharing.resources import make_resources
-from tegra_device_plugin.telemetry import JTOP_SOCKET
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tegra_device_plugin.sharing.koordinator import Koordlet
-    from tegra_device_plugin.telemetry.jtop import JtopProbe, Telemetry
-
-_JTOP_CHECK_SECONDS = 30.0
+from tegra_device_plugin.telemetry.jtop import JtopProbe
 
 logger = logging.getLogger(__name__)
 
@@ -45,43 +36,6 @@ class ResourcePublisher:
     def withdraw(self) -> None:
         """Advertise nothing: a node without a GPU has no such resource."""
         self._advertised.advertise(())
-
-
-class KoordinatorSubscriber:
-    """Reports the GPU to Koordinator's node agent, with the preset whose names it uses."""
-
-    def __init__(self) -> None:
-        self._koordlet: Koordlet | None = None
-
-    async def notify(self, settings: PluginSettings, found: Detection, health: Health) -> None:
-        if settings.units and settings.units.preset == "koordinator":
-            from tegra_device_plugin.sharing import koordinator  # noqa: PLC0415 - only with this preset
-
-            self._koordlet = self._koordlet or koordinator.Koordlet(settings.host_root)
-            await self._koordlet.report(found, settings.units, health)
-
-
-class Jtop:
-    """Telemetry of the jtop service. Its client is imported once the service's socket is there."""
-
-    def __init__(self, host_root: Path) -> None:
-        self._host_root = host_root
-        self._probe: JtopProbe | None = None
-
-    def latest(self) -> Telemetry | None:
-        return self._probe.latest() if self._probe else None
-
-    async def run(self) -> None:
-        """Wait for the service, and read its samples until cancelled."""
-        socket = self._host_root / JTOP_SOCKET
-        if not socket.exists():
-            logger.info("no telemetry from jtop: no %s: the service does not run", socket)
-        while not socket.exists():  # noqa: ASYNC110 - no event: the service is not in this container
-            await asyncio.sleep(_JTOP_CHECK_SECONDS)
-        from tegra_device_plugin.telemetry.jtop import JtopProbe  # noqa: PLC0415 - see the class
-
-        self._probe = JtopProbe(self._host_root)
-        await self._probe.run()
 
 
 class DevicePlugin(Service[PluginSettings]):
@@ -104,10 +58,10 @@ class DevicePlugin(Service[PluginSettings]):
             settings,
             ResourcePublisher(advertised),
             lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
-            [KoordinatorSubscriber().notify],
+            [Koordlet().report],
         )
         registrars = Registrars(settings.device_plugin_dir, advertised, self._counted)
-        jtop = Jtop(settings.host_root)
+        jtop = JtopProbe(settings.host_root)
         async with AsyncExitStack() as stack:
             if settings.metrics_address:
                 from tegra_device_plugin.telemetry import httpd, plugin_pages  # noqa: PLC0415 - a start is mostly imports

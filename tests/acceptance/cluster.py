@@ -2,7 +2,6 @@
 """Ask a lab's cluster how it is, past the playbooks that made it."""
 
 import json
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,8 +41,17 @@ class Cluster:
     def kubectl(self, *arguments: str) -> str:
         return self.boards[0].exec("k3s", "kubectl", *arguments)
 
+    def get(self, *arguments: str) -> Any:
+        return json.loads(self.kubectl("get", *arguments, "--output=json"))
+
+    def apply(self, *objects: Mapping[str, Any]) -> None:
+        """Create objects, or change them."""
+        text = "\n---\n".join(map(json.dumps, objects))
+        apply = 'printf %s "$1" | k3s kubectl apply --filename=-'
+        self.boards[0].exec("sh", "-c", apply, "sh", text)
+
     def nodes(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._json("get", "nodes")["items"]
+        found: list[dict[str, Any]] = self.get("nodes")["items"]
         return found
 
     def allocatable(self, resource: str = RESOURCE) -> dict[str, int]:
@@ -55,7 +63,7 @@ class Cluster:
 
     def plugin_image(self) -> str:
         """The image of the plugin's DaemonSet."""
-        daemonset = self._json("--namespace=kube-system", "get", "daemonset", "tegra-device-plugin")
+        daemonset = self.get("daemonset", "tegra-device-plugin", "--namespace=kube-system")
         return str(daemonset["spec"]["template"]["spec"]["containers"][0]["image"])
 
     def kubelets(self) -> dict[str, str]:
@@ -80,7 +88,7 @@ class Cluster:
                 **pod_settings,
             },
         }
-        self._create(pod)
+        self.apply(pod)
 
     def create_jobs(self, **settings: Any) -> None:
         """Create the Deployment `jobs`: one pod, on any node, and wait until it runs.
@@ -100,27 +108,27 @@ class Cluster:
                 },
             },
         }
-        self._create(deployment)
+        self.apply(deployment)
         self.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
 
     def phase(self, pod: str) -> str:
-        return str(self._json("get", "pod", pod)["status"]["phase"])
+        return str(self.get("pod", pod)["status"]["phase"])
 
     def health_in_pod(self, pod: str, given_by: str = RESOURCE) -> list[str]:
         """What a pod's status says of the health of its GPUs (Kubernetes 1.36 and newer)."""
-        containers = self._json("get", "pod", pod)["status"].get("containerStatuses", [])
+        containers = self.get("pod", pod)["status"].get("containerStatuses", [])
         given = [entry for one in containers for entry in one.get("allocatedResourcesStatus", [])]
         return [one["health"] for entry in given if entry["name"] == given_by for one in entry["resources"]]
 
     def started(self, pod: str) -> tuple[str, int] | None:
         """When a pod's container was started, and how often again; None if it does not run."""
-        status = self._json("get", "pod", pod)["status"]["containerStatuses"][0]
+        status = self.get("pod", pod)["status"]["containerStatuses"][0]
         running = status["state"].get("running")
         return (str(running["startedAt"]), int(status["restartCount"])) if running else None
 
     def unschedulable(self, pod: str) -> str:
         """Why the scheduler finds no place for a pod; empty when it has one, or before the first try."""
-        conditions = self._json("get", "pod", pod)["status"].get("conditions", [])
+        conditions = self.get("pod", pod)["status"].get("conditions", [])
         return next((str(c.get("message", "")) for c in conditions if c.get("reason") == "Unschedulable"), "")
 
     def plugin_pod(self, node: str) -> str | None:
@@ -128,17 +136,10 @@ class Cluster:
             f"--selector={PLUGIN_PODS}",
             f"--field-selector=spec.nodeName={node},status.phase=Running",
         )
-        pods = self._json("--namespace=kube-system", "get", "pods", *selectors)["items"]
+        pods = self.get("pods", "--namespace=kube-system", *selectors)["items"]
         return next(
             (pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]), None
         )
-
-    def _create(self, manifest: Mapping[str, Any]) -> None:
-        text = shlex.quote(json.dumps(manifest))
-        self.boards[0].exec("sh", "-c", f"echo {text} | k3s kubectl create --filename=-")
-
-    def _json(self, *arguments: str) -> Any:
-        return json.loads(self.kubectl(*arguments, "--output=json"))
 
 
 def starts(boards: Sequence[Board | Machine]) -> set[str]:

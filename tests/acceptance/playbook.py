@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab.paths import lab_dir
+from tests.lab import lab_dir
 from tests.reports.schema import validate
 from tools.cache import CHECKOUT
 

@@ -2,9 +2,7 @@
 """A site: its registry, K3s' release page, new images for its bundle, the traffic to its boards."""
 
 import functools
-import hashlib
 import json
-import shutil
 import socket
 import subprocess
 import tarfile
@@ -141,13 +139,8 @@ def registry(directory: Path) -> Iterator[Registry]:
 
 
 @contextmanager
-def release_page(directory: Path, executable: Path, version: str) -> Iterator[int]:
-    """A page with this K3s as a release; the port is of all addresses of this machine."""
-    release = directory / version
-    release.mkdir(parents=True)
-    shutil.copy(executable, release / "k3s")
-    digest = hashlib.sha256(executable.read_bytes()).hexdigest()
-    (release / f"sha256sum-{ARCH}.txt").write_text(f"{digest}  k3s\n")
+def release_page(directory: Path) -> Iterator[int]:
+    """A page with the releases of a directory; the port is of all addresses of this machine."""
     handler = functools.partial(SimpleHTTPRequestHandler, directory=directory)
     with ThreadingHTTPServer(("", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.1,))
@@ -163,12 +156,8 @@ def release_page(directory: Path, executable: Path, version: str) -> Iterator[in
 def internet(lab: str, server: Board, directory: Path) -> Iterator[tuple[Registry, dict[str, Any]]]:
     """A registry that has K3s' images, and the variables with which boards of a lab find it and K3s."""
     host = f"{server.address.rpartition('.')[0]}.1"
-    directory_of_bundle = inventory.bundle_path(lab)
-    version = yaml.safe_load((directory_of_bundle / "bundle.yml").read_text())["k3s_version"]
-    with (
-        registry(directory) as found,
-        release_page(directory / "releases", directory_of_bundle / f"k3s-{ARCH}", version) as page,
-    ):
+    version = bundle.write_release(inventory.bundle_path(lab), directory / "releases")
+    with registry(directory) as found, release_page(directory / "releases") as page:
         found.push(workloads.pause_archive(), workloads.PAUSE_IMAGE, workloads.PAUSE_IMAGE)
         mirror = f"{host}:{found.port}"
         yield (

@@ -16,8 +16,7 @@ from tegra_device_plugin.board.detection import detect
 from tests import boards
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
-from tests.lab import inventory, lab
-from tests.lab.paths import lab_dir
+from tests.lab import inventory, lab, lab_dir
 from tests.lab.vm.machine import Machine
 
 pytestmark = [pytest.mark.lab, pytest.mark.arm64]
@@ -37,7 +36,7 @@ def board() -> Iterator[Machine]:
     """A fresh emulated board, of which nothing is left in the end."""
     lab.down(LAB)
     try:
-        (fresh,) = lab.up_graded(LAB, [TYPE], lab.ARM64)
+        (fresh,) = lab.up(LAB, [TYPE], grade=lab.ARM64)
         assert isinstance(fresh, Machine)
         interface = Path("/sys/class/net", fresh.interface)
         assert interface.exists()

@@ -19,9 +19,8 @@ import pytest
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook, state_home
-from tests.lab import board, inventory, lab, ssh
+from tests.lab import board, inventory, lab, lab_dir, ssh
 from tests.lab.board import Board
-from tests.lab.paths import lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 

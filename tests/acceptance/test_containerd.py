@@ -74,7 +74,7 @@ def test_nodes_have_the_names_of_the_inventory_and_the_addresses_of_the_site(boa
 
 def test_the_pods_are_containerds_and_the_gpu_is_by_the_runtime_class(one: Board) -> None:
     cluster = Cluster([one])
-    node = json.loads(cluster.kubectl("get", "node", one.name, "--output=json"))["status"]["nodeInfo"]
+    node = cluster.get("node", one.name)["status"]["nodeInfo"]
     assert node["containerRuntimeVersion"].startswith("containerd://1.6.")
     assert node["kubeletVersion"] == k3s.VERSION
     assert one.exec("docker", "ps", "--quiet") == ""

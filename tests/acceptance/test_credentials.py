@@ -10,8 +10,7 @@ import pytest
 
 from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
-from tests.lab import k3s, lab
-from tests.lab.paths import lab_dir
+from tests.lab import k3s, lab, lab_dir
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -115,8 +114,7 @@ def test_status_says_what_ends_when(cluster: Cluster, tmp_path: Path) -> None:
         "metadata": {"name": "bootstrap-token-q4bjus", "namespace": "kube-system"},
         "stringData": BOOTSTRAP,
     }
-    create = 'echo "$1" | k3s kubectl create --filename=-'
-    cluster.boards[0].exec("sh", "-c", create, "sh", json.dumps(secret))
+    cluster.apply(secret)
     status = cluster_status(LAB, tmp_path)
     left = days(status)
     assert left["jetson-1"] | left["jetson-2"] == left["jetson-1"], "a server has all that an agent has"

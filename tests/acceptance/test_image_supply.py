@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One board supplies the images to the others. A new one crosses the way from the controller once."""
+"""One board supplies the images to the others. A new one crosses the way from the controller once.
 
+The last board has Docker with the containerd image store, which Docker 29 has from the beginning: there an
+image's id is that of its manifest. No package archive has Docker 29, so that is Debian's newest docker.io.
+"""
+
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from tests.acceptance.cluster import PLUGIN_PODS, RESOURCE, Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.acceptance.site import bring_pause, bring_plugin, bring_registry, crossed
+from tests.acceptance.site import Brought, bring_pause, bring_plugin, bring_registry, crossed
 from tests.lab import bundle, inventory, k3s, lab
 from tests.lab.board import Board
+from tools import debian
+from tools.engine import docker
 from tools.process import ToolError
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -20,6 +27,16 @@ UNIT = "jetson-k3s-registry"
 DATA = "/var/lib/jetson-k3s-registry"
 TAGS = f"{DATA}/docker/registry/v2/repositories/jetson-k3s/_manifests/tags"
 INSTEAD = "did not supply"
+NEWEST_DOCKER = ("containerd", "docker-cli", "docker.io", "tini-static")
+INSTALL = """
+apt-get --yes --option=Dir::Etc::SourceList=/dev/null --option=Dir::Etc::SourceParts=/dev/null \\
+    --option=Dpkg::Options::=--force-confold install /debs/*.deb
+# Overlays do not nest, so containerd's images are on the board's volume.
+mkdir --parents /etc/containerd
+printf 'version = 2\\nroot = "/var/lib/docker/of-containerd"\\n' > /etc/containerd/config.toml
+systemctl restart containerd docker
+"""
+STORE = {"features": {"containerd-snapshotter": True}}
 
 
 def site(*arguments: str) -> PlaybookRun:
@@ -34,8 +51,22 @@ def registry(boards: list[Board]) -> str:
     return f"{boards[1].address}:5443"
 
 
+def install_newest_docker(board: Board) -> None:
+    """Install Debian's newest Docker with the containerd image store on a board, as its owner would."""
+    docker("cp", f"{debian.package_files(*NEWEST_DOCKER, suite='testing')}/.", f"{board.container}:/debs")
+    board.exec("sh", "-c", f"echo '{json.dumps(STORE)}' > /etc/docker/daemon.json")
+    board.exec("env", "DEBIAN_FRONTEND=noninteractive", "sh", "-ec", INSTALL, timeout=300)
+    assert "io.containerd.snapshotter" in board.exec("docker", "info", "--format={{.DriverStatus}}")
+
+
 def image_id(board: Board, name: str) -> str:
     return board.exec("docker", "image", "inspect", "--format={{.Id}}", name, check=False)
+
+
+def assert_all_have(boards: list[Board], image: Brought) -> None:
+    """Check that the boards have an image; the last one has another id for it."""
+    assert [image_id(board, image.name) for board in boards[:-1]] == [image.image] * (len(boards) - 1)
+    assert image_id(boards[-1], image.name)
 
 
 def plugins(boards: list[Board]) -> set[str]:
@@ -55,6 +86,7 @@ def boards() -> Iterator[list[Board]]:
     """Three boards that no playbook has touched, and a bundle with Debian's registry for the second one."""
     with lab.fresh(LAB, ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")) as up:
         bring_registry(LAB, jetpack=6)
+        install_newest_docker(up[-1])
         yield up
 
 
@@ -109,7 +141,7 @@ def test_another_plugin_crosses_the_way_once(boards: list[Board], first: Playboo
     assert supplied.returncode == 0, supplied.why
     assert INSTEAD not in supplied.output
     assert plugins(boards) == {plugin.name}
-    assert {image_id(board, plugin.name) for board in boards} == {plugin.image}
+    assert_all_have(boards, plugin)
     # Of pause, deviceQuery and the plugin; the plugin before it went from the registry.
     kept = boards[1].exec("ls", TAGS).split()
     assert (len(kept), plugin.image.partition(":")[2] in kept) == (3, True)
@@ -136,7 +168,7 @@ def test_without_the_variable_nothing_of_it_is_left(boards: list[Board], first: 
 
 
 def test_registry_that_gives_another_image_is_found(boards: list[Board], first: PlaybookRun) -> None:
-    supply, victim = boards[1], boards[2]
+    victim, supply = boards[:2]
     plugin = bring_plugin(LAB, "wrong")
     wanted = plugin.image.partition(":")[2]
     site(SUPPLIED, "--tags=image_supply").checked()
@@ -156,7 +188,7 @@ def test_registry_that_gives_another_image_is_found(boards: list[Board], first: 
 def test_board_goes_on_without_a_registry_that_does_not_answer(
     boards: list[Board], first: PlaybookRun
 ) -> None:
-    supply, alone = boards[1], boards[2]
+    alone, supply = boards[:2]
     plugin = bring_plugin(LAB, "alone")
     supply.exec("systemctl", "stop", UNIT)
     run = rollout(SUPPLIED, f"--limit={alone.name}").checked()
@@ -177,9 +209,17 @@ def test_upgrade_has_the_new_images_from_there(boards: list[Board], first: Playb
     upgraded = run_playbook(LAB, "upgrade.yml", SUPPLIED, f"--extra-vars=jetson_k3s_bundle={newer}").checked()
     assert INSTEAD not in upgraded.output
     assert pause.image.partition(":")[2] in boards[1].exec("ls", TAGS).split()
-    assert {image_id(board, pause.name) for board in boards} == {pause.image}
+    assert_all_have(boards, pause)
     assert {board.exec("k3s", "--version").split()[2] for board in boards} == {k3s.named_version("2")}
     assert Cluster(boards).allocatable(RESOURCE) == {board.name: 1 for board in boards}
+
+
+def test_another_image_of_the_same_name_is_replaced(boards: list[Board], first: PlaybookRun) -> None:
+    (name,) = plugins(boards)
+    before = image_id(boards[2], name)
+    boards[2].exec("sh", "-c", f"tar --create --files-from=/dev/null | docker import - {name}")
+    rollout(SUPPLIED).checked()
+    assert image_id(boards[2], name) == before
 
 
 # Last, for the cluster goes with it.

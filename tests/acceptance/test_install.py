@@ -20,9 +20,8 @@ from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import TIMEOUT_SECONDS, PlaybookRun, run_in, run_playbook
 from tests.acceptance.site import Registry, internet
-from tests.lab import inventory, k3s, ssh
+from tests.lab import inventory, k3s, lab_dir, ssh
 from tests.lab.board import Board
-from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tests.release.conftest import copy_files
 from tools.cache import CHECKOUT
@@ -142,19 +141,6 @@ def test_board_that_cannot_be_used_is_refused(
         boards[0].exec("sh", "-ec", after)
     assert (status, words in said) == (1, True), said
     assert not (checkout / "inventory").exists()
-
-
-def test_half_a_bundle_is_named_and_the_board_is_as_it_was(
-    boards: list[Board], checkout: Path, tmp_path: Path
-) -> None:
-    bundle = tmp_path / "bundle"
-    shutil.copytree(inventory.bundle_path(LAB), bundle, symlinks=False)
-    (plugin,) = bundle.glob("tegra-device-plugin-*.tar.gz")
-    plugin.write_bytes(plugin.read_bytes()[:1000])
-    status, said = install(checkout, "--offline", str(bundle), f"jetson@{boards[0].address}")
-    assert (status, f"{plugin.name}: SHA-256 is" in " ".join(said.split())) == (1, True), said
-    assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
-    (checkout / "inventory").unlink()
 
 
 def test_dry_run_builds_no_image(boards: list[Board], checkout: Path) -> None:

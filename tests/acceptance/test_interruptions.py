@@ -4,7 +4,6 @@
 While a run has locked the boards, another run is refused.
 """
 
-import json
 import shutil
 
 import pytest
@@ -129,31 +128,6 @@ def test_lock_of_a_killed_run_is_over_and_a_second_run_beside_a_run_is_refused(b
     assert locked(boards) == []
     run_playbook(LAB, "site.yml", "--check").checked()
     assert locked(boards) == []
-
-
-def test_board_that_another_computer_has_locked_is_free_after_a_restart(boards: list[Board]) -> None:
-    server, agent = boards
-    uptime = float(agent.exec("cut", "--delimiter= ", "--fields=1", "/proc/uptime"))
-    lock = {
-        "who": "anna@ops1",
-        "playbook": "upgrade.yml",
-        "since": "2026-11-22 10:32 UTC",
-        "controller": "ops1",
-        "process": "4711:1",
-        "until": uptime + 3000,
-    }
-    agent.exec("sh", "-c", f"mkdir -p /run/jetson-k3s-lock && echo '{json.dumps(lock)}' > {LOCK}")
-    run = run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify")
-    assert (run.recap[agent.name].failed, run.recap[agent.name].changed) == (1, 0), run.output
-    assert "locked by anna@ops1, who runs upgrade.yml since 2026-11-22 10:32 UTC" in " ".join(
-        run.output.split()
-    )
-    assert run.recap[server.name].failed == 0, run.why
-    assert locked(boards) == [agent.name]
-
-    docker("kill", agent.container)
-    board.start(agent)
-    run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify").checked()
 
 
 def test_token_that_the_server_does_not_take_any_more_is_replaced(boards: list[Board]) -> None:

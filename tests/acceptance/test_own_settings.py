@@ -4,7 +4,6 @@
 import json
 import sys
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +15,8 @@ from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
 from tests.acceptance.site import build_deb
-from tests.lab import inventory, lab, power, staging
-from tests.lab.board import Board, start
+from tests.lab import inventory, lab, staging
+from tests.lab.board import Board, simulate_power, start
 from tests.planted import PLANTED, leaked, watched
 from tools.cache import CHECKOUT
 from tools.engine import docker
@@ -38,19 +37,6 @@ BOARD_SHIM = CHECKOUT / "tests/jtop/board_shim/sitecustomize.py"
 # A line of a .pth file, which Python runs at its start; in jtop's service only.
 SHIM_FOR_JTOP = """\
 import os; "SIMULATED_PART_NUMBER" in os.environ and exec(open("/opt/simulated/shim.py").read())"""
-# What `playbooks/bundle.yml -e bundle_jtop=true` does besides fetching K3s.
-WHEELS = """\
-- hosts: localhost
-  connection: local
-  gather_facts: false
-  vars:
-    ansible_python_interpreter: "{{ ansible_playbook_python }}"
-    __bundle_arch: amd64
-    k3s_version: "{{ (lookup('file', __bundle_directory ~ '/bundle.yml') | from_yaml).k3s_version }}"
-  tasks:
-    - ansible.builtin.import_role: {name: bundle, tasks_from: jtop}
-    - ansible.builtin.import_role: {name: bundle, tasks_from: index}
-"""
 OWN = {
     "debug": True,
     "features": {"buildkit": True},
@@ -200,17 +186,19 @@ def test_images_of_the_bundle_stay_on_a_full_disk(board: Board, run: PlaybookRun
 
 
 def index_bundle() -> None:
+    """Do what `playbooks/bundle.yml -e bundle_jtop=true` does besides fetching K3s."""
     bundle = inventory.bundle_path(LAB)
-    with tempfile.NamedTemporaryFile("w", suffix=".yml") as playbook:
-        playbook.write(WHEELS)
-        playbook.flush()
-        made = run_here(
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            "--inventory=localhost,",
-            f"--extra-vars=__bundle_directory={bundle}",
-            playbook.name,
-        )
-    assert made.returncode == 0, made.stdout
+    given = {
+        "__bundle_arch": "amd64",
+        "__bundle_directory": str(bundle),
+        "ansible_python_interpreter": sys.executable,
+        "k3s_version": yaml.safe_load((bundle / "bundle.yml").read_text())["k3s_version"],
+    }
+    include = (Path(sys.executable).with_name("ansible"), "localhost", "--module-name=include_role")
+    for part in ("jtop", "index"):
+        role = json.dumps({"name": "bundle", "tasks_from": part})
+        made = run_here(*include, f"--args={role}", f"--extra-vars={json.dumps(given)}")
+        assert made.returncode == 0, made.stdout
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +282,7 @@ def test_jtop_of_the_owner_that_the_plugin_cannot_ask_is_refused(board: Board, r
 @pytest.fixture(scope="module")
 def powered(board: Board) -> Board:
     """The board with SIMULATED power modes."""
-    power.simulate(board)
+    simulate_power(board)
     return board
 
 

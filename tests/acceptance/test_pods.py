@@ -7,22 +7,21 @@ Cameras, encoder and PyTorch are SIMULATED.
 import doctest
 import os
 import re
-import shlex
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import reports_dir, run_here, run_playbook
 from tests.docs import markdown
 from tests.docs.commands import PROMPT
-from tests.lab import lab
+from tests.lab import lab, lab_dir
 from tests.lab.board import Board
-from tests.lab.paths import lab_dir
 from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -110,8 +109,7 @@ def test_command_of_the_page_says_what_the_page_shows(
 
 def test_camera_without_privileges_is_not_permitted(board: Board) -> None:
     text = (CHECKOUT / "docs/examples/usb-camera.yaml").read_text()
-    text = re.sub(r"privileged: true.*", "privileged: false", text)
-    board.exec("sh", "-c", f"echo {shlex.quote(text)} | k3s kubectl create --filename -")
     cluster = Cluster([board])
+    cluster.apply(yaml.safe_load(re.sub(r"privileged: true.*", "privileged: false", text)))
     wait_until(lambda: cluster.phase("usb-camera") == "Failed", "the camera is not opened", 60)
     assert "Operation not permitted" in cluster.kubectl("logs", "usb-camera")

@@ -57,10 +57,9 @@ def drift(directory: Path, *arguments: str) -> tuple[PlaybookRun, dict[str, Any]
 
 def state(cluster: Cluster) -> set[str]:
     """What must not change, a line for each: files, when services were started, and the cluster's objects."""
-    objects = cluster.kubectl("get", "nodes,daemonsets,pods", "--all-namespaces", "--output=json")
     described = {
         " ".join((item["kind"], item["metadata"]["name"], part, json.dumps(content)))
-        for item in json.loads(objects)["items"]
+        for item in cluster.get("nodes,daemonsets,pods", "--all-namespaces")["items"]
         for part, content in (("labels", item["metadata"].get("labels")), ("spec", spec(item)))
     }
     lines = {f"{board.name} {line}" for board in cluster.boards for line in files(board).splitlines()}
@@ -78,7 +77,7 @@ def files(board: Board | Machine) -> str:
 
 
 def gpu_label(cluster: Cluster, node: str) -> str:
-    labels = json.loads(cluster.kubectl("get", "node", node, "--output=json"))["metadata"]["labels"]
+    labels = cluster.get("node", node)["metadata"]["labels"]
     found: str = next(label for label in sorted(labels) if label.startswith("nvidia.com/gpu."))
     return found
 

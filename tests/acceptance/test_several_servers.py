@@ -9,9 +9,8 @@ import pytest
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import board, inventory, lab, ssh
+from tests.lab import board, inventory, lab, lab_dir, ssh
 from tests.lab.board import Board
-from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tools import debian
 from tools.engine import docker

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.config.settings import load_plugin
@@ -22,9 +23,8 @@ from tegra_device_plugin.system.kubernetes import GIB, parse_quantity
 from tests import boards
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import cluster_status, reports_dir, run_playbook
-from tests.lab import lab
+from tests.lab import lab, lab_dir
 from tests.lab.board import Board, set_toolkit
-from tests.lab.paths import lab_dir
 from tests.unit.roles.playing import play
 from tools.cache import CHECKOUT
 
@@ -351,12 +351,11 @@ def test_koordinators_device_is_written_once_and_left_to_koordlet(cluster: Clust
         return play(lab_dir(LAB) / "inventory.ini", tmp_path / "play.yml", given, *arguments).stdout
 
     assert "changed=False found=the cluster does not have the CRD" in run()
-    crd = (CHECKOUT / "tests/unit/plugin/koordinator_crd.yaml").read_text()
-    board.exec("sh", "-c", 'echo "$1" | k3s kubectl apply --filename=-', "sh", crd)
+    cluster.apply(yaml.safe_load((CHECKOUT / "tests/unit/plugin/koordinator_crd.yaml").read_text()))
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{KIND}")
     for arguments, changed in ((["--check"], True), ([], True), ([], False)):
         assert f"changed={changed} found=." in run(*arguments)
-    there = json.loads(cluster.kubectl("get", KIND, board.name, "--output=json"))
+    there = cluster.get(KIND, board.name)
     assert there["spec"] == wanted["spec"]
     assert [owner["name"] for owner in there["metadata"]["ownerReferences"]] == [board.name]
     # As koordlet takes it over.

@@ -116,8 +116,13 @@ class Fixture:
 
 
 def load() -> dict[str, Fixture]:
-    found: dict[str, Fixture] = {}
+    stated: dict[str, dict[str, Any]] = {}
     for entry in json.loads(DATA.read_text(encoding="utf-8"))["boards"]:
-        like = entry.pop("like", None)
-        found[entry["id"]] = Fixture(entry["id"], {**(found[like].data if like else {}), **entry})
-    return found
+        stated[entry["id"]] = stated.get(entry.get("like"), {}) | entry
+    return {name: Fixture(name, _of_nvgpu(facts["gpu_device"]) | facts) for name, facts in stated.items()}
+
+
+def _of_nvgpu(device: str) -> dict[str, str]:
+    """Facts of a GPU with the driver nvgpu that follow from its device, such as `.../17000000.ga10b`."""
+    name = device.rpartition("/")[2]
+    return {"driver": "gk20a", "devfreq": name, "of_node_name": name.partition(".")[2]}

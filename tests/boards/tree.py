@@ -22,6 +22,14 @@ _VIDEO_GID = 44  # group `video` on Debian and Ubuntu; L4T's udev rules give it 
 
 _R32 = 32
 
+# Attributes of the GPU's device, as nvgpu has them.
+_NVGPU = {
+    "load": "0",
+    "railgate_enable": "1",
+    "railgate_delay": "500",
+    "enable_3d_scaling": "1",
+}
+
 # Trips of the GPU's thermal zone in m°C (passive, critical). tegra194, tegra234: L4T's device trees (Xavier
 # NX is 1 K lower, not distinguished here); tegra264: critical seen on a board; tegra210, tegra186: assumed.
 _GPU_TRIPS = {
@@ -108,18 +116,12 @@ class _Tree:
         _link(soc0 / "subsystem", self._sys / "bus" / "soc")
 
     def _gpu_device(self) -> None:
-        for name, value in self._data["gpu_attrs"].items():
-            _put(self._gpu / name, f"{value}\n")
-        _replace(self._gpu / "power" / "control", f"{'on' if self._state == 'dead' else 'auto'}\n")
+        _put(self._gpu / "power" / "control", f"{'on' if self._state == 'dead' else 'auto'}\n")
         _put(self._gpu / "power" / "runtime_status", f"{self._runtime_status()}\n")
         if self._fixture.is_pci:
             self._pci_identity()
         else:
             self._platform_identity()
-        for link, target in self._data["gpu_links"].items():
-            path = self._sys / link
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.symlink_to(target)
 
     def _runtime_status(self) -> str:
         if self._powered:
@@ -140,16 +142,28 @@ class _Tree:
         )
         # Dangles when masked, as in a container.
         _link(self._gpu / "of_node", self._sys / "firmware" / "devicetree" / "base" / of_path)
-        if not self._powered:
-            powered_off = "0" if self._fixture.l4t_major == _R32 else "off"
-            _replace(self._gpu / "gpu_powered_on", f"{powered_off}\n")
-            _replace(self._gpu / "is_railgated", "yes\n")
+        is_r32 = self._fixture.l4t_major == _R32
+        on, off = ("1", "0") if is_r32 else ("on", "off")
+        states = {
+            "tpc_pg_mask": self._data["tpc_pg_mask"],
+            "gpu_powered_on": on if self._powered else off,
+            "is_railgated": "no" if self._powered else "yes",
+        }
+        for name, value in (_NVGPU | states).items():
+            _put(self._gpu / name, f"{value}\n")
+        # Since R35, the former places of the device are links, too.
+        above = self._gpu.parent
+        _link(above / "gpu.0", self._gpu)
+        if not is_r32:
+            _link(above.parent / "gpu.0", self._gpu)
+            _link(above.parent / self._gpu.name, self._gpu)
 
     def _pci_identity(self) -> None:
         # A device that fell off the bus answers every configuration read with ones.
         config = b"\xff" * 64 if self._state == "dead" else b"\xde\x10\x00\x2b".ljust(64, b"\0")
         (self._gpu / "config").write_bytes(config)
         _put(self._gpu / "device", "0x2b00\n")
+        _put(self._gpu / "vendor", "0x10de\n")
 
     def _driver_bound(self) -> bool:
         """Only Thor's driver is a module that comes late: until then its GPU is `unpowered`."""
@@ -163,9 +177,7 @@ class _Tree:
         _put(module / "initstate", "live\n")
         _link(driver / "module", module)
         _link(self._gpu / "subsystem", self._bus)
-        device_link = self._bus / "devices" / self._gpu.name
-        if not device_link.is_symlink():
-            _link(device_link, self._gpu)
+        _link(self._bus / "devices" / self._gpu.name, self._gpu)
         if self._driver_bound():
             _link(self._gpu / "driver", driver)
             _link(driver / self._gpu.name, self._gpu)
@@ -242,11 +254,6 @@ def _put(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
 
 
 def _link(link: Path, target: Path) -> None:

@@ -277,9 +277,6 @@ def test_image_and_placement_are_the_users(helm: Helm) -> None:
         ({"container_runtime": "docker"}, "container_runtime"),
         ({"image": {"tag": 1.0}}, "tag"),
         ({"image": {"name": "x"}}, "name"),
-        ({"config": {"map": {"default": "version: v1"}}}, "map"),
-        ({"config": {"version": "v2"}}, "version"),
-        ({"config": {"sharing": {"mps": {}}}}, "mps"),
         ({"dra": {"extendedResourceName": "gpu"}}, "extendedResourceName"),
         ({"deviceListStrategy": "cdi-cri"}, "deviceListStrategy"),
         ({"agent": {"enabled": True, "mode": "kill"}}, "mode"),
@@ -297,19 +294,11 @@ def test_wrong_value_is_refused_by_name(helm: Helm, values: Values, message: str
     assert message in refusal
 
 
-BOTH = {"version": "v1", "sharing": {**TIME_SLICING["sharing"], **UNITS["sharing"]}}
-WEIGHTS = {"enabled": True, "qosPolicy": "burst-share"}
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"config": BOTH}, "config.sharing has timeSlicing and units: "),
-        ({"config": CLAIMS}, "config.sharing.dra is the DRA driver's: set api: dra"),
-        ({"agent": WEIGHTS, "config": TIME_SLICING}, "set config.sharing.units, or use best-effort"),
         ({"dra": {"extendedResourceName": "nvidia.com/gpu"}}, "dra.extendedResourceName is the DRA driver's"),
         ({**DRA, "containerRuntime": "docker"}, "api: dra needs containerd"),
-        ({**DRA, "config": UNITS}, "config.sharing.units is the device plugin's"),
         ({**DRA, "deviceListStrategy": "envvar"}, "deviceListStrategy is the device plugin's"),
         ({**DRA, "agent": {"enabled": True}}, "agent.enabled: "),
         ({**DRA, **SURGE}, "maxSurge is the device plugin's"),

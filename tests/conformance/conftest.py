@@ -11,9 +11,7 @@ import pytest
 from tests import boards
 from tests.conformance.dra_node import DraNode
 from tests.conformance.fake_api import FakeApi
-from tests.conformance.fake_dra_kubelet import GENERATIONS as DRA_GENERATIONS
 from tests.conformance.fake_dra_kubelet import FakeDraKubelet
-from tests.conformance.fake_dra_kubelet import Generation as DraGeneration
 from tests.conformance.fake_kubelet import GENERATIONS, FakeKubelet, Generation
 from tests.conformance.plugin import EVENT_DRIVEN_COMMAND, Plugin, running
 
@@ -72,14 +70,8 @@ async def api() -> AsyncIterator[FakeApi]:
         yield fake
 
 
-@pytest.fixture(params=DRA_GENERATIONS)
-def dra_generation(request: pytest.FixtureRequest) -> DraGeneration:
-    found: DraGeneration = request.param
-    return found
-
-
 @pytest.fixture
-async def node(api: FakeApi, dra_generation: DraGeneration) -> AsyncIterator[DraNode]:
+async def node(api: FakeApi) -> AsyncIterator[DraNode]:
     with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as place:
-        async with FakeDraKubelet(Path(place, "kubelet"), dra_generation) as kubelet:
+        async with FakeDraKubelet(Path(place, "kubelet")) as kubelet:
             yield DraNode(Path(place), api, kubelet)

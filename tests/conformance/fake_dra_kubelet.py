@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from grpc import aio
 from tegra_device_plugin.dra import dra_pb2 as api
@@ -18,25 +18,18 @@ from tegra_device_plugin.dra import dra_pb2 as api
 from tests.conformance.awaited import Awaited
 from tests.conformance.fake_kubelet import call, dial
 
-Generation = Literal["v1beta1", "v1"]
-GENERATIONS: tuple[Generation, ...] = ("v1beta1", "v1")
-
 Object = dict[str, Any]
 
-_SERVICE = {
-    "v1": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
-    "v1beta1": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
-}
+_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 _LOOK_SECONDS = 0.02
 
 
 class FakeDraKubelet(Awaited):
     """Serves nothing: it reads `directory`, as kubelets do. Use as a context manager."""
 
-    def __init__(self, directory: Path, generation: Generation = "v1") -> None:
+    def __init__(self, directory: Path) -> None:
         super().__init__()
         self.directory = directory
-        self.generation = generation
         self.refusal = ""
         """Why it refuses drivers; empty: it does not."""
         self.info: api.PluginInfo | None = None
@@ -44,7 +37,6 @@ class FakeDraKubelet(Awaited):
         self.registrations = 0
         self.health: list[dict[str, tuple[int, str]]] = []
         """Every message of the health stream: status and text by device."""
-        self._service = ""
         self._channel: aio.Channel | None = None
         self._seen: tuple[int, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -82,7 +74,7 @@ class FakeDraKubelet(Awaited):
 
     async def _call(self, method: str, request: Any, response: Any) -> Any:
         assert self._channel
-        return await call(self._channel, method, request, response, service=self._service)
+        return await call(self._channel, method, request, response, service=_SERVICE)
 
     async def _look(self) -> None:
         socket = self.directory / "plugins_registry" / "gpu.jetson-k3s.github.io-reg.sock"
@@ -108,8 +100,7 @@ class FakeDraKubelet(Awaited):
             try:
                 empty = api.InfoRequest()
                 info = await call(channel, "GetInfo", empty, api.PluginInfo, service=service, seconds=1)
-                name = f"{self.generation}.DRAPlugin"
-                why = self.refusal or ("" if name in info.supported_versions else f"no {name}")
+                why = self.refusal or ("" if "v1.DRAPlugin" in info.supported_versions else "no v1.DRAPlugin")
                 status = api.RegistrationStatus(plugin_registered=not why, error=why)
                 await call(channel, "NotifyRegistrationStatus", status, result, service=service, seconds=5)
             except aio.AioRpcError:
@@ -118,7 +109,6 @@ class FakeDraKubelet(Awaited):
         if not why:
             assert info.type == "DRAPlugin" and Path(info.endpoint).is_absolute()
             self.info = info
-            self._service = _SERVICE[self.generation]
             self._channel = dial(Path(info.endpoint))
             self._tasks.append(asyncio.create_task(self._follow_health(self._channel)))
         self._changed.set()

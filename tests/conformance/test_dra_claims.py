@@ -13,7 +13,6 @@ from tests.conformance.dra_node import DraNode, share
 from tests.conformance.fake_api import FakeApi, Fault
 from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
 
-ONLY_V1 = pytest.mark.parametrize("dra_generation", ["v1"])
 WHOLE = {"device": "igpu-0"}
 CAPACITY_MODE = "dra: {mode: capacity, memoryTotal: 6Gi}"
 
@@ -27,12 +26,8 @@ async def test_a_claim_is_prepared_and_unprepared(node: DraNode, api: FakeApi) -
     async with node.start() as driver:
         await node.ready()
         assert node.kubelet.info
-        assert list(node.kubelet.info.supported_versions) == [
-            "v1.DRAPlugin",
-            "v1beta1.DRAPlugin",
-            "v1.DRAResourceHealth",
-            "v1alpha1.DRAResourceHealth",
-        ]
+        versions = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
+        assert list(node.kubelet.info.supported_versions) == versions
         claim = api.allocate("a", WHOLE)
         uid = claim["metadata"]["uid"]
         first = await node.kubelet.prepare(claim)
@@ -56,7 +51,6 @@ async def test_a_claim_is_prepared_and_unprepared(node: DraNode, api: FakeApi) -
     assert [path.name for path in node.plugins.iterdir()] == ["checkpoint.json"]
 
 
-@ONLY_V1
 async def test_claims_that_cannot_be_prepared_have_a_reason(node: DraNode, api: FakeApi) -> None:
     async with node.start():
         await node.ready()
@@ -80,7 +74,6 @@ async def test_claims_that_cannot_be_prepared_have_a_reason(node: DraNode, api: 
         assert (await node.kubelet.prepare(double))[double["metadata"]["uid"]].error == ""
 
 
-@ONLY_V1
 @pytest.mark.parametrize("holder", ["deleted", "replaced", "exists", "unknown"])
 async def test_only_a_claim_that_exists_keeps_its_gpu(node: DraNode, api: FakeApi, holder: str) -> None:
     """The kubelet may never unprepare a claim, for example after its checkpoint was removed."""
@@ -105,7 +98,6 @@ async def test_only_a_claim_that_exists_keeps_its_gpu(node: DraNode, api: FakeAp
             assert "cannot check whether the claim default/old, which has igpu-0, exists" in error
 
 
-@ONLY_V1
 @pytest.mark.parametrize("away", [False, True])
 async def test_a_driver_that_was_killed_knows_its_claims(node: DraNode, api: FakeApi, away: bool) -> None:
     async with node.start(sharing=CAPACITY_MODE) as driver:
@@ -129,7 +121,6 @@ async def test_a_driver_that_was_killed_knows_its_claims(node: DraNode, api: Fak
         assert node.leftovers == []
 
 
-@ONLY_V1
 async def test_files_that_are_wiped_come_back_without_a_call(node: DraNode, api: FakeApi) -> None:
     """A container that starts again is started with what its claim was prepared with."""
     async with node.start():
@@ -142,7 +133,6 @@ async def test_files_that_are_wiped_come_back_without_a_call(node: DraNode, api:
         await eventually(lambda: node.specs == [name])
 
 
-@ONLY_V1
 async def test_unwritable_checkpoint_is_reported_and_retried(node: DraNode, api: FakeApi) -> None:
     async with node.start():
         await node.ready()
@@ -156,7 +146,6 @@ async def test_unwritable_checkpoint_is_reported_and_retried(node: DraNode, api:
         assert (await node.kubelet.prepare(claim))[uid].error == ""
 
 
-@ONLY_V1
 @pytest.mark.parametrize("content", ['{"version": 2, "claims": {}}', "half a fil"])
 async def test_unreadable_checkpoint_is_rejected_and_kept(node: DraNode, content: str) -> None:
     node.plugins.mkdir(parents=True)
@@ -168,7 +157,6 @@ async def test_unreadable_checkpoint_is_rejected_and_kept(node: DraNode, content
     assert checkpoint.read_text() == content
 
 
-@ONLY_V1
 async def test_two_hundred_claims_leave_nothing(node: DraNode, api: FakeApi) -> None:
     async with node.start(sharing=CAPACITY_MODE) as driver:
         await node.ready()
@@ -188,7 +176,6 @@ async def test_two_hundred_claims_leave_nothing(node: DraNode, api: FakeApi) -> 
         assert sizes[1] - sizes[0] < 2048
 
 
-@ONLY_V1
 async def test_a_rejected_driver_registers_again(node: DraNode) -> None:
     node.kubelet.refusal = "ordered to refuse"
     async with node.start() as driver:
@@ -197,7 +184,6 @@ async def test_a_rejected_driver_registers_again(node: DraNode) -> None:
         await node.kubelet.until(lambda: node.kubelet.info is not None, "registration")
 
 
-@ONLY_V1
 async def test_sockets_that_are_removed_are_made_again(node: DraNode, api: FakeApi) -> None:
     async with node.start():
         await node.ready()
@@ -211,7 +197,6 @@ async def test_sockets_that_are_removed_are_made_again(node: DraNode, api: FakeA
             await node.kubelet.unprepare(claim)
 
 
-@ONLY_V1
 async def test_a_kubelet_that_starts_again_finds_the_driver(node: DraNode, api: FakeApi) -> None:
     async with node.start():
         await node.ready()
@@ -224,7 +209,6 @@ async def test_a_kubelet_that_starts_again_finds_the_driver(node: DraNode, api: 
         assert await node.kubelet.prepare(claim) == first
 
 
-@ONLY_V1
 async def test_a_second_driver_is_rejected(node: DraNode) -> None:
     async with node.start():
         await node.ready()
@@ -234,7 +218,6 @@ async def test_a_second_driver_is_rejected(node: DraNode) -> None:
         assert node.kubelet.info
 
 
-@ONLY_V1
 async def test_never_beside_the_device_plugin(node: DraNode) -> None:
     plugins = node.kubelet.directory / "device-plugins"
     plugins.mkdir()
@@ -254,7 +237,6 @@ async def test_never_beside_the_device_plugin(node: DraNode) -> None:
         assert "the device plugin serves this board" in driver.log.read_text()
 
 
-@ONLY_V1
 @pytest.mark.parametrize("moment", ["at once", "while the API server hangs", "while a claim waits"])
 async def test_sigterm_ends_it(node: DraNode, api: FakeApi, moment: str) -> None:
     if moment == "while the API server hangs":

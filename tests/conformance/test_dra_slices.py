@@ -11,8 +11,6 @@ from tests.conformance.dra_node import DraNode
 from tests.conformance.fake_api import CAPACITY, TAINTS, FakeApi, Fault, Request
 from tests.conformance.plugin import free_address, page
 
-pytestmark = pytest.mark.parametrize("dra_generation", ["v1"])
-
 CAPACITY_MODE = "dra: {mode: capacity, memoryTotal: 6Gi}"
 
 

@@ -11,8 +11,6 @@ from tests.conformance.fake_api import FakeApi
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import DEFAULT_COMMAND, running
 
-pytestmark = pytest.mark.parametrize("dra_generation", ["v1"])
-
 
 @pytest.fixture
 def plugins(node: DraNode) -> Path:

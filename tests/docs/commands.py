@@ -42,7 +42,11 @@ class Case:
 
 # Its test runs all commands of the page, from top to bottom.
 BY_PAGE = {"docs/pods.md": "tests/acceptance/test_pods.py"}
-CASES = tuple(Case(**entry) for entry in yaml.safe_load(Path(__file__).with_name("cases.yml").read_text()))
+TRIED = yaml.safe_load(Path(__file__).with_name("cases.yml").read_text())
+ON_BOARDS = tuple(Case(one) if isinstance(one, str) else Case(**one) for one in TRIED["boards"])
+BY_TESTS = tuple(Case(one, test=test) for test, commands in TRIED["tests"].items() for one in commands)
+UNTRIED = tuple(Case(one, why=why) for why, commands in TRIED["untried"].items() for one in commands)
+CASES = ON_BOARDS + BY_TESTS + UNTRIED
 
 
 def collect() -> dict[str, list[str]]:

@@ -13,9 +13,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tools.cache import CHECKOUT
-from tools.docs.markdown import anchor
 from tools.process import run
 
+# GitHub drops these characters, then it writes '-' for each blank.
+NOT_IN_AN_ANCHOR = re.compile(r"[^\w\- ]")
 NAMED = re.compile(r'<a id="([^"]+)"></a>')
 
 
@@ -60,6 +61,11 @@ class Document:
     @property
     def anchors(self) -> frozenset[str]:
         return frozenset(section.anchor for section in self.sections) | frozenset(self.named)
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives the first heading of this text."""
+    return NOT_IN_AN_ANCHOR.sub("", heading.strip().lower()).replace(" ", "-")
 
 
 @cache

@@ -12,12 +12,11 @@ import pytest
 import yaml
 
 from tests.acceptance.playbook import run_here
-from tests.docs.commands import CASES, PROMPT, Case
-from tests.lab import inventory, lab, power, ssh
-from tests.lab.board import Board, set_toolkit
-from tests.lab.bundle import checksums
+from tests.docs.commands import ON_BOARDS, PROMPT, Case
+from tests.lab import inventory, lab, lab_dir, ssh
+from tests.lab.board import Board, set_toolkit, simulate_power
+from tests.lab.bundle import write_release
 from tests.lab.images import USER
-from tests.lab.paths import lab_dir
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tools.cache import CHECKOUT
 
@@ -78,15 +77,10 @@ def ssh_to(board: Board) -> list[str]:
 
 def release(directory: Path, version: str) -> None:
     bundle = inventory.bundle_path(LAB)
-    page = directory / "releases" / version
-    page.mkdir(parents=True)
-    images = f"k3s-airgap-images-{ARCH}.tar.gz"
-    for name, released in {f"k3s-{ARCH}": "k3s", images: images}.items():
-        (page / released).symlink_to(bundle / name)
-    (page / f"sha256sum-{ARCH}.txt").write_text(checksums(page))
+    write_release(bundle, directory / "releases", version)
     here = {
         "__bundle_arch": ARCH,
-        "__bundle_k3s_release_url": page.parent.as_uri(),
+        "__bundle_k3s_release_url": (directory / "releases").as_uri(),
         "bundle_plugin_archive": str(bundle / f"tegra-device-plugin-{ARCH}.tar.gz"),
     }
     (directory / "here.yml").write_text(yaml.safe_dump(here))
@@ -97,7 +91,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("srv")
     with lab.fresh(LAB, TYPES) as boards:
         for board in boards:
-            power.simulate(board)
+            simulate_power(board)
             set_toolkit(board, "1.18.0")  # the first with strict mode
         for version in RELEASES:
             release(directory, version)
@@ -105,11 +99,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(boards, directory)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if not case.test and (case.run or not case.why)],
-    ids=lambda case: case.command,
-)
+@pytest.mark.parametrize("case", ON_BOARDS, ids=lambda case: case.command)
 def test_command_of_the_documents_works(site: Site, case: Case) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = run_here(*site.here(case.run or case.command), PATH=path)

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from collection import build
+from tests.acceptance.playbook import run_in
 from tests.docs import CHECKOUT
-from tests.lab import lab
-from tests.lab.paths import lab_dir
+from tests.lab import lab, lab_dir
 from tests.reports import samples
 
 LAB = "collection"
-TIMEOUT_SECONDS = 900  # as tests/acceptance has it
 
 INVENTORY = f"""\
 [server]
@@ -47,15 +46,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("site")
     archive = build.build(directory / "dist")
     (directory / "inventory").write_text(INVENTORY)
-    installed = run(
-        directory,
-        "ansible-galaxy",
-        "collection",
-        "install",
-        "--offline",
-        f"--collections-path={directory}/c",
-        archive,
-    )
+    install = ("collection", "install", "--offline", f"--collections-path={directory}/c")
+    installed = run(directory, "ansible-galaxy", *install, archive)
     assert installed.returncode == 0, installed.stdout
     return directory
 
@@ -68,22 +60,12 @@ def installed(site: Path) -> Path:
 def run(directory: Path, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run one of Ansible's programs with that collection only, and the setting that its README requires."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-    return subprocess.run(
-        [Path(sys.executable).with_name(program), *arguments],
-        cwd=directory,
-        env=environment
-        | {
-            "ANSIBLE_COLLECTIONS_PATH": f"{directory}/c",
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_INJECT_FACT_VARS": "False",
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    environment |= {
+        "ANSIBLE_COLLECTIONS_PATH": f"{directory}/c",
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_INJECT_FACT_VARS": "False",
+    }
+    return run_in(directory, environment, Path(sys.executable).with_name(program), *arguments)
 
 
 @pytest.mark.parametrize("playbook", PLAYBOOKS)

@@ -38,11 +38,6 @@ def test_processes_share_one_limit(shared: Rig) -> None:
         shared.run("assert info() == (40, 100)")
 
 
-def test_a_process_that_ends_leaves_nothing(shared: Rig, ledger: Path) -> None:
-    shared.run("alloc(60)")
-    assert ledgers.found(ledger) == {}
-
-
 def test_the_memory_of_a_killed_process_is_free(shared: Rig, ledger: Path) -> None:
     with holding(shared, 60) as process:
         assert ledgers.found(ledger) == {process.pid: 60 * MIB}
@@ -74,26 +69,6 @@ def test_a_forked_child_starts_without_memory(shared: Rig) -> None:
         assert info() == (40, 100) and alloc(50) is None
         free(pointer)
         assert alloc(100) is not None
-    """)
-
-
-def test_a_fork_while_others_allocate_does_not_hang(shared: Rig) -> None:
-    shared.run("""
-        import threading
-        over = False
-        def work():
-            start()
-            while not over:
-                if (pointer := alloc(1)) is not None: free(pointer)
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for thread in threads: thread.start()
-        for _ in range(50):
-            child = os.fork()
-            if child == 0:
-                os._exit(0 if call("cuMemFree_v2", c_uint64(0)) == 0 and info()[1] == 100 else 1)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        over = True
-        for thread in threads: thread.join()
     """)
 
 

@@ -122,12 +122,6 @@ def test_a_board_that_cannot_be_reset_is_no_success(ansible: Ansible) -> None:
     assert ansible.run()[0] == 1
 
 
-def test_boards_can_be_kept(ansible: Ansible) -> None:
-    ansible.publishes(0)
-    assert ansible.run("--keep")[0] == 0
-    assert ansible.playbooks == ["site", "verify"]
-
-
 def test_secrets_in_arguments_are_not_printed(ansible: Ansible) -> None:
     ansible.publishes(0)
     secret = json.dumps({"k3s_agent_token": "planted two"})
@@ -190,29 +184,6 @@ def test_boards_are_reset_when_the_run_is_stopped(ansible: Ansible, number: sign
 def test_a_signal_during_the_reset_ends_it(ansible: Ansible) -> None:
     ansible.publishes(0)
     assert stopped(ansible, signal.SIGTERM, "reset")[0] == 2
-
-
-def test_a_signal_while_a_playbook_is_started_ends_that_playbook(tmp_path: Path) -> None:
-    program = f"""
-import runpy, signal, subprocess
-hil = runpy.run_path({str(HIL)!r})
-started = []
-class Popen(subprocess.Popen):
-    def __init__(self, command, **options):
-        super().__init__(["sleep", "60"], **options)
-        started.append(self)
-        signal.raise_signal(signal.SIGTERM)
-hil["subprocess"].Popen = Popen
-signal.signal(signal.SIGTERM, hil["stop"])
-try:
-    hil["play"]("site.yml", [])
-except hil["StoppedError"]:
-    print("ended", started[0].poll())
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert f"ended {-signal.SIGINT}" in run.stdout, run.stderr
 
 
 EXAMPLES = CHECKOUT / "docs" / "ci"

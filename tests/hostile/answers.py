@@ -50,7 +50,6 @@ def facts(board: str, asked: float) -> Answer:
         soc="tegra234",
         power_mode="15W",
         reboot={"required": False, "packages": ["libc6"], "kernel": None},
-        swap={},
         jtop={**dict.fromkeys(RUNS_ON, False), "command": None, "program": None, "version": None},
         image_supply={**dict.fromkeys(RUNS_ON, False), "command": None, "program": None, "trusted": []},
     )
@@ -229,7 +228,7 @@ def texts(kind: str) -> tuple[str, ...]:
 
 # What a run needs to get as far as where a hostile answer matters.
 KEPT = {
-    "arch", "cgroup_controllers", "command", "jetpack", "l4t", "version", "platform", "python",
+    "arch", "command", "jetpack", "l4t", "version", "platform", "python",
     "exists", "state", "status", "id", "cgroup_driver", "backend", "rc", "activation", "checksum",
     "sha256", "ansible_job_id", "min_api_version", "kernel", "ping", "hostname",
 }  # fmt: skip

@@ -177,9 +177,9 @@ def pulled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"localhost:{found.port}/python:3.11-slim-bookworm"
 
 
-@pytest.mark.parametrize("tool", [builder.Docker, builder.Podman, builder.Buildah])
+@pytest.mark.parametrize("tool", [builder.Docker, builder.Podman])
 def test_builder_makes_the_same_layer_on_a_base_of_a_registry(
-    tool: type[builder.Builder], pulled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tool: type[builder.Docker], pulled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if tool is not builder.Docker:
         ensure_packages(tool.__name__.lower())

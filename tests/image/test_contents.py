@@ -85,8 +85,8 @@ ABSENT = {
     "jinja2": "for lightkube's templates, if it is there",
     "brotli": "a compression, if it is there",
     "brotlicffi": "the same",
-    "backports.zstd": "the same",
-    "compression.zstd": "the same, of Python 3.14",
+    "backports": "the same",
+    "compression": "the same, of Python 3.14",
     "httpx2_jsfetch": "for browsers",
     **dict.fromkeys(
         ("trio", "outcome", "sniffio", "uvloop", "winloop"), "other event loops, if they are there"
@@ -97,7 +97,6 @@ ABSENT = {
     **dict.fromkeys(("annotationlib", "pathlib.types"), "of Python 3.14"),
     **dict.fromkeys(("tomli", "tomli_w", "exceptiongroup"), "of older Pythons, or if it is there"),
     "_typeshed": "only for type checkers",
-    "ctypes.wintypes": "of Windows, for truststore",
     "attrs": "for msgspec's support of its classes, if they are there",
     **dict.fromkeys(("requests", "urllib3"), "for who has truststore patch them"),
 }

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""plugin/deploy: manifests fit Kubernetes' schemas and have few rights; the chart's values fit the plugin."""
+"""plugin/deploy: manifests fit Kubernetes' schemas and have few rights."""
 
 import copy
 import json
-import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # has no stubs
 import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
 import pytest
 import yaml
-from tegra_device_plugin.config import settings as config
 
 from images.arm64 import build
 from images.arm64.context import CHECKOUT
@@ -147,15 +144,3 @@ def test_schema_accepts_the_defaults() -> None:
 def test_every_value_has_a_default_to_be_found_by() -> None:
     # A parent chart's globals reach every chart.
     assert SCHEMA["properties"].keys() - DEFAULTS.keys() == {"global"}
-
-
-def test_schema_has_the_settings_of_the_programs(tmp_path: Path) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text("nothing: 1\nsharing: {nothing: 1}\n")
-    with pytest.raises(config.ConfigError) as refused:
-        config.load_plugin(file, {}, {})
-    allowed = dict(re.findall(r"(\S*nothing) is not known; allowed: (.*)", str(refused.value)))
-    known = SCHEMA["properties"]["config"]["properties"]
-    assert set(allowed["nothing"].split(", ")) == known.keys()
-    # It is known, and refused.
-    assert set(allowed["sharing.nothing"].split(", ")) == {*known["sharing"]["properties"], "mps"}

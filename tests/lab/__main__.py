@@ -88,7 +88,7 @@ def _up(arguments: argparse.Namespace) -> int:
     types = [given[min(index, len(given) - 1)] for index in range(count)]
     fresh = arguments.name not in lab.names()
     try:
-        ready = lab.up_graded(arguments.name, types, arguments.grade, arguments.k3s)
+        ready = lab.up(arguments.name, types, arguments.k3s, arguments.grade)
     except KeyboardInterrupt:
         if fresh:
             say("interrupted: taking away what was made so far")

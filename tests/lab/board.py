@@ -23,6 +23,7 @@ Named = TypeVar("Named", bound=Host)
 BOARD_LABEL = f"{LABEL}.board"
 TYPE_LABEL = f"{LABEL}.type"
 READY_SECONDS = 120
+SIMULATED_POWER = Path(__file__).parent / "simulated_power"
 
 # What systemd, a nested Docker engine and a kubelet need. A list instead of --privileged, so that every
 # machine gives the same board: --privileged fails where root lacks a capability (in many containers).
@@ -173,6 +174,13 @@ def set_state(board: Board, state: boards.State) -> None:
 def set_toolkit(board: Board, version: str) -> None:
     """Give a running board another release of the SIMULATED NVIDIA toolkit, as apt would."""
     board.exec("sh", "-c", f"echo {version} > {staging.TOOLKIT_VERSION}")
+
+
+def simulate_power(board: Board) -> None:
+    """Give a board SIMULATED power modes; 0 is in force, 3 differs in clocks, 2 in a mask as well."""
+    for name, place in (("nvpmodel", "/usr/sbin"), ("jetson_clocks", "/usr/bin"), ("nvpmodel.conf", "/etc")):
+        docker("cp", str(SIMULATED_POWER / name), f"{board.container}:{place}/{name}")
+    board.exec("sh", "-c", "mkdir -p /var/lib/nvpmodel; echo 0 > /var/lib/nvpmodel/simulated")
 
 
 def wait_until_up(board: Board) -> None:

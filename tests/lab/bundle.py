@@ -54,6 +54,18 @@ def k3s_version(said: str) -> str:
     return found[1]
 
 
+def write_release(bundle: Path, page: Path, version: str = "", arch: str = DEFAULT_ARCH) -> str:
+    """Write a bundle's K3s as a release of K3s' page, under another version if given; return the version."""
+    version = version or str(yaml.safe_load((bundle / "bundle.yml").read_text())["k3s_version"])
+    release = page / version
+    release.mkdir(parents=True)
+    images = f"k3s-airgap-images-{arch}.tar.gz"
+    for name, released in {f"k3s-{arch}": "k3s", images: images}.items():
+        (release / released).symlink_to(bundle / name)
+    (release / f"sha256sum-{arch}.txt").write_text(checksums(release))
+    return version
+
+
 def checksums(directory: Path) -> str:
     lines = []
     for path in sorted(directory.iterdir()):

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tests.lab import k3s, ssh
+from tests.lab import k3s, lab_dir, ssh
 from tests.lab.images import USER
-from tests.lab.paths import lab_dir
 
 # A Unix socket's path has 107 bytes, of which ssh and Ansible use some 30 for the name.
 LONGEST_SOCKET_DIRECTORY = 75

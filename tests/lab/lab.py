@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests import boards
-from tests.lab import board, bundle, inventory, ssh, workloads
+from tests.lab import LABS, board, bundle, inventory, lab_dir, ssh, workloads
 from tests.lab.board import Board
 from tests.lab.images import board_image
-from tests.lab.paths import lab_dir, labs
 from tests.lab.vm import disk, machine
 from tests.lab.vm.machine import Machine
 from tools import engine
@@ -34,23 +33,18 @@ INOTIFY_INSTANCES = 1024
 kernel's own 128 are enough for six boards; beyond that a unit of systemd's fails while a board boots."""
 
 
-def up(name: str, types: Sequence[str], which: str = "") -> list[Board]:
-    """Bring a lab of container boards up, one per entry of `types` (ids of boards.json); return the boards.
+def up(name: str, types: Sequence[str], which: str = "", grade: str = CONTAINER) -> list[Board | Machine]:
+    """Bring a lab up, with a board per entry of `types` (ids of boards.json); return the boards.
 
     A lab that is up already is left as it is; stopped boards are started, missing ones are added. `which` is
-    the K3s of the bundle, as k3s.k3s() takes it.
+    the K3s of the bundle, as k3s.k3s() takes it; `grade` says if the boards are containers or machines.
     """
-    return [one for one in up_graded(name, types, CONTAINER, which) if isinstance(one, Board)]
-
-
-def up_graded(name: str, types: Sequence[str], grade: str, which: str = "") -> list[Board | Machine]:
-    """Do the same; `grade` says what the boards are: containers or emulated machines."""
     _check(name, types)
     with engine.kept():  # until a board runs on it
-        return _up(name, types, grade, which)
+        return _up(name, types, which, grade)
 
 
-def _up(name: str, types: Sequence[str], grade: str, which: str) -> list[Board | Machine]:
+def _up(name: str, types: Sequence[str], which: str, grade: str) -> list[Board | Machine]:
     engine.ensure()
     _ensure_inotify_instances()
     fixtures = boards.load()
@@ -84,7 +78,8 @@ def fresh(name: str, types: Sequence[str], which: str = "") -> Iterator[list[Boa
     """
     down(name)
     try:
-        yield up(name, types, which)
+        up(name, types, which)
+        yield board.find(name)
     finally:
         down(name)
 
@@ -115,7 +110,7 @@ def release_engine() -> None:
 
 def names(everywhere: bool = False) -> list[str]:
     """Return the names of all labs of this checkout that left anything, or of all checkouts."""
-    found = {path.name for path in labs().iterdir()} if labs().is_dir() else set()
+    found = {path.name for path in LABS.iterdir()} if LABS.is_dir() else set()
     if engine.answers():
         ours = f"--filter=label={LABEL if everywhere else f'{CHECKOUT_LABEL}={CHECKOUT}'}"
         label = f'--format={{{{.Label "{LABEL}"}}}}'

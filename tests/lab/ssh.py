@@ -5,8 +5,8 @@ import shutil
 import socket
 from pathlib import Path
 
+from tests.lab import lab_dir
 from tests.lab.images import USER
-from tests.lab.paths import lab_dir
 from tools.debian import ensure_packages
 from tools.process import run
 

@@ -27,7 +27,7 @@ from tegra_device_plugin.telemetry.plugin_pages import Pages
 from tests import boards
 from tests.conformance.dra_node import DraNode
 from tests.conformance.fake_api import FakeApi
-from tests.conformance.fake_dra_kubelet import GENERATIONS, FakeDraKubelet
+from tests.conformance.fake_dra_kubelet import FakeDraKubelet
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import DEFAULT_COMMAND, Node, free_address, page, running
 from tests.conformance.pod_resources import pod_resources, running_kubelet
@@ -116,10 +116,7 @@ async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
 
 async def of_driver(said: dict[str, dict[str, set[str]]]) -> None:
     with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as place:
-        async with (
-            FakeApi() as api,
-            FakeDraKubelet(Path(place, "kubelet"), GENERATIONS[-1]) as kubelet,
-        ):
+        async with FakeApi() as api, FakeDraKubelet(Path(place, "kubelet")) as kubelet:
             node = DraNode(Path(place), api, kubelet)
             address = free_address()
             async with node.start(f"--metrics-address={address}"):

@@ -5,6 +5,7 @@ import ast
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import yaml
 from tests.unit.roles.loading import ROLES
 from tests.unit.roles.playing import play, write_inventory
 from tools.cache import CHECKOUT
-from tools.docs import generated
 
 FOLDERS = ("collection", "images", "playbooks", "plugin", "release", "roles", "tools")
 
@@ -38,12 +38,6 @@ ALL_ROLES = sorted(path.parent.name for path in ROLES.glob("*/tasks"))
 def test_every_role_is_in_the_list_of_roles() -> None:
     listed = re.findall(r"\[(\w+)\]\(\1\)", (ROLES / "README.md").read_text())
     assert sorted(listed) == sorted(path.name for path in ROLES.iterdir() if path.is_dir())
-
-
-@pytest.mark.parametrize("path", generated(), ids=lambda path: str(path.relative_to(CHECKOUT)))
-def test_generated_document_is_current(path: Path) -> None:
-    assert path.exists(), "run `make docs`"
-    assert path.read_text() == generated()[path], "run `make docs`"
 
 
 def specified(role: str) -> dict[str, Any]:
@@ -102,7 +96,9 @@ def test_users_have_few_variables_to_know() -> None:
     sys.stdout.write(f"{len(public)} public variables: {', '.join(public)}\n")
     assert len(public) <= MOST_VARIABLES
     former = yaml.safe_load((ROLES / "preflight/vars/main/former_variables.yml").read_text())
-    assert not former["__preflight_former_variables"].keys() & set(public)
+    assert not {name for names in former["__preflight_former_variables"].values() for name in names} & set(
+        public
+    )
 
 
 @pytest.mark.parametrize("playbook", sorted(CHECKOUT.glob("playbooks/*.yml")), ids=lambda path: path.name)
@@ -175,3 +171,25 @@ def test_nothing_that_runs_on_boards_has_a_name_in_a_directory_of_all_users() ->
         if path.suffix in {".py", ".yml", ".yaml", ".j2", ".sh"} and SHARED.search(path.read_text())
     }
     assert found - EXCUSED == set()
+
+
+KEYWORDS = {"delegate_to", "run_once", "throttle"}
+
+
+def tasks(items: list[dict[str, Any]], inherited: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each task, those of blocks with the block's keywords."""
+    for item in items:
+        parts = [part for key in ("block", "rescue", "always") for part in item.get(key, ())]
+        task = inherited | item
+        yield from tasks(parts, {key: task[key] for key in task.keys() & KEYWORDS}) if parts else [task]
+
+
+MAX_SESSIONS = 10  # sshd_config(5): the default
+
+
+@pytest.mark.parametrize("role", ALL_ROLES)
+def test_a_task_that_many_boards_delegate_to_one_leaves_its_sshd_sessions(role: str) -> None:
+    for path in (ROLES / role / "tasks").glob("*.yml"):
+        for task in tasks(yaml.safe_load(path.read_text()) or [], {}):
+            if task.get("delegate_to", "localhost") != "localhost" and not task.get("run_once"):
+                assert 0 < task.get("throttle", 0) < MAX_SESSIONS, f"{path.name}: {task['name']}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugin and roles say the same JetPack: one table, and one rule for what is not in it."""
+"""Plugin and roles say the same JetPack: the same releases, and one rule for what is not among them."""
 
 from pathlib import Path
 

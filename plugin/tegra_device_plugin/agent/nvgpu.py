@@ -13,9 +13,8 @@ import errno
 import fcntl
 import os
 import struct
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 from tegra_device_plugin.system.hosttree import HostTree
 
@@ -28,13 +27,11 @@ API_VERSION = 1  # NVGPU_SCHED_API_VERSION
 LEAST_US, MOST_US = 1000, 50_000
 
 _TSGS = struct.Struct("=I4xQ")  # nvgpu_sched_get_tsgs_args: size of the buffer, its address
-_PARAMS = struct.Struct(
-    "=5I4xQ"
-)  # ..._tsg_get_params_args: id, timeslice, interleave, graphics, compute, pid
+# ..._tsg_get_params_args: id, timeslice, interleave, graphics, compute, pid
+_PARAMS = struct.Struct("=5I4xQ")
 _TIMESLICE = struct.Struct("=II")  # ..._tsg_timeslice_args: id, microseconds
 _REFERENCE = struct.Struct("=I")  # ..._tsg_refcount_args: id
 _VERSION = struct.Struct("=I")  # ..._api_version_args
-_EVENT = struct.Struct("=QQ")  # nvgpu_sched_event_arg: reserved, status
 
 _WRITE, _READ = 1, 2  # asm-generic/ioctl.h, which x86 and arm64 share
 
@@ -111,12 +108,6 @@ class ControlNode:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the node for other processes. Time slices stay as they were set."""
         os.close(self.fd)
@@ -146,15 +137,6 @@ class ControlNode:
         finally:
             self._kernel.ioctl(self.fd, PUT_TSG, bytearray(_REFERENCE.pack(tsg.id)))
         return True
-
-    def clear_event(self) -> None:
-        """Read the event of new contexts, which makes `fd` readable.
-
-        Raises OSError if the event cannot be read, and so would stay for ever.
-        """
-        with suppress(BlockingIOError):
-            if not os.read(self.fd, _EVENT.size):
-                raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
     def _params(self, number: int) -> Tsg | None:
         """Give a context, None if it has ended."""

@@ -18,7 +18,6 @@ from typing import Literal
 from tegra_device_plugin.agent import nvgpu
 from tegra_device_plugin.agent.nvgpu import LEAST_US, MOST_US, ControlNode, Kernel, Tsg
 from tegra_device_plugin.agent.pods import Pods, members
-from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.waiting import Sensor
@@ -28,12 +27,8 @@ State = Literal["weighted", "busy", "unsupported", "failing"]
 # 100 % of the weights are a round of 20 ms. Then 5 % is 1 ms, the shortest slice that nvgpu takes.
 US_PER_PERCENT = 200
 
-# nvgpu reports new contexts; a periodic observation resets a slice that a program has set for itself.
-OBSERVE_SECONDS = 5.0
-# The shortest pause: a program that opens and closes contexts all the time is not observed each time.
-SETTLE_SECONDS = 0.2
-# nvgpu reports a context before its slice can be set, and sends no later event.
-NEW_SECONDS = 1.0
+# A new context, or a slice that a program has set for itself, has its own time for so long.
+OBSERVE_SECONDS = 1.0
 CALL_DEADLINE_SECONDS = 3.0
 
 logger = logging.getLogger(__name__)
@@ -84,11 +79,8 @@ class Weights:
         self._pods = pods
         self._kernel = kernel
         self._node: ControlNode | None = None
-        self._reader: int | None = None
         self._sensor = Sensor(CALL_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
-        self._wake = asyncio.Event()
-        self._unready = False
         self._original: dict[tuple[int, int], int] = {}
         self._rejected: set[tuple[Tsg, int]] = set()
 
@@ -96,10 +88,8 @@ class Weights:
         """Keep the weights in force until cancelled; then restore the original time slices."""
         try:
             while True:
-                self._wake.clear()
                 await self.observe()
-                await waiting.happens(self._wake, NEW_SECONDS if self._unready else OBSERVE_SECONDS)
-                await asyncio.sleep(SETTLE_SECONDS)
+                await asyncio.sleep(OBSERVE_SECONDS)
         finally:
             await self._restore()
 
@@ -107,14 +97,12 @@ class Weights:
         """Read the contexts once, and set the slices that differ."""
         try:
             tsgs, pods = await self._sensor.read(self._list)
-            self._watch_events()
             await self._pods.refresh(set(pods.values()))
-            percent = self._percent(pods)
+            percent = {uid: self._pods.share(uid).percent for uid in pods.values()}
             wanted = timeslices(tsgs, pods, percent)
             self._remember(tsg for tsg in tsgs if tsg.id in wanted)
             await self._sensor.read(lambda: self._set(tsgs, wanted))
         except OSError as error:
-            self._unready = False
             self.state = _state_after(error)
             self.slices = ()
             self._problem_log.warn(
@@ -124,7 +112,6 @@ class Weights:
                 self._close()
         else:
             self.state = "weighted"
-            self._unready = any(percent.get(pods.get(tsg.pid, "")) and not tsg.ready for tsg in tsgs)
             self.slices = tuple(
                 Slice(pods[tsg.pid], tsg, self._in_force(tsg, wanted[tsg.id]))
                 for tsg in tsgs
@@ -143,9 +130,6 @@ class Weights:
             (tsg.id, tsg.pid): self._original.get((tsg.id, tsg.pid), max(tsg.timeslice_us, nvgpu.LEAST_US))
             for tsg in tsgs
         }
-
-    def _percent(self, pods: Mapping[int, str]) -> dict[str, int]:
-        return {uid: self._pods.share(uid).percent for uid in pods.values()}
 
     def _list(self) -> tuple[list[Tsg], dict[int, str]]:
         if self._node is None:
@@ -207,26 +191,7 @@ class Weights:
             logger.warning("cannot restore the GPU's own time slices: %s", error)
         self._close()
 
-    def _watch_events(self) -> None:
-        """Have `_contexts_opened` called when nvgpu reports new contexts."""
-        if self._node and self._reader is None:
-            self._reader = self._node.fd
-            asyncio.get_running_loop().add_reader(self._node.fd, self._contexts_opened, self._node)
-
-    def _contexts_opened(self, node: ControlNode) -> None:
-        try:
-            node.clear_event()
-        except OSError:  # the next call reports the error
-            self._stop_watching()
-        self._wake.set()
-
-    def _stop_watching(self) -> None:
-        if self._reader is not None:
-            asyncio.get_running_loop().remove_reader(self._reader)
-            self._reader = None
-
     def _close(self) -> None:
-        self._stop_watching()
         if self._node is not None:
             self._node.close()
             self._node = None

@@ -57,7 +57,7 @@ class Catalogue(NamedTuple):
     modules: Mapping[str, str]
     """By the device tree's `compatible`: module numbers without revision, or names in older device trees."""
     jetpack: Mapping[str, str]
-    """By L4T release (NVIDIA's release notes), the oldest first. `make docs` makes the roles' list of it."""
+    """By L4T release (NVIDIA's release notes), the oldest first. The roles' list is a copy of it."""
     gpu_memory_cgroup_charged: Mapping[str, str]
     """Whether a container's memory limit counts its GPU memory, by L4T release: does nvmap
     allocate pages with __GFP_ACCOUNT? From its sources: no in R32, R35.3.1 and R36.2 to R36.4.3; yes in one

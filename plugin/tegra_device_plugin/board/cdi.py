@@ -53,37 +53,6 @@ def write(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> Non
     update_file(Path(host.real(SPEC_FILE)), text)
 
 
-class SpecFile:
-    """The board's spec as a file that is written again when its inputs have changed."""
-
-    def __init__(self) -> None:
-        self._written: object = None
-
-    def update(
-        self, root: Path, device_nodes: Sequence[str], version: str = OLDEST, *, again: bool = False
-    ) -> None:
-        """Write the spec if a CSV file, the nodes, the version or the file itself has changed, or `again`.
-
-        Raises OSError.
-        """
-        now = self._inputs(root, device_nodes, version)
-        if again or now != self._written:
-            self._written = None
-            write(root, device_nodes, version)
-            self._written = self._inputs(root, device_nodes, version)
-
-    @staticmethod
-    def _inputs(root: Path, *arguments: object) -> object:
-        host = HostTree(root)
-        files = (*host.glob(f"{_CSV_DIRECTORY}/*.csv"), SPEC_FILE)
-        return arguments, [(path, _identity(host, path)) for path in files]
-
-
-def _identity(host: HostTree, path: str) -> tuple[int, ...] | None:
-    status = host.status(path)
-    return status and (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
 def spec(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> dict[str, Any]:
     """Give the spec for the host seen at `root`. Raises NoCsvFilesError, OSError."""
     nodes = dict.fromkeys(device_nodes)

@@ -73,11 +73,11 @@ def read_dra(section: Section) -> Dra | None:
     shares = section.integer("shares", 2, MAX_SHARES, required=True) if mode == "shares" else 1
     step, overhead = DEFAULT_STEP, None
     if mode == "capacity":
-        step = section.option("memoryStep", _step) or DEFAULT_STEP
-        total = section.option("memoryTotal", _total(step), required=True)
-        overhead = section.option("contextOverhead", read_overhead(total))
+        step = section.text("memoryStep", _step) or DEFAULT_STEP
+        total = section.text("memoryTotal", _total(step), required=True)
+        overhead = section.text("contextOverhead", read_overhead(total))
     else:
-        total = section.option("memoryTotal", _total(None))
+        total = section.text("memoryTotal", _total(None))
     section.finish()
     if shares is None or (mode == "capacity" and total is None):
         return None

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from tegra_device_plugin.config.dra_modes import Dra, read_dra
+from tegra_device_plugin.config.units import Units, read_units
 from tegra_device_plugin.system.kubernetes import DEFAULT_RESOURCE, resource_name
 
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
-    from tegra_device_plugin.config.dra_modes import Dra
-    from tegra_device_plugin.config.units import Units
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
@@ -40,6 +40,8 @@ MAX_REPLICAS = 1024
 _NODE = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
 _LAST_PORT = 65535
+# As YAML 1.1 has them.
+_TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 class ConfigError(Exception):
@@ -66,9 +68,9 @@ class File(NamedTuple):
     """Values of `flags.plugin`, by field name of their option."""
     resource: str = DEFAULT_RESOURCE
     sharing: Sharing = Sharing()
-    units: "Units | None" = None
+    units: Units | None = None
     """Replaces time-slicing and `resource`: units have their own resource names."""
-    dra: "Dra | None" = None
+    dra: Dra | None = None
     """Replaces both, for the command `dra`."""
     notes: Sequence[str] = ()
     """The keys of the file that have no effect."""
@@ -93,7 +95,7 @@ class PluginSettings(NamedTuple):
     gpu_limit_library: Path = GPU_LIMIT_LIBRARY
     resource: str = DEFAULT_RESOURCE
     sharing: Sharing = Sharing()
-    units: "Units | None" = None
+    units: Units | None = None
 
     @property
     def configured_memory(self) -> int | None:
@@ -110,7 +112,7 @@ class PluginSettings(NamedTuple):
 
 
 class DraSettings(NamedTuple):
-    dra: "Dra"
+    dra: Dra
     node_name: str
     host_root: Path = Path("/")
     metrics_address: tuple[str, int] | None = None
@@ -140,7 +142,7 @@ class AgentSettings(NamedTuple):
     metrics_address: tuple[str, int] | None = None
     log_format: str = "text"
     log_level: str = "info"
-    units: "Units | None" = None
+    units: Units | None = None
     mode: Mode = "report"
     qos_policy: QosPolicy = "best-effort"
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
@@ -185,9 +187,9 @@ def _node_name(text: str) -> str:
 
 
 def _boolean(text: str) -> bool:
-    if text not in ("true", "false"):
+    if text.lower() not in _TRUTH:
         raise ValueError("allowed: true, false")
-    return text == "true"
+    return _TRUTH[text.lower()]
 
 
 class Option(NamedTuple):
@@ -285,8 +287,6 @@ def load_plugin(file: Path | None, environment: Mapping[str, str], flags: Flags)
 
 
 def load_dra(file: Path | None, environment: Mapping[str, str], flags: Flags) -> DraSettings:
-    from tegra_device_plugin.config.dra_modes import Dra  # noqa: PLC0415 - only for `dra`
-
     content = read_file(file)
     options = _options(content, DRA_OPTIONS, environment, flags)
     problems = []
@@ -392,7 +392,7 @@ def _flags(flags: "Section", content: File) -> File:
     flags.text("migStrategy", _one_of("none"))
     flags.text("deviceDiscoveryStrategy", _one_of("auto", "tegra"))
     for key in ("gdrcopyEnabled", "gdsEnabled", "mofedEnabled"):
-        flags.boolean(key, only=False)
+        flags.text(key, _one_of("false"))
     # The plugin waits for a GPU instead of failing; the host's root is hostRoot.
     flags.ignore(
         "failOnInitError", "restartOnDeviceUnhealthy", "mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot"
@@ -401,7 +401,7 @@ def _flags(flags: "Section", content: File) -> File:
     if plugin := flags.section("plugin"):
         options = {}
         for option in PLUGIN_OPTIONS:
-            value = plugin.option(option.key, option.parse, many=option.many)
+            value = plugin.text(option.key, option.parse, many=option.many)
             if value is not None:
                 options[option.field] = value
         content = content._replace(options=options)
@@ -432,11 +432,17 @@ def _sharing(sharing: "Section", content: File) -> File:
     if slicing:
         content = _time_slicing(slicing, content)
     if units := sharing.section("units"):
-        content = _units(units, content)
+        content = content._replace(units=read_units(units))
+        if content.resource != DEFAULT_RESOURCE:
+            units.problem("units have their own names (coreResource, memoryResource): leave resources out")
         if slicing:
             units.problem("beside timeSlicing: a GPU is shared in one way: leave one of the two out")
     if dra := sharing.section("dra"):
-        content = _dra(dra, content)
+        content = content._replace(dra=read_dra(dra))
+        if content.resource != DEFAULT_RESOURCE:
+            dra.problem(
+                "a DeviceClass names an extended resource (extendedResourceName): leave resources out"
+            )
         if slicing or units:
             dra.problem("beside timeSlicing or units: a GPU is shared in one way: leave all but one out")
     if mps := sharing.section("mps"):
@@ -445,27 +451,9 @@ def _sharing(sharing: "Section", content: File) -> File:
     return content
 
 
-def _units(section: "Section", content: File) -> File:
-    from tegra_device_plugin.config.units import read_units  # noqa: PLC0415 - only with units
-
-    if content.resource != DEFAULT_RESOURCE:
-        section.problem("units have their own names (coreResource, memoryResource): leave resources out")
-    return content._replace(units=read_units(section))
-
-
-def _dra(section: "Section", content: File) -> File:
-    from tegra_device_plugin.config.dra_modes import read_dra  # noqa: PLC0415 - only with dra
-
-    if content.resource != DEFAULT_RESOURCE:
-        section.problem(
-            "a DeviceClass names an extended resource (extendedResourceName): leave resources out"
-        )
-    return content._replace(dra=read_dra(section))
-
-
 def _time_slicing(slicing: "Section", content: File) -> File:
-    rename_by_default = slicing.boolean("renameByDefault")
-    fail = slicing.boolean("failRequestsGreaterThanOne")
+    rename_by_default = slicing.text("renameByDefault", _boolean)
+    fail = slicing.text("failRequestsGreaterThanOne", _boolean)
     for number, entry in enumerate(slicing.sections("resources", required=True)):
         if number:
             entry.problem("a Jetson has one GPU: one entry is allowed")

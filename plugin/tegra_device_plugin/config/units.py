@@ -37,9 +37,8 @@ class Memory:
 
     name: str
     units: tuple[int, ...] = ()
-    """The sizes that a unit may have, in bytes, the default first; none: a hundredth of the total."""
-    any_unit: bool = False
-    """The file may have any other size."""
+    """The sizes that a unit may have, in bytes, the default first; none: a hundredth of the total. Without
+    preset, a unit may have any size."""
     env: tuple[tuple[str, str], ...] = ()
     """Environment of containers. {mib}, {units} and {total} (in units) are replaced."""
 
@@ -71,7 +70,7 @@ NONE = "none"
 PRESETS = {
     NONE: Preset(
         core=Core("jetson-k3s.github.io/gpu-core"),
-        memory=Memory("jetson-k3s.github.io/gpu-memory", (256 * MIB,), any_unit=True),
+        memory=Memory("jetson-k3s.github.io/gpu-memory", (256 * MIB,)),
     ),
     # 10: HAMi's deviceSplitCount. Its webhook and its scheduler own the names otherwise.
     "hami": Preset(
@@ -116,10 +115,9 @@ PERCENT = 100
 CORE_IDS, MEMORY_IDS, COUNT_IDS = "c", "m", "g"
 """Prefixes of ids: short, because a message to the kubelet has all ids."""
 
-# The limit of that message: gRPC's default (grpc-go, defaultClientMaxReceiveMessageSize).
-_MESSAGE_BYTES = 4 << 20
-# Bytes of each device besides its id: the tags and lengths of Device, ID and health, and the longer health.
-_DEVICE_BYTES = 6 + len("Unhealthy")
+# Of that message gRPC takes 4 MiB (grpc-go, defaultClientMaxReceiveMessageSize). A device takes 22 bytes: an
+# id of 7 characters, `Unhealthy`, and the tags and lengths of Device, ID and health.
+MOST_IDS = (4 << 20) // 22
 
 
 @dataclass(frozen=True)
@@ -196,32 +194,20 @@ def describe(units: Units) -> list[str]:
     return lines
 
 
-def most_ids(prefix: str) -> int:
-    """Give the number of `Numbered` ids that fit into the kubelet's message."""
-    count, digits, left = 0, 1, _MESSAGE_BYTES
-    while True:
-        size = len(prefix) + digits + _DEVICE_BYTES
-        of_this_length = 10**digits - count
-        if size * of_this_length > left:
-            return count + left // size
-        count, digits, left = 10**digits, digits + 1, left - size * of_this_length
-
-
 def read_units(section: Section) -> Units | None:
     """Give the units of the section; None if the section has errors, which its document collects."""
-    # A list is parsed as well: the error then says that a node has one preset.
-    name = section.option("preset", _preset, many=True) or NONE
+    name = section.text("preset", _preset) or NONE
     preset = PRESETS[name]
-    core_name = section.text("coreResource", _named(name, preset.core.name if preset.core else None, "core"))
-    memory_name = section.text("memoryResource", _named(name, preset.memory.name, "memory"))
-    unit = section.option("memoryUnit", _unit(name, preset.memory))
+    core_name = section.text("coreResource", _own_name(name))
+    memory_name = section.text("memoryResource", _own_name(name))
+    unit = section.text("memoryUnit", _unit(name, preset.memory))
     unit = unit or next(iter(preset.memory.units), None)
-    total = section.option("memoryTotal", _total(preset.memory, unit), required=True)
-    overhead = section.option("contextOverhead", read_overhead(total))
+    total = section.text("memoryTotal", _total(unit), required=True)
+    overhead = section.text("contextOverhead", read_overhead(total))
     section.finish()
     core = replace(preset.core, name=core_name) if preset.core and core_name else preset.core
     memory = replace(preset.memory, name=memory_name) if memory_name else preset.memory
-    if len(set(Preset(memory, core).names)) < len(Preset(memory, core).names):
+    if core and core.name == memory.name:
         section.problem(f"coreResource and memoryResource are both {memory.name}: two names are needed")
     if total is None:
         return None
@@ -243,13 +229,11 @@ def _preset(text: str) -> str:
     return text
 
 
-def _named(preset: str, fixed: str | None, what: str) -> Callable[[str], str]:
+def _own_name(preset: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        name = resource_name(text)
-        if preset != NONE and name != fixed:
-            why = f"preset {preset} fixes {fixed}" if fixed else f"preset {preset} has no {what} resource"
-            raise ValueError(f"{why}: leave it out, or use preset {NONE}")
-        return name
+        if preset != NONE:
+            raise ValueError(f"preset {preset} fixes the names: leave it out, or use preset {NONE}")
+        return resource_name(text)
 
     return parse
 
@@ -257,10 +241,9 @@ def _named(preset: str, fixed: str | None, what: str) -> Callable[[str], str]:
 def _unit(preset: str, memory: Memory) -> Callable[[str], int]:
     def parse(text: str) -> int:
         size = parse_quantity(text)
-        if not memory.units:
-            raise ValueError(f"preset {preset} has percents of memoryTotal as its units: leave it out")
-        if not memory.any_unit and size not in memory.units:
-            raise ValueError(f"preset {preset} fixes {' or '.join(map(render_quantity, memory.units))}")
+        if preset != NONE and size not in memory.units:
+            fixed = " or ".join(map(render_quantity, memory.units)) or "a percent of memoryTotal"
+            raise ValueError(f"preset {preset} fixes {fixed}: leave it out")
         if size <= 0 or size % MIB:
             raise ValueError("a multiple of 1Mi above 0 is needed: CUDA's limits are in MiB")
         return size
@@ -268,7 +251,7 @@ def _unit(preset: str, memory: Memory) -> Callable[[str], int]:
     return parse
 
 
-def _total(memory: Memory, unit: int | None) -> Callable[[str], int]:
+def _total(unit: int | None) -> Callable[[str], int]:
     def parse(text: str) -> int:
         size = parse_quantity(text)
         if size <= 0:
@@ -280,11 +263,10 @@ def _total(memory: Memory, unit: int | None) -> Callable[[str], int]:
             below = size - size % unit
             near = " or ".join(render_quantity(total) for total in (below, below + unit) if total)
             raise ValueError(f"no multiple of the memoryUnit {render_quantity(unit)}: take {near}")
-        elif (ids := size // unit) > (most := most_ids(MEMORY_IDS)):
-            advice = "take a larger memoryUnit" if memory.any_unit else "take a smaller memoryTotal"
+        elif size // unit > MOST_IDS:
             raise ValueError(
-                f"{ids} units of {render_quantity(unit)} do not fit into the message that a kubelet "
-                f"takes (4 MiB): {most} do, which is {render_quantity(most * unit)}: {advice}"
+                f"{size // unit} units of {render_quantity(unit)} do not fit into the message that a kubelet "
+                f"takes: take {render_quantity(MOST_IDS * unit)} at most, or a larger memoryUnit"
             )
         return size
 

@@ -71,7 +71,7 @@ class ClaimStore:
         self._place = place
 
     def commit(self, claims: Mapping[str, Prepared]) -> None:
-        """Replace the prepared claims. Raises OSError if nothing has changed.
+        """Replace the prepared claims. After an OSError they are as before, and the kubelet tries again.
 
         The devices of a claim that stays must stay the same.
         """
@@ -81,13 +81,10 @@ class ClaimStore:
             for one in added:
                 self.make_files(one, new=True)
             save(self._place.checkpoint, claims)
-        except OSError as error:
-            if not self._is_saved(claims):
-                for one in added:
-                    self._remove_files(one)
-                raise
-            # The rename has happened. A later step has failed, such as a sync of the directory.
-            logger.warning("%s may be lost at a power cut: %s", self._place.checkpoint, error)
+        except OSError:
+            for one in added:
+                self._remove_files(one)
+            raise
         self.claims = claims
         for uid, one in before.items():
             if uid not in claims:
@@ -117,11 +114,6 @@ class ClaimStore:
         directory.mkdir(exist_ok=True)
         text = json.dumps(spec(prepared, limits), indent=2) + "\n"
         update_file(directory / _cdi_file(prepared.claim.uid), text)
-
-    def _is_saved(self, claims: Mapping[str, Prepared]) -> bool:
-        with suppress(CheckpointError):
-            return load(self._place.checkpoint) == claims
-        return False
 
     def _remove_files(self, prepared: Prepared) -> None:
         """Remove the files of a claim; `restore` removes later the files that cannot be removed now."""

@@ -54,7 +54,6 @@ class DriverRegistration:
         self._registration = self._registry / f"{DRIVER}-reg.sock"
         self._servers: list[SocketServer] = []
         self._wake = asyncio.Event()
-        self._first = asyncio.Event()
         self._retry = RETRY
         self._renew_at: float | None = None
 
@@ -73,10 +72,6 @@ class DriverRegistration:
                     await waiting.happens(self._wake, self._pause(has_events))
             finally:
                 await self._stop()
-
-    async def attempted(self, seconds: float) -> None:
-        """Wait until a kubelet has called for the first time, for at most `seconds`."""
-        await waiting.happens(self._first, seconds)
 
     def _check(self) -> None:
         for path in (self._socket, self._registration):
@@ -123,7 +118,6 @@ class DriverRegistration:
     def _on_status(self, registered: bool, error: str) -> None:
         """Store the kubelet's result. After an error, a new socket makes the kubelet call again."""
         self.registered = registered
-        self._first.set()
         if registered:
             self.registrations += 1
             self._retry = self._retry.reset()
@@ -175,14 +169,10 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# The name in GetInfo and the different full name of the service (kubelet, pkg/apis/*/types.go). A kubelet
-# uses the first DRAPlugin that it supports.
-_DRA_SERVICES = {
-    "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
-    "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
-}
+# The service has another name than in GetInfo (kubelet, pkg/apis/*/types.go). Kubelets since 1.34 know it.
+_DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 _HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
-SUPPORTED = (*_DRA_SERVICES, *_HEALTH_SERVICES)
+SUPPORTED = ("v1.DRAPlugin", *_HEALTH_SERVICES)
 
 # The kubelet treats older health as unknown. The board is observed every 5 s, and an observation can take 3
 # s.
@@ -269,7 +259,7 @@ def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
             watch, api.NodeWatchResourcesRequest.FromString, api.NodeWatchResourcesResponse.SerializeToString
         )
     }
-    return dict.fromkeys(_DRA_SERVICES.values(), plugin) | dict.fromkeys(_HEALTH_SERVICES, streams)
+    return {_DRA_SERVICE: plugin} | dict.fromkeys(_HEALTH_SERVICES, streams)
 
 
 def _references(claims: Sequence[api.Claim]) -> list[ClaimReference]:

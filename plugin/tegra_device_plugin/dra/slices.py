@@ -8,21 +8,20 @@ Without a difference, it waits for a change of the slices or of the GPU.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.dra import devices as gpu_devices
+from tegra_device_plugin.dra.api_server import Object, Server
 from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.kubernetes import DRIVER
 from tegra_device_plugin.system.log import ProblemLog
 from tegra_device_plugin.system.waiting import Backoff
-
-if TYPE_CHECKING:
-    from tegra_device_plugin.dra.api_server import Server
 
 # Between two lists, in seconds. The back-off resets after a wait of QUIET_SECONDS without a change.
 RETRY = Backoff(first=0.25, cap=60.0)
@@ -35,8 +34,6 @@ logger = logging.getLogger(__name__)
 API_VERSION = "resource.k8s.io/v1"
 KIND = "ResourceSlice"
 
-Object = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Create:
@@ -48,7 +45,7 @@ class Create:
 class Update:
     old: Object
     generation: int
-    reason: str
+    reason: str = "another slice was there"
 
 
 @dataclass(frozen=True)
@@ -79,10 +76,7 @@ def step(
             return Delete(one, "the node has another slice")
     if keep is None:
         return Create(generation + 1, "there was no slice" if last_generation == 0 else "it was deleted")
-    if not _has_devices(keep, devices):
-        reason = "; ".join(_differences(devices, keep["spec"])) or "its pool or the order of its devices"
-        return Update(keep, generation + 1, reason)
-    return None
+    return None if _has_devices(keep, devices) else Update(keep, generation + 1)
 
 
 def content(node: str, uid: str, devices: Sequence[Object], generation: int) -> dict[str, Any]:
@@ -118,54 +112,21 @@ def generation_of(slice_: Object) -> int:
 def dropped(devices: Sequence[Object], answer: Object) -> list[str]:
     """Give the fields of the devices that are missing in a server's answer: their feature gate is off."""
     kept = answer.get("spec", {}).get("devices") or []
-    by_name = {one.get("name"): one for one in kept}
-    return list(
-        dict.fromkeys(
-            path for device in devices for path in _missing(device, by_name.get(device["name"], {}))
-        )
-    )
+    return [
+        field
+        for field in ("taints", "allowMultipleAllocations")
+        if any(field in one for one in devices) and not any(field in one for one in kept)
+    ]
 
 
 def _has_devices(slice_: Object, devices: Sequence[Object]) -> bool:
     """True if the slice has these devices, and is the only slice of its pool."""
-    inside = slice_["spec"]
-    return _as_sent(inside) == list(devices) and inside.get("pool", {}).get("resourceSliceCount") == 1
-
-
-def _as_sent(inside: Object) -> list[dict[str, Any]]:
-    """Give the devices of a slice without the server's addition: the time of a taint."""
-    return [
-        one
-        if "taints" not in one
-        else {
-            **one,
-            "taints": [{k: v for k, v in taint.items() if k != "timeAdded"} for taint in one["taints"]],
-        }
-        for one in inside.get("devices") or []
-    ]
-
-
-def _missing(wanted: Object, kept: Object, path: str = "") -> Iterator[str]:
-    for key, value in wanted.items():
-        here = f"{path}.{key}" if path else key
-        if key not in kept:
-            yield here
-        elif isinstance(value, dict):
-            yield from _missing(value, kept[key], here)
-
-
-def _differences(devices: Sequence[Object], found: Object) -> Iterator[str]:
-    before = {str(one.get("name")): one for one in _as_sent(found)}
-    after = {one["name"]: one for one in devices}
-    for name in before.keys() - after.keys():
-        yield f"{name} is removed"
-    for name, device in after.items():
-        if name not in before:
-            yield f"{name} is added"
-            continue
-        changed = [key for key in {**device, **before[name]} if device.get(key) != before[name].get(key)]
-        if changed:
-            yield f"{name} has changed: {', '.join(changed)}"
+    inside = copy.deepcopy(slice_["spec"])
+    found = inside.get("devices") or []
+    for device in found:
+        for taint in device.get("taints", ()):
+            taint.pop("timeAdded", None)  # the server's addition
+    return bool(found == list(devices)) and inside.get("pool", {}).get("resourceSliceCount") == 1
 
 
 class NotPublishableError(OSError):

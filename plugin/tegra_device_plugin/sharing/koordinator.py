@@ -14,6 +14,7 @@ from typing import Any
 
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.config.units import PERCENT, Units
 from tegra_device_plugin.sharing.allocation import GPU_ID
 from tegra_device_plugin.system.atomicfile import update_file
@@ -32,18 +33,19 @@ MANAGED_BY = "jetson-k3s"
 
 
 class Koordlet:
-    """Koordinator's agent on the host seen at `root`."""
+    """Koordinator's agent on the host."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self) -> None:
         self._sensor = Sensor(_WRITE_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
 
-    async def report(self, found: Detection, units: Units, health: Health) -> None:
-        """Write the GPU's file, or log the reason for a failure."""
-        infos = device_infos(found, units, health)
+    async def report(self, settings: PluginSettings, found: Detection, health: Health) -> None:
+        """With the preset koordinator, write the GPU's file, or log the reason for a failure."""
+        if settings.units is None or settings.units.preset != "koordinator":
+            return
+        infos = device_infos(found, settings.units, health)
         try:
-            await self._sensor.read(lambda: write(self._root, infos))
+            await self._sensor.read(lambda: write(settings.host_root, infos))
         except (OSError, TimeoutError) as error:
             self._problem_log.warn(f"koordlet has no GPU: {describe_error(error, 'the write hangs')}")
         else:

@@ -1,4 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics, health pages and the telemetry of the jtop service. Read-only."""
-
-JTOP_SOCKET = "run/jtop.sock"  # below the host's root; a constant of jetson-stats

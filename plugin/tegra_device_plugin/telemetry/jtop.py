@@ -19,8 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tegra_device_plugin.telemetry import JTOP_SOCKET
-
+SOCKET = "run/jtop.sock"  # below the host's root; a constant of jetson-stats
 _INTERVAL_SECONDS = 5.0  # the service samples for its clients only, and reads the GPU's load to do so
 # To the first sample: imports, 1.2 s to connect, 4 to 6 s if the service runs jetson_clocks, one interval.
 _FIRST_DEADLINE_SECONDS = 20.0
@@ -70,7 +69,7 @@ class JtopProbe:
     def __init__(
         self, host_root: Path, client: Client | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._socket = host_root / JTOP_SOCKET
+        self._socket = host_root / SOCKET
         self._client = client or Client()
         self._clock = clock
         self._latest: tuple[float, Telemetry] | None = None
@@ -112,7 +111,7 @@ def read_once(host_root: Path, client: Client | None = None) -> Telemetry | None
 
     async def first() -> Telemetry | None:
         quick = (client or Client())._replace(interval=_QUICK_INTERVAL_SECONDS)
-        async with contextlib.aclosing(_samples(quick, host_root / JTOP_SOCKET, [])) as samples:
+        async with contextlib.aclosing(_samples(quick, host_root / SOCKET, [])) as samples:
             return await anext(samples, None)
 
     try:
@@ -137,10 +136,8 @@ async def _samples(client: Client, service: Path, children: list[Process]) -> As
         raise JtopError(f"its last client, process {children[0].pid}, was killed and has not ended")
     try:
         service.stat()  # noqa: ASYNC240 - /run is memory
-    except FileNotFoundError:
-        raise JtopError(f"no {service}: the service does not run") from None
     except OSError as error:
-        raise JtopError(f"cannot see the service: {error}") from error
+        raise JtopError(f"no {service}: the service does not run ({error.strerror})") from error
     with contextlib.ExitStack() as ends:
         try:
             ours, theirs = map(ends.enter_context, socket.socketpair())

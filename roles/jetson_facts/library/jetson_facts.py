@@ -23,15 +23,14 @@ from ansible.module_utils.jetson_board import (
     parse_version,
     power_mode,
     read,
-    swap,
+    swap_bytes,
 )
 from ansible.module_utils.jetson_certificates import certificate_facts
 from ansible.module_utils.jetson_iptables import iptables_facts
 from ansible.module_utils.jetson_kernel import (
-    cgroup_controllers,
+    boot_arguments,
     cgroup_lacks,
     cgroup_version,
-    kernel_arguments,
     kernel_config,
     kernel_lacks,
 )
@@ -46,7 +45,6 @@ from ansible.module_utils.jetson_network import (
 from ansible.module_utils.jetson_packages import package_facts, reboot_facts
 from ansible.module_utils.jetson_services import (
     arguments,
-    containerd_root,
     daemon_flags,
     daemon_json,
     environment,
@@ -134,17 +132,6 @@ def unit_failure(unit):
     return "starts again and again ({})".format(result) if unit.get("SubState") == "auto-restart" else None
 
 
-def data_root(now, wanted):
-    """Docker's directory after its next start, and whether that is another one than `now`.
-
-    `now` is the running engine's, None without one. With user namespaces it is below the one that is set.
-    """
-    then = os.path.join("/", wanted or now or DATA_ROOT)
-    if now is None or os.path.realpath(now) == os.path.realpath(then):
-        return then, False
-    return then, not os.path.realpath(now).startswith(os.path.realpath(then) + "/")
-
-
 def docker_facts(commands, root, unit, wanted_root=""):
     """The engine: what is installed, what runs, which images it has, and its configuration file.
 
@@ -164,9 +151,8 @@ def docker_facts(commands, root, unit, wanted_root=""):
     inspected = "[]"
     if containerd_store and named:
         inspected = commands.partial_output("docker", "image", "inspect", *sorted(set(named.values())))
-    directory, moves = data_root(
-        info.get("DockerRootDir"), wanted_root or str(config["config"].get("data-root") or "")
-    )
+    # Of the next start.
+    directory = wanted_root or config["config"].get("data-root") or info.get("DockerRootDir") or DATA_ROOT
     state = unit_state(unit)
     state.update(
         {
@@ -178,18 +164,14 @@ def docker_facts(commands, root, unit, wanted_root=""):
             "containers": info.get("Containers"),
             "min_api_version": server.get("MinAPIVersion"),
             "default_runtime": info.get("DefaultRuntime"),
-            "runtimes": sorted(info.get("Runtimes") or {}),
             "cgroup_driver": info.get("CgroupDriver"),
-            "storage_driver": info.get("Driver"),
             "images": named,
             "containerd_store": containerd_store,
             # Where an id is the digest of a manifest, which a bundle does not know.
             "contents": contents_by_name(json.loads(inspected or "[]")),
-            "data_root": directory,
-            "data_root_moves": moves,
+            "data_root": os.path.join("/", str(directory)),
             "daemon_json": config,
             "flags": daemon_flags(arguments(state["command"], variables)),
-            "no_iptables_raw": variables.get("DOCKER_INSECURE_NO_IPTABLES_RAW") == "1",
         }
     )
     return state
@@ -270,7 +252,7 @@ def main():
     release = os.uname().release
     config = kernel_config(root, release)
     lacking = kernel_lacks(root, release, config)
-    disks = dict(DISKS, docker=docker["data_root"], containerd=containerd_root(root, docker["data_root"]))
+    disks = dict(DISKS, docker=docker["data_root"])
     facts = board_identity(root)
     facts.update(
         {
@@ -283,11 +265,10 @@ def main():
             "kernel_lacks": lacking,
             "reboot": reboot_facts(root, release),
             "cgroup_version": cgroup_version(root),
-            "cgroup_controllers": cgroup_controllers(root),
             "cgroup_lacks": cgroup_lacks(root, config),
-            "kernel_arguments": kernel_arguments(root),
+            "boot_arguments": boot_arguments(root),
             "memory_bytes": memory_bytes(root),
-            "swap": swap(root),
+            "swap_bytes": swap_bytes(root),
             "disks": {name: disk(path) for name, path in disks.items()},
             "network": network,
             "default_route": bool(default_devices(network["routes"])),

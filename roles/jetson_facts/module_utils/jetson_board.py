@@ -91,15 +91,9 @@ def memory_bytes(root):
     return int(kib) * 1024 if kib else None
 
 
-def swap(root):
-    """Bytes of swap, and those of them in zram."""
-    sizes = {"total_bytes": 0, "zram_bytes": 0}
-    for line in (read(root, "proc/swaps") or "").splitlines()[1:]:
-        name, _, kib = line.split()[:3]
-        sizes["total_bytes"] += int(kib) * 1024
-        if os.path.basename(name).startswith("zram"):
-            sizes["zram_bytes"] += int(kib) * 1024
-    return sizes
+def swap_bytes(root):
+    """Bytes of swap; JetPack's zram is swap, too."""
+    return sum(int(line.split()[2]) * 1024 for line in (read(root, "proc/swaps") or "").splitlines()[1:])
 
 
 def disk(path):

@@ -15,49 +15,34 @@ from ansible.module_utils.jetson_board import FACT_FILE_BYTES, read
 MODULE_LIST_BYTES = 16 << 20
 
 # Features of the kernel: the options, one of which brings the feature, and the modules, one of which has it.
-# A feature without a module of its own is part of another one.
 KERNEL_FEATURES = {
     "br_netfilter": (("BRIDGE_NETFILTER",), ("br_netfilter",)),
-    "bridge": (("BRIDGE",), ("bridge",)),
-    "ip6table_filter": (("IP6_NF_FILTER",), ("ip6table_filter",)),
-    "ip6table_nat": (("IP6_NF_NAT",), ("ip6table_nat",)),
-    "ip6table_raw": (("IP6_NF_RAW",), ("ip6table_raw",)),
-    "ip_set": (("IP_SET",), ("ip_set",)),
-    "ip_set_bitmap_port": (("IP_SET_BITMAP_PORT",), ("ip_set_bitmap_port",)),
-    "ip_set_hash_ip": (("IP_SET_HASH_IP",), ("ip_set_hash_ip",)),
-    "ip_set_hash_ipport": (("IP_SET_HASH_IPPORT",), ("ip_set_hash_ipport",)),
-    "ip_set_hash_net": (("IP_SET_HASH_NET",), ("ip_set_hash_net",)),
-    "ip_set_hash_netnet": (("IP_SET_HASH_NETNET",), ("ip_set_hash_netnet",)),
-    "ipt_REJECT": (("IP_NF_TARGET_REJECT",), ("ipt_REJECT",)),
-    "iptable_filter": (("IP_NF_FILTER",), ("iptable_filter",)),
-    "iptable_nat": (("IP_NF_NAT",), ("iptable_nat",)),
-    "iptable_raw": (("IP_NF_RAW",), ("iptable_raw",)),
     # Renamed in Linux 5.2.
     "masquerade": (
         ("NETFILTER_XT_TARGET_MASQUERADE", "IP_NF_TARGET_MASQUERADE"),
         ("xt_MASQUERADE", "ipt_MASQUERADE"),
     ),
-    "nf_tables": (("NF_TABLES",), ("nf_tables",)),
+    # Parts of nf_tables, without modules of their own.
     "nf_tables_ipv4": (("NF_TABLES_IPV4",), ()),
     "nf_tables_ipv6": (("NF_TABLES_IPV6",), ()),
     # Renamed in Linux 5.1.
     "nft_chain_nat": (("NFT_NAT",), ("nft_chain_nat", "nft_chain_nat_ipv4")),
-    "nft_compat": (("NFT_COMPAT",), ("nft_compat",)),
     "overlay": (("OVERLAY_FS",), ("overlay",)),
-    "veth": (("VETH",), ("veth",)),
-    "vxlan": (("VXLAN",), ("vxlan",)),
-    "xt_NFLOG": (("NETFILTER_XT_TARGET_NFLOG",), ("xt_NFLOG",)),
-    "xt_addrtype": (("NETFILTER_XT_MATCH_ADDRTYPE",), ("xt_addrtype",)),
-    "xt_comment": (("NETFILTER_XT_MATCH_COMMENT",), ("xt_comment",)),
-    "xt_conntrack": (("NETFILTER_XT_MATCH_CONNTRACK",), ("xt_conntrack",)),
-    "xt_limit": (("NETFILTER_XT_MATCH_LIMIT",), ("xt_limit",)),
-    "xt_mark": (("NETFILTER_XT_MARK",), ("xt_mark",)),
-    "xt_multiport": (("NETFILTER_XT_MATCH_MULTIPORT",), ("xt_multiport",)),
-    "xt_nat": (("NETFILTER_XT_NAT",), ("xt_nat",)),
-    "xt_physdev": (("NETFILTER_XT_MATCH_PHYSDEV",), ("xt_physdev",)),
-    "xt_set": (("NETFILTER_XT_SET",), ("xt_set",)),
-    "xt_statistic": (("NETFILTER_XT_MATCH_STATISTIC",), ("xt_statistic",)),
 }
+# Features with one option and one module that have the same name after these prefixes.
+ALIKE = (
+    ("", "", "bridge ip_set nf_tables nft_compat veth vxlan"),
+    ("IP_SET_", "ip_set_", "bitmap_port hash_ip hash_ipport hash_net hash_netnet"),
+    ("IP_NF_", "iptable_", "filter nat raw"),
+    ("IP6_NF_", "ip6table_", "filter nat raw"),
+    ("IP_NF_TARGET_", "ipt_", "REJECT"),
+    ("NETFILTER_XT_", "xt_", "mark nat set"),
+    ("NETFILTER_XT_MATCH_", "xt_", "addrtype comment conntrack limit multiport physdev statistic"),
+    ("NETFILTER_XT_TARGET_", "xt_", "NFLOG"),
+)
+for _option, _module, _names in ALIKE:
+    for _name in _names.split():
+        KERNEL_FEATURES[_module + _name] = ((_option + _name.upper(),), (_module + _name,))
 # Controllers without which K3s or its kubelet ends, and the option of each.
 CGROUP_CONTROLLERS = {"cpu": "CGROUP_SCHED", "cpuset": "CPUSETS", "memory": "MEMCG", "pids": "CGROUP_PIDS"}
 # Where L4T's boot loader finds the arguments of the kernel, and those that decide about cgroups.
@@ -114,20 +99,16 @@ def cgroup_arguments(text):
     return {word for word in (text or "").split() if CGROUP_ARGUMENTS.match(word)}
 
 
-def kernel_arguments(root):
-    """What the next boot changes of the arguments about cgroups: `adds`, `drops`, and both in words.
+def boot_arguments(root):
+    """What the next boot changes of the arguments about cgroups, in words; None for nothing.
 
     The boot loader adds arguments of its own to those of extlinux.conf, but none about cgroups.
     """
     after = next_arguments(root)
     now, then = cgroup_arguments(read(root, "proc/cmdline")), cgroup_arguments(after)
-    adds, drops = ([], []) if after is None else (sorted(then - now), sorted(now - then))
-    words = [
-        "{} {}".format(text, " ".join(some))
-        for text, some in (("has in addition", adds), ("lacks", drops))
-        if some
-    ]
-    return {"adds": adds, "drops": drops, "changes": " and ".join(words) or None}
+    differences = (("has in addition", then - now), ("lacks", now - then)) if after is not None else ()
+    words = ["{} {}".format(text, " ".join(sorted(some))) for text, some in differences if some]
+    return " and ".join(words) or None
 
 
 def disabled_controllers(text):
@@ -167,35 +148,17 @@ def modules_on_disk(root, release):
         return None
     files = re.findall(r"^(\S+?\.ko[^\s:]*):", loadable, re.MULTILINE)
     there = [path for path in files if os.path.exists(os.path.join(directory, path))]
-    return {module_name(path) for path in builtin.split() + there}
+    # The name of the module in a file such as kernel/net/xt-mark.ko.zst.
+    return {os.path.basename(path).split(".ko")[0].replace("-", "_") for path in builtin.split() + there}
 
 
-def module_name(path):
-    """Name of the module in a file such as kernel/net/xt-mark.ko.zst."""
-    return os.path.basename(path).split(".ko")[0].replace("-", "_")
-
-
-def files_on_disk(root, release):
-    """{module: path of its file on the board}, also for files that modules.dep does not list."""
-    directory = os.path.join(root, "lib/modules", release)
-    return {
-        module_name(name): os.path.join("/lib/modules", release, os.path.relpath(place, directory), name)
-        for place, _, names in os.walk(directory)
-        for name in names
-        if ".ko" in name
-    }
-
-
-def why_missing(root, release, modules, files):
-    """Why modprobe finds none of these modules; `files` are those of files_on_disk()."""
-    unlisted = [files[module] for module in modules if module in files]
-    if unlisted:
-        return "modules.dep does not list {} (run `sudo depmod`)".format(unlisted[0])
+def why_missing(root, release, modules):
+    """Why modprobe finds none of these modules."""
     missing = " or ".join(module + ".ko" for module in modules) + " is missing"
     parent = os.path.join(root, "lib/modules")
     others = sorted(os.listdir(parent)) if os.path.isdir(parent) else []
     if release in others:
-        return "{} in /lib/modules/{}".format(missing, release)
+        return "{} in /lib/modules/{}, or in its modules.dep".format(missing, release)
     rest = ", only that of {}".format(", ".join(others)) if others else ""
     return "{}: there is no /lib/modules/{}{}".format(missing, release, rest)
 
@@ -214,19 +177,17 @@ def kernel_lacks(root, release, config):
         states = {config.get(option) for option in options} if config is not None else set()
         if not ("y" in states or there.intersection(modules)) and (modules or states == {None}):
             missing[feature] = states
-    # Thousands of files: the directory is walked only for a message.
-    files = files_on_disk(root, release) if missing else {}
     lacking = {}
     for feature, states in missing.items():
         options, modules = KERNEL_FEATURES[feature]
         option = " or ".join("CONFIG_" + option for option in options)
         if "m" in states:
-            lacking[feature] = "{} is m, but {}".format(option, why_missing(root, release, modules, files))
+            lacking[feature] = "{} is m, but {}".format(option, why_missing(root, release, modules))
         elif config is not None:
             module = " (module {})".format(" or ".join(modules)) if modules else ""
             lacking[feature] = "{} is not set{}".format(option, module)
         elif on_disk is not None:
             lacking[feature] = "{} ({}; the kernel does not show its configuration)".format(
-                why_missing(root, release, modules, files), option
+                why_missing(root, release, modules), option
             )
     return lacking

@@ -12,9 +12,8 @@ from ansible.module_utils.jetson_board import parse_version, read
 
 # One name a line: what role nvidia_docker has installed.
 RECORD = "var/lib/jetson-k3s/installed-packages"
-# An update of one of them restarts Docker. The second pair has a package archive of its own.
+# An update of one of them restarts Docker.
 DOCKER = ("docker.io", "containerd")
-DOCKER_CE = ("docker-ce", "containerd.io")
 RUNTIME = (
     "nvidia-container-toolkit",
     "nvidia-container-toolkit-base",
@@ -22,11 +21,11 @@ RUNTIME = (
     "libnvidia-container1",
     "nvidia-container-runtime",
 )
-WATCHED = DOCKER + DOCKER_CE + ("runc",) + RUNTIME
+WATCHED = (*DOCKER, "runc", *RUNTIME)
 # apt's own defaults beside them.
 PERIODIC = (("APT::Periodic::Enable", "1"), ("APT::Periodic::Unattended-Upgrade", "0"))
 OFF = ("", "0", "false", "no")
-UPGRADE = "Unattended-Upgrade::{}::"
+BLACKLIST = "Unattended-Upgrade::Package-Blacklist::"
 # Packages of Debian and Ubuntu write both, by update-notifier-common. /var/run is /run.
 REQUIRED = "run/reboot-required"
 REQUIRED_BY = "run/reboot-required.pkgs"
@@ -61,21 +60,8 @@ def unattended(settings, installed, held):
     """Packages whose update restarts Docker, and which unattended-upgrades installs updates of."""
     if any(settings.get(name, [default])[-1] in OFF for name, default in PERIODIC):
         return []
-    origins = "".join(
-        value
-        for name in ("Allowed-Origins", "Origins-Pattern")
-        for value in settings.get(UPGRADE.format(name), [])
-    )
-    updated = DOCKER + (DOCKER_CE if "docker" in origins.lower() else ())
-    only = settings.get(UPGRADE.format("Package-Whitelist"), [])
-    return [
-        name
-        for name in updated
-        if name in installed
-        and name not in held
-        and not is_among(name, settings.get(UPGRADE.format("Package-Blacklist"), []))
-        and (not only or is_among(name, only))
-    ]
+    kept = settings.get(BLACKLIST, [])
+    return [name for name in DOCKER if name in installed and name not in held and not is_among(name, kept)]
 
 
 def package_facts(commands, root, timer):

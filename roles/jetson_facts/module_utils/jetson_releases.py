@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JetPack by L4T release. Written by `python -m tools.docs` from the device plugin's catalogue.json."""
+"""JetPack by L4T release, as in the device plugin's catalogue.json."""
 
 JETPACK = {
     (31, 1, 0): "4.1.1",

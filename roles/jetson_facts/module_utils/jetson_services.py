@@ -57,9 +57,6 @@ KEY = re.compile(
     re.MULTILINE,
 )
 FLAG = re.compile(r"\s--?([\w-]+)(?:=|\s+(?!-))?(\S*)")
-# Of containerd's configuration. Without its socket dockerd starts one of its own.
-CONTAINERD, CONTAINERD_SOCKET = "etc/containerd/config.toml", "run/containerd/containerd.sock"
-CONTAINERD_ROOT = "/var/lib/containerd"
 # Environment files of K3s' units, from the template of role k3s and from K3s' install.sh.
 K3S_ENVIRONMENT = ("/etc/default/{}", "/etc/sysconfig/{}", "/etc/systemd/system/{}.service.env")
 
@@ -160,15 +157,6 @@ def daemon_flags(command_line):
         if flag.startswith("-"):
             flags[flag] = FLAG_KEYS.get(flag.lstrip("-"), flag.lstrip("-"))
     return flags
-
-
-def containerd_root(root, data_root):
-    """Where Docker's containerd keeps images. One that dockerd starts itself has Docker's `data_root`."""
-    if not os.path.exists(os.path.join(root, CONTAINERD_SOCKET)):
-        return data_root
-    top = re.split(r"(?m)^\s*\[", read(root, CONTAINERD) or "")[0]
-    given = re.search(r"""(?m)^\s*root\s*=\s*["'](/[^"']*)["']""", top)
-    return given.group(1) if given else CONTAINERD_ROOT
 
 
 def k3s_files(root):

@@ -11,53 +11,23 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from ansible.utils.unsafe_proxy import wrap_var
+
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
 SEPARATOR = "."
 GUIDE = "docs/troubleshooting.md"
 
-# What needs more than one board's facts, with its level: the code beside this file finds it, not the matrix.
-CODED = {
-    "accepted-unknown": ("error", "a finding is accepted that does not exist"),
-    "bundle-file": ("error", "a file of the bundle is missing or not what SHA256SUMS says"),
-    "bundle-unusable": ("error", "the complete bundle is missing or damaged"),
-    "clock": ("error", "a clock is more than a day away from that of the controller"),
-    "clock-server": ("error", "a clock is more than 5 minutes away from that of the K3s server"),
-    "clock-server-drift": ("warning", "a clock is more than a minute away from that of the K3s server"),
-    "disk-eviction": ("warning", "so little is free that the kubelet evicts pods"),
-    "disk-full": ("error", "less is free than an installation takes"),
-    "disk-volatile": ("error", "the data of K3s or Docker would be lost at a reboot, or cannot be written"),
-    "firewall-firewalld": ("warning", "firewalld keeps out what K3s needs"),
-    "firewall-ufw": ("warning", "ufw keeps out what K3s needs"),
-    "group-both": ("error", "a board is server and agent in the inventory"),
-    "group-none": ("error", "a board is neither server nor agent in the inventory"),
-    "hostname-duplicate": ("error", "two boards, or a board and another's node, have one name"),
-    "hostname-invalid": ("error", "a hostname cannot be a node's name"),
-    "image-supply-containerd": ("error", "a board supplies images, and containerd runs the pods"),
-    "image-supply-host": ("error", "the board that supplies images is none of the cluster"),
-    "join-token": ("error", "the running server does not take the token"),
-    "join-token-weak": ("warning", "a given token is short"),
-    "k3s-foreign-unit": ("error", "K3s' unit carries flags"),
-    "k3s-newer": ("error", "K3s is newer than the one that would be installed"),
-    "k3s-option": ("error", "a setting would make the board another node than the roles expect"),
-    "k3s-other-role": ("error", "K3s runs in the other role"),
-    "k3s-unread": ("warning", "a file of K3s' settings is not understood"),
-    "k3s-runtime": ("error", "K3s of another installation has another container runtime"),
-    "k3s-upgrade": ("error", "K3s would get another minor version, for which upgrade.yml is"),
-    "machine-id-duplicate": ("warning", "two boards, or a board and another's node, have one machine-id"),
-    "network-range": ("error", "a board without K3s is in a network of pods or services"),
-    "network-range-shared": ("warning", "a board with K3s is in such a network, or has a wider one"),
-    "node-renamed": ("error", "the hostname is not that with which K3s was installed"),
-    "packages-held": ("error", "apt holds a package that the run installs or updates"),
-    "plugin-image": ("error", "gpu_device_plugin_image does not name one image of one registry"),
-    "registries": ("error", "k3s_registries is not what K3s reads"),
-    "registries-docker": ("error", "K3s' registries are given, and Docker runs the pods"),
-    "registries-foreign": ("error", "K3s' registries are given, and the board has a file of its own"),
-    "runtime-update": ("error", "NVIDIA's runtime is to be updated, and the bundle does not have it"),
-    "server-down": ("error", "a board without K3s would join a server that does not answer"),
-    "server-new": ("error", "the server has no K3s, and other boards are in a cluster already"),
-    "server-unanswered": ("error", "the server has no K3s, and another server does not answer"),
+# Of the findings of the code beside this file; all others of it are errors.
+WARNINGS = {
+    "clock-server-drift",
+    "disk-eviction",
+    "firewall-firewalld",
+    "firewall-ufw",
+    "k3s-unread",
+    "machine-id-duplicate",
+    "network-range-shared",
 }
 
 
@@ -87,19 +57,26 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "one_of": lambda value, wanted: value in wanted,
     "at_least": lambda value, wanted: value is not None and value >= wanted,
     "includes": lambda value, wanted: value is not None and set(wanted) <= set(value),
+    "matches": lambda value, wanted: re.fullmatch(wanted, str(value), re.ASCII) is not None,
 }
+# Operators that compare with another fact.
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "same_as": lambda value, other: value is not None and bool(value == other),
+    "among": lambda value, others: value in others,
+    "not_older_than": lambda value, other: version_key(value) >= version_key(other),
+}
+PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")
 
 
 def holds(condition: dict[str, Any], facts: Facts) -> bool:
-    """Is one condition met?
+    """Is one condition met: a `fact` and an operator, as vars/main/compatibility.yml explains them?
 
-    A condition is a `fact` and an operator: equals, is_not, same_as (another fact), known, one_of, at_least
-    (number), includes (list), without (list of keys), from/below (versions). Only `equals: null`, `is_not`,
-    `without` and `known: false` are met by an unknown value (None).
+    None (unknown) meets only `equals: null`, `is_not`, `without` and `known: false`.
     """
     value = lookup(facts, condition["fact"])
-    if "same_as" in condition:
-        return value is not None and bool(value == lookup(facts, condition["same_as"]))
+    for operator, compare in COMPARISONS.items():
+        if operator in condition:
+            return compare(value, lookup(facts, condition[operator]))
     for operator, judge in OPERATORS.items():
         if operator in condition:
             return judge(value, condition[operator])
@@ -124,6 +101,16 @@ def shown(condition: dict[str, Any], facts: Facts) -> Any:
     return value
 
 
+def filled(text: str, facts: Facts, value: Any) -> str:
+    """A rule's text with `value` and facts in the places of their names."""
+
+    def fact(place: re.Match[str]) -> str:
+        found = value if place[1] == "value" else lookup(facts, place[1])
+        return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+
+    return PLACEHOLDER.sub(fact, text)
+
+
 def advice(fix: str | list[dict[str, Any]], facts: Facts) -> str:
     """The fix for one board: of a list, each `text` whose conditions (`when`) are all met there."""
     if isinstance(fix, str):
@@ -135,22 +122,21 @@ def advice(fix: str | list[dict[str, Any]], facts: Facts) -> str:
 
 def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding]:
     """A finding for each rule that applies (`when`, all of them) and whose `require` is not met."""
-    return [
-        {
-            "id": rule["id"],
-            "level": rule.get("level", "error"),
-            "found": rule["found"].format(value=shown(rule["require"], facts)),
-            "expected": rule["expected"],
-            "fix": advice(rule["fix"], facts),
-            "url": guide(rule["id"]),
-        }
-        for rule in rules
-        if all(holds(condition, facts) for condition in rule.get("when", []))
-        and not holds(rule["require"], facts)
-    ]
+    findings = []
+    for rule in rules:
+        applies = all(holds(condition, facts) for condition in rule.get("when", []))
+        if not applies or holds(rule["require"], facts):
+            continue
+        value = shown(rule["require"], facts)
+        texts = {"found": rule["found"], "expected": rule["expected"], "fix": advice(rule["fix"], facts)}
+        findings.append(
+            {"id": rule["id"], "level": rule.get("level", "error"), "url": guide(rule["id"])}
+            | {name: filled(text, facts, value) for name, text in texts.items()}
+        )
+    return findings
 
 
-def rules_of_kernel(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rules_of_kernel(entries: list[dict[str, Any]], fix: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A rule for each entry of the kernel's table; a feature of which nothing is known breaks none."""
     return [
         {
@@ -160,7 +146,7 @@ def rules_of_kernel(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "require": {"fact": "kernel_lacks", "without": entry.get("features", [entry["feature"]])},
             "found": f"{{value}}: {entry['without']}",
             "expected": "a kernel with these features, built in or as modules of the kernel that runs",
-            "fix": entry["fix"],
+            "fix": entry.get("fix", fix),
         }
         for entry in entries
     ]
@@ -168,12 +154,13 @@ def rules_of_kernel(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def complete(finding: Finding) -> Finding:
     """The finding of code, with its level and its entry in docs/troubleshooting.md."""
-    return {"level": CODED[finding["id"]][0], "url": guide(finding["id"])} | finding
+    level = "warning" if finding["id"] in WARNINGS else "error"
+    return {"level": level, "url": guide(finding["id"])} | finding
 
 
 def accept(findings: list[Finding], accepted: list[str], rules: list[dict[str, Any]]) -> list[Finding]:
-    """All findings, complete; warnings whose id is accepted have that level. Unknown ids are errors."""
-    known = {rule["id"] for rule in rules} | CODED.keys()
+    """All findings, complete; warnings whose id is accepted have that level. Other ids are errors."""
+    warnings = WARNINGS | {rule["id"] for rule in rules if rule.get("level") == "warning"}
     strangers = [
         {
             "id": "accepted-unknown",
@@ -182,7 +169,7 @@ def accept(findings: list[Finding], accepted: list[str], rules: list[dict[str, A
             "fix": "Take it out of preflight_accepted, or correct it.",
         }
         for name in accepted
-        if name not in known
+        if name not in warnings
     ]
     completed = [entry if "level" in entry else complete(entry) for entry in strangers + findings]
     return [
@@ -202,11 +189,12 @@ def report(findings: list[Finding], host: str, outcome: str = "nothing was chang
     return "\n".join(lines)
 
 
-def former(names: list[str], known: dict[str, str]) -> str:
-    """Variables that have another name now, each with the name to set instead."""
+def former(names: list[str], known: dict[str, list[str]]) -> str:
+    """The former names among those of variables, each with what to set instead; '' without any."""
+    found = {old: new for new, all_old in known.items() for old in all_old if old in names}
     return "; ".join(
-        f"set {known[name]} instead of {name}" if known[name] else f"remove {name}, which has no effect"
-        for name in names
+        f"remove {old}, which has no effect" if new == "nothing" else f"set {new} instead of {old}"
+        for old, new in sorted(found.items())
     )
 
 
@@ -214,11 +202,14 @@ class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name."""
+        """The filters, prefixed by the role's name.
+
+        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
+        """
         return {
-            "preflight_accept": accept,
+            "preflight_accept": lambda *given: wrap_var(accept(*given)),
             "preflight_former": former,
             "preflight_kernel_rules": rules_of_kernel,
             "preflight_report": report,
-            "preflight_rules": findings_of_rules,
+            "preflight_rules": lambda *given: wrap_var(findings_of_rules(*given)),
         }

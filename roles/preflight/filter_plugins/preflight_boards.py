@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings about the boards of a run: groups, clocks, memory and disk space.
+"""Findings about the boards of a run: clocks, memory and disk space.
 
 Pure functions behind the preflight role. A finding has id, found, expected and fix.
 """
@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 import time
 from typing import Any
-
-from ansible.utils.unsafe_proxy import wrap_var
 
 Finding = dict[str, str]
 Facts = dict[str, Any]
@@ -32,26 +30,11 @@ EVICTION = 0.05
 VOLATILE = ("aufs", "overlay", "ramfs", "tmpfs")
 
 
-def findings_of_groups(host: str, groups: dict[str, list[str]]) -> list[Finding]:
-    """Is the board in one of the groups server and agent? `groups` is the inventory's {group: hosts}."""
-    member = [group for group in ("server", "agent") if host in groups.get(group, [])]
-    if len(member) == 1:
-        return []
-    where = "[server] and [agent]" if member else "neither [server] nor [agent]"
-    return [
-        {
-            "id": "group-both" if member else "group-none",
-            "found": f"{host} is in {where}",
-            "expected": "each board in one of the groups [server] and [agent]",
-            "fix": "Mend the inventory (see inventory.example).",
-        }
-    ]
-
-
 def findings_of_disks(facts: Facts) -> list[Finding]:
     """Is there disk space for the installation, and beyond that enough for the kubelet not to evict pods?"""
     runtime = facts["container_runtime"]
-    needs = needed_bytes(facts)
+    there = facts["k3s"]["version"] == facts["bundle"].get("k3s_version")
+    needs = {} if there else INSTALLED.get(runtime, {})
     places: dict[int, list[str]] = {}
     for name in ("kubelet", "uploads", *data_disks(facts)):
         places.setdefault(facts["disks"][name]["filesystem"], []).append(name)
@@ -78,22 +61,8 @@ def findings_of_disks(facts: Facts) -> list[Finding]:
 
 
 def data_disks(facts: Facts) -> tuple[str, ...]:
-    """The disks with the data of K3s and of the engine. Docker's containerd store is in containerd's."""
-    if facts["container_runtime"] != "docker":
-        return ("k3s",)
-    return ("k3s", "docker", "containerd") if facts["docker"]["containerd_store"] else ("k3s", "docker")
-
-
-def needed_bytes(facts: Facts) -> dict[str, int]:
-    """Bytes that the run takes, by disk: an installation, or the images where Docker starts without them."""
-    needs = dict(INSTALLED.get(facts["container_runtime"], {}))
-    if facts["k3s"]["version"] == facts["bundle"].get("k3s_version"):
-        needs = {
-            name: need for name, need in needs.items() if name == "docker" and facts["docker"]["starts_empty"]
-        }
-    if "containerd" in data_disks(facts) and "docker" in needs:
-        needs["containerd"] = needs.pop("docker")
-    return needs
+    """The disks with the data of K3s and of the engine."""
+    return ("k3s", "docker") if facts["container_runtime"] == "docker" else ("k3s",)
 
 
 def larger_disk(names: list[str], facts: Facts, needs: dict[str, int]) -> str:
@@ -184,7 +153,7 @@ def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: floa
 
 
 def planned_docker(docker: Facts, plan: Facts) -> Facts:
-    """The facts about Docker that change with daemon.json as it will be; `starts_empty`: without its images.
+    """The facts about Docker that change with daemon.json as it will be.
 
     `plan` has all its keys as `daemon_keys`, and those that are judged in `daemon_json`; it is empty where no
     role writes the file. dockerd refuses a setting as a flag and as a key, but merges the runtimes of both.
@@ -198,9 +167,6 @@ def planned_docker(docker: Facts, plan: Facts) -> Facts:
         if name == "native.cgroupdriver":
             found["cgroup_driver"] = value
     store = features.get("containerd-snapshotter") if isinstance(features, dict) else None
-    other_store = store is not None and bool(store) != docker["containerd_store"]
-    moves = docker["data_root_moves"] and not docker["containerd_store"]
-    found["starts_empty"] = docker["running"] and (other_store or moves)
     return found | {
         name: value
         for name, value in (("containerd_store", store), ("min_api_version", said.get("min-api-version")))
@@ -237,14 +203,10 @@ class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name.
-
-        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
-        """
+        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
         return {
-            "preflight_clock": lambda *given: wrap_var(findings_of_clock(*given)),
+            "preflight_clock": findings_of_clock,
             "preflight_docker": planned_docker,
             "preflight_disks": findings_of_disks,
-            "preflight_groups": findings_of_groups,
             "preflight_memory_left": memory_left,
         }

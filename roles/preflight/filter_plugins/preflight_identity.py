@@ -190,13 +190,10 @@ class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name.
-
-        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
-        """
+        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
         return {
-            "preflight_hostname": lambda *given: wrap_var(findings_of_hostname(*given)),
-            "preflight_identity": lambda *given: wrap_var(findings_of_identity(*given)),
+            "preflight_hostname": findings_of_hostname,
+            "preflight_identity": findings_of_identity,
             "preflight_name": lambda *given: wrap_var(name_of(*given)),
-            "preflight_node": lambda *given: wrap_var(findings_of_node(*given)),
+            "preflight_node": findings_of_node,
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What K3s is on the boards, and what it would become: roles, versions, servers, tokens, registries.
+"""K3s on the boards as it is and as it would become, and the files of the bundle for it.
 
 Pure functions behind the preflight role. A finding has id, found, expected and fix.
 """
@@ -7,6 +7,7 @@ Pure functions behind the preflight role. A finding has id, found, expected and 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
@@ -14,8 +15,7 @@ from ansible.utils.unsafe_proxy import wrap_var
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
-# Shorter passwords can be guessed by everyone who can reach the server's port; K3s' own have 32 characters.
-TOKEN_LENGTH = 16
+ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 
 
 def answers_of(results: list[Facts], servers: list[str]) -> dict[str, Facts | None]:
@@ -95,99 +95,12 @@ def asked(joined: str, fleet: dict[str, Facts], servers: list[str], hosts: list[
     )
 
 
-def findings_of_joining(facts: Facts, joined: str, server: str) -> list[Finding]:
-    """Would this board join a server that is down? `server` replaces it in this run."""
-    if joined == server or any(facts["k3s"][role]["installed"] for role in ("server", "agent")):
-        return []
-    return [
-        {
-            "id": "server-down",
-            "found": f"the board has no K3s yet and would join {joined}, which does not answer",
-            "expected": "a server to join",
-            "fix": f"Bring {joined} back, or put {server} first in the inventory's [server] if it is gone "
-            "for good.",
-        }
-    ]
-
-
-def findings_of_role(facts: Facts, role: str, migrate: bool, stuck: list[str]) -> list[Finding]:
-    """Is K3s on this board what its group in the inventory says? `role` is 'server' or 'agent'.
-
-    With `migrate` an installation of the stock script is taken over, unless it has flags that role k3s
-    refuses: `stuck`.
-    """
-    other = {"server": "agent", "agent": "server"}[role]
-    own_unit, other_unit = facts["k3s"][role], facts["k3s"][other]
-    names = {"server": "k3s", "agent": "k3s-agent"}
-    findings = []
-    if other_unit["installed"]:
-        findings.append(
-            {
-                "id": "k3s-other-role",
-                "found": f"this board already runs K3s as {other} ({names[other]}.service)",
-                "expected": f"a board without K3s or with K3s as {role}, as the inventory says",
-                "fix": f"Move the board to the group [{other}], or remove K3s from it first.",
-            }
-        )
-    command = own_unit["command"]
-    if command is None or command.split()[1:] == [role]:
-        return findings
-    if not migrate or stuck:
-        findings.append(
-            {
-                "id": "k3s-foreign-unit",
-                "found": f"{names[role]}.service starts `{command}`",
-                "expected": f"no K3s, or one whose unit starts `k3s {role}` without flags",
-                "fix": f"Remove K3s from the board: {', '.join(stuck)} cannot be taken over."
-                if stuck
-                else "Let the playbook take K3s over (`-e jetson_k3s_confirm=migrate`), or move the flags "
-                "from the unit, where they override all, to /etc/rancher/k3s/config.yaml.",
-            }
-        )
-    return findings
-
-
-def findings_of_runtime(foreign: str, runtime: str, migrate: bool) -> list[Finding]:
-    """Would site.yml give another container runtime to a K3s that somebody else has installed?
-
-    `foreign` is that K3s' runtime, empty where there is none.
-    """
-    if foreign in ("", runtime) or migrate:
-        return []
-    return [
-        {
-            "id": "k3s-runtime",
-            "found": f"K3s on this board was installed without these roles, and runs its pods with {foreign}",
-            "expected": f"{foreign}, or consent to {runtime}: all pods of the node restart, and need their "
-            "images again",
-            "fix": f"Set k3s_container_runtime to {foreign} in the inventory. To change to {runtime}, run "
-            "site.yml with `-e jetson_k3s_confirm=migrate`.",
-        }
-    ]
-
-
 def numbers(version: str) -> tuple[int, ...]:
     """The leading ones of K3s' version: 'v1.33.5+k3s1' and 'v1.33.5-rc2+k3s1' both give (1, 33, 5)."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", version)
     if match is None:
         raise ValueError(f"not a version: {version!r}")
     return tuple(map(int, match.group(1).split(".")))
-
-
-def findings_of_version(facts: Facts) -> list[Finding]:
-    """Would K3s become older? Releases of one version (`+k3s1`, `+k3s2`) are alike."""
-    installed, wanted = facts["k3s"]["version"], facts["bundle"].get("k3s_version")
-    if installed is None or wanted is None or numbers(wanted) >= numbers(installed):
-        return []
-    return [
-        {
-            "id": "k3s-newer",
-            "found": f"K3s {installed} on this board, and {wanted} to be installed",
-            "expected": f"K3s {installed} or newer: a cluster's data do not go back",
-            "fix": "Let jetson_k3s_bundle in the inventory name the bundle of the last upgrade. Without a "
-            "bundle, set k3s_version to its version.",
-        }
-    ]
 
 
 def findings_of_upgrade(facts: Facts, server: str | None, upgrades: bool = False) -> list[Finding]:
@@ -242,82 +155,74 @@ def findings_of_settings(plan: Facts) -> list[Finding]:
     ]
 
 
-def findings_of_registries(facts: Facts, given: bool, problems: list[str]) -> list[Finding]:
-    """Would K3s go by the registries of the inventory? `problems` are what role k3s finds wrong with them."""
-    if not given:
-        return []
-    if facts["container_runtime"] == "docker":
-        return [
-            {
-                "id": "registries-docker",
-                "found": "k3s_registries, and Docker runs the pods (k3s_container_runtime)",
-                "expected": "no k3s_registries: with Docker K3s does not read registries.yaml",
-                "fix": "Give Docker's own mirrors: registry-mirrors in nvidia_docker_daemon_config "
-                "(roles/nvidia_docker/README.md). Passwords of registries go into imagePullSecrets.",
-            }
-        ]
+def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> list[str]:
+    """Names of the files that a board of this architecture (`uname -m`) takes from the bundle.
+
+    `source` is where K3s comes from: with 'download' it is not in the bundle. Neither is the plugin's `image`
+    if that names one of a registry. `listed` are the files of SHA256SUMS, of which images with NVIDIA's
+    deviceQuery are the owner's own.
+    """
+    suffix = ARCHITECTURES.get(arch, arch)
+    k3s = [f"k3s-{suffix}", f"k3s-airgap-images-{suffix}.tar.gz"] if source == "bundle" else []
+    return [
+        "bundle.yml",
+        *k3s,
+        *([] if image else [f"tegra-device-plugin-{suffix}.tar.gz"]),
+        *(name for name in listed if name.startswith("device-query-") and name.endswith(f"-{suffix}.tar.gz")),
+    ]
+
+
+def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle", image: str = "") -> list[Finding]:
+    """What is wrong with the files that this board would get."""
+    if not bundle["indexed"]:
+        return findings_without_bundle(bundle, arch, source, image)
+    fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
     findings = [
         {
-            "id": "registries",
+            "id": "bundle-unusable",
             "found": text,
-            "expected": "what K3s reads from its registries.yaml",
-            "fix": "Correct k3s_registries in the inventory: docs.k3s.io/installation/private-registry",
+            "expected": "a complete bundle",
+            "fix": fix,
         }
-        for text in problems
+        for text in bundle["errors"]
     ]
-    if facts["k3s"]["registries"] == "owner":
-        findings.append(
-            {
-                "id": "registries-foreign",
-                "found": "k3s_registries, and a /etc/rancher/k3s/registries.yaml that another hand has "
-                "written",
-                "expected": "one of the two: K3s reads a single file",
-                "fix": "Put what it says into k3s_registries and remove the file, or take k3s_registries "
-                "out.",
-            }
-        )
+    if findings:
+        return findings
+    for name in bundle_files(arch, source, image, bundle["files"]):
+        problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
+        if problem is not None:
+            findings.append(
+                {
+                    "id": "bundle-file",
+                    "found": f"{name}: {problem}",
+                    "expected": "every file as SHA256SUMS says",
+                    "fix": fix,
+                }
+            )
     return findings
 
 
-def findings_of_token(answer: Facts) -> list[Finding]:
-    """What the K3s server said about the join token; a server that does not run yet cannot say anything."""
-    if answer.get("reason", "unreachable") == "unreachable":
-        return []
-    if answer["reason"] == "untrusted":
+def findings_without_bundle(built: Facts, arch: str, source: str, image: str) -> list[Finding]:
+    """What is wrong where K3s is downloaded. A plugin's image that is missing is built by site.yml."""
+    if source == "bundle":
         return [
             {
-                "id": "join-token",
-                "found": answer["msg"],
-                "expected": "a K3s server with a certificate of the CA that the server has in "
-                "/var/lib/rancher/k3s",
-                "fix": "Set k3s_server_url to the server's address, and check which computer has that "
-                "address.",
+                "id": "bundle-unusable",
+                "found": "jetson_k3s_bundle is set for this board, and not for all boards of this run",
+                "expected": "the same bundle for all boards, or none",
+                "fix": "Set jetson_k3s_bundle for the group k3s_cluster, or for no board.",
             }
         ]
-    return [
-        {
-            "id": "join-token",
-            "found": answer["msg"],
-            "expected": "the token of the running K3s server",
-            "fix": "Take k3s_token out of the inventory: agents then get it from the server. Or set it to "
-            "what /var/lib/rancher/k3s/server/agent-token says there; for agents `k3s token create` makes "
-            "one.",
-        }
-    ]
-
-
-def findings_of_token_strength(token: str | None) -> list[Finding]:
-    """Can the given token be guessed? The finding shows only its length."""
-    length = len((token or "").rpartition(":")[2])
-    if token is None or length >= TOKEN_LENGTH:
+    name = f"tegra-device-plugin-{ARCHITECTURES.get(arch, arch)}.tar.gz"
+    problem = None if image else built["files"].get(name, {"error": None})["error"]
+    if problem is None:
         return []
     return [
         {
-            "id": "join-token-weak",
-            "found": f"k3s_token has {length} characters",
-            "expected": f"{TOKEN_LENGTH} or more: it lets computers join the cluster",
-            "fix": "Leave k3s_token out (the server makes one), or take the output of `openssl rand -hex "
-            "16`.",
+            "id": "bundle-file",
+            "found": f"{built['path']}/{name}: {problem}",
+            "expected": "an image as `make image` writes it",
+            "fix": "Remove this file. site.yml then builds the image again.",
         }
     ]
 
@@ -326,21 +231,12 @@ class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name.
-
-        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
-        """
+        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
         return {
             "preflight_answers": answers_of,
+            "preflight_bundle": findings_of_bundle,
             "preflight_asked": lambda *given: wrap_var(asked(*given)),
-            "preflight_joining": findings_of_joining,
-            "preflight_registries": findings_of_registries,
-            "preflight_role": findings_of_role,
-            "preflight_settings": lambda plan: wrap_var(findings_of_settings(plan)),
-            "preflight_runtime": findings_of_runtime,
-            "preflight_server": lambda *given: wrap_var(findings_of_server(*given)),
-            "preflight_token": findings_of_token,
-            "preflight_token_strength": findings_of_token_strength,
+            "preflight_settings": findings_of_settings,
+            "preflight_server": findings_of_server,
             "preflight_upgrade": findings_of_upgrade,
-            "preflight_version": findings_of_version,
         }

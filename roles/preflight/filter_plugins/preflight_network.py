@@ -11,15 +11,12 @@ import ipaddress
 import re
 from typing import Any
 
-from ansible.utils.unsafe_proxy import wrap_var
-
 Finding = dict[str, str]
 Facts = dict[str, Any]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# K3s' defaults (docs.k3s.io/cli/server), and others for sites where a board is in one of them.
+# K3s' defaults (docs.k3s.io/cli/server).
 DEFAULTS = {"cluster-cidr": "10.42.0.0/16", "service-cidr": "10.43.0.0/16"}
-OTHERS = [("10.44", "10.45"), ("10.144", "10.145"), ("172.28", "172.29"), ("192.168", "172.29")]
 # Interfaces that a pod network makes itself.
 POD_NETWORK = re.compile(r"(cni|flannel|kube-|cali|tunl|vxlan\.calico|cilium|lxc|veth)\S*")
 # Interfaces whose network is none of the site: of containers, and of L4T's USB device mode.
@@ -73,16 +70,6 @@ def ranges_of(ranges: dict[str, str]) -> list[Network]:
     return [network for network in map(network_of, texts.split(",")) if network]
 
 
-def free_ranges(fleet: dict[str, Facts]) -> tuple[str, str]:
-    """The beginnings of a range for pods and one for services in which no board of the fleet is."""
-    taken = [network for facts in fleet.values() for network in networks(facts, False)]
-
-    def free(start: str) -> bool:
-        return not any(overlap(ipaddress.ip_network(f"{start}.0.0/16"), network) for network in taken)
-
-    return next((pair for pair in OTHERS if all(map(free, pair))), OTHERS[0])
-
-
 def findings_of_ranges(host: str, fleet: dict[str, Facts], ranges: dict[str, str]) -> list[Finding]:
     """Is the board in a network of pods or services, or does it have a route to one?"""
     k3s = any(fleet[host]["k3s"][role]["installed"] for role in ("server", "agent"))
@@ -94,7 +81,6 @@ def findings_of_ranges(host: str, fleet: dict[str, Facts], ranges: dict[str, str
     ]
     if not met:
         return []
-    pods, services = free_ranges(fleet)
     # A wider route is of no matter to pods: their own routes are narrower.
     breaks = any(within(network, own) for network, _, own in met)
     other = (
@@ -109,9 +95,9 @@ def findings_of_ranges(host: str, fleet: dict[str, Facts], ranges: dict[str, str
             "wrong one",
             "fix": f"The cluster runs, and its ranges stay: {other}."
             if k3s
-            else "If there is no cluster yet, set for all servers k3s_server_config: {cluster-cidr: "
-            f"{pods}.0.0/16, service-cidr: {services}.0.0/16, cluster-dns: {services}.0.10}}. If it runs, "
-            f"{other}.",
+            else "If there is no cluster yet, set for all servers ranges in which no board is, such as "
+            "k3s_server_config: {cluster-cidr: 10.44.0.0/16, service-cidr: 10.45.0.0/16, cluster-dns: "
+            f"10.45.0.10}}. If it runs, {other}.",
         }
     ]
 
@@ -215,11 +201,8 @@ class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name.
-
-        Marked here, because up to ansible-core 2.18 texts made of `hostvars` lose their mark as unsafe.
-        """
+        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
         return {
-            "preflight_firewalls": lambda *given: wrap_var(findings_of_firewalls(*given)),
-            "preflight_ranges": lambda *given: wrap_var(findings_of_ranges(*given)),
+            "preflight_firewalls": findings_of_firewalls,
+            "preflight_ranges": findings_of_ranges,
         }

@@ -20,8 +20,8 @@ import stat
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -102,15 +102,6 @@ class Settings:
         )
 
 
-@dataclass
-class Injection:
-    """What the CSV lists name and the board has."""
-
-    devices: list[str] = field(default_factory=list)
-    mounts: list[str] = field(default_factory=list)
-    absent: list[str] = field(default_factory=list)
-
-
 def environment(spec: Mapping[str, Any]) -> dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in spec["process"].get("env") or [])
 
@@ -157,17 +148,18 @@ def csv_entries(directory: Path) -> Iterator[tuple[str, str]]:
                 yield kind, path
 
 
-def injection(directory: Path = CSV_DIRECTORY) -> Injection:
-    found = Injection()
+def injection(directory: Path = CSV_DIRECTORY) -> tuple[list[str], list[str]]:
+    """Return the device nodes and the other files that the CSV lists name and the board has."""
+    nodes: list[str] = []
+    files: list[str] = []
     for kind, pattern in csv_entries(directory):
-        paths = sorted(str(path) for path in Path("/").glob(pattern.lstrip("/")))
-        if not paths:
-            found.absent.append(pattern)
-        target = found.devices if kind == "dev" else found.mounts
-        target += [path for path in paths if path not in target and (kind != "dev" or is_device(path))]
+        target = nodes if kind == "dev" else files
+        for path in sorted(map(str, Path("/").glob(pattern.lstrip("/")))):
+            if path not in target and (kind != "dev" or is_device(path)):
+                target.append(path)
     if Path(RELEASE_FILE).is_file():
-        found.mounts.append(RELEASE_FILE)
-    return found
+        files.append(RELEASE_FILE)
+    return nodes, files
 
 
 def is_device(path: str) -> bool:
@@ -175,7 +167,7 @@ def is_device(path: str) -> bool:
     return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
 
 
-def inject(spec: dict[str, Any], what: Injection) -> list[str]:
+def inject(spec: dict[str, Any], nodes: Sequence[str], files: Sequence[str]) -> list[str]:
     """Add devices (nodes and the right to use them) and mounts to a container; return what was added.
 
     What the container has already, such as a device that the kubelet gave it, is left alone.
@@ -187,7 +179,7 @@ def inject(spec: dict[str, Any], what: Injection) -> list[str]:
     have_devices = {device["path"] for device in devices}
     have_mounts = {mount["destination"] for mount in mounts}
     added = []
-    for path in what.devices:
+    for path in nodes:
         if path in have_devices:
             continue
         node = Path(path).stat()
@@ -199,7 +191,7 @@ def inject(spec: dict[str, Any], what: Injection) -> list[str]:
         if rule not in rules:
             rules.append(rule)
         added.append(path)
-    for path in what.mounts:
+    for path in files:
         if path not in have_mounts:
             # The source of a link is what it points to on the board.
             mounts.append(
@@ -268,10 +260,7 @@ def edit_container(bundle: Path) -> str:
     request = requested(spec, Settings.read(CONFIG) if release.honours_keys else Settings())
     said = [f"name={environment(spec).get('HOSTNAME') or spec.get('hostname', '')}", f"request={request}"]
     if wants_gpu(request, release) and "CLAMP_ONLY" not in os.environ:
-        what = injection()
-        said.append(f"injected={','.join(inject(spec, what)) or 'nothing new'}")
-        if what.absent:
-            said.append(f"absent={','.join(what.absent)}")
+        said.append(f"injected={','.join(inject(spec, *injection())) or 'nothing new'}")
     else:
         said.append("injected=nothing")
     said += clamp_words(clamp(spec["process"], own_capabilities()))

@@ -20,6 +20,7 @@
 #include "../../../plugin/gpu_limit/driver_api.h"
 
 #define EXPORT __attribute__((visibility("default")))
+#define SAME_AS(name) EXPORT __attribute__((alias(#name)))
 #define MIB ((size_t)1 << 20)
 #define POOL_STEP (32 * MIB)
 #define PITCH 512
@@ -330,15 +331,8 @@ EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
 }
 
 #if CUDA >= 11000
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    return cuDevicePrimaryCtxRelease(device);
-}
-
-EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    return cuDevicePrimaryCtxReset(device);
-}
+SAME_AS(cuDevicePrimaryCtxRelease) CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+SAME_AS(cuDevicePrimaryCtxReset) CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 #endif
 
 /* ---- memory ---- */
@@ -682,15 +676,8 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
     return drop("device", pointer);
 }
 
-EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
-{
-    return cuMemAllocAsync(pointer, bytes, stream);
-}
-
-EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
-{
-    return cuMemFreeAsync(pointer, stream);
-}
+SAME_AS(cuMemAllocAsync) CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream);
+SAME_AS(cuMemFreeAsync) CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
 #else
 static void settle(struct pool *pool, size_t keep)
 {
@@ -711,10 +698,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream stream)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
-{
-    return cuStreamSynchronize(stream);
-}
+SAME_AS(cuStreamSynchronize) CUresult cuStreamSynchronize_ptsz(CUstream stream);
 
 EXPORT CUresult cuCtxSynchronize(void)
 {
@@ -728,10 +712,7 @@ EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
-{
-    return cuStreamIsCapturing(stream, status);
-}
+SAME_AS(cuStreamIsCapturing) CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
 
 EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {

@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests import boards
-from tests.lab import ssh, staging
-from tests.lab.paths import lab_dir
+from tests.lab import lab_dir, ssh, staging
 from tests.lab.vm import disk
 from tools.debian import ensure_packages
 from tools.engine import docker

@@ -3,9 +3,7 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from tegra_device_plugin.board import cdi
@@ -131,34 +129,3 @@ def test_an_unchanged_spec_is_not_written(root: Path) -> None:
     cdi.write(root, ("/dev/more",))
     assert "/dev/more" in json.dumps(json.loads(spec_file(root).read_text()))
     assert [path.name for path in spec_file(root).parent.iterdir()] == [spec_file(root).name]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda root: (csv_directory(root) / "zz.csv").write_text("dev, /dev/kmsg\n"),
-        lambda root: (csv_directory(root) / "devices.csv").unlink(),
-        lambda root: spec_file(root).unlink(),
-        lambda root: spec_file(root).write_text("{}"),
-        lambda root: spec_file(root).write_bytes(b"\xff\xfe not text"),
-    ],
-    ids=["a new list", "a list less", "no spec", "another spec", "a damaged spec"],
-)
-def test_the_spec_is_made_again_only_if_an_input_has_changed(
-    root: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
-) -> None:
-    made, original = Mock(side_effect=cdi.spec), cdi.spec
-    monkeypatch.setattr(cdi, "spec", made)
-    file = cdi.SpecFile()
-    for _ in range(3):
-        file.update(root, ("/dev/nvmap",))
-    assert made.call_count == 1
-    change(root)
-    for _ in range(2):
-        file.update(root, ("/dev/nvmap",))
-    assert made.call_count == 2
-    assert json.loads(spec_file(root).read_text()) == original(root, ("/dev/nvmap",))
-    file.update(root, ("/dev/nvmap", "/dev/fb0"))
-    file.update(root, ("/dev/nvmap", "/dev/fb0"), cdi.WITH_GROUPS)
-    file.update(root, ("/dev/nvmap", "/dev/fb0"), cdi.WITH_GROUPS, again=True)
-    assert made.call_count == 5

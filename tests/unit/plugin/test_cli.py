@@ -2,6 +2,7 @@
 """The commands: what they print, and their exit codes."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,17 @@ def test_detect_on_another_machine_prints_the_searched_places(
 ) -> None:
     assert main(["detect", "--host-root", str(tmp_path)]) == 1
     assert "- " in capsys.readouterr().out
+
+
+def test_a_signal_to_end_is_obeyed_while_modules_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "grpc.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "tegra_device_plugin", "run"]
+    ended = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, check=False, timeout=30)
+    assert (
+        ended.returncode == 128 + signal.SIGTERM
+    )  # a default action gives -SIGTERM, and nothing as process 1
 
 
 TIME_SLICING = "timeSlicing: {{{}resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}"

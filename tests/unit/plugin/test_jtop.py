@@ -131,22 +131,14 @@ def _children() -> set[str]:
     return found
 
 
-# Makes a child's output 1 MiB large if it is a pipe: all of a flood is there before the first of it is read.
-ENLARGE = (
-    "import contextlib, fcntl, os, sys\nwith contextlib.suppress(OSError): fcntl.fcntl(1, 1031, 1 << 20)\n"
-)
 # What a client does, and its message.
 FAILURES = {
     "not installed": ('print(\'{"error": "jetson-stats is not installed"}\')', "is not installed"),
     "says garbage": (f"print('<html>', flush=True)\n{WAIT}", "invalid lines"),
-    "says lists in lists": (f"print('[' * 60000, flush=True)\n{WAIT}", "invalid lines"),
-    "floods with one line": (f"{ENLARGE}os.write(1, b'x' * 1000000)\n{WAIT}", "invalid lines"),
-    "floods with lines": (f"{ENLARGE}os.write(1, b'x\\n' * 500000)\n{WAIT}", "invalid lines"),
+    "floods with one line": (f"print('x' * 1000000, flush=True)\n{WAIT}", "invalid lines"),
     "dies": ("raise SystemExit(3)", "has ended"),
     "hangs": (WAIT, "no answer"),
     "hangs and ignores signals": (IGNORE, "no answer"),
-    "goes silent": (f"{SAY_FULL}\n{WAIT}", "no answer"),
-    "is stopped": (f"{SAY_FULL}\nimport os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "no answer"),
     "has closed its output": (f"{SAY_FULL}\nimport os; os.close(1)\n{WAIT}", "no answer"),
 }
 
@@ -206,34 +198,12 @@ async def test_no_child_is_started_beside_one_that_cannot_be_killed(
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("turns", range(20))
-async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, host: Path) -> None:
-    before, children = _descriptors(), _children()
-    shell = Client(("sh", "-c", f"echo '{json.dumps(FULL)}'; exec cat"))
-    task = asyncio.create_task(JtopProbe(host, shell).run())
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    task.cancel()
-    ended, _ = await asyncio.wait({task}, timeout=10)
-    assert ended
-    assert task.cancelled()
-    await asyncio.sleep(0)  # a closed transport gives its descriptor back in the loop's next turn
-    assert not _descriptors() - before
-    await eventually(lambda: _children() <= children)
-
-
-def read_odd(host: Path, odd: dict[str, str]) -> Telemetry | None:
-    """Give what comes of values that are written like this in a line of JSON."""
-    line = ", ".join(f'"{name}": {value}' for name, value in odd.items())
-    return read_once(host, client(f"print({f'{{{line}}}'!r}, flush=True)\n{WAIT}"))
-
-
 def test_an_invalid_value_is_dropped(host: Path) -> None:
     odd = {
         "gpu_load_percent": "NaN",
         "gpu_temperature_celsius": "-Infinity",
         "gpu_frequency_hz": "Infinity",
-        "gpu_memory_bytes": "1e999",
+        "gpu_memory_bytes": "true",
         "memory_used_bytes": str(10**400),
         "memory_total_bytes": "1.5e3",
         "power_mode": json.dumps("x" * 60000),
@@ -241,20 +211,13 @@ def test_an_invalid_value_is_dropped(host: Path) -> None:
         "part_number": json.dumps("\ud800"),
         "jetpack": '""',
     }
-    assert read_odd(host, odd) == Telemetry(memory_total_bytes=1500)
-    odd = {"gpu_load_percent": '"high"', "gpu_frequency_hz": "3.06e8", "power_mode": "3", "module": "null"}
-    odd |= {"memory_total_bytes": "true", "gpu_temperature_celsius": "48", "x": "1"}
-    assert read_odd(host, odd) == Telemetry(gpu_frequency_hz=306000000, gpu_temperature_celsius=48.0)
+    line = ", ".join(f'"{name}": {value}' for name, value in odd.items())
+    found = read_once(host, client(f"print({f'{{{line}}}'!r}, flush=True)\n{WAIT}"))
+    assert found == Telemetry(memory_total_bytes=1500)
 
 
 def test_a_single_sample_has_a_short_interval(host: Path) -> None:
     assert read_once(host, client(TELL_INTERVAL)) == Telemetry(module="0.5")
-
-
-def test_an_inaccessible_service_gives_no_telemetry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    assert read_once(tmp_path / ("x" * 300)) is None  # ENAMETOOLONG: EACCES never meets root
-    assert "cannot see the service" in caplog.text
 
 
 def test_a_single_sample(host: Path, tmp_path: Path) -> None:
@@ -315,22 +278,7 @@ def test_real_client_ends_with_its_parent(read: int) -> None:
             child.wait()
 
 
-def facts_client(**changed: Any) -> Any:
-    """A client with every fact, in the units of jetson-stats: KiB, kHz, percent, degrees Celsius."""
-    facts: dict[str, Any] = {
-        "gpu": {"gpu": {"status": {"load": 12.5}, "freq": {"cur": 306000}}},
-        "memory": {"RAM": {"tot": 8, "used": 4, "shared": 2}},
-        "temperature": {"cpu": {"temp": 50.0}, "gpu": {"temp": 41.5, "online": True}},
-        "nvpmodel": SimpleNamespace(name="15W"),
-        "board": {"hardware": {"Module": "Orin Nano", "P-Number": "p3767-0005", "Jetpack": "6.2"}},
-    }
-    return SimpleNamespace(**(facts | changed))
-
-
-def test_facts_that_a_version_lacks_are_left_out() -> None:
-    assert _telemetry(facts_client(board={}, gpu={}, memory=None, nvpmodel=None, temperature={})) == {}
-
-
-def test_a_sensor_that_is_off_is_not_believed() -> None:
+def test_facts_that_a_version_or_a_board_lacks_are_left_out() -> None:
     off = {"GPU": {"temp": -256.0, "online": False}}
-    assert "gpu_temperature_celsius" not in _telemetry(facts_client(temperature=off))
+    facts = SimpleNamespace(board={}, gpu={}, memory=None, nvpmodel=None, temperature=off)
+    assert _telemetry(facts) == {}

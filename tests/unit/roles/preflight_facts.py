@@ -6,11 +6,23 @@ from typing import Any
 
 import yaml
 
-from tests.unit.roles.loading import ROLES
+from tests.unit.roles.loading import ROLES, load
 
 MATRIX = ROLES / "preflight/vars/main"
-RULES = yaml.safe_load((MATRIX / "compatibility.yml").read_text())["__preflight_rules"]
-KERNEL = yaml.safe_load((MATRIX / "kernel.yml").read_text())["__preflight_kernel"]
+
+
+def data(name: str) -> Any:
+    return yaml.safe_load((MATRIX / f"{name}.yml").read_text())
+
+
+KERNEL = data("kernel")["__preflight_kernel"]
+RULES = [
+    *data("compatibility")["__preflight_rules"],
+    *data("inventory")["__preflight_inventory_rules"],
+    *load("preflight/filter_plugins/preflight.py").rules_of_kernel(
+        KERNEL, data("kernel")["__preflight_kernel_fix"]
+    ),
+]
 GOOD: dict[str, Any] = {
     "platform": "tegra",
     "jetpack": "6.2",
@@ -20,11 +32,10 @@ GOOD: dict[str, Any] = {
     "python": "3.10.12",
     "clock": {"board": 1_000_000.0, "controller": 1_000_000.0},
     "cgroup_version": 2,
-    "cgroup_controllers": ["cpu", "cpuset", "io", "memory", "pids"],
     "cgroup_lacks": {},
     "mig_instances": 0,
     "kernel_lacks": {},
-    "kernel_arguments": {"adds": [], "drops": [], "changes": None},
+    "boot_arguments": None,
     "default_route": True,
     "network": {"addresses": [], "routes": [], "towards_server": None},
     "firewalls": {"ufw": None, "firewalld": None},
@@ -34,7 +45,7 @@ GOOD: dict[str, Any] = {
         **dict.fromkeys(("changes", "not_tried", "problem", "raw")),
     },
     "memory_bytes": 8 * 10**9,
-    "swap": {"total_bytes": 4 * 10**9, "zram_bytes": 4 * 10**9},
+    "swap_bytes": 4 * 10**9,
     "disks": {
         name: {
             "path": path,
@@ -46,7 +57,6 @@ GOOD: dict[str, Any] = {
         }
         for name, path in {
             "docker": "/var/lib/docker",
-            "containerd": "/var/lib/containerd",
             "k3s": "/var/lib/rancher/k3s",
             "kubelet": "/var/lib/kubelet",
             "uploads": "/var/lib/jetson-k3s",
@@ -67,8 +77,6 @@ GOOD: dict[str, Any] = {
         "version": "27.5.1",
         "min_api_version": "1.24",
         "containerd_store": False,
-        "data_root_moves": False,
-        "starts_empty": False,
         "images": {},
         "contents": {},
         "cgroup_driver": "systemd",
@@ -93,6 +101,26 @@ GOOD: dict[str, Any] = {
         "node_ip": {"owner": [], "role": None},
     },
     "bundle": {"k3s_version": "v1.33.5+k3s1"},
+    "host": "jetson-1",
+    "groups": ["server"],
+    "boards": ["jetson-1", "jetson-2"],
+    "joined": "jetson-1",
+    "kubectl_server": "jetson-1",
+    "image_supply_host": "",
+    "gpu_device_plugin_image": "",
+    "registries": False,
+    "registries_problems": [],
+    "migrates": False,
+    "not_taken_over": [],
+    "takes_over": False,
+    "foreign_runtime": "",
+    "own_unit": {"installed": False, "command": None},
+    "other_unit": {"installed": False, "command": None},
+    "token_refused": "unreachable",
+    "token_message": "",
+    "token_length": None,
+    "update": {"asked": False},
+    "held_packages": [],
 }
 
 

@@ -93,25 +93,6 @@ def test_no_problem_repeats_a_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "given", "problems", "ids"),
-    [
-        (CONTAINERD | {"k3s": {"registries": "role"}}, True, [], []),
-        (CONTAINERD | {"k3s": {"registries": "owner"}}, False, [], []),
-        (CONTAINERD | {"k3s": {"registries": "owner"}}, True, [], ["registries-foreign"]),
-        (CONTAINERD, True, ["a", "b"], ["registries", "registries"]),
-        (DOCKER, True, ["a"], ["registries-docker"]),
-    ],
-)
-def test_unused_registries_are_findings(
-    facts: Data, given: bool, problems: list[str], ids: list[str]
-) -> None:
-    preflight = load("preflight/filter_plugins/preflight_k3s.py")
-    found = preflight.findings_of_registries(facts, given, problems)
-    assert [entry["id"] for entry in found] == ids
-    assert ids != ["registries-docker"] or "nvidia_docker_daemon_config" in found[0]["fix"]
-
-
-@pytest.mark.parametrize(
     ("text", "whose"),
     [(None, None), ("", "owner"), ("mirrors: {}\n", "owner"), (HEADER + "mirrors: {}\n", "role")],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.loading import load
 from tests.unit.roles.playing import answer, play_text
 from tests.unit.roles.preflight_facts import with_facts
 
@@ -132,11 +132,7 @@ def test_only_the_roles_packages_are_held(board: Path) -> None:
     assert (held(), record.exists()) == (["vim"], False)
 
 
-ON = (
-    'APT::Periodic::Unattended-Upgrade "1";\n'
-    'Unattended-Upgrade::Allowed-Origins "";\n'
-    'Unattended-Upgrade::Allowed-Origins:: "${distro_id}:${distro_codename}-security";\n'
-)
+ON = 'APT::Periodic::Unattended-Upgrade "1";\n'
 BLACKLIST = 'Unattended-Upgrade::Package-Blacklist:: "{}";\n'
 
 
@@ -148,17 +144,9 @@ BLACKLIST = 'Unattended-Upgrade::Package-Blacklist:: "{}";\n'
         (ON + BLACKLIST.format("docker"), ["docker.io", "containerd"], [], ["containerd"]),
         (ON + BLACKLIST.format("*"), ["docker.io"], [], ["docker.io"]),
         (ON + BLACKLIST.format(".*"), ["docker.io"], [], []),
-        (ON + 'Unattended-Upgrade::Package-Whitelist:: "linux-";\n', ["docker.io"], [], []),
         (ON + 'APT::Periodic::Enable "0";\n', ["docker.io"], [], []),
         ('APT::Periodic::Unattended-Upgrade "0";\n', ["docker.io"], [], []),
         ("", ["docker.io"], [], []),
-        (ON, ["docker-ce", "containerd.io"], [], []),
-        (
-            ON + 'Unattended-Upgrade::Allowed-Origins:: "Docker:jammy";\n',
-            ["docker-ce", "containerd.io"],
-            ["docker-ce"],
-            ["containerd.io"],
-        ),
     ],
 )
 def test_unattended_upgrades_of_docker_are_found(
@@ -190,89 +178,6 @@ def test_facts_about_packages(tmp_path: Path, state: str, updated: list[str]) ->
         "ours": ["runc"],
         "unattended": updated,
     }
-
-
-PLAYBOOK = """\
-- hosts: server
-  gather_facts: false
-  vars_files: [CONTEXT]
-  tasks:
-    - ansible.builtin.set_fact:
-        jetson: "{{ given }}"
-        cacheable: true
-    - ansible.builtin.set_fact:
-        preflight_bundle_info: {versions: {}, files: "{{ files }}"}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan}
-    - ansible.builtin.debug:
-        msg: >-
-          due={{ nvidia_docker_plan.due }}, judged={{ __preflight_facts_then.nvidia_runtime.version }},
-          {{ nvidia_docker_plan | preflight_update | map(attribute='found') | join }}.
-          held={{ nvidia_docker_plan | preflight_holds(ansible_facts.jetson.packages, 'docker')
-                  | map(attribute='found') | join }};
-"""
-ARCHIVE = "debs-jetpack6-arm64.tar"
-HAS = {"nvidia-container-toolkit": "1.18.0-1", "libnvidia-container1": "1.18.0-1"}
-REFUSED = (
-    "jetson_k3s_confirm has update-runtime, and no nvidia-container-toolkit in the bundle's "
-    "debs-jetpack6-arm64.tar."
-)
-
-
-def planned(directory: Path, facts: dict[str, Any], update: bool, files: dict[str, object]) -> str:
-    """What role nvidia_docker plans for a board, and what preflight says of the plan."""
-    text = PLAYBOOK.replace("CONTEXT", str(ROLES / "preflight/vars/main/context.yml"))
-    variables = {"given": facts, "files": files, "jetson_k3s_confirm": ["update-runtime"] * update}
-    filters = str(ROLES / "preflight/filter_plugins")
-    return play_text(directory, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters).said
-
-
-@pytest.mark.parametrize(
-    ("asked", "installed", "files", "said"),
-    [
-        (False, "1.16.2", {ARCHIVE: {"packages": HAS}}, "due=False, judged=1.16.2, ."),
-        (True, "1.16.2", {ARCHIVE: {"packages": HAS}}, "due=True, judged=1.18.0, ."),
-        (True, "1.19.0", {ARCHIVE: {"packages": HAS}}, "due=False, judged=1.19.0, ."),
-        (True, "1.16.2", {}, f"due=False, judged=1.16.2, {REFUSED}"),
-    ],
-)
-def test_requested_update_is_planned(
-    tmp_path: Path, asked: bool, installed: str | None, files: dict[str, object], said: str
-) -> None:
-    facts = with_facts(nvidia_runtime__version=installed)
-    assert said in planned(tmp_path, facts, asked, files)
-
-
-FAMILY = (
-    "libnvidia-container-tools, libnvidia-container1, nvidia-container-toolkit, nvidia-container-toolkit-base"
-)
-
-
-@pytest.mark.parametrize(
-    ("changes", "asked", "held"),
-    [
-        ({"packages__held": ["docker.io", "libnvidia-container1"]}, False, ""),
-        (
-            {"packages__held": ["libnvidia-container1"]},
-            True,
-            f"this run installs {FAMILY}, and apt holds libnvidia-container1",
-        ),
-        ({"packages__held": ["libnvidia-container1"], "packages__ours": ["libnvidia-container1"]}, True, ""),
-        (
-            {
-                "packages__held": ["docker.io"],
-                "packages__installed": ["containerd"],
-                "docker__installed": False,
-            },
-            False,
-            "this run installs docker.io, runc, and apt holds docker.io",
-        ),
-    ],
-    ids=["nothing to install", "owner's hold", "role's own hold", "Docker"],
-)
-def test_hold_of_a_planned_package_is_found(
-    tmp_path: Path, changes: dict[str, object], asked: bool, held: str
-) -> None:
-    assert f"held={held};" in planned(tmp_path, with_facts(**changes), asked, {ARCHIVE: {"packages": HAS}})
 
 
 INSTALLED = """\

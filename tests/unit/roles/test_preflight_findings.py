@@ -12,7 +12,6 @@ from tests.lab import archive
 from tests.unit.roles.loading import ROLES, Data, load
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import GOOD, with_facts
-from tools.process import run
 
 of_boards = load("preflight/filter_plugins/preflight_boards.py")
 
@@ -32,27 +31,12 @@ def test_memory_for_the_system_is_computed(units: str, requests: str, left: int 
     assert of_boards.memory_left(4 << 30, units, requests) == left
 
 
-@pytest.mark.parametrize(
-    ("groups", "ids"),
-    [
-        ({"server": ["a"], "agent": ["b"]}, []),
-        ({"server": ["b"], "agent": ["a"]}, []),
-        ({"server": ["a"], "agent": ["a"]}, ["group-both"]),
-        ({"server": ["b"]}, ["group-none"]),
-    ],
-)
-def test_board_belongs_to_one_group(groups: dict[str, list[str]], ids: list[str]) -> None:
-    assert [entry["id"] for entry in of_boards.findings_of_groups("a", groups)] == ids
-
-
 def disks(**changes: Data) -> Data:
     """The good board's disks, some of them others."""
     return {name: disk | changes.get(name, {}) for name, disk in GOOD["disks"].items()}
 
 
 SMALL = {"total_bytes": 16 * 10**9, "free_bytes": 2 * 10**9}
-FULL = {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 0}
-STORE = {"docker__containerd_store": True}
 EVERYWHERE = dict.fromkeys(GOOD["disks"], SMALL)
 NEARLY_FULL = dict.fromkeys(GOOD["disks"], SMALL | {"free_bytes": 7 * 10**8})
 THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
@@ -77,37 +61,12 @@ THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
         ({"k3s": {"type": "overlay"}, "kubelet": {"type": "overlay"}}, {}, ["disk-volatile"]),
         ({"docker": {"read_only": True}}, {}, ["disk-volatile"]),
         ({"docker": {"type": "tmpfs"}}, {"container_runtime": "containerd"}, []),
-        # Docker's images in the containerd image store.
-        ({"containerd": FULL}, {}, []),
-        ({"containerd": FULL}, STORE, ["disk-full"]),
-        ({"containerd": {"type": "tmpfs"}}, STORE, ["disk-volatile"]),
-        ({"docker": FULL | {"free_bytes": 10**8}}, STORE, []),
-        # Docker starts without its images, and gets them again.
-        ({"docker": FULL | {"free_bytes": 10**8}}, THERE, []),
-        ({"docker": FULL | {"free_bytes": 10**8}}, THERE | {"docker__starts_empty": True}, ["disk-full"]),
-        (EVERYWHERE, THERE | {"docker__starts_empty": True}, []),
+        ({"docker": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 10**8}}, THERE, []),
     ],
 )
 def test_disk_space_is_checked(changed: Data, more: Data, ids: list[str]) -> None:
     facts = with_facts(disks=disks(**changed), **more)
     assert [entry["id"] for entry in of_boards.findings_of_disks(facts)] == ids
-
-
-@pytest.mark.parametrize(
-    ("changes", "plan", "empty"),
-    [
-        ({}, {}, False),
-        ({"docker__data_root_moves": True}, {}, True),
-        ({"docker__data_root_moves": True, "docker__running": False}, {}, False),
-        ({"docker__data_root_moves": True, **STORE}, {}, False),
-        ({}, {"features": {"containerd-snapshotter": True}}, True),
-        (STORE, {"features": {"containerd-snapshotter": True}}, False),
-        (STORE, {"features": {"containerd-snapshotter": False}}, True),
-    ],
-)
-def test_moved_docker_starts_without_images(changes: Data, plan: Data, empty: bool) -> None:
-    docker = with_facts(**changes)["docker"]
-    assert of_boards.planned_docker(docker, {"daemon_json": plan})["starts_empty"] is empty
 
 
 NOW = 1_000_020.0  # facts were gathered 20 s ago
@@ -152,7 +111,7 @@ def test_clock_of_a_slow_board_or_of_a_server_without_facts_is_not_compared() ->
     assert [one["id"] for one in of_boards.findings_of_clock("jetson-1", late, "jetson-1", NOW)] == ["clock"]
 
 
-of_bundle = load("preflight/filter_plugins/preflight_bundle.py")
+of_bundle = load("preflight/filter_plugins/preflight_k3s.py")
 bundle_module = load("preflight/library/bundle_info.py")
 
 
@@ -222,46 +181,6 @@ def test_downloading_boards_need_no_bundle(
     built["files"] = {name: {"error": error} for name, error in files.items()}
     findings = of_bundle.findings_of_bundle(built, "aarch64", source, image)
     assert [entry["found"] for entry in findings] == found
-
-
-OF_ZEROS = "@sha256:" + "0" * 64
-
-
-@pytest.mark.parametrize(
-    ("image", "accepted"),
-    [
-        ("", True),
-        (PULLED, True),
-        ("registry.example:5000/a/b:0.1.0-jtop" + OF_ZEROS, True),
-        ("localhost/b" + OF_ZEROS, True),
-        ("docker.io/owner/b:1" + OF_ZEROS, True),
-        ("registry.example/b:0.1.0", False),
-        ("registry.example/b@sha256:0", False),
-        ("owner/b" + OF_ZEROS, False),
-        ("b" + OF_ZEROS, False),
-        ("registry.example/b --privileged" + OF_ZEROS, False),
-    ],
-)
-def test_plugins_image_of_a_registry_is_named_by_its_digest(image: str, accepted: bool) -> None:
-    found = of_bundle.findings_of_plugin_image(image)
-    assert [entry["id"] for entry in found] == ([] if accepted else ["plugin-image"])
-
-
-@pytest.mark.parametrize(
-    ("supply", "runtime", "finding"),
-    [
-        ("", "containerd", None),
-        ("b", "docker", None),
-        ("c", "docker", "image-supply-host"),
-        ("c", "containerd", "image-supply-host"),
-        ("b", "containerd", "image-supply-containerd"),
-    ],
-)
-def test_image_supply_is_a_board_with_docker(supply: str, runtime: str, finding: str | None) -> None:
-    found = of_bundle.findings_of_image_supply(with_facts(container_runtime=runtime), supply, ["a", "b"])
-    assert [entry["id"] for entry in found] == ([finding] if finding else [])
-    if finding == "image-supply-host":
-        assert ("'c'" in found[0]["found"], "a, b" in found[0]["fix"]) == (True, True)
 
 
 def test_state_of_a_damaged_file(tmp_path: Path) -> None:
@@ -336,8 +255,6 @@ def test_damaged_list_of_sums_is_named_with_its_line() -> None:
 
 of_identity = load("preflight/filter_plugins/preflight_identity.py")
 
-CLONED = "0123456789abcdef0123456789abcdef"
-
 
 def test_duplicate_names_and_machine_ids_are_found_on_each_board() -> None:
     other = with_facts(hostname="other", machine_id="bb")
@@ -347,20 +264,6 @@ def test_duplicate_names_and_machine_ids_are_found_on_each_board() -> None:
         "machine-id-duplicate",
     ]
     assert of_identity.findings_of_identity("c", fleet, ["a", "b", "c"], [], []) == []
-
-
-def test_fix_for_a_cloned_machine_id_gives_a_new_one(tmp_path: Path) -> None:
-    *_, found = of_identity.findings_of_identity("a", {"a": with_facts(), "b": with_facts()}, [], [], [])
-    removed, setup, _ = found["fix"].split(" && ")
-    for name in ("etc/machine-id", "var/lib/dbus/machine-id"):  # as a card that was cloned has them
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(f"{CLONED}\n")
-    for name in removed.removeprefix("sudo rm -f /").split(" /"):
-        (tmp_path / name).unlink()
-    run([setup.removeprefix("sudo "), f"--root={tmp_path}"])
-    made = (tmp_path / "etc/machine-id").read_text().strip()
-    assert len(made) == 32
-    assert made != CLONED
 
 
 @pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä", "--all", "a\n", "a/b", ["a"], None, "a" * 64])
@@ -472,7 +375,6 @@ def test_silent_server_stops_no_board(tmp_path: Path) -> None:
 
 
 of_k3s = load("preflight/filter_plugins/preflight_k3s.py")
-options = load("k3s/filter_plugins/k3s_options.py")
 
 NO_K3S = {"installed": False, "active": False, "command": None}
 IS_SERVER = {"k3s": {"server": {"installed": True}, "agent": NO_K3S}}
@@ -518,14 +420,6 @@ def test_running_server_replaces_the_first(fleet: Data, asked: str) -> None:
     assert of_k3s.asked("a", fleet, ["a", "b", "c"], ["d"]) == "a", "with --limit it has no facts"
 
 
-def test_new_board_needs_a_running_server() -> None:
-    (found,) = of_k3s.findings_of_joining(IS_BARE, "a", "b")
-    assert found["id"] == "server-down"
-    assert "put b first in the inventory" in found["fix"]
-    assert of_k3s.findings_of_joining(IS_BARE, "a", "a") == []
-    assert of_k3s.findings_of_joining(running("agent"), "a", "b") == []
-
-
 NO, YES = {"item": "b", "installed": False}, {"item": "b", "installed": True}
 
 
@@ -555,80 +449,6 @@ def test_new_cluster_needs_all_servers(fleet: Data, results: list[Data], begins:
     if found == "server-unanswered":
         assert "c did not answer" in findings[0]["found"]
         assert "-e jetson_k3s_confirm=new-cluster" in findings[0]["fix"]
-
-
-@pytest.mark.parametrize(
-    ("command", "ids", "words"),
-    [
-        ("k3s server --docker --disable traefik", [], ""),
-        ("k3s server --node-name gate", ["k3s-foreign-unit"], "--node-name cannot be taken over"),
-        ("k3s server -d /mnt/k3s", ["k3s-foreign-unit"], "-d cannot be taken over"),
-        ("k3s server -node-name=gate", ["k3s-foreign-unit"], "-node-name cannot be taken over"),
-    ],
-)
-def test_stock_installation_is_migrated(command: str, ids: list[str], words: str) -> None:
-    facts = with_facts(k3s__server={"installed": True, "command": f"/usr/local/bin/{command}"})
-    found = of_k3s.findings_of_role(facts, "server", True, options.not_taken_over(command))
-    assert [entry["id"] for entry in found] == ids
-    assert all(words in entry["fix"] for entry in found)
-
-
-@pytest.mark.parametrize(
-    ("command", "role", "ids"),
-    [
-        (None, "server", []),
-        ("k3s server", "server", []),
-        ("k3s server --docker", "server", ["k3s-foreign-unit"]),
-        ("k3s server", "agent", ["k3s-other-role"]),
-        ("k3s agent", "agent", []),
-    ],
-)
-def test_k3s_of_another_role_or_origin_is_found(command: str | None, role: str, ids: list[str]) -> None:
-    facts = with_facts()
-    if command:
-        facts["k3s"][command.split()[1]] = {"installed": True, "command": f"/usr/local/bin/{command}"}
-    assert [entry["id"] for entry in of_k3s.findings_of_role(facts, role, False, [])] == ids
-
-
-@pytest.mark.parametrize(
-    ("answer", "count"),
-    [
-        ({}, 0),
-        ({"changed": True}, 0),
-        ({"reason": "unreachable", "msg": "x"}, 0),
-        ({"reason": "refused", "msg": "x"}, 1),
-        ({"reason": "other-ca", "msg": "x"}, 1),
-    ],
-)
-def test_refused_token_is_a_finding(answer: Data, count: int) -> None:
-    assert len(of_k3s.findings_of_token(answer)) == count
-
-
-@pytest.mark.parametrize(
-    ("token", "count"),
-    [(None, 0), ("0123456789abcdef", 0), ("short", 1), ("K10" + "0" * 64 + "::server:short", 1)],
-)
-def test_short_token_is_a_warning_without_it(token: str | None, count: int) -> None:
-    found = of_k3s.findings_of_token_strength(token)
-    assert len(found) == count
-    assert token is None or token not in str(found)
-
-
-@pytest.mark.parametrize(
-    ("installed", "wanted", "found"),
-    [
-        ("v1.34.1+k3s1", "v1.33.5+k3s1", ["k3s-newer"]),
-        ("v1.33.5+k3s1", "v1.33.4+k3s2", ["k3s-newer"]),
-        ("v1.33.5+k3s2", "v1.33.5+k3s1", []),
-        ("v1.33.5-rc2+k3s1", "v1.33.5+k3s1", []),
-        ("v1.33.5+k3s1", "v1.34.1+k3s1", []),
-        (None, "v1.33.5+k3s1", []),
-        ("v1.33.5+k3s1", None, []),
-    ],
-)
-def test_k3s_is_not_downgraded(installed: str | None, wanted: str | None, found: list[str]) -> None:
-    facts = with_facts(k3s__version=installed, bundle__k3s_version=wanted)
-    assert [entry["id"] for entry in of_k3s.findings_of_version(facts)] == found
 
 
 @pytest.mark.parametrize(
@@ -691,23 +511,6 @@ def test_overlapping_networks_are_found(facts: Data, ranges: dict[str, str], ids
     found = of_network.findings_of_ranges("a", {"a": facts}, ranges)
     assert [entry["id"] for entry in found] == ids
     assert all("sudo nmcli connection up NAME" in entry["fix"] for entry in found)
-
-
-@pytest.mark.parametrize(
-    ("other", "advice"),
-    [
-        (
-            "192.168.1.12/24",
-            "cluster-cidr: 10.44.0.0/16, service-cidr: 10.45.0.0/16, cluster-dns: 10.45.0.10",
-        ),
-        ("10.45.0.1/24", "cluster-cidr: 10.144.0.0/16, service-cidr: 10.145.0.0/16"),
-        ("10.1.2.3/8", "cluster-cidr: 172.28.0.0/16, service-cidr: 172.29.0.0/16"),
-    ],
-)
-def test_suggested_ranges_are_free_on_all_boards(other: str, advice: str) -> None:
-    fleet = {"a": board("wlan0 10.42.0.1/24"), "b": board(f"eth0 {other}")}
-    (found,) = of_network.findings_of_ranges("a", fleet, {})
-    assert advice in found["fix"]
 
 
 PORTS = ["6443/tcp", "10250/tcp", "8472/udp"]

@@ -248,29 +248,15 @@ def test_check_mode_reports_the_change_only(tmp_path: Path, base: Path, bundle: 
     assert list(base.iterdir()) == []
 
 
-wheels = load("jtop/library/wheel_directory.py")
-
-
-def wheel(path: Path, **files: str) -> str:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name.replace("__", "/").replace("_dot_", "."), text)
-    return str(path)
-
-
-def test_remains_of_an_interrupted_run_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "here.new").mkdir()
-    (tmp_path / "here.new/half").touch()
-    wheels.make([wheel(tmp_path / "a.whl", a_dot_py="")], str(tmp_path / "here"))
-    assert [path.name for path in (tmp_path / "here").iterdir()] == ["a.py"]
-    assert not (tmp_path / "here.new").exists()
-
-
-def test_damaged_or_compiled_wheel_leaves_nothing(tmp_path: Path) -> None:
-    whole, damaged = wheel(tmp_path / "a.whl", a_dot_py=""), tmp_path / "b.whl"
-    damaged.write_text("no archive")
-    compiled = wheel(tmp_path / "c.whl", c_dot_so="")
-    for bad, words in ((str(damaged), "b.whl: cannot be unpacked"), (compiled, r"compiled code \(c\.so\)")):
-        with pytest.raises(wheels.WheelError, match=words):
-            wheels.make([whole, bad], str(tmp_path / "here"))
-        assert not list(tmp_path.glob("here*"))
+@needs_root
+def test_wheels_are_unpacked_for_every_user_beside_no_remains(
+    tmp_path: Path, base: Path, bundle: Path
+) -> None:
+    digest = hashlib.sha256((bundle / WHEEL).read_bytes()).hexdigest()
+    (tmp_path / "installed/jtop-1.new/half").mkdir(parents=True)
+    for changed in ("1", "0"):
+        run = install(tmp_path, base, bundle, digest, fails=False)
+        assert (f"changed={changed}" in run.stdout) or changed == "1", run.stdout
+    (path,) = (tmp_path / "installed").iterdir()
+    assert [one.name for one in path.iterdir()] == ["a.py"]
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (path, path / "a.py")] == [0o755, 0o644]

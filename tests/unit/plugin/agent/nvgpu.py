@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 GET_TSGS, GET_PARAMS, SET_TIMESLICE = 0xC010_5301, 0xC020_5304, 0x4008_5305
-LOCK, UNLOCK = 0x5307, 0x5308
 GET_API_VERSION, GET_TSG, PUT_TSG = 0x8004_5309, 0x4004_530A, 0x4004_530B
 
 
@@ -44,29 +43,15 @@ class SimulatedNvgpu:
         self.slices_set: list[tuple[int, int]] = []
         self.opened: list[str] = []
         self.before_call: Callable[[int], object] = lambda _request: None
-        self.after_call: Callable[[], object] = lambda: None
         self._writer: int | None = None
 
     def runs(self, number: int, pid: int, compute: int = 2) -> None:
-        """A process opens a context: an event for each poll."""
+        """A process opens a context."""
         self.contexts[number] = Context(pid, compute=compute)
-        if self._writer is not None:
-            os.write(self._writer, struct.pack("=QQ", 0, 1))
 
     def ends(self, number: int) -> None:
         """A process drops its reference; the context exists until its last reference."""
         self._drop(number)
-
-    def goes_away(self) -> None:
-        """The device is unbound: polls return without an end, and every call fails."""
-        assert self._writer is not None
-        os.close(self._writer)
-        self._writer = None
-
-        def refuse(_request: int) -> None:
-            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
-
-        self.before_call = refuse
 
     @property
     def held(self) -> bool:
@@ -88,11 +73,7 @@ class SimulatedNvgpu:
     def ioctl(self, fd: int, request: int, argument: bytearray) -> None:
         os.fstat(fd)  # EBADF: it was closed
         self.calls.append(request)
-        try:
-            self.before_call(request)
-        except OSError:
-            self.after_call()
-            raise
+        self.before_call(request)
         if len(argument) != request >> 16 & 0x3FFF:
             raise OSError(errno.EFAULT, "the structure's size is not the number's")
         answers = {
@@ -105,10 +86,7 @@ class SimulatedNvgpu:
         }
         if request not in answers:
             raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
-        try:
-            answers[request](argument)
-        finally:
-            self.after_call()
+        answers[request](argument)
 
     def _tsgs(self, argument: bytearray) -> None:
         size, address = struct.unpack("=I4xQ", argument)

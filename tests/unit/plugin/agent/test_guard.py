@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from tegra_device_plugin.agent.guard import CannotEndError, Guard, end_process
@@ -16,9 +15,8 @@ from tegra_device_plugin.agent.pods import PodName, Pods
 from tegra_device_plugin.config.settings import Mode
 from tegra_device_plugin.system.hosttree import HostTree
 
-from tests.unit.plugin.agent.node import UNIT_MIB, Node, Pod, uid
+from tests.unit.plugin.agent.node import Node, Pod, uid
 
-MIB = 2**20
 Make = Callable[[Mode], Guard]
 
 
@@ -44,8 +42,8 @@ def start() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         process.wait()
 
 
-async def test_a_pod_over_its_share_is_reported_once(
-    node: Node, guard: Make, caplog: pytest.LogCaptureFixture
+async def test_a_pod_over_its_share_is_reported_once_and_counted_until_it_is_gone(
+    node: Node, guard: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.admits(Pod(1, "greedy", units=2))
     node.admits(Pod(2, "modest", units=2))
@@ -68,6 +66,10 @@ async def test_a_pod_over_its_share_is_reported_once(
     await watch.observe()
     await watch.observe()
     assert watch.over_limit == {PodName("default", "greedy"): 2}
+    monkeypatch.setattr("tegra_device_plugin.agent.pods.REFRESH_SECONDS", 0.0)
+    shutil.rmtree(node.root / "var/log/pods")
+    await watch.observe()
+    assert not watch.over_limit
 
 
 async def test_a_process_that_is_of_another_pod_by_now_is_left_alone(
@@ -169,32 +171,6 @@ async def test_unreadable_memory_is_logged_once(
     assert caplog.records[-1].message == "GPU memory is watched again"
 
 
-async def test_elsewhere_there_is_nothing_to_watch(
-    tmp_path: Path, pods: Pods, caplog: pytest.LogCaptureFixture
-) -> None:
-    root = tmp_path / "empty"
-    await Guard(MemoryUse(root), HostTree(root), pods, "report").observe()
-    assert "no Tegra GPU here" in caplog.text
-
-
-async def test_counts_of_pods_that_are_gone_are_dropped(
-    node: Node, guard: Make, pods: Pods, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tegra_device_plugin.agent.pods.REFRESH_SECONDS", 0.0)
-    node.admits(Pod(1, "greedy", units=1))
-    node.process(10, 1)
-    node.holds(p10=100)
-    watch = guard("report")
-    await watch.observe()
-    await watch.observe()
-    assert watch.over_limit
-    shutil.rmtree(node.root / "var/log/pods")
-    node.held.clear()
-    node.holds()
-    await watch.observe()
-    assert not watch.over_limit
-
-
 @pytest.mark.parametrize("between", [10, None], ids=["under", "gone"])
 async def test_only_observations_in_a_row_count(between: int | None, node: Node, guard: Make) -> None:
     node.admits(Pod(1, "greedy", units=1))
@@ -208,47 +184,3 @@ async def test_only_observations_in_a_row_count(between: int | None, node: Node,
     await watch.observe()
     await watch.observe()
     assert watch.over_limit == {PodName("default", "greedy"): 1}
-
-
-OVERHEAD = 150
-# Of a pod in MiB: its share, and of each process the CUDA memory and its context. The library grants as much
-# CUDA memory as is left of the share beside `contextOverhead` for each process.
-KEPT = {
-    "one process uses all that the library grants": (512, [(512 - OVERHEAD, OVERHEAD)]),
-    "a context that is smaller than stated": (512, [(512 - OVERHEAD, 120)]),
-    "two processes": (1024, [(400, OVERHEAD), (1024 - 400 - 2 * OVERHEAD, OVERHEAD)]),
-    "contexts alone": (320, [(0, OVERHEAD), (0, OVERHEAD)]),
-    "nothing": (64, [(0, 0)]),
-}
-EXCEEDED = {
-    "CUDA memory past the library": (512, [(512, OVERHEAD)]),
-    "by one MiB": (512, [(512 - OVERHEAD + 1, OVERHEAD)]),
-    "one process of two": (1024, [(1000, OVERHEAD), (0, OVERHEAD)]),
-    "no CUDA memory, but more contexts than fit into the share": (128, [(0, OVERHEAD)]),
-}
-
-
-@pytest.mark.parametrize(
-    ("share", "processes", "is_ended"),
-    [(*row, False) for row in KEPT.values()] + [(*row, True) for row in EXCEEDED.values()],
-    ids=[*KEPT, *EXCEEDED],
-)
-async def test_evict_ends_no_pod_that_kept_its_limit(  # noqa: PLR0917 - a table and the fixtures
-    share: int,
-    processes: list[tuple[int, int]],
-    is_ended: bool,
-    node: Node,
-    guard: Make,
-    start: Callable[[], subprocess.Popen[bytes]],
-) -> None:
-    node.admits(Pod(1, "pod", units=share // UNIT_MIB))
-    started = [start() for _ in processes]
-    for process, (cuda, context) in zip(started, processes, strict=True):
-        node.process(process.pid, 1)
-        node.holds(**{f"p{process.pid}": cuda + context})
-    watch = guard("evict")
-    for _ in range(3):
-        await watch.observe()
-    assert watch.over_limit[PodName("default", "pod")] == is_ended
-    for process in started:
-        assert (process.wait(5) == -9) if is_ended else (process.poll() is None)

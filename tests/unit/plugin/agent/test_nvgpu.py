@@ -2,6 +2,7 @@
 """The control node: the calls of the driver, and the effects of its answers and errors."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from tegra_device_plugin.agent.nvgpu import ControlNode, Tsg
@@ -11,7 +12,7 @@ from tests.unit.plugin.agent.nvgpu import GET_PARAMS, SET_TIMESLICE, SimulatedNv
 
 @pytest.fixture
 def node(driver: SimulatedNvgpu) -> Iterator[ControlNode]:
-    with ControlNode("/dev/nvhost-sched-gpu", driver) as one:
+    with closing(ControlNode("/dev/nvhost-sched-gpu", driver)) as one:
         yield one
 
 

@@ -4,29 +4,26 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tegra_device_plugin.agent import nvgpu
 from tegra_device_plugin.agent import weights as module
 from tegra_device_plugin.agent.nvgpu import LEAST_US, MOST_US, Tsg
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.weights import Weights, timeslices
 from tegra_device_plugin.system.hosttree import HostTree
 
+from tests.conformance.awaited import eventually
 from tests.unit.plugin.agent.node import Node, Pod, uid
 from tests.unit.plugin.agent.nvgpu import (
     GET_API_VERSION,
     GET_PARAMS,
     GET_TSG,
     GET_TSGS,
-    LOCK,
     PUT_TSG,
     SET_TIMESLICE,
-    UNLOCK,
     SimulatedNvgpu,
 )
 
@@ -42,29 +39,6 @@ def weights(node: Node, pods: Pods, driver: SimulatedNvgpu) -> Weights:
         node.process(pid, pod)
         driver.runs(pid + 1, pid)
     return Weights(HostTree(node.root), pods, driver)
-
-
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
-
-
-@asynccontextmanager
-async def running(weights: Weights, driver: SimulatedNvgpu) -> AsyncIterator[Until]:
-    """Run them, and give what waits until a condition is true after a call. Two slices were set before."""
-    loop, called = asyncio.get_running_loop(), asyncio.Event()
-    driver.after_call = lambda: loop.call_soon_threadsafe(called.set)
-
-    async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await called.wait()
-                called.clear()
-
-    task = asyncio.ensure_future(weights.run())
-    await until(lambda: len(driver.slices_set) == 2)
-    yield until
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 def slices(driver: SimulatedNvgpu) -> dict[int, int]:
@@ -90,28 +64,15 @@ async def test_nothing_is_set_that_is_right_already(weights: Weights, driver: Si
     assert slices(driver)[10] == 6000
 
 
-async def test_a_new_context_causes_an_observation(
-    weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "OBSERVE_SECONDS", 3600.0)
-    async with running(weights, driver) as until:
-        node.process(11, 1)
-        driver.runs(12, 11)
-        await until(lambda: (slices(driver)[10], slices(driver)[11]) == (3000, 3000))
-
-
 async def test_a_context_is_set_when_it_has_a_runlist_and_not_before(
-    weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
+    weights: Weights, driver: SimulatedNvgpu
 ) -> None:
-    monkeypatch.setattr(module, "OBSERVE_SECONDS", 3600.0)
-    monkeypatch.setattr(module, "NEW_SECONDS", 0.01)
-    async with running(weights, driver) as until:
-        before = len(driver.calls)
-        driver.runs(13, 10, compute=0)  # the simulated driver raises BoardCrashedError if it is set now
-        await until(lambda: driver.calls[before:].count(GET_TSGS) == 3)
-        assert driver.contexts[13].timeslice == 1024
-        driver.contexts[13].compute = 2
-        await until(lambda: driver.contexts[13].timeslice == 3000)
+    driver.runs(13, 10, compute=0)  # the simulated driver raises BoardCrashedError if it is set now
+    await weights.observe()
+    assert driver.contexts[13].timeslice == 1024
+    driver.contexts[13].compute = 2
+    await weights.observe()
+    assert driver.contexts[13].timeslice == 3000
 
 
 async def test_the_end_restores_the_original_slices(
@@ -120,11 +81,15 @@ async def test_the_end_restores_the_original_slices(
     monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)
     driver.contexts[11].timeslice = 629  # a Nano's own, which cannot be set
     driver.contexts[21].timeslice = 2600  # a program's priority
-    async with running(weights, driver) as until:
-        assert driver.held
-        node.process(12, 1)
-        driver.runs(12, 12)
-        await until(lambda: driver.contexts[12].timeslice == 3000)
+    task = asyncio.ensure_future(weights.run())
+    await eventually(lambda: len(driver.slices_set) == 2)
+    assert driver.held
+    node.process(12, 1)
+    driver.runs(12, 12)
+    await eventually(lambda: driver.contexts[12].timeslice == 3000)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
     assert slices(driver) == {10: 1000, 12: 1024, 20: 2600, 30: 1024, 40: 1024}
     assert not driver.held
 
@@ -244,41 +209,19 @@ async def test_a_driver_that_hangs_is_waited_for_and_not_called_again(
     assert weights.state == "weighted"
 
 
-async def test_a_device_that_goes_away_does_not_keep_the_agent_busy(
-    weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)
-    cleared: list[None] = []
-    clear = nvgpu.ControlNode.clear_event
-
-    def count(node: nvgpu.ControlNode) -> None:
-        cleared.append(None)
-        clear(node)
-
-    monkeypatch.setattr(nvgpu.ControlNode, "clear_event", count)
-    async with running(weights, driver) as until:
-        driver.goes_away()
-        await until(lambda: weights.state == "unsupported")  # as each later observation has no answer
-    assert len(cleared) <= 2
-
-
-async def test_no_call_ever_locks_control(
-    weights: Weights, driver: SimulatedNvgpu, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "OBSERVE_SECONDS", 0.01)
-    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
-    async with running(weights, driver) as until:
-        node.process(21, 2)
-        driver.runs(50, 21)
-        await until(lambda: driver.contexts[50].timeslice == 7000)
-        driver.bitmap_bytes = 128
-        driver.contexts[11].timeslice = 5000
-        await until(lambda: driver.contexts[11].timeslice == 6000)
-        driver.longest = 5000
-        driver.ends(50)
-        await until(lambda: driver.calls[-1] == PUT_TSG and driver.contexts[21].timeslice == 7000)
+async def test_no_call_ever_locks_control(weights: Weights, driver: SimulatedNvgpu, node: Node) -> None:
+    await weights.observe()
+    node.process(21, 2)
+    driver.runs(50, 21)
+    driver.bitmap_bytes = 128
+    driver.contexts[11].timeslice = 5000
+    await weights.observe()
+    assert (driver.contexts[50].timeslice, driver.contexts[11].timeslice) == (7000, 6000)
+    driver.longest = 5000
+    driver.ends(50)
+    await weights.observe()
+    await weights._restore()
     assert set(driver.calls) <= HARMLESS
-    assert not set(driver.calls) & {LOCK, UNLOCK}
 
 
 def contexts(*pids: int) -> list[Tsg]:
