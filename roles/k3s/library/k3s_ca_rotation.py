@@ -29,6 +29,7 @@ options:
   state: {choices: [rotated, closed], required: true, description: C(closed) when all boards have the CAs.}
   wanted: {choices: [changed, again], default: changed, description: C(again) rotates CAs of a rotation.}
   url: {required: true, description: Address of K3s on this board.}
+  version: {description: 'The version of K3s, such as C(v1.33.5+k3s1). Needed with C(rotated).'}
   marker: {type: path, required: true, description: Marker of the restart that is due.}
 """
 
@@ -258,26 +259,18 @@ class Rotation:
             shutil.rmtree(self._unfinished)
 
 
-def ensure_rotated(rotation, params, version, check_mode):
+def ensure_rotated(rotation, params, check_mode):
     """(does a rotation begin, does K3s get other CAs)."""
     begins = not rotation.begun and rotation.is_needed(params["wanted"])
     changes = begins or (rotation.begun and not rotation.in_use)
     if changes:
-        check(version, rotation.subjects)
+        check(params["version"], rotation.subjects)
     if changes and not check_mode:
         if begins:
             rotation.stage()
         leave_marker(params["marker"])
         rotation.load(params["url"])
     return begins, changes
-
-
-def installed(run):
-    """K3s' version, such as v1.33.5+k3s1. RotationError."""
-    found = re.search(r"k3s version (v\S+)", run([K3S, "--version"])[1])
-    if found is None:
-        raise RotationError("`k3s --version` does not say which K3s runs here.")
-    return found.group(1)
 
 
 def main():
@@ -287,8 +280,10 @@ def main():
             "state": {"type": "str", "choices": ["rotated", "closed"], "required": True},
             "wanted": {"type": "str", "choices": ["changed", "again"], "default": "changed"},
             "url": {"type": "str", "required": True},
+            "version": {"type": "str"},
             "marker": {"type": "path", "required": True},
         },
+        required_if=[("state", "rotated", ["version"])],
         supports_check_mode=True,
     )
     params = module.params
@@ -299,7 +294,7 @@ def main():
             since = rotation.since
             closed = rotation.begun if module.check_mode else rotation.close()
             module.exit_json(changed=closed, closed=closed, since=since)
-        begins, changes = ensure_rotated(rotation, params, installed(module.run_command), module.check_mode)
+        begins, changes = ensure_rotated(rotation, params, module.check_mode)
     except (RotationError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(

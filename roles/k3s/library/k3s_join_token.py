@@ -29,9 +29,7 @@ description:
   - In check mode the module sends the request and writes nothing.
 options:
   server_url: {description: Such as https://jetson-1:6443. Without it no request is made. Needs O(ca).}
-  ca:
-    description:
-      The cluster's CA in PEM, as read over SSH on one of its servers.
+  ca: {description: 'The cluster''s CA in PEM, as read over SSH on one of its servers.'}
   ca_hash:
     description:
       C(K10) and the hash of the CA, as the server's own token file begins. Without it the token is written as
@@ -41,21 +39,14 @@ options:
       - C(<password>) or C(K10<hash of the CA>::<user>:<password>).
       - For agents also C(<id>.<secret>) or C(K10<hash of the CA>::<id>.<secret>), from C(k3s token create).
     required: true
-  first:
-    description:
-      The token of the same kind that the cluster has. Another one is refused, as K3s cannot change it. Empty
-      where there is no cluster yet.
-    default: ''
+  first: {default: '', description: 'The cluster''s present token of this kind, which K3s cannot change.'}
   server: {type: bool, default: false, description: Whether the token is for a server.}
   path: {type: path, required: true, description: The token file.}
   marker: {type: path, required: true, description: Marker of the restart that is due.}
 """
 
 RETURN = r"""
-reason:
-  description: Why it failed, C(malformed), C(unreachable), C(untrusted), C(other-ca), C(refused) or C(fixed).
-  returned: failure
-  type: str
+reason: {type: str, returned: failure, description: 'Such as malformed, unreachable, untrusted or refused.'}
 restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
 """
 

@@ -46,12 +46,7 @@ description: Waits for the node, sets labels, renews pods, and waits for what th
 options:
   name: {required: true, description: The node.}
   labels: {type: dict, default: {}, description: 'Labels that it must have, or with null must not have.'}
-  offers:
-    description:
-      Extended resources and devices of DRA drivers that it must offer, with the number of each, such as one
-      nvidia.com/gpu.
-    type: dict
-    default: {}
+  offers: {type: dict, default: {}, description: 'Extended resources and devices of drivers to wait for.'}
   provider: {description: Label selector of the pods in kube-system that serve them.}
   renew:
     description:

@@ -40,11 +40,7 @@ options:
 
 RETURN = r"""
 known: {type: bool, description: 'Whether the cluster knew the node, or kept its name''s password.'}
-offers:
-  description:
-    - What the node offers before anything is done, as C(offers) above, or what it offered when C(drained)
-      stopped it, if that was more.
-  type: dict
+offers: {type: dict, description: 'What the node offers, or has offered when it was cordoned.'}
 capacity: {type: dict, description: 'Its extended resources, allocatable or not.'}
 cordoned: {type: bool, description: Whether C(drained) has cordoned the node.}
 nodes: {type: list, elements: str, description: 'The nodes, if the one to forget is unknown.'}

@@ -23,13 +23,8 @@ description: Changes nothing.
 RETURN = r"""
 installed: {type: bool, description: 'Has this board K3s as a server?'}
 version: {type: str, description: Of its K3s; empty where there is none.}
-ranges:
-  description: C(cluster-cidr) and C(service-cidr) as K3s' files or its unit say them, those that are said.
-  type: dict
-nodes:
-  description: Of each node name, machine_id and addresses. Empty where the cluster does not answer.
-  type: list
-  elements: dict
+ranges: {type: dict, description: C(cluster-cidr) and C(service-cidr) if K3s' files or its unit say them.}
+nodes: {type: list, elements: dict, description: 'Of each node name, machine_id and addresses, if known.'}
 """
 
 FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")

@@ -32,10 +32,7 @@ options:
 """
 
 RETURN = r"""
-nodes:
-  description: Of each node name, labels, ready, message; capacity and allocatable of its extended resources.
-  type: list
-  elements: dict
+nodes: {type: list, elements: dict, description: 'Name, labels, state and extended resources of each node.'}
 pods:
   description:
     Of each pod that asks for extended resources namespace, name, node, phase and requests.
@@ -45,10 +42,7 @@ pods:
   elements: dict
 devices: {type: list, elements: dict, description: Each device of a ResourceSlice.}
 claims: {type: list, elements: dict, description: 'Each claim with allocated devices, and its pods.'}
-tokens:
-  description: Tokens of C(k3s token create). C(ends) is RFC 3339 or empty.
-  type: list
-  elements: dict
+tokens: {type: list, elements: dict, description: Tokens of C(k3s token create) with their end in RFC 3339.}
 answers: {type: dict, description: 'By node C(stdout), or C(problem) where there is none.'}
 """
 

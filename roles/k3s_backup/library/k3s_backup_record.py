@@ -34,18 +34,10 @@ options:
 """
 
 RETURN = r"""
-manifest:
-  description: C(created), C(server), C(k3s_version), C(datastore), C(ca), and the hash of each file.
-  returned: with O(backup)
-  type: dict
+manifest: {type: dict, returned: with O(backup), description: Facts of the backup and the hash of each file.}
 path: {type: str, returned: with O(backup), description: The file's absolute path.}
 sha256: {type: str, returned: with O(backup), description: The file's hash.}
-session_key:
-  description:
-    With O(key) what decrypts this file and no other, as C(gpg --show-session-key) gives it. Empty if the file
-    is not encrypted.
-  returned: with O(backup)
-  type: str
+session_key: {type: str, returned: with O(key), description: 'Of this file, or empty if it is not encrypted.'}
 """
 
 LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")

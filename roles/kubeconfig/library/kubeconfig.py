@@ -43,10 +43,7 @@ RETURN = r"""
 path: {type: str, description: The absolute path of the file.}
 request: {type: str, returned: with state requested, description: 'Certificate request (PEM), or empty.'}
 why: {type: str, returned: with state requested, description: 'Why a new certificate is needed, or empty.'}
-ends:
-  description: End of the certificate, in seconds since 1970.
-  returned: with state present
-  type: float
+ends: {type: float, returned: with state present, description: 'End of the certificate, in Unix time.'}
 """
 
 HEADER = "# Written by Ansible (role kubeconfig). It is renewed as long as this line stands.\n"

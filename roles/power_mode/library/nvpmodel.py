@@ -24,9 +24,7 @@ options:
 
 RETURN = r"""
 id: {type: int, description: Number of the wanted mode.}
-reboot_required:
-  type: bool
-  description: Whether the board has to reboot for this mode; then nothing was changed.
+reboot_required: {type: bool, description: Whether this mode needs a reboot; then nothing was changed.}
 """
 
 MODEL = re.compile(r"^<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+?)\s*>$")

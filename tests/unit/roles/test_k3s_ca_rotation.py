@@ -97,8 +97,8 @@ class Board:
 
     def ensure(self, check_mode: bool = False, version: str = VERSION, **changes: Any) -> tuple[bool, bool]:
         """Run the module's work, as Ansible would: does it begin, is there something to close."""
-        params = self.params | changes
-        begins, changed = module.ensure_rotated(self.rotation(), params, version, check_mode)
+        params = self.params | {"version": version} | changes
+        begins, changed = module.ensure_rotated(self.rotation(), params, check_mode)
         return begins, changed
 
     def change(self, **changes: Any) -> None:

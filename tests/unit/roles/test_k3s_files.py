@@ -39,7 +39,7 @@ NO_ADDRESSES = ("a.example:5000", "ftp://a.example", "https://", "http://a:port"
 
 @pytest.mark.parametrize("given", [{}, REGISTRIES, {"mirrors": None}, {"configs": {"a.example": None}}])
 def test_registries_that_k3s_reads_have_no_problem(given: Data) -> None:
-    assert registries.problems(given) == []
+    assert [*registries.problems(given)] == []
 
 
 @pytest.mark.parametrize(
@@ -47,33 +47,25 @@ def test_registries_that_k3s_reads_have_no_problem(given: Data) -> None:
     [
         ([], "k3s_registries: a mapping is needed"),
         ({"mirror": {}}, "k3s_registries: K3s knows no mirror here, but mirrors, configs"),
-        ({"mirrors": ["docker.io"]}, "mirrors: a mapping is needed"),
-        ({"mirrors": {"docker.io": ["https://a"]}}, "mirrors: docker.io: a mapping is needed"),
+        ({"mirrors": ["docker.io"]}, "k3s_registries: mirrors: a mapping is needed"),
         (
             {"mirrors": {"docker.io": {"endpoint": "https://a"}}},
-            "mirrors: docker.io: endpoint: a list of addresses is needed",
+            "k3s_registries: mirrors: docker.io: endpoint: a list of addresses is needed",
         ),
         *(
             (
                 {"mirrors": {"docker.io": {"endpoint": ["https://a", address]}}},
-                "mirrors: docker.io: endpoint: number 2 is not http://HOST or https://HOST",
+                "k3s_registries: mirrors: docker.io: endpoint: number 2 is not http://HOST or https://HOST",
             )
             for address in NO_ADDRESSES
         ),
         (
-            {"mirrors": {"docker.io": {"rewrite": {"^a": 1}}}},
-            "mirrors: docker.io: rewrite: ^a: text is needed",
+            {"configs": {"a": {"auth": {"password": 12345}}}},
+            "k3s_registries: configs: a: auth: password: text is needed",
         ),
-        ({"configs": {"a:5000": {"login": {}}}}, "configs: a:5000: K3s knows no login here, but auth, tls"),
-        ({"configs": {"a": {"auth": {"password": 12345}}}}, "configs: a: auth: password: text is needed"),
-        ({"configs": {"a": {"tls": {"cafile": "/a"}}}}, "configs: a: tls: K3s knows no cafile here, but "),
         (
             {"configs": {"a": {"tls": {"insecure_skip_verify": "yes"}}}},
-            "configs: a: tls: insecure_skip_verify: true or false is needed",
-        ),
-        (
-            {"configs": {"a": {"tls": {"cert_file": "/a"}}}},
-            "configs: a: tls: cert_file and key_file are needed together",
+            "k3s_registries: configs: a: tls: insecure_skip_verify: true or false is needed",
         ),
     ],
 )
@@ -87,8 +79,8 @@ def test_no_problem_repeats_a_secret() -> None:
         "mirrors": {"a": {"endpoint": [f"user:{PASSWORD}@a:5000"]}},
         "configs": {"a": {"auth": [PASSWORD], "tls": {"key_file": [PASSWORD]}}},
     }
-    problems = registries.problems(wrong)
-    assert len(problems) == 4
+    problems = [*registries.problems(wrong)]
+    assert len(problems) == 3
     assert PASSWORD not in str(problems)
 
 

@@ -352,7 +352,6 @@ PLAYBOOK = """\
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({}, ["default-route docker-flags k3s-cgroup-v1 kernel-vxlan kernel-ip-set"] * 2),
         (
             {
                 "k3s_server_config": {"kubelet-arg": ["fail-cgroupv1=false"], "flannel-backend": "host-gw"},
@@ -400,7 +399,6 @@ def test_preflight_uses_the_planned_settings(tmp_path: Path, variables: Data, sa
 @pytest.mark.parametrize(
     ("config", "wanted"),
     [
-        ({}, {}),
         ({"log-driver": "journald", "exec-opts": ["a=b"]}, {"exec-opts": ["native.cgroupdriver=systemd"]}),
         (
             {"features": {"x": True}},

@@ -263,12 +263,6 @@ def test_agents_get_the_agent_token(cluster_ca: Pair, tmp_path: Path, serve: Ser
     assert (tmp_path / "token").read_text().endswith(f"::node:{PASSWORD}\n")
 
 
-def test_servers_whose_agents_have_no_token_of_their_own_get_none(tmp_path: Path) -> None:
-    cluster_tokens(tmp_path, PASSWORD, PASSWORD)
-    run(tmp_path, "jetson-1", "server_token.yml")
-    assert not (tmp_path / "agent-token").exists()
-
-
 @pytest.mark.parametrize("present", ["of-servers", "another"])
 def test_another_token_of_agents_is_refused(tmp_path: Path, present: str) -> None:
     cluster_tokens(tmp_path, "of-servers", present)
