@@ -29,7 +29,7 @@ PROSE_KEYS = {
 TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 HASH_COMMENT = re.compile(r"(?:^|\s)#.*", re.MULTILINE)
-CODE = re.compile(r"^```.*?^```|`[^`\n]*`|<a id=[^>]*>", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`|<a id=[^>]*>|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
 BLANKS = 3
 """Of a text in Python that is a sentence. Identifiers, paths and commands have fewer."""
 

@@ -10,6 +10,7 @@ from tests.docs import CHECKOUT, markdown
 from tests.docs.markdown import anchor
 from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import RULES
+from tools.docs import requirements
 
 PAGE = "docs/troubleshooting.md"
 PREFLIGHT, VERIFICATION = "What preflight finds", "What verification finds"
@@ -62,3 +63,8 @@ def test_every_entry_says_symptom_and_fix(chapter: str) -> None:
 @pytest.mark.parametrize("finding", FINDINGS)
 def test_finding_leads_to_its_entry(finding: str) -> None:
     assert FILTERS.guide(finding) == f"{PAGE}#{anchor(finding)}"
+
+
+def test_the_page_of_compatibility_has_the_requirements_of_the_rules() -> None:
+    page = requirements.PAGE.read_text()
+    assert page == requirements.written(page), "python -m tools.docs.requirements"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of the documents."""
+"""Parts of the documents that are generated."""

@@ -71,7 +71,7 @@ class ClaimStore:
         self._place = place
 
     def commit(self, claims: Mapping[str, Prepared]) -> None:
-        """Replace the prepared claims. After an OSError, the kubelet tries again with the claims of before.
+        """Replace the prepared claims. After an OSError they are as before, and the kubelet tries again.
 
         The devices of a claim that stays must stay the same.
         """

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection
@@ -16,7 +16,8 @@ from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.dra_modes import describe
 from tegra_device_plugin.config.settings import DraSettings
-from tegra_device_plugin.dra import claimstore
+from tegra_device_plugin.dra import api_server, claimstore
+from tegra_device_plugin.dra.api_server import Server
 from tegra_device_plugin.dra.claimstore import Place
 from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.dra.driver_sockets import DriverRegistration, HealthBoard, dra_services
@@ -29,15 +30,10 @@ from tegra_device_plugin.system.directorywatch import DirectoryWatch
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog
 
-if TYPE_CHECKING:
-    from tegra_device_plugin.dra.api_server import Server
-
 # Between checks of the CDI files. Where inotify works, events come first.
 _FILES_SECONDS = 30.0
 # From a change to the check. The driver's own commits are changes as well.
 _FILES_CHANGED_SECONDS = 1.0
-# Wait for the first call of a kubelet, which takes milliseconds.
-_REGISTRATION_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -119,23 +115,14 @@ class Driver(Service[DraSettings]):
             await self._run_parts(
                 board.run(),
                 registration.run(),
-                _publish(settings.node_name, registration, publisher, connection),
+                _publish(settings.node_name, publisher, connection),
                 _keep_files(settings.host_root, preparer, devices.observed),
                 self._follow_configuration(),
             )
 
 
-async def _publish(
-    node: str, registration: DriverRegistration, publisher: SlicePublisher, connection: asyncio.Future[Server]
-) -> None:
-    """Connect to the API server and publish. Raises OSError without credentials.
-
-    The imports of the client take as long as all others, so the registration with a running kubelet comes
-    first.
-    """
-    await registration.attempted(_REGISTRATION_SECONDS)
-    from tegra_device_plugin.dra import api_server  # noqa: PLC0415 - see above
-
+async def _publish(node: str, publisher: SlicePublisher, connection: asyncio.Future[Server]) -> None:
+    """Connect to the API server and publish. Raises OSError without credentials."""
     async with api_server.connected(node) as server:
         connection.set_result(server)
         await publisher.run(server)

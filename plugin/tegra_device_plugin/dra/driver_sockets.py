@@ -54,7 +54,6 @@ class DriverRegistration:
         self._registration = self._registry / f"{DRIVER}-reg.sock"
         self._servers: list[SocketServer] = []
         self._wake = asyncio.Event()
-        self._first = asyncio.Event()
         self._retry = RETRY
         self._renew_at: float | None = None
 
@@ -73,10 +72,6 @@ class DriverRegistration:
                     await waiting.happens(self._wake, self._pause(has_events))
             finally:
                 await self._stop()
-
-    async def attempted(self, seconds: float) -> None:
-        """Wait until a kubelet has called for the first time, for at most `seconds`."""
-        await waiting.happens(self._first, seconds)
 
     def _check(self) -> None:
         for path in (self._socket, self._registration):
@@ -123,7 +118,6 @@ class DriverRegistration:
     def _on_status(self, registered: bool, error: str) -> None:
         """Store the kubelet's result. After an error, a new socket makes the kubelet call again."""
         self.registered = registered
-        self._first.set()
         if registered:
             self.registrations += 1
             self._retry = self._retry.reset()

@@ -10,20 +10,18 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.dra import devices as gpu_devices
+from tegra_device_plugin.dra.api_server import Object, Server
 from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.kubernetes import DRIVER
 from tegra_device_plugin.system.log import ProblemLog
 from tegra_device_plugin.system.waiting import Backoff
-
-if TYPE_CHECKING:
-    from tegra_device_plugin.dra.api_server import Server
 
 # Between two lists, in seconds. The back-off resets after a wait of QUIET_SECONDS without a change.
 RETRY = Backoff(first=0.25, cap=60.0)
@@ -35,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 API_VERSION = "resource.k8s.io/v1"
 KIND = "ResourceSlice"
-
-Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,8 @@ def resource(config: dict[str, Any]) -> str:
 
 
 def _preset(units: dict[str, Any]) -> str:
-    """Its name; the plugin takes a list of one, too."""
-    preset = units.get("preset", "none")
-    return preset[0] if isinstance(preset, list) else preset
+    name: str = units.get("preset", "none")
+    return name
 
 
 def _full_name(name: str) -> str:

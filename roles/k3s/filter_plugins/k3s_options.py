@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""K3s' options: the settings that the roles refuse, and the reason for each. Pure functions.
-
-All other options up to K3s 1.36 leave a board the node that it is. Addresses of a node are no name, and pods
-name their RuntimeClass whatever containerd's default is.
-"""
+"""K3s' options: the settings that the roles refuse, and the reason for each. Pure functions."""
 
 from __future__ import annotations
 
@@ -78,6 +74,34 @@ ELSEWHERE = {
     "token": "k3s_token says it",
     "token-file": "k3s_token says it",
 }
+# All other options up to K3s 1.36, hidden and former ones as well. They leave a board the node that it is:
+# addresses of a node (node-ip, node-external-ip, vpn-auth) are no name; default-runtime, snapshotter and
+# registries are containerd's own settings, and pods name their RuntimeClass; prefer-bundled-bin takes K3s'
+# iptables, which follows the backend of the rules that it finds; disable-scheduler leaves another scheduler.
+FREE = frozenset(
+    """
+    advertise-address advertise-port airgap-extra-registry alsologtostderr apiserver-bind-address
+    apiserver-port bind-address cluster-cidr cluster-dns cluster-domain datastore-cafile datastore-certfile
+    datastore-endpoint datastore-keyfile debug default-local-storage-path default-runtime disable
+    disable-apiserver-lb disable-cloud-controller disable-default-registry-endpoint disable-helm-controller
+    disable-kube-proxy disable-network-policy disable-scheduler disable-selinux egress-selector-mode
+    embedded-registry enable-pprof etcd-arg etcd-disable-snapshots etcd-expose-metrics etcd-s3
+    etcd-s3-access-key etcd-s3-bucket etcd-s3-bucket-lookup-type etcd-s3-config-secret etcd-s3-endpoint
+    etcd-s3-endpoint-ca etcd-s3-folder etcd-s3-insecure etcd-s3-proxy etcd-s3-region etcd-s3-retention
+    etcd-s3-secret-key etcd-s3-session-token etcd-s3-skip-ssl-verify etcd-s3-timeout etcd-snapshot-compress
+    etcd-snapshot-dir etcd-snapshot-name etcd-snapshot-retention etcd-snapshot-schedule-cron
+    flannel-backend flannel-cni-conf flannel-conf flannel-external-ip flannel-iface flannel-ipv6-masq
+    helm-job-image https-listen-port image-credential-provider-bin-dir image-credential-provider-config
+    kine-tls kube-apiserver-arg kube-cloud-controller-arg kube-cloud-controller-manager-arg
+    kube-controller-arg kube-controller-manager-arg kube-proxy-arg kube-scheduler-arg kubelet-arg
+    lb-server-port log multi-cluster-cidr no-deploy no-flannel node-external-dns node-external-ip
+    node-internal-dns node-ip node-taint nonroot-devices prefer-bundled-bin protect-kernel-defaults
+    resolv-conf secrets-encryption secrets-encryption-provider selinux service-cidr service-node-port-range
+    servicelb-namespace snapshotter supervisor-metrics supervisor-port system-default-registry tls-san
+    tls-san-security v vmodule vpn-auth vpn-auth-file write-kubeconfig write-kubeconfig-group
+    write-kubeconfig-mode
+""".split()
+)
 # Keys of K3s whose value is a secret, not the path of one: those of role redact, which boards have.
 SECRETS = frozenset(
     {

@@ -18,9 +18,8 @@ DOCUMENTATION = r"""
 module: docker_daemon_config
 short_description: Merge keys into Docker's daemon.json
 description:
-  - Merges objects key by key and keeps everything that is not named. A runtime's C(args) and C(runtimeArgs)
-    mean the same, and so do a bare program name and its absolute path, so a file that already says the same
-    in other words is left alone.
+  - Merges objects key by key and keeps everything that is not named. A runtime is left alone if it has the
+    same program, at any path or by a shim, and the same arguments.
   - The file is replaced atomically and its old version is kept beside it. Where dockerd can check a file
     (Docker 23 and newer) it has to accept the new one first.
   - What stood there before the first merge is recorded, so that C(state=absent) takes back what is ours only.
@@ -101,29 +100,6 @@ def parse(text, path):
     return config
 
 
-def same_program(one, other):
-    """A bare name is looked up in PATH, so it names the program that an absolute path of that name does."""
-    return one == other or (
-        ("/" not in one or "/" not in other) and os.path.basename(one) == os.path.basename(other)
-    )
-
-
-def runtime_key(runtime):
-    """(path, arguments, everything else) of one entry of `runtimes`."""
-    arguments = runtime.get("runtimeArgs") or runtime.get("args") or []
-    rest = {key: value for key, value in runtime.items() if key not in ("path", "runtimeArgs", "args")}
-    return runtime.get("path", ""), arguments, rest
-
-
-def same_runtime(one, other):
-    """Do two entries of `runtimes` mean the same?"""
-    (one_path, one_args, one_rest), (other_path, other_args, other_rest) = (
-        runtime_key(one),
-        runtime_key(other),
-    )
-    return same_program(one_path, other_path) and one_args == other_args and one_rest == other_rest
-
-
 def merge(current, wanted):
     """A new object: `current` with `wanted` merged in, objects key by key, other values replaced."""
     merged = copy.deepcopy(current)
@@ -145,31 +121,31 @@ def as_shim(runtime):
     return {key: value for key, value in runtime.items() if key not in ("path", "runtimeArgs", "args")}
 
 
-def shim_runs(runtime, program):
-    """Is it an entry that names a shim, and in its options this program?"""
+def program(runtime):
+    """Name of the program of a runtime, which an entry for a shim has among its options."""
     options = runtime.get("options") or {}
-    return "runtimeType" in runtime and same_program(options.get("BinaryName") or "", program)
+    return os.path.basename(options.get("BinaryName") or runtime.get("path") or "")
+
+
+def same_runtime(current, wanted):
+    """Does an entry of `runtimes` run the program that is wanted, with the same arguments?"""
+    if not isinstance(current, dict) or "runtimeType" in wanted:
+        return current == as_shim(wanted)
+    one, other = (entry.get("runtimeArgs") or entry.get("args") or [] for entry in (current, wanted))
+    rest = set(wanted).difference(("path", "runtimeArgs", "args"))
+    return (
+        program(current) == program(wanted)
+        and one == other
+        and all(current.get(key) == wanted[key] for key in rest)
+    )
 
 
 def merge_runtimes(current, wanted):
     """`runtimes` merged: an entry that already means what is wanted stays as its owner wrote it."""
     merged = dict(current)
     for name, runtime in wanted.items():
-        old = current.get(name)
-        if not isinstance(old, dict):
+        if not same_runtime(current.get(name), runtime):
             merged[name] = as_shim(runtime)
-            continue
-        if ("runtimeType" in old) != ("runtimeType" in runtime):
-            if not shim_runs(old, runtime.get("path", "")):
-                merged[name] = as_shim(runtime)
-            continue
-        new = as_shim(merge(old, runtime))
-        if "runtimeArgs" in runtime:
-            new.pop(
-                "args", None
-            )  # the same thing in other words: dockerd refuses neither, but only one may stand
-        if not same_runtime(old, new):
-            merged[name] = new
     return merged
 
 
@@ -198,12 +174,7 @@ def unmerge(current, wanted, original):
         if key not in current:
             continue
         if key == "runtimes":
-            ours = [
-                name
-                for name, runtime in value.items()
-                if isinstance(current[key].get(name), dict)
-                and same_runtime(current[key][name], as_shim(runtime))
-            ]
+            ours = [name for name, runtime in value.items() if same_runtime(current[key].get(name), runtime)]
             result[key] = restore(current[key], ours, original.get(key) or {})
         elif isinstance(value, dict) and isinstance(current[key], dict):
             result[key] = unmerge(current[key], value, original.get(key) or {})

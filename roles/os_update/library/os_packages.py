@@ -18,16 +18,9 @@ short_description: Updated packages of the operating system
 description:
   - apt gets a preferences file for this call. The owner's preferences and package holds stay in force.
   - Nothing is removed. Configuration files that the owner has changed stay.
-author: The jetson-k3s authors
 options:
-  fetch:
-    description: Only fetch the package lists.
-    type: bool
-    default: false
-  security:
-    description: Only updates from an archive whose name ends with C(-security).
-    type: bool
-    default: true
+  fetch: {type: bool, default: false, description: Only fetch the package lists.}
+  security: {type: bool, default: true, description: Only updates of archives that end with C(-security).}
   left:
     description: What is left alone, as C(packages) (patterns of names) and C(sites) (of the archives).
     type: dict
@@ -37,38 +30,18 @@ options:
     type: list
     elements: str
     default: []
-  lock_timeout:
-    description: Seconds to wait while another program uses apt.
-    type: int
-    default: 600
-attributes:
-  check_mode:
-    support: full
+  lock_timeout: {type: int, default: 600, description: Seconds to wait while another program uses apt.}
 """
 
 RETURN = r"""
-updates:
-  description: What is updated or newly installed, as name to version.
-  returned: success
-  type: dict
-left:
-  description: What has an update and is not updated, as name to the newer version.
-  returned: success
-  type: dict
-disruptive:
-  description: Whether a package is updated that is left alone unless it is named.
-  returned: success
-  type: bool
-summary:
-  description: The same for people.
-  returned: success
-  type: str
+updates: {type: dict, description: 'What is updated or newly installed, as name to version.'}
+disruptive: {type: bool, description: Whether a package is updated that is left alone unless it is named.}
+summary: {type: str, description: 'What is updated and what has an update and is left alone, for people.'}
 """
 
 OWNERS_PREFERENCES = "/etc/apt/preferences"
-# apt's own words for a package that it would install or update, and for one that it would remove.
+# apt's own words for a package that it would install or update.
 CHANGE = re.compile(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", re.MULTILINE)
-REMOVAL = re.compile(r"^Remv (\S+)", re.MULTILINE)
 LOCKED = re.compile(
     r"Could not get lock|Unable to (acquire the dpkg frontend lock|lock )|lock was locked by another process"
 )
@@ -146,19 +119,13 @@ class Apt:
         """Output of `apt-get upgrade`, which removes nothing."""
         return self.run("apt-get", "--with-new-pkgs", "--assume-yes", *options, "upgrade")
 
+    def changes(self, *options):
+        """Packages that an upgrade with these options would update or install, {name: version}."""
+        return dict(CHANGE.findall(self.upgrade("--simulate", *options)))
+
     def finish(self):
         """Configure packages that an interrupted run has left."""
         self.run("dpkg", *KEEP_CONFIGURATION, "--configure", "--pending")
-
-
-def planned(apt, option, left, also):
-    """The changes of the update as {name: version}; AptError if apt would do anything else."""
-    said = apt.upgrade("--simulate", option)
-    changes, removals = dict(CHANGE.findall(said)), REMOVAL.findall(said)
-    wrong = [name for name in changes if matches(name, left) and not matches(name, also)] + removals
-    if wrong:
-        raise AptError("apt would change or remove {}, which are to be left alone".format(", ".join(wrong)))
-    return changes
 
 
 def check_holds(apt, changes, available, also):
@@ -185,8 +152,7 @@ def summary(changes, left):
 def update(module, apt):
     """Update; returns the module's result."""
     params = module.params
-    names, also = params["left"].get("packages", []), params["also"]
-    text = preferences(params["security"], params["left"], also)
+    text = preferences(params["security"], params["left"], params["also"])
     if os.path.exists(OWNERS_PREFERENCES):
         with open(OWNERS_PREFERENCES) as stream:
             text += stream.read()
@@ -196,10 +162,9 @@ def update(module, apt):
     option = "--option=Dir::Etc::Preferences=" + path
     if not module.check_mode:
         apt.finish()
-    changes = planned(apt, option, names, also)
-    without_holds = ("--simulate", "--ignore-hold", "--allow-change-held-packages")
-    available = dict(CHANGE.findall(apt.upgrade(*without_holds)))
-    check_holds(apt, changes, available, also)
+    changes = apt.changes(option)
+    available = apt.changes("--ignore-hold", "--allow-change-held-packages")
+    check_holds(apt, changes, available, params["also"])
     if changes and not module.check_mode:
         keep = tuple("--option=Dpkg::Options::=" + flag for flag in KEEP_CONFIGURATION)
         apt.upgrade(option, *keep)
@@ -207,8 +172,7 @@ def update(module, apt):
     return {
         "changed": bool(changes),
         "updates": changes,
-        "left": left,
-        "disruptive": any(matches(name, names) for name in changes),
+        "disruptive": any(matches(name, params["left"].get("packages", [])) for name in changes),
         "summary": summary(changes, left),
     }
 

@@ -26,21 +26,10 @@ description:
   - In check mode no board is locked and no run is refused.
   - A run that locks the board removes the uploads that interrupted runs have left.
 options:
-  path:
-    type: path
-    required: true
-    description: The file of the lock, in C(/run), so that a restart of the board removes the lock.
-  state:
-    choices: [locked, released]
-    required: true
-    description: C(released) removes the lock of this run, and leaves the locks of other runs.
-  uploads:
-    type: path
-    description: With C(locked), the directory in which the role upload keeps the uploads.
-  run:
-    type: dict
-    required: true
-    description: User, playbook and process of this run, from the filter C(run_lock_run).
+  path: {type: path, required: true, description: 'The file of the lock, in C(/run): a restart removes it.'}
+  state: {choices: [locked, released], required: true, description: C(released) removes this run's lock only.}
+  uploads: {type: path, description: 'With C(locked), where the role upload keeps the uploads.'}
+  run: {type: dict, required: true, description: What the filter C(run_lock_run) says of this run.}
 """
 
 RETURN = r""" # """

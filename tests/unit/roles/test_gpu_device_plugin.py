@@ -149,7 +149,6 @@ UNITS = {"memoryTotal": "4Gi"}
         {"sharing": {"units": UNITS}},
         {"sharing": {"units": {**UNITS, "memoryResource": "gpu-memory"}}},
         {"sharing": {"units": {**UNITS, "preset": "hami"}}},
-        {"sharing": {"units": {**UNITS, "preset": ["qgpu"]}}},
         {
             "resources": {"gpus": [{"pattern": "*", "name": "tegra"}]},
             "sharing": {

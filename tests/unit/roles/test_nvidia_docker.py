@@ -40,8 +40,8 @@ def test_log_defaults_yield_to_the_owners(before: Data, written: Data) -> None:
     "runtime",
     [
         {"path": PATH},
+        {"path": "/opt/nvidia-container-runtime"},
         {"path": "nvidia-container-runtime", "args": []},
-        {"path": "nvidia-container-runtime", "runtimeArgs": []},
         {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": PATH}},
     ],
 )
@@ -53,7 +53,6 @@ def test_equivalent_runtime_is_left_alone(runtime: Data) -> None:
 @pytest.mark.parametrize(
     "runtime",
     [
-        {"path": "/opt/nvidia-container-runtime"},
         {"path": PATH, "args": ["--debug"]},
         {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "/usr/bin/runc"}},
         "odd",
