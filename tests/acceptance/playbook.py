@@ -43,7 +43,9 @@ class PlaybookRun:
 
     @property
     def recap(self) -> dict[str, Recap]:
-        return {match[1]: Recap(*map(int, match.groups()[1:])) for match in RECAP.finditer(self.output)}
+        """What happened on each board. On localhost the variables are checked and nothing else."""
+        hosts = {match[1]: Recap(*map(int, match.groups()[1:])) for match in RECAP.finditer(self.output)}
+        return {host: recap for host, recap in hosts.items() if host != "localhost"}
 
     @property
     def why(self) -> str:
