@@ -138,7 +138,7 @@ def family(roots, parents):
 
 
 class Board:
-    """Finds and removes. Every `find_*` returns a list of texts, and its counterpart in stages() takes this list."""
+    """Finds and removes. Every `find_*` returns a list of texts; what removes them takes this list."""
 
     def __init__(self, module):
         self.module = module
