@@ -16,7 +16,6 @@ from tests.docs.commands import ON_BOARDS, PROMPT, Case
 from tests.lab import inventory, lab, lab_dir, ssh
 from tests.lab.board import Board, set_toolkit, simulate_power
 from tests.lab.bundle import write_release
-from tests.lab.images import USER
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tools.cache import CHECKOUT
 
@@ -53,7 +52,7 @@ class Site:
             "/srv/jetson-k3s": str(self.directory),
             " DIRECTORY": f" {self.directory}/bundle-new",
             "config check FILE": "config check plugin/deploy/time-slicing/config.yaml",
-            "ssh jetson@192.168.1.11": shlex.join(["ssh", *ssh_to(server)]),
+            "ssh jetson@192.168.1.11": shlex.join(ssh.command(LAB, server.address)),
             "tests.lab shell ": f"tests.lab shell --name {LAB} ",
             "tests.lab down": f"tests.lab down --name {LAB}",
         }
@@ -67,12 +66,8 @@ class Site:
         if prompt is None:
             return ["bash", "-c", text]
         where = prompt["where"].replace("server", self.boards[0].name)
-        return ["ssh", *ssh_to(next(board for board in self.boards if board.name == where)), text]
-
-
-def ssh_to(board: Board) -> list[str]:
-    settings = [word for option in ssh.options(LAB) for word in ("-o", option)]
-    return ["-F", "none", *settings, "-i", str(ssh.key_path(LAB)), f"{USER}@{board.address}"]
+        address = next(board.address for board in self.boards if board.name == where)
+        return ssh.command(LAB, address, text)
 
 
 def release(directory: Path, version: str) -> None:

@@ -10,7 +10,7 @@ from types import FrameType
 
 from tests import boards
 from tests.lab import k3s, lab, ssh
-from tests.lab.board import Board, pick
+from tests.lab.board import Board
 from tests.lab.vm.machine import Machine
 from tools import engine
 from tools.process import ToolError, say
@@ -108,8 +108,12 @@ def _status(_arguments: argparse.Namespace) -> int:
 
 
 def _shell(arguments: argparse.Namespace) -> int:
-    found = pick(arguments.name, arguments.board, lab.find(arguments.name))
-    return subprocess.run(ssh.command(arguments.name, found.address, *arguments.argv), check=False).returncode
+    addresses = {one.name: one.address for one in lab.find(arguments.name)}
+    if arguments.board not in addresses:
+        have = ", ".join(addresses) or "no board at all"
+        raise ToolError(f"lab {arguments.name!r} has no board {arguments.board!r} (it has {have})")
+    command = ssh.command(arguments.name, addresses[arguments.board], *arguments.argv)
+    return subprocess.run(command, check=False).returncode
 
 
 def _down(arguments: argparse.Namespace) -> int:

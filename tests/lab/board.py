@@ -6,20 +6,17 @@ A board is found by the labels of its container; nothing else records it.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from tests import boards
 from tests.lab import ssh, staging
 from tests.lab.images import board_image
-from tests.lab.inventory import Host
 from tools.cache import CHECKOUT
 from tools.engine import CHECKOUT_LABEL, LABEL, docker
 from tools.process import ToolError, run, tail
 
-Named = TypeVar("Named", bound=Host)
 BOARD_LABEL = f"{LABEL}.board"
 TYPE_LABEL = f"{LABEL}.type"
 READY_SECONDS = 120
@@ -87,20 +84,7 @@ def find(lab: str) -> list[Board]:
     return sorted(found, key=lambda board: int(board.name.rpartition("-")[2]))
 
 
-def get(lab: str, name: str) -> Board:
-    return pick(lab, name, find(lab))
-
-
-def pick(lab: str, name: str, known: Sequence[Named]) -> Named:
-    """Return the board of that name; raises ToolError when the lab has no such board."""
-    for board in known:
-        if board.name == name:
-            return board
-    have = ", ".join(board.name for board in known) or "no board at all"
-    raise ToolError(f"lab {lab!r} has no board {name!r} (it has {have})")
-
-
-def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> Board:
+def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> None:
     """Create a board's container, not started yet, with its simulated hardware and its SSH keys inside."""
     container = f"{lab}-{name}"
     volumes = []
@@ -138,7 +122,6 @@ def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> Board:
         staging.tegra(stage, fixture, "ready")
         docker("cp", "--archive", f"{stage}/.", f"{container}:/")
     ssh.trust(lab, address, host_key)
-    return get(lab, name)
 
 
 def lose_disks(one: Board) -> None:

@@ -6,29 +6,14 @@ Tests of several servers render one of their own.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from tests.lab import k3s, lab_dir, ssh
+from tests.lab.board import Board
 from tests.lab.images import USER
+from tests.lab.vm.machine import Machine
 
 # A Unix socket's path has 107 bytes, of which ssh and Ansible use some 30 for the name.
 LONGEST_SOCKET_DIRECTORY = 75
-
-
-class Host(Protocol):
-    """What an inventory needs to know of a board."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the inventory."""
-
-    @property
-    def address(self) -> str:
-        """Its IP address."""
-
-    @property
-    def variables(self) -> Mapping[str, object]:
-        """Variables of the roles that differ from their defaults."""
 
 
 def bundle_path(lab: str) -> Path:
@@ -40,7 +25,7 @@ def control_directory(lab: str) -> Path:
     return lab_dir(lab) / "cp"
 
 
-def render(lab: str, boards: Sequence[Host], servers: int = 1) -> str:
+def render(lab: str, boards: Sequence[Board | Machine], servers: int = 1) -> str:
     hosts = [
         " ".join([board.name, *_assignments({"ansible_host": board.address, **board.variables})])
         for board in boards
@@ -78,7 +63,7 @@ def _assignments(variables: Mapping[str, object]) -> list[str]:
     return [f"{name}={value}" for name, value in variables.items()]
 
 
-def write(lab: str, boards: Sequence[Host]) -> Path:
+def write(lab: str, boards: Sequence[Board | Machine]) -> Path:
     path = lab_dir(lab) / "inventory.ini"
     path.write_text(render(lab, boards))
     return path

@@ -55,18 +55,12 @@ def common_args(lab: str) -> str:
 
 
 def command(lab: str, address: str, *words: str) -> list[str]:
-    """Return the command line that runs words in a shell on a board, or a login shell without them."""
-    return ["ssh", *_settings(lab), f"{USER}@{address}", *words]
+    """Return the command line that runs words in a shell on a board, or a login shell without them.
 
-
-def copy(lab: str, address: str, source: Path, target: str) -> None:
-    run(["scp", *_settings(lab), source, f"{USER}@{address}:{target}"])
-
-
-def _settings(lab: str) -> list[str]:
-    """Return the arguments that make ssh and scp use this lab's key, and this lab's settings alone."""
+    ssh uses this lab's key, and this lab's settings alone.
+    """
     settings = [word for option in [*options(lab), "LogLevel=ERROR"] for word in ("-o", option)]
-    return ["-F", "none", *settings, "-i", str(key_path(lab))]
+    return ["ssh", "-F", "none", *settings, "-i", str(key_path(lab)), f"{USER}@{address}", *words]
 
 
 def close_connections(sockets: Path) -> None:

@@ -15,8 +15,6 @@ L4T_LINE = re.compile(r"^# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)")
 SOC = re.compile(r"^nvidia,(tegra\d+)$")  # not "tegra23x", which JetPack 5 lists after tegra234
 PART_NUMBER = re.compile(r"\+(p\d{4}-\d{4})")
 DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
-# For configuring and watching MIG (NVIDIA's MIG user guide, "Device nodes and capabilities").
-MIG_NODES = ("nvidia-cap1", "nvidia-cap2")
 FACT_FILE_BYTES = 1 << 20  # far above any file read here; a board's file never makes us eat memory
 
 
@@ -132,12 +130,5 @@ def power_mode(text):
 
 
 def mig_instances(root):
-    """How many instances MIG has divided the GPU into; 0 without MIG.
-
-    A driver that does not list them has device nodes, of which the first two belong to no instance.
-    """
-    capabilities = os.path.join(root, "proc/driver/nvidia/capabilities")
-    if os.path.isdir(capabilities):
-        return len(glob.glob(os.path.join(capabilities, "gpu*/mig/gi*")))
-    nodes = glob.glob(os.path.join(root, "dev/nvidia-caps/nvidia-cap*"))
-    return len({os.path.basename(node) for node in nodes}.difference(MIG_NODES))
+    """How many instances MIG has divided the GPU into; 0 without MIG."""
+    return len(glob.glob(os.path.join(root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*")))

@@ -8,7 +8,6 @@ name: facts} of the boards that answer, `named` those of them that get their inv
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Any
 
@@ -20,6 +19,8 @@ Facts = dict[str, Any]
 # The form of a Kubernetes node name (RFC 1123 subdomain, K3s lower-cases it first). It is also the
 # value of a label, which has at most 63 characters.
 NODE_NAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+# An IPv4 address has the form of a node's name.
+ADDRESS = re.compile(r"\d+(\.\d+){3}")
 # Interfaces whose addresses many boards have: of containers, and of L4T's USB device mode.
 SHARED = re.compile(r"(cni|docker|flannel|l4tbr|lxc|usb|rndis|virbr)\S*|br-\S+")
 
@@ -71,15 +72,6 @@ def told(node: Facts) -> str:
     return f"the cluster's node {node['name']} ({', '.join(map(str, node['addresses'])) or 'no address'})"
 
 
-def is_address(name: str) -> bool:
-    """Is this an IP address?"""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def findings_of_hostname(
     host: str,
     fleet: dict[str, Facts],
@@ -116,7 +108,7 @@ def findings_of_hostname(
                 f"--limit {host}.",
             }
         )
-    if not NODE_NAME.fullmatch(name) or (host in named and is_address(name)):
+    if not NODE_NAME.fullmatch(name) or (host in named and ADDRESS.fullmatch(name)):
         findings.append(
             {
                 "id": "hostname-invalid",

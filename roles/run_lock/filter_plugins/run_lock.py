@@ -56,6 +56,11 @@ def alive(proc: Path) -> list[str] | None:
     ]
 
 
+def sees_all(proc: Path) -> bool:
+    """Whether /proc shows other users' processes: not if it is mounted with hidepid (proc(5))."""
+    return bool(command_line(proc / "1"))
+
+
 def controller(proc: Path) -> str:
     """This computer since its last start, or this container: where process numbers mean the same."""
     try:
@@ -84,6 +89,7 @@ def run(now: datetime.datetime, proc: Path = PROC) -> dict[str, Any]:
         "controller": controller(proc),
         "process": identity(here),
         "alive": alive(proc),
+        "sees_all": sees_all(proc),
     }
 
 

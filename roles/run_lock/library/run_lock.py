@@ -22,7 +22,7 @@ short_description: One run at a time changes a board
 description:
   - The first run locks the board. Another run fails, with the owner of the lock and its start.
   - A lock ends when the run releases the board, when the board restarts, and when the lock expires. For runs
-    of the same user on the same controller the lock also ends with the process of its run.
+    on the same controller the lock also ends with the process of its run.
   - In check mode no board is locked and no run is refused.
   - A run that locks the board removes the uploads that interrupted runs have left.
 options:
@@ -45,10 +45,10 @@ def is_own(lock, run):
 
 
 def is_over(lock, run, now):
-    """Whether the lock has expired or its run has ended. Only the user of that run knows the latter."""
+    """Whether the lock has expired or its run has ended. Only the computer of that run knows the latter."""
     if now >= lock["until"]:
         return True
-    seen = all(lock[key] == run[key] for key in ("who", "controller"))
+    seen = lock["controller"] == run["controller"] and (lock["who"] == run["who"] or run["sees_all"])
     return seen and run["alive"] is not None and lock["process"] not in run["alive"]
 
 

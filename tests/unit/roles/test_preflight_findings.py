@@ -111,7 +111,7 @@ def test_clock_of_a_slow_board_or_of_a_server_without_facts_is_not_compared() ->
     assert [one["id"] for one in of_boards.findings_of_clock("jetson-1", late, "jetson-1", NOW)] == ["clock"]
 
 
-of_bundle = load("preflight/filter_plugins/preflight_k3s.py")
+of_k3s = load("preflight/filter_plugins/preflight_k3s.py")
 bundle_module = load("preflight/library/bundle_info.py")
 
 
@@ -145,13 +145,13 @@ def test_files_of_the_bundle_are_checked(
     arch: str, files: Data, source: str, image: str, found: list[str]
 ) -> None:
     content = {name: entry for name, entry in (bundle()["files"] | files).items() if entry}
-    findings = of_bundle.findings_of_bundle(bundle() | {"files": content}, arch, source, image)
+    findings = of_k3s.findings_of_bundle(bundle() | {"files": content}, arch, source, image)
     assert [entry["found"] for entry in findings] == found
 
 
 def test_unusable_bundle_is_one_finding() -> None:
     broken = bundle() | {"errors": ["no such directory"], "files": {}}
-    assert [entry["id"] for entry in of_bundle.findings_of_bundle(broken, "aarch64")] == ["bundle-unusable"]
+    assert [entry["id"] for entry in of_k3s.findings_of_bundle(broken, "aarch64")] == ["bundle-unusable"]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_downloading_boards_need_no_bundle(
 ) -> None:
     built = {"path": "/dist", "indexed": False, "errors": []}
     built["files"] = {name: {"error": error} for name, error in files.items()}
-    findings = of_bundle.findings_of_bundle(built, "aarch64", source, image)
+    findings = of_k3s.findings_of_bundle(built, "aarch64", source, image)
     assert [entry["found"] for entry in findings] == found
 
 
@@ -373,8 +373,6 @@ def test_silent_server_stops_no_board(tmp_path: Path) -> None:
     run = play_text(tmp_path, ASK, groups=groups, ANSIBLE_FILTER_PLUGINS=filters)
     assert run.said.count("gone=True here=False") == len(groups["agent"])
 
-
-of_k3s = load("preflight/filter_plugins/preflight_k3s.py")
 
 NO_K3S = {"installed": False, "active": False, "command": None}
 IS_SERVER = {"k3s": {"server": {"installed": True}, "agent": NO_K3S}}

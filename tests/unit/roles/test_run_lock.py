@@ -27,6 +27,7 @@ ANNA = {
     "controller": "ops1 boot-1 pid:[1]",
     "process": "4711:100",
     "alive": ["4711:100", "4712:200"],
+    "sees_all": False,
 }
 OTHER = {"playbook": "upgrade.yml", "since": "2026-11-22 10:50 UTC", "process": "4712:200"}
 BERT = {**ANNA, **OTHER, "who": "bert@ops2", "controller": "ops2 boot-9 pid:[1]", "alive": ["4712:200"]}
@@ -74,8 +75,9 @@ def test_run_renews_its_own_lock(path: str) -> None:
         ({**ANNA, **OTHER, "alive": ["4712:200"]}, 1, True),
         ({**ANNA, **OTHER, "alive": ["4711:999", "4712:200"]}, 1, True),
         ({**ANNA, **OTHER, "alive": None}, 1, False),
-        # Another user may not see it, and on another computer its number says nothing.
+        # Another user sees it or not, and on another computer its number says nothing.
         ({**ANNA, **OTHER, "who": "bert@ops1", "alive": ["4712:200"]}, 1, False),
+        ({**ANNA, **OTHER, "who": "bert@ops1", "alive": ["4712:200"], "sees_all": True}, 1, True),
         ({**ANNA, **OTHER, "controller": "ops1 boot-2 pid:[1]", "alive": ["4712:200"]}, 1, False),
     ],
 )
@@ -116,6 +118,9 @@ def test_run_is_the_process_that_its_workers_are_copies_of(tmp_path: Path) -> No
     assert runs.identity(runs.run_process(tmp_path, 43)) == "41:60"
     assert runs.identity(runs.run_process(tmp_path, 41)) == "41:60"
     assert set(runs.alive(tmp_path)) == {"41:60", "42:70", "43:80"}
+    assert runs.sees_all(tmp_path)
+    (tmp_path / "1/cmdline").unlink()  # as with hidepid
+    assert not runs.sees_all(tmp_path)
 
 
 def test_controller_without_proc_says_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
