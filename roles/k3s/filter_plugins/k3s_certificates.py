@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
 DAY_SECONDS = 86400
@@ -49,19 +48,12 @@ def _server_ca(k3s: dict[str, Any], path: str) -> str | None:
     return next((one["digest"] for one in files if one["path"].endswith("/" + path)), None)
 
 
-def told(certificates: list[Certificate]) -> str:
-    """Certificates for people."""
-    days = [datetime.fromtimestamp(one["ends"], timezone.utc).strftime("%Y-%m-%d") for one in certificates]
-    return ", ".join(f"{one['name']} (ends {day})" for one, day in zip(certificates, days, strict=True))
-
-
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
         """The filters, all prefixed by the role's name."""
         return {
-            "k3s_certificates_told": told,
             "k3s_expiring": expiring,
             "k3s_other_ca": other_ca,
         }

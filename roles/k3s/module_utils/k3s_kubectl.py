@@ -4,6 +4,7 @@
 Runs on the board, therefore Python 3.6 compatible.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -37,27 +38,6 @@ class WatchTimeoutError(Exception):
     def __init__(self, text, last):
         super(WatchTimeoutError, self).__init__(text)
         self.last = last
-
-
-class JsonStream:
-    """Cuts a stream of concatenated JSON documents into objects."""
-
-    def __init__(self):
-        self._decoder = json.JSONDecoder()
-        self._text = ""
-
-    def feed(self, text):
-        """Objects completed by this piece of text."""
-        self._text += text
-        objects = []
-        while True:
-            self._text = self._text.lstrip()
-            try:
-                item, end = self._decoder.raw_decode(self._text)
-            except ValueError:
-                return objects
-            objects.append(item)
-            self._text = self._text[end:]
 
 
 def run(*argv, **options):
@@ -171,17 +151,18 @@ def _as_list(argv):
 
 
 def _objects(pipe, deadline):
-    """Objects of a watch until it ends or the deadline passes."""
-    stream = JsonStream()
-    while True:
-        ready = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]
-        if not ready:
-            return
+    """Objects of a watch, JSON documents one after the other, until it ends or the deadline passes."""
+    decoder, text = json.JSONDecoder(), ""
+    while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
         chunk = os.read(pipe.fileno(), CHUNK)
         if not chunk:
             return
-        for item in stream.feed(chunk.decode("utf-8", "replace")):
-            yield item
+        text += chunk.decode("utf-8", "replace")
+        with contextlib.suppress(ValueError):  # the rest is no complete document yet
+            while True:
+                item, end = decoder.raw_decode(text)
+                text = text[end:].lstrip()
+                yield item
 
 
 def condition(item, name):

@@ -138,7 +138,7 @@ def family(roots, parents):
 
 
 class Board:
-    """Finds and removes. Every `find_*` returns a list of texts, every `remove_*` takes that list."""
+    """Finds and removes. Every `find_*` returns a list of texts; what removes them takes this list."""
 
     def __init__(self, module):
         self.module = module
@@ -171,10 +171,6 @@ class Board:
                 found.append(unit["Id"])
         return found
 
-    def remove_services(self, units):
-        """Stop and disable them."""
-        self.run("systemctl", "disable", "--now", *units)
-
     # Containers
 
     def find_containers(self):
@@ -186,10 +182,6 @@ class Board:
             of_ours = "--filter=label=" + label
             names += self.run("docker", "ps", "--all", of_ours, "--format={{.Names}}").split()
         return names
-
-    def remove_containers(self, names):
-        """End and remove them with their anonymous volumes."""
-        self.run("docker", "rm", "--force", "--volumes", *names)
 
     # Processes: containerd's shims and their pods, which outlive K3s in containerd mode
 
@@ -219,21 +211,11 @@ class Board:
 
     def find_namespaces(self):
         """Network namespaces that a CNI plugin has made."""
-        return sorted(glob.glob(NETWORK_NAMESPACES))
-
-    def remove_namespaces(self, paths):
-        """Delete them."""
-        for path in paths:
-            self.run("ip", "netns", "delete", os.path.basename(path))
+        return sorted(map(os.path.basename, glob.glob(NETWORK_NAMESPACES)))
 
     def find_interfaces(self):
         """Network interfaces of the pod network."""
         return [name for _, name in socket.if_nameindex() if name in INTERFACES]
-
-    def remove_interfaces(self, names):
-        """Delete them."""
-        for name in names:
-            self.run("ip", "link", "delete", name)
 
     def packet_filter(self, name):
         """Lines of `NAME-save`; none where there is no such packet filter."""
@@ -258,11 +240,6 @@ class Board:
         """What is mounted inside the trees; a tree that is a mount itself belongs to the board's owner."""
         with open("/proc/self/mountinfo") as mountinfo:
             return mounts_below([os.path.realpath(tree) for tree in TREES], mountinfo.read())
-
-    def remove_mounts(self, paths):
-        """Unmount them."""
-        for path in paths:
-            self.run("umount", path)
 
     def find_files(self):
         """Files, links and trees."""
@@ -307,16 +284,21 @@ class Board:
         else:
             os.unlink(path)
 
+    def by(self, *argv):
+        """A function that calls the command for each of a list."""
+        return lambda names: [self.run(*argv, name) for name in names]
+
     def stages(self):
         """(title, find, remove) in the order in which things can go."""
         return (
-            ("service", self.find_services, self.remove_services),
-            ("container", self.find_containers, self.remove_containers),
+            ("service", self.find_services, self.by("systemctl", "disable", "--now")),
+            # With their anonymous volumes.
+            ("container", self.find_containers, self.by("docker", "rm", "--force", "--volumes")),
             ("process", self.find_processes, self.remove_processes),
-            ("network namespace", self.find_namespaces, self.remove_namespaces),
-            ("network interface", self.find_interfaces, self.remove_interfaces),
+            ("network namespace", self.find_namespaces, self.by("ip", "netns", "delete")),
+            ("network interface", self.find_interfaces, self.by("ip", "link", "delete")),
             ("Kubernetes' rules in", self.find_rules, self.remove_rules),
-            ("mount", self.find_mounts, self.remove_mounts),
+            ("mount", self.find_mounts, self.by("umount")),
             ("file", self.find_files, self.remove_files),
         )
 

@@ -5,8 +5,10 @@
 Runs on the board, therefore Python 3.6 compatible.
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.uploads import UploadError, make, planned, remove, verify
+from ansible.module_utils.uploads import PROJECT, UPLOADS, UploadError, make, remove, verify
 
 DOCUMENTATION = r"""
 module: upload_directory
@@ -44,7 +46,7 @@ def main():
     result = {}
     try:
         if state == "present":
-            result["path"] = planned(base) if module.check_mode else make(base)
+            result["path"] = os.path.join(base, PROJECT, UPLOADS, "new") if module.check_mode else make(base)
         elif module.check_mode:
             pass
         elif state == "verified":

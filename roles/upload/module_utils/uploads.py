@@ -123,13 +123,6 @@ def make(base):
         return tempfile.mkdtemp(dir=path)
 
 
-def planned(base):
-    """A path for check mode, which checks as make() does and makes nothing. UploadError, OSError."""
-    with contextlib.suppress(FileNotFoundError), existing(base):
-        pass
-    return os.path.join(os.path.realpath(base), PROJECT, UPLOADS, "new")
-
-
 def remove(base, path):
     """Remove the directory of one upload. UploadError, OSError."""
     with contextlib.suppress(FileNotFoundError), existing(base) as (parent, place):

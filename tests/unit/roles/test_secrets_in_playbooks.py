@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """No secret of a board is on the screen, in a diff or in facts, however talkative Ansible is."""
 
-import base64
-import hashlib
 import json
 import os
 import stat
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -129,57 +124,3 @@ def test_taking_over_keeps_the_secrets_and_does_not_tell_them(tmp_path: Path, pr
     assert stat.S_IMODE(config.stat().st_mode) == 0o600
     assert "+ours" in run.stdout
     assert (tmp_path / "token").read_text().strip() == PLANTED["token"]
-
-
-class Mirror(BaseHTTPRequestHandler):
-    """A mirror of K3s' releases that wants a password."""
-
-    WANTED = "Basic " + base64.b64encode(f"somebody:{PLANTED['proxy']}".encode()).decode()
-    K3S = b"K3s"
-
-    def do_GET(self) -> None:
-        if self.headers["Authorization"] != self.WANTED:
-            self.send_response(401)
-            self.send_header("WWW-Authenticate", 'Basic realm="mirror"')
-            self.end_headers()
-            return
-        self.send_response(200)
-        self.end_headers()
-        checksum = f"{hashlib.sha256(self.K3S).hexdigest()}  k3s\n".encode()
-        self.wfile.write(checksum if "sha256sum" in self.path else self.K3S)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
-        """Nothing: the test compares the result."""
-
-
-@pytest.fixture
-def mirror() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-@pytest.mark.parametrize("password", [PLANTED["proxy"], PLANTED["token"]], ids=["right", "wrong"])
-def test_download_uses_the_password_of_the_mirror_and_does_not_show_it(
-    tmp_path: Path, programs: str, mirror: str, password: str
-) -> None:
-    playbook, binary = tmp_path / "playbook.yml", tmp_path / "k3s-v1"
-    variables = {
-        "__k3s_release_url": f"http://somebody:{password}@{mirror}",
-        "__k3s_version": "v1",
-        "__k3s_arch": "amd64",
-        "__k3s_binary": str(binary),
-        "__k3s_marker": str(tmp_path / "run/restart"),
-    }
-    (tmp_path / "mirror.json").write_text(json.dumps(variables))
-    playbook.write_text("""\
-- hosts: server
-  gather_facts: false
-  tasks:
-    - ansible.builtin.import_role: {name: k3s, tasks_from: binary}
-""")
-    run = ansible(tmp_path, programs, playbook, f"-e@{tmp_path}/mirror.json")
-    assert (run.returncode == 0) is (password == PLANTED["proxy"]), run.stdout
-    assert f"http://{mirror}/v1/k3s" in run.stdout
-    assert binary.exists() is (run.returncode == 0)

@@ -86,14 +86,6 @@ def test_uploads_of_interrupted_runs_go_together(base: Path, project: Path) -> N
     assert list(project.iterdir()) == []
 
 
-def test_check_mode_makes_nothing(base: Path, project: Path) -> None:
-    assert Path(uploads.planned(base)).parent == project / "uploads"
-    assert not project.exists()
-    project.symlink_to("/")
-    with pytest.raises(uploads.UploadError, match="is a symbolic link"):
-        uploads.planned(base)
-
-
 @pytest.mark.parametrize("name", ["..", ".", "", "tmp/..", "../tmp"])
 def test_only_an_upload_is_removed(base: Path, project: Path, name: str) -> None:
     kept = Path(uploads.make(base))
@@ -132,7 +124,7 @@ def test_name_that_another_user_has_prepared_is_refused_and_stays(
 ) -> None:
     with of_nobody(lambda: PREPARED[what](project)):
         before = project.lstat()
-        for use in (uploads.make, uploads.planned, uploads.remove_all):
+        for use in (uploads.make, uploads.remove_all):
             with pytest.raises(uploads.UploadError, match=f"{project} is a.* of user id {NOBODY} .*sudo rm"):
                 use(base)
     after = project.lstat()
