@@ -150,6 +150,7 @@ def test_short_certificates_that_are_meant_to_be_short_restart_nothing(cluster: 
 def test_certificates_that_end_soon_are_renewed_by_a_restart_in_turn(
     cluster: Cluster, tmp_path: Path
 ) -> None:
+    cluster.boards[0].exec("rm", ENVIRONMENT)
     docker = ("systemctl", "show", "--property=MainPID", "docker")
     before = [board.exec(*docker) for board in cluster.boards]
     run = play("site.yml")

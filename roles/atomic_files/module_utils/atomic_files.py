@@ -11,9 +11,7 @@ import tempfile
 
 def make_directory(path):
     """Make the directory that a file lies in."""
-    directory = os.path.dirname(path)
-    if not os.path.isdir(directory):
-        os.makedirs(directory, 0o755)
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
 
 
 def replace_file(path, text, mode=0o644, rename=os.rename):

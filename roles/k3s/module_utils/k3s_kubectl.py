@@ -157,7 +157,7 @@ def _objects(pipe, deadline):
         chunk = os.read(pipe.fileno(), CHUNK)
         if not chunk:
             return
-        text += chunk.decode("utf-8", "replace")
+        text = (text + chunk.decode("utf-8", "replace")).lstrip()  # raw_decode refuses a space in front
         with contextlib.suppress(ValueError):  # the rest is no complete document yet
             while True:
                 item, end = decoder.raw_decode(text)

@@ -131,8 +131,7 @@ def copy_etcd(run, stage):
 
 def place(source, target):
     """Copy a file, for root alone."""
-    if not os.path.isdir(os.path.dirname(target)):
-        os.makedirs(os.path.dirname(target), 0o700)
+    os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
     shutil.copyfile(source, target)
 
 
@@ -169,8 +168,7 @@ def fetched():
 @contextlib.contextmanager
 def staging(directory):
     """A directory of root's alone, gone at the end."""
-    if not os.path.isdir(directory):
-        os.makedirs(directory, 0o700)
+    os.makedirs(directory, 0o700, exist_ok=True)
     os.chmod(directory, 0o700)
     for leftover in fetched():
         shutil.rmtree(leftover)

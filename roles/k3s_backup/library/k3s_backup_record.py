@@ -52,8 +52,7 @@ def add(record, sha256, name):
         raise ArchiveError(
             "a backup cannot be recorded by the name {!r} and the hash {!r}".format(name, sha256)
         )
-    if not os.path.isdir(os.path.dirname(record)):
-        os.makedirs(os.path.dirname(record), 0o700)
+    os.makedirs(os.path.dirname(record), 0o700, exist_ok=True)
     with os.fdopen(os.open(record, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         text = stream.read()

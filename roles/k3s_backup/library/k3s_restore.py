@@ -52,8 +52,7 @@ NEW, OLD = ".restoring", ".before-"
 def unpacking(data):
     """A directory beside the data for the files of a backup, which is gone after the block."""
     parent, name = os.path.split(data + NEW)
-    if not os.path.isdir(parent):
-        os.makedirs(parent, 0o755)
+    os.makedirs(parent, 0o755, exist_ok=True)
     return private_directory(parent, name + "-")
 
 

@@ -141,8 +141,7 @@ def _taken(source, name, directory):
     if directory is None:
         return _copy(source, None)
     path = os.path.join(directory, name)
-    if not os.path.isdir(os.path.dirname(path)):
-        os.makedirs(os.path.dirname(path), 0o700)
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb") as sink:
         found = _copy(source, sink)
         sink.flush()

@@ -50,8 +50,9 @@ def test_request_is_repeated_while_the_api_server_restarts(
 def test_object_is_watched_as_a_list(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: tuple[str, ...], asked: str
 ) -> None:
-    script = """echo "$*" > "$0.arguments"; printf '{"n": 1}\\n{"n":'; sleep 0.1; echo ' 2}'; exec sleep 60"""
-    scripted(monkeypatch, tmp_path, script)
+    # The end of a line, and half an object, come by themselves.
+    pieces = "printf '{\"n\": 1}'; sleep 0.1; printf '\\n{\"n\":'; sleep 0.1; echo ' 2}'"
+    scripted(monkeypatch, tmp_path, f'echo "$*" > "$0.arguments"; {pieces}; exec sleep 60')
     assert kubectl.wait_until(lambda item: item["n"] == 2, "two", 30, *argv) == {"n": 2}
     assert (tmp_path / "k3s.arguments").read_text() == f"kubectl get --watch --output=json {asked}\n"
 
