@@ -32,9 +32,9 @@ usr/bin/python3.11 usr/lib/python3.11/**/* etc/python3.11/*
 usr/local/bin/python3.11 usr/local/lib/python3.11/**/*
 usr/share/doc/*/copyright var/lib/dpkg/status var/lib/dpkg/info/*.md5sums var/lib/dpkg/status.d/*
 """
-# Of the wheels: programs with the build machine's paths, a note of pip with a path, and certificates: that of
-# the API server comes with the service account.
-UNUSED_WHEELS = "bin share *.dist-info/direct_url.json grpc/_cython/_credentials"
+# Of the wheels: programs with the build machine's paths, pip's notes with a temporary path or its hash,
+# and certificates: that of the API server comes with the service account.
+UNUSED_WHEELS = "bin share *.dist-info/RECORD *.dist-info/direct_url.json grpc/_cython/_credentials"
 # Of Python: package management, what people and tests use, and bindings of libraries that are not kept.
 UNUSED_LIBRARY = """
 config-3.11* ensurepip lib2to3 site-packages venv
