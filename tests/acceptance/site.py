@@ -183,6 +183,6 @@ def build_deb(directory: Path, name: str, version: str, files: Mapping[str, str]
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_text(text)
         (tree / path).chmod(0o755)
-    deb = directory / f"{name}_{version}.deb"
+    deb = directory / f"{name}_{version}_all.deb"
     run(["dpkg-deb", "--root-owner-group", "--build", tree, deb])
     return deb

@@ -254,7 +254,7 @@ def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookR
     pod = str(cluster.plugin_pod("jetson-1"))
 
     def heard() -> int:
-        return cluster.kubectl("--namespace=kube-system", "logs", pod).count("jtop: telemetry is there")
+        return cluster.kubectl("--namespace=kube-system", "logs", pod).count("jtop: telemetry is available")
 
     wait_until(lambda: heard() == 1, "the plugin hears jtop", 60)
     # The service is another process then, with another socket.
