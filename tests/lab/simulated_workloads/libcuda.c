@@ -20,7 +20,6 @@
 #include "../../../plugin/gpu_limit/driver_api.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define SAME_AS(name) EXPORT __attribute__((alias(#name)))
 #define MIB ((size_t)1 << 20)
 #define POOL_STEP (32 * MIB)
 #define PITCH 512
@@ -331,8 +330,15 @@ EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device)
 }
 
 #if CUDA >= 11000
-SAME_AS(cuDevicePrimaryCtxRelease) CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
-SAME_AS(cuDevicePrimaryCtxReset) CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    return cuDevicePrimaryCtxRelease(device);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    return cuDevicePrimaryCtxReset(device);
+}
 #endif
 
 /* ---- memory ---- */
@@ -676,8 +682,15 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
     return drop("device", pointer);
 }
 
-SAME_AS(cuMemAllocAsync) CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream);
-SAME_AS(cuMemFreeAsync) CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
+EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    return cuMemAllocAsync(pointer, bytes, stream);
+}
+
+EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
+{
+    return cuMemFreeAsync(pointer, stream);
+}
 #else
 static void settle(struct pool *pool, size_t keep)
 {
@@ -698,7 +711,10 @@ EXPORT CUresult cuStreamSynchronize(CUstream stream)
     return CUDA_SUCCESS;
 }
 
-SAME_AS(cuStreamSynchronize) CUresult cuStreamSynchronize_ptsz(CUstream stream);
+EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+    return cuStreamSynchronize(stream);
+}
 
 EXPORT CUresult cuCtxSynchronize(void)
 {
@@ -712,7 +728,10 @@ EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
     return CUDA_SUCCESS;
 }
 
-SAME_AS(cuStreamIsCapturing) CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
+EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
+{
+    return cuStreamIsCapturing(stream, status);
+}
 
 EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
