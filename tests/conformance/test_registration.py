@@ -97,7 +97,7 @@ async def test_a_thousand_restarts_cost_no_thread_no_descriptor_and_no_memory(
                 private = plugin.private_kib()
             await kubelet.restart()
         await kubelet.until_allocatable()
-        # Less than 4 KiB for each restart. The allocator's own growth ends: it was 0.6 MiB in 800 restarts and
+        # Less than 4 KiB for each restart. The allocator's own growth ends: it was 0.6 MiB in 800 restarts,
         # 0.1 MiB in the next 1,400, and 2.1 MiB where a busy machine delayed the threads.
         assert plugin.private_kib() <= private + 3072
         assert plugin.threads()[POOL] <= MOST_IN_POOL
