@@ -71,7 +71,7 @@ def resource(config: dict[str, Any]) -> str:
     that the plugin has accepted on the board.
     """
     if units := config.get("sharing", {}).get("units"):
-        return _full_name(units.get("memoryResource") or MEMORY_RESOURCES[_preset(units)])
+        return _full_name(units.get("memoryResource") or MEMORY_RESOURCES[units.get("preset", "none")])
     gpus = config.get("resources", {}).get("gpus", [])
     name = _full_name(gpus[0]["name"]) if gpus else RESOURCE
     slicing = config.get("sharing", {}).get("timeSlicing", {})
@@ -80,11 +80,6 @@ def resource(config: dict[str, Any]) -> str:
             return _full_name(shared["rename"])
         if slicing.get("renameByDefault"):
             return f"{name}.shared"
-    return name
-
-
-def _preset(units: dict[str, Any]) -> str:
-    name: str = units.get("preset", "none")
     return name
 
 
@@ -190,7 +185,7 @@ def rendered(
                 path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
                 read_only = document is not plugin
                 with_host_directory(template["spec"], "gpu-limit", path, path, read_only=read_only)
-                if document is plugin and _preset(units) == "koordinator":
+                if document is plugin and units.get("preset") == "koordinator":
                     with_host_directory(spec, "koordlet", KOORDLET_DIRECTORY, f"/host{KOORDLET_DIRECTORY}")
     if config:
         documents.append(config_map(PLUGIN, plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
