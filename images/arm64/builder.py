@@ -32,6 +32,7 @@ class Docker:
     """`docker build`: buildx where its plugin is installed, the engine's classic builder elsewhere."""
 
     program = "docker"
+    _options: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         buildx = run(["docker", "buildx", "version"], check=False)
@@ -50,7 +51,7 @@ class Docker:
     def build(self, context: Path, target: str, args: Mapping[str, str], out: Path) -> None:
         """Build a stage of the Dockerfile, write it to `out` as `docker save` does, and remove it."""
         id_file = out.with_name(f"{out.name}.id")
-        options = [f"--build-arg={key}={value}" for key, value in args.items()]
+        options = [*self._options, *(f"--build-arg={key}={value}" for key, value in args.items())]
         where = [f"--target={target}", f"--iidfile={id_file}"]
         # One at a time: what is removed at the end could be a stage that another build goes on from.
         with locked("image-build"):
@@ -68,6 +69,8 @@ class Podman(Docker):
     """`podman build`, whose command line is Docker's."""
 
     program = name = "podman"
+    # Podman 4.3 goes on from a cached LABEL although the argument in it has another value.
+    _options = ("--layers=false",)
 
     def __init__(self) -> None:
         self._environment = {**os.environ}

@@ -192,6 +192,19 @@ def test_builder_makes_the_same_layer_on_a_base_of_a_registry(
     assert diff_ids(build.build("amd64", tmp_path / "made.tar.gz", pulled)) == expected
 
 
+@pytest.mark.parametrize("tool", [builder.Docker, builder.Podman])
+def test_labels_say_what_this_build_was_told(tool: type[builder.Docker], tmp_path: Path) -> None:
+    if tool is not builder.Docker:
+        ensure_packages(tool.__name__.lower())
+    lines = ["FROM scratch AS settings", "ARG SAID", 'LABEL said="${SAID}"', "FROM settings AS made"]
+    (tmp_path / "Dockerfile").write_text("\n".join([*lines, "COPY Dockerfile /"]))
+    for said in ("once", "again"):
+        saved = tmp_path / f"{said}.tar"
+        tool().build(tmp_path, "made", {"SAID": said}, saved)
+        with pack.opened_docker_archive(saved) as (_, config, _layers):
+            assert json.loads(config)["config"]["Labels"]["said"] == said
+
+
 def diff_ids(archive: Path) -> list[str]:
     image = pack.read_docker_archive(archive, archive.with_suffix(".layer"))
     found: list[str] = json.loads(image.config)["rootfs"]["diff_ids"]
