@@ -173,6 +173,16 @@ def test_one_run_deploys_the_driver_and_proves_the_gpus_by_claims(cluster: Clust
     site(DRA).unchanged()
 
 
+def test_another_power_mode_is_published(cluster: Cluster, node: Board) -> None:
+    node.exec("sh", "-c", "echo pmode:0002 > /var/lib/nvpmodel/status")
+
+    def mode() -> Any:
+        (device,) = devices(cluster)[node.name]
+        return device["attributes"].get("powerMode")
+
+    wait_until(lambda: mode() == {"int": 2}, "the power mode in the slice", 120)
+
+
 def test_a_claim_brings_the_gpu_into_its_pod_and_the_next_one_waits(
     cluster: Cluster, node: Board, tmp_path: Path
 ) -> None:
@@ -369,7 +379,14 @@ def test_two_claims_share_the_memory_and_the_third_waits(cluster: Cluster, node:
     assert len({one["shareID"] for one in results}) == 2
     end(cluster, "left")
     runs(cluster, "third")
+    start(cluster, "whole", device_class=SHARED)
+    waits(cluster, "whole")
     end(cluster, "right", "third")
+    # A claim that names no memory has all of it.
+    runs(cluster, "whole")
+    start(cluster, "little", device_class=SHARED, memory="64Mi")
+    waits(cluster, "little")
+    end(cluster, "whole", "little")
     assert left_on(node) == []
 
     apply_example(cluster, "claim-by-capacity")
