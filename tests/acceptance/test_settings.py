@@ -183,7 +183,7 @@ def test_setting_that_is_taken_out_of_the_inventory_goes_from_the_boards(cluster
     assert room(cluster) == [110, 110]  # the kubelet's default
 
 
-def test_first_failure_is_the_last(cluster: Cluster) -> None:
+def test_no_board_after_the_one_that_failed_is_restarted(cluster: Cluster) -> None:
     before = started(cluster.boards)
     # dockerd before 23 cannot check a file, so it finds this at its start.
     run = with_docker(icc=True, **{"log-driver": "no-such-driver"})

@@ -40,7 +40,7 @@ options:
     type: path
     default: /var/lib/jetson-k3s/daemon.json.before
     description: Where the file's content before the first merge is kept.
-  defer:
+  postpone:
     type: bool
     default: false
     description: Leave the file alone if the change needs a restart of Docker.
@@ -53,7 +53,7 @@ options:
 RETURN = r"""
 activation:
   description: What makes dockerd use the change, C(reload) or C(restart); C(none) without a change.
-deferred: {type: bool, description: Whether the file was left alone.}
+postponed: {type: bool, description: Whether the file was left alone.}
 backup_file: {returned: when an old version was replaced, description: Where the old version is kept.}
 default_runtime:
   description: The default runtime as the file has it now; without one it is C(runc), as for dockerd.
@@ -268,7 +268,7 @@ def main():
             "defaults": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "record": {"type": "path", "default": "/var/lib/jetson-k3s/daemon.json.before"},
-            "defer": {"type": "bool", "default": False},
+            "postpone": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -296,11 +296,11 @@ def main():
     except ConfigError as error:
         module.fail_json(msg=str(error))
     needs = activation(before, after)
-    deferred = module.params["defer"] and needs == "restart"
+    postponed = module.params["postpone"] and needs == "restart"
     result = {
-        "changed": after != before and not deferred,
+        "changed": after != before and not postponed,
         "activation": needs,
-        "deferred": deferred,
+        "postponed": postponed,
         "default_runtime": after.get("default-runtime", STOCK_RUNTIME),
     }
     if result["changed"]:

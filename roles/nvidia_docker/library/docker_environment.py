@@ -34,7 +34,7 @@ options:
     choices: [present, absent]
     default: present
     description: C(absent) takes back everything but the choice of iptables.
-  defer:
+  postpone:
     type: bool
     default: false
     description: Leave the files alone if the change needs a restart of Docker.
@@ -46,7 +46,7 @@ options:
 
 RETURN = r"""
 restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
-deferred: {type: bool, description: Whether a change was left out.}
+postponed: {type: bool, description: Whether a change was left out.}
 """
 
 DROP_IN = "etc/systemd/system/docker.service.d/50-jetson-k3s.conf"
@@ -170,7 +170,7 @@ def main():
             "docker_version": {"type": "str"},
             "strict": {"type": "bool", "required": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "defer": {"type": "bool", "default": False},
+            "postpone": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -183,11 +183,11 @@ def main():
         module.fail_json(msg=str(problem))
     restart = bool(choices) or any(restarts for _, _, _, restarts in files)
     due = restart or os.path.exists(marker)
-    deferred = due and module.params["defer"]
-    if deferred:
+    postponed = due and module.params["postpone"]
+    if postponed:
         files, choices = [change for change in files if not change[3]], {}
     if not module.check_mode:
-        if restart and not deferred:
+        if restart and not postponed:
             leave_marker(marker)
         for path, _, after, _ in files:
             put(os.path.join(root, path), after, module.atomic_move)
@@ -196,7 +196,7 @@ def main():
     module.exit_json(
         changed=bool(files or choices),
         restart_due=due,
-        deferred=deferred,
+        postponed=postponed,
         diff=[
             {"before_header": path, "after_header": path, "before": redact(before), "after": redact(after)}
             for path, before, after, _ in files

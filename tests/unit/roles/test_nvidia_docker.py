@@ -156,10 +156,10 @@ def test_password_of_a_proxy_is_in_no_diff_result_or_log(tmp_path: Path, fails: 
 
 
 @pytest.mark.parametrize(
-    ("config", "needs", "deferred"),
+    ("config", "needs", "postponed"),
     [({"icc": False}, "restart", True), ({"debug": True}, "reload", False), ({}, "none", False)],
 )
-def test_restart_can_be_postponed(tmp_path: Path, config: Data, needs: str, deferred: bool) -> None:
+def test_restart_can_be_postponed(tmp_path: Path, config: Data, needs: str, postponed: bool) -> None:
     path, marker = tmp_path / "daemon.json", tmp_path / "due"
     path.write_text("{}\n")
     asked = {"path": str(path), "config": config, "marker": str(marker), "record": str(tmp_path / "record")}
@@ -167,15 +167,15 @@ def test_restart_can_be_postponed(tmp_path: Path, config: Data, needs: str, defe
     def run(**changed: object) -> Any:
         return answer("nvidia_docker", "docker_daemon_config", asked | changed)
 
-    result = run(defer=True)
-    assert (result["activation"], result["deferred"]) == (needs, deferred)
-    assert result["changed"] is (bool(config) and not deferred)
-    assert (json.loads(path.read_text()) == config) is not deferred
+    result = run(postpone=True)
+    assert (result["activation"], result["postponed"]) == (needs, postponed)
+    assert result["changed"] is (bool(config) and not postponed)
+    assert (json.loads(path.read_text()) == config) is not postponed
     assert not marker.exists()
-    again = run(defer=False)
-    assert (again["changed"], json.loads(path.read_text())) == (deferred, config)
-    assert marker.exists() is deferred
-    if deferred:
+    again = run(postpone=False)
+    assert (again["changed"], json.loads(path.read_text())) == (postponed, config)
+    assert marker.exists() is postponed
+    if postponed:
         assert Path(again["backup_file"]).read_text() == "{}\n"
 
 
