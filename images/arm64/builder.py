@@ -13,7 +13,7 @@ from tools import engine
 from tools.cache import locked
 from tools.process import ToolError, run
 
-# Stages that the classic builder leaves behind carry it (see Dockerfile), so that they can be found.
+# Stages that the classic builder and Podman leave behind carry it (see Dockerfile), so that they can be found.
 STAGE_LABEL = "io.github.jetson-k3s.stage"
 
 
@@ -70,7 +70,7 @@ class Podman(Docker):
 
     program = name = "podman"
     # Podman 4.3 goes on from a cached LABEL although the argument in it has another value.
-    _options = ("--layers=false",)
+    _options = ("--no-cache",)
 
     def __init__(self) -> None:
         self._environment = {**os.environ}

@@ -189,15 +189,19 @@ def test_builder_makes_the_same_layer_on_a_base_of_a_registry(
     expected = diff_ids(build.build("amd64", tmp_path / "expected.tar.gz"))
     monkeypatch.setenv("JETSON_K3S_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(builder, "find", tool)
-    assert diff_ids(build.build("amd64", tmp_path / "made.tar.gz", pulled)) == expected
+    try:
+        assert diff_ids(build.build("amd64", tmp_path / "made.tar.gz", pulled)) == expected
+    finally:
+        run([tool.program, "image", "rm", pulled], check=False)
 
 
 @pytest.mark.parametrize("tool", [builder.Docker, builder.Podman])
 def test_labels_say_what_this_build_was_told(tool: type[builder.Docker], tmp_path: Path) -> None:
     if tool is not builder.Docker:
         ensure_packages(tool.__name__.lower())
-    lines = ["FROM scratch AS settings", "ARG SAID", 'LABEL said="${SAID}"', "FROM settings AS made"]
-    (tmp_path / "Dockerfile").write_text("\n".join([*lines, "COPY Dockerfile /"]))
+    lines = ["FROM scratch AS settings", f"LABEL {builder.STAGE_LABEL}=settings", "ARG SAID"]
+    lines += ['LABEL said="${SAID}"', "FROM settings AS made", "COPY Dockerfile /"]
+    (tmp_path / "Dockerfile").write_text("\n".join(lines))
     for said in ("once", "again"):
         saved = tmp_path / f"{said}.tar"
         tool().build(tmp_path, "made", {"SAID": said}, saved)
