@@ -13,7 +13,7 @@ from tools import engine
 from tools.cache import locked
 from tools.process import ToolError, run
 
-# Stages that the classic builder and Podman leave behind carry it (see Dockerfile), so that they can be found.
+# Stages that the classic builder and Podman leave behind carry it (see Dockerfile): so they are found.
 STAGE_LABEL = "io.github.jetson-k3s.stage"
 
 
