@@ -185,7 +185,7 @@ def archive(boards: list[Board], tmp_path: Path) -> None:
     (tmp_path / "Release").write_text("Suite: lab-security\n")
     for one in boards:
         docker("cp", str(tmp_path), f"{one.container}:{ARCHIVE}")
-        one.exec("sh", "-c", f"dpkg --install {ARCHIVE}/*_1.deb && rm -rf /etc/apt/sources.list*")
+        one.exec("sh", "-c", f"dpkg --install {ARCHIVE}/*_1_all.deb && rm -rf /etc/apt/sources.list*")
         one.exec("sh", "-c", f"echo 'deb [trusted=yes] file:{ARCHIVE} ./' > /etc/apt/sources.list")
 
 
