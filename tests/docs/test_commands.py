@@ -13,9 +13,8 @@ import yaml
 
 from tests.acceptance.playbook import run_here
 from tests.docs.commands import ON_BOARDS, PROMPT, Case
-from tests.lab import inventory, lab, lab_dir, ssh
+from tests.lab import bundle, inventory, lab, lab_dir, ssh
 from tests.lab.board import Board, set_toolkit, simulate_power
-from tests.lab.bundle import write_release
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tools.cache import CHECKOUT
 
@@ -28,7 +27,7 @@ RELEASES = (
     yaml.safe_load((CHECKOUT / "roles/bundle/defaults/main.yml").read_text())["__bundle_k3s_newest"],
     "v1.34.12+k3s1",
 )
-ARCHIVE = "device-query.tar.gz"
+ARCHIVE = "device-query-arm64.tar.gz"
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,14 @@ class Site:
         """What stands for the names in the documents."""
         server = self.boards[0]
         given = lab_dir(LAB) / "inventory.ini"
-        bundle = inventory.bundle_path(LAB)
+        archive = inventory.bundle_path(LAB) / f"tegra-device-plugin-{ARCH}.tar.gz"
         return {
             "-i inventory ": f"-i {given} -e gpu_verify_reports={self.directory}/reports ",
             "inventory.example inventory": f"inventory.example {self.directory}/inventory",
             "playbooks/bundle.yml ": f"playbooks/bundle.yml -e @{self.directory}/here.yml ",
-            f"$PWD/{ARCHIVE}": f"{bundle}/tegra-device-plugin-{ARCH}.tar.gz",
+            # Relative, as the document has it.
+            f'"{ARCHIVE}"': f'"{os.path.relpath(archive, CHECKOUT)}"',
             "/srv/jetson-k3s": str(self.directory),
-            " DIRECTORY": f" {self.directory}/bundle-new",
             "config check FILE": "config check plugin/deploy/time-slicing/config.yaml",
             "ssh jetson@192.168.1.11": shlex.join(ssh.command(LAB, server.address)),
             "tests.lab shell ": f"tests.lab shell --name {LAB} ",
@@ -71,12 +70,12 @@ class Site:
 
 
 def release(directory: Path, version: str) -> None:
-    bundle = inventory.bundle_path(LAB)
-    write_release(bundle, directory / "releases", version)
+    given = inventory.bundle_path(LAB)
+    bundle.write_release(given, directory / "releases", version)
     here = {
         "__bundle_arch": ARCH,
         "__bundle_k3s_release_url": (directory / "releases").as_uri(),
-        "bundle_plugin_archive": str(bundle / f"tegra-device-plugin-{ARCH}.tar.gz"),
+        "bundle_plugin_archive": str(given / f"tegra-device-plugin-{ARCH}.tar.gz"),
     }
     (directory / "here.yml").write_text(yaml.safe_dump(here))
 
@@ -90,6 +89,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             set_toolkit(board, "1.18.0")  # the first with strict mode
         for version in RELEASES:
             release(directory, version)
+        bundle.write(directory / "bundle-new", version_suffix="2")
         (directory / "known_hosts").write_text(f"192.168.1.12 {ssh.make_key(directory / 'key', 'gone')}")
         yield Site(boards, directory)
 

@@ -113,6 +113,7 @@ def test_files_that_roles_take_from_elsewhere_are_in_the_collection(installed: P
     named = [
         name for path in installed.glob("roles/**/*.yml") for name in elsewhere.findall(path.read_text())
     ]
+    named.remove("dist")  # what a checkout has built
     assert len(named) >= 3
     assert [name for name in named if files(installed / name) != files(CHECKOUT / name)] == []
 
