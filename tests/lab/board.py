@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests import boards
 from tests.lab import ssh, staging
-from tests.lab.images import board_image
+from tests.lab.images import SUDO_PASSWORD, SUDO_RULE, board_image
 from tools.cache import CHECKOUT
 from tools.engine import CHECKOUT_LABEL, LABEL, docker
 from tools.process import ToolError, run, tail
@@ -45,11 +45,16 @@ class Board:
 
     @property
     def variables(self) -> Mapping[str, object]:
-        return {}
+        return {"ansible_become_password": SUDO_PASSWORD} if asks_for_password(self.name) else {}
 
     def exec(self, *command: str, check: bool = True, timeout: float | None = 120) -> str:
         """Run a command on the board as root, past SSH; return its stdout, or raise ToolError."""
         return docker("exec", self.container, *command, check=check, timeout=timeout)
+
+
+def asks_for_password(name: str) -> bool:
+    """Return whether sudo on a board asks for a password: on every second one, as on boards as flashed."""
+    return int(name.rpartition("-")[2]) % 2 == 0
 
 
 def labels(lab: str) -> tuple[str, str]:
@@ -121,6 +126,10 @@ def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> None:
         host_key = staging.own_files(stage, lab, name)
         staging.tegra(stage, fixture, "ready")
         docker("cp", "--archive", f"{stage}/.", f"{container}:/")
+        if asks_for_password(name):
+            empty = stage / "empty"
+            empty.touch()
+            docker("cp", str(empty), f"{container}:{SUDO_RULE}")
     ssh.trust(lab, address, host_key)
 
 

@@ -16,6 +16,8 @@ from tools.process import step
 
 REPOSITORY = "jetson-k3s-lab/board"
 USER = "jetson"
+SUDO_PASSWORD = "of-the-lab"
+SUDO_RULE = f"/etc/sudoers.d/{USER}"
 
 PACKAGES = (
     "systemd", "systemd-sysv", "dbus",
@@ -28,7 +30,9 @@ SSHD_CONFIG = "PasswordAuthentication no\\nUseDNS no\\nAuthorizedKeysFile /etc/s
 
 CUSTOMIZE = (
     f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo {USER}',
-    f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" > "$1/etc/sudoers.d/{USER}"',
+    # A board whose sudo asks for the password gets an empty file in place of this one.
+    f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" > "$1{SUDO_RULE}"',
+    f'echo "{USER}:{SUDO_PASSWORD}" | chroot "$1" chpasswd',
     # Every board gets SSH host keys of its own; the package made some while it was installed.
     'rm "$1"/etc/ssh/ssh_host_*',
     f'printf "{SSHD_CONFIG}" > "$1/etc/ssh/sshd_config.d/lab.conf"',
