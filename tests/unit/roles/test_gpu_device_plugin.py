@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
 from tegra_device_plugin.cli import find_command
 from tegra_device_plugin.config import settings as config
@@ -103,6 +106,21 @@ DEVICE_INFO = {
     "resources": {"koordinator.sh/gpu-core": "100"},
     "status": {"healthy": True},
 }
+
+
+def test_the_plain_manifests_have_settings_of_the_plugin() -> None:
+    settings = config.load_plugin(DEPLOY / "units/config.yaml", {}, {})
+    assert settings.units
+    assert settings.gpu_limit_dir == Path("/var/lib/tegra-gpu-limit")
+
+
+def test_settings_reach_a_program_without_a_standard_input() -> None:
+    variables = yaml.safe_load((ROLES / "gpu_device_plugin/vars/main.yml").read_text())
+    given = json.dumps({"version": "v1", "sharing": {"timeSlicing": {"resources": [SHARED]}}})
+    program = variables["__gpu_device_plugin_with_settings"]
+    asked = [sys.executable, "-c", program, given, "config", "check", "/dev/stdin"]
+    said = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    assert "good: 2 x nvidia.com/gpu" in said.stdout
 
 
 def test_the_role_knows_every_preset() -> None:
