@@ -19,6 +19,7 @@ from tegra_device_plugin.config.units import PRESETS
 from tegra_device_plugin.sharing import koordinator
 
 from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.playing import outcome
 
 plugin_role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
 answers = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_answers.py")
@@ -277,3 +278,70 @@ def test_pods_that_use_the_other_api_are_found(
 @pytest.mark.parametrize("name", [name for preset in PRESETS.values() for name in preset.names])
 def test_every_resource_of_the_plugin_is_known(name: str) -> None:
     assert api_users.holders([user_pod("p", name)], set()) == ["n/p"]
+
+
+koordinator_device = load("gpu_device_plugin/library/koordinator_device.py")
+OUR_DEVICE = koordinator.device("jetson-1", [DEVICE_INFO])
+
+
+class KoordinatorCluster:
+    """A SIMULATED kubectl with Koordinator's CRD and the node: the objects that there are, by kind."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.patch = monkeypatch
+        self.objects: Data = {
+            "customresourcedefinition": {},
+            "node": {"metadata": {"name": "jetson-1", "uid": "u-1"}},
+        }
+        self.applied: list[Data] = []
+        monkeypatch.setattr(koordinator_device, "get", lambda kind, _name: self.objects.get(kind))
+        monkeypatch.setattr(koordinator_device, "run", self.run)
+        monkeypatch.setattr(koordinator_device.os.path, "exists", lambda _path: True)
+
+    def run(self, verb: str, *_argv: str, stdin: str, accept: tuple[int, ...] = (0,)) -> str:
+        wanted = json.loads(stdin)
+        if verb == "diff":
+            return "" if self.objects.get(koordinator_device.KIND) == wanted else "+ health: true"
+        self.applied.append(wanted)
+        self.objects[koordinator_device.KIND] = wanted
+        return ""
+
+    def play(self, check_mode: bool = False) -> Data:
+        return outcome(self.patch, koordinator_device, {"device": OUR_DEVICE}, check_mode)
+
+
+@pytest.fixture
+def koordinator_cluster(monkeypatch: pytest.MonkeyPatch) -> KoordinatorCluster:
+    return KoordinatorCluster(monkeypatch)
+
+
+def test_koordinator_device_is_made_once_and_goes_with_its_node(
+    koordinator_cluster: KoordinatorCluster,
+) -> None:
+    assert koordinator_cluster.play(check_mode=True)["changed"] is True
+    assert koordinator_cluster.applied == []
+    assert koordinator_cluster.play()["changed"] is True
+    (made,) = koordinator_cluster.applied
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "jetson-1", "u-1")
+    assert made["spec"] == OUR_DEVICE["spec"]
+    assert koordinator_cluster.play()["changed"] is False
+    assert len(koordinator_cluster.applied) == 1
+
+
+@pytest.mark.parametrize(
+    ("objects", "found"),
+    [
+        ({"customresourcedefinition": None}, "does not have the CRD devices.scheduling.koordinator.sh"),
+        ({koordinator_device.KIND: {"metadata": {"labels": None}}}, "koordlet makes it"),
+        ({koordinator_device.KIND: {"metadata": {"labels": {"a": "b"}}}}, "koordlet makes it"),
+        ({"node": None}, "does not have this node"),
+    ],
+)
+def test_koordinator_device_of_others_is_left_alone(
+    koordinator_cluster: KoordinatorCluster, objects: Data, found: str
+) -> None:
+    koordinator_cluster.objects |= objects
+    result = koordinator_cluster.play()
+    assert (result["changed"], koordinator_cluster.applied) == (False, [])
+    assert found in result["found"]
