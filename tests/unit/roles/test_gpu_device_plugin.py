@@ -280,6 +280,29 @@ def test_every_resource_of_the_plugin_is_known(name: str) -> None:
     assert api_users.holders([user_pod("p", name)], set()) == ["n/p"]
 
 
+manifest = load("gpu_device_plugin/library/k3s_manifest.py")
+
+
+def test_objects_of_other_settings_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def run(*arguments: str) -> str:
+        asked.append(arguments)
+        return "daemonset.apps/old\n"
+
+    monkeypatch.setattr(manifest, "run", run)
+    assert manifest.leftovers([]) == []
+    assert manifest.leftovers(["daemonset.apps/old"]) == ["daemonset.apps/old"]
+    (arguments,) = asked
+    assert {"get", "--namespace=kube-system", "--ignore-not-found", "daemonset.apps/old"} < set(arguments)
+
+
+def test_unchanged_objects_are_no_change() -> None:
+    assert manifest.changed_objects("daemonset.apps/a unchanged\n") == []
+    changed = "daemonset.apps/a configured"
+    assert manifest.changed_objects(f"{changed}\nconfigmap/b unchanged\n") == [changed]
+
+
 koordinator_device = load("gpu_device_plugin/library/koordinator_device.py")
 OUR_DEVICE = koordinator.device("jetson-1", [DEVICE_INFO])
 

@@ -71,6 +71,12 @@ def test_permanent_error_is_not_retried(
     assert (tmp_path / "k3s.calls").read_text().count("call") == 1
 
 
+def test_server_says_which_apis_it_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scripted(monkeypatch, tmp_path, "echo v1; echo resource.k8s.io/v1beta1")
+    known = [kubectl.knows(api) for api in ("v1", "resource.k8s.io/v1beta1", kubectl.DRA)]
+    assert known == [True, True, False]
+
+
 schedule = load("k3s/library/k3s_node_schedule.py")
 offered = load("k3s/module_utils/k3s_offers.py")
 
