@@ -58,8 +58,9 @@ def test_claims_request_what_the_slice_of_the_driver_has(tmp_path: Path) -> None
     (device,) = published(gpu(tmp_path, "orinnano-jp6"), dra, taints=True)
     specs = [
         one["spec"]["spec"] if one["kind"] == "ResourceClaimTemplate" else one["spec"]
-        for one in MANIFESTS
-        if one["kind"].startswith("ResourceClaim")
+        for path in (CHECKOUT / "docs/examples").glob("*.yaml")
+        for one in yaml.safe_load_all(path.read_text())
+        if one and one["kind"].startswith("ResourceClaim")
     ]
     requests = [request["exactly"] for spec in specs for request in spec["devices"]["requests"]]
     shares = [request["capacity"]["requests"] for request in requests if "capacity" in request]
