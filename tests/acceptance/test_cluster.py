@@ -104,6 +104,16 @@ def test_status_goes_on_when_an_agent_does_not_answer(
     wait_until(lambda: cluster.allocatable()[one.name] == 1, f"the GPU of {one.name} is back", 60)
 
 
+@pytest.mark.usefixtures("holders")
+def test_gpu_is_back_after_the_plugin_was_killed(boards: list[Board], cluster: Cluster) -> None:
+    one = boards[2]
+    pod = str(cluster.plugin_pod(one.name))
+    restarts = _restarts(cluster, pod)
+    one.exec("pkill", "-KILL", "-f", "tegra_device_plugin run")
+    wait_until(lambda: _restarts(cluster, pod) > restarts, "the kubelet starts the plugin again", 60)
+    wait_until(lambda: cluster.allocatable()[one.name] == 1, f"the GPU of {one.name} is back", 60)
+
+
 def test_pods_that_held_a_gpu_all_the_time_were_never_restarted(
     cluster: Cluster, holders: dict[str, object]
 ) -> None:
@@ -195,3 +205,8 @@ def _registrations(cluster: Cluster, node: str) -> int:
     """How often the plugin on a node has registered since it started."""
     log = cluster.kubectl("--namespace=kube-system", "logs", str(cluster.plugin_pod(node)))
     return log.count("registered nvidia.com/gpu")
+
+
+def _restarts(cluster: Cluster, pod: str) -> int:
+    query = "--output=jsonpath={.status.containerStatuses[0].restartCount}"
+    return int(cluster.kubectl("--namespace=kube-system", "get", "pod", pod, query))

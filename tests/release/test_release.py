@@ -244,6 +244,14 @@ def test_every_artifact_is_of_the_version(dist: Path) -> None:
     assert bundle == {"version": 1, "plugin_image": "tegra-device-plugin:0.2.0"}
 
 
+def test_image_names_the_commit_of_the_release(released: Checkout, dist: Path, tmp_path: Path) -> None:
+    (image,) = json.loads(content(dist / "tegra-device-plugin-arm64.tar.gz", "manifest.json"))
+    layer = tmp_path / "layer.tar"
+    layer.write_bytes(content(dist / "tegra-device-plugin-arm64.tar.gz", image["Layers"][0]))
+    with tarfile.open(layer) as tar:
+        assert tar.getnames() == [released.git("rev-parse", "v0.2.0^{commit}")]
+
+
 def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) -> None:
     subject, _, tested = released.git("log", "-1", "--format=%B", "main").partition("\n\n")
     assert subject == "Release 0.2.0"
@@ -302,6 +310,14 @@ def test_another_build_of_the_tag_gives_the_same_bytes(
     builds = [sys.executable, "-m", "release.artifacts", f"--output={tmp_path}/dist"]
     subprocess.run(builds, cwd=again, env=ENVIRONMENT, check=True, umask=0o077, capture_output=True)
     assert (tmp_path / "dist/SHA256SUMS").read_text() == (dist / "SHA256SUMS").read_text()
+
+
+def test_version_that_is_written_but_was_never_released_can_be(checkout: Checkout) -> None:
+    checkout.write("release/artifacts.py", QUICK.format(meanwhile="pass"))
+    code, said = checkout.release(version.current())
+    assert code == 0, said
+    assert checkout.git("diff", "--name-only", "main~", "main") == "CHANGELOG.md"
+    assert f"git push --atomic origin main v{version.current()}" in said
 
 
 def test_check_shows_the_changes_only(checkout: Checkout) -> None:
