@@ -44,25 +44,27 @@ def why(name: str, progress: Progress, lost: Mapping[str, str]) -> str:
 
 
 def report(progress: Mapping[str, Progress], lost: Mapping[str, str], cordoned: set[str], limit: bool) -> str:
-    """The result of a run, '' if no board has started.
+    """The result of a run, '' if no board was touched.
 
     `lost` has the task in which a board became unreachable. `limit` is true if the playbook takes --limit.
     """
-    if {one["stage"] for one in progress.values()} <= {"planned"}:
+    names = sorted(progress, key=natural)
+    stages = {name: progress[name]["stage"] for name in names}
+    if set(stages.values()) <= {"planned"}:
         return ""
-    progress = {name: progress[name] for name in sorted(progress, key=natural)}
-    failed = [name for name, one in progress.items() if one["stage"] in ("failed", "started")]
-    left = [name for name, one in progress.items() if one["stage"] != "done"]
+    gone = [name for name in names if stages[name] == "planned" and name in lost]
+    failed = [name for name in names if stages[name] in ("failed", "started")] + gone
     words: dict[str, list[str]] = {}
-    for name, one in progress.items():
-        if name not in failed:
-            words.setdefault(one.get("word", UNTOUCHED), []).append(name)
-    lines = [f"{word}: {', '.join(names)}" for word, names in words.items()]
+    for name in names:
+        if name not in failed and (failed or stages[name] != "planned"):
+            words.setdefault(progress[name].get("word", UNTOUCHED), []).append(name)
+    lines = [f"{word}: {', '.join(boards)}" for word, boards in words.items()]
     lines += [f"failed: {name}: {why(name, progress[name], lost)}" for name in failed]
-    if left:
-        stay = [name for name in progress if name in cordoned]
-        lines += [f"Cordoned until a run has finished with them: {', '.join(stay)}."] if stay else []
-        how = f"with --limit {','.join(left)}" if limit else "again"
+    if failed:
+        left = ",".join(name for name in names if stages[name] != "done")
+        stay = ", ".join(name for name in names if name in cordoned)
+        lines += [f"Cordoned until a run has finished with them: {stay}."] if stay else []
+        how = f"with --limit {left}" if limit else "again"
         lines.append(f"Repair the cause, then run the same command {how}. It goes on from here.")
     return "\n".join(lines)
 
