@@ -53,6 +53,7 @@ from ansible.module_utils.jetson_services import (
     k3s_environment,
     k3s_files,
     k3s_settings,
+    on_etcd,
     parse_units,
     registries,
     unit_state,
@@ -194,6 +195,7 @@ def k3s_facts(commands, root, units):
         "settings": settings,
         "node_ip": node_ip(root, files, given, server["command"] or agent["command"]),
         "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),
+        "etcd": on_etcd(root),
         "server": server,
         "agent": agent,
     }

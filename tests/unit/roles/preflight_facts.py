@@ -92,6 +92,7 @@ GOOD: dict[str, Any] = {
     },
     "k3s": {
         "version": None,
+        "etcd": False,
         "server": {"installed": False, "command": None},
         "agent": {"installed": False, "command": None},
         "settings": {"flannel-backend": None, "node-ip": None, "node-name": None},
