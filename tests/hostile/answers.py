@@ -135,6 +135,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     },
     "stat": stat,
     "command": command,
+    "container_command": command,
     "gpu_checks": checks,
     "k3s_observe": observed,
     "k3s_nodes": {
