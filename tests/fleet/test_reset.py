@@ -189,7 +189,7 @@ def test_no_server_is_forgotten_if_none_is_left_or_answers(fleet: Fleet) -> None
     assert "no server would be left" in said(run)
     run = fleet.play("forget", "--limit=jetson-4", faults=[fault(fleet.servers, "k3s_nodes", SILENT)])
     assert (run.code != 0, changes(run)) == (True, [])
-    assert "No other server (jetson-1, jetson-2, jetson-3) answers and runs the cluster." in said(run)
+    assert "No server that stays (jetson-1, jetson-2, jetson-3) answers and runs the cluster." in said(run)
 
 
 A, B, C, D, E = "abcde"
@@ -225,8 +225,7 @@ def test_majority_of_etcd(working: list[str], down: list[str], leaving: list[str
     nodes = [node(name, True) for name in working] + [node("agent")]
     nodes += [node(name, voter=number % 2 == 0, ready=number % 2 == 1) for number, name in enumerate(down)]
     found = reset.majority_lost(nodes, leaving)
-    assert found.startswith(lost[:20]) if lost else found == ""
-    assert lost in found
+    assert (lost in found) if lost else found == ""
 
 
 def server(name: str, installed: bool = True, active: bool = True) -> dict[str, Any]:

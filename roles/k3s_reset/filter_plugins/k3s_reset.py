@@ -107,8 +107,8 @@ def unforgettable(gone: dict[str, str], cluster: Facts) -> str:
         )
     if not cluster["asked"]:
         return (
-            f"No other server ({list_of(cluster['staying'])}) answers and runs the cluster. Start one, and "
-            f"run the same command again. {UNCHANGED}"
+            f"No server that stays ({list_of(cluster['staying'])}) answers and runs the cluster. Start one, "
+            f"and run the same command again. {UNCHANGED}"
         )
     ready = {node["name"] for node in cluster["nodes"] if node["ready"] and node["voter"] is not None}
     running = [name for name, node in gone.items() if node in ready]
