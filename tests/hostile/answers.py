@@ -172,7 +172,11 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
         "summary": "libc6",
     },
     "k3s_token_rotation": {"restart_due": False, "kept": ""},
-    "k3s_restore": {"snapshot": None, "kept": "/var/lib/rancher/k3s/server.before-1"},
+    "k3s_restore": {
+        "snapshot": None,
+        "place": "/var/lib/rancher/k3s/server",
+        "kept": "/var/lib/rancher/k3s/server.before-1",
+    },
     "k3s_user": {
         "api": {"url": "https://127.0.0.1:6443", "ca": "-----BEGIN CERTIFICATE-----\n"},
         "rules": [],

@@ -50,43 +50,46 @@ def goes_back(states: States, host: str) -> bool:
     return stage(states[host]) in ("stopping", "aside") and stage(states[first]) in UNTOUCHED
 
 
-def commands(state: State, record: str) -> str:
-    """What brings the data from before back, typed on the server."""
+def command(state: State, record: str) -> str:
+    """What brings the data from before back, typed on the server. Without what is kept they are in place."""
     place, kept = state["place"], state["kept"]
     return (
-        f"sudo systemctl stop k3s; [ ! -e {place} ] || sudo mv {place} {place}.restored; "
-        f"sudo mv {kept} {place}; sudo rm -f {record}; sudo systemctl start k3s"
+        f"sudo sh -c 'systemctl stop k3s; if [ -e {kept} ]; then [ ! -e {place} ] || "
+        f"mv {place} {place}.restored; mv {kept} {place}; fi; rm -f {record}; systemctl start k3s'"
     )
 
 
-def line(name: str, states: States, lost: bool, record: str) -> str:
+def line(name: str, states: States, lost: bool, failed: bool, record: str) -> str:
     """Where the data of one server are, and what brings them back. One that is `lost` does not answer."""
     state, at = states[name], stage(states[name])
     first = next(iter(states))
+    started = stage(states[first]) == "started"
     kept = state.get("kept")
-    way = f" To bring them back: {commands(state, record)}" if kept else ""
     before = f"Its data from before are in {kept}." if kept else "It had no data before."
+    way = ""
+    if kept and failed:
+        way = "To go back instead, on every server: " if started else "To bring them back: "
+        way += command(state, record)
     if at in ("", "checked", "prepared"):
-        text = "K3s was not stopped, and its data were not touched."
+        parts = ["K3s was not stopped, and its data were not touched."]
     elif at == "back":
         runs = "K3s runs with them." if state["active"] else "K3s did not run before, and was not started."
         data = "its data from before are in place again." if kept else "it has no data, as before."
-        text = f"{data} {'' if state.get('reason') else runs}"
+        parts = [data] if state.get("reason") else [data, runs]
     elif at in ("stopping", "placing"):
-        where = (
-            f"{state['place']} or, if that is not there, in {kept}" if kept else "no place: there were none"
-        )
-        text = f"K3s may be stopped. Its data from before are in {where}.{way}"
+        if kept:
+            before = f"Its data from before are in {kept} or, if that is not there, in {state['place']}."
+        parts = ["K3s may be stopped.", before, way]
     elif at == "started":
-        text = f"K3s runs with the data of the backup. {before}{way}"
+        parts = ["K3s runs with the data of the backup.", before, way]
     elif at == "placed":
-        text = f"it has the data of the backup, and K3s does not run. {before}{way}"
-    elif stage(states[first]) == "started":
-        text = f"it has no data yet and joins {first} in site.yml. {before}"
+        parts = ["it has the data of the backup, and K3s does not run.", before, way]
+    elif started:
+        parts = [f"it has no data yet and joins {first} in site.yml.", before, way]
     else:
-        text = f"K3s is stopped. {before}{way}"
-    reason = f" {state['reason']}" if state.get("reason") else ""
-    return f"{name}: {'it does not answer any more. ' if lost else ''}{text.strip()}{reason}"
+        parts = ["K3s is stopped.", before, way]
+    silent = ["it does not answer any more."] if lost else []
+    return f"{name}: {' '.join(filter(None, [*silent, *parts, state.get('reason')]))}"
 
 
 def problems(states: States, answering: Iterable[str], failures: Mapping[str, str]) -> list[str]:
@@ -128,7 +131,8 @@ def report(states: States, answering: Iterable[str], failures: Mapping[str, str]
         begin = f"Not restored. No server was stopped: {problem}"
     else:
         begin = f"Not restored: {problem}"
-    lines = [begin, *(line(name, states, name not in there, record) for name in states)]
+    lines = [begin]
+    lines += [line(name, states, name not in there, bool(problem), record) for name in states]
     if problem and started:
         lines.append(
             "Repair the cause, then run site.yml: the other servers join again. The backup is restored."

@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -249,9 +251,8 @@ def test_data_go_back_only_if_the_first_server_has_its_own(first: str, further: 
 
 
 KEPT = f"/var/lib/rancher/k3s/server/db.before-{STAMP}"
-WAY = f"sudo mv {KEPT} /var/lib/rancher/k3s/server/db; sudo rm -f {RECORD}; sudo systemctl start k3s"
-
-
+PLACE = "/var/lib/rancher/k3s/server/db"
+WAY = f"mv {KEPT} {PLACE}; fi; rm -f {RECORD}; systemctl start k3s'"
 OF_FIRST = f"/var/lib/rancher/k3s/server.before-{STAMP}"
 UNTOUCHED = "K3s was not stopped, and its data were not touched."
 IN_PLACE = "its data from before are in place again."
@@ -286,7 +287,7 @@ CASES = {
     ),
     "node is not Ready": Case(
         ("started", "aside", "aside"),
-        ["and the run ended: jetson-1: it broke", "Repair the cause, then run site.yml", JOINS],
+        ["and the run ended: jetson-1: it broke", "Repair the cause, then run site.yml", JOINS, WAY],
         why=FIRST,
     ),
     "check fails": Case(
@@ -352,6 +353,7 @@ def test_report_names_the_data_of_each_server_and_the_way_back(name: str) -> Non
     assert [line.partition(":")[0] for line in text.splitlines()[1:4]] == list(SERVERS)
     assert plans.restored(made, there, case.failures) is case.succeeds
     assert ("Not restored" in text or "the run ended" in text) is not case.succeeds
+    assert not (case.succeeds and "sudo" in text)
 
 
 def test_report_of_servers_without_data_has_no_way_back_to_them() -> None:
@@ -361,3 +363,21 @@ def test_report_of_servers_without_data_has_no_way_back_to_them() -> None:
     assert "sudo mv" not in text
     made = {FIRST: state(FIRST, "back", kept=True, active=False)}
     assert "K3s did not run before, and was not started." in plans.report(made, [FIRST], {FIRST: "x"}, RECORD)
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_printed_command_brings_the_data_back_or_leaves_them(tmp_path: Path, data: Path, moved: bool) -> None:
+    """Before the move the data are in place, and the same command is right."""
+    place, kept = data / "db", Path(f"{data}/db.before-{STAMP}")
+    if moved:
+        place.rename(kept)
+        place.mkdir()
+    record = tmp_path / "k3s/restore.json"
+    record.touch()
+    for name in ("sudo", "systemctl"):
+        (tmp_path / name).write_text('#!/bin/sh\ncase "$0" in *sudo) exec "$@";; esac\n')
+        (tmp_path / name).chmod(0o755)
+    text = plans.command({"place": str(place), "kept": str(kept)}, str(record))
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run(["/bin/sh", "-ec", text], env={"PATH": path}, check=True)
+    assert ((place / "state").read_text(), kept.exists(), record.exists()) == ("mine", False, False)
