@@ -59,7 +59,8 @@ def report(progress: Mapping[str, Progress], lost: Mapping[str, str], cordoned: 
         if name not in failed and (failed or stages[name] != "planned"):
             words.setdefault(progress[name].get("word", UNTOUCHED), []).append(name)
     lines = [f"{word}: {', '.join(boards)}" for word, boards in words.items()]
-    lines += [f"failed: {name}: {why(name, progress[name], lost)}" for name in failed]
+    reasons = {name: why(name, progress[name], lost).replace("\n", "\n  ") for name in failed}
+    lines += [f"failed: {name}: {reason}" for name, reason in reasons.items()]
     if failed:
         left = ",".join(name for name in names if stages[name] != "done")
         stay = ", ".join(name for name in names if name in cordoned)

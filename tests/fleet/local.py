@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
+from tests.ansible_core import NEWEST, core
 from tests.docs import CHECKOUT
-from tests.hostile.site import NEWEST, core
 from tests.unit.roles.loading import ROLES, load
 
 HERE = Path(__file__).parent

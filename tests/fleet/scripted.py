@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.ansible_core import NEWEST, core
 from tests.hostile.answers import Answer
-from tests.hostile.site import NEWEST, Run, Site, core, make_site
+from tests.hostile.site import Run, Site, make_site
 
 Call = tuple[str, str, Answer]
 OLDEST = "2.16"

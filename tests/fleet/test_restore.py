@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.ansible_core import NEWEST
 from tests.fleet.local import AGENT, FIRST, MINE, RESTORED, SECOND, SERVERS, THIRD, Ran, Servers
-from tests.hostile.site import NEWEST
 
 OLDEST = "2.16"
 UNTOUCHED = dict.fromkeys(SERVERS, ("active", MINE))
