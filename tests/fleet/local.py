@@ -28,6 +28,7 @@ FIRST, SECOND, THIRD = SERVERS = ("s1", "s2", "s3")
 AGENT = "a1"
 REAL = ("atomic_files", "k3s_backup", "redact", "rollout", "run_lock", "upload")
 MINE, RESTORED = "mine", "of the backup"
+TIMEOUT_SECONDS = 600  # 6 s on a machine without other work
 PROGRAMS = {
     "systemctl": """\
 #!/bin/sh
@@ -208,7 +209,7 @@ class Servers:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=170,
+            timeout=TIMEOUT_SECONDS,
             check=False,
         )
         return Ran(ran.returncode, ran.stdout, (self.fleet / "log").read_text().splitlines())

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.fleet.local import TIMEOUT_SECONDS
 from tests.fleet.scripted import CORES, OLDEST, Fleet, done, fault, node, said
 from tests.hostile.site import Run
 from tests.unit.roles.loading import load
+
+pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
 
 reset = load("k3s_reset/filter_plugins/k3s_reset.py")
 CHANGING = ("k3s_node_schedule", "systemd_service", "k3s_reset")

@@ -15,7 +15,20 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.ansible_core import NEWEST
-from tests.fleet.local import AGENT, FIRST, MINE, RESTORED, SECOND, SERVERS, THIRD, Ran, Servers
+from tests.fleet.local import (
+    AGENT,
+    FIRST,
+    MINE,
+    RESTORED,
+    SECOND,
+    SERVERS,
+    THIRD,
+    TIMEOUT_SECONDS,
+    Ran,
+    Servers,
+)
+
+pytestmark = pytest.mark.timeout(3 * TIMEOUT_SECONDS)
 
 OLDEST = "2.16"
 UNTOUCHED = dict.fromkeys(SERVERS, ("active", MINE))
