@@ -105,6 +105,11 @@ def verify(reports: Path, arguments: Sequence[str]) -> int:
     return status
 
 
+def confirmation(names: str | None) -> list[str]:
+    """The argument by which reset.yml may end the cluster of these servers."""
+    return [f"--extra-vars=k3s_reset_cluster={names}"] if names else []
+
+
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Read the command line; what comes after `--` is ansible-playbook's."""
     parser = argparse.ArgumentParser(
@@ -117,6 +122,9 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         "--reports", type=Path, metavar="DIR", default=HERE.parent / "reports", help="default: %(default)s"
     )
     parser.add_argument("--keep", action="store_true", help="do not reset the boards afterwards")
+    parser.add_argument(
+        "--reset-cluster", metavar="NAMES", help="servers whose cluster ends with the reset, such as jetson-1"
+    )
     example = (
         "for ansible-playbook in the checkout, such as: -- --extra-vars jetson_k3s_confirm=restore-docker"
     )
@@ -145,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = UNVERIFIED
     if options.keep:
         say("the boards are kept as they are")
-    elif play("reset.yml", arguments) != 0:
+    elif play("reset.yml", [*arguments, *confirmation(options.reset_cluster)]) != 0:
         say("reset.yml has failed: the boards are not as they were")
         status = status or UNVERIFIED
     for name in PUBLISHED:

@@ -477,7 +477,7 @@ def test_the_device_plugin_is_not_replaced_while_a_pod_has_its_gpu(node: Board) 
 def test_a_board_that_is_reset_keeps_nothing_of_the_driver(cluster: Cluster, node: Board) -> None:
     site(DRA).checked()
     assert set(cluster.allocatable(RESOURCE).values()) == {0}
-    run_playbook(LAB, "reset.yml").checked()
+    run_playbook(LAB, "reset.yml", f"--extra-vars=k3s_reset_cluster={node.name}").checked()
     places = "/var/lib/kubelet /run/cdi/*.json /var/lib/tegra-gpu-limit"
     found = node.exec("sh", "-c", f"ls -d {places} 2>&1 || true")
     assert all("No such file" in line for line in found.splitlines()), found

@@ -224,5 +224,6 @@ def test_another_image_of_the_same_name_is_replaced(boards: list[Board], first: 
 
 # Last, for the cluster goes with it.
 def test_reset_takes_it_away(boards: list[Board], first: PlaybookRun) -> None:
-    run_playbook(LAB, "reset.yml", SUPPLIED).checked()
+    ends = f"--extra-vars=k3s_reset_cluster={boards[0].name}"
+    run_playbook(LAB, "reset.yml", SUPPLIED, ends).checked()
     assert [left(board) for board in boards] == [""] * 3

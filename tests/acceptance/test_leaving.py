@@ -159,25 +159,26 @@ def test_new_board_takes_the_name_of_one_that_is_gone(boards: list[Board]) -> No
     assert Cluster(boards).allocatable() == {server.name: 1, agent.name: 1}
 
 
-def test_nobody_is_forgotten_without_being_named_nor_the_server_that_answers(boards: list[Board]) -> None:
+def test_nobody_is_forgotten_without_being_named_nor_the_only_server(boards: list[Board]) -> None:
     server = boards[0]
     for arguments, words in (
         ((), "--limit"),
-        (
-            (f"--limit={server.name}",),
-            "is the server that this playbook connects to, so it cannot be forgotten",
-        ),
+        ((f"--limit={server.name}",), "no server would be left, so the node cannot be deleted"),
     ):
         run = run_playbook(LAB, "forget.yml", *arguments)
         assert (run.returncode != 0, words in " ".join(run.output.split())) == (True, True), run.output
     assert len(Cluster(boards).allocatable()) == len(boards)
 
 
-def test_reset_of_the_cluster_leaves_what_the_page_says(
+def test_reset_of_the_cluster_is_confirmed_and_leaves_what_the_page_says(
     boards: list[Board], before: dict[str, Snapshot]
 ) -> None:
     server = boards[0]
-    run_playbook(LAB, "reset.yml").checked()
+    refused = run_playbook(LAB, "reset.yml")
+    assert (refused.returncode != 0, sum(one.changed for one in refused.recap.values())) == (True, 0)
+    assert f"-e k3s_reset_cluster={server.name}" in " ".join(refused.output.split()), refused.output
+    assert len(Cluster(boards).allocatable()) == len(boards)
+    run_playbook(LAB, "reset.yml", f"--extra-vars=k3s_reset_cluster={server.name}").checked()
     assert server.exec("sh", "-c", TRACES, check=False) == ""
     left = unnamed(before[server.name], snapshot(server), reset=True)
     assert left == [], "\n".join(left)

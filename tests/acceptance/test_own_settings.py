@@ -365,7 +365,7 @@ def test_newer_runtime_comes_from_the_bundle_when_asked(
 
 # The cluster goes with it.
 def test_reset_gives_docker_its_owners_settings_back(board: Board, run: PlaybookRun) -> None:
-    again = ("reset.yml", "--extra-vars=jetson_k3s_confirm=restore-docker")
+    again = ("reset.yml", "--extra-vars=jetson_k3s_confirm=restore-docker k3s_reset_cluster=jetson-1")
     run_playbook(LAB, *again).checked()
     assert json.loads(board.exec("cat", "/etc/docker/daemon.json")) == OWN
     assert board.exec("docker", "info", "--format={{.DefaultRuntime}}").strip() == "runc"

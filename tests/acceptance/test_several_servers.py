@@ -2,7 +2,8 @@
 """Three servers share an etcd: any of them may be down, and one that was flashed again joins again."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -74,7 +75,8 @@ def test_any_server_may_be_down_and_the_run_goes_on_with_the_others(boards: list
         assert run.recap[gone.name].unreachable == 1, run.output
         for one in there:
             assert (run.recap[one.name].failed, run.recap[one.name].changed) == (0, 1), run.why
-        assert (f"{gone.name} does not answer, so this run uses {there[0].name}" in run.output) == (down == 0)
+        asked = f"{gone.name} does not answer, so this run uses {there[0].name} for kubectl."
+        assert (asked in " ".join(run.output.split())) == (down == 0)
         assert sites(there[0]) == {one.name: f"without-{down}" for one in there} | {
             gone.name: sites(there[0])[gone.name]
         }
@@ -101,7 +103,10 @@ def test_first_server_that_was_flashed_again_begins_no_cluster_of_its_own(boards
 def test_cluster_forgets_it_with_its_member_and_it_joins(boards: list[Board]) -> None:
     first, second, *others = boards
     ordered = [second, first, *others]
-    assert changed(site(ordered, "forget.yml", f"--limit={first.name}")) == {first.name: 1}
+    refused = site(boards, "forget.yml", f"--limit={second.name}")
+    assert "K3s runs there and is a member of etcd" in " ".join(refused.output.split()), refused.output
+    # It is still the first one of the inventory.
+    assert changed(site(boards, "forget.yml", f"--limit={first.name}")) == {first.name: 1}
     assert members(second) == {second.name, others[0].name}
     changed(site(ordered))
     assert members(second) == {one.name for one in boards[:SERVERS]}
@@ -112,17 +117,74 @@ def test_cluster_forgets_it_with_its_member_and_it_joins(boards: list[Board]) ->
     assert changed(site(ordered)) == {one.name: 0 for one in boards}
 
 
-def test_all_servers_go_back_to_a_backup(boards: list[Board]) -> None:
+def k3s_starts(boards: Sequence[Board]) -> dict[str, str]:
+    """When K3s was started, by board."""
+    show = ("systemctl", "show", "--property=ActiveState,ExecMainStartTimestampMonotonic", "k3s")
+    return {one.name: one.exec(*show) for one in boards}
+
+
+def kept(boards: Sequence[Board]) -> str:
+    find = "find /var/lib/rancher/k3s -maxdepth 2 '(' -name '*.before-*' -o -name restore.json ')'"
+    return "".join(one.exec("sh", "-c", find) for one in boards)
+
+
+@pytest.fixture(scope="module")
+def backup(boards: list[Board]) -> Iterator[Path]:
     first, second, *others = boards
     ordered = [second, first, *others]
-    cluster = Cluster(ordered)
     directory = lab_dir(LAB) / "backups"
     with keyring() as key:
         given = json.dumps({"k3s_backup_recipient": str(key), "__k3s_backup_directory": str(directory)})
         changed(site(ordered, "backup.yml", f"--extra-vars={given}"))
-        cluster.kubectl("create", "configmap", "after")
+        Cluster(ordered).kubectl("create", "configmap", "after")
         (file,) = directory.glob("*.gpg")
-        changed(site(ordered, "restore.yml", f"--extra-vars=k3s_backup_file={file}"))
+        yield file
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_restore_with_a_wrong_token_stops_no_server(boards: list[Board], backup: Path, running: bool) -> None:
+    """Preflight finds it at the K3s that runs, and the check of the backup where K3s does not run."""
+    first, second, *others = boards
+    ordered, servers = [second, first, *others], boards[:SERVERS]
+    if not running:
+        second.exec("systemctl", "stop", "k3s")
+    before = k3s_starts(servers)
+    given = json.dumps({"k3s_backup_file": str(backup), "k3s_token": "of-another-cluster"})
+    run = site(ordered, "restore.yml", f"--extra-vars={given}")
+    assert run.returncode != 0
+    words = "join-token" if running else "No server was stopped: "
+    assert words in " ".join(run.output.split()), run.output
+    assert running or "k3s_token is not the token that this cluster had" in " ".join(run.output.split())
+    assert (k3s_starts(servers), kept(servers)) == (before, "")
+    if not running:
+        second.exec("systemctl", "start", "k3s")
+        wait_until(lambda: len(Cluster(ordered).allocatable()) == len(boards), "K3s of the first server", 120)
+
+
+def test_restore_that_fails_brings_all_servers_back(boards: list[Board], backup: Path) -> None:
+    """K3s cannot take the snapshot."""
+    first, second, *others = boards
+    ordered, servers = [second, first, *others], boards[:SERVERS]
+    program = "/usr/local/bin/k3s-restoring"
+    second.exec(
+        "sh", "-c", f"printf '#!/bin/sh\\necho no room >&2; exit 1\\n' > {program}; chmod 755 {program}"
+    )
+    given = json.dumps({"k3s_backup_file": str(backup), "__k3s_backup_k3s": program})
+    run = site(ordered, "restore.yml", f"--extra-vars={given}")
+    assert run.returncode != 0
+    said = " ".join(run.output.split())
+    for one in servers:
+        assert f"{one.name}: its data from before are in place again." in said, run.output
+    wait_until(lambda: members(second) == {one.name for one in servers}, "etcd with all members", 120)
+    assert Cluster([first]).kubectl("get", "configmap", "after", "--output=name").strip() == "configmap/after"
+    assert kept(servers) == ""
+
+
+def test_all_servers_go_back_to_a_backup(boards: list[Board], backup: Path) -> None:
+    first, second, *others = boards
+    ordered = [second, first, *others]
+    cluster = Cluster(ordered)
+    changed(site(ordered, "restore.yml", f"--extra-vars=k3s_backup_file={backup}"))
     assert members(second) == {one.name for one in boards[:SERVERS]}
     maps = {
         one.name: Cluster([one]).kubectl("get", "configmaps", "--output=name").split()
@@ -133,3 +195,23 @@ def test_all_servers_go_back_to_a_backup(boards: list[Board]) -> None:
     )
     assert cluster.allocatable() == {one.name: 1 for one in boards}
     assert changed(site(ordered)) == {one.name: 0 for one in boards}
+
+
+def test_server_that_is_reset_leaves_etcd_first_and_two_of_three_stay(boards: list[Board]) -> None:
+    first, second, third, agent = boards
+    ordered = [second, first, third, agent]
+    two = site(ordered, "reset.yml", f"--limit={first.name},{third.name}")
+    assert (two.returncode != 0, sum(one.changed for one in two.recap.values())) == (True, 0)
+    assert "cannot leave the cluster: while " in " ".join(two.output.split()), two.output
+
+    site(ordered, "reset.yml", f"--limit={second.name}").checked()  # the first one of the inventory
+    assert members(first) == {first.name, third.name}
+    assert second.name not in sites(first)
+    assert second.exec("sh", "-c", "ls -d /var/lib/rancher/k3s 2>/dev/null || true") == ""
+
+    last = site(ordered, "reset.yml", f"--limit={third.name}")
+    assert (last.returncode != 0, sum(one.changed for one in last.recap.values())) == (True, 0)
+    assert "these would be left: " in " ".join(last.output.split()), last.output
+    back = [first, second, third, agent]
+    changed(site(back))
+    assert members(first) == {one.name for one in boards[:SERVERS]}

@@ -260,13 +260,13 @@ def test_a_dead_gpu_fails_the_job_of_a_ci_system_and_the_board_is_reset(
     board.set_state(jetson, "dead")
     wait_until(lambda: cluster.allocatable()[NAME] == 0, "the dead GPU is taken off the node", 60)
     job = yaml.safe_load((CHECKOUT / "docs/ci/gitlab-ci.yml").read_text())["verify-boards"]
-    place = {"LAB": str(laboratory(tmp_path)), "BOARD": "k3s_cluster"}
-    shutil.copytree(reports_dir(LAB), tmp_path / "reports" / "k3s_cluster")
+    place = {"LAB": str(laboratory(tmp_path)), "BOARD": NAME}
+    shutil.copytree(reports_dir(LAB), tmp_path / "reports" / NAME)
     ended = run_here("/bin/bash", "-e", "-c", "\n".join(job["script"]), **place)
     assert ended.returncode == 1, ended.stdout
-    made = yaml.safe_load((tmp_path / "bundles/k3s_cluster/bundle.yml").read_text())
+    made = yaml.safe_load((tmp_path / "bundles" / NAME / "bundle.yml").read_text())
     assert made["plugin_image"] == plugin.reference()
-    statuses, junit, page = published(tmp_path / "reports/k3s_cluster")
+    statuses, junit, page = published(tmp_path / "reports" / NAME)
     assert [name for name, status in statuses.items() if status == "failed"] == ["allocatable"]
     (failure,) = junit.iter("failure")
     for text in (ended.stdout, failure.text or "", page):

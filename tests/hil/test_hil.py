@@ -114,6 +114,12 @@ def test_a_run_that_publishes_nothing_is_no_proof_whatever_lies_there_from_befor
     assert ansible.playbooks == ["site", "verify", "reset"]
 
 
+def test_name_of_the_cluster_that_ends_is_for_the_reset_alone(ansible: Ansible) -> None:
+    ansible.publishes(0)
+    assert ansible.run("--reset-cluster=jetson-1")[0] == 0
+    assert ["k3s_reset_cluster=jetson-1" in call for call in ansible.calls] == [False, False, True]
+
+
 def test_a_board_that_cannot_be_reset_is_no_success(ansible: Ansible) -> None:
     ansible.publishes(0)
     ansible.does("reset", "exit 2")

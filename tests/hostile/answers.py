@@ -27,7 +27,7 @@ RUNS_ON = {"active": True, "enabled": True, "installed": True}
 
 def facts(board: str, asked: float) -> Answer:
     """What role jetson_facts gathers of a board in a cluster with an older K3s."""
-    server = board == "jetson-1"
+    server = board in os.environ.get("SCRIPTED_SERVERS", "jetson-1").split(",")
     k3s = {
         "version": OLD,
         "kubectl": None,
@@ -135,13 +135,17 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     },
     "stat": stat,
     "command": command,
+    "container_command": command,
     "gpu_checks": checks,
     "k3s_observe": observed,
     "k3s_nodes": {
         "installed": True,
         "version": OLD,
         "ranges": {},
-        "nodes": [{"name": "jetson-9", "machine_id": "id of jetson-9", "addresses": ["192.0.2.9"]}],
+        "nodes": [
+            {"name": "jetson-9", "machine_id": "id of jetson-9", "addresses": ["192.0.2.9"]}
+            | {"ready": True, "voter": None}
+        ],
     },
     "k3s_backup": backup,
     "gpu_board": {"engine": {"ServerVersion": "27", "DefaultRuntime": "nvidia"}, "video_group": 44},
@@ -168,7 +172,11 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
         "summary": "libc6",
     },
     "k3s_token_rotation": {"restart_due": False, "kept": ""},
-    "k3s_restore": {"snapshot": None, "kept": "/var/lib/rancher/k3s/server.before-1"},
+    "k3s_restore": {
+        "snapshot": None,
+        "place": "/var/lib/rancher/k3s/server",
+        "kept": "/var/lib/rancher/k3s/server.before-1",
+    },
     "k3s_user": {
         "api": {"url": "https://127.0.0.1:6443", "ca": "-----BEGIN CERTIFICATE-----\n"},
         "rules": [],
@@ -300,9 +308,24 @@ def attacks() -> dict[str, list[str]]:
     return found
 
 
+def fault(board: str, module: str, arguments: Answer) -> Answer | None:
+    """What a test has this board answer to a call with these arguments; None: what it answers otherwise."""
+    faults: list[Answer] = json.loads(os.environ.get("SCRIPTED_FAULTS", "[]"))
+    for one in faults:
+        if (
+            one["module"] == module
+            and board in one["boards"]
+            and all(arguments.get(key) == value for key, value in one["has"].items())
+        ):
+            said: Answer = one["answer"]
+            return said
+    return None
+
+
 def answer(board: str, module: str, arguments: Answer) -> bytes:
     made = HONEST.get(module, {})
     result = {"changed": False, **(made(board, arguments) if callable(made) else made)}
+    result |= fault(board, module, arguments) or {}
     chosen = attacks().get(board, [])
     for name in chosen:
         if name in ATTACKS:

@@ -89,6 +89,8 @@ class Run:
     said: str
     written: set[str]
     sent: dict[str, list[tuple[str, bytes]]]
+    calls: list[tuple[str, str, answers.Answer]]
+    """Board, module and arguments, in the order in which the boards got them."""
 
 
 @dataclass(frozen=True)
@@ -157,16 +159,25 @@ class Site:
             ]
             for board in BOARDS
         }
-        return Run(ran.returncode, ran.stdout, written, sent)
+        return Run(ran.returncode, ran.stdout, written, sent, calls(boards))
 
 
-def make_site(root: Path) -> Site:
+def calls(boards: Path) -> list[tuple[str, str, answers.Answer]]:
+    found = []
+    for path in sorted(boards.glob("*/*-*-*"), key=lambda path: path.name):
+        _, _, module = path.name.split("-", 2)
+        if module not in ("shell", "file"):
+            found.append((path.parent.name, module, json.loads(path.read_text())))
+    return found
+
+
+def make_site(root: Path, inventory: str = INVENTORY) -> Site:
     for name in ("home/.ssh", "tmp", "site", "boards"):
         (root / name).mkdir(parents=True)
     (root / "home/.ssh/id_ed25519").write_text(SECRET)
     (root / "home/.ssh/authorized_keys").write_text("mine")
     sums = make_bundle(root / "bundle")
     make_release(root / "release" / answers.NEW)
-    (root / "site/inventory").write_text(INVENTORY.format(bundle=root / "bundle"))
+    (root / "site/inventory").write_text(inventory.format(bundle=root / "bundle"))
     (root / "site/key.asc").write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     return Site(root, sums)

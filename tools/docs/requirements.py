@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what preflight's rules require into docs/compatibility.md: `python -m tools.docs.requirements`."""
+"""Write preflight's rules and versions into docs/compatibility.md: `python -m tools.docs.requirements`."""
 
 import re
 import textwrap
@@ -12,7 +12,7 @@ from tools.cache import CHECKOUT
 
 PAGE = CHECKOUT / "docs/compatibility.md"
 RULES = CHECKOUT / "roles/preflight/vars/main"
-BEGIN = "<!-- written by `python -m tools.docs.requirements` -->"
+BEGIN = "<!-- {}, written by `python -m tools.docs.requirements` -->"
 END = "<!-- end -->"
 WIDTH = 118
 FACT = re.compile(r"\{([\w.]+)\}")
@@ -41,11 +41,21 @@ def requirements() -> str:
     return "\n".join(lines)
 
 
+def releases_of_etcd() -> str:
+    """A row for each release of K3s from which on it has another etcd."""
+    table = yaml.safe_load((RULES / "etcd.yml").read_text())["__preflight_etcd"]
+    rows = [f"| {entry['k3s']} | {entry['etcd']} |" for entry in table]
+    return "\n".join(["", "| from K3s | etcd |", "|---|---|", *rows, ""])
+
+
 def written(page: str) -> str:
-    """The page with the requirements between its two marks."""
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n{requirements()}\n{END}{after}"
+    """The page with each part between its two marks."""
+    for name, text in (("requirements", requirements()), ("etcd", releases_of_etcd())):
+        begin = BEGIN.format(name)
+        before, rest = page.split(begin)
+        _, after = rest.split(END, 1)
+        page = f"{before}{begin}\n{text}\n{END}{after}"
+    return page
 
 
 if __name__ == "__main__":

@@ -53,8 +53,10 @@ from ansible.module_utils.jetson_services import (
     k3s_environment,
     k3s_files,
     k3s_settings,
+    on_etcd,
     parse_units,
     registries,
+    unfinished_restore,
     unit_state,
 )
 from ansible.module_utils.redact import redact_data
@@ -194,6 +196,9 @@ def k3s_facts(commands, root, units):
         "settings": settings,
         "node_ip": node_ip(root, files, given, server["command"] or agent["command"]),
         "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),
+        "etcd": on_etcd(root),
+        # One that runs has joined again, or was started with other data since.
+        "unfinished_restore": None if server["active"] else unfinished_restore(root),
         "server": server,
         "agent": agent,
     }

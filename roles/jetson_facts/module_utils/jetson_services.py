@@ -49,6 +49,10 @@ K3S_DIRECTORY, K3S_FILE = "etc/rancher/k3s", "config.yaml"
 K3S_FILE_BYTES = 1 << 16
 # Those of the settings with which K3s was installed that matter here.
 SETTINGS = ("data-dir", "node-name")
+# Data of a server whose data store is embedded etcd.
+ETCD = "var/lib/rancher/k3s/server/db/etcd"
+# By it role k3s_backup knows that a restore was not finished.
+UNFINISHED_RESTORE = "var/lib/rancher/k3s/restore.json"
 # K3s' short names of these settings (pkg/cli/cmds); K3s takes them as keys, too.
 SHORT = {"d": "data-dir", "i": "node-ip"}
 # A key with its value, or the first of several, in a file of K3s; a flag with its value. Switches have none.
@@ -202,6 +206,22 @@ def k3s_settings(files, command):
     found = dict.fromkeys(SETTINGS)
     found.update((name, value) for name, value in k3s_given(files, command) if name in found and value)
     return found
+
+
+def on_etcd(root):
+    """Has this server, or had it, embedded etcd as its data store?"""
+    return os.path.isdir(os.path.join(root, ETCD))
+
+
+def unfinished_restore(root):
+    """Where an unfinished restore has kept this server's data, '' if there were none; None without one."""
+    text = read(root, UNFINISHED_RESTORE)
+    if text is None:
+        return None
+    try:
+        return str(json.loads(text)["kept"] or "")
+    except (KeyError, TypeError, ValueError):
+        return ""
 
 
 def registries(root):

@@ -9,7 +9,16 @@ import json
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import CORDONED, KubectlError, condition, get, is_true, listed, run
+from ansible.module_utils.k3s_kubectl import (
+    CORDONED,
+    VOTER,
+    KubectlError,
+    condition,
+    get,
+    is_true,
+    listed,
+    run,
+)
 from ansible.module_utils.k3s_offers import NotOfferedError, devices, extended, wait_offered
 
 DOCUMENTATION = r"""
@@ -42,7 +51,7 @@ options:
         node can be Ready for 40 s after its board has gone down.
     type: dict
     default: {}
-  timeout: {type: int, default: 300, description: 'Seconds for a drain, or for the offers.'}
+  timeout: {type: int, default: 300, description: 'Seconds for a drain, the offers, or the end of a node.'}
 """
 
 RETURN = r"""
@@ -56,8 +65,6 @@ nodes: {type: list, elements: str, description: 'The nodes, if the one to forget
 
 # Seconds until the kubelet has reported the changes of a restart (its nodeStatusUpdateFrequency is 10).
 SETTLE_SECONDS = 12
-# K3s' condition for a member of its embedded etcd that is no learner (pkg/etcd/etcd.go).
-VOTER = "EtcdIsVoter"
 
 
 def is_drained(pods):
@@ -138,15 +145,20 @@ def uncordon(name, node, check_mode):
     return True
 
 
-def forget(name, node, check_mode):
-    """Remove the node and the password that keeps its name; returns whether there was any of both."""
+def forget(name, node, params, check_mode):
+    """Remove the node and the password that keeps its name; returns whether there was any of both.
+
+    kubectl waits until the node is gone. A member of etcd is removed before: K3s' controller of members has a
+    finalizer on the node (pkg/etcd/member_controller.go).
+    """
+    waits = "--timeout={}s".format(params["timeout"])
     password = ("secret", name + ".node-password.k3s")
     known = [("node", name)] if node else []
     if get("--namespace=kube-system", *password):
         known.append(password)
     if not check_mode:
         for kind, what in known:
-            run("--namespace=kube-system", "delete", "--ignore-not-found", kind, what)
+            run("--namespace=kube-system", "delete", "--ignore-not-found", waits, kind, what)
     return bool(known)
 
 
@@ -184,7 +196,7 @@ def main():
             check_quorum(name, listed("nodes"), module.params["servers"])
         cordoned = node is not None and CORDONED in node["metadata"].get("annotations", {})
         if state == "forgotten":
-            changed = known = forget(name, node, module.check_mode)
+            changed = known = forget(name, node, module.params, module.check_mode)
             if not known:
                 nodes = sorted(item["metadata"]["name"] for item in listed("nodes"))
         elif node is None or state == "known":

@@ -12,7 +12,7 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import K3S, KubectlError, listed
+from ansible.module_utils.k3s_kubectl import K3S, VOTER, KubectlError, condition, is_true, listed
 
 DOCUMENTATION = r"""
 module: k3s_nodes
@@ -24,7 +24,12 @@ RETURN = r"""
 installed: {type: bool, description: 'Has this board K3s as a server?'}
 version: {type: str, description: Of its K3s; empty where there is none.}
 ranges: {type: dict, description: C(cluster-cidr) and C(service-cidr) if K3s' files or its unit say them.}
-nodes: {type: list, elements: dict, description: 'Of each node name, machine_id and addresses, if known.'}
+nodes:
+  type: list
+  elements: dict
+  description:
+    Of each node name, machine_id and addresses, if known, whether it is C(ready), and whether its member of
+    etcd is a C(voter), which is null without one.
 """
 
 FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")
@@ -37,6 +42,8 @@ def node_facts(node):
     return {
         "name": node["metadata"]["name"],
         "machine_id": (status.get("nodeInfo") or {}).get("machineID", ""),
+        "ready": is_true(node, "Ready"),
+        "voter": is_true(node, VOTER) if condition(node, VOTER) else None,
         "addresses": [
             entry["address"] for entry in status.get("addresses") or [] if entry["type"] != "Hostname"
         ],

@@ -21,6 +21,8 @@ NOBODY_LISTENS = "was refused - did you specify the right host or port?"
 RESTART_SECONDS = 20
 # Dynamic Resource Allocation.
 DRA = "resource.k8s.io/v1"
+# K3s' condition of a node that is a member of its embedded etcd; False: a learner (pkg/etcd/etcd.go).
+VOTER = "EtcdIsVoter"
 # Annotation of a node that we have cordoned. It stays if the run is interrupted.
 CORDONED = "jetson-k3s.github.io/cordoned"
 

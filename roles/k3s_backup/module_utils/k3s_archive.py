@@ -17,7 +17,8 @@ FORMAT = "jetson-k3s-backup/1"
 MANIFEST = "manifest.json"
 # Written by the role k3s from the inventory, so no backup has it.
 OURS = "50-jetson-k3s.yaml"
-DATA = {"etcd": "server/db/snapshot", "sqlite": "server/db/state.db"}
+SNAPSHOT = "server/db/snapshot"
+DATA = {"etcd": SNAPSHOT, "sqlite": "server/db/state.db"}
 # All files that a backup can have, below /var/lib/rancher/k3s/server, /etc/rancher/k3s and /etc/rancher/node.
 NAME = re.compile(
     r"server/(?:token|agent-token|db/snapshot|db/state[.]db|(?:tls|cred|manifests)(?:/[^/]+)+)"

@@ -133,6 +133,24 @@ def findings_of_upgrade(facts: Facts, server: str | None, upgrades: bool = False
     ]
 
 
+def findings_of_restore(facts: Facts) -> list[Finding]:
+    """Was a restore interrupted on this server, which has no data now, or those of the backup?"""
+    kept = facts["k3s"]["unfinished_restore"]
+    if kept is None:
+        return []
+    return [
+        {
+            "id": "restore-unfinished",
+            "found": "a restore was interrupted on this server, and K3s does not run. "
+            + (f"Its data from before are in {kept}" if kept else "It had no data before"),
+            "expected": "no unfinished restore: K3s would start without its data, or join a cluster of "
+            "another time",
+            "fix": "Run playbooks/restore.yml again with the same backup. It goes on, or brings the data of "
+            "all servers back.",
+        }
+    ]
+
+
 def findings_of_settings(plan: Facts) -> list[Finding]:
     """Would K3s read settings that make the board another node than the roles expect? `plan` is role k3s'."""
     findings = [
@@ -236,6 +254,7 @@ class FilterModule:
             "preflight_answers": answers_of,
             "preflight_bundle": findings_of_bundle,
             "preflight_asked": lambda *given: wrap_var(asked(*given)),
+            "preflight_restore": findings_of_restore,
             "preflight_settings": findings_of_settings,
             "preflight_server": findings_of_server,
             "preflight_upgrade": findings_of_upgrade,

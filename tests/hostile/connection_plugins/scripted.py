@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.connection import ConnectionBase  # type: ignore[import-untyped] # ansible-core has no types
+from ansible.errors import AnsibleConnectionFailure  # type: ignore[import-untyped] # ansible-core has no types
+from ansible.plugins.connection import ConnectionBase  # type: ignore[import-untyped] # as above
 
 from tests.hostile import answers
 
@@ -81,6 +82,8 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
             if "async_wrapper" in cmd:
                 return 0, answers.answer(self._board, "async_wrapper", {}), b""
         module, arguments = module_call(in_data.decode())
+        if "unreachable" in (answers.fault(self._board, module, arguments) or {}):
+            raise AnsibleConnectionFailure("no route to host")
         self._record(module, json.dumps(arguments))
         return 0, answers.answer(self._board, module, arguments), b""
 

@@ -92,6 +92,8 @@ GOOD: dict[str, Any] = {
     },
     "k3s": {
         "version": None,
+        "etcd": False,
+        "unfinished_restore": None,
         "server": {"installed": False, "command": None},
         "agent": {"installed": False, "command": None},
         "settings": {"flannel-backend": None, "node-ip": None, "node-name": None},

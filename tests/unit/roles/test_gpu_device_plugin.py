@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device plugin as the role deploys it: manifests, the plugin's answers, and pods that keep the API."""
+"""The device plugin as the role deploys it: manifests, containers and answers, and pods that keep the API."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +21,9 @@ from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.config.units import PRESETS
 from tegra_device_plugin.sharing import koordinator
 
+from tests.docs import CHECKOUT
 from tests.unit.roles.loading import ROLES, Data, load
-from tests.unit.roles.playing import outcome
+from tests.unit.roles.playing import MODULE, answer, outcome
 
 plugin_role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
 answers = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_answers.py")
@@ -368,3 +372,83 @@ def test_koordinator_device_of_others_is_left_alone(
     result = koordinator_cluster.play()
     assert (result["changed"], koordinator_cluster.applied) == (False, [])
     assert found in result["found"]
+
+
+container_command = load("gpu_device_plugin/library/container_command.py")
+NAME = "tegra-device-plugin-command"
+# SIMULATED: K3s' ctr. `run` shows which container it was to make, and takes long if a file `slow` is there.
+CTR = """\
+#!/bin/sh
+echo "$*" >> "$0.calls"
+case "$*" in
+*" containers ls "*) cat "$0.containers" ;;
+*" run "*)
+    echo "$*"
+    if [ -e "$0.slow" ]; then echo $$ > "$0.runs"; exec sleep 60; fi
+    exit 3 ;;
+esac
+"""
+
+
+@pytest.fixture
+def ctr(tmp_path: Path) -> Path:
+    program = tmp_path / "k3s"
+    program.write_text(CTR)
+    program.chmod(0o755)
+    (tmp_path / "k3s.containers").touch()
+    return program
+
+
+def container_arguments(ctr: Path) -> Data:
+    argv = [str(ctr), "ctr", "--namespace=k8s.io", "run", "--rm", "image", NAME, "labels"]
+    return {"argv": argv, "name": NAME, "stdin": None}
+
+
+def path_of(ctr: Path) -> str:
+    return f"{ctr.parent}:{os.environ['PATH']}"
+
+
+def test_each_run_has_a_container_of_its_own_and_removes_what_killed_runs_have_left(ctr: Path) -> None:
+    living = f"{NAME}-{container_command.process(str(os.getpid()))}"
+    dead = (f"{NAME}-{os.getpid()}-1", f"{NAME}-999999999-5")
+    others = ("0af1", f"owners-{NAME}-1-1", NAME)
+    ctr.with_suffix(".containers").write_text("\n".join([living, *dead, *others]))
+    first, second = (
+        answer("gpu_device_plugin", "container_command", container_arguments(ctr), PATH=path_of(ctr))
+        for _ in range(2)
+    )
+    assert (first["rc"], first["changed"]) == (3, False)
+    made = {one["stdout"].split()[-2] for one in (first, second)}
+    assert len(made) == 2
+    assert all(re.fullmatch(rf"{NAME}-\d+-\d+", name) for name in made)
+    calls = ctr.with_suffix(".calls").read_text().splitlines()
+    removed = [call.split()[-1] for call in calls if "containers delete" in call]
+    assert removed == [*dead, *dead]
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_container_of_a_run_that_is_ended_is_removed(ctr: Path, number: signal.Signals) -> None:
+    ctr.with_suffix(".slow").touch()
+    given = json.dumps({"ANSIBLE_MODULE_ARGS": container_arguments(ctr)})
+    module = ROLES / "gpu_device_plugin/library/container_command.py"
+    started = subprocess.Popen(
+        [sys.executable, "-c", MODULE, module],
+        cwd=CHECKOUT,
+        env=os.environ | {"PATH": path_of(ctr)},
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdin
+    started.stdin.write(given)
+    started.stdin.close()
+    runs = ctr.with_suffix(".runs")
+    while not (runs.exists() and runs.read_text().strip()):
+        assert started.poll() is None
+    started.send_signal(number)
+    assert started.wait(60) != 0
+    os.kill(int(runs.read_text()), signal.SIGKILL)
+    deleted = [call for call in ctr.with_suffix(".calls").read_text().splitlines() if " delete " in call]
+    assert [call.rpartition(f" {NAME}-")[0] for call in deleted] == [
+        "ctr --namespace=k8s.io tasks delete --force",
+        "ctr --namespace=k8s.io containers delete",
+    ]

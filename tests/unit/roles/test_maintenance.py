@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.unit.roles.loading import ROLES, load
-from tests.unit.roles.playing import answer
+from tests.unit.roles.playing import answer, play_text
 
 upgrade = load("k3s_upgrade/filter_plugins/k3s_upgrade.py")
 
@@ -54,6 +54,45 @@ def test_supported_step_is_not_refused(role: str, installed: str, wanted: str, s
 def test_unsupported_step_is_refused_with_the_way_out(step: tuple[str | None, ...], words: str) -> None:
     role, installed, wanted, server = step
     assert words in upgrade.refusal(wanted, installed, role, server)
+
+
+CHECK = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: {k3s: {version: v1.34.1+k3s1}}, cacheable: true}
+    - ansible.builtin.import_role: {name: k3s_upgrade, tasks_from: check}
+    - ansible.builtin.debug: {msg: "begins {{ k3s_upgrade_begins }} from {{ __k3s_upgrade_from }}"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("recorded", "wanted", "words"),
+    [
+        (None, "v1.35.2+k3s1", "begins True from v1.34.1+k3s1"),
+        (None, "v1.34.1+k3s1", "begins False from v1.34.1+k3s1"),
+        ("v1.33.9+k3s1", "v1.34.1+k3s1", "begins False from v1.33.9+k3s1"),
+        ("v1.33.9+k3s1", "v1.33.9+k3s1", "begins False from v1.33.9+k3s1"),  # back to where it was
+        (
+            "v1.33.9+k3s1",
+            "v1.35.2+k3s1",
+            "cannot be upgraded: from v1.33.9+k3s1 to v1.35.2+k3s1 minor versions would be skipped; go "
+            "through v1.34 first, with a bundle of it. An upgrade from v1.33.9+k3s1 was not finished here "
+            "({record}): first finish it with its own bundle. Nothing was changed on any board.",
+        ),
+    ],
+)
+def test_unfinished_upgrade_is_finished_before_the_next_one(
+    tmp_path: Path, recorded: str | None, wanted: str, words: str
+) -> None:
+    """The binary of the interrupted upgrade is there, and says its version."""
+    record = tmp_path / "k3s.previous"
+    if recorded:
+        record.symlink_to(f"k3s-{recorded}")
+    refused = "cannot be upgraded" in words
+    variables = {"__k3s_upgrade_record": str(record), "__k3s_upgrade_to": wanted}
+    ran = play_text(tmp_path, CHECK, variables=variables, fails=refused)
+    assert words.format(record=record) in ran.said
 
 
 @pytest.mark.parametrize(("boards", "drains"), [(["jetson-1"], "False"), (["jetson-1", "jetson-2"], "True")])

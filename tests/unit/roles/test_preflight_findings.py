@@ -13,7 +13,7 @@ import yaml
 from tests.lab import archive
 from tests.unit.roles.loading import ROLES, Data, load
 from tests.unit.roles.playing import play_text
-from tests.unit.roles.preflight_facts import GOOD, with_facts
+from tests.unit.roles.preflight_facts import GOOD, data, with_facts
 
 of_boards = load("preflight/filter_plugins/preflight_boards.py")
 
@@ -626,3 +626,43 @@ def test_node_gets_the_address_towards_its_server(
     devices = {LAN: "eth0", LTE: "wwan0"}
     expected = {"node-ip": chosen, "flannel-iface": devices[chosen]} if chosen else {}
     assert address.node_address(facts, config, role) == expected
+
+
+of_etcd = load("preflight/filter_plugins/preflight_etcd.py")
+ETCD = data("etcd")["__preflight_etcd"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "through"),
+    [
+        ("v1.33.5+k3s1", "v1.34.1+k3s1", "v1.33.7+k3s3"),
+        ("v1.33.7+k3s1", "v1.36.5+k3s1", "v1.33.7+k3s3"),
+        ("v1.33.5+k3s1", "v1.33.13+k3s1", "v1.33.7+k3s3"),  # site.yml may go there
+        ("v1.32.11+k3s1", "v1.33.8+k3s1", "v1.32.11+k3s3"),
+        ("v1.25.4+k3s1", "v1.34.1+k3s1", "v1.32.11+k3s3"),
+        ("v1.33.7+k3s3", "v1.34.1+k3s1", None),
+        ("v1.32.12+k3s1", "v1.33.8+k3s1", None),
+        ("v1.33.8+k3s1", "v1.34.1+k3s1", None),
+        ("v1.34.1+k3s1", "v1.36.5+k3s1", None),
+        ("v1.33.5+k3s1", "v1.33.7+k3s3", None),
+        ("v1.25.4+k3s1", "v1.25.4+k3s12", None),
+        ("v1.33.7-rc2+k3s3", "v1.34.0-rc1+k3s1", None),
+        (None, "v1.34.1+k3s1", None),
+        ("v1.33.5+k3s1", None, None),
+    ],
+)
+def test_step_to_etcd_3_6_needs_one_between(
+    installed: str | None, wanted: str | None, through: str | None
+) -> None:
+    changes = {"k3s__version": installed, "bundle__k3s_version": wanted}
+    found = of_etcd.findings_of_etcd(with_facts(k3s__etcd=True, **changes), ETCD)
+    assert [entry["id"] for entry in found] == ["k3s-etcd"] * bool(through)
+    assert all(f"First upgrade all servers to {through}, with a bundle" in entry["fix"] for entry in found)
+    for other in ({"k3s__etcd": False}, {"k3s__etcd": True, "role": "agent"}):
+        assert of_etcd.findings_of_etcd(with_facts(**changes, **other), ETCD) == []
+
+
+def test_table_of_etcd_is_in_the_order_of_the_releases() -> None:
+    releases = [of_etcd.release(entry["k3s"]) for entry in ETCD]
+    assert releases == sorted(set(releases))
+    assert all(of_etcd.numbers(entry["etcd"]) for entry in ETCD)
