@@ -133,7 +133,8 @@ def choose(
         address = "ansible_connection=local" if typed.route is None else f"ansible_host={typed.text}"
         raise RefusedError(
             f"inventory has {called} at {other}, and the board at {typed.text} has the same hostname. If it "
-            f"is another board, give it a hostname of its own: {set_hostname(target, free_name(fleet.names))}. "
+            "is another board, give it a hostname of its own: "
+            f"{set_hostname(target, free_name(fleet.names))}. "
             f"If it is {called} with a new address, correct the line of {called} in inventory: {address}. "
             f"{again}"
         )
