@@ -50,7 +50,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def let_in(path: Path, **variables: object) -> PlaybookRun:
-    return play("kubeconfig.yml", jetson_k3s_output=str(path), kubeconfig_user="anna", **variables)
+    return play("kubeconfig.yml", kubeconfig_file=str(path), kubeconfig_user="anna", **variables)
 
 
 def may(cluster: Cluster, path: Path, *what: str) -> bool:

@@ -48,11 +48,11 @@ MADE = (
 PLAYBOOKS = {
     "backup": ([KEY], BACKUPS),
     "bundle": (COLLECTS, MADE),
-    "drift": (["--extra-vars=jetson_k3s_output=ROOT/site/drift.json"], r"site/drift\.json"),
+    "drift": (["--extra-vars=jetson_k3s_drift_file=ROOT/site/drift.json"], r"site/drift\.json"),
     "forget": ([f"--limit={AGENT}"], "none"),
     "jtop": ([], "none"),
     "kubeconfig": (
-        ["--extra-vars=jetson_k3s_output=ROOT/site/kubeconfig kubeconfig_user=me"],
+        ["--extra-vars=kubeconfig_file=ROOT/site/kubeconfig kubeconfig_user=me"],
         "site/kubeconfig",
     ),
     "monitoring": ([], "none"),
@@ -65,7 +65,7 @@ PLAYBOOKS = {
     "rotate_ca": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "rotate_token": ([TO_REPORTS], REPORTS),
     "site": ([TO_REPORTS], REPORTS),
-    "status": (["--extra-vars=jetson_k3s_output=ROOT/site/status.json"], r"site/status\.json"),
+    "status": (["--extra-vars=gpu_status_file=ROOT/site/status.json"], r"site/status\.json"),
     "upgrade": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "verify": ([TO_REPORTS], REPORTS),
 }
