@@ -67,8 +67,9 @@ def play(playbook: str, arguments: Sequence[str]) -> int:
     """Run a playbook to its end; when a signal comes, it is ended before the signal goes on."""
     say(f"ansible-playbook {playbook}")  # its arguments may have secrets
     command = [ansible_playbook(), str(HERE / playbook), *arguments]
-    # Paths in the arguments are relative to this directory, so it stays. The checkout's settings count all the same.
-    process = subprocess.Popen(command, env={"ANSIBLE_CONFIG": str(HERE.parent / "ansible.cfg"), **os.environ})
+    # Paths in the arguments are relative to this directory, so it stays. The checkout's ansible.cfg counts.
+    environment = {"ANSIBLE_CONFIG": str(HERE.parent / "ansible.cfg"), **os.environ}
+    process = subprocess.Popen(command, env=environment)
     try:
         return process.wait()
     except StoppedError:

@@ -26,7 +26,7 @@ def controller_path(path: Any) -> Any:
 
 
 def checkout_path(name: str, code: Path = HERE) -> str:
-    """An absolute path below the checkout that has this `code`, of a collection below the current directory."""
+    """An absolute path below the checkout of this `code`, or below the current directory of a collection."""
     root = code.parents[CHECKOUT_DEPTH]
     in_checkout = code.relative_to(root).parts[0] == "roles" and (root / "playbooks").is_dir()
     return str((root if in_checkout else Path.cwd()) / name)

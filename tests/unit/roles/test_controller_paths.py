@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,19 +30,19 @@ pytestmark = pytest.mark.timeout(600)
 CORES = ("2.16", NEWEST)
 # Variable: the role's own variable with the absolute path, and the default below the checkout ('' for none).
 ON_CONTROLLER = {
-    "bundle_files": ("bundle", "__bundle_files", []),
+    "bundle_files": ("bundle", "__bundle_file_paths", []),
     "bundle_plugin_archive": (
         "bundle",
-        "__bundle_plugin_archive",
+        "__bundle_plugin_archive_path",
         "dist/tegra-device-plugin-arm64.tar.gz",
     ),
-    "bundle_release_signers": ("bundle", "__bundle_release_signers", ""),
-    "gpu_status_file": ("gpu_status", "__gpu_status_file", ""),
-    "gpu_verify_reports": ("gpu_verify", "__gpu_verify_reports", "reports"),
+    "bundle_release_signers": ("bundle", "__bundle_release_signers_path", ""),
+    "gpu_status_file": ("gpu_status", "__gpu_status_path", ""),
+    "gpu_verify_reports": ("gpu_verify", "__gpu_verify_reports_path", "reports"),
     "jetson_k3s_bundle": ("preflight", "__preflight_bundle", ""),
-    "k3s_backup_file": ("k3s_backup", "__k3s_backup_file", None),  # restore.yml needs it
-    "k3s_backup_recipient": ("k3s_backup", "__k3s_backup_recipient", ""),
-    "kubeconfig_file": ("kubeconfig", "__kubeconfig_file", "kubeconfig-localhost.yaml"),
+    "k3s_backup_file": ("k3s_backup", "__k3s_backup_file_path", None),  # restore.yml needs it
+    "k3s_backup_recipient": ("k3s_backup", "__k3s_backup_recipient_path", ""),
+    "kubeconfig_file": ("kubeconfig", "__kubeconfig_path", "kubeconfig-localhost.yaml"),
 }
 # The callback plugin of drift.yml reads it: test_drift.py.
 BY_CALLBACK = {"jetson_k3s_drift_file"}
@@ -54,7 +55,7 @@ ON_HOST = {
 # Defaults that no variable of a user changes, or that have another name for one.
 DEFAULTS = {
     "bundle": {"__bundle_directory": "bundle", "__bundle_k3s_pins": "k3s-releases.sha256"},
-    "k3s_backup": {"__k3s_backup_directory": "backups"},
+    "k3s_backup": {"__k3s_backup_directory_path": "backups"},
     "preflight": {"__preflight_built": "dist"},
 }
 
@@ -116,10 +117,9 @@ def test_paths_of_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("HOME", "/home/anna")
     monkeypatch.setenv("SITE", "north")
     given = ["key.asc", "./a/../b", "/srv/bundle/", "~/key.asc", "$SITE/key.asc", ""]
-    assert FILTERS.controller_path(given) == [
-        f"{tmp_path}/key.asc", f"{tmp_path}/b", "/srv/bundle", "/home/anna/key.asc", f"{tmp_path}/north/key.asc",
-        "",
-    ]  # fmt: skip
+    here = str(tmp_path)
+    expected = [f"{here}/key.asc", f"{here}/b", "/srv/bundle", "/home/anna/key.asc", f"{here}/north/key.asc"]
+    assert FILTERS.controller_path(given) == [*expected, ""]
 
 
 def test_defaults_of_a_checkout_and_of_a_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def checkout(tmp_path: Path) -> Path:
 def typed(checkout: Path, directory: Path, line: str, playbook: str, *arguments: str) -> Run:
     """Run a playbook of this checkout as it is typed in a directory, on this line of ansible-core."""
     old = core(line)
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, [old and str(old), os.environ.get("PYTHONPATH")]))}
+    parts = [str(old) if old else "", os.environ.get("PYTHONPATH", "")]
     return play(
         checkout / "inventory.yml",
         playbook,
@@ -152,7 +152,7 @@ def typed(checkout: Path, directory: Path, line: str, playbook: str, *arguments:
         cwd=directory,
         ANSIBLE_CONFIG=f"{checkout}/ansible.cfg",
         ANSIBLE_ROLES_PATH=f"{checkout}/roles",
-        **environment,
+        PYTHONPATH=os.pathsep.join(filter(None, parts)),
     )
 
 
@@ -221,3 +221,32 @@ def test_board_that_is_off_leaves_a_report_that_is_not_ok(checkout: Path, line: 
     assert "passed → not verified" in page
     assert "This is the first report" not in page
     assert sorted(path.parent for path in checkout.rglob("index.html")) == [reports]
+
+
+def default_places() -> set[str]:
+    """Files and directories in the checkout that the playbooks write unless a person names others."""
+    places = {path for _, _, path in ON_CONTROLLER.values() if path} | {
+        path for names in DEFAULTS.values() for path in names.values()
+    }
+    assert all(isinstance(place, str) for place in places)
+    return {str(place) for place in places}
+
+
+@pytest.mark.parametrize("place", sorted(default_places()))
+def test_git_ignores_what_the_playbooks_write(place: str) -> None:
+    inside = f"{place}/file" if "." not in place else place
+    ignored = subprocess.run(["git", "-C", CHECKOUT, "check-ignore", "--quiet", inside], check=False)
+    assert ignored.returncode == 0
+    written = (CHECKOUT / "CONTRIBUTING.md").read_text().partition("## Generated files")[2]
+    assert f"`{place.replace('localhost', '*').partition('/')[0]}" in written
+
+
+def test_make_clean_leaves_what_a_person_may_need(tmp_path: Path) -> None:
+    shutil.copy(CHECKOUT / "Makefile", tmp_path)
+    files = [f"{place}/file" if "." not in place else place for place in default_places()]
+    files += ["dist/0.2.0/SHA256SUMS", "build/lib/module.py"]
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    subprocess.run(["make", "--silent", "clean"], cwd=tmp_path, check=True)
+    assert [name for name in files if not (tmp_path / name).exists()] == ["build/lib/module.py"]
