@@ -48,7 +48,9 @@ CODE_OF_PROJECT = ("collection", "images", "playbooks", "plugin", "release", "ro
 
 def named_pages() -> Iterator[tuple[str, str, str]]:
     """Each page or playbook that a message or a comment names: the file, what it names, and the heading."""
-    files = [path for name in CODE_OF_PROJECT for path in (CHECKOUT / name).rglob("*") if path.suffix != ".pyc"]
+    files = [
+        path for name in CODE_OF_PROJECT for path in (CHECKOUT / name).rglob("*") if path.suffix != ".pyc"
+    ]
     files += [CHECKOUT / name for name in ("Makefile", "ansible.cfg", "install.sh", "inventory.example")]
     for path in files:
         if path.is_file() and path.suffix not in (".png", ".svg", ".ptx", ".gz"):
