@@ -91,6 +91,6 @@ collection: dev ## the playbooks and roles as an Ansible collection in dist/
 release: dev ## the next version in dist/, signed, committed, tagged, not pushed: make release VERSION=0.2.0 KEY=~/.ssh/jetson-k3s-release [CHECK=1]
 	@$(PYTHON) -m release $(if $(CHECK),--check) $(if $(KEY),--key "$(KEY)") "$(VERSION)"
 
-clean: ## remove every virtual board, container, volume, network and process of the lab (caches stay)
+clean: ## remove every virtual board, container, volume, network and process of the lab (caches, dist and reports stay)
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tests.lab down --all; fi
-	rm -rf dist build reports
+	rm -rf build

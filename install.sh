@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes one NVIDIA Jetson a K3s node whose pods ask for nvidia.com/gpu, and proves it. The work is done by the playbooks.
 set -eu
+typed_in=$PWD
 cd "$(dirname "$0")"
 
 usage() {
@@ -14,22 +15,25 @@ Without options the board becomes a K3s server of its own. The same command agai
   --agent-of SERVER   join the cluster of this board, which `inventory` has: its name there
   --check             only report what would stand in the way
   --dry-run           only show what would be changed
-  --uninstall         take K3s off the board again
+  --uninstall         remove K3s from the board, with its pods and volumes, after a question
+  --yes               with --uninstall: do not ask
   --help              this text
 
-The board is written to `inventory`, so that every playbook can be used afterwards (docs/install.md).
+The board is written to `inventory`, so that every playbook can be used afterwards (docs/install.md). A board that
+`inventory` has is found there by its address. A hostname that belongs to another address is refused.
 END
 }
 
 die() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
 step() { printf '\n==> %s\n' "$*"; }
 
-bundle='' server='' action=install target=''
+bundle='' server='' action=install target='' yes=''
 while [ $# -gt 0 ]; do
     case $1 in
         --offline) [ $# -gt 1 ] || die "--offline needs a bundle's directory"; bundle=$2; shift ;;
         --agent-of) [ $# -gt 1 ] || die "--agent-of needs the name of the server in ./inventory"; server=$2; shift ;;
         --check | --dry-run | --uninstall) action=${1#--} ;;
+        --yes) yes=1 ;;
         -h | --help) usage; exit 0 ;;
         -*) die "$1 is no option: see ./install.sh --help" ;;
         *) [ -z "$target" ] || die "one board at a time: $target or $1"; target=$1 ;;
@@ -37,6 +41,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ -n "$target" ] || { usage >&2; exit 2; }
+[ -z "$yes" ] || [ "$action" = uninstall ] || die "--yes belongs to --uninstall: nothing else asks"
 case $target in
     local) [ "$(id -u)" = 0 ] || die "on the board itself it has to be root: sudo ./install.sh local" ;;
     ?*@?*) ;;
@@ -61,21 +66,20 @@ l4t=$(printf '%s\n' "$release" | sed -n 's/^# R\([0-9]*\).*/\1/p' | head -n 1)
 [ "$l4t" -ge 32 ] || die "$target has L4T R$l4t. JetPack 4.4 (R32.4) and newer can be used: flash the board"
 [ "$target" != local ] || [ "$l4t" -ge 36 ] ||
     die "JetPack $((l4t < 35 ? 4 : 5)) has too old a Python for Ansible: run ./install.sh USER@BOARD on another computer"
-name=$(remote hostname | tr '[:upper:]' '[:lower:]')
+hostname=$(remote hostname | tr '[:upper:]' '[:lower:]')
 # It goes into files here, and a board may say anything.
-case $name in
+case $hostname in
     '' | *[!a-z0-9.-]* | [!a-z0-9]*) die "$target has no usable hostname. On the board: sudo hostnamectl set-hostname jetson-1" ;;
 esac
 ask=''
 [ "$target" = local ] || remote 'sudo -n true' 2>/dev/null || ask=--ask-become-pass
-[ -z "$ask" ] || [ -t 0 ] || die "sudo on $name asks for a password, and there is no terminal to type it"
+[ -z "$ask" ] || [ -t 0 ] || die "sudo on $target asks for a password, and there is no terminal to type it"
 
-marker='# Written by install.sh.'
-[ ! -e inventory ] || head -n 1 inventory | grep -q "^$marker" || grep -q "^${name}[[:space:]]" inventory ||
-    die "./inventory is yours. Add the board there, and run .venv/bin/ansible-playbook -i inventory playbooks/site.yml"
-[ -z "$server" ] || { [ -e inventory ] && grep -q "^${server}[[:space:]]" inventory; } || die "./inventory has no board $server"
-[ -z "$bundle" ] || [ -e "$bundle/SHA256SUMS" ] || die "$bundle is no bundle: it has no SHA256SUMS (docs/offline.md)"
-[ -z "$bundle" ] || bundle=$(cd "$bundle" && pwd)
+if [ -n "$bundle" ]; then
+    case $bundle in /*) ;; *) bundle=$typed_in/$bundle ;; esac
+    [ -e "$bundle/SHA256SUMS" ] || die "$bundle is no bundle: it has no SHA256SUMS (docs/offline.md)"
+    bundle=$(cd "$bundle" && pwd)
+fi
 
 step "Ansible in .venv"
 [ -n "$(find -H .venv/.ansible .venv/.dev -newer constraints.txt 2>/dev/null)" ] || sh tools/bootstrap.sh ansible
@@ -84,32 +88,19 @@ if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
         die "JetPack 4 needs ansible-core 2.16, which runs with Python 3.10 to 3.12: install one of them, and remove .venv"
 fi
 
-if [ ! -e inventory ] || ! grep -q "^${name}[[:space:]]" inventory; then
-    [ "$action" != uninstall ] || die "./inventory has no board $name, so nothing is known to be taken off it"
-    [ -n "$server" ] || [ ! -e inventory ] ||
-        die "./inventory has a cluster already: --agent-of SERVER, or use another checkout for another cluster"
-    case $target in
-        local) host="$name ansible_connection=local" ;;
-        *) host="$name ansible_host=${target#*@} ansible_user=${target%%@*}" ;;
-    esac
-    if [ -n "$server" ]; then
-        awk -v host="$host" '{ print } /^\[agent\]/ { print host }' inventory > inventory.new
-    else
-        printf '%s\n' "$marker inventory.example shows more." '[server]' "$host" '' '[agent]' '' '[k3s_cluster:children]' server agent \
-            '' '[k3s_cluster:vars]' ${bundle:+"jetson_k3s_bundle=$bundle"} > inventory.new
-        # The kubelet of 1.35 and newer refuses cgroup v1.
-        [ -n "$bundle" ] || [ "$l4t" -ge 36 ] || echo 'k3s_version=v1.34.12+k3s1' >> inventory.new
-    fi
-    mv inventory.new inventory
-fi
+removal=''
+[ "$action" != uninstall ] || removal=--uninstall
+# It says what is wrong with a board that it refuses.
+name=$(.venv/bin/python -m tools.install_board --target "$target" --hostname "$hostname" --l4t "$l4t" \
+    ${server:+--agent-of "$server"} ${bundle:+--bundle "$bundle"} ${removal:+"$removal"} ${yes:+--yes}) || exit 1
 play() {
-    .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} ${bundle:+-e "jetson_k3s_bundle=$bundle"} \
+    .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} ${bundle:+-e "{\"jetson_k3s_bundle\": \"$bundle\"}"} \
         --limit "$name" "$@"
 }
 
 if [ "$action" = uninstall ]; then
     step "K3s leaves $name"
-    play playbooks/reset.yml
+    play playbooks/reset.yml -e "k3s_reset_cluster=$name" # confirmed above
     exit
 fi
 case $action in

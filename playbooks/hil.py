@@ -10,6 +10,7 @@ Exit status: 0 every board has passed; 1 a check has failed; 2 a board could not
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -65,8 +66,10 @@ def ansible_playbook() -> str:
 def play(playbook: str, arguments: Sequence[str]) -> int:
     """Run a playbook to its end; when a signal comes, it is ended before the signal goes on."""
     say(f"ansible-playbook {playbook}")  # its arguments may have secrets
-    command = [ansible_playbook(), f"playbooks/{playbook}", *arguments]
-    process = subprocess.Popen(command, cwd=HERE.parent)  # its ansible.cfg counts
+    command = [ansible_playbook(), str(HERE / playbook), *arguments]
+    # Paths in the arguments are relative to this directory, so it stays. The checkout's ansible.cfg counts.
+    environment = {"ANSIBLE_CONFIG": str(HERE.parent / "ansible.cfg"), **os.environ}
+    process = subprocess.Popen(command, env=environment)
     try:
         return process.wait()
     except StoppedError:

@@ -73,7 +73,7 @@ class PlaybookRun:
 def cluster_status(lab: str, directory: Path) -> dict[str, Any]:
     """What status.yml says of a lab's cluster, by a file in `directory`; it must have changed nothing."""
     file = directory / "status.json"
-    run = run_playbook(lab, "status.yml", f"--extra-vars=jetson_k3s_output={file}").unchanged()
+    run = run_playbook(lab, "status.yml", f"--extra-vars=gpu_status_file={file}").unchanged()
     found: dict[str, Any] = json.loads(file.read_text())
     assert all(node["name"] in run.output for node in found["nodes"])
     return found
@@ -110,6 +110,7 @@ def run_playbook(
             f"--inventory={inventory or lab_dir(lab) / 'inventory.ini'}",
             f"playbooks/{playbook}",
             f"--extra-vars=gpu_verify_reports={reports_dir(lab)}",
+            f"--extra-vars=__k3s_backup_directory_path={lab_dir(lab) / 'backups'}",
             *arguments,
         ],
         cwd=CHECKOUT,

@@ -21,6 +21,7 @@ from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, run_playbook, state_home
 from tests.lab import board, inventory, lab, lab_dir, ssh
 from tests.lab.board import Board
+from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -47,12 +48,17 @@ def boards(key: Path) -> Iterator[list[Board]]:
 
 
 def backup(key: Path, *arguments: str) -> PlaybookRun:
-    return run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={key}", *arguments)
+    """The key is relative to the directory of the command, as in the documents."""
+    return run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={typed(key)}", *arguments)
+
+
+def typed(path: Path) -> str:
+    return os.path.relpath(path, CHECKOUT)
 
 
 def restore(file: Path, *arguments: str, on_line: Callable[[str], object] | None = None) -> PlaybookRun:
     return run_playbook(
-        LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}", *arguments, on_line=on_line
+        LAB, "restore.yml", f"--extra-vars=k3s_backup_file={typed(file)}", *arguments, on_line=on_line
     )
 
 

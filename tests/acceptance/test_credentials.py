@@ -11,6 +11,7 @@ import pytest
 from tests.acceptance.cluster import Cluster, starts
 from tests.acceptance.playbook import PlaybookRun, cluster_status, run_playbook
 from tests.lab import k3s, lab, lab_dir
+from tools.cache import CHECKOUT
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -50,18 +51,31 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def let_in(path: Path, **variables: object) -> PlaybookRun:
-    return play("kubeconfig.yml", jetson_k3s_output=str(path), kubeconfig_user="anna", **variables)
+    return play("kubeconfig.yml", kubeconfig_file=str(path), kubeconfig_user="anna", **variables)
+
+
+def as_anna(cluster: Cluster, path: Path, *what: str) -> str:
+    """What kubectl says with this kubeconfig."""
+    server = cluster.boards[0]
+    server.exec("sh", "-c", 'umask 077; echo "$1" > /root/anna', "sh", path.read_text())
+    said = server.exec("k3s", "kubectl", "--kubeconfig=/root/anna", *what, check=False)
+    server.exec("rm", "/root/anna")
+    return said
 
 
 def may(cluster: Cluster, path: Path, *what: str) -> bool:
-    server = cluster.boards[0]
-    server.exec("sh", "-c", 'umask 077; echo "$1" > /root/anna', "sh", path.read_text())
-    # Its status is 1 where the answer is no.
-    said = server.exec("k3s", "kubectl", "--kubeconfig=/root/anna", "auth", "can-i", *what, check=False)
-    server.exec("rm", "/root/anna")
-    answer = said.split()[0]
+    answer = as_anna(cluster, path, "auth", "can-i", *what).split()[0]
     assert answer in ("yes", "no")
     return answer == "yes"
+
+
+def documented() -> list[str]:
+    """The arguments of kubectl with which the handbook shows a kubeconfig."""
+    begin = "kubectl --kubeconfig kubeconfig-jetson-1.yaml "
+    (line,) = (
+        line for line in (CHECKOUT / "docs/access.md").read_text().splitlines() if line.startswith(begin)
+    )
+    return line.removeprefix(begin).split()
 
 
 def test_operator_may_look_and_no_more(cluster: Cluster, kubeconfig: Path) -> None:
@@ -73,6 +87,7 @@ def test_operator_may_look_and_no_more(cluster: Cluster, kubeconfig: Path) -> No
     assert "Asked for" not in said
     assert kubeconfig.stat().st_mode & 0o777 == 0o600
     assert may(cluster, kubeconfig, "list", "pods", "--all-namespaces")
+    assert "tegra-device-plugin" in as_anna(cluster, kubeconfig, *documented())
     assert not may(cluster, kubeconfig, "get", "secrets")
     assert not may(cluster, kubeconfig, "create", "deployments")
     assert cluster.kubectl("get", "certificatesigningrequests", "--output=name") == ""

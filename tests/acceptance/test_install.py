@@ -126,7 +126,7 @@ def test_bad_input_is_named_and_nothing_is_written(
         (
             "mv /etc/sudoers.d/jetson /etc/kept",
             "mv /etc/kept /etc/sudoers.d/jetson",
-            "sudo on jetson-1 asks for a password, and there is no terminal to type it",
+            "asks for a password, and there is no terminal to type it",
         ),
     ],
     ids=["hostname of several lines", "no Jetson", "JetPack 3", "no sudo"],
@@ -194,6 +194,15 @@ def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board],
     assert (checkout / f"reports/{server.name}.json").exists()
     again, said = install(checkout, f"jetson@{server.address}")
     assert (again, "changed=0" in said) == (0, True), said
+    written = (checkout / "inventory").read_text()
+    agent.exec("hostname", server.name)
+    for arguments in (("--agent-of", server.name), ("--uninstall", "--yes")):
+        status, said = install(checkout, *arguments, f"jetson@{agent.address}")
+        assert status == 1, said
+        assert f"and the board at {agent.address} has the same hostname" in said
+    agent.exec("hostname", agent.name)
+    assert (checkout / "inventory").read_text() == written
+    assert Cluster(boards).allocatable() == {server.name: 1}
     bundle = str(inventory.bundle_path(LAB))
     status, said = install(
         checkout, "--offline", bundle, "--agent-of", server.name, f"jetson@{agent.address}"
@@ -204,6 +213,9 @@ def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board],
 
 def test_uninstall_takes_the_agent_out_again(boards: list[Board], checkout: Path) -> None:
     status, said = install(checkout, "--uninstall", f"jetson@{boards[1].address}")
+    assert (status, "There is no terminal to confirm it: add --yes" in said) == (1, True), said
+    assert set(Cluster(boards).allocatable()) == {board.name for board in boards}
+    status, said = install(checkout, "--uninstall", "--yes", f"jetson@{boards[1].address}")
     assert status == 0, said
     assert set(Cluster(boards).allocatable()) == {boards[0].name}
 

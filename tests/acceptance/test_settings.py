@@ -50,7 +50,7 @@ def cluster(boards: list[Board]) -> Cluster:
 
 def drift(directory: Path, *arguments: str) -> tuple[PlaybookRun, dict[str, Any]]:
     file = directory / "drift.json"
-    run = run_playbook(LAB, "drift.yml", f"--extra-vars=jetson_k3s_output={file}", *arguments)
+    run = run_playbook(LAB, "drift.yml", f"--extra-vars=jetson_k3s_drift_file={file}", *arguments)
     assert file.exists(), run.why
     return run, json.loads(file.read_text())
 

@@ -2,6 +2,7 @@
 """Markdown: links lead somewhere, blocks of code say what they are, sentences and lines are short."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -39,6 +40,31 @@ def broken(document: markdown.Document) -> list[str]:
 @pytest.mark.parametrize("path", markdown.paths(), ids=lambda path: str(path.relative_to(CHECKOUT)))
 def test_every_link_within_the_checkout_leads_somewhere(path: Path) -> None:
     assert broken(markdown.read(path)) == []
+
+
+PAGE = re.compile(r"(?<![\w/-])((?:docs|roles|playbooks|tests)/[\w/-]+\.(?:md|yml))(?:#([\w-]+))?")
+CODE_OF_PROJECT = ("collection", "images", "playbooks", "plugin", "release", "roles", "tools")
+
+
+def named_pages() -> Iterator[tuple[str, str, str]]:
+    """Each page or playbook that a message or a comment names: the file, what it names, and the heading."""
+    files = [
+        path for name in CODE_OF_PROJECT for path in (CHECKOUT / name).rglob("*") if path.suffix != ".pyc"
+    ]
+    files += [CHECKOUT / name for name in ("Makefile", "ansible.cfg", "install.sh", "inventory.example")]
+    for path in files:
+        if path.is_file() and path.suffix not in (".png", ".svg", ".ptx", ".gz"):
+            for match in PAGE.finditer(path.read_text(errors="replace")):
+                yield str(path.relative_to(CHECKOUT)), match[1], match[2] or ""
+
+
+def test_every_page_and_playbook_that_code_names_exists() -> None:
+    found = set(named_pages())
+    assert len(found) > 100
+    assert [one for one in found if not (CHECKOUT / one[1]).exists()] == []
+    headings = [(file, page, heading) for file, page, heading in found if heading and page.endswith(".md")]
+    lost = [one for one in headings if one[2] not in markdown.read(CHECKOUT / one[1]).anchors]
+    assert lost == []
 
 
 @pytest.mark.parametrize("path", markdown.paths(), ids=lambda path: str(path.relative_to(CHECKOUT)))

@@ -26,8 +26,8 @@ HIL = CHECKOUT / "playbooks" / "hil.py"
 # file `site`, `verify` or `reset` beside it says.
 STAND_IN = """#!/bin/sh
 here=$(dirname "$0")
-for word; do case $word in playbooks/*) playbook=${word#playbooks/}; playbook=${playbook%.yml};; esac; done
-echo "$playbook $*" >> "$here/calls"
+for word; do case $word in */playbooks/*) playbook=${word##*/}; playbook=${playbook%.yml};; esac; done
+echo "$playbook $* in $PWD by $ANSIBLE_CONFIG" >> "$here/calls"
 . "$here/$playbook"
 """
 
@@ -57,8 +57,11 @@ class Ansible:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         options = (f"--inventory={self.directory}/inventory", f"--reports={self.reports}")
+        environment = {key: value for key, value in os.environ.items() if key != "ANSIBLE_CONFIG"}
         return subprocess.Popen(
             [self.directory / "python", HIL, *options, *arguments],
+            cwd=self.directory,
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -141,6 +144,8 @@ def test_arguments_reach_all_playbooks(ansible: Ansible) -> None:
             "--limit=jetson-1",
             f"--extra-vars=jetson_k3s_bundle={ansible.directory}",
             "-e jetson_k3s_confirm=restore-docker",
+            # Relative paths in the arguments are those of the person; the settings are the checkout's.
+            f" in {ansible.directory} by {CHECKOUT}/ansible.cfg",
         ):
             assert part in call
     assert "--skip-tags=gpu_verify" in site

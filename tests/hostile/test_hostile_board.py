@@ -23,12 +23,13 @@ SERVER, AGENT, _ = BOARDS
 REPORTS = r"site/reports(/.*)?"
 RECORDS = r"home/\.local(/state(/jetson-k3s(/.*)?)?)?"
 BACKUPS = r"site/backups(/k3s-jetson-1-\d{8}T\d{6}Z\.tar\.gz\.gpg(\.partial)?)?|" + RECORDS
-KEY = "--extra-vars=k3s_backup_recipient=ROOT/site/key.asc"
-TO_REPORTS = "--extra-vars=gpu_verify_reports=ROOT/site/reports"
-RESTORED = "--extra-vars=k3s_backup_file=ROOT/site/old.tar.gz"
+# Relative to the directory of the command, the site.
+KEY = "--extra-vars=k3s_backup_recipient=key.asc __k3s_backup_directory_path=ROOT/site/backups"
+TO_REPORTS = "--extra-vars=gpu_verify_reports=reports"
+RESTORED = "--extra-vars=k3s_backup_file=old.tar.gz"
 COLLECTS = [
     f"--extra-vars=bundle_debs_from={AGENT} __bundle_arch=amd64 __bundle_directory=ROOT/made",
-    "--extra-vars=bundle_plugin_archive=ROOT/bundle/tegra-device-plugin-amd64.tar.gz",
+    "--extra-vars=bundle_plugin_archive=../bundle/tegra-device-plugin-amd64.tar.gz",
     f"--extra-vars=__bundle_k3s_release_url=file://ROOT/release k3s_version={answers.NEW}",
 ]
 MADE = (
@@ -39,11 +40,11 @@ MADE = (
 PLAYBOOKS = {
     "backup": ([KEY], BACKUPS),
     "bundle": (COLLECTS, MADE),
-    "drift": (["--extra-vars=jetson_k3s_output=ROOT/site/drift.json"], r"site/drift\.json"),
+    "drift": (["--extra-vars=jetson_k3s_drift_file=drift.json"], r"site/drift\.json"),
     "forget": ([f"--limit={AGENT}"], "none"),
     "jtop": ([], "none"),
     "kubeconfig": (
-        ["--extra-vars=jetson_k3s_output=ROOT/site/kubeconfig kubeconfig_user=me"],
+        ["--extra-vars=kubeconfig_file=kubeconfig kubeconfig_user=me"],
         "site/kubeconfig",
     ),
     "monitoring": ([], "none"),
@@ -56,7 +57,7 @@ PLAYBOOKS = {
     "rotate_ca": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "rotate_token": ([TO_REPORTS], REPORTS),
     "site": ([TO_REPORTS], REPORTS),
-    "status": (["--extra-vars=jetson_k3s_output=ROOT/site/status.json"], r"site/status\.json"),
+    "status": (["--extra-vars=gpu_status_file=status.json"], r"site/status\.json"),
     "upgrade": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "verify": ([TO_REPORTS], REPORTS),
 }

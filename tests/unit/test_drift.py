@@ -113,7 +113,7 @@ def drift(tmp_path: Path, there: Path) -> Run:
         return play(
             tmp_path / "inventory.yml",
             tmp_path / "playbooks/drift.yml",
-            f"--extra-vars=jetson_k3s_output={tmp_path}/drift.json",
+            f"--extra-vars=jetson_k3s_drift_file={tmp_path}/drift.json",
             *arguments,
             ANSIBLE_ROLES_PATH=str(tmp_path / "roles"),
         )
@@ -207,9 +207,9 @@ def test_without_its_plugin_nothing_is_compared(drift: Run, tmp_path: Path) -> N
 
 
 def test_file_that_cannot_be_written_is_an_error(drift: Run, tmp_path: Path) -> None:
-    ran = drift(f"--extra-vars=jetson_k3s_output={tmp_path}/no/such/drift.json")
+    ran = drift(f"--extra-vars=jetson_k3s_drift_file={tmp_path}/no/such/drift.json")
     assert ran.returncode == 2, ran.stdout
-    assert "jetson_k3s_output: " in ran.stdout
+    assert "jetson_k3s_drift_file: " in ran.stdout
 
 
 def roles(value: Any) -> set[tuple[str, str]]:

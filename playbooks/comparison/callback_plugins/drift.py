@@ -7,6 +7,7 @@ Ansible loads what lies beside a play, in the checkout and in the collection: th
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ short_description: Tells what tasks in check mode would change
 description:
   - Collects what tasks in check mode would change, and ends the run with status 1 if that is anything.
   - A run in which a host fails, or is not reached, keeps the status that Ansible gives it (2 or 4).
-  - C(-e jetson_k3s_output=FILE) has it written as JSON, too.
+  - C(-e jetson_k3s_drift_file=FILE) has it written as JSON, too.
 """
 
 # The board of what is done once for all of them, such as the DaemonSet.
@@ -89,7 +90,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Let the roles know the play's check mode: Ansible's variable goes by the command line alone."""
         load_options_vars(None)["ansible_check_mode"] = bool(play.check_mode)
-        self.file = play.get_variable_manager().extra_vars.get("jetson_k3s_output")
+        self.file = play.get_variable_manager().extra_vars.get("jetson_k3s_drift_file")
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Keep what would change."""
@@ -118,9 +119,10 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
         if self.file:
             found = {"changes": self.changes, "compared": compared, "not_compared": missed}
             try:
-                Path(self.file).write_text(json.dumps(found, indent=2) + "\n")
+                path = Path(os.path.expandvars(self.file)).expanduser()  # as role controller_paths has it
+                path.write_text(json.dumps(found, indent=2) + "\n")
             except OSError as error:
-                self._display.error(f"jetson_k3s_output: {error}")
+                self._display.error(f"jetson_k3s_drift_file: {error}")
                 raise SystemExit(FAILED) from error
         if self.changes and not missed:
             raise SystemExit(DIFFERS)

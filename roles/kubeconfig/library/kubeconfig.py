@@ -118,7 +118,7 @@ def read(path: Path) -> str:
         raise KubeconfigError(f"{path} cannot be read: {error}") from error
     if not text.startswith(HEADER):
         raise KubeconfigError(
-            f"{path} is there, and this role has not written it. Name another file (jetson_k3s_output), or "
+            f"{path} is there, and this role has not written it. Name another file (kubeconfig_file), or "
             "move that one away. Nothing was made."
         )
     return text

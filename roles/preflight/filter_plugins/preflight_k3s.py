@@ -193,7 +193,7 @@ def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> l
 def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle", image: str = "") -> list[Finding]:
     """What is wrong with the files that this board would get."""
     if not bundle["indexed"]:
-        return findings_without_bundle(bundle, arch, source, image)
+        return findings_without_bundle(bundle, arch, image)
     fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
     findings = [
         {
@@ -220,17 +220,8 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle", image: 
     return findings
 
 
-def findings_without_bundle(built: Facts, arch: str, source: str, image: str) -> list[Finding]:
+def findings_without_bundle(built: Facts, arch: str, image: str) -> list[Finding]:
     """What is wrong where K3s is downloaded. A plugin's image that is missing is built by site.yml."""
-    if source == "bundle":
-        return [
-            {
-                "id": "bundle-unusable",
-                "found": "jetson_k3s_bundle is set for this board, and not for all boards of this run",
-                "expected": "the same bundle for all boards, or none",
-                "fix": "Set jetson_k3s_bundle for the group k3s_cluster, or for no board.",
-            }
-        ]
     name = f"tegra-device-plugin-{ARCHITECTURES.get(arch, arch)}.tar.gz"
     problem = None if image else built["files"].get(name, {"error": None})["error"]
     if problem is None:

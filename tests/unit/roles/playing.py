@@ -41,12 +41,19 @@ def write_inventory(directory: Path, groups: Mapping[str, Iterable[str]], **vari
     return path
 
 
-def play(inventory: Path, playbook: str | Path, *arguments: str, **environment: str) -> Run:
+def play(
+    inventory: str | Path, playbook: str | Path, *arguments: str, cwd: Path = CHECKOUT, **environment: str
+) -> Run:
+    """Run a playbook as it is typed in the directory `cwd`."""
     ansible = Path(sys.executable).with_name("ansible-playbook")
-    settings = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles"}
+    settings = {
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_CONFIG": f"{CHECKOUT}/ansible.cfg",
+        "ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles",
+    }
     ran = subprocess.run(
         [ansible, f"--inventory={inventory}", *arguments, playbook],
-        cwd=CHECKOUT,
+        cwd=cwd,
         env=os.environ | settings | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -126,6 +126,7 @@ NO_DIRECTORY = {f"monitoring_{name}_directory": "" for name in DIRECTORIES}
             {"monitoring_targets_directory": "/nonexistent/targets"},
             "there is no directory /nonexistent/targets. Make it",
         ),
+        ({"monitoring_targets_directory": "targets"}, "targets is relative. Set monitoring_rules_directory"),
         ({"gpu_device_plugin_metrics_on_host": False}, "Prometheus would reach no device plugin"),
         (NO_DIRECTORY, "it is in the group [monitoring], and no directory is given for it."),
     ],

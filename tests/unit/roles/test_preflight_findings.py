@@ -164,31 +164,24 @@ def test_unusable_bundle_is_one_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "source", "image", "found"),
+    ("files", "image", "found"),
     [
-        ({}, "download", "", []),
-        ({"tegra-device-plugin-amd64.tar.gz": "damaged"}, "download", "", []),
-        ({"tegra-device-plugin-arm64.tar.gz": "damaged"}, "download", PULLED, []),
+        ({}, "", []),
+        ({"tegra-device-plugin-amd64.tar.gz": "damaged"}, "", []),
+        ({"tegra-device-plugin-arm64.tar.gz": "damaged"}, PULLED, []),
         (
             {"tegra-device-plugin-arm64.tar.gz": "damaged"},
-            "download",
             "",
             ["/dist/tegra-device-plugin-arm64.tar.gz: damaged"],
-        ),
-        (
-            {"tegra-device-plugin-arm64.tar.gz": None},
-            "bundle",
-            "",
-            ["jetson_k3s_bundle is set for this board, and not for all boards of this run"],
         ),
     ],
 )
 def test_downloading_boards_need_no_bundle(
-    files: dict[str, str | None], source: str, image: str, found: list[str]
+    files: dict[str, str | None], image: str, found: list[str]
 ) -> None:
     built = {"path": "/dist", "indexed": False, "errors": []}
     built["files"] = {name: {"error": error} for name, error in files.items()}
-    findings = of_k3s.findings_of_bundle(built, "aarch64", source, image)
+    findings = of_k3s.findings_of_bundle(built, "aarch64", "download", image)
     assert [entry["found"] for entry in findings] == found
 
 
