@@ -32,8 +32,6 @@ REGISTRIES = {
     },
 }
 HEADER = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())["__k3s_registries_header"]
-DOCKER = {"container_runtime": "docker", "k3s": {"registries": None}}
-CONTAINERD = DOCKER | {"container_runtime": "containerd"}
 NO_ADDRESSES = ("a.example:5000", "ftp://a.example", "https://", "http://a:port", "", 7)
 
 
@@ -130,6 +128,7 @@ K3S: Data = {
     "agent": UNIT,
     "kubectl": "/usr/bin/kubectl",
     "version": None,
+    "credentials": None,
     "node_ip": {"owner": [], "role": None},
     "certificates": {"files": [], "started": None, "valid_days": 365},
 }
