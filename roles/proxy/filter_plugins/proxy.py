@@ -225,7 +225,8 @@ class FilterModule:
             "proxy_has_password": has_password,
             "proxy_inside": inside,
             "proxy_is_given": is_given,
-            "proxy_networks": own_networks,
+            # Up to ansible-core 2.18 a value that is no text, number, list or mapping becomes a text.
+            "proxy_networks": lambda *given: [*map(str, own_networks(*given))],
             "proxy_no_proxy": no_proxy,
             "proxy_peers": peers,
             "proxy_problems": lambda given: [*problems(given)],
