@@ -118,7 +118,7 @@ def test_all_servers_go_back_to_a_backup(boards: list[Board]) -> None:
     cluster = Cluster(ordered)
     directory = lab_dir(LAB) / "backups"
     with keyring() as key:
-        given = json.dumps({"k3s_backup_recipient": str(key), "__k3s_backup_directory": str(directory)})
+        given = json.dumps({"k3s_backup_recipient": str(key), "k3s_backup_directory": str(directory)})
         changed(site(ordered, "backup.yml", f"--extra-vars={given}"))
         cluster.kubectl("create", "configmap", "after")
         (file,) = directory.glob("*.gpg")

@@ -38,7 +38,7 @@ RESTORED = "--extra-vars=k3s_backup_file=ROOT/site/old.tar.gz"
 COLLECTS = [
     f"--extra-vars=bundle_debs_from={AGENT} __bundle_arch=amd64 __bundle_directory=ROOT/made",
     "--extra-vars=bundle_plugin_archive=ROOT/bundle/tegra-device-plugin-amd64.tar.gz",
-    f"--extra-vars=__bundle_k3s_release_url=file://ROOT/release k3s_version={answers.NEW}",
+    f"--extra-vars=k3s_release_url=file://ROOT/release k3s_version={answers.NEW}",
 ]
 MADE = (
     r"made(/([.]?debs-jetpack[4-9]-amd64\.tar|k3s-(airgap-images-)?amd64(\.tar\.gz)?"

@@ -20,7 +20,7 @@ KEYS = (HTTP, HTTPS, NO_PROXY)
 URL = re.compile(r"https?://[A-Za-z0-9._~%!&()*+,;=:@\[\]-]+/?")
 # A host, a domain with or without a dot in front, with or without a port.
 DOMAIN = re.compile(r"[.]?[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?([.][A-Za-z0-9_-]+)*[.]?(:[0-9]{1,5})?")
-# What no proxy can reach for a board, whatever the cluster is.
+# The board itself, which no proxy can reach.
 LOCAL = ("localhost", "127.0.0.0/8", "::1")
 # K3s' defaults (docs.k3s.io/cli/server).
 RANGES = {"cluster-cidr": "10.42.0.0/16", "service-cidr": "10.43.0.0/16"}

@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
+import re
 import stat
 import subprocess
-import threading
+import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.acceptance.site import Proxy, release_page
+from tests.acceptance.site import proxy as serving_proxy
+from tests.docs import CHECKOUT
 from tests.hostile.site import core
 from tests.planted import PLANTED, leaked, processes, watched
 from tests.unit.roles.loading import ROLES, Data, load
@@ -81,6 +85,29 @@ def test_no_problem_repeats_a_password() -> None:
     found = [*proxy.problems(wrong)]
     assert len(found) == 4
     assert leaked(str(found)) == []
+
+
+def test_line_of_the_handbook_is_a_proxy(tmp_path: Path) -> None:
+    page = (CHECKOUT / "docs/offline.md").read_text()
+    (line,) = re.findall(r"^echo '(jetson_k3s_proxy=.*)' >> inventory$", page, re.MULTILINE)
+    example = re.findall(
+        r"^# (jetson_k3s_proxy=.*)", (CHECKOUT / "inventory.example").read_text(), re.MULTILINE
+    )
+    for text in (line, *example):
+        # As install.sh leaves the file.
+        (tmp_path / "inventory").write_text(
+            f"[server]\na\n\n[k3s_cluster:children]\nserver\n\n[k3s_cluster:vars]\n{text}\n"
+        )
+        command = [
+            Path(sys.executable).with_name("ansible-inventory"),
+            "-i",
+            tmp_path / "inventory",
+            "--host=a",
+        ]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        given = json.loads(ran.stdout)["jetson_k3s_proxy"]
+        assert proxy.urls(given)["https_proxy"] == URL
+        assert [*proxy.problems(given)] == []
 
 
 @pytest.mark.parametrize(
@@ -281,51 +308,40 @@ def test_another_password_is_a_difference_without_it() -> None:
 
 CONTENT = b"K3s" * 1000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-SUMS = f"{'0' * 64}  k3s-armhf\n{DIGEST}  k3s-arm64\n"
+SUMS = f"{'0' * 64}  k3s-armhf\n{DIGEST}  k3s-arm64\n".encode()
 
 
+LOGIN = f"fleet:{PLANTED['proxy']}"
+
+
+@dataclass
 class Site:
-    """A proxy with a password, and the page behind it that nothing else reaches."""
+    """A page that nothing but the proxy reaches, and the proxy, which has a password."""
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.logins: set[str | None] = set()
-        self.sums, self.content = SUMS, CONTENT
-        site = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                right = base64.b64encode(f"fleet:{PLANTED['proxy']}".encode()).decode()
-                if self.headers.get("Proxy-Authorization") != f"Basic {right}":
-                    self.send_error(407)
-                    return
-                site.asked.append(self.path)
-                site.logins.add(self.headers.get("Authorization"))
-                found = site.sums.encode() if self.path.endswith(".txt") else site.content
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(found)))
-                self.end_headers()
-                self.wfile.write(found)
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    release: Path
+    proxy: Proxy
 
     @property
     def url(self) -> str:
-        return f"http://fleet:{PLANTED['proxy']}@127.0.0.1:{self.server.server_port}"
+        return self.proxy.url
+
+    def serve(self, **changes: Any) -> None:
+        for name, content in {"k3s-arm64": CONTENT, "sha256sum-arm64.txt": SUMS, **changes}.items():
+            (self.release / name).write_bytes(content)
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    made = Site()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("releases")
+    (directory / "v1").mkdir()
+    with release_page(directory) as port:
+        hosts = {"releases.invalid": port, "mirror.invalid": port}
+        with serving_proxy(
+            "127.0.0.1", LOGIN, hosts, {"mirror.invalid": f"mirror:{PLANTED['token']}"}
+        ) as made:
+            found = Site(directory / "v1", made)
+            found.serve()
+            yield found
 
 
 PAGE = "http://releases.invalid/v1"
@@ -349,18 +365,18 @@ def test_k3s_is_downloaded_by_a_proxy_with_a_password(tmp_path: Path, site: Site
     assert (found["changed"], found["sha256"]) == (True, DIGEST)
     assert (tmp_path / "k3s").read_bytes() == CONTENT
     assert stat.S_IMODE((tmp_path / "k3s").stat().st_mode) == 0o755
-    assert {one.rpartition("/")[2] for one in site.asked} == {"k3s-arm64", "sha256sum-arm64.txt"}
+    assert site.proxy.asked == {f"GET {PAGE}/k3s-arm64", f"GET {PAGE}/sha256sum-arm64.txt"}
     assert download(tmp_path, site)["changed"] is False
-    site.asked.clear()
+    site.proxy.asked.clear()
     assert download(tmp_path, site, sha256=DIGEST)["changed"] is False
-    assert site.asked == []
+    assert site.proxy.asked == set()
 
 
 @pytest.mark.parametrize(
     ("changes", "damage", "why"),
     [
-        ({}, {"content": b"other"}, "and {digest} is expected"),
-        ({}, {"sums": f"{DIGEST}  k3s\n"}, "the checksums do not have k3s-arm64"),
+        ({}, {"k3s-arm64": b"other"}, "and {digest} is expected"),
+        ({}, {"sha256sum-arm64.txt": f"{DIGEST}  k3s\n".encode()}, "the checksums do not have k3s-arm64"),
         ({"http_proxy": "http://127.0.0.1:1"}, {}, "Connection refused"),
         ({"http_proxy": "", "no_proxy": "*"}, {}, "releases.invalid"),
     ],
@@ -369,8 +385,7 @@ def test_file_that_was_not_downloaded_leaves_the_old_one(
     tmp_path: Path, site: Site, changes: Data, damage: Data, why: str
 ) -> None:
     (tmp_path / "k3s").write_text("old")
-    for name, value in damage.items():
-        setattr(site, name, value)
+    site.serve(**damage)
     found = download(tmp_path, site, **changes)
     assert found["failed"] is True
     assert found["msg"].startswith(f"{PAGE}/k3s-arm64: ")
@@ -383,7 +398,8 @@ def test_file_that_was_not_downloaded_leaves_the_old_one(
 def test_password_of_a_proxy_is_in_no_result_or_log_of_a_download(
     tmp_path: Path, site: Site, given: Data
 ) -> None:
-    changes = {name: text.format(port=site.server.server_port) for name, text in given.items()}
+    port = urlsplit(site.url).port
+    changes = {name: text.format(port=port) for name, text in given.items()}
     ran = run_module("k3s", "k3s_download", wanted(tmp_path, site, **changes))
     assert leaked(ran.stdout + ran.stderr) == []
     assert "fleet:wrong" not in ran.stdout + ran.stderr
@@ -562,7 +578,7 @@ def test_binary_is_downloaded_by_the_proxy_and_the_mirror_with_their_passwords(
 """
     variables = {
         "k3s_version": "v1", "jetson_k3s_proxy": {"http_proxy": site.url},
-        "k3s_release_url": f"http://mirror:{PLANTED['token']}@releases.invalid",
+        "k3s_release_url": f"http://mirror:{PLANTED['token']}@mirror.invalid",
         "__k3s_binary": str(tmp_path / "k3s"), "__k3s_marker": str(tmp_path / "run/restart"),
     }  # fmt: skip
     with watched(lambda: processes(f"JETSON_K3S_TEST={tmp_path}")) as lines:
@@ -572,5 +588,4 @@ def test_binary_is_downloaded_by_the_proxy_and_the_mirror_with_their_passwords(
         )  # fmt: skip
     assert (tmp_path / "k3s").read_bytes() == CONTENT
     assert leaked(run.stdout + "\n".join(lines)) == []
-    right = base64.b64encode(f"mirror:{PLANTED['token']}".encode()).decode()
-    assert site.logins == {f"Basic {right}"}
+    assert "GET http://mirror.invalid/v1/k3s-arm64" in site.proxy.asked
