@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site: its registry, K3s' release page, new images for its bundle, the traffic to its boards."""
+"""A site: its registry, K3s' release page, its proxy, new images for its bundle, traffic to its boards."""
 
+import base64
 import functools
+import http.client
 import json
+import selectors
 import socket
 import subprocess
 import tarfile
@@ -13,9 +16,10 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -152,10 +156,137 @@ def release_page(directory: Path) -> Iterator[int]:
             thread.join()
 
 
+def basic(login: str) -> str:
+    """A header of HTTP's basic authentication."""
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+@dataclass
+class Proxy:
+    """An HTTP proxy that asks for a password. It alone knows the names of `hosts`, and where they are."""
+
+    url: str
+    login: str
+    """`USER:PASSWORD`."""
+    hosts: Mapping[str, int]
+    """By name the port on this machine."""
+    logins: Mapping[str, str]
+    """By name the user and password that a host asks for, which has no authentication of its own."""
+    asked: set[str]
+    """`GET http://a.example:80/b` and `CONNECT a.example:443`."""
+
+
+class ProxyHandler(BaseHTTPRequestHandler):
+    proxy: Proxy
+
+    def refused(self) -> bool:
+        if self.headers.get("Proxy-Authorization") == basic(self.proxy.login):
+            self.proxy.asked.add(f"{self.command} {self.path}")
+            return False
+        self.answer(407, "Proxy-Authenticate")
+        return True
+
+    def answer(self, status: int, name: str) -> None:
+        self.send_response(status)
+        self.send_header(name, 'Basic realm="site"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_CONNECT(self) -> None:
+        if self.refused():
+            return
+        port = self.proxy.hosts.get(self.path.rpartition(":")[0])
+        if port is None:
+            self.send_error(502)
+            return
+        with socket.create_connection(("127.0.0.1", port), 10) as there:
+            self.send_response(200)
+            self.end_headers()
+            relay(self.connection, there)
+        self.close_connection = True
+
+    def do_GET(self) -> None:
+        if self.refused():
+            return
+        url = urlsplit(self.path)
+        port = self.proxy.hosts.get(url.hostname or "")
+        login = self.proxy.logins.get(url.hostname or "")
+        if port is None:
+            self.send_error(502)
+        elif login and self.headers.get("Authorization") != basic(login):
+            self.answer(401, "WWW-Authenticate")
+        else:
+            self.forward(port, url.path + (f"?{url.query}" if url.query else ""))
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def forward(self, port: int, path: str) -> None:
+        there = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        kept = {
+            name: self.headers[name] for name in ("Accept", "Range", "User-Agent") if name in self.headers
+        }
+        there.request(self.command, path, headers={**kept, "Host": self.headers["Host"]})
+        found = there.getresponse()
+        body = found.read()
+        self.send_response(found.status)
+        for name, value in found.getheaders():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        length = found.getheader("Content-Length") if self.command == "HEAD" else None
+        self.send_header("Content-Length", length or str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        there.close()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def relay(one: socket.socket, other: socket.socket) -> None:
+    """Copy both ways until one side ends."""
+    with selectors.DefaultSelector() as ready:
+        ready.register(one, selectors.EVENT_READ, other)
+        ready.register(other, selectors.EVENT_READ, one)
+        while True:
+            for key, _ in ready.select():
+                assert isinstance(key.fileobj, socket.socket)
+                data = key.fileobj.recv(1 << 16)
+                if not data:
+                    return
+                key.data.sendall(data)
+
+
+@contextmanager
+def proxy(
+    host: str, login: str, hosts: Mapping[str, int], logins: Mapping[str, str] | None = None
+) -> Iterator[Proxy]:
+    """A proxy of this machine, which boards know as `host`; `login` is `USER:PASSWORD`."""
+
+    class Handler(ProxyHandler):
+        pass
+
+    with ThreadingHTTPServer(("", 0), Handler) as server:
+        made = Proxy(f"http://{login}@{host}:{server.server_port}", login, hosts, logins or {}, set())
+        Handler.proxy = made
+        thread = threading.Thread(target=server.serve_forever, args=(0.1,))
+        thread.start()
+        try:
+            yield made
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def gateway(one: Board) -> str:
+    """The address of this machine in the network of a lab's board."""
+    return f"{one.address.rpartition('.')[0]}.1"
+
+
 @contextmanager
 def internet(lab: str, server: Board, directory: Path) -> Iterator[tuple[Registry, dict[str, Any]]]:
     """A registry that has K3s' images, and the variables with which boards of a lab find it and K3s."""
-    host = f"{server.address.rpartition('.')[0]}.1"
+    host = gateway(server)
     version = bundle.write_release(inventory.bundle_path(lab), directory / "releases")
     with registry(directory) as found, release_page(directory / "releases") as page:
         found.push(workloads.pause_archive(), workloads.PAUSE_IMAGE, workloads.PAUSE_IMAGE)
@@ -164,7 +295,8 @@ def internet(lab: str, server: Board, directory: Path) -> Iterator[tuple[Registr
             found,
             {
                 "k3s_version": version,
-                "__k3s_release_url": f"http://{host}:{page}",
+                "k3s_release_url": f"http://{host}:{page}",
+                "k3s_sha256": {ARCH: bundle.sha256(inventory.bundle_path(lab) / f"k3s-{ARCH}")},
                 "nvidia_docker_daemon_config": {
                     "insecure-registries": [mirror],
                     "registry-mirrors": [f"http://{mirror}"],

@@ -87,7 +87,7 @@ def test_server_writes_a_backup_that_only_the_owner_can_read(boards: list[Board]
     Cluster(boards).kubectl("create", "configmap", "before")
     running = starts(boards)
     for _ in range(2):
-        run = backup(key, "--extra-vars=__k3s_backup_keep=1").checked()
+        run = backup(key, "--extra-vars=k3s_backup_keep=1").checked()
     Cluster(boards).kubectl("create", "configmap", "after")
     assert starts(boards) == running
     (file,) = BACKUPS.iterdir()

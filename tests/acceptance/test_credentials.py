@@ -79,7 +79,7 @@ def documented() -> list[str]:
 
 
 def test_operator_may_look_and_no_more(cluster: Cluster, kubeconfig: Path) -> None:
-    run = let_in(kubeconfig, __kubeconfig_days=30)
+    run = let_in(kubeconfig, kubeconfig_days=30)
     assert changed(run) > 0
     said = " ".join(run.output.split())
     assert "lets anna in as view, until " in said
@@ -95,7 +95,7 @@ def test_operator_may_look_and_no_more(cluster: Cluster, kubeconfig: Path) -> No
 
 
 def test_server_decides_how_long_a_certificate_may_last(cluster: Cluster, kubeconfig: Path) -> None:
-    run = let_in(kubeconfig.with_name("longer.yaml"), __kubeconfig_days=MOST_DAYS + 35)
+    run = let_in(kubeconfig.with_name("longer.yaml"), kubeconfig_days=MOST_DAYS + 35)
     assert changed(run) > 0
     said = f"({MOST_DAYS} days). Asked for were {MOST_DAYS + 35} days, but the server decides."
     assert said in " ".join(run.output.split())

@@ -152,7 +152,7 @@ def test_release_page_that_does_not_answer_is_named(boards: list[Board], checkou
     settings = checkout / "group_vars/k3s_cluster.yml"
     kept = settings.read_text()
     nowhere = "http://127.0.0.1:1"
-    settings.write_text(json.dumps(json.loads(kept) | {"__k3s_release_url": nowhere}))
+    settings.write_text(json.dumps(json.loads(kept) | {"k3s_release_url": nowhere}))
     status, said = install(checkout, f"jetson@{boards[0].address}")
     settings.write_text(kept)
     assert status == 1

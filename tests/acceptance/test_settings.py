@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A change of settings on a server and an agent: drift.yml names it, site.yml makes it, node by node.
 
-drift.yml changes nothing. A change that restarts Docker or K3s stops at the first failure.
+drift.yml changes nothing. A change that restarts Docker or K3s stops at the first failure. At the end the
+boards are behind a proxy with a password, and pull from a registry with another one.
 """
 
+import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import pytest
 
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.acceptance.site import Proxy, gateway, proxy, registry
+from tests.lab import workloads
 from tests.lab.board import Board
 from tests.lab.k3s import SERVER_SETTINGS
 from tests.lab.vm.machine import Machine
+from tests.planted import PLANTED, leaked
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -34,6 +39,11 @@ RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
 JOINING = "k3s : Ensure the agent has a token that the server accepts"
 LABELS = "k3s : Ensure the node is Ready and has its labels"
 PLUGIN = "gpu_device_plugin : Apply the DaemonSet of the device plugin or the DRA driver"
+DOCKER = "nvidia_docker : Set iptables, the proxy and the toolkit's configuration"
+# Only the proxy knows this name.
+REGISTRY = "registry.site.example"
+# An owner's own variables: one that the inventory says as well, and one that stays.
+OWN_ENVIRONMENT = "HTTPS_PROXY=http://before.example:3128\nSOMEBODYS=1\n"
 STARTED = ("systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "--value")
 FEWER_PODS = {
     "nvidia_docker_daemon_config": {"icc": True},
@@ -201,3 +211,105 @@ def test_no_board_after_the_one_that_failed_is_restarted(cluster: Cluster) -> No
     after = started(cluster.boards)
     assert after[0] > before[0]
     assert after[1] == before[1]  # it has kept what the inventory says again
+
+
+@pytest.fixture(scope="module")
+def behind(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, str]]:
+    """A proxy with a password, and a registry with another one, which the proxy alone reaches."""
+    login, logins = f"fleet:{PLANTED['proxy']}", {REGISTRY: f"site:{PLANTED['token']}"}
+    server = cluster.boards[0]
+    assert isinstance(server, Board)
+    with registry(tmp_path_factory.mktemp("registry")) as found:
+        found.push(workloads.pause_archive(), workloads.PAUSE_IMAGE, "pause:1")
+        with proxy(gateway(server), login, {REGISTRY: found.port}, logins) as made:
+            yield made, f"{REGISTRY}:{found.port}"
+
+
+def proxied(behind: tuple[Proxy, str]) -> dict[str, Any]:
+    made, place = behind
+    return {
+        "jetson_k3s_proxy": {"http_proxy": made.url, "no_proxy": [".elsewhere.example"]},
+        "k3s_registries": {"configs": {place: {"auth": {"username": "site", "password": PLANTED["token"]}}}},
+        "nvidia_docker_daemon_config": {"insecure-registries": [place]},
+    }
+
+
+def environment(board: Board | Machine, unit: str) -> dict[str, str]:
+    """The variables that the process of a unit has."""
+    process = board.exec("systemctl", "show", "--property=MainPID", "--value", unit).strip()
+    pairs = board.exec("cat", f"/proc/{process}/environ").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def services(cluster: Cluster) -> list[tuple[Board | Machine, str]]:
+    server, agent = cluster.boards
+    return [(server, "docker"), (agent, "docker"), (server, "k3s"), (agent, "k3s-agent")]
+
+
+def test_drift_names_the_proxy_without_its_password(
+    cluster: Cluster, behind: tuple[Proxy, str], tmp_path: Path
+) -> None:
+    server, agent = cluster.boards
+    server.exec("sh", "-c", f"printf '{OWN_ENVIRONMENT}' > /etc/default/k3s; systemctl restart k3s")
+    assert environment(server, "k3s")["HTTPS_PROXY"] == "http://before.example:3128"
+    wait_until(lambda: cluster.allocatable() == {server.name: 1, agent.name: 1}, "GPUs again", 120)
+    before = state(cluster)
+    run, found = drift(tmp_path, f"--extra-vars={json.dumps(proxied(behind))}", "-vvv")
+    assert run.returncode == 1, run.why
+    assert state(cluster) ^ before == set()
+    named = {(change["board"], change["task"]) for change in found["changes"]}
+    assert {(one.name, task) for one in (server, agent) for task in (SETTINGS, DOCKER)} <= named
+    assert leaked(json.dumps(found)) == []
+    assert leaked(run.output) == []
+
+
+def test_k3s_and_docker_have_the_proxy_and_pods_pull_through_it(
+    cluster: Cluster, behind: tuple[Proxy, str]
+) -> None:
+    server, agent = cluster.boards
+    made, place = behind
+    run = site(**proxied(behind)).checked()
+    assert leaked(run.output) == []
+    assert unschedulable(cluster) == []
+    for one, unit in services(cluster):
+        has = environment(one, unit)
+        assert (has["HTTP_PROXY"], has["HTTPS_PROXY"]) == (made.url, made.url)
+        without = has["NO_PROXY"].split(",")
+        assert {"127.0.0.0/8", "10.42.0.0/16", "10.43.0.0/16", ".svc", ".elsewhere.example"} <= set(without)
+        networks = [ipaddress.ip_network(entry) for entry in without if "/" in entry and ":" not in entry]
+        assert isinstance(agent, Board)
+        assert any(ipaddress.ip_address(agent.address) in network for network in networks)
+    assert environment(server, "k3s")["SOMEBODYS"] == "1"
+    for number, one in enumerate((server, agent)):
+        # Anybody may ask systemd for the variables of a unit, and read files that are not root's alone.
+        shown = one.exec("runuser", "--user=nobody", "--", "systemctl", "show", "docker", "k3s", "k3s-agent")
+        readable = one.exec(
+            "sh",
+            "-c",
+            "runuser --user=nobody -- grep --recursive --files-with-matches planted /etc /run || :",
+        )
+        assert (leaked(shown), readable) == ([], "")
+        pod = {"nodeName": one.name, "terminationGracePeriodSeconds": 0}
+        arguments = (f"--image={place}/pause:1", "--image-pull-policy=Always", "--restart=Never")
+        cluster.kubectl("run", f"pulled-{number}", *arguments, f"--overrides={json.dumps({'spec': pod})}")
+    wait_until(
+        lambda: {cluster.phase(f"pulled-{one}") for one in (0, 1)} == {"Running"}, "pulled images", 120
+    )
+    cluster.kubectl("delete", "pod", "pulled-0", "pulled-1")
+    assert any(asked.startswith(f"GET http://{place}/v2/pause/") for asked in made.asked)
+    again = site(**proxied(behind))
+    assert all(again.recap[one.name].changed == 0 for one in cluster.boards), again.output
+
+
+def test_proxy_and_passwords_go_from_the_boards_again(cluster: Cluster, behind: tuple[Proxy, str]) -> None:
+    server, _ = cluster.boards
+    run = site().checked()
+    assert leaked(run.output) == []
+    for one, unit in services(cluster):
+        assert "NO_PROXY" not in environment(one, unit)
+        left = one.exec(
+            "sh", "-c", "grep --recursive --files-with-matches planted /etc /var/lib/kubelet || :"
+        )
+        assert left == ""
+    assert environment(server, "k3s")["HTTPS_PROXY"] == "http://before.example:3128"
+    site().unchanged()

@@ -248,7 +248,7 @@ def laboratory(directory: Path) -> Path:
     settings = {
         "__bundle_arch": "amd64",
         "k3s_version": version,
-        "__bundle_k3s_release_url": (directory / "releases").as_uri(),
+        "k3s_release_url": (directory / "releases").as_uri(),
     }
     (directory / "inventory" / "group_vars" / "all.yml").write_text(yaml.safe_dump(settings))
     return directory

@@ -77,7 +77,7 @@ def release(directory: Path, version: str) -> None:
     bundle.write_release(given, directory / "releases", version)
     here = {
         "__bundle_arch": ARCH,
-        "__bundle_k3s_release_url": (directory / "releases").as_uri(),
+        "k3s_release_url": (directory / "releases").as_uri(),
     }
     (directory / "here.yml").write_text(yaml.safe_dump(here))
 

@@ -24,13 +24,13 @@ REPORTS = r"site/reports(/.*)?"
 RECORDS = r"home/\.local(/state(/jetson-k3s(/.*)?)?)?"
 BACKUPS = r"site/backups(/k3s-jetson-1-\d{8}T\d{6}Z\.tar\.gz\.gpg(\.partial)?)?|" + RECORDS
 # Relative to the directory of the command, the site.
-KEY = "--extra-vars=k3s_backup_recipient=key.asc __k3s_backup_directory_path=ROOT/site/backups"
+KEY = "--extra-vars=k3s_backup_recipient=key.asc k3s_backup_directory=backups"
 TO_REPORTS = "--extra-vars=gpu_verify_reports=reports"
 RESTORED = "--extra-vars=k3s_backup_file=old.tar.gz"
 COLLECTS = [
     f"--extra-vars=bundle_debs_from={AGENT} __bundle_arch=amd64 __bundle_directory=ROOT/made",
     "--extra-vars=bundle_plugin_archive=../bundle/tegra-device-plugin-amd64.tar.gz",
-    f"--extra-vars=__bundle_k3s_release_url=file://ROOT/release k3s_version={answers.NEW}",
+    f"--extra-vars=k3s_release_url=file://ROOT/release k3s_version={answers.NEW}",
 ]
 MADE = (
     r"made(/([.]?debs-jetpack[4-9]-amd64\.tar|k3s-(airgap-images-)?amd64(\.tar\.gz)?"

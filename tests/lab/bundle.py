@@ -70,6 +70,10 @@ def checksums(directory: Path) -> str:
     lines = []
     for path in sorted(directory.iterdir()):
         if path.name != CHECKSUMS:
-            with path.open("rb") as file:
-                lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
+            lines.append(f"{sha256(path)}  {path.name}\n")
     return "".join(lines)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

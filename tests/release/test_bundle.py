@@ -37,7 +37,7 @@ def make_bundle(
     settings = {
         "jetson_k3s_bundle": str(site / "bundle"),
         "k3s_version": "v1",
-        "__bundle_k3s_release_url": page.parent.as_uri(),
+        "k3s_release_url": page.parent.as_uri(),
         "bundle_plugin_archive": str(dist / PLUGIN),
         "bundle_release_signers": str(signers),
         **more,

@@ -102,6 +102,16 @@ def test_each_role_has_the_documented_timeout() -> None:
     assert set(re.findall(r"jetson_k3s_timeout \| default\((\d+)\)", text)) == {documented}
 
 
+def test_no_two_variables_differ_by_their_underscores_alone() -> None:
+    """Those of a role's defaults and specs, which a user sets, and the internal ones of its vars."""
+    internal = {
+        name.lstrip("_")
+        for path in ROLES.glob("*/vars/**/*.yml")
+        for name in yaml.safe_load(path.read_text()) or {}
+    }
+    assert internal & {name for role in ALL_ROLES for name in specified(role)} == set()
+
+
 @pytest.mark.parametrize("playbook", sorted(CHECKOUT.glob("playbooks/*.yml")), ids=lambda path: path.name)
 def test_extra_variables_of_a_playbook_are_specified(playbook: Path) -> None:
     lines = [line for line in playbook.read_text().splitlines() if line.startswith("#")]
@@ -121,7 +131,7 @@ def test_variable_with_a_former_name_is_refused_by_both_names(tmp_path: Path, pl
     assert (ran.returncode, words in ran.said) == (2, True), ran.stdout
 
 
-FILTERS_OF_ALL = r"\|\s*(?:controller|checkout)_path\b"
+FILTERS_OF_ALL = {"controller_paths": r"\|\s*(?:controller|checkout)_path\b", "proxy": r"\| proxy_\w+|map\('proxy_"}
 
 
 @pytest.mark.parametrize("role", ALL_ROLES)
@@ -142,8 +152,12 @@ def test_roles_that_share_files_depend_on_them(role: str) -> None:
             or any(f" {module.stem}:\n" in tasks for module in (ROLES / name / "library").glob("*.py"))
         )
     ]
-    texts = "".join(path.read_text() for path in (ROLES / role).glob("*/**/*.yml"))
-    needed += [{"role": "controller_paths"}] if re.search(FILTERS_OF_ALL, texts) else []
+    texts = "".join(
+        path.read_text()
+        for part in ("defaults", "tasks", "vars")
+        for path in (ROLES / role / part).rglob("*.yml")
+    )
+    needed += [{"role": name} for name, used in FILTERS_OF_ALL.items() if re.search(used, texts)]
     assert (yaml.safe_load(meta.read_text())["dependencies"] if meta.exists() else []) == needed
 
 

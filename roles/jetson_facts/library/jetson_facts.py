@@ -45,6 +45,7 @@ from ansible.module_utils.jetson_network import (
 from ansible.module_utils.jetson_packages import package_facts, reboot_facts
 from ansible.module_utils.jetson_services import (
     arguments,
+    credentials,
     daemon_flags,
     daemon_json,
     environment,
@@ -193,6 +194,7 @@ def k3s_facts(commands, root, units):
         "files": files,
         "environment": given,
         "registries": registries(root),
+        "credentials": credentials(root),
         "settings": settings,
         "node_ip": node_ip(root, files, given, server["command"] or agent["command"]),
         "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),

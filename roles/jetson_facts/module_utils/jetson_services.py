@@ -64,8 +64,9 @@ FLAG = re.compile(r"\s--?([\w-]+)(?:=|\s+(?!-))?(\S*)")
 # Environment files of K3s' units, from the template of role k3s and from K3s' install.sh.
 K3S_ENVIRONMENT = ("/etc/default/{}", "/etc/sysconfig/{}", "/etc/systemd/system/{}.service.env")
 
-# How role k3s begins a registries.yaml (its __k3s_registries_header).
+# Files with credentials of registries, K3s' own and the kubelet's for Docker, and how role k3s begins each.
 REGISTRIES, OWN = "etc/rancher/k3s/registries.yaml", "# Written by Ansible (role k3s)"
+CREDENTIALS, OWN_JSON = "var/lib/kubelet/config.json", '{\n    "written-by": "Ansible (role k3s)'
 
 # What makes Docker trust a registry of role image_supply; its directory has the registry's name.
 SUPPLY_TRUST = "etc/docker/certs.d/*/jetson-k3s.crt"
@@ -224,15 +225,25 @@ def unfinished_restore(root):
         return ""
 
 
-def registries(root):
-    """Who has written K3s' registries.yaml, 'role' or 'owner'; None where there is none.
+def author(root, path, own):
+    """Who has written a file, 'role' if it begins like the role's `own`, or 'owner'; None without a file.
 
     Its text is no fact, as it may have passwords.
     """
-    text = read(root, REGISTRIES)
+    text = read(root, path)
     if text is None:
         return None
-    return "role" if text.startswith(OWN) else "owner"
+    return "role" if text.startswith(own) else "owner"
+
+
+def registries(root):
+    """Who has written K3s' registries.yaml."""
+    return author(root, REGISTRIES, OWN)
+
+
+def credentials(root):
+    """Who has written the kubelet's config.json."""
+    return author(root, CREDENTIALS, OWN_JSON)
 
 
 def image_supply_facts(root, unit, program):

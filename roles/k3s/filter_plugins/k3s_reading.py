@@ -28,17 +28,19 @@ SHORT = {
 NOT_MIGRATED = frozenset(
     {"docker", "node-name", "server", "token", "token-file", "agent-token", "agent-token-file", "pause-image"}
 )
-# Variables of options that the roles refuse. A flag and a setting in a file win over them.
+# Variables of options that the roles judge. A flag and a setting in a file win over them.
 ENVIRONMENT = {
     "K3S_CLUSTER_RESET": "cluster-reset",
     "K3S_CONFIG_FILE": "config",
     "K3S_DATA_DIR": "data-dir",
+    "K3S_DATASTORE_ENDPOINT": "datastore-endpoint",
     "K3S_NODE_NAME": "node-name",
     "K3S_URL": "server",
 }
 # What preflight judges by. Others may have secrets.
 SETTINGS = (
     "cluster-cidr",
+    "cluster-domain",
     "data-dir",
     "disable-network-policy",
     "flannel-backend",
@@ -168,6 +170,8 @@ def judged(options: Options) -> dict[str, Any]:
     kubelet = {name: value for name, value, _ in given["kubelet"]}
     return {
         "settings": {name: ",".join(text for text, _ in options.get(name, [])) or None for name in SETTINGS},
+        # Its value is a secret.
+        "external_datastore": any(text for text, _ in options.get("datastore-endpoint", [])),
         "kubelet_arguments": {name: kubelet.get(name) for name in KUBELET_ARGUMENTS},
         "feature_gates": {
             part: sorted(name for name, state in on.items() if state.lower() == "true")

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with registries that an inventory has for K3s: pure functions, for role preflight."""
+"""Registries that an inventory has for K3s: what is wrong with them, and what Docker makes of them.
+
+Pure functions, for the roles k3s and preflight.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +25,18 @@ REGISTRIES = {
         }
     },
 }
+# What Docker has instead of the other keys.
+OF_DOCKER = {
+    "mirrors": "give registry-mirrors in nvidia_docker_daemon_config",
+    "tls": "put certificates into /etc/docker/certs.d, or give insecure-registries in "
+    "nvidia_docker_daemon_config",
+    "identity_token": "give username and password",
+}
+# Docker's name of its own registry among credentials, which the kubelet knows, too.
+DOCKER_HUB = "https://index.docker.io/v1/"
+HUB_NAMES = ("docker.io", "index.docker.io", "registry-1.docker.io")
+# The first key is how jetson_facts knows the file again; Docker and the kubelet skip it.
+AUTHOR = {"written-by": "Ansible (role k3s): k3s_registries of the inventory"}
 
 
 def problems(given: Any, wanted: Any = REGISTRIES, place: str = "k3s_registries") -> Iterator[str]:
@@ -48,9 +66,55 @@ def _is_address(text: Any) -> bool:
         return False
 
 
+def docker_problems(given: Any) -> Iterator[str]:
+    """What Docker cannot do of `k3s_registries`, which has no problem for K3s."""
+    if any(problems(given)):
+        return
+    if (given or {}).get("mirrors"):
+        yield f"k3s_registries: mirrors: Docker does not read them; {OF_DOCKER['mirrors']}"
+    for name, config in ((given or {}).get("configs") or {}).items():
+        place, auth = f"k3s_registries: configs: {name}", (config or {}).get("auth") or {}
+        if (config or {}).get("tls"):
+            yield f"{place}: tls: Docker does not read it; {OF_DOCKER['tls']}"
+        if "*" in name or "/" in name:
+            yield f"{place}: Docker needs a registry as HOST or HOST:PORT"
+        if auth.get("identity_token"):
+            yield f"{place}: auth: the kubelet does not read identity_token; {OF_DOCKER['identity_token']}"
+        elif auth and not _encoded(auth):
+            yield f"{place}: auth: username and password are needed, or auth with both in base64"
+
+
+def _encoded(auth: dict[str, str]) -> str:
+    """User and password as Docker writes them; '' where one is missing."""
+    if auth.get("auth"):
+        try:
+            return auth["auth"] if b":" in base64.b64decode(auth["auth"], validate=True) else ""
+        except binascii.Error:
+            return ""
+    if not (auth.get("username") and auth.get("password")):
+        return ""
+    return base64.b64encode(f"{auth['username']}:{auth['password']}".encode()).decode()
+
+
+def docker_credentials(given: Any) -> str:
+    """The kubelet's config.json, in Docker's format; '' without credentials or with a wrong setting."""
+    if any(problems(given)):
+        return ""
+    auths = {
+        DOCKER_HUB if name in HUB_NAMES else name: {"auth": _encoded(config["auth"])}
+        for name, config in ((given or {}).get("configs") or {}).items()
+        if (config or {}).get("auth")
+    }
+    return json.dumps({**AUTHOR, "auths": auths}, indent=4) + "\n" if auths else ""
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filter, prefixed by the role's name."""
-        return {"k3s_registries_problems": lambda given: [*problems(given)]}
+        """The filters, prefixed by the role's name."""
+        return {
+            "k3s_docker_credentials": docker_credentials,
+            "k3s_docker_problems": lambda given: [*docker_problems(given)],
+            "k3s_registries_problems": lambda given: [*problems(given)],
+        }

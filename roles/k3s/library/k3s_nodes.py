@@ -23,7 +23,9 @@ description: Changes nothing.
 RETURN = r"""
 installed: {type: bool, description: 'Has this board K3s as a server?'}
 version: {type: str, description: Of its K3s; empty where there is none.}
-ranges: {type: dict, description: C(cluster-cidr) and C(service-cidr) if K3s' files or its unit say them.}
+ranges:
+  description: C(cluster-cidr), C(service-cidr) and C(cluster-domain) if K3s' files or its unit say them.
+  type: dict
 nodes:
   type: list
   elements: dict
@@ -33,7 +35,9 @@ nodes:
 """
 
 FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")
-RANGES = re.compile(r"""(?:^|\s--)(cluster-cidr|service-cidr)[:=\s]\s*["']?([0-9a-f.:/,]+)""", re.MULTILINE)
+RANGES = re.compile(
+    r"""(?:^|\s--)(cluster-cidr|service-cidr|cluster-domain)[:=\s]\s*["']?([0-9a-z.:/,-]+)""", re.MULTILINE
+)
 
 
 def node_facts(node):

@@ -53,6 +53,17 @@ NODE_PASSWORD = "/etc/rancher/node/password"  # noqa: S105 - a path
 FILES = ("token", "agent-token")
 TREES = ("tls", "cred", "manifests")
 OWNERS = ("config.yaml", "config.yaml.d/*.yaml", "config.yaml.d/*.yml", "registries.yaml")
+# Where K3s reads from that its data are elsewhere.
+ENVIRONMENT = ("/etc/default/k3s", "/etc/sysconfig/k3s", "/etc/systemd/system/k3s.service.env")
+ENDPOINT = re.compile(
+    r"""(?:^|[{,])[ \t]*["']?datastore-endpoint["']?\+?[ \t]*:[ \t]*["']?[^\s"']"""
+    r"""|\bK3S_DATASTORE_ENDPOINT=["']?[^\s"']|\s--?datastore-endpoint[=\s]""",
+    re.MULTILINE,
+)
+ELSEWHERE = (
+    "K3s keeps its data in a database elsewhere (datastore-endpoint), which has a backup of its own. Keep a "
+    "copy of {}/token as well: K3s encrypts the keys of its CA with it. No backup was made.".format(DATA)
+)
 STAGE = ".unfinished-"
 FETCHED_FROM = "/var/tmp"  # noqa: S108 - what lies there is encrypted, in a directory of its own
 FETCHED = "jetson-k3s-backup-"
@@ -62,16 +73,29 @@ class BackupError(Exception):
     """No backup can be made; the text says why and what to do."""
 
 
-def datastore(data):
-    """Which data store the server has: etcd or sqlite. BackupError for one that is elsewhere."""
+def datastore(data, run):
+    """Which data store the server has: etcd or sqlite. BackupError for one that is elsewhere.
+
+    K3s uses an etcd that is there before all else (pkg/cluster/managed.go). An old SQLite may be left.
+    """
     if os.path.isdir(os.path.join(data, "db", "etcd")):
         return "etcd"
+    check_endpoint(run(["systemctl", "show", "--property=ExecStart,Environment", "k3s.service"])[1])
     if os.path.exists(os.path.join(data, "db", "state.db")):
         return "sqlite"
-    raise BackupError(
-        "{} has neither etcd's nor SQLite's data: K3s was never started here, or it keeps them in a database "
-        "elsewhere. That one has a backup of its own.".format(os.path.join(data, "db"))
-    )
+    place = os.path.join(data, "db")
+    raise BackupError("{} has neither etcd's nor SQLite's data: K3s was never started here.".format(place))
+
+
+def check_endpoint(unit):
+    """BackupError if K3s' files, or its unit as systemd shows it, name a database elsewhere."""
+    texts = [unit]
+    owners = [path for pattern in OWNERS[:-1] for path in glob.glob(os.path.join(CONFIG, pattern))]
+    for path in [*owners, *ENVIRONMENT]:
+        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
+            texts.append(re.sub(r"(?m)^[ \t]*#.*$", "", stream.read()))
+    if any(ENDPOINT.search(text) for text in texts):
+        raise BackupError(ELSEWHERE)
 
 
 def size(path):
@@ -263,7 +287,7 @@ def main():
     )
     os.umask(0o077)
     try:
-        kind = datastore(DATA)
+        kind = datastore(DATA, module.run_command)
         if module.check_mode:
             module.exit_json(changed=False, path=None, sha256=None, bytes=0, datastore=kind)
         path = backup(module, kind, module.params["name"])

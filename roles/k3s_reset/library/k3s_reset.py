@@ -51,6 +51,7 @@ TREES = (
 FILES = (
     "/etc/rancher/k3s/k3s.yaml",
     "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml",
+    "/etc/rancher/k3s/jetson-k3s.env",
     "/etc/rancher/k3s/jetson-k3s.token",
     "/etc/rancher/k3s/jetson-k3s.agent-token",
     "/etc/rancher/k3s/jetson-k3s.old-token*",

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""What Docker needs around it on a Jetson: iptables that the kernel can do, and who gets the GPU unasked.
+"""What Docker needs around it on a Jetson: iptables, the proxy of the site, and who gets the GPU unasked.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -23,6 +23,9 @@ description:
     others only iptables-nft. The present one is tried with real rules in a network namespace of its own, and
     the other one where that fails; also in check mode. If iptables cannot be tried, it stays as it is.
   - With C(strict) NVIDIA's runtime gives the GPU to those only to whom the device plugin gave it.
+  - Docker gets the proxy by an environment file of root's alone, which a drop-in names. Each Docker reads it,
+    while the key C(proxies) of daemon.json is of Docker 23. C(systemctl show) tells every user the variables
+    of a unit, and not those of its files.
   - A marker stands from before the first change that needs a restart of Docker until the role removes it.
 options:
   docker_version: {description: Version of the engine that starts next.}
@@ -30,6 +33,9 @@ options:
     type: bool
     required: true
     description: Whether an unprivileged container's C(NVIDIA_VISIBLE_DEVICES) counts for nothing.
+  proxy:
+    description: >-
+      Content of the environment file for the proxy. An empty text removes it. Without this option it stays.
   state:
     choices: [present, absent]
     default: present
@@ -57,6 +63,15 @@ RAW_DROP_IN = """\
 [Service]
 Environment=DOCKER_INSECURE_NO_IPTABLES_RAW=1
 """
+# Variables of a file override those of Environment=, such as in an owner's http-proxy.conf.
+PROXY_DROP_IN = "etc/systemd/system/docker.service.d/60-jetson-k3s-proxy.conf"
+PROXY_FILE = "etc/docker/jetson-k3s.env"
+PROXY_TEXT = """\
+# Written by Ansible (role nvidia_docker): jetson_k3s_proxy of the inventory.
+[Service]
+EnvironmentFile=-/{}
+""".format(PROXY_FILE)
+PRIVATE = 0o600
 # First version that wants the table, and first that can do without it.
 WANTS_RAW, KNOWS_NO_RAW = "28.0.0", "28.0.2"
 
@@ -117,16 +132,35 @@ def read(path):
         return ""
 
 
+def read_private(path, wanted):
+    """Text of a file with a secret, '' if others can read it and it has to be written again."""
+    text = read(path)
+    return text if text and (not wanted or os.stat(path).st_mode & 0o777 == PRIVATE) else ""
+
+
 def put(path, text, rename=os.rename):
     """Write a file in one atomic step, the one that a link leads to; an empty text removes it.
 
     With AnsibleModule.atomic_move as `rename` an old file's owner and mode stay.
     """
     path = os.path.realpath(path)
-    if text:
-        replace_file(path, text, rename=rename)
-    else:
+    if not text:
         os.unlink(path)
+    elif path.endswith(PROXY_FILE):
+        replace_file(path, text, PRIVATE)
+    else:
+        replace_file(path, text, rename=rename)
+
+
+def shown(path, before, after):
+    """A diff without secrets."""
+    before, after, same = redact(before), redact(after), redact(before) == redact(after)
+    return {
+        "before_header": path,
+        "after_header": path,
+        "before": before,
+        "after": after + "(another secret)\n" if same else after,
+    }
 
 
 def variants(module, root):
@@ -137,6 +171,17 @@ def variants(module, root):
     except NotTried as reason:
         module.warn("iptables stays as it is, because it could not be tried: {}".format(reason))
         return {}
+
+
+def proxy_files(root, proxy):
+    """Of the files of the proxy (path, before, after, True). `proxy` is None where they stay as they are."""
+    if proxy is None:
+        return []
+    file, drop_in = os.path.join(root, PROXY_FILE), os.path.join(root, PROXY_DROP_IN)
+    return [
+        (PROXY_FILE, read_private(file, proxy), proxy, True),
+        (PROXY_DROP_IN, read(drop_in), PROXY_TEXT if proxy else "", True),
+    ]
 
 
 def plan(root, params, iptables):
@@ -156,6 +201,7 @@ def plan(root, params, iptables):
     runtime_config = read(os.path.join(root, RUNTIME_CONFIG))
     files = [
         (DROP_IN, drop_in, wanted, True),
+        *proxy_files(root, params["proxy"] if present else ""),
         # Read at each start of a container: no restart.
         (RUNTIME_CONFIG, runtime_config, strict_config(runtime_config, present and params["strict"]), False),
     ]
@@ -169,6 +215,7 @@ def main():
         argument_spec={
             "docker_version": {"type": "str"},
             "strict": {"type": "bool", "required": True},
+            "proxy": {"type": "str", "no_log": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "postpone": {"type": "bool", "default": False},
             "marker": {"type": "path", "required": True},
@@ -197,10 +244,7 @@ def main():
         changed=bool(files or choices),
         restart_due=due,
         postponed=postponed,
-        diff=[
-            {"before_header": path, "after_header": path, "before": redact(before), "after": redact(after)}
-            for path, before, after, _ in files
-        ]
+        diff=[shown(path, before, after) for path, before, after, _ in files]
         + [
             {
                 "before": "{} fails: {}\n".format(name, iptables[name]["reason"]),

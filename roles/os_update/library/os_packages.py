@@ -31,6 +31,9 @@ options:
     elements: str
     default: []
   lock_timeout: {type: int, default: 600, description: Seconds to wait while another program uses apt.}
+  http_proxy: {default: '', description: 'Proxy for C(http://), unless files of apt name one.'}
+  https_proxy: {default: '', description: 'Proxy for C(https://), as above.'}
+  no_proxy: {default: '', description: 'Hosts without a proxy, separated by commas.'}
 """
 
 RETURN = r"""
@@ -55,6 +58,7 @@ ENVIRONMENT = {
     "NEEDRESTART_SUSPEND": "1",
     "UCF_FORCE_CONFFOLD": "1",
 }
+PROXY = ("http_proxy", "https_proxy", "no_proxy")
 KEEP_CONFIGURATION = ("--force-confdef", "--force-confold")
 
 
@@ -91,11 +95,13 @@ class Apt:
     def __init__(self, module):
         self.module = module
         self.deadline = time.monotonic() + module.params["lock_timeout"]
+        proxy = {name: module.params[name] for name in PROXY if module.params[name]}
+        self.environment = dict(ENVIRONMENT, **proxy)
 
     def run(self, *argv):
         """Output of a program, with its complaints; AptError when it fails."""
         while True:
-            code, out, err = self.module.run_command(list(argv), environ_update=ENVIRONMENT)
+            code, out, err = self.module.run_command(list(argv), environ_update=self.environment)
             if code == 0:
                 return out + err
             if not LOCKED.search(err) or time.monotonic() > self.deadline:
@@ -186,6 +192,9 @@ def main():
             "left": {"type": "dict", "default": {}},
             "also": {"type": "list", "elements": "str", "default": []},
             "lock_timeout": {"type": "int", "default": 600},
+            "http_proxy": {"type": "str", "default": "", "no_log": True},
+            "https_proxy": {"type": "str", "default": "", "no_log": True},
+            "no_proxy": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )

@@ -196,10 +196,35 @@ def test_pinned_binary_is_the_only_one_that_is_taken(
     (release / "sha256sum-arm64.txt").write_text(f"{hashlib.sha256(page).hexdigest()}  k3s-arm64\n")
     variables = {
         "k3s_version": "v1",
-        "__k3s_release_url": tmp_path.as_uri(),
+        "k3s_release_url": tmp_path.as_uri(),
         "k3s_sha256": pins,
         "__k3s_binary": str(tmp_path / "k3s"),
         "__k3s_marker": str(tmp_path / "run/restart"),
     }
     play_text(tmp_path, PLAYBOOK, variables=variables, fails=installed is None)
     assert ((tmp_path / "k3s").read_bytes() if (tmp_path / "k3s").exists() else None) == installed
+
+
+MIRROR = """\
+- hosts: localhost
+  gather_facts: false
+  roles: [bundle]
+"""
+
+
+@pytest.mark.parametrize(("pinned", "refused"), [(False, True), (True, False)])
+def test_mirror_without_tls_needs_pinned_files(tmp_path: Path, pinned: bool, refused: bool) -> None:
+    files = ("k3s-arm64", "k3s-airgap-images-arm64.tar.gz")
+    if pinned:
+        pins = "".join(f"{'0' * 64}  v1/{name}\n" for name in files)
+        (tmp_path / "k3s-releases.sha256").write_text(pins)
+    variables = {
+        "jetson_k3s_bundle": str(tmp_path / "bundle"),
+        "k3s_version": "v1",
+        "k3s_release_url": "http://mirror:planted@127.0.0.1:1/k3s",
+    }
+    run = play_text(tmp_path, MIRROR, variables=variables, fails=True)
+    words = f"Give an address with https://, or write the SHA-256 of {files[0]}, {files[1]} into"
+    assert (f"k3s_release_url is http://127.0.0.1:1/k3s. {words}" in run.said) is refused
+    assert ("K3s v1 was not downloaded" in run.said) is not refused
+    assert "planted" not in run.stdout

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile.site import core
 from tests.planted import JOURNAL, leaked
 from tests.unit.roles.loading import Data, load
+from tests.unit.roles.playing import play_text
 
 archive = load("k3s_backup/module_utils/k3s_archive.py")
 made = load("k3s_backup/library/k3s_backup.py")
@@ -166,14 +168,64 @@ def test_failed_snapshot_is_reported_without_secrets(tmp_path: Path) -> None:
     assert leaked(str(error.value)) == []
 
 
-def test_data_elsewhere_are_not_backed_up(tmp_path: Path) -> None:
-    with pytest.raises(made.BackupError, match="in a database elsewhere"):
-        made.datastore(str(tmp_path))
+@pytest.mark.parametrize(
+    ("name", "text", "elsewhere"),
+    [
+        ("config.yaml", "datastore-endpoint: postgres://a:b@c/k3s\n", True),
+        ("config.yaml.d/50-jetson-k3s.yaml", "docker: true\n'datastore-endpoint': mysql://a\n", True),
+        ("config.yaml", "{docker: true, datastore-endpoint: https://etcd:2379}", True),
+        ("k3s.env", "K3S_DATASTORE_ENDPOINT='postgres://a'\n", True),
+        ("unit", "argv[]=/usr/local/bin/k3s server --datastore-endpoint=postgres://a ;", True),
+        ("config.yaml", "# datastore-endpoint: postgres://a\ndatastore-endpoint: ''\n", False),
+        ("config.yaml", "datastore-endpoint:\ndatastore-cafile: /a\n", False),
+        ("registries.yaml", "datastore-endpoint: postgres://a\n", False),
+        ("k3s.env", "K3S_DATASTORE_ENDPOINT=\n# K3S_DATASTORE_ENDPOINT=a\n", False),
+    ],
+)
+def test_data_elsewhere_are_not_backed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, elsewhere: bool
+) -> None:
+    (tmp_path / "config.yaml.d").mkdir()
+    (tmp_path / name).write_text(text)
+    monkeypatch.setattr(made, "CONFIG", str(tmp_path))
+    monkeypatch.setattr(made, "ENVIRONMENT", (str(tmp_path / "k3s.env"),))
+
+    def kind() -> str:
+        found: str = made.datastore(str(tmp_path), lambda argv: (0, text if name == "unit" else "", ""))
+        return found
+
+    with pytest.raises(made.BackupError, match="elsewhere" if elsewhere else "never started here"):
+        kind()
     (tmp_path / "db").mkdir()
-    (tmp_path / "db" / "state.db").touch()
-    assert made.datastore(str(tmp_path)) == "sqlite"
-    (tmp_path / "db" / "etcd").mkdir()  # K3s has moved the data over from SQLite
-    assert made.datastore(str(tmp_path)) == "etcd"
+    (tmp_path / "db" / "state.db").touch()  # also one that is left from before
+    with pytest.raises(made.BackupError, match="elsewhere") if elsewhere else contextlib.nullcontext():
+        assert kind() == "sqlite"
+    (tmp_path / "db" / "etcd").mkdir()  # K3s uses it before all else
+    assert kind() == "etcd"
+
+
+BEFORE = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {k3s_plan: {external_datastore: "{{ elsewhere }}"}}
+    - ansible.builtin.import_role: {name: k3s_backup, tasks_from: before}
+"""
+
+
+@pytest.mark.parametrize("release", ["2.16", "2.19"])
+def test_change_needs_a_backup_or_a_confirmation_that_there_is_one(tmp_path: Path, release: str) -> None:
+    path = str(core(release) or "")
+    run = play_text(tmp_path, BEFORE, variables={"elsewhere": True}, fails=True, PYTHONPATH=path)
+    assert "no backup. Back it up, and keep a copy of /var/lib/rancher/k3s/server/token" in run.said
+    assert "-e jetson_k3s_confirm=datastore-backed-up. Nothing was changed" in run.said
+    for confirm in (["datastore-backed-up"], "datastore-backed-up"):
+        given = {"elsewhere": True, "jetson_k3s_confirm": confirm, "k3s_backup_keep": 0}
+        run = play_text(tmp_path, BEFORE, variables=given, PYTHONPATH=path)
+        assert "You have confirmed that the database of datastore-endpoint is backed up." in run.said
+    # With the server's own data the confirmation changes nothing: a backup begins.
+    run = play_text(tmp_path, BEFORE, variables=given | {"elsewhere": False}, fails=True, PYTHONPATH=path)
+    assert "k3s_backup_keep is 0: a number of backups, 1 or more, is needed. No backup was made." in run.said
 
 
 def test_remains_of_a_killed_backup_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that role k3s writes on a board: its configuration, registries, and hostname."""
 
+import base64
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,8 +33,6 @@ REGISTRIES = {
     },
 }
 HEADER = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())["__k3s_registries_header"]
-DOCKER = {"container_runtime": "docker", "k3s": {"registries": None}}
-CONTAINERD = DOCKER | {"container_runtime": "containerd"}
 NO_ADDRESSES = ("a.example:5000", "ftp://a.example", "https://", "http://a:port", "", 7)
 
 
@@ -99,6 +98,63 @@ def test_registries_that_k3s_does_not_read_are_named(given: Any, problem: str) -
     assert found.startswith(problem)
 
 
+AUTHS = {
+    "registry.site.example:5000": {"auth": {"username": "site", "password": PASSWORD}},
+    "docker.io": {"auth": {"auth": base64.b64encode(b"hub:x:y").decode()}},
+    "public.example": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"configs": AUTHS}, None),
+        ({}, None),
+        ({"mirrors": {}, "configs": {"a": {"auth": None}}}, None),
+        # Named as K3s' problem already.
+        ({"mirror": {}}, None),
+        (REGISTRIES, "k3s_registries: mirrors: Docker does not read them; give registry-mirrors in"),
+        (
+            {"configs": {"a": {"tls": {"ca_file": "/a"}}}},
+            "k3s_registries: configs: a: tls: Docker does not read it; put certificates into /etc/docker/",
+        ),
+        (
+            {"configs": {"a": {"auth": {"identity_token": PASSWORD}}}},
+            "k3s_registries: configs: a: auth: the kubelet does not read identity_token",
+        ),
+        *(
+            (
+                {"configs": {"a": {"auth": auth}}},
+                "k3s_registries: configs: a: auth: username and password are needed, or auth with both in",
+            )
+            for auth in ({"username": "a"}, {"password": PASSWORD}, {"auth": PASSWORD}, {"auth": "YQ=="})
+        ),
+        *(
+            (
+                {"configs": {name: {"auth": {"username": "a", "password": PASSWORD}}}},
+                f"k3s_registries: configs: {name}: Docker needs a registry as HOST or HOST:PORT",
+            )
+            for name in ("*", "https://a.example")
+        ),
+    ],
+)
+def test_registries_that_docker_cannot_use_are_named(given: Data, problem: str | None) -> None:
+    found = [*registries.docker_problems(given)]
+    assert [one.startswith(str(problem)) for one in found[:1]] == ([True] if problem else [])
+    assert PASSWORD not in str(found)
+
+
+def test_docker_and_the_kubelet_know_the_registries_by_their_names() -> None:
+    written = json.loads(registries.docker_credentials({"configs": AUTHS}))
+    decoded = {name: base64.b64decode(one["auth"]).decode() for name, one in written["auths"].items()}
+    assert decoded == {
+        "registry.site.example:5000": f"site:{PASSWORD}",
+        "https://index.docker.io/v1/": "hub:x:y",
+    }
+    for given in ({}, None, {"mirrors": {"a": None}}, {"configs": {"a": {"auth": [PASSWORD]}}}):
+        assert registries.docker_credentials(given) == ""
+
+
 def test_no_problem_repeats_a_secret() -> None:
     wrong = {
         "mirrors": {"a": {"endpoint": [f"user:{PASSWORD}@a:5000"]}},
@@ -120,7 +176,9 @@ def test_facts_and_reset_know_the_author_of_the_file(
     if text is not None:
         file.parent.mkdir(parents=True)
         file.write_text(text)
-    assert load("jetson_facts/module_utils/jetson_services.py").registries(str(tmp_path)) == whose
+    services = load("jetson_facts/module_utils/jetson_services.py")
+    assert services.registries(str(tmp_path)) == whose
+    assert services.credentials(str(tmp_path)) is None
     reset = load("k3s_reset/library/k3s_reset.py")
     written = reset.WRITTEN["/etc/rancher/k3s/registries.yaml"]
     assert reset.begins(str(file), written) is (whose == "role")
@@ -155,6 +213,7 @@ K3S: Data = {
     "agent": UNIT,
     "kubectl": "/usr/bin/kubectl",
     "version": None,
+    "credentials": None,
     "node_ip": {"owner": [], "role": None},
     "certificates": {"files": [], "started": None, "valid_days": 365},
 }
@@ -165,6 +224,7 @@ def configure(
     *arguments: str,
     groups: Mapping[str, Iterable[str]] | None = None,
     written_by: str | None = None,
+    credentials_by: str | None = None,
     fails: bool = False,
     network: Data = GOOD["network"],
     **variables: Any,
@@ -175,7 +235,7 @@ def configure(
             "hostname": "{{ inventory_hostname }}",
             "arch": "aarch64",
             "network": network,
-            "k3s": K3S | {"registries": written_by},
+            "k3s": K3S | {"registries": written_by, "credentials": credentials_by},
         },
         "there": str(there),
         "k3s_version": "v1.33.5+k3s1",
@@ -183,6 +243,7 @@ def configure(
         "__k3s_files": [],
         "__k3s_config_path": f"{there}/{{{{ inventory_hostname }}}}.yaml",
         "__k3s_registries_path": str(there / "registries.yaml"),
+        "__k3s_credentials_path": str(there / "config.json"),
         "__k3s_marker": str(there / "run/restart"),
     }
     return play_text(there, CONFIGURE, *arguments, groups=groups, variables=given | variables, fails=fails)
@@ -215,6 +276,34 @@ def test_only_the_roles_registries_are_removed(tmp_path: Path, written_by: str, 
     assert file.exists() is stays
     assert (str(file) in result(tmp_path)["paths"]) is not stays
     assert PASSWORD not in ran.stdout + json.dumps(result(tmp_path))
+
+
+def test_passwords_of_registries_go_to_the_kubelet_for_docker(tmp_path: Path) -> None:
+    file, given = tmp_path / "config.json", {"configs": AUTHS}
+    (tmp_path / "registries.yaml").write_text("of containerd, before\n")
+    docker: Data = {"k3s_container_runtime": "docker", "k3s_registries": given}
+    ran = configure(tmp_path, "--diff", "-vvv", written_by="role", **docker)
+    found = result(tmp_path)
+    assert file.read_text() == registries.docker_credentials(given)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "registries.yaml").exists()
+    assert (found["changed"], found["restart_due"]) == (True, True)
+    secrets = [one["auth"] for one in json.loads(file.read_text())["auths"].values()]
+    assert [one for one in [PASSWORD, *secrets] if one in ran.stdout + json.dumps(found)] == []
+    configure(tmp_path, credentials_by="role", **docker)
+    assert result(tmp_path)["changed"] is False
+    # As the facts know it again.
+    place = tmp_path / "root/var/lib/kubelet/config.json"
+    place.parent.mkdir(parents=True)
+    services = load("jetson_facts/module_utils/jetson_services.py")
+    for text, author in ((file.read_text(), "role"), ('{"auths": {}}', "owner")):
+        place.write_text(text)
+        assert services.credentials(str(tmp_path / "root")) == author
+    # An owner's file stays, and the role's goes, also with the other runtime.
+    configure(tmp_path, credentials_by="owner", k3s_container_runtime="docker")
+    assert file.exists()
+    configure(tmp_path, credentials_by="role", k3s_registries=given)
+    assert (file.exists(), (tmp_path / "registries.yaml").exists()) == (False, True)
 
 
 def test_boards_join_the_first_server_by_its_address(tmp_path: Path) -> None:

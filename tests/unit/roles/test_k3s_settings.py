@@ -309,6 +309,25 @@ def test_settings_of_another_node_are_refused(
     assert all(problem["id"] == "k3s-option" for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("files", "inventory", "external"),
+    [
+        ({}, {}, False),
+        ({}, {"datastore-endpoint": "postgres://planted"}, True),
+        ({CONFIG: "datastore-endpoint: mysql://u:planted@tcp(db)/k3s\n"}, {}, True),
+        ({CONFIG: "datastore-endpoint: ''\n"}, {}, False),
+        ({CONFIG: "datastore-endpoint: a\n"}, {"datastore-endpoint": ""}, False),
+        ({"default/k3s": "K3S_DATASTORE_ENDPOINT=https://etcd:2379\n"}, {}, True),
+        ({"default/k3s-agent": "K3S_DATASTORE_ENDPOINT=https://etcd:2379\n"}, {}, False),
+    ],
+)
+def test_database_elsewhere_is_known(
+    tmp_path: Path, files: dict[str, str], inventory: Data, external: bool
+) -> None:
+    plan = read(tmp_path, files, inventory)
+    assert (plan["external_datastore"], plan["refused"], "planted" in str(plan)) == (external, [], False)
+
+
 def test_migrated_flags_come_before_the_roles_file(tmp_path: Path) -> None:
     old = {FRAGMENT.format("40-migrated.yaml"): "flannel-backend: none\n"}
     migrated: Data = {"flannel-backend": "host-gw", "rootless": True}

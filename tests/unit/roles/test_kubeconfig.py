@@ -276,10 +276,19 @@ def test_binding_is_planned_in_check_mode_and_one_of_others_is_refused(objects: 
             user.bind("anna", "view", state, False)
 
 
-@pytest.mark.parametrize("wrong", [{"kubeconfig_user": "system:admin"}, {"kubeconfig_user": "a/b"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kubeconfig_user": "system:admin"},
+        {"kubeconfig_user": "a/b"},
+        {"kubeconfig_days": 0},
+        {"kubeconfig_days": "-1"},
+    ],
+)
 def test_invalid_user_or_lifetime_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     text = "- {hosts: server, gather_facts: false, roles: [kubeconfig]}\n"
     given = {"kubeconfig_user": "anna", "kubeconfig_file": str(tmp_path / "anna.yaml")} | wrong
     ran = play_text(tmp_path, text, variables=given, fails=True)
     assert "Nothing was made" in ran.said
+    assert next(iter(wrong)) in ran.said
     assert not (tmp_path / "anna.yaml").exists()
