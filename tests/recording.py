@@ -27,7 +27,7 @@ class Recorder:
     """Writes a line for the suite and a line for each test. Not for xdist's workers."""
 
     def __init__(self, suite: str, commit: str, *, complete: bool) -> None:
-        """Begin the record anew if it is of another commit. `complete` says if all tests are asked for."""
+        """Start a new record if the old one is of another commit. `complete`: all tests of the suite run."""
         path = suites.record(CHECKOUT, suite)
         path.parent.mkdir(parents=True, exist_ok=True)
         before = suites.read(CHECKOUT, suite)
@@ -64,7 +64,7 @@ class Recorder:
 
 
 def start(config: pytest.Config) -> None:
-    """Select the tests of the suite that was asked for, and record them where the tree has no changes."""
+    """Select the tests of `--suite`, and record them if the tree has no changes."""
     suite = config.getoption("suite")
     if not suite:
         return

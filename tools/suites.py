@@ -27,7 +27,7 @@ class Ran:
 
     commit: str
     tests: int = 0
-    """In the complete suite; 0 if only parts of it were asked for."""
+    """In the complete suite; 0 if only parts of it ran."""
     outcomes: dict[str, str] = field(default_factory=dict)
     """The last one of each test: `passed`, `failed` or `skipped`."""
     failed_before: set[str] = field(default_factory=set)

@@ -149,7 +149,7 @@ def test_drift_names_what_a_changed_setting_would_change_and_nothing_else(
     before = starts(boards)
     file = tmp_path / "drift.json"
     for settings, status, differ in (({}, 0, set()), ({"k3s_node_labels": {"site": "north"}}, 1, set(NAMES))):
-        variables = json.dumps({"jetson_k3s_output": str(file), **settings})
+        variables = json.dumps({"jetson_k3s_drift_file": str(file), **settings})
         run = run_playbook(LAB, "drift.yml", newer, f"--extra-vars={variables}")
         assert run.returncode == status, run.output
         assert {change["board"] for change in json.loads(file.read_text())["changes"]} == differ
@@ -158,9 +158,7 @@ def test_drift_names_what_a_changed_setting_would_change_and_nothing_else(
 
 def test_kubeconfig_lets_its_user_read_and_no_more(cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "anna.yaml"
-    run_playbook(
-        LAB, "kubeconfig.yml", f"--extra-vars=jetson_k3s_output={file} kubeconfig_user=anna"
-    ).checked()
+    run_playbook(LAB, "kubeconfig.yml", f"--extra-vars=kubeconfig_file={file} kubeconfig_user=anna").checked()
     server = cluster.boards[0]
     server.exec("sh", "-c", 'umask 077; echo "$1" > /root/anna', "sh", file.read_text())
     try:

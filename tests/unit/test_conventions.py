@@ -131,7 +131,10 @@ def test_variable_with_a_former_name_is_refused_by_both_names(tmp_path: Path, pl
     assert (ran.returncode, words in ran.said) == (2, True), ran.stdout
 
 
-FILTERS_OF_ALL = {"controller_paths": r"\|\s*(?:controller|checkout)_path\b", "proxy": r"\| proxy_\w+|map\('proxy_"}
+FILTERS_OF_ALL = {
+    "controller_paths": r"\|\s*(?:controller|checkout)_path\b",
+    "proxy": r"\| proxy_\w+|map('proxy_",
+}
 
 
 @pytest.mark.parametrize("role", ALL_ROLES)

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.ansible_core import NEWEST, core
 from tests.docs import CHECKOUT
-from tests.hostile.site import NEWEST, core
 from tests.reports import samples
 from tests.unit.roles.loading import ROLES, load
 from tests.unit.roles.playing import Run, play, write_inventory

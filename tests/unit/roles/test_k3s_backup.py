@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.site import core
+from tests.ansible_core import core
 from tests.planted import JOURNAL, leaked
 from tests.unit.roles.loading import Data, load
 from tests.unit.roles.playing import play_text

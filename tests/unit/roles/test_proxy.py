@@ -20,8 +20,8 @@ import pytest
 
 from tests.acceptance.site import Proxy, release_page
 from tests.acceptance.site import proxy as serving_proxy
+from tests.ansible_core import core
 from tests.docs import CHECKOUT
-from tests.hostile.site import core
 from tests.planted import PLANTED, leaked, processes, watched
 from tests.unit.roles.loading import ROLES, Data, load
 from tests.unit.roles.playing import Run, answer, play_text, run_module
