@@ -42,7 +42,11 @@ def write_inventory(directory: Path, groups: Mapping[str, Iterable[str]], **vari
 
 
 def play(
-    inventory: str | Path, playbook: str | Path, *arguments: str, cwd: Path = CHECKOUT, **environment: str
+    inventory: str | Path,
+    playbook: str | Path,
+    *arguments: str,
+    cwd: str | Path = CHECKOUT,
+    **environment: str,
 ) -> Run:
     """Run a playbook as it is typed in the directory `cwd`."""
     ansible = Path(sys.executable).with_name("ansible-playbook")

@@ -208,7 +208,7 @@ OFF = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port":
 
 @pytest.mark.parametrize("line", CORES)
 def test_board_that_is_off_leaves_a_report_that_is_not_ok(checkout: Path, line: str) -> None:
-    groups = {"server": {"jetson-1": OFF}, "k3s_cluster": {"jetson-1": None}}
+    groups: dict[str, dict[str, Any]] = {"server": {"jetson-1": OFF}, "k3s_cluster": {"jetson-1": None}}
     write_inventory(checkout, groups, jetson_k3s_bundle="/nonexistent")
     reports = checkout / "reports"
     reports.mkdir()

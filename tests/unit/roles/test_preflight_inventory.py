@@ -42,9 +42,8 @@ def differing(name: str, **values: Any) -> list[dict[str, str]]:
 @pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry["name"])
 def test_two_values_are_refused_and_one_is_not(entry: dict[str, Any]) -> None:
     groups = GROUPS | {"server": ["a", "b", "c"]}
-    values: list[Any] = {bool: [True, False], str: ["x", "y"], dict: [{"x": 1}, {"y": 1}]}.get(
-        type(entry["default"]), ["x", "y"]
-    )
+    kinds: dict[type, list[Any]] = {bool: [True, False], dict: [{"x": 1}, {"y": 1}]}
+    values = kinds.get(type(entry["default"]), ["x", "y"])
     name = entry["name"]
 
     def findings(*given: Any) -> list[dict[str, str]]:
@@ -131,7 +130,7 @@ def test_defaults_of_the_table_are_those_of_the_roles() -> None:
 
 
 def public() -> set[str]:
-    found = set()
+    found: set[str] = set()
     for path in ROLES.glob("*/meta/argument_specs.yml"):
         for entry in yaml.safe_load(path.read_text())["argument_specs"].values():
             found.update(entry["options"] or {})

@@ -98,7 +98,7 @@ def test_line_of_the_handbook_is_a_proxy(tmp_path: Path) -> None:
         (tmp_path / "inventory").write_text(
             f"[server]\na\n\n[k3s_cluster:children]\nserver\n\n[k3s_cluster:vars]\n{text}\n"
         )
-        command = [
+        command: list[str | Path] = [
             Path(sys.executable).with_name("ansible-inventory"),
             "-i",
             tmp_path / "inventory",
