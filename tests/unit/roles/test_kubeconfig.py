@@ -29,7 +29,7 @@ class Api:
 
     directory: Path
     refuses: bool = False
-    users: list[str] = field(default_factory=list)  # who asked
+    users: list[str] = field(default_factory=list)  # of its requests
 
     def start(self, serve: Serve) -> None:
         self.server_ca, self.client_ca = certs.authority("server-ca"), certs.authority("client-ca")
