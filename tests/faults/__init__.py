@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults in roles and playbooks, one at a time, and whether the fast tests notice each.
 
-`python -m tests.faults` puts each fault of faults.yml into a copy of the checkout and runs the tests that should
-notice it. Faults in Python modules are made by cosmic-ray (tests/cosmic-ray.toml).
+`python -m tests.faults` puts each fault of faults.yml into a copy of the checkout and runs the tests that
+should notice it. Faults in Python modules are made by cosmic-ray (tests/cosmic-ray.toml).
 """
 
 from collections.abc import Iterator

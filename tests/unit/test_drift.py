@@ -24,21 +24,22 @@ ELSEWHERE = {"run_lock", "rolling_restart", "gpu_verify"}
 
 TASK = "nvidia_docker : Ensure daemon.json"
 PING = "- ansible.builtin.ping:\n"
+WRITE = """\
+- name: Ensure daemon.json
+  ansible.builtin.copy: {content: better, dest: "{{ there }}/{{ inventory_hostname }}.json", mode: "0600"}
+"""
 STUBS = {
-    "gpu_device_plugin/tasks/main.yml": PING,
-    "image_supply/tasks/main.yml": PING,
+    "gpu_device_plugin/tasks/main.yml": WRITE,
+    "image_supply/tasks/main.yml": WRITE,
     "jetson_facts/tasks/main.yml": PING,
-    "k3s/tasks/main.yml": PING,
-    "nvidia_docker/tasks/runtime.yml": PING,
+    "k3s/tasks/main.yml": WRITE,
+    "nvidia_docker/tasks/runtime.yml": WRITE,
     "preflight/tasks/controller.yml": PING,
     "preflight/tasks/main.yml": """\
 - ansible.builtin.fail: {msg: "preflight found 1 problem\\nand more"}
   when: inventory_hostname in broken
 """,
-    "nvidia_docker/tasks/main.yml": """\
-- name: Ensure daemon.json
-  ansible.builtin.copy: {content: better, dest: "{{ there }}/{{ inventory_hostname }}.json", mode: "0600"}
-""",
+    "nvidia_docker/tasks/main.yml": WRITE,
 }
 Run = Callable[..., Played]
 
@@ -103,6 +104,15 @@ def test_board_that_was_not_compared_is_reported(
     assert reason in row
     assert rows(ran.stdout, "a", TASK)
     assert found(tmp_path)["compared"] == ["a"]
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd"])
+def test_nothing_is_written_on_any_board(drift: Run, tmp_path: Path, engine: str) -> None:
+    ran = drift(k3s_container_runtime=engine)
+    assert ran.returncode == 1, ran.stdout
+    changed = {change["task"].partition(" : ")[0] for change in found(tmp_path)["changes"]}
+    assert changed == {"nvidia_docker", "image_supply", "k3s", "gpu_device_plugin"}
+    assert [path.name for path in tmp_path.glob("*.json")] == ["drift.json"]
 
 
 def test_without_its_plugin_nothing_is_compared(drift: Run, tmp_path: Path) -> None:
