@@ -53,7 +53,7 @@ lint: dev
 
 unit: dev
 	$(call say,"unit and conformance tests")
-	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 --durations=20 -m "not lab" tests
+	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 --durations=20 --suite=unit tests
 
 programs: dev ## K3s for the virtual boards, downloaded, or compiled once (about 7 minutes)
 	$(call say,"K3s for virtual boards")
@@ -61,15 +61,15 @@ programs: dev ## K3s for the virtual boards, downloaded, or compiled once (about
 
 test: check programs ## what CI runs: check, then one board and three boards with K3s, the chart, the real jtop service
 	$(call say,"tests on virtual boards")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope --durations=20 -m "lab and not acceptance and not arm64" tests
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope --durations=20 --suite=lab tests
 
 acceptance: programs ## all other tests on virtual boards (hours): containerd; sharing; broken boards; several servers; power cuts; claims; the image
 	$(call say,"acceptance tests on virtual boards")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m acceptance tests
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope --suite=acceptance tests
 
 acceptance-arm64: dev ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64")
-	$(PYTHON) -m pytest -v -n 2 --dist loadscope -m arm64 tests/acceptance
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope --suite=arm64 tests
 
 image: .venv/.image ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
 	$(call say,"plugin image for arm64 and amd64")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from release import changelog, plan, signature
 from release.version import CHECKOUT
+from tools import suites
 from tools.process import ToolError, run, step
 
 DIST = CHECKOUT / "dist"
@@ -32,11 +33,13 @@ def state(key: Path | None) -> plan.State:
     """Read the state of the checkout, and try the key."""
     return plan.State(
         branch=git("branch", "--show-current"),
+        commit=git("rev-parse", "HEAD"),
         uncommitted=tuple(git("status", "--porcelain").splitlines()),
         tags=frozenset(git("tag", "--list").split()),
         built=frozenset(path.name for path in DIST.glob("*")),
         changelog=(CHECKOUT / changelog.FILE).read_text(),
         unsigned=signature.problem(key),
+        ran={suite: suites.read(CHECKOUT, suite) for suite in suites.SUITES},
     )
 
 
@@ -62,12 +65,13 @@ def worktree() -> Iterator[Path]:
             run(["git", "-C", CHECKOUT, "worktree", "remove", "--force", tree], check=False)
 
 
-def commit(wanted: str, tree: Path, today: str) -> str:
-    """Make the release's commit in a worktree; return its id."""
+def commit(wanted: str, tree: Path, today: str, tested: str) -> str:
+    """Make the release's commit in a worktree; return its id. `tested` says which tests ran."""
     for path, text in plan.changes(wanted, tree, today).items():
         path.write_text(text)
     # The first release may find the version and its entry as they should be.
-    git("commit", "--quiet", "--all", "--allow-empty", f"--message=Release {wanted}", tree=tree)
+    message = f"--message=Release {wanted}\n\n{tested}"
+    git("commit", "--quiet", "--all", "--allow-empty", message, tree=tree)
     return git("rev-parse", "HEAD", tree=tree)
 
 
@@ -82,11 +86,14 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def release(wanted: str, today: str, key: Path) -> None:
-    """Make the release. Raises ToolError or OSError, and then everything is as it was."""
+def release(wanted: str, today: str, key: Path, tested: str) -> None:
+    """Make the release, whose commit says what `tested` says.
+
+    Raises ToolError or OSError, and then everything is as it was.
+    """
     DIST.mkdir(exist_ok=True)
     with worktree() as tree, tempfile.TemporaryDirectory(dir=DIST, prefix=".") as partial:
-        made = commit(wanted, tree, today)
+        made = commit(wanted, tree, today, tested)
         output = Path(partial, wanted)
         with step(f"building release {wanted}"):
             run([sys.executable, "-m", "release.artifacts", "--output", output], cwd=tree)
@@ -131,12 +138,13 @@ def main() -> int:
         if options.check:
             last = plan.last_release(wanted, found)
             sys.stdout.write(difference(plan.changes(wanted, CHECKOUT, today)))
+            sys.stdout.write(f"{plan.tested(found)}\n")
             sys.stdout.write(
                 f"{wanted} can be released; the last release is {last or 'none'}. It changes what is above, "
                 f"builds dist/{wanted}, signs, commits, and tags {plan.tag(wanted)}. {UNCHANGED}\n"
             )
             return 0
-        release(wanted, today, key)
+        release(wanted, today, key, plan.tested(found))
     except (ToolError, OSError) as error:
         sys.stderr.write(f"error: {error}\n{UNCHANGED}\n")
         return 1

@@ -1,29 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a version can be released from a checkout, and what that changes. Changes nothing itself."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from release import changelog, version
 from release.changelog import ChangelogError
+from tools.suites import Ran
 
 BRANCH = "main"
+REQUIRED = {"unit": "make test", "lab": "make test", "acceptance": "make acceptance"}
+"""Suites that have to pass on the commit that is released, and the commands that run them."""
 
 
 @dataclass(frozen=True)
 class State:
     """The state of a checkout.
 
-    `branch` is empty when none is checked out, `uncommitted` has the lines of `git status --porcelain`,
-    `tags` are all of git's tags, `built` are the names in dist/, `unsigned` says why no key can sign.
+    `branch` is empty when none is checked out, `commit` is the id of its last commit, `uncommitted` has the
+    lines of `git status --porcelain`, `tags` are all of git's tags, `built` are the names in dist/,
+    `unsigned` says why no key can sign, `ran` has the last run of each suite of tests.
     """
 
     branch: str
+    commit: str
     uncommitted: tuple[str, ...]
     tags: frozenset[str]
     built: frozenset[str]
     changelog: str
     unsigned: str
+    ran: Mapping[str, Ran | None]
 
 
 def tag(wanted: str) -> str:
@@ -62,11 +69,33 @@ def refusals(wanted: str, state: State, today: str) -> list[str]:
         found.append(f"dist/{wanted} is there already: move it away or remove it")
     if state.unsigned:
         found.append(state.unsigned)
+    found += untested(state)
     try:
         changelog.released(state.changelog, wanted, today)
     except ChangelogError as error:
         found.append(str(error))
     return found
+
+
+def untested(state: State) -> list[str]:
+    """Return why tests of the commit do not suffice, each with the command to type."""
+    found = []
+    for suite, command in REQUIRED.items():
+        ran = state.ran.get(suite)
+        if ran is None or ran.commit != state.commit:
+            on = f"ran last on {ran.commit[:8]}" if ran else "has no record"
+            found.append(f"the suite {suite} {on}, this is {state.commit[:8]}: {command}")
+        elif not ran.is_green:
+            found.append(f"the suite {suite} has not passed: {ran}. Mend it, then: {command}")
+    return found
+
+
+def tested(state: State) -> str:
+    """Return a line for each suite, for the message of the release's commit."""
+    lines = [f"Tests of {state.commit[:12]}, the commit before this one:"]
+    for suite, ran in state.ran.items():
+        lines.append(f"{suite}: {ran if ran and ran.commit == state.commit else 'not run'}")
+    return "\n".join(lines)
 
 
 def changes(wanted: str, tree: Path, today: str) -> dict[Path, str]:

@@ -10,8 +10,10 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import recording
 from tests.lab import lab
 from tools import engine
+from tools.suites import SUITES
 
 # Seconds that a test with the marker may take, fixtures included; all others: `timeout` in pyproject.toml.
 # The first waits for K3s where it is still compiled, and a playbook on an emulated board may take 50 minutes.
@@ -21,8 +23,14 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option by which make runs a suite."""
+    parser.addoption("--suite", choices=[*SUITES], help="select the tests of a make target, and record them")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Take Ctrl-C as at a terminal: what a shell starts in the background ignores it, and passes that on."""
+    recording.start(config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

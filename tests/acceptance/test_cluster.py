@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One server and two agents of three board generations: site.yml as a user runs it, and what it leaves."""
+"""One server and two agents of three board generations: site.yml as a user runs it, and each operation once.
+
+What an operation does when something fails is in the stories of `make acceptance`.
+"""
 
 import json
 from pathlib import Path
@@ -8,8 +11,9 @@ import pytest
 
 from tests import boards as board_types
 from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
+from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
-from tests.lab import bundle, inventory, k3s
+from tests.lab import board, bundle, inventory, k3s, lab_dir
 from tests.lab.board import Board
 
 pytestmark = pytest.mark.lab
@@ -17,6 +21,8 @@ pytestmark = pytest.mark.lab
 LAB = "acceptance"
 TYPES = ("agxorin-jp6", "xaviernx-jp5", "thor5000-jp70")
 NAMES = ("jetson-1", "jetson-2", "jetson-3")
+BACKUPS = lab_dir(LAB) / "backups"
+BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,16 @@ def test_status_goes_on_when_an_agent_does_not_answer(
     wait_until(lambda: cluster.allocatable()[one.name] == 1, f"the GPU of {one.name} is back", 60)
 
 
+@pytest.mark.usefixtures("holders")
+def test_gpu_is_back_after_the_plugin_was_killed(boards: list[Board], cluster: Cluster) -> None:
+    one = boards[2]
+    pod = str(cluster.plugin_pod(one.name))
+    restarts = _restarts(cluster, pod)
+    one.exec("pkill", "-KILL", "-f", "tegra_device_plugin run")
+    wait_until(lambda: _restarts(cluster, pod) > restarts, "the kubelet starts the plugin again", 60)
+    wait_until(lambda: cluster.allocatable()[one.name] == 1, f"the GPU of {one.name} is back", 60)
+
+
 def test_pods_that_held_a_gpu_all_the_time_were_never_restarted(
     cluster: Cluster, holders: dict[str, object]
 ) -> None:
@@ -109,20 +125,88 @@ def _gpus_are_free(cluster: Cluster, holders: dict[str, object]) -> None:
     cluster.kubectl("delete", "pod", *holders)
 
 
+@pytest.fixture(scope="module")
+def newer() -> str:
+    """The option that names a bundle with a later K3s (SIMULATED: the same program)."""
+    path = inventory.bundle_path(LAB).with_name("newer")
+    bundle.write(path, version_suffix="2")
+    return f"--extra-vars=jetson_k3s_bundle={path}"
+
+
 @pytest.mark.usefixtures("_gpus_are_free")
-def test_upgrade_of_all_boards_moves_a_pod_with_a_gpu(boards: list[Board], cluster: Cluster) -> None:
+def test_upgrade_of_all_boards_moves_a_pod_with_a_gpu(cluster: Cluster, newer: str) -> None:
     cluster.create_jobs(resources={"limits": {RESOURCE: 1}})
-    newer = inventory.bundle_path(LAB).with_name("newer")
-    bundle.write(newer, version_suffix="2")
-    variables = f"--extra-vars=jetson_k3s_bundle={newer} gpu_verify_mode=undisturbed"
-    run_playbook(LAB, "upgrade.yml", variables).checked()
+    run_playbook(LAB, "upgrade.yml", newer, "--extra-vars=gpu_verify_mode=undisturbed").checked()
     assert set(cluster.kubelets().values()) == {k3s.named_version("2")}
     assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
     cluster.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
     cluster.kubectl("delete", "deployment", "jobs", "--wait")
 
 
+def test_drift_names_what_a_changed_setting_would_change_and_nothing_else(
+    boards: list[Board], newer: str, tmp_path: Path
+) -> None:
+    before = starts(boards)
+    file = tmp_path / "drift.json"
+    for settings, status, differ in (({}, 0, set()), ({"k3s_node_labels": {"site": "north"}}, 1, set(NAMES))):
+        variables = json.dumps({"jetson_k3s_output": str(file), **settings})
+        run = run_playbook(LAB, "drift.yml", newer, f"--extra-vars={variables}")
+        assert run.returncode == status, run.output
+        assert {change["board"] for change in json.loads(file.read_text())["changes"]} == differ
+    assert starts(boards) == before
+
+
+def test_kubeconfig_lets_its_user_read_and_no_more(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "anna.yaml"
+    run_playbook(
+        LAB, "kubeconfig.yml", f"--extra-vars=jetson_k3s_output={file} kubeconfig_user=anna"
+    ).checked()
+    server = cluster.boards[0]
+    server.exec("sh", "-c", 'umask 077; echo "$1" > /root/anna', "sh", file.read_text())
+    try:
+        for what, answer in ((("list", "pods"), "yes"), (("get", "secrets"), "no")):
+            ask = ("k3s", "kubectl", "--kubeconfig=/root/anna", "auth", "can-i", *what)
+            # Its status is 1 where the answer is no.
+            assert server.exec(*ask, check=False).split()[:1] == [answer]
+    finally:
+        server.exec("rm", "/root/anna")
+
+
+def test_agent_reboots_and_offers_its_gpu_again(boards: list[Board], cluster: Cluster) -> None:
+    agent = boards[2]
+    board.switch_on_after_reboot(agent, always=True)
+    boot = agent.exec(*BOOT_ID)
+    run_playbook(LAB, "reboot.yml", f"--limit={agent.name}").checked()
+    assert agent.exec(*BOOT_ID) != boot
+    assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
+    assert [node["metadata"]["name"] for node in cluster.nodes() if node["spec"].get("unschedulable")] == []
+
+
+def test_cluster_goes_back_to_its_backup(boards: list[Board], cluster: Cluster, newer: str) -> None:
+    with keyring() as key:
+        cluster.kubectl("create", "configmap", "before")
+        run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={key}").checked()
+        cluster.kubectl("create", "configmap", "after")
+        (file,) = BACKUPS.iterdir()
+        run_playbook(LAB, "restore.yml", newer, f"--extra-vars=k3s_backup_file={file}").checked()
+    maps = cluster.kubectl("get", "configmaps", "--output=name").split()
+    assert ("configmap/before" in maps, "configmap/after" in maps) == (True, False)
+    assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
+
+
+def test_agent_that_is_reset_leaves_the_cluster(boards: list[Board], cluster: Cluster) -> None:
+    agent = boards[1]
+    run_playbook(LAB, "reset.yml", f"--limit={agent.name}").checked()
+    assert set(cluster.allocatable()) == set(NAMES) - {agent.name}
+    assert "inactive" in agent.exec("systemctl", "is-active", "k3s-agent", check=False)
+
+
 def _registrations(cluster: Cluster, node: str) -> int:
     """How often the plugin on a node has registered since it started."""
     log = cluster.kubectl("--namespace=kube-system", "logs", str(cluster.plugin_pod(node)))
     return log.count("registered nvidia.com/gpu")
+
+
+def _restarts(cluster: Cluster, pod: str) -> int:
+    query = "--output=jsonpath={.status.containerStatuses[0].restartCount}"
+    return int(cluster.kubectl("--namespace=kube-system", "get", "pod", pod, query))

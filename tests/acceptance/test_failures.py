@@ -33,6 +33,17 @@ docker info --format '{{{{.DefaultRuntime}}}} {{{{.Runtimes}}}}'
 docker image ls --all --no-trunc --quiet
 docker ps --all --no-trunc --quiet
 """
+OTHER_FLAGS = r"""
+mkdir /etc/systemd/system/docker.service.d
+cat > /etc/systemd/system/docker.service.d/other.conf <<'END'
+[Service]
+Environment=OTHER=--log-driver=journald
+ExecStart=
+ExecStart=/usr/sbin/dockerd -H fd:// $OTHER
+END
+echo '{"log-driver": "json-file"}' > /etc/docker/daemon.json
+systemctl daemon-reload
+"""
 # K3s can end at its first start on a busy board, and run at its second.
 FIRST_START_FAILS = """
 mkdir -p /etc/systemd/system/k3s.service.d
@@ -87,6 +98,20 @@ def test_docker_that_does_not_start_is_explained_by_its_journal(bare: Board, tmp
     assert "The last lines of the journal of docker:" in message
     assert "no-such-driver" in message
     assert again.returncode == 0, again.why
+
+
+def test_flag_that_dockerd_refuses_beside_its_file_is_refused(bare: Board, tmp_path: Path) -> None:
+    bare.exec("sh", "-c", OTHER_FLAGS)
+    try:
+        starts = "dockerd --log-driver=journald --pidfile=/tmp/other.pid 2>&1"
+        said = bare.exec("sh", "-c", starts, check=False, timeout=20)
+        assert "specified both as a flag and in the configuration file: log-driver" in said
+        before = state(bare)
+        assert_refused(run_alone(bare, tmp_path), bare, "docker-flags", "--log-driver")
+        assert state(bare) == before
+    finally:
+        bare.exec("rm", "-r", "/etc/docker/daemon.json", "/etc/systemd/system/docker.service.d")
+        bare.exec("systemctl", "daemon-reload")
 
 
 def test_board_without_python_is_told_to_get_one(bare: Board, tmp_path: Path) -> None:

@@ -82,15 +82,32 @@ def test_a_board_that_is_well_passes_every_check(cluster: Cluster) -> None:
     assert "jetson-1 has passed" in page
 
 
-def test_the_job_proves_the_node_from_inside(jetson: Board, cluster: Cluster) -> None:
+def start_job(jetson: Board) -> str:
     docker("cp", f"{VERIFY}/.", f"{jetson.container}:/root/verify")
     make = "k3s kubectl kustomize /root/verify | sed s/NODE/jetson-1/ | k3s kubectl apply -f -"
     jetson.exec("sh", "-c", make)
-    job = "job/gpu-verify-jetson-1"
+    return "job/gpu-verify-jetson-1"
+
+
+def test_the_job_proves_the_node_from_inside(jetson: Board, cluster: Cluster) -> None:
+    job = start_job(jetson)
     cluster.kubectl("wait", "--for=condition=Complete", "--timeout=120s", job)
     assert "state:               ready" in cluster.kubectl("logs", job, "--container=detect")
     assert "Result = PASS" in cluster.kubectl("logs", job, "--container=device-query")
     cluster.kubectl("delete", job)
+
+
+def test_the_job_fails_where_no_gpu_is(jetson: Board, cluster: Cluster) -> None:
+    board.set_state(jetson, "dead")
+    try:
+        wait_until(lambda: cluster.allocatable()[NAME] == 0, "the dead GPU is taken off the node", 60)
+        job = start_job(jetson)
+        cluster.kubectl("patch", job, "--patch", '{"spec": {"activeDeadlineSeconds": 5}}')
+        cluster.kubectl("wait", "--for=condition=Failed", "--timeout=120s", job)
+        cluster.kubectl("delete", job)
+    finally:
+        board.set_state(jetson, "ready")
+    wait_until(lambda: cluster.allocatable()[NAME] == 1, "the recovered GPU is back", 90)
 
 
 @dataclass(frozen=True)

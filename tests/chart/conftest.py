@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real Helm, compiled from its Go module in the version that is maintained, and its output."""
+"""The real Helm, compiled in the version that is maintained, and its output."""
 
 from __future__ import annotations
 

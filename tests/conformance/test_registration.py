@@ -143,11 +143,11 @@ async def test_own_socket_deleted(kubelet: FakeKubelet, start: Start, directory:
 async def test_directory_wiped_while_the_kubelet_restarts(
     kubelet: FakeKubelet, start: Start, directory: Path
 ) -> None:
-    async with start():
+    async with start() as plugin:
         await kubelet.until_allocatable()
         await kubelet.stop(leave_socket=False)
         shutil.rmtree(directory)
-        await asyncio.sleep(0.1)
+        await plugin.says("waiting for the kubelet: there is no")
         await kubelet.start()
         await kubelet.until_allocatable()
         await until_endpoints(directory)
@@ -187,12 +187,16 @@ async def test_registers_again_where_inotify_is_exhausted(
 async def test_an_unrelated_file_is_no_reason_to_register(
     kubelet: FakeKubelet, start: Start, directory: Path
 ) -> None:
-    async with start():
+    async with start() as plugin:
         await kubelet.until_allocatable()
         (directory / "DEPRECATION").touch()
         (directory / "kubelet_internal_checkpoint").write_text("{}")
-        await asyncio.sleep(0.5)
-        assert len(kubelet.requests) == 1
+        # The events of a directory come in their order: after this one's effect, those had none.
+        (directory / kubelet.requests[0].endpoint).unlink()
+        await kubelet.until(lambda: len(kubelet.requests) > 1, "registration for its socket")
+        await kubelet.until_allocatable()
+        assert len(kubelet.requests) == 2
+        await plugin.says("(the plugin's own socket is gone)")
 
 
 async def test_rejected_registrations_leave_no_connection(kubelet: FakeKubelet, start: Start) -> None:
@@ -288,7 +292,8 @@ async def test_two_instances_do_not_compete_for_the_resource(
             await kubelet.until(
                 lambda: kubelet.allocatable() == 1 and settled(newer), "GPU from the newer instance"
             )
-            await asyncio.sleep(1)  # a fight would go through hundreds of registrations
+            # No event shows that no fight begins, which would go through hundreds of registrations.
+            await asyncio.sleep(1)
             await kubelet.until_allocatable()
             assert settled(newer)
             # Each starts (2), each sees the kubelet start (2), one sees its stream end (1). The newer one

@@ -11,7 +11,7 @@ from tegra_device_plugin.sharing import ledger
 
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet, refusal
-from tests.conformance.plugin import Node, Plugin
+from tests.conformance.plugin import Node, Plugin, free_address, page
 from tests.conformance.pod_resources import pod_resources
 from tests.conformance.test_registration import until_endpoints
 
@@ -195,12 +195,16 @@ async def test_pre_start_required_changes_with_the_settings(
 
 @one_generation
 async def test_a_fault_of_one_resource_does_not_affect_others(
-    kubelet: FakeKubelet, start_units: StartUnits
+    kubelet: FakeKubelet, start: Start, node: Node
 ) -> None:
-    async with start_units():
+    address = free_address()
+    async with start(*node.arguments, f"--metrics-address={address}"):
         await until_offered(kubelet, core=100, memory=24)
         core = kubelet.clients[CORE].path
-        await asyncio.sleep(1)  # the stream's opening is an observation, too
+        while "tegra_device_plugin_streams 2\n" not in await asyncio.to_thread(page, address):
+            pass
+        # The opening of a stream causes an observation. The plugin ends it before it answers again.
+        await asyncio.to_thread(page, address)
         kubelet.clients[MEMORY].path.unlink()
         await kubelet.until(lambda: len(kubelet.requests) == 3, "second registration of memory")
         await until_offered(kubelet, core=100, memory=24)

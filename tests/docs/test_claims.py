@@ -51,3 +51,26 @@ def test_kubernetes_takes_the_slice_of_the_driver(tmp_path: Path, release: str) 
         "spec": slices.spec("jetson-1", devices, 1),
     }
     check([described], [release])
+
+
+def test_claims_request_what_the_slice_of_the_driver_has(tmp_path: Path) -> None:
+    dra = Dra("capacity", memory_total=parse_quantity("4Gi"))
+    (device,) = published(gpu(tmp_path, "orinnano-jp6"), dra, taints=True)
+    specs = [
+        one["spec"]["spec"] if one["kind"] == "ResourceClaimTemplate" else one["spec"]
+        for path in (CHECKOUT / "docs/examples").glob("*.yaml")
+        for one in yaml.safe_load_all(path.read_text())
+        if one and one["kind"].startswith("ResourceClaim")
+    ]
+    requests = [request["exactly"] for spec in specs for request in spec["devices"]["requests"]]
+    shares = [request["capacity"]["requests"] for request in requests if "capacity" in request]
+    assert shares
+    for share in shares:
+        for name, requested in share.items():
+            allowed = device["capacity"][name]["requestPolicy"]["validRange"]
+            least, most, step, size = (
+                parse_quantity(str(text))
+                for text in (allowed["min"], allowed["max"], allowed["step"], requested)
+            )
+            assert least <= size <= most
+            assert (size - least) % step == 0

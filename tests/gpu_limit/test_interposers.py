@@ -65,3 +65,13 @@ def test_a_wrapper_in_a_plugin_is_limited_too(rig: Rig, tmp_path: Path) -> None:
             print(plugin.cuMemAlloc_v2(byref(c_uint64()), c_size_t(mib * MIB)), flush=True)
     """)
     assert ran.stdout == f"0\n{OUT_OF_MEMORY}\nplugin 2\n"
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_the_driver_gets_its_own_functions(rig: Rig, linked: bool, tmp_path: Path) -> None:
+    driver = tmp_path / "libcuda.so.1"
+    compiled(driver, "self_finding_driver.c", "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
+    preloaded = f"{rig.library}:{driver}" if linked else str(rig.library)
+    program = "import ctypes; print(ctypes.CDLL('libcuda.so.1').found_own())"
+    environment = {**rig.but(driver=tmp_path).environment, "LD_PRELOAD": preloaded}
+    assert run(["python3", "-c", program], env=environment).stdout == "15\n"

@@ -142,6 +142,20 @@ def test_arguments_reach_all_playbooks(ansible: Ansible) -> None:
     assert f"gpu_verify_reports={ansible.reports}" in verify
 
 
+def test_boards_can_be_kept(ansible: Ansible) -> None:
+    ansible.publishes(0)
+    assert ansible.run("--keep")[0] == 0
+    assert ansible.playbooks == ["site", "verify"]
+
+
+def test_secrets_in_arguments_are_not_printed(ansible: Ansible) -> None:
+    ansible.publishes(0)
+    secret = json.dumps({"k3s_agent_token": "planted two"})
+    _, output = ansible.run("--", "--extra-vars", "k3s_token=planted", f"--extra-vars={secret}")
+    assert all("k3s_token=planted" in call and secret in call for call in ansible.calls)
+    assert "planted" not in output
+
+
 def test_a_wrong_inventory_is_told_before_anything_is_run(ansible: Ansible) -> None:
     (ansible.directory / "inventory").unlink()
     status, output = ansible.run()

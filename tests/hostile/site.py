@@ -11,22 +11,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.docs import CHECKOUT
 from tests.hostile import answers
 from tests.lab import archive
-from tools.cache import cache, locked
 
 HERE = Path(__file__).parent
 SECRET = "canary-of-the-controller"
 TIMEOUT_SECONDS = 1800  # `huge` answers every task with 100 MB: 460 s with nothing else on two cores
 BOARDS = ("jetson-1", "jetson-2", "jetson-3")
-# By the one for JetPack 4, and the last one without data tagging. Python 3.13 is too new for 2.16.
-OLDER = {"2.16": "2.16.19", "2.18": "2.18.12"}
-TOO_NEW = {"2.16": (3, 13)}
-NEWEST = "2.19"
 INVENTORY = """\
 [server]
 jetson-1
@@ -49,23 +43,6 @@ power_mode_nvpmodel=1
 jetson_k3s_confirm=restore-docker
 gpu_device_plugin_metrics_on_host=true
 """
-
-
-def core(line: str) -> Path | None:
-    """Directory with the `ansible` package of a release, downloaded once; None for the tests' environment."""
-    if line == NEWEST:
-        return None
-    if sys.version_info[:2] >= TOO_NEW.get(line, (4, 0)):
-        pytest.skip(
-            f"ansible-core {line} does not run with Python {sys.version_info[0]}.{sys.version_info[1]}"
-        )
-    path = cache() / "ansible-core" / OLDER[line]
-    with locked("ansible-core"):
-        if not (path / "ansible/release.py").exists():
-            # Its dependencies are those of the environment.
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(path)]
-            subprocess.run([*command, f"ansible-core=={OLDER[line]}"], check=True)
-    return path
 
 
 def make_bundle(path: Path) -> dict[str, str]:

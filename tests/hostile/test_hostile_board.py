@@ -14,18 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ansible_core import NEWEST, OLDER, core
 from tests.hostile import answers
-from tests.hostile.site import (
-    BOARDS,
-    NEWEST,
-    OLDER,
-    SECRET,
-    TIMEOUT_SECONDS,
-    Run,
-    Site,
-    core,
-    make_site,
-)
+from tests.hostile.site import BOARDS, SECRET, TIMEOUT_SECONDS, Run, Site, make_site
 from tests.unit.roles.loading import load
 
 SERVER, AGENT, _ = BOARDS

@@ -18,8 +18,7 @@ from tools.cache import cached
 from tools.process import ToolError, print_path, run, step
 
 VERSION = "v1.25.4+k3s1"
-COMMIT = "0dc63334c0db"
-MODULE = f"github.com/k3s-io/k3s@v1.25.5-0.20221115215439-{COMMIT}"  # the release is no version of the module
+COMMIT = gomodules.required("k3s", "github.com/k3s-io/k3s").rpartition("-")[2]
 PAGE = "https://github.com/k3s-io/k3s/releases/download"
 RELEASE = re.compile(r"v\d+\.\d+\.\d+\+k3s\d+")
 RELEASE_NAMES = {"amd64": "k3s", "arm64": "k3s-arm64"}
@@ -31,19 +30,7 @@ TAGS = (
     "apparmor", "netgo", "osusergo", "providerless", "urfave_cli_no_docs", "static_build",
     "sqlite_omit_load_extension",
 )  # fmt: skip
-# The CNI plugins that K3s' flannel needs. The module lost that of flannel with 1.0.
-CNI = Recipe(
-    "cni",
-    "github.com/containernetworking/plugins@v1.1.1",
-    go="1.19",
-    checksum="8a5f0e41d8eaf2ac3a273fed59e06d30b8aa00a90a30262fb3de0dc41b6b416e",
-    packages=(
-        *(f"./plugins/{name}" for name in ("ipam/host-local", "main/bridge", "main/loopback")),
-        *(f"./plugins/meta/{name}" for name in ("bandwidth", "portmap")),
-        "jetson-k3s/lab/flannel/plugins/meta/flannel",
-    ),
-    replaced=("jetson-k3s/lab/flannel=github.com/containernetworking/plugins@v0.9.1",),
-)
+CNI = Recipe("cni", gomodules.imports("cni"))
 # With cgroup v1 all virtual boards share a tree, where each kubelet would remove the others' pods.
 BOARD_SETTINGS = "kubelet-arg+: [cgroups-per-qos=false, enforce-node-allocatable=]\n"
 # By this variable K3s has its containerd ask systemd for cgroups, which needs those of QoS classes.
@@ -92,19 +79,7 @@ def compiled(arch: str | None = None, suffix: str = "", minors: int = 0) -> Path
 
 def recipe(suffix: str = "", minors: int = 0) -> Recipe:
     """Return how K3s is compiled that calls itself by that version."""
-    return Recipe(
-        "k3s",
-        MODULE,
-        go="1.19",
-        checksum="ee1ad3251bdc1f616a23e0a5deddc65ff1f334dc2cb650963c8cdac863c73c0b",
-        packages=("./cmd/server",),
-        # The first one's address has no such module any more.
-        replaced=("inet.af/tcpproxy=github.com/inetaf/tcpproxy@v0.0.0-20200125044825-b6bb9b5b8252",),
-        tags=TAGS,
-        cgo=True,
-        linker_flags=version_flags(suffix, minors),
-        keep_objects=True,
-    )
+    return Recipe("k3s", tags=TAGS, cgo=True, linker_flags=version_flags(suffix, minors), keep_objects=True)
 
 
 def named_version(suffix: str = "", minors: int = 0) -> str:

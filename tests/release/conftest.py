@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from release.plan import REQUIRED
 from release.version import CHECKOUT
+from tools import suites
 from tools.process import run
 
 # Instead of what a container builder makes in minutes; the real code packs it.
@@ -61,6 +64,7 @@ class Checkout:
         (self.path / name).write_text(text)
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message=Change")
+        self.record_tests()
 
     def replace(self, name: str, old: str, new: str) -> None:
         text = (self.path / name).read_text()
@@ -82,6 +86,17 @@ class Checkout:
         process = self.start(*arguments, *([f"--key={self.key}"] if signed else []))
         said, _ = process.communicate()
         return process.returncode, said
+
+    def record_tests(self) -> None:
+        """Have it recorded that each suite has one test, which passes on the last commit."""
+        for suite in REQUIRED:
+            path = suites.record(self.path, suite)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = (
+                {"commit": self.git("rev-parse", "HEAD"), "tests": 1},
+                {"id": "one", "outcome": "passed"},
+            )
+            path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
     def state(self) -> dict[str, object]:
         return {

@@ -82,6 +82,12 @@ def test_image_that_the_release_does_not_list_is_refused(dist: Path, tmp_path: P
     assert "not in SHA256SUMS" in said
 
 
+def test_image_without_sums_beside_it_is_taken(dist: Path, tmp_path: Path) -> None:
+    (dist / "SHA256SUMS").unlink()
+    code, said = make_bundle(dist, tmp_path / "site")
+    assert code == 0, said
+
+
 def test_first_use_pins_k3s_and_a_release_that_changes_is_refused(dist: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     code, said = make_bundle(dist, site)

@@ -19,18 +19,31 @@ import pytest
 import yaml
 
 from release import changelog, plan, signature, version
+from release.plan import REQUIRED
 from release.version import CHECKOUT
 from tests.release.conftest import CHANGES, DURING_BUILD, ENVIRONMENT, Checkout, make_key
 from tools.process import run
+from tools.suites import Ran, parsed
 
 TODAY = "2031-02-03"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def ran(commit: str = COMMIT, tests: int = 2, **outcomes: str) -> Ran:
+    """Return a run of a suite; by default it is complete and green."""
+    return Ran(commit, tests, outcomes or {"one": "passed", "two": "skipped"})
+
+
+RAN: dict[str, Ran | None] = {"unit": ran(), "lab": ran(), "acceptance": ran(), "arm64": None}
 READY = plan.State(
     branch="main",
+    commit=COMMIT,
     uncommitted=(),
     tags=frozenset({"v0.9.1", "v0.10.0", "vendor", "v1.0.0-rc.1", "3.0.0"}),
     built=frozenset({"0.9.1", "tegra-device-plugin.oci.tar"}),
     changelog="# Changelog\n\n## [Unreleased]\n\n- New.\n\n## [0.10.0] - 2030-01-01\n\n- Old.\n",
     unsigned="",
+    ran=RAN,
 )
 
 
@@ -70,6 +83,19 @@ def test_last_release_is_known_by_its_tag_or_by_the_changelog(known: dict[str, o
         ({"branch": ""}, "this is no branch"),
         ({"uncommitted": (" M Makefile", "?? a")}, "commit or stash them\n       M Makefile\n      ?? a"),
         ({"unsigned": "no key signs it: name yours"}, "no key signs it: name yours"),
+        ({"ran": RAN | {"lab": None}}, "the suite lab has no record, this is 01234567: make test"),
+        (
+            {"ran": RAN | {"acceptance": ran("f" * 40)}},
+            "the suite acceptance ran last on ffffffff, this is 01234567: make acceptance",
+        ),
+        (
+            {"ran": RAN | {"acceptance": ran(one="passed", two="failed")}},
+            "the suite acceptance has not passed: 2 tests: 1 passed, 1 failed. Mend it, then:",
+        ),
+        (
+            {"ran": RAN | {"unit": ran(tests=3)}},
+            "the suite unit has not passed: 2 of 3 tests: 1 passed, 1 skipped.",
+        ),
         ({"built": frozenset({"1.0.0"})}, "dist/1.0.0 is there already"),
         ({"changelog": "# Changelog\n"}, "no entry for 1.0.0: write a line `- ...` below `## [Unreleased]`"),
         (
@@ -87,6 +113,26 @@ def test_last_release_is_known_by_its_tag_or_by_the_changelog(known: dict[str, o
 def test_unready_checkout_is_refused_with_advice(different: dict[str, object], reason: str) -> None:
     (told,) = against("1.0.0", **different)
     assert reason in told
+
+
+def test_run_that_goes_on_adds_to_the_record_of_its_commit_alone() -> None:
+    def line(**words: str | int) -> str:
+        return json.dumps(words)
+
+    lines = [
+        line(commit="a"), line(tests=3), line(id="one", outcome="passed"),
+        line(commit="b"), line(tests=3), line(id="one", outcome="failed"), line(id="two", outcome="passed"),
+        line(commit="b"), line(id="one", outcome="passed"), line(id="three", outcome="skipped"),
+        '{"id": "thr',
+    ]  # fmt: skip
+    found = parsed(lines)
+    assert found is not None
+    assert (found.commit, found.is_green) == ("b", True)
+    assert str(found) == "3 tests: 2 passed, 1 skipped (1 of them in a second run)"
+    partial = parsed(lines[:-1][3:7])
+    assert partial is not None
+    assert not partial.is_green
+    assert parsed([]) is None
 
 
 def test_unreleased_becomes_the_entry_and_makes_room_for_the_next() -> None:
@@ -198,8 +244,23 @@ def test_every_artifact_is_of_the_version(dist: Path) -> None:
     assert bundle == {"version": 1, "plugin_image": "tegra-device-plugin:0.2.0"}
 
 
+def test_image_names_the_commit_of_the_release(released: Checkout, dist: Path, tmp_path: Path) -> None:
+    (image,) = json.loads(content(dist / "tegra-device-plugin-arm64.tar.gz", "manifest.json"))
+    layer = tmp_path / "layer.tar"
+    layer.write_bytes(content(dist / "tegra-device-plugin-arm64.tar.gz", image["Layers"][0]))
+    with tarfile.open(layer) as tar:
+        assert tar.getnames() == [released.git("rev-parse", "v0.2.0^{commit}")]
+
+
 def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) -> None:
-    assert released.git("log", "-1", "--format=%s", "main") == "Release 0.2.0"
+    subject, _, tested = released.git("log", "-1", "--format=%B", "main").partition("\n\n")
+    assert subject == "Release 0.2.0"
+    before = released.git("rev-parse", "--short=12", "main~")
+    assert tested.splitlines() == [
+        f"Tests of {before}, the commit before this one:",
+        *(f"{suite}: 1 tests: 1 passed" for suite in REQUIRED),
+        "arm64: not run",
+    ]
     assert released.git("diff", "--name-only", "main~", "main").splitlines() == [
         "CHANGELOG.md",
         "docs/device-plugin.md",
@@ -249,6 +310,14 @@ def test_another_build_of_the_tag_gives_the_same_bytes(
     builds = [sys.executable, "-m", "release.artifacts", f"--output={tmp_path}/dist"]
     subprocess.run(builds, cwd=again, env=ENVIRONMENT, check=True, umask=0o077, capture_output=True)
     assert (tmp_path / "dist/SHA256SUMS").read_text() == (dist / "SHA256SUMS").read_text()
+
+
+def test_version_that_is_written_but_was_never_released_can_be(checkout: Checkout) -> None:
+    checkout.write("release/artifacts.py", QUICK.format(meanwhile="pass"))
+    code, said = checkout.release(version.current())
+    assert code == 0, said
+    assert checkout.git("diff", "--name-only", "main~", "main") == "CHANGELOG.md"
+    assert f"git push --atomic origin main v{version.current()}" in said
 
 
 def test_check_shows_the_changes_only(checkout: Checkout) -> None:

@@ -29,8 +29,10 @@ def changes(before: Any, after: Any) -> list[tuple[str, str]]:
     [
         lambda report: report.update(schema_version=2),
         lambda report: report.update(exit_code=1),
+        lambda report: report["checks"][0].update(status="well"),
         lambda report: report["checks"][0].update(status="failed", reason=""),
         lambda report: report.pop("board"),
+        lambda report: report.update(started="yesterday"),
     ],
 )
 def test_the_published_schema_refuses_a_report_with_a_mistake(spoil: Any) -> None:
@@ -129,6 +131,21 @@ def test_new_version_of_all_boards_is_one_difference() -> None:
     (change,) = view.changes()
     assert (change.kind, change.text) == ("other", "K3s: v1.33.5+k3s1 → v1.34.1+k3s1")
     assert list(change.boards) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.04, "<0.1 s"),
+        (0.06, "0.1 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (99.6, "1 min 40 s"),
+        (3600, "60 min 00 s"),
+    ],
+)
+def test_durations_are_for_people(value: float, text: str) -> None:
+    assert fleets.seconds(value) == text
 
 
 # JUnit XML
@@ -257,6 +274,9 @@ def test_summary_has_reason_and_fix() -> None:
     assert "Result = PASS" in good
     assert "Insufficient nvidia.com/gpu" in good
     assert "skipped kubelet-restart: only in mode full" in good
+    without_k3s = samples.error("a")
+    without_k3s["software"]["k3s"] = None
+    assert "K3s not known, allocatable" in summary(without_k3s)
     assert "a: FAILED" in bad
     assert "FAILED device-query: the pod was not created" in bad
     assert "fix: Let the container toolkit run in csv mode" in bad

@@ -2,12 +2,13 @@
 """Every option of the lab's K3s is classified by role k3s, so that a new one is noticed."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.lab import k3s
+from tests.lab import gomodules, k3s
 from tests.unit.roles.loading import load
 from tools.process import run
 
@@ -17,15 +18,19 @@ options = load("k3s/filter_plugins/k3s_options.py")
 reading = load("k3s/filter_plugins/k3s_reading.py")
 
 TABLES = (options.REFUSED.keys(), options.ELSEWHERE.keys(), options.FREE)
+K3S = "github.com/k3s-io/k3s"
 SHORT = re.compile(r"^ +--([a-z-]+)(?: \S+)?, -([a-z])\b", re.MULTILINE)
 VARIABLE = re.compile(r"^ +--([a-z0-9-]+).*\[\$(K3S_\w+)\]$", re.MULTILINE)
 
 
 def sources() -> Iterator[str]:
     """Where K3s was compiled here, the sources of its options: --help leaves the hidden ones out."""
+    if shutil.which("go") is None:
+        return
     cache = Path(run(["go", "env", "GOMODCACHE"]).stdout.strip())
+    module = f"{K3S}@{gomodules.required('k3s', K3S)}"
     for name in ("agent", "server"):
-        file = cache / k3s.MODULE / f"pkg/cli/cmds/{name}.go"
+        file = cache / module / f"pkg/cli/cmds/{name}.go"
         if file.is_file():
             yield file.read_text()
 

@@ -2,6 +2,7 @@
 """K3s for virtual boards: the release's executable, the user's own, or the same version compiled."""
 
 import hashlib
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -71,3 +72,9 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
         k3s.k3s("amd64", str(own))
     own.touch(mode=0o755)
     assert k3s.k3s("amd64", str(own)) == own
+
+
+def test_what_is_compiled_is_the_version_by_whose_name_it_goes() -> None:
+    kubernetes = f"k8s.io/kubernetes => github.com/k3s-io/kubernetes {k3s.VERSION.replace('+', '-')}\n"
+    assert kubernetes in gomodules.go_mod("k3s")
+    assert re.fullmatch(r"[0-9a-f]{12}", k3s.COMMIT)

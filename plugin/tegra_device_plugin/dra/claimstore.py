@@ -81,10 +81,13 @@ class ClaimStore:
             for one in added:
                 self.make_files(one, new=True)
             save(self._place.checkpoint, claims)
-        except OSError:
-            for one in added:
-                self._remove_files(one)
-            raise
+        except OSError as error:
+            if not self._is_saved(claims):
+                for one in added:
+                    self._remove_files(one)
+                raise
+            # A step after the rename has failed, such as the sync of the directory.
+            logger.warning("%s may be lost at a power cut: %s", self._place.checkpoint, error)
         self.claims = claims
         for uid, one in before.items():
             if uid not in claims:
@@ -114,6 +117,12 @@ class ClaimStore:
         directory.mkdir(exist_ok=True)
         text = json.dumps(spec(prepared, limits), indent=2) + "\n"
         update_file(directory / _cdi_file(prepared.claim.uid), text)
+
+    def _is_saved(self, claims: Mapping[str, Prepared]) -> bool:
+        """True if the checkpoint on the disk has these claims."""
+        with suppress(CheckpointError):
+            return load(self._place.checkpoint) == claims
+        return False
 
     def _remove_files(self, prepared: Prepared) -> None:
         """Remove the files of a claim; `restore` removes later the files that cannot be removed now."""

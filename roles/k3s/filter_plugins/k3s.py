@@ -96,6 +96,14 @@ def node_address(facts: dict[str, Any], config: dict[str, Any], role: str) -> di
     return {"node-ip": address, "flannel-iface": devices[address]}
 
 
+def servers(answers: list[dict[str, Any]], nodes: dict[str, str]) -> dict[str, str]:
+    """The id of each server's boot by node, '' for a server that did not answer.
+
+    `answers` are of run_lock with state read, `nodes` are the names of nodes by inventory name, where known.
+    """
+    return {nodes[one["item"]] or one["item"].lower(): one.get("boot_id", "") for one in answers}
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -105,6 +113,7 @@ class FilterModule:
             "k3s_configuration": configuration,
             "k3s_merged": merged,
             "k3s_node_address": node_address,
+            "k3s_servers": servers,
             "k3s_unit_command": unit_command,
             "k3s_url_host": url_host,
         }

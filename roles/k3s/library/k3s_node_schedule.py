@@ -35,6 +35,13 @@ options:
     default: {}
   boot_id: {description: 'What its kubelet must report first, since the board was started with it.'}
   quorum: {type: bool, default: false, description: Refuse if etcd would lose its majority.}
+  servers:
+    description:
+      - For C(quorum), the boot ids of other servers by node, empty for a server that does not answer over
+        SSH. Such a server counts as down, and so does a server whose kubelet has not reported this boot. A
+        node can be Ready for 40 s after its board has gone down.
+    type: dict
+    default: {}
   timeout: {type: int, default: 300, description: 'Seconds for a drain, or for the offers.'}
 """
 
@@ -42,7 +49,7 @@ RETURN = r"""
 known: {type: bool, description: 'Whether the cluster knew the node, or kept its name''s password.'}
 offers: {type: dict, description: 'What the node offers, or has offered when it was cordoned.'}
 capacity: {type: dict, description: 'Its extended resources, allocatable or not.'}
-cordoned: {type: bool, description: Whether C(drained) has cordoned the node.}
+cordoned: {type: bool, description: Whether the node is cordoned now by this module.}
 nodes: {type: list, elements: str, description: 'The nodes, if the one to forget is unknown.'}
 """
 
@@ -91,15 +98,32 @@ def most(*offers):
     return {name: max(one.get(name, 0) for one in offers) for one in offers for name in one}
 
 
-def check_quorum(name, nodes):
+def trouble(name, node, servers):
+    """Why a member of etcd counts as down, '' if it works. `servers` is the option of this name."""
+    if not (is_true(node, VOTER) and is_true(node, "Ready")):
+        return "is not Ready, or no voter yet"
+    boot_id = servers.get(name)
+    if boot_id == "":
+        return "does not answer over SSH"
+    if boot_id and boot_id != node["status"]["nodeInfo"]["bootID"]:
+        return "has started, and its kubelet has not reported since"
+    return ""
+
+
+def check_quorum(name, nodes, servers):
     """KubectlError if etcd would have no majority without this node; a single member has none anyway."""
     members = {node["metadata"]["name"]: node for node in nodes if condition(node, VOTER)}
-    well = sorted(other for other, node in members.items() if is_true(node, VOTER) and is_true(node, "Ready"))
+    down = {other: trouble(other, node, servers) for other, node in sorted(members.items())}
+    well = [other for other, why in down.items() if not why]
     left = [other for other in well if other != name]
     if name in members and 1 < len(members) and len(left) <= len(members) // 2:
         raise KubectlError(
-            "etcd has {} members and needs {}, and only {} work. Repair the others first".format(
-                len(members), len(members) // 2 + 1, ", ".join(well) or "none"
+            "etcd has {} members and needs {}, and only {} work: {}. Repair the others first".format(
+                len(members),
+                len(members) // 2 + 1,
+                ", ".join(well) or "none",
+                "; ".join("{} {}".format(other, why) for other, why in down.items() if why)
+                or "no other may stop",
             )
         )
 
@@ -140,6 +164,7 @@ def main():
             "offers": {"type": "dict", "default": {}},
             "boot_id": {"type": "str"},
             "quorum": {"type": "bool", "default": False},
+            "servers": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 300},
         },
         supports_check_mode=True,
@@ -156,7 +181,8 @@ def main():
         known, nodes = node is not None, []
         offered = most(dict(extended(node), **devices(name)), recorded(node)) if node else {}
         if module.params["quorum"]:
-            check_quorum(name, listed("nodes"))
+            check_quorum(name, listed("nodes"), module.params["servers"])
+        cordoned = node is not None and CORDONED in node["metadata"].get("annotations", {})
         if state == "forgotten":
             changed = known = forget(name, node, module.check_mode)
             if not known:
@@ -165,8 +191,11 @@ def main():
             changed = False
         elif state == "drained":
             changed = drain(name, node, offered, module.params, module.check_mode)
+            owners = node["spec"].get("unschedulable", False) and not cordoned
+            cordoned = cordoned or not (owners or module.check_mode)
         else:
             changed = uncordon(name, node, module.check_mode)
+            cordoned = cordoned and module.check_mode
     except (KubectlError, NotOfferedError, OSError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
     module.exit_json(
@@ -175,7 +204,7 @@ def main():
         nodes=nodes,
         offers=offered,
         capacity=extended(node, "capacity") if node else {},
-        cordoned=node is not None and CORDONED in node["metadata"].get("annotations", {}),
+        cordoned=cordoned,
     )
 
 

@@ -23,16 +23,26 @@ description:
   - The first run locks the board. Another run fails, with the owner of the lock and its start.
   - A lock ends when the run releases the board, when the board restarts, and when the lock expires. For runs
     on the same controller the lock also ends with the process of its run.
+  - A run may release the board and lock it again. It fails if another run has locked the board in between.
   - In check mode no board is locked and no run is refused.
   - A run that locks the board removes the uploads that interrupted runs have left.
 options:
   path: {type: path, required: true, description: 'The file of the lock, in C(/run): a restart removes it.'}
-  state: {choices: [locked, released], required: true, description: C(released) removes this run's lock only.}
+  state:
+    description: C(released) ends this run's lock only. C(read) names the other run that has the lock.
+    choices: [locked, released, read]
+    required: true
+  again: {type: bool, default: false, description: 'With C(locked), this run has had the lock before.'}
   uploads: {type: path, description: 'With C(locked), where the role upload keeps the uploads.'}
   run: {type: dict, required: true, description: What the filter C(run_lock_run) says of this run.}
 """
 
-RETURN = r""" # """
+RETURN = r"""
+other: {type: str, returned: with state read, description: 'The other run that has the lock, or empty.'}
+boot_id: {type: str, returned: with state read, description: The id of the board's boot.}
+"""
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 # Longer than a run needs from its first change to its end. A lock only expires if its run was killed on
 # another computer.
@@ -52,14 +62,32 @@ def is_over(lock, run, now):
     return seen and run["alive"] is not None and lock["process"] not in run["alive"]
 
 
+def described(lock):
+    """A lock for people."""
+    return "{who}, who runs {playbook} since {since}".format(**lock)
+
+
+def changed(last):
+    """The message for a run that would go on with what it knew before another run came."""
+    return (
+        "{host}: {who} has run {playbook} on this board since this run has checked it. This run changed "
+        "nothing more on the board. Run the same command again"
+    ).format(host=socket.gethostname(), **last)
+
+
 def refusal(path, lock, now):
     """The message for a run that must not go on."""
     return (
-        "{host}: locked by {who}, who runs {playbook} since {since}. Nothing was changed on this board. If "
+        "{host}: locked by {owner}. Nothing was changed on this board. If "
         "that run goes on, run the same command again after its end. If it was interrupted, run the same "
         "command again on the computer where it ran, or wait: the lock expires in at most {minutes:.0f} "
         "minutes. If you are sure that the run has ended, type on the board: sudo rm {path}"
-    ).format(host=socket.gethostname(), minutes=max(1, (lock["until"] - now) / 60), path=path, **lock)
+    ).format(
+        host=socket.gethostname(),
+        owner=described(lock),
+        minutes=max(1, (lock["until"] - now) / 60),
+        path=path,
+    )
 
 
 def renewed(lock, run, now):
@@ -90,12 +118,29 @@ def exclusive(path):
         os.close(directory)
 
 
-def acquire(path, run, now, clean):
-    """Lock the board or renew the lock; return "" or a refusal. A new lock is preceded by `clean`."""
+def ended(path):
+    """The file of the last lock that was released."""
+    return os.path.join(os.path.dirname(path), "last.json")
+
+
+def other(path, run, now):
+    """The other run that has the lock and goes on, '' without one."""
+    lock = read(path)
+    return described(lock) if lock and not is_own(lock, run) and not is_over(lock, run, now) else ""
+
+
+def acquire(path, run, now, clean, again=False):
+    """Lock the board or renew the lock; return "" or a refusal. A new lock is preceded by `clean`.
+
+    `again`: this run has released the board, and goes on if no other run has had the lock since.
+    """
     with exclusive(path):
         lock = read(path)
-        if lock and not is_own(lock, run) and not is_over(lock, run, now):
+        if other(path, run, now):
             return refusal(path, lock, now)
+        last = lock or read(ended(path))
+        if again and last and not is_own(last, run):
+            return changed(last)
         if not lock or not is_own(lock, run):
             clean()
         replace_file(path, json.dumps(renewed(lock, run, now)))
@@ -103,11 +148,11 @@ def acquire(path, run, now, clean):
 
 
 def release(path, run):
-    """Remove the lock if this run has it."""
+    """End the lock if this run has it."""
     with exclusive(path):
         lock = read(path)
         if lock and is_own(lock, run):
-            os.unlink(path)
+            os.rename(path, ended(path))
 
 
 def main():
@@ -115,7 +160,8 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
-            "state": {"type": "str", "choices": ["locked", "released"], "required": True},
+            "state": {"type": "str", "choices": ["locked", "released", "read"], "required": True},
+            "again": {"type": "bool", "default": False},
             "uploads": {"type": "path"},
             "run": {"type": "dict", "required": True},
         },
@@ -123,10 +169,20 @@ def main():
         supports_check_mode=True,
     )
     path, run, refused = module.params["path"], module.params["run"], ""
+    if module.params["state"] == "read":
+        with open(BOOT_ID) as stream:
+            boot_id = stream.read().strip()
+        module.exit_json(changed=False, other=other(path, run, time.monotonic()), boot_id=boot_id)
     if not module.check_mode:
         if module.params["state"] == "locked":
             try:
-                refused = acquire(path, run, time.monotonic(), lambda: remove_all(module.params["uploads"]))
+                refused = acquire(
+                    path,
+                    run,
+                    time.monotonic(),
+                    lambda: remove_all(module.params["uploads"]),
+                    module.params["again"],
+                )
             except UploadError as error:
                 refused = str(error)
         else:

@@ -18,7 +18,9 @@ from tegra_device_plugin.kubelet.pod_resources import (
     list_allocatable,
     list_allocations,
 )
+from tegra_device_plugin.sharing import ledger
 
+from tests import ledgers
 from tests.conformance.pod_resources import Kubelet
 
 # Written by hand after the field numbers of kubernetes/kubelet pkg/apis/podresources/v1/api.proto: pod p of
@@ -118,3 +120,23 @@ async def test_a_socket_without_a_listener_is_an_error(kubelet: Kubelet) -> None
     kubelet.socket.touch()
     with pytest.raises(NoAnswerError, match="UNAVAILABLE"):
         await list_allocations(kubelet.socket)
+
+
+def test_shares_have_the_limit_in_force_and_the_memory_that_counts_against_it(
+    kubelet: Kubelet, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("version: v1\nsharing: {units: {preset: hami, memoryTotal: 6Gi}}\n")
+    monkeypatch.setenv("CONFIG_FILE", str(config))
+    monkeypatch.setenv("GPU_LIMIT_DIR", str(tmp_path))
+    (tmp_path / "ledgers").mkdir()
+    ledger.provide(tmp_path / "ledgers/m7", 3000 << 20, 10 << 20)
+    memory = [f"m{number}" for number in range(3006, 6, -1)]
+    kubelet.answer = answering(("nvidia.com/gpucores", ["c1", "c0"]), ("nvidia.com/gpumem", memory))
+    share = "n/p c: 2 nvidia.com/gpucores, 3000 nvidia.com/gpumem, weight 2 %"
+    with ledgers.used_by(tmp_path / "ledgers/m7", 100 << 20, 1):
+        assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
+    assert capsys.readouterr().out == f"{share}, limit 3000 MiB, used 121 MiB\n"
+    (tmp_path / "ledgers/m7").unlink()  # of a pod that was never started
+    assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
+    assert capsys.readouterr().out == f"{share}\n"

@@ -5,13 +5,20 @@ import fnmatch
 import itertools
 import json
 import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.health import assess, sample
 from tegra_device_plugin.board.identity import identify
+from tegra_device_plugin.board.labels import node_labels
 from tegra_device_plugin.cli import main
 
 from tests.boards import Fixture, State, build, load
@@ -193,6 +200,110 @@ def test_all_places_of_a_ready_board(board: str, expected: list[str], tmp_path: 
     assert shown(tmp_path) == expected
 
 
+def test_all_places_of_another_machine(tmp_path: Path) -> None:
+    assert shown(tmp_path) == [
+        "- /sys/firmware/devicetree/base/compatible",
+        "- /sys/devices/soc0",
+        "- /sys/bus/platform/drivers/gk20a",
+        "- /etc/nv_tegra_release",
+        "- gpu",
+    ]
+
+
+DEVICE_TREE, RELEASE = "/sys/firmware/devicetree/base/compatible", "/etc/nv_tegra_release"
+SOC0, JETPACK, DEVFREQ = "/sys/devices/soc0", "catalogue: jetpack", "/sys/class/devfreq"
+CHIP, STATE = "gpu chip", "gpu state"
+STRANGE = "x" * 200
+
+
+class Case(NamedTuple):
+    """The entry of one place, on a board that differs by facts, by its state or by a shell script."""
+
+    source: str
+    entry: str
+    state: State = "ready"
+    script: str = ""
+    changes: Mapping[str, Any] = {}
+    board: str = "orinnano-jp6"
+
+
+def release(text: str) -> dict[str, str]:
+    """Give the fact of a board with another release file."""
+    return {"nv_tegra_release": f"{text}\n# R36 (release), REVISION: 4.3\n"}
+
+
+CASES = {
+    "hidden device tree": Case(DEVICE_TREE, "- no device tree, or hidden from this container", "masked"),
+    "never switched on": Case(
+        STATE,
+        "- never switched on since boot, or switching it on failed (runtime_status suspended)",
+        "unpowered",
+    ),
+    "no devfreq yet": Case(DEVFREQ, "- no GPU there", "unpowered"),
+    "another family": Case(
+        SOC0,
+        "- family i.MX8, soc_id 1: not a Tegra",
+        changes={"soc0": {"family": "i.MX8", "soc_id": "1"}},
+    ),
+    "a chip that the catalogue does not know": Case(
+        SOC0,
+        "+ family Tegra, soc_id 99: a chip not in the catalogue",
+        changes={"soc0": {"family": "Tegra", "soc_id": "99"}},
+    ),
+    "no chip id": Case(
+        SOC0,
+        "+ family Tegra, soc_id not given: a chip not in the catalogue",
+        script="rm sys/devices/soc0/soc_id",
+    ),
+    "no release": Case(RELEASE, "- not there: the L4T release stays unknown", script=f"rm {RELEASE[1:]}"),
+    "a strange release": Case(RELEASE, f"- not a release line: {STRANGE[:80]!r}", changes=release(STRANGE)),
+    "an old release": Case(
+        JETPACK,
+        "- no release of the line of L4T 28.2.1",
+        changes=release("# R28 (release), REVISION: 2.1, GCID: 1"),
+    ),
+    "a release after the last one": Case(
+        JETPACK,
+        "+ L4T 32.5.9 is JetPack 4.5, after the nearest one, 32.5.2",
+        changes=release("# R32 (release), REVISION: 5.9, GCID: 1"),
+    ),
+    "no driver": Case(STATE, "- driver none instead of gk20a", script=f"rm {GPU[1:]}/driver"),
+    "another driver": Case(
+        STATE,
+        "- driver nouveau instead of gk20a",
+        script=f"mkdir nouveau; ln -sfn /nouveau {GPU[1:]}/driver",
+    ),
+    "no node": Case(STATE, "- no /dev/nvmap", script="rm dev/nvmap"),
+    "another GPU than the SoC's": Case(
+        CHIP,
+        "+ GV11B by compatible nvidia,gv11b; but SoC tegra234 has GA10B",
+        changes={"of_compatible": "nvidia,gv11b"},
+    ),
+    "a GPU known by its name": Case(
+        CHIP, "+ GA10B by its name", changes={"of_compatible": "x,y"}, board="agxorin-jp5"
+    ),
+    "a GPU known by the SoC": Case(
+        CHIP,
+        "+ GA10B by SoC tegra234",
+        "masked",
+        f"printf 'OF_COMPATIBLE_0=acme,gpu\nOF_COMPATIBLE_N=1\n' > {GPU[1:]}/uevent",
+    ),
+    "an unknown GPU": Case(
+        CHIP,
+        "- compatible x,y, SoC tegra999: unknown",
+        changes={"of_compatible": "x,y", "dt_compatible": ["nvidia,tegra999"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_each_place_has_its_finding_or_the_reason(case: Case, tmp_path: Path) -> None:
+    build(BOARDS[case.board].but(**case.changes), tmp_path, state=case.state)
+    subprocess.run(["sh", "-ec", case.script], cwd=tmp_path, check=True)
+    found = {one.source: f"{'+' if one.found else '-'} {one.detail}" for one in detect(tmp_path).evidence}
+    assert found[case.source] == case.entry
+
+
 def test_a_card_of_another_maker_is_no_gpu(tmp_path: Path) -> None:
     build(BOARDS["thor5000-jp70"], tmp_path)
     (tmp_path / PCI[1:] / "vendor").write_text("0x1002\n")
@@ -223,6 +334,53 @@ def test_the_whole_answer_of_detect(orin: Path, capsys: pytest.CaptureFixture[st
             "memory_bytes": BOARDS["orinnano-jp6"].memory_bytes,
         },
     }
+
+
+STATES: tuple[State, ...] = ("ready", "unpowered", "dead", "masked")
+
+
+def damage(root: Path, choices: st.DataObject) -> None:
+    """Remove files and directories, and write other bytes into files."""
+    entries = sorted(root.rglob("*"))
+    for _ in range(choices.draw(st.integers(1, 8), label="damages")):
+        path = choices.draw(st.sampled_from(entries), label="entry")
+        if not path.is_symlink() and not path.exists():
+            continue  # gone with an earlier one
+        garble = choices.draw(st.booleans(), label="garble")
+        if garble and path.is_file():
+            path.write_bytes(choices.draw(st.binary(max_size=40), label="content"))
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(sorted(BOARDS)), st.sampled_from(STATES), st.data())
+def test_damage_gives_consistent_answers_and_no_error(
+    board: str, state: State, choices: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        build(BOARDS[board], root, state=state)
+        damage(root, choices)
+        detection = detect(root)
+        gpu, found = detection.gpu, node_labels(detection)
+        health = assess(sample(root, gpu))
+        if detection.board.platform == "none":
+            assert gpu.state == "absent"
+        if gpu.state == "absent":
+            assert (gpu.sysfs, gpu.device_nodes, found) == (None, (), {})
+            assert not health.healthy
+        else:
+            assert gpu.sysfs is not None
+            assert (root / gpu.sysfs.lstrip("/")).is_dir()
+            assert found["nvidia.com/gpu.count"] == "1"
+        if gpu.state == "ready":
+            assert (root / str(gpu.sysfs).lstrip("/") / "driver").is_dir()
+        assert all((root / node.lstrip("/")).is_file() for node in gpu.device_nodes)
+        assert all(value.isprintable() for value in found.values())
+        assert detection.evidence
 
 
 TABLES = catalogue.load()

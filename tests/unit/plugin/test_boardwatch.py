@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the observations of a board to the advertised resources."""
 
+import asyncio
 import errno
 import os
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.board import health
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings
+from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings, Sharing
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources
 from tegra_device_plugin.plugin import ResourcePublisher
 from tegra_device_plugin.sharing.allocation import Resource
@@ -147,3 +148,38 @@ async def test_device_nodes_that_come_late_are_found_within_a_minute(
     assert f"/{late}" not in watched.resource.allocation.device_nodes  # the board is not detected each time
     assert await watched.observe() == "1 ok"
     assert f"/{late}" in watched.resource.allocation.device_nodes
+
+
+async def test_other_settings_take_effect_before_the_next_poll(orin: Path) -> None:
+    watched = Watched(orin)
+    counts: asyncio.Queue[int] = asyncio.Queue()
+    watched.advertised.on_change = lambda: counts.put_nowait(len(watched.resource.ids))
+    running = asyncio.ensure_future(watched.watch.run())
+    assert await counts.get() == 1
+    watched.watch.use(PluginSettings(host_root=orin, sharing=Sharing(replicas=3)))
+    async with asyncio.timeout(health.POLL_SECONDS / 2):
+        assert await counts.get() == 3
+    running.cancel()
+
+
+async def test_a_cdi_spec_that_is_removed_comes_back_at_the_next_observation(orin: Path) -> None:
+    boards.write_run(orin)
+    spec = orin / "run/cdi/tegra-device-plugin.json"
+    watched = Watched(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
+    assert await watched.observe() == "1 ok"
+    made = spec.read_text()
+    spec.unlink()
+    assert await watched.observe() == "1 ok"
+    assert spec.read_text() == made
+
+
+@pytest.mark.parametrize("damage", [b"{}", b"\xff\xfe not text"])
+async def test_a_damaged_cdi_spec_is_repaired_within_a_minute(orin: Path, damage: bytes) -> None:
+    boards.write_run(orin)
+    spec = orin / "run/cdi/tegra-device-plugin.json"
+    watched = Watched(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
+    assert await watched.observe() == "1 ok"
+    made = spec.read_bytes()
+    spec.write_bytes(damage)
+    await watched.observe(60 // int(health.POLL_SECONDS))
+    assert spec.read_bytes() == made

@@ -103,9 +103,17 @@ def test_a_boolean_is_written_as_yaml_has_it(written: str, tmp_path: Path) -> No
     assert read(tmp_path, text).sharing.renamed
 
 
+def test_a_shared_resource_can_have_its_own_name(tmp_path: Path) -> None:
+    named = read(tmp_path, NVIDIA.replace("replicas: 10", "replicas: 10\n      rename: example.com/slice"))
+    assert (named.resource, named.sharing.renamed) == ("example.com/slice", True)
+
+
 def test_more_than_one_share_is_rejected_by_default(tmp_path: Path) -> None:
     text = NVIDIA.replace("    failRequestsGreaterThanOne: false\n", "")
     assert read(tmp_path, text).sharing.fail_requests_greater_than_one
+
+
+GPU_X2 = "{name: nvidia.com/gpu, replicas: 2}"
 
 
 # After the line of the version.
@@ -117,6 +125,7 @@ def test_more_than_one_share_is_rejected_by_default(tmp_path: Path) -> None:
         ("flags: {}\nflags: {}", ":1: not YAML: a key is given twice"),
         ("flags: []", ":2: flags must be a mapping, not a list"),
         ("flags:\n  migStrategy: single", ":3: flags.migStrategy: 'single': allowed: none"),
+        ("flags: {deviceDiscoveryStrategy: nvml}", "'nvml': allowed: auto"),
         ("flags:\n  gdsEnabled: true", ":3: flags.gdsEnabled: 'true': allowed: false"),
         ("flags:\n  plugin:\n    deviceListStrategy: cdi-annotations", ":4: flags.plugin.deviceListStra"),
         ("flags: {plugin: {deviceListStrategy: [[a]]}}", "must be text, not a list"),
@@ -132,6 +141,10 @@ def test_more_than_one_share_is_rejected_by_default(tmp_path: Path) -> None:
         ("sharing:\n  timeSlicing: {}", ":3: sharing.timeSlicing.resources is missing"),
         ("sharing:\n  timeSlicing: {resources: []}", ":3: sharing.timeSlicing.resources is empty"),
         ("sharing: {timeSlicing: {resources: }}", "resources must be a list, not text"),
+        (
+            f"sharing: {{timeSlicing: {{resources: [{GPU_X2}, {GPU_X2}]}}}}",
+            "resources[1]: a Jetson has one GPU",
+        ),
         ("sharing: {mps: {}}", "sharing.mps: MPS needs"),
         ("? [a, b]\n: c", "not YAML: found unhashable key"),
         (f"flags: {'[' * 999}{']' * 999}", "config.yaml: maximum recursion depth exceeded"),

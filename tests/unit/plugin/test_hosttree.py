@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading below a root: links, limits, and files that would make others wait."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -77,6 +78,14 @@ def test_as_many_links_are_followed_as_the_kernel_follows(links: int, ends: bool
     for number in range(links):
         (tmp_path / f"{number + 1}").symlink_to(f"{number}")
     assert (HostTree(tmp_path).link(f"/{links}") == "/0") == ends
+
+
+def test_a_loop_of_links_ends(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError) as caught:
+        HostTree(tmp_path).resolve("/a")
+    assert caught.value.errno == errno.ELOOP
 
 
 @pytest.mark.parametrize(

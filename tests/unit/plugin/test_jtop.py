@@ -179,6 +179,22 @@ print("nonsense", flush=True)
             os.kill(int(pid), signal.SIGKILL)
 
 
+@pytest.mark.parametrize("turns", range(20))
+async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, host: Path) -> None:
+    before, children = _descriptors(), _children()
+    shell = Client(("sh", "-c", f"echo '{json.dumps(FULL)}'; exec cat"))
+    task = asyncio.create_task(JtopProbe(host, shell).run())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    ended, _ = await asyncio.wait({task}, timeout=10)
+    assert ended
+    assert task.cancelled()
+    await asyncio.sleep(0)  # a closed transport closes its descriptor in the loop's next turn
+    assert not _descriptors() - before
+    await eventually(lambda: _children() <= children)
+
+
 async def test_no_child_is_started_beside_one_that_cannot_be_killed(
     host: Path, started: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,8 +214,8 @@ async def test_no_child_is_started_beside_one_that_cannot_be_killed(
             os.kill(pid, signal.SIGKILL)
 
 
-def test_an_invalid_value_is_dropped(host: Path) -> None:
-    odd = {
+NOT_FINITE = (
+    {
         "gpu_load_percent": "NaN",
         "gpu_temperature_celsius": "-Infinity",
         "gpu_frequency_hz": "Infinity",
@@ -210,10 +226,54 @@ def test_an_invalid_value_is_dropped(host: Path) -> None:
         "module": json.dumps("two\nlines"),
         "part_number": json.dumps("\ud800"),
         "jetpack": '""',
-    }
+    },
+    Telemetry(memory_total_bytes=1500),
+)
+OF_ANOTHER_TYPE = (
+    {
+        "gpu_load_percent": '"high"',
+        "gpu_frequency_hz": "3.06e8",
+        "power_mode": "3",
+        "module": "null",
+        "gpu_temperature_celsius": "48",
+        "x": "1",
+    },
+    Telemetry(gpu_frequency_hz=306000000, gpu_temperature_celsius=48.0),
+)
+
+
+@pytest.mark.parametrize(("odd", "telemetry"), [NOT_FINITE, OF_ANOTHER_TYPE], ids=["values", "types"])
+def test_an_invalid_value_is_dropped(odd: dict[str, str], telemetry: Telemetry, host: Path) -> None:
     line = ", ".join(f'"{name}": {value}' for name, value in odd.items())
     found = read_once(host, client(f"print({f'{{{line}}}'!r}, flush=True)\n{WAIT}"))
-    assert found == Telemetry(memory_total_bytes=1500)
+    assert found == telemetry
+
+
+async def test_by_default_the_client_gives_a_sample_every_5_seconds(host: Path) -> None:
+    probe = JtopProbe(host, Client((sys.executable, "-c", TELL_INTERVAL)))
+    async with running(probe):
+        await eventually(probe.latest)
+    assert probe.latest() == Telemetry(module="5.0")
+
+
+def test_a_socket_path_that_cannot_be_read_gives_no_telemetry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert read_once(tmp_path / ("x" * 300)) is None  # ENAMETOOLONG: root never gets EACCES
+    assert "File name too long" in caplog.text
+
+
+def test_a_client_that_cannot_be_started_gives_no_telemetry(
+    host: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_thread(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", no_thread)
+    assert read_once(host, client(WAIT)) is None
+    assert "can't start new thread" in caplog.text
 
 
 def test_a_single_sample_has_a_short_interval(host: Path) -> None:
@@ -276,6 +336,29 @@ def test_real_client_ends_with_its_parent(read: int) -> None:
         finally:
             child.kill()
             child.wait()
+
+
+def test_the_facts_of_jetson_stats_are_converted_to_base_units() -> None:
+    """Of its dictionaries, in KiB, kHz, percent and degrees Celsius."""
+    facts = SimpleNamespace(
+        gpu={"gpu": {"status": {"load": 12.5}, "freq": {"cur": 306000}}},
+        memory={"RAM": {"tot": 8, "used": 4, "shared": 2}},
+        temperature={"cpu": {"temp": 50.0}, "gpu": {"temp": 41.5, "online": True}},
+        nvpmodel=SimpleNamespace(name="15W"),
+        board={"hardware": {"Module": "Orin Nano", "P-Number": "p3767-0005", "Jetpack": "6.2"}},
+    )
+    assert _telemetry(facts) == {
+        "gpu_load_percent": 12.5,
+        "gpu_frequency_hz": 306_000_000,
+        "gpu_temperature_celsius": 41.5,
+        "memory_total_bytes": 8192,
+        "memory_used_bytes": 4096,
+        "gpu_memory_bytes": 2048,
+        "power_mode": "15W",
+        "module": "Orin Nano",
+        "part_number": "p3767-0005",
+        "jetpack": "6.2",
+    }
 
 
 def test_facts_that_a_version_or_a_board_lacks_are_left_out() -> None:

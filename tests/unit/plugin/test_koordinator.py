@@ -142,3 +142,31 @@ async def test_no_file_with_other_presets_or_without_the_directory(make: Make) -
     place.rmdir()
     await watched(make("koordinator")).observe()
     assert not place.exists()
+
+
+async def test_a_directory_that_cannot_be_written_is_logged_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = make("koordinator")
+    (settings.host_root / "var/run/koordlet/xpu-device-infos").write_text("no directory")
+    watch = watched(settings)
+    await watch.observe()
+    await watch.observe()
+    assert [text for text in caplog.messages if "koordlet" in text] == [
+        "koordlet has no GPU: [Errno 17] File exists: "
+        f"'{settings.host_root}/var/run/koordlet/xpu-device-infos'"
+    ]
+    assert watch.health and watch.health.healthy
+
+
+def test_koordlet_never_finds_an_incomplete_file(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It rejects all files of its directory then."""
+    root = make("koordinator").host_root
+    koordinator.write(root, [])
+    directory = root / "var/run/koordlet/xpu-device-infos"
+    seen: list[list[str]] = []
+    monkeypatch.setattr("os.fsync", lambda _file: seen.append([path.name for path in directory.iterdir()]))
+    koordinator.write(root, [{"a": 1}])
+    koordinator.write(root, [{"a": 1}])  # nothing new
+    assert seen == [["tegra-device-plugin.json"]] * 2  # the file and its directory are synced
+    assert [path.name for path in directory.parent.iterdir()] == ["xpu-device-infos"]

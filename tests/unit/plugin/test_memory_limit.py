@@ -4,6 +4,7 @@
 import fcntl
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,17 @@ def test_a_running_container_keeps_the_library_that_it_has_mounted(tmp_path: Pat
     assert (tmp_path / memory_limit.LIBRARY).read_bytes() == b"new"
 
 
-def test_an_empty_library_is_not_put_there(tmp_path: Path, library: Path) -> None:
-    library.write_bytes(b"")
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [(Path.unlink, r"library\.so"), (lambda path: path.write_bytes(b""), "is empty")],
+    ids=["gone", "empty"],
+)
+def test_a_missing_or_empty_library_is_not_put_there(
+    damage: Callable[[Path], object], problem: str, tmp_path: Path, library: Path
+) -> None:
+    damage(library)
     directory = tmp_path / "limit"
-    with pytest.raises(OSError, match="is empty"):
+    with pytest.raises(OSError, match=problem):
         memory_limit.provide_files(directory, library)
     assert not directory.exists()
 

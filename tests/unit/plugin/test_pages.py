@@ -128,6 +128,17 @@ async def test_healthz_fails_when_a_loop_has_stopped(part: str, monkeypatch: pyt
     assert await shown.healthz() == httpd.Page(f"stuck: {part} for 41 s\n", HTTPStatus.SERVICE_UNAVAILABLE)
 
 
+async def test_healthz_counts_from_the_start_until_the_first_observation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1151.0  # the computer is up for longer than a loop may be stuck
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    shown = Plugin().pages()
+    assert await shown.healthz() == httpd.Page("ok\n")
+    now += httpd.STUCK_SECONDS + 1
+    assert (await shown.healthz()).text == "stuck: board for 41 s, registration for 41 s\n"
+
+
 async def test_readyz_needs_a_gpu_and_a_kubelet_that_listens(orin: Path, tmp_path: Path) -> None:
     assert (await Plugin().pages().by_path()["/readyz"]()).status == HTTPStatus.SERVICE_UNAVAILABLE
     assert "no kubelet" in (await Plugin(orin).pages().readyz()).text

@@ -15,6 +15,7 @@ from tegra_device_plugin.kubelet.registration import (
     failed,
     no_kubelet,
     observe,
+    standing_by,
     step,
 )
 from tegra_device_plugin.system.directorywatch import Identity
@@ -41,6 +42,40 @@ def register(state: State, facts: Facts, now: float, own_socket: Identity = OWN)
     action = step(facts, seen, now)
     assert isinstance(action, Register)
     return accepted(action, facts, seen, now, own_socket=own_socket, rivals=frozenset())
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (WELL._replace(kubelet=Identity(1, 12, 100)), "the kubelet restarted"),
+        # The same inode, used again.
+        (WELL._replace(kubelet=Identity(1, 10, 105)), "the kubelet restarted"),
+        (WELL._replace(own_socket=None), "the plugin's own socket is gone"),
+        (WELL._replace(streams=0), "the kubelet's stream ended"),
+    ],
+)
+def test_any_difference_is_a_reason(facts: Facts, why: str) -> None:
+    assert decide(WELL, DONE, 1.0) == Wait()
+    assert reason(facts, DONE) == why
+
+
+def test_only_a_registered_instance_stands_by_for_a_newer_one() -> None:
+    newer = frozenset({"tegra-gpu-ffffffffffffffff-0.sock"})
+    cut = WELL._replace(streams=0, rivals=newer, superseded=True)
+    assert decide(WELL._replace(rivals=newer, superseded=True), DONE, 1.0) == Wait()
+    assert decide(cut, DONE, 1.0) == StandBy()
+    waiting = standing_by(DONE)
+    alone = FRESH._replace(rivals=newer, superseded=True)
+    assert decide(alone, waiting, 2.0) == Wait()
+    assert reason(FRESH, waiting, 3.0) == "not registered yet"
+    assert reason(alone, State(), 1.0) == "not registered yet"
+
+
+def test_a_back_off_stays_at_its_cap() -> None:
+    delay = RETRY
+    for _ in range(10_000):
+        delay = delay.longer()
+    assert delay.seconds == RETRY.cap
 
 
 def test_a_kubelet_may_take_its_time_to_dial_but_not_for_ever() -> None:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.kubelet.sockets import (
+    INSTANCE,
+    MAX_SOCKET_PATH,
     accepts,
+    check_length,
     check_mount,
     rivals,
     sweep,
@@ -43,3 +46,25 @@ def test_a_full_queue_is_not_a_dead_socket(tmp_path: Path, monkeypatch: pytest.M
             second.setblocking(False)
             assert second.connect_ex("busy") != 0  # the queue is full indeed
         assert accepts(Path("busy"))
+
+
+def test_only_stale_sockets_of_this_plugin_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # relative paths: pytest's own are too long for a socket's address
+    with socket.socket(socket.AF_UNIX) as serving, socket.socket(socket.AF_UNIX) as stale:
+        serving.bind("tegra-gpu-2-0.sock")
+        serving.listen()
+        stale.bind("tegra-gpu-1-0.sock")
+        Path("other.sock").touch()
+        sweep(Path())
+        assert sorted(path.name for path in Path().iterdir()) == ["other.sock", "tegra-gpu-2-0.sock"]
+
+
+def test_a_directory_whose_name_is_too_long_for_sockets_is_rejected() -> None:
+    check_length(Path("/var/lib/kubelet/device-plugins"))
+    longest = f"/{INSTANCE}-{10**9}.sock"
+    fits = Path("/" + "a" * (MAX_SOCKET_PATH - len(longest) - 1))
+    check_length(fits)
+    with pytest.raises(OSError, match="by 1 bytes"):
+        check_length(Path(f"{fits}a"))

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tegra_device_plugin.board.health import HEALTHY
+from tegra_device_plugin.board.health import HEALTHY, Health
 from tegra_device_plugin.cli import main
 from tegra_device_plugin.config.settings import ConfigError, PluginSettings, load_plugin
 from tegra_device_plugin.config.units import MOST_IDS, Numbered, lowest
 from tegra_device_plugin.kubelet.endpoint import device_list
 from tegra_device_plugin.sharing import memory_limit
-from tegra_device_plugin.sharing.allocation import Allocation, Resource
+from tegra_device_plugin.sharing.allocation import Allocation, RejectedRequestError, Resource
 from tegra_device_plugin.sharing.resources import make_resources
+from tegra_device_plugin.system.kubernetes import parse_quantity
 
 from tests.conformance.plugin import Node
 
@@ -101,6 +102,60 @@ def test_a_preset_has_its_systems_names_units_and_environment(preset: str, tmp_p
     assert expected == env
 
 
+@pytest.mark.parametrize("preset", EXPECTED)
+def test_all_resources_of_a_preset_give_the_nodes_and_agree_on_the_environment(
+    preset: str, tmp_path: Path
+) -> None:
+    seen: dict[str, str] = {}
+    for resource in resources_of(tmp_path, f"preset: {preset}, memoryTotal: 6Gi"):
+        given = allocated(resource, [next(iter(resource.ids))], tmp_path)
+        assert given.device_nodes == ("/dev/nvmap",)
+        assert seen.items() <= (seen | dict(given.envs)).items(), "a name has one value"
+        seen |= dict(given.envs)
+        if resource.limit is None:
+            assert dict(given.envs) == {"NVIDIA_VISIBLE_DEVICES": "all"}
+            assert given.mounts == ()
+    assert "NVIDIA_GPU_MEMORY_LIMIT" in seen
+
+
+def test_no_allocation_without_its_prepared_files(tmp_path: Path) -> None:
+    _, memory = resources_of(tmp_path, "memoryTotal: 6Gi")
+    with pytest.raises(RejectedRequestError, match=r"no memory limit is possible: .*ledgers/m9"):
+        memory.allocation_for(["m9"])
+    allocated(memory, ["m9"], tmp_path)
+    (tmp_path / "limit" / memory_limit.LIBRARY).unlink()
+    with pytest.raises(RejectedRequestError, match=f"no memory limit is possible: .*{memory_limit.LIBRARY}"):
+        memory.prepare(["m9"])
+
+
+def rejection(resource: Resource, count: int) -> str:
+    """Give the reason for which a container cannot have so many ids; empty: it can."""
+    try:
+        resource.check([*resource.ids][:count])
+    except RejectedRequestError as error:
+        return str(error)
+    return ""
+
+
+def test_percents_are_requested_in_steps_where_the_system_has_them(tmp_path: Path) -> None:
+    core, _ = resources_of(tmp_path, "preset: qgpu, memoryTotal: 6Gi")
+    assert [count for count in (1, 4, 5, 7, 15, 96, 100) if not rejection(core, count)] == [5, 15, 100]
+    assert rejection(core, 7).endswith("7 requested, but it is allocated in steps of 5: request 5 or 10")
+    assert rejection(core, 3).endswith("request 5")
+    core, _ = resources_of(tmp_path, "memoryTotal: 6Gi")
+    assert not rejection(core, 7)
+
+
+def test_a_problem_of_the_limit_is_one_of_the_memory_alone(tmp_path: Path) -> None:
+    settings = read(tmp_path, "memoryTotal: 6Gi")
+    problem, hot = Health(False, "limit-missing", "there is no library"), Health(False, "too-hot", "99 °C")
+    core, memory = make_resources(settings, (), HEALTHY, problem)
+    assert (core.health.healthy, memory.health.healthy) == (True, False)
+    assert rejection(memory, 1).endswith("limit-missing: there is no library")
+    both = make_resources(settings, (), hot, problem)
+    assert [one.health.reason for one in both] == ["too-hot", "too-hot"]
+
+
 # Of each preset's other resources: with how many of its ids a container needs no memory.
 NEEDS_NO_MEMORY: dict[str, list[tuple[int, ...]]] = {
     "none": [(1, 100)],
@@ -136,6 +191,10 @@ def test_a_request_for_the_gpu_requires_memory(preset: str, tmp_path: Path) -> N
         ("memoryTotal: 1Gi, contextOverhead: 1Gi", "contextOverhead: '1Gi': 0 or more is needed, and less"),
         ("memoryTotal: 256Gi, preset: hami", "take 190650Mi at most, or a larger memoryUnit"),
         ("memoryTotal: 1Gi, preset: nvshare", "one preset per node; allowed: none, hami, "),
+        ("memoryTotal: [1Gi]", "sharing.units.memoryTotal must be text, not a list"),
+        ("memoryTotal: 256Gi, memoryUnit: 1Mi", "take 190650Mi at most, or a larger memoryUnit"),
+        ("memoryTotal: 1Gi, preset: [hami, qgpu]", "sharing.units.preset must be text, not a list"),
+        ("memoryTotal: 1Gi, preset: gpushare, coreResource: a.b/c", "preset gpushare fixes the names"),
         ("memoryTotal: 1Gi, preset: hami, memoryUnit: 2Mi", "memoryUnit: '2Mi': preset hami fixes 1Mi"),
         ("memoryTotal: 1Gi, preset: koordinator, memoryUnit: 1Mi", "fixes a percent of memoryTotal"),
         ("memoryTotal: 99Mi, preset: koordinator", "memoryTotal: '99Mi': 100Mi at least"),
@@ -184,6 +243,12 @@ def test_names_unit_and_overhead_are_free_without_preset(tmp_path: Path) -> None
     assert (units.context_overhead, units.memory_unit) == (30 << 20, "64Mi")
 
 
+@pytest.mark.parametrize(("preset", "unit"), [("hami", "1024Ki"), ("gpushare", "1Mi"), ("gpushare", "1Gi")])
+def test_a_unit_that_the_preset_has_may_be_named(preset: str, unit: str, tmp_path: Path) -> None:
+    units = read(tmp_path, f"preset: {preset}, memoryTotal: 6Gi, memoryUnit: {unit}").units
+    assert units and units.memory_bytes(1) == parse_quantity(unit)
+
+
 def test_the_largest_number_of_ids_fits_into_a_message() -> None:
     assert len(device_list(Numbered("m", MOST_IDS), healthy=False)) <= KUBELET_BYTES
 
@@ -194,6 +259,10 @@ def test_the_largest_number_of_ids_fits_into_a_message() -> None:
 def test_numbered_ids_are_as_a_list_of_them_would_be(count: int, requested: str) -> None:
     ids, plain = Numbered("m", count), [f"m{number}" for number in range(count)]
     assert ([*ids], len(ids), requested in ids) == (plain, len(plain), requested in plain)
+
+
+def test_a_number_that_python_does_not_parse_is_no_id() -> None:
+    assert "m" + "9" * 100_000 not in Numbered("m", 10)
 
 
 def test_the_lowest_id_is_the_lowest_number() -> None:

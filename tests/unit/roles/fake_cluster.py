@@ -18,7 +18,7 @@ from tests.unit.roles.loading import Data
 RESOURCE = "nvidia.com/gpu"
 ALLOCATING = ("greedy", "neighbour")
 COMPUTED = "computed 65536 numbers on Orin in 1.5 ms, all are right\n"
-UTILS = ("pods", "node", "sharing", "diagnosis", "access")
+UTILS = ("claims", "pods", "node", "sharing", "diagnosis", "access")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
 PASSED = """\
@@ -38,7 +38,8 @@ class FakeCluster:
     """The fields are faults that a test orders."""
 
     resource: str = RESOURCE
-
+    api: str = "device-plugin"
+    taint: str = ""  # of the GPU's device
     meaning: str = ""  # of the plugin's configuration, in its own words
     replicas: int = 1
     allocatable: int = 1
@@ -75,6 +76,7 @@ class FakeCluster:
     registers_again: bool = False
     restarts_holder: bool = False
     manifests: Data = field(default_factory=dict)
+    templates: Data = field(default_factory=dict)  # of claims
     pods: dict[str, str] = field(default_factory=dict)
     namespaces: set[str] = field(default_factory=set)
     ending: dict[str, str] | None = None  # of a namespace that does not end: its metadata
@@ -125,7 +127,7 @@ class FakeCluster:
                     raise self.error("kubectl exec: command terminated with exit code 137")
             case ("logs", "--namespace=kube-system", *_):
                 self.logs_of_plugin += 1
-                registered = f"registered {self.resource}\n"
+                registered = f"registered {'with the kubelet' if self.api == 'dra' else self.resource}\n"
                 registered *= self.logs_of_plugin if self.registers_again else 1
                 return f"{registered}WARNING the GPU is unhealthy: hung\n"
             case ("logs", name, *_):
@@ -144,6 +146,9 @@ class FakeCluster:
     def create(self, manifest: Mapping[str, Any]) -> None:
         assert self.namespaces, "an object without its namespace"
         name = manifest["metadata"]["name"]
+        if manifest["kind"] == "ResourceClaimTemplate":
+            self.templates[name] = manifest["spec"]["spec"]
+            return
         (container,) = manifest["spec"]["containers"]
         owners = name == "devicequery" and container["image"] == "dq:1"
         assert owners or container["image"] == "plugin:1", container
@@ -201,6 +206,11 @@ class FakeCluster:
                 items = [*map(self.user, self.users), *self.holding()]
             case "pods" if any(word.startswith("--selector") for word in argv):
                 items = [self.plugin_pod()] if self.plugin else []
+            case "resourceslices":
+                items = self.slices()
+            case "resourceclaims":
+                running = (pod for pod, state in self.pods.items() if state == "running")
+                items = [self.claim(pod) for pod in (*self.users, *running)]
             case "pods" | "events":
                 items = self.warnings() if kind == "events" else []
             case _:
@@ -214,6 +224,8 @@ class FakeCluster:
         match kind:
             case "node":
                 item = self.node()
+            case "resourceslices":
+                item = next(iter(self.slices()), {"spec": {}})
             case _:
                 item = self.plugin_pod() if name == "plugin" else self.pod(name)
         if not satisfied(item):
@@ -230,6 +242,25 @@ class FakeCluster:
                 "allocatable": {self.resource: str(0 if self.late else self.allocatable)},
                 "conditions": [{"type": "Ready", "status": str(bool(ready)), "message": "kubelet"}],
             },
+        }
+
+    def slices(self) -> list[Data]:
+        return [{"spec": {"devices": self.devices()}}] if self.capacity and not self.late else []
+
+    def devices(self) -> list[Data]:
+        taints = [{"key": "example.com/unhealthy", "value": self.taint, "effect": "NoSchedule"}]
+        sharing = "shares" if self.allocatable > 1 else "exclusive"
+        device = {
+            "attributes": {"sharing": {"string": sharing}},
+            **({"taints": taints} if self.taint else {}),
+        }
+        return [{"name": f"igpu-0-{number}", **device} for number in range(self.allocatable)]
+
+    def claim(self, pod: str) -> Data:
+        given = {"driver": "gpu.jetson-k3s.github.io", "pool": "jetson-1", "device": "igpu-0"}
+        return {
+            "metadata": {"namespace": "default", "name": f"{pod}-gpu"},
+            "status": {"allocation": {"devices": {"results": [given]}}, "reservedFor": [{"name": pod}]},
         }
 
     def plugin_pod(self) -> Data:
@@ -280,7 +311,9 @@ class FakeCluster:
         elif self.exclusive and self.full(name):
             if self.holders_end:
                 self.pods.update({other: "ended" for other in self.pods if other != name})
-            refused = f"0/1 nodes are available: 1 Insufficient {self.resource}."
+            claims = "cannot allocate all claims"
+            words = claims if self.api == "dra" else f"Insufficient {self.resource}"
+            refused = f"0/1 nodes are available: 1 {words}."
             status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": refused}]
         elif name == "holder" and self.holder_phase != "Running":
             status["phase"] = self.holder_phase
@@ -302,5 +335,14 @@ class FakeCluster:
         return sum(map(self.asks, others)) + self.asks(name) > self.allocatable
 
     def asks(self, name: str) -> int:
-        container = self.manifests[name]["spec"]["containers"][0]
+        spec = self.manifests[name]["spec"]
+        container = spec["containers"][0]
+        if self.api == "dra":
+            assert "limits" not in container.get("resources", {})
+            (request,) = (
+                request
+                for one in spec.get("resourceClaims", [])
+                for request in self.templates[one["resourceClaimTemplateName"]]["devices"]["requests"]
+            )
+            return int(request["exactly"]["count"])
         return int(container.get("resources", {}).get("limits", {}).get(self.resource, 0))

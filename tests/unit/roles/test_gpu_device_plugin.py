@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
 from tegra_device_plugin.cli import find_command
 from tegra_device_plugin.config import settings as config
@@ -16,6 +19,7 @@ from tegra_device_plugin.config.units import PRESETS
 from tegra_device_plugin.sharing import koordinator
 
 from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.playing import outcome
 
 plugin_role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
 answers = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_answers.py")
@@ -103,6 +107,21 @@ DEVICE_INFO = {
     "resources": {"koordinator.sh/gpu-core": "100"},
     "status": {"healthy": True},
 }
+
+
+def test_the_plain_manifests_have_settings_of_the_plugin() -> None:
+    settings = config.load_plugin(DEPLOY / "units/config.yaml", {}, {})
+    assert settings.units
+    assert settings.gpu_limit_dir == Path("/var/lib/tegra-gpu-limit")
+
+
+def test_settings_reach_a_program_without_a_standard_input() -> None:
+    variables = yaml.safe_load((ROLES / "gpu_device_plugin/vars/main.yml").read_text())
+    given = json.dumps({"version": "v1", "sharing": {"timeSlicing": {"resources": [SHARED]}}})
+    program = variables["__gpu_device_plugin_with_settings"]
+    asked = [sys.executable, "-c", program, given, "config", "check", "/dev/stdin"]
+    said = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    assert "good: 2 x nvidia.com/gpu" in said.stdout
 
 
 def test_the_role_knows_every_preset() -> None:
@@ -259,3 +278,93 @@ def test_pods_that_use_the_other_api_are_found(
 @pytest.mark.parametrize("name", [name for preset in PRESETS.values() for name in preset.names])
 def test_every_resource_of_the_plugin_is_known(name: str) -> None:
     assert api_users.holders([user_pod("p", name)], set()) == ["n/p"]
+
+
+manifest = load("gpu_device_plugin/library/k3s_manifest.py")
+
+
+def test_objects_of_other_settings_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def run(*arguments: str) -> str:
+        asked.append(arguments)
+        return "daemonset.apps/old\n"
+
+    monkeypatch.setattr(manifest, "run", run)
+    assert manifest.leftovers([]) == []
+    assert manifest.leftovers(["daemonset.apps/old"]) == ["daemonset.apps/old"]
+    (arguments,) = asked
+    assert {"get", "--namespace=kube-system", "--ignore-not-found", "daemonset.apps/old"} < set(arguments)
+
+
+def test_unchanged_objects_are_no_change() -> None:
+    assert manifest.changed_objects("daemonset.apps/a unchanged\n") == []
+    changed = "daemonset.apps/a configured"
+    assert manifest.changed_objects(f"{changed}\nconfigmap/b unchanged\n") == [changed]
+
+
+koordinator_device = load("gpu_device_plugin/library/koordinator_device.py")
+OUR_DEVICE = koordinator.device("jetson-1", [DEVICE_INFO])
+
+
+class KoordinatorCluster:
+    """A SIMULATED kubectl with Koordinator's CRD and the node: the objects that there are, by kind."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.patch = monkeypatch
+        self.objects: Data = {
+            "customresourcedefinition": {},
+            "node": {"metadata": {"name": "jetson-1", "uid": "u-1"}},
+        }
+        self.applied: list[Data] = []
+        monkeypatch.setattr(koordinator_device, "get", lambda kind, _name: self.objects.get(kind))
+        monkeypatch.setattr(koordinator_device, "run", self.run)
+        monkeypatch.setattr(koordinator_device.os.path, "exists", lambda _path: True)
+
+    def run(self, verb: str, *_argv: str, stdin: str, accept: tuple[int, ...] = (0,)) -> str:
+        wanted = json.loads(stdin)
+        if verb == "diff":
+            return "" if self.objects.get(koordinator_device.KIND) == wanted else "+ health: true"
+        self.applied.append(wanted)
+        self.objects[koordinator_device.KIND] = wanted
+        return ""
+
+    def play(self, check_mode: bool = False) -> Data:
+        return outcome(self.patch, koordinator_device, {"device": OUR_DEVICE}, check_mode)
+
+
+@pytest.fixture
+def koordinator_cluster(monkeypatch: pytest.MonkeyPatch) -> KoordinatorCluster:
+    return KoordinatorCluster(monkeypatch)
+
+
+def test_koordinator_device_is_made_once_and_goes_with_its_node(
+    koordinator_cluster: KoordinatorCluster,
+) -> None:
+    assert koordinator_cluster.play(check_mode=True)["changed"] is True
+    assert koordinator_cluster.applied == []
+    assert koordinator_cluster.play()["changed"] is True
+    (made,) = koordinator_cluster.applied
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "jetson-1", "u-1")
+    assert made["spec"] == OUR_DEVICE["spec"]
+    assert koordinator_cluster.play()["changed"] is False
+    assert len(koordinator_cluster.applied) == 1
+
+
+@pytest.mark.parametrize(
+    ("objects", "found"),
+    [
+        ({"customresourcedefinition": None}, "does not have the CRD devices.scheduling.koordinator.sh"),
+        ({koordinator_device.KIND: {"metadata": {"labels": None}}}, "koordlet makes it"),
+        ({koordinator_device.KIND: {"metadata": {"labels": {"a": "b"}}}}, "koordlet makes it"),
+        ({"node": None}, "does not have this node"),
+    ],
+)
+def test_koordinator_device_of_others_is_left_alone(
+    koordinator_cluster: KoordinatorCluster, objects: Data, found: str
+) -> None:
+    koordinator_cluster.objects |= objects
+    result = koordinator_cluster.play()
+    assert (result["changed"], koordinator_cluster.applied) == (False, [])
+    assert found in result["found"]

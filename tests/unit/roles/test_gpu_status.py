@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
-from tegra_device_plugin.telemetry.shares import as_dict, rows
+from tegra_device_plugin.telemetry.shares import Row, as_dict, rows
 
 from tests.unit.roles import certs
 from tests.unit.roles.loading import Data, load
@@ -39,6 +39,38 @@ def status_with(answer: str, *pods: Data) -> Any:
     """The status of a cluster with one node, whose plugin gives this answer."""
     answers = {"a": {"stdout": answer}}
     return filters.status({"nodes": [NODE], "pods": pods, "devices": [], "claims": [], "answers": answers})
+
+
+def test_shares_have_limit_use_and_weight() -> None:
+    core = ContainerAllocation("n", "p", "c", "a.b/gpu-core", "c3", 30)
+    memory = ContainerAllocation("n", "p", "c", "a.b/gpu-memory", "m7", 12)
+    mib = 1 << 20
+    shares = [
+        Row("n", "p", "c", (core, memory), percent=30, limit=3072 * mib, used=0, resident=200 * mib),
+        Row("n", "p", "d", (core,), percent=30),
+    ]
+    lines = filters.table(status_with(json.dumps(as_dict(shares, {})), pod("p"))).splitlines()
+    assert [line for line in lines if "container" in line] == [
+        "  n/p container c: 30 a.b/gpu-core, 12 a.b/gpu-memory, weight 30 %, limit 3072 MiB, used 0 MiB, "
+        "resident 200 MiB",
+        "  n/p container d: 30 a.b/gpu-core, weight 30 %",
+    ]
+
+
+def test_kubelet_and_requests_that_do_not_agree_are_reported() -> None:
+    def table(*held: tuple[str, str]) -> list[str]:
+        pods = (pod("p"), pod("q"), pod("ended", "Failed"), pod("elsewhere", on="b"))
+        allocations = [ContainerAllocation("n", name, "c", GPU, device) for name, device in held]
+        found = status_with(json.dumps(as_dict(rows(allocations, None, Path()), {})), *pods)
+        (resource,) = found["nodes"][0]["resources"]
+        assert (resource["allocatable"], resource["free"]) == (4, 2)
+        return [line for line in filters.table(found).splitlines() if "allocated" in line]
+
+    whole = [("p", "igpu0::0"), ("q", "igpu0::1")]
+    assert table(*whole) == table(*whole, ("ended", "igpu0::2")) == []
+    for held, count in ((whole[1:], 1), ([*whole, whole[0]], 3)):
+        (line,) = table(*held)
+        assert f"its kubelet has allocated {count} of {GPU}, and its pods request 2" in line
 
 
 DRIVER = "gpu.jetson-k3s.github.io"
@@ -94,6 +126,18 @@ def test_claims_are_shown_with_their_device() -> None:
     assert observe.claim_facts({"metadata": {"namespace": "n", "name": "new"}}) is None
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_server_without_claims_is_not_asked_for_them(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    items = [
+        {"kind": "ResourceSlice", **resource_slice()},
+        {"kind": "ResourceClaim", **resource_claim("one")},
+    ]
+    monkeypatch.setattr(observe, "knows", lambda _: known)
+    monkeypatch.setattr(observe, "listed", lambda *_argv: items)
+    devices, claims = observe.allocation()
+    assert (len(devices), len(claims)) == ((1, 1) if known else (0, 0))
+
+
 @pytest.mark.parametrize(
     ("spec", "status", "scheduler"),
     [
@@ -136,6 +180,13 @@ def test_answer_of_an_older_plugin_is_a_problem_of_its_node(text: str) -> None:
     assert "said something else" in one["problem"]
 
 
+def test_node_without_gpu_and_labels_has_a_row() -> None:
+    bare = {"name": "x", "ready": True, "message": "", "labels": {}, "capacity": {GPU: 0}, "allocatable": {}}
+    answers = {"x": {"problem": "no pod"}}
+    found = filters.status({"nodes": [bare], "pods": [], "devices": [], "claims": [], "answers": answers})
+    assert filters.table(found).splitlines()[1].split() == ["x", "Ready", "-", "-", "-", "none"]
+
+
 def test_node_objects_become_facts() -> None:
     facts = observe.node_facts(
         {
@@ -166,6 +217,23 @@ def test_init_containers_count_as_in_kubernetes() -> None:
     assert observe.allocated({"spec": spec | {"initContainers": [stays, asks(4)]}}) == {GPU: 5}
 
 
+@pytest.mark.parametrize(
+    ("quantity", "number"), [("4", 4), ("2k", 2000), ("4Gi", 4 << 30), ("1Ki", 1024), ("1e3", 1000)]
+)
+def test_resources_of_others_may_be_bytes(quantity: str, number: int) -> None:
+    assert observe.extended({"koordinator.sh/gpu-memory": quantity}) == {"koordinator.sh/gpu-memory": number}
+
+
+def test_only_pods_that_run_are_asked() -> None:
+    def plugin(name: str, phase: str = "Running", **metadata: str) -> Data:
+        return {"metadata": {"name": name, **metadata}, "spec": {"nodeName": "a"}, "status": {"phase": phase}}
+
+    pods = [plugin("new", "Pending"), plugin("old", deletionTimestamp="now"), plugin("runs")]
+    assert observe.speakers(pods) == {"a": "runs"}
+    assert "not Ready" in observe.answer(NODE | {"ready": False}, ["runs"], ["true"], 1)["problem"]
+    assert "no pod" in observe.answer(NODE, [], ["true"], 1)["problem"]
+
+
 Pretend = Callable[[str], None]
 
 
@@ -184,6 +252,11 @@ def test_second_pod_answers_for_the_first(kubectl: Pretend) -> None:
     kubectl('[ "$4" != agent ] || exit 1\necho "$4 says"')
     assert observe.answer(NODE, ["agent", "plugin"], ["true"], 5) == {"stdout": "plugin says\n"}
     assert observe.answer(NODE, ["plugin2", "plugin"], ["true"], 5) == {"stdout": "plugin2 says\n"}
+
+
+def test_kubectl_without_objects_prints_nothing(kubectl: Pretend) -> None:
+    kubectl("")
+    assert observe.listed("pods", "--selector=nobody") == []
 
 
 def test_hanging_kubectl_is_ended(kubectl: Pretend) -> None:
@@ -298,6 +371,29 @@ def facts(*found: tuple[str, float, str]) -> Data:
 def test_expiry_within_90_days_is_a_warning(left: int, soon: bool) -> None:
     found = status.credentials({"tokens": []}, ["a"], {"a": facts(("server-ca", left, "ca"))}, NOW)
     assert ("K3s does not renew a CA by itself" in status.table(found)) is soon
+
+
+def test_facts_of_a_token_have_no_secret() -> None:
+    data = {"token-id": "q4bjus", "token-secret": "7k1x6b1fz0d72prp", "expiration": "2027-01-15T09:00:00Z"}
+    encoded = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
+    facts_of_token = {"id": "q4bjus", "ends": "2027-01-15T09:00:00Z", "description": ""}
+    assert observe.token_facts({"data": encoded}) == facts_of_token
+
+
+def test_unit_that_does_not_run_has_no_start(tmp_path: Path) -> None:
+    unit = {"ActiveState": "inactive", "ExecMainStartTimestampMonotonic": "1"}
+    assert board_certificates.certificate_facts(str(tmp_path), {}, unit, {}, True)["started"] is None
+
+
+def test_a_ca_has_the_same_digest_with_other_line_ends(tmp_path: Path) -> None:
+    ca = certs.authority("server-ca")
+    ca.write(tmp_path, "unix")
+    (tmp_path / "dos.crt").write_bytes((tmp_path / "unix.crt").read_bytes().replace(b"\n", b"\r\n"))
+    certs.authority("server-ca").write(tmp_path, "other")
+    unix, dos, other = (
+        board_certificates.digest(str(tmp_path / f"{name}.crt")) for name in ("unix", "dos", "other")
+    )
+    assert unix == dos != other
 
 
 def ca(path: str, digest: str, started: float | None = NOW) -> Data:

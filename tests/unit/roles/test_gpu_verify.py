@@ -43,6 +43,9 @@ ENGINE = {
 }
 
 
+DRIVER = "gpu.jetson-k3s.github.io"
+
+
 @dataclass
 class Board(FakeCluster):
     """A board's cluster, with the role's stages run in order against it."""
@@ -59,7 +62,7 @@ class Board(FakeCluster):
         return self
 
     def state(self) -> Any:
-        return filters.state_after(self.results, CATALOGUE, "", "device-plugin")
+        return filters.state_after(self.results, CATALOGUE, "", self.api)
 
     def stage(self, name: str) -> None:
         """One call of the module; an error of kubectl is the module's failure."""
@@ -69,7 +72,7 @@ class Board(FakeCluster):
             "stage": name,
             "checks": filters.of_stage(CATALOGUE, name, known),
             "known": known,
-            "bench": {**bench, "api": "device-plugin", "runtime_class": None, "timeout": 5},
+            "bench": {**bench, "api": self.api, "runtime_class": None, "timeout": 5},
             "engine": self.engine,
             "video_group": 44,
             "memory_bytes": MEMORY_BYTES,
@@ -121,6 +124,52 @@ def failed(report: Any) -> list[str]:
     return [check["id"] for check in report["checks"] if check["status"] == "failed"]
 
 
+def test_good_board_passes_all_checks_but_the_restart(board: Board) -> None:
+    report = board.report()
+    assert (report["ok"], report["exit_code"], report["failures"]) == (True, 0, [])
+    names = {check["id"] for check in CATALOGUE} - {"limits", "time-slicing"}
+    assert statuses(report) == dict.fromkeys(names, "passed") | {"kubelet-restart": "skipped"}
+    assert report["simulated"] is False
+    assert report["gpu"]["device_nodes"] == ["/dev/nvmap"]
+    said = "computed 65536 numbers on Orin in 1.5 ms, all are right"
+    assert report["gpu"]["kernel"] == {"said": said, "simulated": False}
+    assert report["seconds"] == 1.5
+    security = board.manifests["nonroot"]["spec"]["securityContext"]
+    assert (security["runAsUser"], security["supplementalGroups"]) == (1000, [44])
+    assert report["software"] == {
+        "k3s": "v1.33.5+k3s1",
+        "container_runtime": "docker://27.5.1",
+        "device_plugin": "plugin:1",
+        "docker": "20.10.24",
+        "default_runtime": "nvidia",
+    }
+
+
+def test_output_of_a_stage_names_its_checks(board: Board) -> None:
+    board.plugin = None
+    board.stage("node")
+    state = board.state()
+    said = filters.progress(state, filters.of_stage(CATALOGUE, "node", state)).split("; ")
+    assert said[0].startswith("default-runtime passed (0.")
+    assert "plugin-registered failed (0.0 s): no pod of the device plugin" in said[1]
+    assert said[2].endswith("needs plugin-registered, which failed")
+
+
+def test_checks_need_earlier_ones() -> None:
+    names = [check["id"] for check in CATALOGUE]
+    assert len(set(names)) == len(names)
+    for position, check in enumerate(CATALOGUE):
+        assert set(check["needs"]) <= set(names[:position]), check["id"]
+        assert check["fix"] and check["title"]
+
+
+def test_pods_name_the_runtime_in_containerd_mode_only() -> None:
+    params = {"node": "a", "image": "b", "resource": "nvidia.com/gpu", "share": 1, "api": "device-plugin"}
+    assert "runtimeClassName" not in pods.pod("p", params | {"runtime_class": None}, ["x"])["spec"]
+    named = pods.pod("p", params | {"runtime_class": "nvidia"}, ["x"])["spec"]
+    assert named["runtimeClassName"] == "nvidia"
+
+
 Sell = Callable[[str], None]
 
 
@@ -157,6 +206,9 @@ def test_memory_units_are_tried_with_two_pods(preset: str, board: Board, sell: S
     assert f"neighbour: allocated {share * 3 // 4} of {share * 3 // 4} MiB" in neighbour
     assert f"greedy, whose share is {share} MiB: allocated {share} of {2 * share} MiB" in greedy
     assert runs == "neighbour still runs"
+    shared = checks(report)["time-slicing"]["evidence"][1]
+    assert f"pod1, pod2 ran at the same instant, pod3 was Pending (Insufficient {board.resource})" in shared
+    assert "its own share" in checks(report)["unified-memory"]["evidence"][-1]
 
 
 def test_single_unit_is_exclusive(board: Board, sell: Sell) -> None:
@@ -270,8 +322,12 @@ def test_fault_of_a_board_fails_one_check(board: Board, fault: Data, failing: st
     assert failed(report) == [failing]
     check = checks(report)[failing]
     assert words in check["reason"]
-    assert report["exit_code"] == 1
-    assert board.namespaces == set()
+    assert check["fix"] == next(one["fix"] for one in CATALOGUE if one["id"] == failing)
+    assert check["url"] == f"docs/troubleshooting.md#{failing}"
+    assert any(source["source"] == "node jetson-1" for source in check["diagnosis"])
+    assert (report["ok"], report["exit_code"]) == (False, 1)
+    assert report["failures"] == [f"{failing}: {check['reason']}"]
+    assert (board.namespaces, board.pods) == (set(), {})
 
 
 @pytest.mark.parametrize(("ending", "ok"), [({"deletionTimestamp": "2026"}, True), ({"name": "a"}, False)])
@@ -531,6 +587,7 @@ def test_output_of_device_query_is_read(
         "integrated": True,
         "simulated": False,
     }
+    assert query.parse("SIMULATED deviceQuery\n" + text)["simulated"] is True
 
 
 @pytest.mark.parametrize(
@@ -584,3 +641,56 @@ def test_image_is_the_one_for_the_boards_l4t_line_unless_named_else_the_plugins(
     play_text(tmp_path, text, groups={"boards": boards})
     for name, (_, _, chosen) in QUERIES.items():
         assert (tmp_path / name).read_text() == chosen
+
+
+@pytest.fixture
+def claiming(board: Board) -> Board:
+    """A board whose GPU is offered by the DRA driver; Docker's default runtime does not matter."""
+    return board.but(api="dra", registers_again=True, engine={"unasked": "no Docker here"})
+
+
+def test_board_passes_by_claims(claiming: Board) -> None:
+    report = claiming.report()
+    assert report["failures"] == []
+    assert "default-runtime" not in statuses(report)
+    assert (report["gpu"]["resource"], report["gpu"]["allocatable"]) == (DRIVER, 1)
+    proof = checks(report)["concurrency"]["evidence"]
+    assert any("cannot allocate all claims" in line for line in proof)
+
+
+def test_pods_have_claims_and_name_no_runtime(claiming: Board) -> None:
+    claiming.report()
+    spec = claiming.manifests["pod1"]["spec"]
+    assert spec["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "gpu-1"}]
+    assert spec["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
+    assert "runtimeClassName" not in spec
+    uninvited = claiming.manifests["uninvited"]["spec"]
+    assert "resourceClaims" not in uninvited
+    assert "resources" not in uninvited["containers"][0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "failing", "words"),
+    [
+        ({"capacity": 0}, "plugin-registered", f"jetson-1 has no ResourceSlice of {DRIVER}"),
+        ({"taint": "hung"}, "allocatable", "hung (NoSchedule)"),
+    ],
+)
+def test_fault_of_a_board_with_claims_fails_one_check(
+    claiming: Board, fault: Data, failing: str, words: str
+) -> None:
+    report = claiming.but(**fault).report()
+    assert failed(report) == [failing]
+    assert words in checks(report)[failing]["reason"]
+
+
+def test_pod_with_a_claim_is_not_disturbed(claiming: Board) -> None:
+    check = checks(claiming.but(users=["train"]).report())["device-query"]
+    assert check["status"] == "skipped"
+    assert "the GPU is in use by default/train" in check["reason"]
+
+
+def test_claim_outlives_the_kubelet(claiming: Board) -> None:
+    report = claiming.report("node", "access", "sharing", "before_restart", "restarted", "close")
+    assert statuses(report)["kubelet-restart"] == "passed", report["failures"]
+    assert "the DRA driver has registered again" in str(checks(report)["kubelet-restart"]["events"])

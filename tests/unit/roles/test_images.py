@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import socket
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.lab import archive
-from tests.unit.roles.loading import Data, load
+from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.playing import answer, play_text
 
 filling = load("image_supply/library/registry_images.py")
 pulling = load("image_supply/library/supplied_images.py")
@@ -120,6 +122,27 @@ def test_images_of_archives_of_every_docker_are_there(store: Any) -> None:
     assert layers(store, "c") == [THIRD]
 
 
+def test_manifest_of_an_image_is_the_one_that_docker_reads(store: Any) -> None:
+    tag = Path(store.tags) / image("b").partition(":")[2] / "current/link"
+    described = json.loads(Path(store.blob(tag.read_text())).read_text())
+    assert (described["schemaVersion"], described["config"]["digest"]) == (2, image("b"))
+    assert described["mediaType"] == "application/vnd.docker.distribution.manifest.v2+json"
+    assert {layer["mediaType"] for layer in described["layers"]} == {
+        "application/vnd.docker.image.rootfs.diff.tar.gzip"
+    }
+    for part in (described["config"], *described["layers"]):
+        link = Path(store.layers) / part["digest"].partition(":")[2] / "link"
+        assert link.read_text() == part["digest"]
+        assert Path(store.blob(part["digest"])).stat().st_size == part["size"]
+
+
+def test_only_requested_images_are_taken_from_an_archive(tmp_path: Path) -> None:
+    made = filling.Store(str(tmp_path / "store"))
+    filling.fill(made, str(old_archive(tmp_path / "old.tar.gz")), [image("a")])
+    assert (bool(made.parts(image("a"))), made.parts(image("b"))) == (True, [])
+    assert made.others([image("a")]) == []
+
+
 def test_layer_is_removed_once_no_image_needs_it(store: Any) -> None:
     gone = store.others([image("b")])
     assert {Path(path).name for path in gone} == {
@@ -163,6 +186,27 @@ def test_inconsistent_archive_is_refused(tmp_path: Path, members: Archive, words
     with pytest.raises(filling.ImageError, match=words):
         filling.fill(made, str(write(tmp_path / "a.tar.gz", members)), [image("a")])
     assert made.parts(image("a")) == []
+
+
+def test_registry_is_filled_and_cleaned_in_steps(tmp_path: Path) -> None:
+    archived = str(old_archive(tmp_path / "old.tar.gz"))
+    both = [image("a"), image("b")]
+    steps: list[tuple[bool, Data, bool, list[str]]] = [
+        # check mode, parameters, changed, missing
+        (True, {"images": both}, False, both),
+        (True, {"images": both, "archive": archived}, True, both),
+        (False, {"images": both}, False, both),
+        (False, {"images": both, "archive": archived}, True, []),
+        (False, {"images": both, "archive": archived}, False, []),
+        (True, {"images": both[:1]}, True, []),
+        (False, {"images": both[:1]}, True, []),
+        (False, {"images": both}, False, both[1:]),
+    ]
+    for check, parameters, changed, missing in steps:
+        arguments = {"path": str(tmp_path / "store"), "_ansible_check_mode": check, **parameters}
+        said = answer("image_supply", "registry_images", arguments)
+        assert (said["changed"], said["missing"]) == (changed, missing), (check, parameters)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "store").rglob("data")} == {0o644}
 
 
 # Ids of the image A in the containerd image store: its manifest of `docker load`, and that of the registry.
@@ -267,6 +311,32 @@ def test_pull_has_a_limit() -> None:
     assert pulling.Docker(run).pull("x") == "not within 900 s"
 
 
+def test_registry_without_an_answer_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        registry = f"127.0.0.1:{server.getsockname()[1]}"
+        assert pulling.unreachable(registry) == ""
+    assert pulling.unreachable(registry).startswith(f"{registry} does not answer: ")
+    assert "does not answer" in pulling.unreachable("no-port")
+
+
+def test_facts_have_the_registry_and_the_trusted_ones(tmp_path: Path) -> None:
+    services = load("jetson_facts/module_utils/jetson_services.py")
+    for path in ("192.168.1.12:5443/jetson-k3s.crt", "mine:5000/ca.crt"):
+        file = tmp_path / "etc/docker/certs.d" / path
+        file.parent.mkdir(parents=True)
+        file.touch()
+    unit = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled"}
+    assert services.image_supply_facts(str(tmp_path), unit, "/usr/bin/docker-registry") == {
+        "installed": True,
+        "active": True,
+        "enabled": True,
+        "command": None,
+        "program": "/usr/bin/docker-registry",
+        "trusted": ["192.168.1.12:5443"],
+    }
+    assert services.image_supply_facts(str(tmp_path / "bare"), {}, None)["trusted"] == []
+
+
 archives = load("preflight/module_utils/bundle_archive.py")
 
 CONFIG = {"Entrypoint": ["/pause"], "Env": ["A=1"], "Labels": {"made": "here"}}
@@ -314,3 +384,38 @@ def test_image_is_known_in_each_store(
     inspected["Config"] = told | changed.get("Config", CONFIG)
     found = image_content.contents_by_name([inspected])
     assert [found[name] == archived[1] for name in ("a:1", "b:1")] == [same, same]
+
+
+PLAY = """\
+- hosts: server
+  gather_facts: false
+  vars_files: [VARS]
+  vars: {__nvidia_docker_archive: x.tar.gz}
+  tasks:
+    - ansible.builtin.set_fact: {jetson: "{{ {'docker': given} }}", cacheable: true}
+    - ansible.builtin.debug: {msg: "lacks {{ __nvidia_docker_lacks | sort | join(',') }}."}
+"""
+BUNDLED: Data = {
+    "images": {"a:1": "sha256:config-a", "b:1": "sha256:config-b"},
+    "contents": {"a:1": "content:a", "b:1": "content:b"},
+}
+
+
+def test_only_images_that_docker_lacks_are_loaded(tmp_path: Path) -> None:
+    newer = {"a:1": "content:a", "b:1": "content:c"}
+    boards: dict[str, tuple[Data, Data, str]] = {
+        "bare": ({}, {}, "a:1,b:1"),
+        "own-store": (BUNDLED["images"], {}, ""),
+        "own-store-older": (BUNDLED["images"] | {"b:1": "sha256:config-c"}, {}, "b:1"),
+        "containerd": (dict.fromkeys(BUNDLED["images"], "sha256:m"), BUNDLED["contents"], ""),
+        "containerd-older": ({"a:1": "sha256:m"}, newer, "b:1"),
+    }
+    given = {name: {"images": images, "contents": contents} for name, (images, contents, _) in boards.items()}
+    run = play_text(
+        tmp_path,
+        PLAY.replace("VARS", str(ROLES / "nvidia_docker/vars/main.yml")),
+        groups={"server": {name: {"given": facts} for name, facts in given.items()}},
+        variables={"preflight_bundle_info": {"files": {"x.tar.gz": BUNDLED}}},
+    )
+    for name, (_, _, lacks) in boards.items():
+        assert f"ok: [{name}] => msg: lacks {lacks}." in run.said

@@ -103,6 +103,10 @@ class FakeCommands:
     def output(self, *argv: str) -> str:
         return self.outputs.get(" ".join(argv[:2]), self.outputs.get(argv[0], ""))
 
+    def partial_output(self, *argv: str) -> str:
+        assert argv[:3] == ("docker", "image", "inspect")
+        return json.dumps([{"Id": one, "RepoTags": [f"name-of-{one}"]} for one in argv[3:]])
+
 
 @pytest.mark.parametrize(
     ("text", "version"),
@@ -120,6 +124,75 @@ def test_version_of_the_runtime_is_nvidias(tree: Tree, text: str, version: str |
         "version": version,
         "optional_lists": ["cuda.csv", "tensorrt.csv"],
     }
+
+
+SHOW = """\
+Id=docker.service
+LoadState=loaded
+ActiveState=active
+UnitFileState=enabled
+ExecStart={ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd --default-runtime=x ; ignore_errors=no ; pid=7 }
+
+Id=k3s.service
+LoadState=not-found
+ActiveState=inactive
+UnitFileState=
+"""
+
+
+def test_facts_of_a_running_engine(tmp_path: Path) -> None:
+    info = {"ServerVersion": "20.10.24", "Containers": 2, "DefaultRuntime": "runc"}
+    said = {
+        "dockerd": "",
+        "docker info": json.dumps(info),
+        "docker version": '{"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}',
+        "docker image": "pause:3.2 sha256:aa\nregistry:5000/x:1 sha256:bb\n",
+    }
+    units = services.parse_units(SHOW)
+    assert services.unit_state(units["k3s.service"])["installed"] is False
+    found = facts.docker_facts(FakeCommands(said), str(tmp_path), units["docker.service"])
+    expected: dict[str, object] = {
+        "installed": True,
+        "active": True,
+        "enabled": True,
+        "running": True,
+        "version": "20.10.24",
+        "containers": 2,
+        "default_runtime": "runc",
+        "images": {"pause:3.2": "sha256:aa", "registry:5000/x:1": "sha256:bb"},
+        "contents": {},
+        "flags": {"--default-runtime": "default-runtime"},
+        "min_api_version": "1.12",
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_facts_of_a_stopped_engine(tmp_path: Path) -> None:
+    found = facts.docker_facts(FakeCommands({"dockerd": ""}), str(tmp_path), {})
+    assert (found["installed"], found["running"], found["default_runtime"]) == (True, False, None)
+    assert found["min_api_version"] is None
+
+
+def test_images_of_the_containerd_store_have_their_contents(tmp_path: Path) -> None:
+    info = {"ServerVersion": "28.5.2", "DriverStatus": [["driver-type", facts.CONTAINERD_STORE]]}
+    commands = FakeCommands({"docker info": json.dumps(info), "docker image": "a:1 x\nb:1 x\nc:1 y\n"})
+    assert sorted(facts.docker_facts(commands, str(tmp_path), {})["contents"]) == ["name-of-x", "name-of-y"]
+
+
+def test_version_of_the_engine_is_that_of_its_next_start(tmp_path: Path) -> None:
+    said = {
+        "dockerd": "Docker version 28.4.0, build 249d679\n",
+        "docker info": json.dumps({"ServerVersion": "27.5.1"}),
+    }
+    assert facts.docker_facts(FakeCommands(said), str(tmp_path), {})["version"] == "28.4.0"
+    del said["docker info"]  # installed, and it does not start before iptables is the legacy one
+    found = facts.docker_facts(FakeCommands(said), str(tmp_path), {})
+    assert (found["running"], found["version"]) == (False, "28.4.0")
+
+
+def test_version_of_k3s_is_read(tmp_path: Path) -> None:
+    commands = FakeCommands({"k3s": "k3s version v1.25.4+k3s1 (abc)\ngo version go1.19\n"})
+    assert facts.k3s_facts(commands, str(tmp_path), {})["version"] == "v1.25.4+k3s1"
 
 
 @pytest.mark.parametrize(

@@ -245,3 +245,15 @@ def test_ca_of_an_organisation_is_left_alone(server: Board) -> None:
     with pytest.raises(module.RotationError, match="of your own organisation"):
         server.ensure()
     assert not server.staged.exists()
+
+
+def test_failure_of_openssl_changes_nothing(server: Board) -> None:
+    (server.tls / "server-ca.key").write_text("damaged")
+    with pytest.raises(module.RotationError, match=r"(?s)openssl x509: .*Nothing was changed"):
+        server.ensure()
+
+
+def test_server_without_a_ca_is_named(server: Board) -> None:
+    (server.tls / "server-ca.crt").unlink()
+    with pytest.raises(module.RotationError, match="K3s has no CA yet"):
+        server.ensure()

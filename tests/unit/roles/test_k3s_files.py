@@ -61,6 +61,31 @@ def test_registries_that_k3s_reads_have_no_problem(given: Data) -> None:
             for address in NO_ADDRESSES
         ),
         (
+            {"mirrors": {"docker.io": ["https://a"]}},
+            "k3s_registries: mirrors: docker.io: a mapping is needed",
+        ),
+        (
+            {"mirrors": {"docker.io": {"endpoints": []}}},
+            "k3s_registries: mirrors: docker.io: K3s knows no endpoints here, but endpoint, rewrite",
+        ),
+        (
+            {"mirrors": {"docker.io": {"rewrite": {"^a": 1}}}},
+            "k3s_registries: mirrors: docker.io: rewrite: ^a: text is needed",
+        ),
+        (
+            {"configs": {"a:5000": {"login": {}}}},
+            "k3s_registries: configs: a:5000: K3s knows no login here, but auth, tls",
+        ),
+        (
+            {"configs": {"a": {"auth": {"user": "x"}}}},
+            "k3s_registries: configs: a: auth: K3s knows no user here, but username, password, auth, "
+            "identity_token",
+        ),
+        (
+            {"configs": {"a": {"tls": {"cafile": "/a"}}}},
+            "k3s_registries: configs: a: tls: K3s knows no cafile here, but ",
+        ),
+        (
             {"configs": {"a": {"auth": {"password": 12345}}}},
             "k3s_registries: configs: a: auth: password: text is needed",
         ),

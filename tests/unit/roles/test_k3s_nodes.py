@@ -71,6 +71,12 @@ def test_permanent_error_is_not_retried(
     assert (tmp_path / "k3s.calls").read_text().count("call") == 1
 
 
+def test_server_says_which_apis_it_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scripted(monkeypatch, tmp_path, "echo v1; echo resource.k8s.io/v1beta1")
+    known = [kubectl.knows(api) for api in ("v1", "resource.k8s.io/v1beta1", kubectl.DRA)]
+    assert known == [True, True, False]
+
+
 schedule = load("k3s/library/k3s_node_schedule.py")
 offered = load("k3s/module_utils/k3s_offers.py")
 
@@ -333,3 +339,51 @@ def test_orphaned_pods_are_deleted_first(monkeypatch: pytest.MonkeyPatch) -> Non
     node_module.remove_orphans(SELECTOR, BOARD, 5)
     waits = ("delete", "pods", "--namespace=kube-system", "--ignore-not-found", "--timeout=5s")
     assert called == [(*waits, f"{PLUGIN}-{BOARD}-new")]
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What is changed on a SIMULATED server, whose node has the plugin's pod of an older template."""
+    called: list[tuple[str, ...]] = []
+    there = node() | {"metadata": {"labels": {"kept": "1", "old": "1", "new": "0"}}}
+    items = [daemonset(PLUGIN), *REVISIONS, *OLD_PODS]
+    monkeypatch.setattr(node_module, "K3S", "/bin/sh")  # there is a K3s
+    monkeypatch.setattr(node_module, "get", lambda *_: there)
+    monkeypatch.setattr(node_module, "wait_offered", lambda *_: there)
+    monkeypatch.setattr(node_module, "wait_until", lambda *_: None)
+    monkeypatch.setattr(node_module, "provider", lambda _: items)
+    monkeypatch.setattr(node_module, "run", lambda *argv: called.append(argv))
+    return called
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, check_mode: bool = False, **changes: Any) -> Data:
+    given = {"name": BOARD, "labels": {}, "offers": {}, "provider": SELECTOR, "renew": False, "timeout": 5}
+    return playing.outcome(monkeypatch, node_module, given | changes, check_mode)
+
+
+def test_check_mode_shows_labels_and_pods_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, commands: list[tuple[str, ...]]
+) -> None:
+    labels = {"kept": 1, "old": None, "absent": None, "new": "1"}
+    said = prepared(monkeypatch, check_mode=True, labels=labels, renew=True)
+    shown = f"kubectl label node {BOARD} new=1 old-\nkubectl delete pods {PLUGIN}-{BOARD}-old\n"
+    assert said == {"changed": True, "diff": {"prepared": shown}}
+    monkeypatch.setattr(node_module, "provider", lambda _: [])
+    assert prepared(monkeypatch, check_mode=True, renew=True)["changed"] is False
+    assert commands == []
+
+
+def test_labels_are_set_and_pods_stay_for_who_only_waits(
+    monkeypatch: pytest.MonkeyPatch, commands: list[tuple[str, ...]]
+) -> None:
+    assert prepared(monkeypatch)["changed"] is False
+    assert prepared(monkeypatch, labels={"old": None, "new": "1"})["changed"] is True
+    assert commands == [("label", "--overwrite", "node", BOARD, "new=1", "old-")]
+
+
+def test_pods_are_replaced_after_the_labels(
+    monkeypatch: pytest.MonkeyPatch, commands: list[tuple[str, ...]]
+) -> None:
+    assert prepared(monkeypatch, labels={"new": "1"}, renew=True)["changed"] is True
+    assert [command[0] for command in commands] == ["label", "delete"]
+    assert commands[1][-1] == f"{PLUGIN}-{BOARD}-old"

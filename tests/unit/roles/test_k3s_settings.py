@@ -122,7 +122,12 @@ def test_valid_settings_are_accepted(config: Data) -> None:
             {"kublet-arg": ["a=b"]},
             "kublet-arg: this K3s has no such option of `k3s server`; is kubelet-arg meant?",
         ),
+        ({"xyzzy": 1}, "xyzzy: this K3s has no such option of `k3s server`"),
         ({"docker": True}, "docker: k3s_container_runtime says it"),
+        (
+            {"private-registry": "/etc/registries.yaml"},
+            "private-registry: k3s_registries says it, or your own /etc/rancher/k3s/registries.yaml",
+        ),
         ({"token": "x"}, "token: k3s_token says it"),
         ({"flannel-backend": True}, "flannel-backend: a value is needed, not true"),
         ({"selinux": "on"}, "selinux: true or false is needed, not 'on'"),
@@ -136,6 +141,20 @@ def test_valid_settings_are_accepted(config: Data) -> None:
 )
 def test_settings_that_k3s_refuses_are_named(config: Data, problem: str) -> None:
     assert options.problems(config, HELP, "server") == [problem]
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("k3s server --docker --disable traefik", []),
+        ("k3s server --node-name gate", ["--node-name"]),
+        ("k3s server -d /mnt/k3s", ["-d"]),
+        ("k3s server -node-name=gate", ["-node-name"]),
+        (None, []),
+    ],
+)
+def test_flags_that_no_variable_replaces_are_named(command: str | None, flags: list[str]) -> None:
+    assert options.not_taken_over(command) == flags
 
 
 @pytest.mark.parametrize(

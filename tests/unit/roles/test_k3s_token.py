@@ -259,6 +259,12 @@ def test_nothing_is_sent_while_the_ca_is_not_known(impostor: Server, tmp_path: P
     assert not (tmp_path / "token").exists()
 
 
+def test_preflight_sends_nothing_before_there_is_a_cluster(impostor: Server, tmp_path: Path) -> None:
+    ran = run(tmp_path, "jetson-4", "check_token.yml", k3s_server_url=impostor.url, k3s_token="K10cut-off")
+    assert "answer=malformed" in ran.stdout
+    assert impostor.requests == []
+
+
 def cluster_tokens(directory: Path, server: str, agent: str) -> None:
     """What K3s keeps beside its data, node-token being the servers'."""
     (directory / "server").mkdir()
@@ -290,6 +296,20 @@ def test_tokens_that_are_read_on_the_server_are_not_shown(
         assert shown not in ran.stdout
 
 
+@pytest.mark.parametrize("given", [{}, {"k3s_agent_token": f"with:{PASSWORD}"}], ids=["not given", "given"])
+def test_token_of_agents_stays_the_clusters(tmp_path: Path, given: Data) -> None:
+    # Otherwise K3s takes the servers' for agents, and does not start at its second start.
+    cluster_tokens(tmp_path, "of-servers", f"with:{PASSWORD}")
+    run(tmp_path, "jetson-1", "server_token.yml", **given)
+    assert (tmp_path / "agent-token").read_text() == f"with:{PASSWORD}\n"
+
+
+def test_agents_with_the_token_of_servers_get_no_other(tmp_path: Path) -> None:
+    cluster_tokens(tmp_path, PASSWORD, PASSWORD)
+    run(tmp_path, "jetson-1", "server_token.yml")
+    assert not (tmp_path / "agent-token").exists()
+
+
 @pytest.mark.parametrize("present", ["of-servers", "another"])
 def test_another_token_of_agents_is_refused(tmp_path: Path, present: str) -> None:
     cluster_tokens(tmp_path, "of-servers", present)
@@ -318,6 +338,11 @@ def test_redirect_takes_no_token_elsewhere(cluster_ca: Pair, impostor: Server, s
     with pytest.raises(join_token.TokenError, match="answers HTTP 302"):
         join_token.verify(true.url, cluster_ca.pem.decode(), PASSWORD, 10)
     assert impostor.requests == []
+
+
+def test_request_without_a_ca_trusts_nobody() -> None:
+    with pytest.raises(OSError, match="CA is not known"):
+        load("k3s/module_utils/k3s_token.py").opener("")
 
 
 rotation = load("k3s/library/k3s_token_rotation.py")

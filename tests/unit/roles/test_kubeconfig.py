@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.roles import certs
 from tests.unit.roles.conftest import Serve
@@ -27,6 +29,7 @@ class Api:
 
     directory: Path
     refuses: bool = False
+    users: list[str] = field(default_factory=list)  # who asked
 
     def start(self, serve: Serve) -> None:
         self.server_ca, self.client_ca = certs.authority("server-ca"), certs.authority("client-ca")
@@ -35,7 +38,10 @@ class Api:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                refused = api.refuses or not self.connection.getpeercert()
+                certificate = self.connection.getpeercert()
+                names = dict(part[0] for part in certificate["subject"]) if certificate else {}
+                api.users.append(names.get("commonName", ""))
+                refused = api.refuses or not names
                 self.send_response(401 if refused else 200)
                 self.end_headers()
 
@@ -91,6 +97,35 @@ class Operator:
 def operator(api: Api, tmp_path: Path) -> Operator:
     (tmp_path / "scratch").mkdir()
     return Operator(api, tmp_path / "scratch", tmp_path / "kubeconfig-jetson-1.yaml")
+
+
+def test_file_lets_its_user_in_and_nobody_else_reads_it(operator: Operator) -> None:
+    made = operator.make(days=30)
+    assert made["changed"] is True
+    assert operator.path.stat().st_mode & 0o777 == 0o600
+    assert operator.api.users[-1] == "anna"
+    content = yaml.safe_load(operator.path.read_text())
+    assert content["current-context"] == content["clusters"][0]["name"] == "jetson-1"
+    certificate, key = module.client_of(operator.path.read_text())
+    assert "PRIVATE KEY" in key
+    start, end = module.lifetime(certificate)
+    assert (made["ends"], end - start) == (end, 30 * 86400)
+
+
+def test_second_run_changes_nothing_but_the_mode(operator: Operator) -> None:
+    operator.make()
+    before = operator.path.read_text()
+    assert operator.requested() == {"changed": False, "why": "", "request": ""}
+    assert module.present(operator.path, operator.params)["changed"] is False
+    operator.path.chmod(0o644)
+    assert module.present(operator.path, operator.params)["changed"] is True
+    assert (operator.path.stat().st_mode & 0o777, operator.path.read_text()) == (0o600, before)
+
+
+def test_missing_openssl_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(module.KubeconfigError, match="has no openssl command"):
+        module.make_request("anna", tmp_path)
 
 
 def test_request_has_no_key(operator: Operator) -> None:
@@ -186,6 +221,43 @@ def test_request_that_the_cluster_does_not_sign_is_deleted(monkeypatch: pytest.M
     with pytest.raises(user.UserError, match="the cluster does not sign: no such signer"):
         user.signed("anna", "CSR", 86400)
     assert "delete" in called[-1] and "jetson-k3s-x7" in called[-1]
+
+
+def test_signed_request_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[str, ...]] = []
+
+    def run(*argv: str, stdin: str = "") -> str:
+        called.append(argv)
+        return json.dumps({"metadata": {"name": "jetson-k3s-x7"}})
+
+    certificate = {"status": {"certificate": base64.b64encode(b"PEM").decode()}}
+    monkeypatch.setattr(user, "run", run)
+    monkeypatch.setattr(user, "wait_until", lambda *_: certificate)
+    assert user.signed("anna", "CSR", 86400) == "PEM"
+    assert [argv[0] for argv in called] == ["create", "certificate", "delete"]
+    spec = user.request_object("anna", "CSR", 86400)["spec"]
+    assert (spec["signerName"], spec["expirationSeconds"], spec["usages"]) == (
+        "kubernetes.io/kube-apiserver-client",
+        86400,
+        ["client auth"],
+    )
+
+
+def test_user_is_bound_once_and_to_another_role_by_another_binding(
+    objects: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(verb: str, *argv: str, stdin: str = "") -> None:
+        if verb == "create":
+            made = json.loads(stdin)
+            objects[made["metadata"]["name"]] = made
+        else:
+            del objects[argv[-1]]
+
+    monkeypatch.setattr(user, "run", run)
+    bound = [user.bind("anna", role, "present", False) for role in ("view", "view", "edit")]
+    assert bound == [True, False, True]
+    assert objects["jetson-k3s:anna"] == user.binding("anna", "edit")
+    assert [user.bind("anna", None, "absent", False) for _ in range(2)] == [True, False]
 
 
 def test_unknown_role_is_refused_with_the_names_of_the_others(objects: Data) -> None:

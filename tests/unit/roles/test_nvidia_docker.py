@@ -2,6 +2,7 @@
 """Docker on a board: its daemon.json, strict mode, and the variant of iptables that its kernel supports."""
 
 import json
+import os
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +20,18 @@ daemon_config = load("nvidia_docker/library/docker_daemon_config.py")
 
 PATH = "/usr/bin/nvidia-container-runtime"
 WANTED: Data = {"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": PATH, "runtimeArgs": []}}}
+
+
+def test_unknown_keys_features_and_other_runtimes_are_kept() -> None:
+    before: Data = {
+        "features": {"buildkit": True, "containerd-snapshotter": False},
+        "registry-mirrors": ["https://mirror.example"],
+        "runtimes": {"kata": {"path": "/usr/bin/kata", "runtimeArgs": ["--x"]}},
+        "of-a-newer-docker": {"a": [1]},
+    }
+    runtimes = {**before["runtimes"], **WANTED["runtimes"]}
+    after = daemon_config.merge_config(before, WANTED)
+    assert after == {**before, "default-runtime": "nvidia", "runtimes": runtimes}
 
 
 LOGS: Data = {"log-driver": "json-file", "log-opts": {"max-size": "10m"}}
@@ -97,6 +110,14 @@ def test_empty_file_is_an_empty_configuration(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "found"), [('{\n"a": 1\n"b": 2}', "line 3 column 1"), ("[]", "JSON object")]
+)
+def test_damaged_file_is_refused_with_the_place(text: str, found: str) -> None:
+    with pytest.raises(daemon_config.ConfigError, match=f"daemon.json .*{found}"):
+        daemon_config.parse(text, "/etc/docker/daemon.json")
+
+
+@pytest.mark.parametrize(
     "before",
     [
         {"runtimes": {}},
@@ -153,6 +174,13 @@ def test_password_of_a_proxy_is_in_no_diff_result_or_log(tmp_path: Path, fails: 
         assert result["default_runtime"] == "nvidia"
         assert '"debug": true' in result["diff"]["after"]
         assert path.read_text().count(PLANTED["proxy"]) == 2
+
+
+def test_ansible_hides_the_secrets_of_a_configuration_alone() -> None:
+    proxy = f"http://me:{PLANTED['proxy']}@proxy.example"
+    options = {"splunk-token": PLANTED["proxy"], "splunk-url": "https://splunk.example"}
+    config = {"default-runtime": "nvidia", "proxies": {"http-proxy": proxy}, "log-opts": options}
+    assert daemon_config.secrets({"path": "/x", "config": config}) == {proxy, PLANTED["proxy"]}
 
 
 @pytest.mark.parametrize(
@@ -222,6 +250,8 @@ def test_drop_in_is_written_once_restarts_docker_and_goes_on_removal(tmp_path: P
     assert (before, after, restarts, choices) == ("", environment.RAW_DROP_IN, True, {})
     environment.put(str(tmp_path / path), after)
     assert planned(tmp_path, FAILS) == ([], {})
+    params = {"docker_version": "28.4.0", "strict": False, "state": "present"}
+    assert environment.plan(str(tmp_path), params, {}) == ([], {}), "not tried: the file stays"
     ((_, _, after, restarts),), _ = planned(tmp_path, FAILS, state="absent")
     assert (after, restarts) == ("", True)
     environment.put(str(tmp_path / path), after)
@@ -244,6 +274,11 @@ def test_strict_mode_is_reversible_and_written_once(text: str) -> None:
     strict = environment.strict_config(text, True)
     assert environment.strict_config(strict, True) == strict
     assert environment.strict_config(strict, False) == text
+
+
+def test_strict_mode_restarts_nothing(tmp_path: Path) -> None:
+    ((path, _, _, restarts),), choices = planned(tmp_path, strict=True)
+    assert (path, restarts, choices) == (environment.RUNTIME_CONFIG, False, {})
 
 
 def test_runtime_reads_the_options_of_strict_mode() -> None:
@@ -270,6 +305,30 @@ def test_each_image_has_one_container(
     images: dict[str, str | None], holders: list[tuple[str, str]], missing: list[str], outdated: list[str]
 ) -> None:
     assert kept_images.plan(images, holders) == (missing, outdated)
+
+
+# SIMULATED: an engine of the containerd store, where the id of an image is the digest of its manifest.
+DOCKER = """\
+#!/bin/sh
+case "$1 $2" in
+"image inspect") echo sha256:of-the-manifest ;;
+"ps --all") echo c1 ;;
+"inspect c1") echo '[{"Id": "c1", "Image": "sha256:of-the-manifest"}]' ;;
+*) exit 1 ;;
+esac
+"""
+
+
+def test_container_of_an_image_with_the_id_of_its_manifest_stays(tmp_path: Path) -> None:
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    asked = {"name": "x.tar.gz", "images": ["a:1"]}
+    found = answer("nvidia_docker", "docker_kept_images", asked, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert (found["changed"], found["kept"]) == (False, [])
+
+
+def test_reset_removes_the_containers_that_keep_images() -> None:
+    assert load("k3s_reset/library/k3s_reset.py").KEEPER_LABEL == kept_images.LABEL
 
 
 iptables = load("jetson_facts/module_utils/jetson_iptables.py")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packages that the roles install: missing packages, package holds, and findings about both."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,26 @@ def compare(one: str, operator: str, other: str) -> bool:
 def test_missing_packages_are_chosen(packages: list[str], more: dict[str, str | None], names: str) -> None:
     found = debs.needed(packages, DEBS, {**BOARD, **more}, compare)
     assert found == [f"/d/{name}.deb" for name in names.split()]
+
+
+def test_package_that_the_archive_lacks_is_named() -> None:
+    with pytest.raises(ValueError, match="docker-ce"):
+        debs.needed(["docker.io", "docker-ce"], DEBS, BOARD, compare)
+
+
+def test_packages_are_read_by_dpkg(tmp_path: Path) -> None:
+    depends = {"jetson-k3s-test-a": "dpkg (>= 1.0), jetson-k3s-test-b", "jetson-k3s-test-c": "dpkg"}
+    for name, needs in depends.items():
+        control = tmp_path / name / "DEBIAN/control"
+        control.parent.mkdir(parents=True)
+        control.write_text(
+            f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b.c>\nDescription: x\n"
+            f"Depends: {needs}\n"
+        )
+        subprocess.run(["dpkg-deb", "--build", tmp_path / name, tmp_path / f"{name}.deb"], check=True)
+    asked = {"directory": str(tmp_path), "packages": ["jetson-k3s-test-a"]}
+    found = answer("nvidia_docker", "debs_needed", asked)
+    assert found["paths"] == [f"{tmp_path}/jetson-k3s-test-a.deb"]
 
 
 def test_dependencies_are_read_as_debian_writes_them() -> None:

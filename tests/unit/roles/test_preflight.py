@@ -233,6 +233,24 @@ def test_kernel_feature_matters_with_its_setting(changes: Data, found: dict[str,
         assert found[entry["id"]] in entry["fix"]
 
 
+@pytest.mark.parametrize(
+    ("entry", "feature"),
+    [(entry, feature) for entry in KERNEL for feature in entry.get("features", [entry["feature"]])],
+    ids=lambda value: value if isinstance(value, str) else value["feature"],
+)
+def test_each_missing_kernel_feature_is_found_alone(entry: Data, feature: str) -> None:
+    facts = with_facts(kernel_lacks={feature: LACKS})
+    for condition in entry.get("when", []):
+        facts["docker"]["version"] = condition.get("from", facts["docker"]["version"])
+        if condition["fact"] == "flannel_backend" and "equals" in condition:
+            facts["flannel_backend"] = condition["equals"]
+    found = {one["id"]: one for one in preflight.findings_of_rules(facts, RULES)}
+    own = found.pop("kernel-" + entry["feature"].replace("_", "-"))
+    assert own["found"] == f"{LACKS}: {entry['without']}"
+    # Docker 28.0.0 and network policies use the same sets.
+    assert set(found) <= {"kernel-ip-set"}
+
+
 def test_facts_tell_every_kernel_feature_of_the_matrix() -> None:
     features = load("jetson_facts/module_utils/jetson_kernel.py").KERNEL_FEATURES
     assert {name for entry in KERNEL for name in entry.get("features", [entry["feature"]])} <= features.keys()
@@ -243,6 +261,35 @@ def test_rules_are_complete_and_their_ids_unique() -> None:
     for rule in RULES:
         assert rule.keys() >= {"id", "require", "found", "expected", "fix"}
         assert rule.get("level", "error") in ("error", "warning")
+
+
+# All others stop a board.
+LENIENT = {
+    "ansible-core-untested",
+    "default-route-services",
+    "docker-absent",
+    "docker-containerd-store",
+    "docker-failed",
+    "docker-unattended-upgrades",
+    "gpu-mig",
+    "iptables-not-tried",
+    "iptables-variant",
+    "jetpack-unknown",
+    "join-token-weak",
+    "kernel-arguments",
+    "kernel-ip-set",
+    "kernel-ip-set-calico",
+    "memory",
+    "nvidia-runtime-absent",
+    "nvidia-runtime-lists",
+    "units-memory-low",
+}
+
+
+def test_warnings_are_these_and_their_findings_exist() -> None:
+    assert {rule["id"] for rule in RULES if rule.get("level") == "warning"} == LENIENT
+    code = "".join(path.read_text() for path in ROLES.glob("preflight/filter_plugins/preflight_*.py"))
+    assert [name for name in sorted(preflight.WARNINGS) if f'"{name}"' not in code] == []
 
 
 def test_k3s_of_the_default_bundle_fits_each_way_to_the_gpu() -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings of preflight that are functions: boards beside each other, bundle, identity, K3s, networks."""
 
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,13 @@ THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
 def test_disk_space_is_checked(changed: Data, more: Data, ids: list[str]) -> None:
     facts = with_facts(disks=disks(**changed), **more)
     assert [entry["id"] for entry in of_boards.findings_of_disks(facts)] == ids
+
+
+def test_full_disk_is_named_by_its_directory() -> None:
+    facts = with_facts(disks=disks(k3s={"filesystem": 2, "total_bytes": 10**9, "free_bytes": 3 * 10**8}))
+    (found,) = of_boards.findings_of_disks(facts)
+    assert found["found"] == "0.3 of 1.0 GB free on the disk with /var/lib/rancher/k3s"
+    assert found["fix"].endswith("mount a larger disk on /var/lib/rancher/k3s.")
 
 
 NOW = 1_000_020.0  # facts were gathered 20 s ago
@@ -264,6 +273,22 @@ def test_duplicate_names_and_machine_ids_are_found_on_each_board() -> None:
         "machine-id-duplicate",
     ]
     assert of_identity.findings_of_identity("c", fleet, ["a", "b", "c"], [], []) == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-machine-id-setup") is None, reason="needs systemd")
+def test_fix_for_a_cloned_machine_id_makes_another_one(tmp_path: Path) -> None:
+    cloned = "0123456789abcdef" * 2
+    *_, found = of_identity.findings_of_identity("a", {"a": with_facts(), "b": with_facts()}, [], [], [])
+    removed, setup, _ = found["fix"].split(" && ")
+    for name in ("etc/machine-id", "var/lib/dbus/machine-id"):  # as a card that was cloned has them
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(f"{cloned}\n")
+    for name in removed.removeprefix("sudo rm -f /").split(" /"):
+        (tmp_path / name).unlink()
+    subprocess.run([setup.removeprefix("sudo "), f"--root={tmp_path}"], check=True)
+    made = (tmp_path / "etc/machine-id").read_text().strip()
+    assert len(made) == 32
+    assert made != cloned
 
 
 @pytest.mark.parametrize("hostname", ["jetson_1", "-x", "ä", "--all", "a\n", "a/b", ["a"], None, "a" * 64])

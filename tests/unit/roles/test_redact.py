@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.planted import COMMAND, EXEC_START, FLAGS, PLANTED, UNIT, leaked
 from tests.unit.roles.loading import Data, load
 
 redact = load("redact/module_utils/redact.py")
@@ -228,3 +229,21 @@ def test_data_keep_their_structure() -> None:
         "text": "token: (hidden)\nserver: kept\n",
         "number": 7,
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        COMMAND,
+        COMMAND.replace(" --", " --docker --").replace(" planted", "=planted"),
+        EXEC_START,
+        UNIT,
+        yaml.safe_dump(FLAGS),
+        json.dumps(FLAGS, indent=1),
+        json.dumps({"proxies": {"https-proxy": f"http://me:{PLANTED['proxy']}@proxy.example:3128"}}),
+        f"K3S_DATASTORE_ENDPOINT='{PLANTED['datastore-endpoint']}'\nAWS_SECRET_ACCESS_KEY=planted/secret+key\n",
+    ],
+)
+def test_secrets_of_the_labs_are_hidden(text: str) -> None:
+    assert leaked(text)
+    assert leaked(redact.redact(text)) == []

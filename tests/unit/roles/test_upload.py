@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.unit.roles.loading import load
+from tests.unit.roles.loading import ROLES, load
 from tests.unit.roles.playing import Run, play_text
 
 uploads = load("upload/module_utils/uploads.py")
@@ -192,6 +193,20 @@ def test_other_user_who_races_for_every_name_never_changes_an_upload(base: Path,
             used += 1
 
 
+def test_every_upload_is_removed_in_an_always_section() -> None:
+    uploads = removals = 0
+    for path in ROLES.glob("*/tasks/*.yml"):
+        for block in (task for task in yaml.safe_load(path.read_text()) or [] if "block" in task):
+            for inner in [block, *(task for task in block["block"] if "block" in task)]:
+                direct = [task.get("ansible.builtin.import_role", {}) for task in inner["block"]]
+                if {"name": "upload", "tasks_from": "copy"} in direct:
+                    uploads += 1
+                    last = [task.get("ansible.builtin.import_role", {}) for task in inner["always"]]
+                    removals += {"name": "upload", "tasks_from": "remove"} in last
+    everywhere = "".join(path.read_text() for path in ROLES.glob("*/tasks/*.yml"))
+    assert uploads == removals == everywhere.count("name: upload\n") // 2 > 0
+
+
 WHEEL = "a-1-py3-none-any.whl"
 
 
@@ -252,3 +267,34 @@ def test_wheels_are_unpacked_for_every_user_beside_no_remains(
     (path,) = (tmp_path / "installed").iterdir()
     assert [one.name for one in path.iterdir()] == ["a.py"]
     assert [stat.S_IMODE(one.stat().st_mode) for one in (path, path / "a.py")] == [0o755, 0o644]
+
+
+CHECK = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: "{{ given }}", cacheable: true}
+    - ansible.builtin.set_fact: {preflight_bundle_info: "{{ bundle }}"}
+    - ansible.builtin.import_role: {name: jtop, tasks_from: check.yml}
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "refused"),
+    [
+        ("role", ""),
+        (None, ""),
+        (
+            "owner",
+            "jetson-stats 4.2.9 without its service, and this role would overwrite /usr/local/bin/jtop",
+        ),
+    ],
+)
+def test_jetson_stats_of_pip_is_not_overwritten(tmp_path: Path, program: str | None, refused: str) -> None:
+    jtop = {"installed": False, "command": None, "version": "4.2.9", "program": program}
+    variables = {
+        "given": {"python": "3.10.12", "jtop": jtop},
+        "bundle": {"versions": {"jtop": {"version": "7.0.0", "wheels": ["a.whl"]}}, "files": {}},
+    }
+    run = play_text(tmp_path, CHECK, variables=variables, fails=bool(refused))
+    assert refused in run.said

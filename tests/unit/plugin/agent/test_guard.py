@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tegra_device_plugin.agent.guard import CannotEndError, Guard, end_process
@@ -15,7 +16,7 @@ from tegra_device_plugin.agent.pods import PodName, Pods
 from tegra_device_plugin.config.settings import Mode
 from tegra_device_plugin.system.hosttree import HostTree
 
-from tests.unit.plugin.agent.node import Node, Pod, uid
+from tests.unit.plugin.agent.node import UNIT_MIB, Node, Pod, uid
 
 Make = Callable[[Mode], Guard]
 
@@ -184,3 +185,70 @@ async def test_only_observations_in_a_row_count(between: int | None, node: Node,
     await watch.observe()
     await watch.observe()
     assert watch.over_limit == {PodName("default", "greedy"): 1}
+
+
+async def test_a_pod_that_exceeds_its_share_again_is_ended_again(
+    node: Node, guard: Make, start: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    node.admits(Pod(1, "greedy", units=1))
+    watch = guard("evict")
+    for _ in range(2):
+        process = start()
+        node.process(process.pid, 1)
+        node.held.clear()
+        node.holds(**{f"p{process.pid}": 100})
+        await watch.observe()
+        await watch.observe()
+        assert process.wait(5) == -9
+    assert watch.over_limit == {PodName("default", "greedy"): 2}
+
+
+async def test_without_a_gpu_nothing_is_watched(
+    tmp_path: Path, pods: Pods, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "empty"
+    await Guard(MemoryUse(root), HostTree(root), pods, "report").observe()
+    assert "no Tegra GPU here" in caplog.text
+
+
+OVERHEAD = 150  # of a CUDA context, as the limit's library charges it
+# In MiB, of each process its CUDA memory and its context.
+KEPT = {
+    "one process uses all that the library grants": (512, [(512 - OVERHEAD, OVERHEAD)]),
+    "a context that is smaller than its charge": (512, [(512 - OVERHEAD, 120)]),
+    "two processes": (1024, [(400, OVERHEAD), (1024 - 400 - 2 * OVERHEAD, OVERHEAD)]),
+    "contexts alone": (320, [(0, OVERHEAD), (0, OVERHEAD)]),
+    "nothing": (64, [(0, 0)]),
+}
+EXCEEDED = {
+    "CUDA memory past the library": (512, [(512, OVERHEAD)]),
+    "by one MiB": (512, [(512 - OVERHEAD + 1, OVERHEAD)]),
+    "one process of two": (1024, [(1000, OVERHEAD), (0, OVERHEAD)]),
+    "no CUDA memory, but more contexts than fit into the share": (128, [(0, OVERHEAD)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("share", "processes", "is_ended"),
+    [(*row, False) for row in KEPT.values()] + [(*row, True) for row in EXCEEDED.values()],
+    ids=[*KEPT, *EXCEEDED],
+)
+async def test_evict_ends_no_pod_that_kept_its_limit(  # noqa: PLR0917 - a table and the fixtures
+    share: int,
+    processes: list[tuple[int, int]],
+    is_ended: bool,
+    node: Node,
+    guard: Make,
+    start: Callable[[], subprocess.Popen[bytes]],
+) -> None:
+    node.admits(Pod(1, "pod", units=share // UNIT_MIB))
+    started = [start() for _ in processes]
+    for process, (cuda, context) in zip(started, processes, strict=True):
+        node.process(process.pid, 1)
+        node.holds(**{f"p{process.pid}": cuda + context})
+    watch = guard("evict")
+    for _ in range(3):
+        await watch.observe()
+    assert watch.over_limit[PodName("default", "pod")] == is_ended
+    for process in started:
+        assert (process.wait(5) == -9) if is_ended else (process.poll() is None)

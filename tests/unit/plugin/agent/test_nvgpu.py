@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from tegra_device_plugin.agent.nvgpu import ControlNode, Tsg
 
-from tests.unit.plugin.agent.nvgpu import GET_PARAMS, SET_TIMESLICE, SimulatedNvgpu
+from tests.unit.plugin.agent.nvgpu import GET_PARAMS, GET_TSGS, SET_TIMESLICE, SimulatedNvgpu
 
 
 @pytest.fixture
@@ -25,6 +25,17 @@ def test_contexts_are_listed_with_their_processes(driver: SimulatedNvgpu, node: 
         Tsg(5, 7, 1024, "", ready=False),
         Tsg(70, 99, 1024, "cilp", ready=True),
     ]
+
+
+def test_the_size_of_a_driver_with_more_contexts_is_remembered(
+    driver: SimulatedNvgpu, node: ControlNode
+) -> None:
+    driver.bitmap_bytes = 256
+    driver.runs(2000, 1)
+    assert [tsg.id for tsg in node.tsgs()] == [2000]
+    driver.calls.clear()
+    node.tsgs()
+    assert driver.calls.count(GET_TSGS) == 1
 
 
 def test_a_context_that_ends_during_the_listing_is_left_out(

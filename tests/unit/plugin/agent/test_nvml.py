@@ -44,6 +44,11 @@ def test_an_nvml_error_is_reported(library: Path, monkeypatch: pytest.MonkeyPatc
         Nvml([str(library)])
 
 
+def test_another_library_is_reported_with_its_missing_function() -> None:
+    with pytest.raises(NvmlError, match="has no nvmlInit_v2"):
+        Nvml(["libc.so.6"])
+
+
 def test_a_thor_is_read_by_the_hosts_library(
     thor: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

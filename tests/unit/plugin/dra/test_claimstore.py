@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoint, and commits that are killed or fail at any instant."""
 
+import errno
 import itertools
 import json
 import os
@@ -90,8 +91,8 @@ def files_of(claims: Mapping[str, Prepared]) -> list[str]:
     )
 
 
-def killing_before_system_call(number: int) -> Callable[..., None]:
-    """Give a profile function that kills this process before its system call of that number."""
+def at_system_call(number: int, action: Callable[[], None]) -> Callable[..., None]:
+    """Give a profile function that acts before this process' system call of that number."""
     numbers = itertools.count()
 
     def profile(_frame: object, event: str, function: Any) -> None:
@@ -99,7 +100,8 @@ def killing_before_system_call(number: int) -> Callable[..., None]:
             return
         of_file = type(getattr(function, "__self__", None)).__module__ == "_io"
         if (of_file or function.__module__ == "posix") and next(numbers) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            sys.setprofile(None)
+            action()
 
     return profile
 
@@ -110,7 +112,7 @@ def killed_at_each_system_call(prepare: Callable[[], Any], work: Callable[[], No
         prepare()
         child = os.fork()
         if child == 0:
-            sys.setprofile(killing_before_system_call(number))
+            sys.setprofile(at_system_call(number, lambda: os.kill(os.getpid(), signal.SIGKILL)))
             work()
             os._exit(0)
         status = os.waitpid(child, 0)[1]
@@ -160,6 +162,52 @@ def test_a_start_after_a_reboot_that_is_killed_is_completed_by_the_next(tmp_path
         ClaimStore(where).restore()
         assert files(tmp_path) == files_of(A)
         check_ledgers(tmp_path, A)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, A), (A, {}), (A, B)], ids=["prepare", "unprepare", "replace"]
+)
+def test_a_commit_changes_all_or_nothing_when_a_system_call_fails(
+    tmp_path: Path, before: Mapping[str, Prepared], after: Mapping[str, Prepared]
+) -> None:
+    where = place(tmp_path)
+    results = set()
+    for number in itertools.count():
+        store = ClaimStore(where)
+        store.restore()
+        store.commit(before)
+        result = commit_fails_at(number, store, after)
+        results.add(result)
+        assert store.claims == (before if result == "failed" else after)
+        assert load(where.checkpoint) == store.claims
+        if result == "failed":
+            assert files(tmp_path) == files_of(before)
+        else:
+            assert set(files(tmp_path)) >= set(files_of(after))
+        store.restore()
+        assert files(tmp_path) == files_of(store.claims)
+        if result == "completed":
+            break
+    assert results >= {"failed", "completed"}
+
+
+def commit_fails_at(number: int, store: ClaimStore, after: Mapping[str, Prepared]) -> str:
+    """Let one system call of a commit fail as on a full disk. Gives the result of the commit."""
+    reached = False
+
+    def fail() -> None:
+        nonlocal reached
+        reached = True
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sys.setprofile(at_system_call(number, fail))
+    try:
+        store.commit(after)
+    except OSError:
+        return "failed"
+    finally:
+        sys.setprofile(None)
+    return "tolerated" if reached else "completed"
 
 
 def check_ledgers(tmp_path: Path, claims: Mapping[str, Prepared]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tegra_device_plugin.board.detection import detect, read_power
 from tegra_device_plugin.config.dra_modes import MAX_SHARES, Dra
 from tegra_device_plugin.dra import slices
-from tegra_device_plugin.dra.devices import published, semver
+from tegra_device_plugin.dra.devices import brief, published, semver
 from tegra_device_plugin.system.kubernetes import GIB, MIB, parse_quantity, render_quantity
 
 from tests import boards
@@ -69,6 +69,29 @@ def test_users_find_the_facts_of_the_board(tmp_path: Path) -> None:
         "multiprocessors": 8,
     }
     assert device["capacity"] == {"memory": {"value": render_quantity(found.found.gpu.memory_bytes or 0)}}
+
+
+def test_a_plain_claim_takes_all_memory_and_no_cores(tmp_path: Path) -> None:
+    (device,) = published(gpu(tmp_path), CAPACITY, taints=True)
+    assert device["allowMultipleAllocations"] is True
+    assert device["capacity"] == {
+        "memory": {
+            "value": "6Gi",
+            "requestPolicy": {"default": "6Gi", "validRange": {"min": "64Mi", "max": "6Gi", "step": "64Mi"}},
+        },
+        "cores": {
+            "value": "100",
+            "requestPolicy": {"default": "0", "validRange": {"min": "0", "max": "100", "step": "5"}},
+        },
+    }
+
+
+def test_shares_are_devices_of_their_own(tmp_path: Path) -> None:
+    devices = published(gpu(tmp_path), Dra("shares", shares=3), taints=True)
+    assert [one["name"] for one in devices] == ["igpu-0-share-0", "igpu-0-share-1", "igpu-0-share-2"]
+    assert all(one["attributes"]["sharing"] == {"string": "shares"} for one in devices)
+    assert not any("allowMultipleAllocations" in one for one in devices)
+    assert brief(devices) == "igpu-0-share-0 to igpu-0-share-2"
 
 
 @pytest.mark.parametrize(("total", "step"), [(128 * MIB, 64 * MIB), (6 * GIB, 256 * MIB), (3 * MIB, MIB)])

@@ -31,3 +31,19 @@ def test_a_directory_that_is_made_again_is_locked_again(tmp_path: Path) -> None:
         with pytest.raises(BothApisError):
             driver.acquire(directory)
         directory.rmdir()
+
+
+def test_device_plugins_share_the_lock_and_a_refusal_keeps_no_descriptor(tmp_path: Path) -> None:
+    old, new, driver = (GpuLock(for_dra=for_dra) for for_dra in (False, False, True))
+    old.acquire(tmp_path)
+    new.acquire(tmp_path)
+    old.release()
+    with pytest.raises(BothApisError, match=f"the device plugin serves this board, at {tmp_path}"):
+        driver.acquire(tmp_path)
+    new.release()
+    driver.acquire(tmp_path)
+    driver.acquire(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(BothApisError, match=f"the DRA driver serves this board, at {tmp_path}"):
+        new.acquire(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many light boards on this machine, and the real playbooks over them with the stubs of `stubs`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tests.ansible_core import NEWEST, core
+from tests.docs import CHECKOUT
+from tests.unit.fleet import stubs
+from tests.unit.roles.playing import LOCAL, write_inventory
+from tests.unit.roles.preflight_facts import with_facts
+
+HERE = Path(__file__).parent
+TIMEOUT_SECONDS = 170
+BANNER = "RESULT OF THE ROLLOUT"
+# One, a quarter of all, and so on, as the playbooks have it.
+SERVERS, AGENTS = ("s1", "s2", "s3"), tuple(f"a{number}" for number in range(1, 9))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """`steps` are the lines of the log that this run has added."""
+
+    returncode: int
+    stdout: str
+    steps: list[str]
+
+    @property
+    def result(self) -> list[str]:
+        """The lines below the banner of the result."""
+        _, found, below = self.stdout.partition(BANNER)
+        return below.strip("* \n").splitlines() if found else []
+
+    def boards(self, step: str) -> list[str]:
+        """The boards on which a step has run, in order."""
+        found = (line.removeprefix(f"{step} ") for line in self.steps if line.startswith(f"{step} "))
+        return [line.split()[0] for line in found]
+
+    def recap(self, board: str) -> dict[str, int]:
+        """Ansible's counts of a board."""
+        (line,) = (one for one in self.stdout.splitlines() if one.split(" ")[0] == board and " ok=" in one)
+        return {key: int(value) for key, _, value in (word.partition("=") for word in line.split()[2:])}
+
+
+class Fleet:
+    """Servers and agents, which keep their state from run to run."""
+
+    def __init__(
+        self, root: Path, servers: Iterable[str] = SERVERS, agents: Iterable[str] = AGENTS, line: str = NEWEST
+    ) -> None:
+        self.root, self.line = root, line
+        stubs.write(root / "roles")
+        self.groups: dict[str, dict[str, Any]] = {
+            "server": {name: {} for name in servers},
+            "agent": {name: {} for name in agents},
+        }
+        (root / "log").touch()
+        for name in (*servers, *agents):
+            (root / name).mkdir()
+            (root / name / "version").write_text(stubs.OLD)
+            (root / name / f"k3s-{stubs.OLD}").touch()
+            (root / name / "k3s").symlink_to(f"k3s-{stubs.OLD}")
+
+    def lock(self, board: str) -> dict[str, Any]:
+        """The lock of a board, {} without one."""
+        path = self.root / board / "lock/lock.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
+    def locked(self) -> list[str]:
+        """The boards that are locked."""
+        return sorted(path.parents[1].name for path in self.root.glob("*/lock/lock.json"))
+
+    def command(self, playbook: str, *arguments: str, **variables: Any) -> list[str]:
+        """The command of a run."""
+        boards = {name: one for group in self.groups.values() for name, one in group.items()}
+        board = f"{self.root}/{{{{ inventory_hostname }}}}"
+        given = {
+            "fleet": str(self.root),
+            "facts": with_facts(),
+            "pending": [],
+            "gpu_verify_reports": str(self.root / "reports"),
+            "__run_lock_path": f"{board}/lock/lock.json",
+            "__run_lock_uploads": str(self.root),
+            "__k3s_upgrade_link": f"{board}/k3s",
+            "__k3s_upgrade_record": f"{board}/k3s.previous",
+            "__k3s_upgrade_to": stubs.NEW,
+            "power_mode_nvpmodel": f"{board}/rebooted",
+            "gpu_device_plugin_api": "device-plugin",
+        }
+        given |= {"k3s_ca_rotation": {"open": True, "closed": True}, "jetson_k3s_confirm": ["reboot"]}
+        (self.root / "variables.json").write_text(json.dumps(given | variables))
+        inventory = write_inventory(self.root, self.groups | {"k3s_cluster": boards}, **LOCAL)
+        extra = f"--extra-vars=@{self.root}/variables.json"
+        program = [sys.executable, "-m", "ansible", "playbook", f"--inventory={inventory}", extra]
+        return [*program, *arguments, str(CHECKOUT / "playbooks" / f"{playbook}.yml")]
+
+    def environment(self, broken: Mapping[str, str], lost: Mapping[str, str], locks: bool) -> dict[str, str]:
+        """The environment of a run."""
+        older = core(self.line)
+        actions = [HERE / "action_plugins", *([] if locks else [HERE / "unlocked"])]
+        return {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")} | {
+            "ANSIBLE_CONFIG": f"{CHECKOUT}/ansible.cfg",
+            "ANSIBLE_ACTION_PLUGINS": os.pathsep.join(map(str, actions)),
+            "ANSIBLE_CONNECTION_PLUGINS": str(HERE / "connection_plugins"),
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_ROLES_PATH": str(self.root / "roles"),
+            "BROKEN": json.dumps(broken),
+            "FLEET": str(self.root),
+            "LOST": json.dumps(lost),
+            "PYTHONPATH": str(older or ""),
+        }
+
+    def play(
+        self,
+        playbook: str,
+        *arguments: str,
+        broken: Mapping[str, str] = MappingProxyType({}),
+        lost: Mapping[str, str] = MappingProxyType({}),
+        locks: bool = False,
+        on_line: Callable[[str, subprocess.Popen[str]], None] = lambda _line, _process: None,
+        **variables: Any,
+    ) -> Ran:
+        """Run a playbook; `on_line` gets each line of its output, and its process.
+
+        `broken` and `lost` have the step in which a board fails or is lost. Without `locks` none is taken.
+        """
+        before = len((self.root / "log").read_text().splitlines())
+        lines = []
+        with subprocess.Popen(
+            self.command(playbook, *arguments, **variables),
+            cwd=self.root,
+            env=self.environment(dict(broken), dict(lost), locks),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            assert process.stdout
+            for line in process.stdout:
+                lines.append(line)
+                on_line(line, process)
+        steps = (self.root / "log").read_text().splitlines()[before:]
+        return Ran(process.returncode, "".join(lines), steps)

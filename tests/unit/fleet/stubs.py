@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stubs of the roles that change boards. SIMULATED: a board is a directory, and its K3s is a file with a version."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import yaml
+
+from tests.unit.roles.loading import ROLES, Data
+
+OLD, NEW = "v1.33.4+k3s1", "v1.33.5+k3s1"
+# What orders and stops a fleet.
+REAL = ("atomic_files", "k3s_upgrade", "redact", "rolling_restart", "rollout", "run_lock", "upload")
+# Of other roles: entry points that decide, and what they read.
+KEPT = {
+    "board_reboot": ("*",),
+    "k3s": ("schedule.yml", "rotate_ca.yml", "rotate_token.yml"),
+    "power_mode": ("*",),
+    "preflight": ("server.yml", "node.yml"),
+}
+READ = ("defaults", "filter_plugins", "vars")
+
+FACTS = """\
+- step: {name: facts}
+- ansible.builtin.set_fact:
+    cacheable: true
+    jetson: >-
+      {{ facts | combine({
+         'hostname': inventory_hostname, 'machine_id': inventory_hostname,
+         'k3s': {'version': lookup('ansible.builtin.file', board ~ '/version'),
+                 'server': {'installed': serves, 'active': serves},
+                 'agent': {'installed': not serves, 'active': not serves}},
+         'reboot': {'required': (board ~ '/rebooted') is not exists, 'packages': [], 'kernel': none}
+      }, recursive=true) }}
+  vars:
+    board: "{{ fleet }}/{{ inventory_hostname }}"
+    serves: "{{ inventory_hostname in groups['server'] }}"
+"""
+# site.yml postpones a restart of a running K3s on the boards of which a test says so.
+K3S = """\
+- ansible.builtin.set_fact:
+    k3s_restart_waits: "{{ __k3s_staged | default(false) | bool and inventory_hostname in pending }}"
+- step: {name: k3s, writes: {version: "{{ __k3s_upgrade_to }}"}}
+  when: not k3s_restart_waits
+"""
+SERVER = f"""\
+- ansible.builtin.import_tasks: server.yml
+- ansible.builtin.set_fact: {{preflight_server_k3s: {OLD}}}
+"""
+REBOOT: Data = {
+    "step": {"name": "reboot", "with": "{{ __board_reboot_command | split | first }}", "writes": {"rebooted": ""}}
+}
+STEPS = {
+    "gpu_device_plugin/main": "plugin",
+    "gpu_device_plugin/offered": "offered",
+    "gpu_verify/main": "verified",
+    "image_supply/main": "images",
+    "k3s/close_ca_rotation": "closed",
+    "k3s/close_rotation": "closed",
+    "k3s/renew_port": "renewed",
+    "k3s_backup/main": "backup",
+    "nvidia_docker/main": "docker",
+    "nvidia_docker/restart": "docker-restart",
+    "nvidia_docker/runtime": "runtime",
+    "os_update/main": "updated",
+}
+TASKS = {
+    "gpu_device_plugin/build": "[]",
+    "gpu_verify/begin": "[]",
+    "jetson_facts/main": FACTS,
+    "k3s/check_ca": "- ansible.builtin.set_fact: {k3s_ca_begins: true}",
+    "k3s/main": K3S,
+    "os_update/plan": "- ansible.builtin.set_fact: {os_update_planned: {disruptive: true}}",
+    "preflight/controller": "[]",
+    "preflight/main": SERVER,
+}
+
+
+def edit(path: Path, changed: list[Data]) -> None:
+    path.write_text(yaml.safe_dump(changed, sort_keys=False))
+
+
+def write(roles: Path) -> None:
+    """Write the roles of a fleet into a directory."""
+    roles.mkdir()
+    for name in REAL:
+        (roles / name).symlink_to(ROLES / name)
+    for name, patterns in KEPT.items():
+        for part in READ:
+            if (ROLES / name / part).exists():
+                shutil.copytree(ROLES / name / part, roles / name / part)
+        (roles / name / "tasks").mkdir(parents=True, exist_ok=True)
+        for path in (path for pattern in patterns for path in (ROLES / name / "tasks").glob(pattern)):
+            shutil.copy(path, roles / name / "tasks")
+    for entry, text in (TASKS | {entry: f"- step: {{name: {step}}}" for entry, step in STEPS.items()}).items():
+        role, _, tasks = entry.partition("/")
+        (roles / role / "tasks").mkdir(parents=True, exist_ok=True)
+        (roles / role / "tasks" / f"{tasks}.yml").write_text(text)
+    # The check of etcd's majority stays, all else is a step.
+    for name in ("rotate_ca", "rotate_token"):
+        path = roles / f"k3s/tasks/{name}.yml"
+        edit(path, [*yaml.safe_load(path.read_text())[:1], {"step": {"name": "rotated"}}])
+    # Ansible would reboot this machine.
+    path = roles / "board_reboot/tasks/reboot.yml"
+    tasks = yaml.safe_load(path.read_text())
+    edit(path, [REBOOT if "ansible.builtin.reboot" in one else one for one in tasks])
