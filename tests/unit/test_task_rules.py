@@ -166,12 +166,3 @@ def test_directory_for_a_moment_is_removed_also_after_a_failure(module: str) -> 
     assert made
     kept = [task for task in made if not any(removes(one, task.text["register"]) for one in task.always)]
     assert [str(task) for task in kept] == []
-
-
-def test_uploads_are_removed_also_after_a_failure() -> None:
-    def of_upload(task: Data, entry: str) -> bool:
-        return task.get("ansible.builtin.import_role") == {"name": "upload", "tasks_from": entry}
-
-    copied = [task for task in ALL if of_upload(task.text, "copy")]
-    assert len(copied) >= 5
-    assert [str(task) for task in copied if not any(of_upload(one, "remove") for one in task.always)] == []

@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that roles write on this computer: backups, bundles and kubeconfigs. Boards are scripted."""
+"""Files that roles write on this computer: backups and kubeconfigs. Boards are scripted."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from tests.docs import CHECKOUT
 from tests.hostile import answers
-from tests.hostile.site import make_release
-from tests.lab import archive
 from tests.unit.roles.loading import Data
 from tests.unit.roles.playing import Run, play_text
 from tests.unit.roles.scripted import BEGIN, SERVER, play_scripted
@@ -74,56 +68,6 @@ def test_oldest_backups_and_partial_files_of_the_server_go(tmp_path: Path) -> No
         (there / name).touch()
     play_text(tmp_path, PRUNE, variables={"there": str(there)})
     assert {path.name for path in there.iterdir()} == kept | others
-
-
-# Bundles
-
-
-@pytest.fixture
-def release(tmp_path: Path) -> Path:
-    """A page with a release of K3s."""
-    make_release(tmp_path / "release" / answers.NEW)
-    return tmp_path / "release"
-
-
-def bundle(directory: Path, release: Path, *, fails: bool = False, **variables: Any) -> Run:
-    image = directory / "dist/tegra-device-plugin-amd64.tar.gz"
-    if not image.exists():
-        image.parent.mkdir(exist_ok=True)
-        archive.write(image, [answers.IMAGES[0]], "amd64", {}, {})
-    given = {
-        "jetson_k3s_bundle": str(directory / "bundle"),
-        "k3s_version": answers.NEW,
-        "__bundle_arch": "amd64",
-        "__bundle_k3s_release_url": release.as_uri(),
-        "bundle_plugin_archive": str(image),
-    }
-    (directory / "bundle").mkdir(exist_ok=True)
-    text = "- {hosts: localhost, gather_facts: false, roles: [bundle]}\n"
-    return play_text(directory, text, variables=given | variables, fails=fails)
-
-
-def test_release_that_changed_since_its_first_download_is_refused(tmp_path: Path, release: Path) -> None:
-    run = bundle(tmp_path, release)
-    assert f"First use of K3s {answers.NEW}" in run.said
-    program, sums = (release / answers.NEW / name for name in ("k3s", "sha256sum-amd64.txt"))
-    digest = hashlib.sha256(program.read_bytes()).hexdigest()
-    program.write_text("replaced")
-    sums.write_text(sums.read_text().replace(digest, hashlib.sha256(b"replaced").hexdigest()))
-    (tmp_path / "bundle/k3s-amd64").unlink()  # a bundle that is made anew
-    run = bundle(tmp_path, release, fails=True)
-    assert "The SHA-256 of this release is pinned in" in run.said
-    assert not (tmp_path / "bundle/k3s-amd64").exists()
-
-
-@pytest.mark.parametrize("fits", [True, False])
-def test_image_that_is_not_the_releases_is_refused(tmp_path: Path, release: Path, fits: bool) -> None:
-    bundle(tmp_path, release)
-    image = tmp_path / "dist/tegra-device-plugin-amd64.tar.gz"
-    digest = hashlib.sha256(image.read_bytes()).hexdigest() if fits else "0" * 64
-    (tmp_path / "dist/SHA256SUMS").write_text(f"{digest}  {image.name}\n")
-    run = bundle(tmp_path, release, fails=not fits)
-    assert (f"{image}: " in run.said and "Fetch it again" in run.said) is not fits
 
 
 # Kubeconfigs
