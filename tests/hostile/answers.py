@@ -322,10 +322,28 @@ def fault(board: str, module: str, arguments: Answer) -> Answer | None:
     return None
 
 
+def merged(answer: Answer, other: Answer) -> Answer:
+    """The answer with other values; those of a dictionary go into its place."""
+    both = {key: merged(answer[key], other[key]) for key in other if isinstance(answer.get(key), dict)}
+    return answer | other | {key: both[key] for key in both if isinstance(other[key], dict)}
+
+
+@functools.cache
+def others() -> dict[str, dict[str, Answer]]:
+    """Other answers of a test, by board, and by `MODULE` or `MODULE TEXT`, a text in the arguments."""
+    found: dict[str, dict[str, Answer]] = json.loads(os.environ.get("SCRIPTED_ANSWERS", "{}"))
+    return found
+
+
 def answer(board: str, module: str, arguments: Answer) -> bytes:
     made = HONEST.get(module, {})
     result = {"changed": False, **(made(board, arguments) if callable(made) else made)}
     result |= fault(board, module, arguments) or {}
+    given = json.dumps(arguments)
+    for key, other in others().get(board, {}).items():
+        name, _, text = key.partition(" ")
+        if name == module and text in given:
+            result = merged(result, other)
     chosen = attacks().get(board, [])
     for name in chosen:
         if name in ATTACKS:

@@ -73,24 +73,24 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         if in_data is None:
             self._record("shell", cmd)
-            made, uploaded = DIRECTORY.search(cmd), UPLOADED.search(cmd)
+            made, uploaded = DIRECTORY.search(cmd), list(UPLOADED.finditer(cmd))
             if made:
                 return 0, f"{made[1]}=/root/.ansible/tmp/{made[1]}\n".encode(), b""
-            if uploaded is None:
+            if not uploaded or "chmod" in cmd:
                 return 0, b"/root\n", b""
-            in_data = self._file(uploaded[0]).read_bytes()
-            if "async_wrapper" in cmd:
-                return 0, answers.answer(self._board, "async_wrapper", {}), b""
+            in_data = self._file(uploaded[-1][0]).read_bytes()
         module, arguments = module_call(in_data.decode())
         if "unreachable" in (answers.fault(self._board, module, arguments) or {}):
             raise AnsibleConnectionFailure("no route to host")
         self._record(module, json.dumps(arguments))
+        if "async_wrapper" in cmd:  # the board begins with the module, and tells its result later
+            return 0, answers.answer(self._board, "async_wrapper", {}), b""
         return 0, answers.answer(self._board, module, arguments), b""
 
     def put_file(self, in_path: str, out_path: str) -> None:
         content = Path(in_path).read_bytes()
         self._file(out_path).write_bytes(content)
-        self._record("file", content)
+        self._record("upload", content)
 
     def fetch_file(self, in_path: str, out_path: str) -> None:
         Path(out_path).write_bytes(answers.CONTENT)

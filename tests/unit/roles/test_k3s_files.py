@@ -2,6 +2,7 @@
 """Files that role k3s writes on a board: its configuration, registries, and hostname."""
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -326,6 +327,8 @@ def test_boards_join_the_first_server_by_its_address(tmp_path: Path) -> None:
     ran = configure(tmp_path, "--diff", groups=groups, **settings)
     files = [yaml.safe_load((tmp_path / f"{name}.yaml").read_text()) for one in boards for name in one]
     first, other, _, agent = files
+    # Of files that are shown, and of the one with a secret.
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("jetson-*.yaml")} == {0o600}
     assert (first["cluster-init"], first["tls-san"], "server" in first) == (True, ["fd00::1"], False)
     assert (other["server"], other["tls-san"]) == ("https://[fd00::1]:6443", ["fd00::2"])
     assert (agent["server"], "tls-san" in agent) == ("https://[fd00::1]:6443", False)
@@ -357,3 +360,27 @@ def test_address_that_the_role_chooses_is_known_from_the_inventorys(tmp_path: Pa
 def test_two_servers_are_refused(tmp_path: Path) -> None:
     ran = configure(tmp_path, groups={"server": ["a", "b"]}, fails=True)
     assert "[server] has 2 boards; it must have one, or an odd number" in ran.said
+
+
+BINARY = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
+    - ansible.builtin.import_role: {name: k3s, tasks_from: binary}
+"""
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["as it was", "changed on its way"])
+def test_binary_of_the_bundle_is_used_only_with_its_sha256(tmp_path: Path, arrives: bool) -> None:
+    (tmp_path / "k3s-arm64").write_text("K3s")
+    digest = hashlib.sha256(b"K3s" if arrives else b"K3s as the bundle's list has it").hexdigest()
+    files = {"k3s-arm64": {"sha256": digest}}
+    variables = {
+        "jetson_k3s_bundle": str(tmp_path),
+        "preflight_bundle_info": {"path": str(tmp_path), "versions": {"k3s_version": "v1"}, "files": files},
+        "__k3s_binary": str(tmp_path / "k3s"),
+        "__k3s_marker": str(tmp_path / "run/restart"),
+    }
+    run = play_text(tmp_path, BINARY, variables=variables, fails=not arrives)
+    assert ("It was not made the active K3s." in run.said) is not arrives

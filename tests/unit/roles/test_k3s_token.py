@@ -241,6 +241,16 @@ def test_impostor_gets_nothing_from_preflight(cluster_ca: Pair, impostor: Server
     assert "answer=untrusted" in ran.stdout
 
 
+def test_preflight_checks_the_token_and_writes_nothing(
+    cluster_ca: Pair, server: Server, tmp_path: Path
+) -> None:
+    given: Data = {"k3s_server_url": server.url, "k3s_token": PASSWORD}
+    run(tmp_path, "jetson-4", "check_token.yml", cluster_ca, **given)
+    assert sent(server) != ""
+    assert not (tmp_path / "token").exists()
+    assert not (tmp_path / "marker").exists()
+
+
 def test_nothing_is_sent_while_the_ca_is_not_known(impostor: Server, tmp_path: Path) -> None:
     given: Data = {"k3s_server_url": impostor.url, "k3s_token": PASSWORD}
     ran = run(tmp_path, "jetson-4", "agent_token.yml", fails=True, **given)
@@ -267,6 +277,23 @@ def test_agents_get_the_agent_token(cluster_ca: Pair, tmp_path: Path, serve: Ser
     true = Server(cluster_ca, (basic(PASSWORD),)).start(serve)
     run(tmp_path, "jetson-4", "agent_token.yml", cluster_ca, k3s_server_url=true.url)
     assert (tmp_path / "token").read_text().endswith(f"::node:{PASSWORD}\n")
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new K3s", "old K3s"])
+def test_tokens_that_are_read_on_the_server_are_not_shown(
+    cluster_ca: Pair, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    monkeypatch.setenv("ANSIBLE_VERBOSITY", "3")
+    cluster_tokens(tmp_path, PASSWORD, PASSWORD)
+    if old:
+        (tmp_path / "server/agent-token").unlink()
+    true = Server(cluster_ca, (basic(PASSWORD),)).start(serve)
+    for board, tasks in (("jetson-4", "agent_token.yml"), ("jetson-2", "server_token.yml")):
+        ran = run(tmp_path, board, tasks, cluster_ca, k3s_server_url=true.url)
+        shown = base64.b64encode((tmp_path / "server/node-token").read_bytes()).decode()
+        assert "ok: [" in ran.stdout
+        assert PASSWORD not in ran.stdout
+        assert shown not in ran.stdout
 
 
 @pytest.mark.parametrize("given", [{}, {"k3s_agent_token": f"with:{PASSWORD}"}], ids=["not given", "given"])

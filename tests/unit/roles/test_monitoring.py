@@ -147,3 +147,10 @@ def test_prometheus_that_is_not_told_is_an_error_and_the_next_run_tells_it(site:
     run = site.play()
     assert "changed=0" in run.stdout
     assert site.files == before | {"reloaded"}
+
+
+def test_prometheus_reads_no_rules_that_were_removed(site: Site) -> None:
+    site.play()
+    (site.root / "reloaded").unlink()
+    site.play(jetson_k3s_state="absent")
+    assert site.files == OWNERS | {"reloaded"}

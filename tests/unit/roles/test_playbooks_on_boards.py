@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Playbooks on scripted boards: what changes nothing, who is stopped, and which runs are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.roles.loading import Data
+from tests.unit.roles.scripted import AGENT, BOARDS, OTHER_AGENT, SERVER, Call, play_scripted
+from tests.unit.roles.test_playbooks import PLAYBOOKS
+
+# Modules that only read.
+READING = {"jetson_facts", "k3s_nodes", "k3s_observe", "ping", "slurp", "stat"}
+
+
+def reads(call: Call) -> bool:
+    """Whether a call changes nothing by what it is: also grep, which finds the hash of the CA."""
+    return call.module in READING or call.arguments.get("argv", [""])[0] == "grep"
+
+
+@pytest.mark.parametrize("playbook", ["preflight", "status"])
+def test_playbook_that_promises_it_changes_no_board(tmp_path: Path, playbook: str) -> None:
+    run, calls = play_scripted(
+        tmp_path,
+        PLAYBOOKS / f"{playbook}.yml",
+        jetson_k3s_output=str(tmp_path / "output.json"),
+        # With a token, which preflight compares with the server's.
+        k3s_token=f"K10{'0' * 64}::server:a-long-join-password",
+        answers={SERVER: {"command K10": {"stdout": f"K10{'0' * 64}"}}},
+    )
+    assert {call.board for call in calls} == set(BOARDS), run.stdout
+    assert [call for call in calls if call.changes and not reads(call)] == []
+
+
+@pytest.mark.parametrize(
+    ("board", "stopped"),
+    [(AGENT, {AGENT}), (SERVER, set(BOARDS))],
+)
+def test_one_error_stops_its_board_and_an_error_of_the_server_all(
+    tmp_path: Path, board: str, stopped: set[str]
+) -> None:
+    facts = {"cgroup_lacks": {"memory": "not enabled"}}
+    answers = {board: {"jetson_facts": {"ansible_facts": {"jetson": facts}}}}
+    run, _ = play_scripted(tmp_path, PLAYBOOKS / "preflight.yml", answers=answers, fails=True)
+    assert "preflight found 1 problem" in run.said
+    for other in stopped - {board}:
+        assert f"{other}: stopped, because its server {SERVER} did not pass" in run.said
+    failed = {name for name in BOARDS if f"fatal: [{name}]" in run.stdout}
+    assert failed == stopped, run.stdout
+
+
+def test_status_names_a_board_that_is_off_and_asks_one_server(tmp_path: Path) -> None:
+    off = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    groups = {"server": [SERVER, AGENT, "jetson-4"], "agent": {OTHER_AGENT: off}}
+    groups["k3s_cluster"] = [*groups["server"], OTHER_AGENT]
+    run, calls = play_scripted(tmp_path, PLAYBOOKS / "status.yml", groups=groups)
+    assert len(calls.of("k3s_observe")) == 1
+    assert run.stdout.count("Show GPU allocations") == 1
+    assert f"{OTHER_AGENT}" in run.stdout.partition("Show GPU allocations")[2].partition("PLAY RECAP")[0]
+
+
+@pytest.mark.parametrize(
+    ("playbook", "limit", "words"),
+    [
+        ("rotate_ca", AGENT, "Run it without --limit"),
+        ("rotate_token", AGENT, "Run it without --limit"),
+        ("forget", None, "Name the boards that are gone: --limit jetson-3."),
+        ("forget", SERVER, f"{SERVER} is the server that this playbook connects to"),
+    ],
+)
+def test_run_with_the_wrong_boards_is_refused(
+    tmp_path: Path, playbook: str, limit: str | None, words: str
+) -> None:
+    arguments = [f"--limit={limit}"] if limit else []
+    run, calls = play_scripted(tmp_path, PLAYBOOKS / f"{playbook}.yml", *arguments, fails=True)
+    assert words in run.said
+    assert "Nothing was changed." in run.said
+    assert calls == []
+
+
+def test_forgotten_node_is_deleted_on_the_locked_server(tmp_path: Path) -> None:
+    _, calls = play_scripted(tmp_path, PLAYBOOKS / "forget.yml", f"--limit={AGENT}")
+    assert [(call.board, call.module) for call in calls] == [
+        (SERVER, "run_lock"),
+        (SERVER, "k3s_node_schedule"),
+        (SERVER, "run_lock"),
+    ]
+    assert calls.of("k3s_node_schedule", name=AGENT, state="forgotten")
+    assert [call.arguments["state"] for call in calls.of("run_lock")] == ["locked", "released"]
+
+
+def restarts_servers(play: Data) -> bool:
+    """Whether the play changes K3s on all servers, and not on the first one or once."""
+    text = yaml.safe_dump(play)
+    of_one = "run_once: true" in text or "inventory_hostname == groups['server'][0]" in text
+    return play["hosts"] == "server" and not of_one and ("name: run_lock" in text or "name: k3s\n" in text)
+
+
+def test_servers_change_one_after_the_other() -> None:
+    found = {
+        (path.stem, play["name"]): play.get("serial")
+        for path in PLAYBOOKS.glob("*.yml")
+        for play in yaml.safe_load(path.read_text())
+        if "hosts" in play and restarts_servers(play)
+    }
+    assert {playbook for playbook, _ in found} >= {"reboot", "site", "upgrade"}
+    assert {name: serial for name, serial in found.items() if serial != 1} == {}

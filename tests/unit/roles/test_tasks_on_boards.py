@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks of roles on scripted boards: what they ask of which board, and where they stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.planted import EXEC_START, leaked
+from tests.unit.roles.loading import Data
+from tests.unit.roles.scripted import AGENT, BEGIN, BOARDS, OTHER_AGENT, SERVER, Calls, play_scripted
+
+GONE = {"installed": False, "active": False, "enabled": False, "command": None}
+RUNS = {"installed": True, "active": True, "enabled": True}
+
+
+def of_board(**facts: Any) -> Data:
+    """The answer with other facts of a board."""
+    return {"jetson_facts": {"ansible_facts": {"jetson": facts}}}
+
+
+def role(name: str, entry: str = "main", **variables: Any) -> str:
+    """A play that has the facts and uses an entry point of a role."""
+    used = {"ansible.builtin.import_role": {"name": name, "tasks_from": entry}, "vars": variables}
+    return f"{BEGIN}    - {json.dumps(used)}\n"
+
+
+# K3s
+
+
+def test_ca_is_read_on_the_server(tmp_path: Path) -> None:
+    _, calls = play_scripted(tmp_path, role("k3s", "cluster_ca"))
+    read = calls.of("slurp", src="/var/lib/rancher/k3s/server/tls/server-ca.crt")
+    assert read.boards == [SERVER] * len(BOARDS)
+    assert calls.of("command").boards == [SERVER] * len(BOARDS)
+
+
+@pytest.mark.parametrize(
+    ("due", "active", "asked"),
+    [
+        (True, True, ("restarted", True)),
+        (False, False, ("started", False)),
+        (False, True, None),
+    ],
+)
+def test_k3s_starts_again_and_systemd_is_reloaded_for_a_change_only(
+    tmp_path: Path, due: bool, active: bool, asked: tuple[str, bool] | None
+) -> None:
+    state = RUNS | {"active": active, "enabled": active}
+    answers = {AGENT: of_board(k3s={"agent": state})}
+    text = role("k3s", "service", __k3s_configured={"restart_due": due, "postponed": False})
+    _, calls = play_scripted(tmp_path, text, "--limit", AGENT, answers=answers)
+    started = [call.arguments for call in calls.of("systemd_service")]
+    found = [(one["state"], one["daemon_reload"]) for one in started]
+    assert found == ([asked] if asked else [])
+
+
+def test_flags_of_the_stock_script_are_not_shown(tmp_path: Path) -> None:
+    command = "/usr/local/bin/k3s server --docker --datastore-endpoint (hidden)"
+    answers = {
+        SERVER: of_board(k3s={"server": {**RUNS, "command": command}})
+        | {"command ExecStart": {"stdout": EXEC_START}}
+    }
+    text = role("k3s", "configure")
+    run, calls = play_scripted(
+        tmp_path, text, "-vvv", "--limit", SERVER, answers=answers, jetson_k3s_confirm=["migrate"]
+    )
+    assert len(calls.of("file_set")) == 2
+    assert "planted-database" in str(calls.of("file_set")[0].arguments)
+    assert leaked(run.stdout) == []
+
+
+# Docker
+
+
+@pytest.mark.parametrize(
+    ("runs", "staged", "postponed"),
+    [("server", True, True), ("agent", True, True), ("", True, False), ("agent", False, False)],
+)
+def test_docker_of_a_running_node_restarts_in_its_batch(
+    tmp_path: Path, runs: str, staged: bool, postponed: bool
+) -> None:
+    units = {name: RUNS if name == runs else GONE for name in ("server", "agent")}
+    answers = {AGENT: of_board(k3s=units)}
+    text = role("nvidia_docker", "main", __nvidia_docker_staged=staged)
+    _, calls = play_scripted(tmp_path, text, "--limit", AGENT, answers=answers)
+    asked = [*calls.of("docker_daemon_config"), *calls.of("docker_environment")]
+    assert [call.arguments["postpone"] for call in asked] == [postponed] * 2
+
+
+@pytest.mark.parametrize(("held", "due"), [([], True), (["docker.io"], False)])
+def test_packages_of_the_role_are_held(tmp_path: Path, held: list[str], due: bool) -> None:
+    facts = {"packages": {"installed": ["docker.io"], "held": held, "ours": ["docker.io"], "unattended": []}}
+    _, calls = play_scripted(
+        tmp_path, role("nvidia_docker", "packages"), "--limit", AGENT, answers={AGENT: of_board(**facts)}
+    )
+    assert bool(calls.of("package_holds")) is due
+
+
+def test_damaged_archive_of_packages_is_not_copied(tmp_path: Path) -> None:
+    text = role("nvidia_docker", "debs", __nvidia_docker_packages=["docker.io"])
+    info = {"path": "/nonexistent", "files": {"debs-jetpack6-amd64.tar": {"error": "cut off"}}}
+    run, calls = play_scripted(tmp_path, text, "--limit", AGENT, fails=True, preflight_bundle_info=info)
+    assert "debs-jetpack6-amd64.tar: cut off. Copy or make the bundle again" in run.said
+    assert not calls.of("upload_directory", state="present")
+    assert not calls.of("copy")
+
+
+# The registry of the site, jtop
+
+
+def test_registry_is_on_its_board_alone_with_a_key_of_its_own(tmp_path: Path) -> None:
+    _, calls = play_scripted(tmp_path, role("image_supply"), image_supply_host=AGENT)
+    assert set(calls.of("user").boards) == {AGENT}
+    assert set(calls.of("systemd_service").boards) == {AGENT}
+    (key,) = (call for call in calls.of("file") if str(call.arguments["path"]).endswith(".key"))
+    assert (key.arguments["mode"], key.arguments["owner"]) == ("0640", "root")
+    assert set(calls.of("slurp").boards) == {AGENT}
+
+
+FOREIGN = {**RUNS, "command": "/usr/bin/python3 -m jtop", "version": "4.3.9", "program": "owner"}
+
+
+def test_jtop_of_the_owner_stays(tmp_path: Path) -> None:
+    for state in ("present", "absent"):
+        text, answers = role("jtop"), {AGENT: of_board(jtop=FOREIGN)}
+        _, calls = play_scripted(tmp_path, text, "--limit", AGENT, answers=answers, jetson_k3s_state=state)
+        assert {call.module for call in calls} == {"jetson_facts"}
+
+
+# The device plugin and the verification
+
+
+def deploy(directory: Path, answers: dict[str, Data], *, fails: bool = False) -> tuple[str, Calls]:
+    run, calls = play_scripted(directory, role("gpu_device_plugin"), answers=answers, fails=fails)
+    return run.said, calls
+
+
+def test_device_plugin_is_deployed_once_and_renewed_on_each_board(tmp_path: Path) -> None:
+    # Exit status 1 of the plugin: it has found no GPU, and the wait for it says more.
+    _, calls = deploy(tmp_path, {AGENT: {"command labels": {"rc": 1, "stdout": ""}}})
+    assert calls.of("k3s_manifest").boards == [SERVER]
+    waits = calls.of("k3s_node")
+    assert sorted(call.arguments["name"] for call in waits) == list(BOARDS)
+    assert {(call.board, call.arguments["renew"]) for call in waits} == {(SERVER, True)}
+    assert all(call.arguments["offers"] == {"nvidia.com/gpu": 1} for call in waits)
+
+
+def test_settings_that_the_plugin_refuses_end_before_the_deployment(tmp_path: Path) -> None:
+    _, calls = deploy(tmp_path, {board: {"command labels": {"rc": 2}} for board in BOARDS}, fails=True)
+    assert not calls.of("k3s_manifest")
+
+
+def test_api_for_gpus_does_not_change_under_pods_that_use_the_other(tmp_path: Path) -> None:
+    said, calls = deploy(tmp_path, {SERVER: {"gpu_api_users": {"users": ["default/train"]}}}, fails=True)
+    assert "these pods use a GPU by the other API: default/train. Nothing was changed." in said
+    assert not calls.of("k3s_manifest")
+
+
+def test_board_that_fails_one_check_fails_the_verification(tmp_path: Path) -> None:
+    now = "2026-01-02T03:04:05.000Z"
+    check = {
+        "id": "device-query", "title": "t", "status": "failed", "seconds": 1.0, "reason": "no device",
+        "evidence": [], "events": [], "diagnosis": [], "fix": "", "url": "",
+    }  # fmt: skip
+    part = {"started": now, "ended": now, "checks": [check]}
+    answers = {SERVER: {"gpu_checks access": {"part": part}}}
+    run, calls = play_scripted(tmp_path, role("gpu_verify"), "--limit", AGENT, answers=answers, fails=True)
+    assert f"{AGENT}: verification failed: device-query: no device" in run.said
+    stages = [call.arguments["stage"] for call in calls.of("gpu_checks")]
+    assert stages == ["node", "access", "sharing", "close"]
+
+
+# Updates of the operating system
+
+
+def test_plan_of_an_update_installs_nothing(tmp_path: Path) -> None:
+    _, calls = play_scripted(tmp_path, role("os_update", "plan"), "--limit", AGENT)
+    fetched, planned = calls.of("os_packages")
+    assert fetched.arguments["fetch"] is True
+    assert planned.changes is False
+
+
+@pytest.mark.parametrize(
+    ("given", "security", "also"),
+    [(None, True, []), ("all", False, []), (["security", "docker.io"], True, ["docker.io"])],
+)
+def test_updates_are_those_of_security_unless_others_are_named(
+    tmp_path: Path, given: str | list[str] | None, security: bool, also: list[str]
+) -> None:
+    variables: Data = {"os_update_packages": given} if given else {}
+    # In check mode Ansible does not start it as a job.
+    _, calls = play_scripted(tmp_path, role("os_update"), "--limit", AGENT, "--check", **variables)
+    (call,) = calls.of("os_packages")
+    assert (call.arguments["security"], call.arguments["also"]) == (security, also)
+
+
+# What explains a failure
+
+
+def test_journal_that_cannot_be_read_does_not_hide_the_failure(tmp_path: Path) -> None:
+    text = role("jetson_facts", "explain", __jetson_facts_unit="k3s", __jetson_facts_trouble="K3s has ended.")
+    answers = {OTHER_AGENT: {"service_journal": {"failed": True, "msg": "no journal"}}}
+    run, _ = play_scripted(tmp_path, text, "--limit", OTHER_AGENT, answers=answers, fails=True)
+    assert f"{OTHER_AGENT}: K3s has ended." in run.said
