@@ -99,7 +99,8 @@ BUILD = """\
     - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: build}
     - ansible.builtin.debug:
         msg: >-
-          {{ __gpu_device_plugin_image }} {{ __gpu_device_plugin_image_id }} {{ preflight_bundle_info.path }}
+          {{ __gpu_device_plugin_image_name }} {{ __gpu_device_plugin_image_id }}
+          {{ preflight_bundle_info.path }}
 """
 IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"
 

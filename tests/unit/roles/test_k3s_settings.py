@@ -458,7 +458,7 @@ def test_planned_daemon_json_is_what_the_role_writes(tmp_path: Path, config: Dat
         dest: "{{ there }}"
         mode: "0600"
       vars:
-        all: "{{ [__nvidia_docker_planned, __nvidia_docker_daemon_config, __nvidia_docker_log_config] }}"
+        all: "{{ [__nvidia_docker_planned, __nvidia_docker_wanted_config, __nvidia_docker_log_config] }}"
 """
     there = tmp_path / "planned.json"
     variables = {
