@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 BOTH = (NEWEST, OLDEST)
 STEPS = {
-    "lock": Step({THIRD: {"run_lock 1": "locked by anna"}}, words=(NOTHING_STOPPED, "s3: locked by anna")),
+    "lock": Step({THIRD: {"run_lock 1": "locked by anna"}}, words=(NOTHING_STOPPED, "s3: Lock the board: locked by anna")),
     "token of the backup": Step(
         {},
         variables={"k3s_token": "another"},
@@ -73,9 +73,9 @@ STEPS = {
         variables={"k3s_token": "{{ 'K10secret' if inventory_hostname != 's2' else 'another' }}"},
         words=(NOTHING_STOPPED, "k3s_token of s2 is another one than that of s1"),
     ),
-    "check of the first server": Step({FIRST: {"k3s_restore 1": WHY}}, words=(NOTHING_STOPPED, f"s1: {WHY}")),
+    "check of the first server": Step({FIRST: {"k3s_restore 1": WHY}}, words=(NOTHING_STOPPED, f": {WHY}")),
     "disk of another server": Step(
-        {SECOND: {"k3s_restore 1": WHY}}, words=(NOTHING_STOPPED, f"s2: {WHY}"), cores=BOTH
+        {SECOND: {"k3s_restore 1": WHY}}, words=(NOTHING_STOPPED, f": {WHY}"), cores=BOTH
     ),
     "server lost in its check": Step(
         {THIRD: {"k3s_restore 1": "lost"}},
