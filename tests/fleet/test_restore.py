@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""restore.yml with three servers: a failure in each step, where the data are then, and the way back.
+"""restore.yml with three servers: a failure in each step, where the data are then, and how they return.
 
 The data are moved by the real modules, between directories of this machine.
 """
@@ -61,7 +61,10 @@ class Step(NamedTuple):
 
 BOTH = (NEWEST, OLDEST)
 STEPS = {
-    "lock": Step({THIRD: {"run_lock 1": "locked by anna"}}, words=(NOTHING_STOPPED, "s3: Lock the board: locked by anna")),
+    "lock": Step(
+        {THIRD: {"run_lock 1": "locked by anna"}},
+        words=(NOTHING_STOPPED, "s3: Lock the board: locked by anna"),
+    ),
     "token of the backup": Step(
         {},
         variables={"k3s_token": "another"},

@@ -22,8 +22,7 @@ options:
   argv: {type: list, elements: str, required: true, description: The command that makes the container.}
   name:
     description: >-
-      With containerd, the word of O(argv) that stands for the name of the container, and with which that name
-      begins.
+      With containerd, an argument in O(argv). It is replaced by the container's name, which begins with it.
   stdin: {description: Text for the command.}
 """
 

@@ -6,7 +6,7 @@
 - checked: nothing is in the way on this server. prepared: K3s' files are there. Its K3s runs as before.
 - stopping: K3s is being stopped. aside: it is stopped, and its data store is kept elsewhere.
 - placing: the first server's data are being exchanged. placed: they are those of the backup.
-- started: K3s runs with the data of the backup. There is no way back without its user.
+- started: K3s runs with the data of the backup. Only a user can go back to the data from before.
 - back: its own data are in place again.
 
 An empty state is that of a server on which a step before has failed. `place` is what is exchanged or moved,

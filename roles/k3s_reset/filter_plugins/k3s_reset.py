@@ -3,7 +3,7 @@
 
 `fleet` has the facts of the servers of a run that answer, by inventory name, in the order in which they
 leave. `cluster` is what they leave: `staying`, the servers of the inventory that the run leaves alone;
-`asked`, the one of them that answers, '' without one; `nodes` of its cluster.
+`asked` (the one of them that runs kubectl, '' if none answers); `nodes` of its cluster.
 """
 
 from __future__ import annotations
