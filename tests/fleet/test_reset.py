@@ -252,7 +252,7 @@ def test_servers_whose_data_end_are_known(
 ) -> None:
     nodes = [node(name, True) for name in known]
     assert reset.ends(fleet, nodes, leaving) == last
-    cluster = {"asked": known[0] if known else "", "nodes": nodes, "staying": known}
+    cluster = {"kubectl": known[0] if known else "", "nodes": nodes, "staying": known}
     for confirmed, fine in (("", not last), (" ,".join(last), True), (["x", *last], True)):
         said = reset.refusal(fleet, cluster, leaving, confirmed, "COMMAND")
         assert ("COMMAND -e k3s_reset_cluster=" in said) is not fine

@@ -49,6 +49,8 @@ def entry_points() -> set[tuple[str, str]]:
     for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/tasks/*.yml")):
         text = path.read_text()
         imported = re.findall(r"name: (\w+)\n +tasks_from: (\w+)", text)
+        # As arguments of the roles rollout and run_lock, which run another role.
+        found.update(re.findall(r"_role: (\w+)\n +__\w+_tasks: (\w+)", text))
         found.update(imported)
         assert len(imported) == len(re.findall(r"tasks_from: (?!\"\{\{ __run_lock_tasks)", text)), path
     return found
@@ -133,7 +135,7 @@ def test_variable_with_a_former_name_is_refused_by_both_names(tmp_path: Path, pl
 
 FILTERS_OF_ALL = {
     "controller_paths": r"\|\s*(?:controller|checkout)_path\b",
-    "proxy": r"\| proxy_\w+|map('proxy_",
+    "proxy": r"\| proxy_\w+|map\('proxy_",
 }
 
 

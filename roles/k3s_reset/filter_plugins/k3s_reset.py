@@ -3,7 +3,7 @@
 
 `fleet` has the facts of the servers of a run that answer, by inventory name, in the order in which they
 leave. `cluster` is what they leave: `staying`, the servers of the inventory that the run leaves alone;
-`asked` (the one of them that runs kubectl, '' if none answers); `nodes` of its cluster.
+`kubectl` (the one of them that runs it, '' if none answers); `nodes` of its cluster.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def refusal(
 
     With `leaves` the boards leave a cluster that goes on. `command` is this run's, without the confirmation.
     """
-    if leaves and not cluster["asked"]:
+    if leaves and not cluster["kubectl"]:
         wiped = f" -e k3s_reset_cluster={','.join(fleet)}" if fleet else ""
         return (
             f"No server that stays ({list_of(cluster['staying'])}) answers and runs the cluster, so no board "
@@ -105,7 +105,7 @@ def unforgettable(gone: dict[str, str], cluster: Facts) -> str:
             f"{list_of(gone)}: no server would be left, so the node cannot be deleted. The only server of a "
             f"cluster is removed by reset.yml. {UNCHANGED}"
         )
-    if not cluster["asked"]:
+    if not cluster["kubectl"]:
         return (
             f"No server that stays ({list_of(cluster['staying'])}) answers and runs the cluster. Start one, "
             f"and run the same command again. {UNCHANGED}"
