@@ -48,11 +48,13 @@ def entry_points() -> set[tuple[str, str]]:
     found = set()
     for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/tasks/*.yml")):
         text = path.read_text()
-        imported = re.findall(r"name: (\w+)\n +tasks_from: (\w+)", text)
-        # As arguments of the roles rollout and run_lock, which run another role.
-        found.update(re.findall(r"_role: (\w+)\n +__\w+_tasks: (\w+)", text))
+        imported = re.findall(r"name: (\w+)\n +tasks_from: (\w+)$", text, re.MULTILINE)
         found.update(imported)
-        assert len(imported) == len(re.findall(r"tasks_from: (?!\"\{\{ __run_lock_tasks)", text)), path
+        given = text.count('tasks_from: "{{ __run_lock_tasks')  # by the roles that lock boards
+        assert len(imported) + given == text.count("tasks_from:"), path
+        run = re.findall(r"__\w+_role: (\w+)\n +__\w+_tasks: (\w+)$", text, re.MULTILINE)
+        found.update(run)
+        assert len(run) == len(re.findall(r"__\w+_tasks: \w", text)), path
     return found
 
 
