@@ -61,7 +61,10 @@ class Step(NamedTuple):
 
 BOTH = (NEWEST, OLDEST)
 STEPS = {
-    "lock": Step({THIRD: {"run_lock 1": "locked by anna"}}, words=(NOTHING_STOPPED, "s3: Lock the board: locked by anna")),
+    "lock": Step(
+        {THIRD: {"run_lock 1": "locked by anna"}},
+        words=(NOTHING_STOPPED, "s3: Lock the board: locked by anna"),
+    ),
     "token of the backup": Step(
         {},
         variables={"k3s_token": "another"},
