@@ -491,6 +491,26 @@ def test_flag_of_k3s_overrides_the_last_file(tree: Tree) -> None:
         assert services.k3s_settings(files, command.format(flag)) == {"data-dir": "/mnt", "node-name": "e"}
 
 
+@pytest.mark.parametrize(
+    ("files", "etcd", "kept"),
+    [
+        ({}, False, None),
+        ({"db/state.db": ""}, False, None),
+        ({"db/etcd/member/wal": ""}, True, None),
+        ({"../restore.json": '{"kept": "/var/lib/rancher/k3s/server.before-1"}'}, False, "server.before-1"),
+        ({"../restore.json": '{"kept": null}'}, False, ""),
+        ({"../restore.json": "cut o"}, False, ""),
+        ({"../restore.json": "[1]"}, False, ""),
+    ],
+)
+def test_data_of_a_server_are_known(tree: Tree, files: dict[str, str], etcd: bool, kept: str | None) -> None:
+    root = tree({f"var/lib/rancher/k3s/server/{name}": text for name, text in files.items()} | {"x": ""})
+    assert services.on_etcd(root) is etcd
+    found = services.unfinished_restore(root)
+    assert (found is None) is (kept is None)
+    assert (found or "").endswith(kept or "")
+
+
 network = load("jetson_facts/module_utils/jetson_network.py")
 firewall = load("jetson_facts/module_utils/jetson_network.py")
 

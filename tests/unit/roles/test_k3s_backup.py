@@ -382,3 +382,34 @@ def test_module_that_is_ended_leaves_no_secret(tmp_path: Path, number: signal.Si
             os._exit(0)
     os.waitpid(process, 0)
     assert list(tmp_path.iterdir()) == []
+
+
+CLOCK = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.include_role: {name: k3s_backup, tasks_from: clock}
+"""
+
+
+@pytest.mark.parametrize(
+    ("there", "refused"),
+    [
+        ([], False),
+        (["k3s-localhost-20260101T000000Z.tar.gz.gpg", "k3s-jetson-9-20380101T000000Z.tar.gz"], False),
+        (["k3s-localhost-20260101T000000Z.tar.gz", "k3s-localhost-20380119T031407Z.tar.gz.gpg"], True),
+    ],
+)
+def test_backup_of_a_wrong_clock_is_not_made(tmp_path: Path, there: list[str], refused: bool) -> None:
+    """As the oldest one it would be deleted, or it would stay the newest."""
+    backups = tmp_path / "backups"
+    backups.mkdir()
+    for name in there:
+        (backups / name).touch()
+    name = "k3s-localhost-20260102T030405Z.tar.gz.gpg"
+    variables = {"__k3s_backup_pruned": str(backups), "__k3s_backup_name": name}
+    ran = play_text(tmp_path, CLOCK, variables=variables, fails=refused)
+    newest = f"{backups}/{there[-1]}" if there else ""
+    words = f"{newest} is from a later time than this one, {name}. Set the clock of the computer"
+    assert (words in ran.said) is refused
+    assert sorted(path.name for path in backups.iterdir()) == sorted(there)

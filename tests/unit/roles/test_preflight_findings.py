@@ -659,3 +659,13 @@ def test_table_of_etcd_is_in_the_order_of_the_releases() -> None:
     releases = [of_etcd.release(entry["k3s"]) for entry in ETCD]
     assert releases == sorted(set(releases))
     assert all(of_etcd.numbers(entry["etcd"]) for entry in ETCD)
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [(None, None), ("/k3s/server/db.before-1", "are in /k3s/server/db.before-1"), ("", "no data")],
+)
+def test_unfinished_restore_is_found_with_its_data(kept: str | None, words: str | None) -> None:
+    found = of_k3s.findings_of_restore(with_facts(k3s__unfinished_restore=kept))
+    assert [entry["id"] for entry in found] == ["restore-unfinished"] * (words is not None)
+    assert all(str(words) in entry["found"] and "restore.yml again" in entry["fix"] for entry in found)
