@@ -141,6 +141,7 @@ def test_upgrade_of_all_boards_moves_a_pod_with_a_gpu(cluster: Cluster, newer: s
     assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
     cluster.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
     cluster.kubectl("delete", "deployment", "jobs", "--wait")
+    cluster.kubectl("wait", "--for=delete", "pod", "--selector=app=jobs", "--timeout=60s")
 
 
 def test_drift_names_what_a_changed_setting_would_change_and_nothing_else(
