@@ -23,7 +23,7 @@ from tests.docs import CHECKOUT
 from tests.hostile.site import NEWEST, core
 from tests.reports import samples
 from tests.unit.roles.loading import ROLES, load
-from tests.unit.roles.playing import Run, play, write_inventory
+from tests.unit.roles.playing import Run, play_in, write_inventory
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -145,11 +145,11 @@ def typed(checkout: Path, directory: Path, line: str, playbook: str, *arguments:
     """Run a playbook of this checkout as it is typed in a directory, on this line of ansible-core."""
     old = core(line)
     parts = [str(old) if old else "", os.environ.get("PYTHONPATH", "")]
-    return play(
+    return play_in(
+        directory,
         checkout / "inventory.yml",
         playbook,
         *arguments,
-        cwd=directory,
         ANSIBLE_CONFIG=f"{checkout}/ansible.cfg",
         ANSIBLE_ROLES_PATH=f"{checkout}/roles",
         PYTHONPATH=os.pathsep.join(filter(None, parts)),
@@ -208,7 +208,7 @@ OFF = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port":
 
 @pytest.mark.parametrize("line", CORES)
 def test_board_that_is_off_leaves_a_report_that_is_not_ok(checkout: Path, line: str) -> None:
-    groups = {"server": {"jetson-1": OFF}, "k3s_cluster": {"jetson-1": None}}
+    groups: dict[str, dict[str, Any]] = {"server": {"jetson-1": OFF}, "k3s_cluster": {"jetson-1": None}}
     write_inventory(checkout, groups, jetson_k3s_bundle="/nonexistent")
     reports = checkout / "reports"
     reports.mkdir()
