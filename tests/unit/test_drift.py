@@ -14,7 +14,7 @@ import yaml
 
 from tests.docs import CHECKOUT
 from tests.unit.roles.playing import Run as Played
-from tests.unit.roles.playing import play
+from tests.unit.roles.playing import play_in
 
 PLAYBOOKS = CHECKOUT / "playbooks"
 PLAYS = PLAYBOOKS / "comparison/plays.yml"
@@ -110,10 +110,11 @@ def drift(tmp_path: Path, there: Path) -> Run:
         }
         inventory = {"k3s_cluster": {"hosts": hosts or {"a": None, "b": None}, "vars": settings}}
         (tmp_path / "inventory.yml").write_text(yaml.safe_dump(inventory))
-        return play(
+        return play_in(
+            tmp_path,
             tmp_path / "inventory.yml",
             tmp_path / "playbooks/drift.yml",
-            f"--extra-vars=jetson_k3s_drift_file={tmp_path}/drift.json",
+            "--extra-vars=jetson_k3s_drift_file=drift.json",  # of the directory where the command is typed
             *arguments,
             ANSIBLE_ROLES_PATH=str(tmp_path / "roles"),
         )

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
+from ansible.errors import AnsibleError
 from ansible.utils.vars import load_extra_vars
+from jinja2 import UndefinedError
 
 Finding = dict[str, str]
 Variables = Mapping[str, Any]
@@ -38,14 +40,23 @@ def plain(value: Any, default: Any) -> Any:
     return str(value) if isinstance(default, str) else value
 
 
+def value_of(entry: Variables, variables: Variables) -> str:
+    """The value that a host has of a variable, as JSON."""
+    default = entry["default"]
+    try:
+        value = variables[entry["name"]] if entry["name"] in variables else default
+        if not (isinstance(value, str) and "{{" in value):  # up to ansible-core 2.18 such a template stays
+            return json.dumps(plain(value, default), sort_keys=True, default=str)
+    except (AnsibleError, UndefinedError):
+        pass
+    return json.dumps("a template that cannot be evaluated")
+
+
 def values_of(entry: Variables, hosts: Mapping[str, Variables]) -> dict[str, list[str]]:
     """The hosts by the value that they have of a variable, as JSON."""
     found: dict[str, list[str]] = {}
     for name, variables in hosts.items():
-        value = plain(
-            variables[entry["name"]] if entry["name"] in variables else entry["default"], entry["default"]
-        )
-        found.setdefault(json.dumps(value, sort_keys=True, default=str), []).append(name)
+        found.setdefault(value_of(entry, variables), []).append(name)
     return found
 
 

@@ -41,14 +41,14 @@ def write_inventory(directory: Path, groups: Mapping[str, Iterable[str]], **vari
     return path
 
 
-def play(
-    inventory: str | Path,
-    playbook: str | Path,
-    *arguments: str,
-    cwd: str | Path = CHECKOUT,
-    **environment: str,
+def play(inventory: Path, playbook: str | Path, *arguments: str, **environment: str) -> Run:
+    return play_in(CHECKOUT, inventory, playbook, *arguments, **environment)
+
+
+def play_in(
+    directory: Path, inventory: Path, playbook: str | Path, *arguments: str, **environment: str
 ) -> Run:
-    """Run a playbook as it is typed in the directory `cwd`."""
+    """Run a playbook as it is typed in this directory."""
     ansible = Path(sys.executable).with_name("ansible-playbook")
     settings = {
         "ANSIBLE_NOCOLOR": "1",
@@ -57,7 +57,7 @@ def play(
     }
     ran = subprocess.run(
         [ansible, f"--inventory={inventory}", *arguments, playbook],
-        cwd=cwd,
+        cwd=directory,
         env=os.environ | settings | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

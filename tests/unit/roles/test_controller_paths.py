@@ -23,7 +23,7 @@ from tests.ansible_core import NEWEST, core
 from tests.docs import CHECKOUT
 from tests.reports import samples
 from tests.unit.roles.loading import ROLES, load
-from tests.unit.roles.playing import Run, play, write_inventory
+from tests.unit.roles.playing import Run, play_in, write_inventory
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -145,11 +145,11 @@ def typed(checkout: Path, directory: Path, line: str, playbook: str, *arguments:
     """Run a playbook of this checkout as it is typed in a directory, on this line of ansible-core."""
     old = core(line)
     parts = [str(old) if old else "", os.environ.get("PYTHONPATH", "")]
-    return play(
+    return play_in(
+        directory,
         checkout / "inventory.yml",
         playbook,
         *arguments,
-        cwd=directory,
         ANSIBLE_CONFIG=f"{checkout}/ansible.cfg",
         ANSIBLE_ROLES_PATH=f"{checkout}/roles",
         PYTHONPATH=os.pathsep.join(filter(None, parts)),

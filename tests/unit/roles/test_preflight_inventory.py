@@ -42,8 +42,8 @@ def differing(name: str, **values: Any) -> list[dict[str, str]]:
 @pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry["name"])
 def test_two_values_are_refused_and_one_is_not(entry: dict[str, Any]) -> None:
     groups = GROUPS | {"server": ["a", "b", "c"]}
-    kinds: dict[type, list[Any]] = {bool: [True, False], dict: [{"x": 1}, {"y": 1}]}
-    values = kinds.get(type(entry["default"]), ["x", "y"])
+    pairs: dict[type, list[Any]] = {bool: [True, False], dict: [{"x": 1}, {"y": 1}]}
+    values = pairs.get(type(entry["default"]), ["x", "y"])
     name = entry["name"]
 
     def findings(*given: Any) -> list[dict[str, str]]:
@@ -250,7 +250,8 @@ def checked(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         groups = {"server": {"a": boards["a"]}, "agent": {"b": boards["b"], "c": boards["c"]}}
         inventory = write_inventory(tmp_path, groups | {"k3s_cluster": boards, "cameras": {"c": {}}})
         (tmp_path / "play.yml").write_text(CHECKS)
-        return play(inventory, tmp_path / "play.yml", *arguments, **({"PYTHONPATH": str(old)} if old else {}))
+        environment = {"PYTHONPATH": str(old)} if old else {}
+        return play(inventory, tmp_path / "play.yml", *arguments, **environment)
 
     return run
 
@@ -267,6 +268,9 @@ def test_preflight_refuses_them_also_for_boards_outside_of_the_run(checked: Any)
     ) in ran.said
     assert "hunter2" not in ran.stdout
     assert "[error] setting-differs" in ran.said
+    ran = checked({"c": {"nvidia_docker_strict": "{{ no_such_variable }}"}})
+    assert ran.returncode == 2, ran.stdout
+    assert "a template that cannot be evaluated on c" in ran.said
 
     ran = checked({"b": SSH, "c": SSH}, "--limit=a")
     assert (ran.returncode, "b and c have the same address, 10.0.0.1" in ran.said) == (2, True), ran.stdout
