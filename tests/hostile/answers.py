@@ -318,8 +318,8 @@ def answer(board: str, module: str, arguments: Answer) -> bytes:
     result = {"changed": False, **(made(board, arguments) if callable(made) else made)}
     given = json.dumps(arguments)
     for key, other in others().get(board, {}).items():
-        name, _, text = key.partition(" ")
-        if name == module and text in given:
+        name, _, part = key.partition(" ")
+        if name == module and part in given:
             result = merged(result, other)
     chosen = attacks().get(board, [])
     for name in chosen:

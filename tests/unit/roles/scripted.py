@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays on scripted boards: real playbooks and roles, and all that each board was asked for, in its order.
+"""Plays on scripted boards: real playbooks and roles, and every module that each board has run, in order.
 
 The boards are those of tests/hostile, and honest: a cluster of three amd64 boards with an older K3s.
 """
@@ -52,7 +52,7 @@ class Call:
 
 
 class Calls(list[Call]):
-    """What the boards were asked for, in its order."""
+    """Modules that boards have run, in order."""
 
     def of(self, module: str, board: str = "", **arguments: Any) -> Calls:
         """Calls of a module, on one board, and with some arguments."""
