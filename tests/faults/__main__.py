@@ -31,23 +31,26 @@ def worktree() -> Iterator[Path]:
             run(["git", "worktree", "remove", "--force", tree], cwd=CHECKOUT)
 
 
-def pytest(tree: Path, tests: Sequence[str]) -> int:
-    """Run tests in the tree; return pytest's exit status."""
+def pytest(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
+    """Run tests in the tree; return pytest's exit status, and its line about the first test that failed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not lab", *tests]
-    return subprocess.run(
-        command, cwd=tree, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
-    ).returncode
+    ran = subprocess.run(
+        command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    failed = (line.removeprefix("FAILED ") for line in ran.stdout.splitlines() if line.startswith("FAILED "))
+    return ran.returncode, next(failed, "")
 
 
-def is_noticed(tree: Path, fault: Fault) -> bool:
-    """Whether the fault's tests fail by it."""
+def noticed_by(tree: Path, fault: Fault) -> str:
+    """The first of the fault's tests that fails by it, '' without one."""
     path = tree / fault.file
     right = path.read_text()
     path.write_text(fault.applied(tree))
     try:
-        return pytest(tree, fault.tests) == FAILED
+        status, failed = pytest(tree, fault.tests)
     finally:
         path.write_text(right)
+    return failed if status == FAILED else ""
 
 
 def main() -> int:
@@ -58,13 +61,15 @@ def main() -> int:
     noticed = 0
     with worktree() as tree:
         for tests in dict.fromkeys(one.tests for one in faults):
-            if pytest(tree, tests) != PASSED:
-                say(f"without a fault, these tests do not pass: {' '.join(tests)}")
+            status, failed = pytest(tree, tests)
+            if status != PASSED:
+                say(f"without a fault, these tests do not pass: {' '.join(tests)}: {failed}")
                 return 2
         for fault in faults:
-            found = is_noticed(tree, fault)
-            noticed += found
-            sys.stdout.write(f"{'noticed' if found else 'NOT NOTICED'}: {fault.name} ({fault.file})\n")
+            test = noticed_by(tree, fault)
+            noticed += bool(test)
+            sys.stdout.write(f"{'noticed' if test else 'NOT NOTICED'}: {fault.name} ({fault.file})\n")
+            sys.stdout.write(f"    {test}\n" if test else "")
             sys.stdout.flush()
     sys.stdout.write(f"{noticed} of {len(faults)} noticed\n")
     return 0 if noticed == len(faults) else 1
