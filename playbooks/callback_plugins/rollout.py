@@ -55,7 +55,7 @@ def report(progress: Mapping[str, Progress], lost: Mapping[str, str], cordoned: 
     gone = [name for name in names if stages[name] == "planned" and name in lost]
     failed = [name for name in names if stages[name] in ("failed", "started")] + gone
     words: dict[str, list[str]] = {}
-    for name in names:
+    for name in sorted(names, key=lambda one: stages[one] != "done"):
         if name not in failed and (failed or stages[name] != "planned"):
             words.setdefault(progress[name].get("word", UNTOUCHED), []).append(name)
     lines = [f"{word}: {', '.join(boards)}" for word, boards in words.items()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stubs of the roles that change boards. SIMULATED: a board is a directory, and its K3s is a file with a version."""
+"""Stubs of the roles that change boards. SIMULATED: a board is a directory, its K3s a file with a version."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ FACTS = """\
 K3S = """\
 - ansible.builtin.set_fact:
     k3s_restart_waits: "{{ __k3s_staged | default(false) | bool and inventory_hostname in pending }}"
-- step: {name: k3s, writes: {version: "{{ __k3s_upgrade_to }}"}}
+- name: k3s
+  step: {name: k3s, writes: {version: "{{ __k3s_upgrade_to }}"}}
   when: not k3s_restart_waits
 """
 SERVER = f"""\
@@ -50,7 +51,12 @@ SERVER = f"""\
 - ansible.builtin.set_fact: {{preflight_server_k3s: {OLD}}}
 """
 REBOOT: Data = {
-    "step": {"name": "reboot", "with": "{{ __board_reboot_command | split | first }}", "writes": {"rebooted": ""}}
+    "name": "reboot",
+    "step": {
+        "name": "reboot",
+        "with": "{{ __board_reboot_command | split | first }}",
+        "writes": {"rebooted": ""},
+    },
 }
 STEPS = {
     "gpu_device_plugin/main": "plugin",
@@ -69,6 +75,7 @@ STEPS = {
 TASKS = {
     "gpu_device_plugin/build": "[]",
     "gpu_verify/begin": "[]",
+    "jetson_facts/explain": "[]",
     "jetson_facts/main": FACTS,
     "k3s/check_ca": "- ansible.builtin.set_fact: {k3s_ca_begins: true}",
     "k3s/main": K3S,
@@ -94,14 +101,16 @@ def write(roles: Path) -> None:
         (roles / name / "tasks").mkdir(parents=True, exist_ok=True)
         for path in (path for pattern in patterns for path in (ROLES / name / "tasks").glob(pattern)):
             shutil.copy(path, roles / name / "tasks")
-    for entry, text in (TASKS | {entry: f"- step: {{name: {step}}}" for entry, step in STEPS.items()}).items():
+    for entry, text in (
+        TASKS | {entry: f"- name: {step}\n  step: {{name: {step}}}" for entry, step in STEPS.items()}
+    ).items():
         role, _, tasks = entry.partition("/")
         (roles / role / "tasks").mkdir(parents=True, exist_ok=True)
         (roles / role / "tasks" / f"{tasks}.yml").write_text(text)
     # The check of etcd's majority stays, all else is a step.
     for name in ("rotate_ca", "rotate_token"):
         path = roles / f"k3s/tasks/{name}.yml"
-        edit(path, [*yaml.safe_load(path.read_text())[:1], {"step": {"name": "rotated"}}])
+        edit(path, [*yaml.safe_load(path.read_text())[:1], {"name": "rotated", "step": {"name": "rotated"}}])
     # Ansible would reboot this machine.
     path = roles / "board_reboot/tasks/reboot.yml"
     tasks = yaml.safe_load(path.read_text())

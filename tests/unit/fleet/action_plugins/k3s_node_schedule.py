@@ -26,7 +26,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # as above
         if not self._task.check_mode:
             with (fleet / "log").open("a") as log:
                 log.write(f"{state} {name}{' quorum' if quorum else ''}\n")
-            (fleet / name / "servers").write_text(json.dumps(dict(given["servers"])))
+            (fleet / name / f"servers-{state}").write_text(json.dumps(dict(given["servers"])))
             if json.loads(os.environ["BROKEN"]).get(name) == state:
                 return result | {"failed": True, "msg": f"node {name}: {state} is broken"}
             if state == "drained":
