@@ -20,7 +20,7 @@ PLAYBOOKS = CHECKOUT / "playbooks"
 PLAYS = PLAYBOOKS / "comparison/plays.yml"
 CODE = runpy.run_path(str(PLAYBOOKS / "comparison/callback_plugins/drift.py"))
 # Steps of site.yml that drift.yml does not compare: locks, restarts in batches, and the verification.
-ELSEWHERE = {"run_lock", "rolling_restart", "gpu_verify"}
+ELSEWHERE = {"run_lock", "rollout", "gpu_verify"}
 
 TASK = "nvidia_docker : Ensure daemon.json"
 PING = "- ansible.builtin.ping:\n"

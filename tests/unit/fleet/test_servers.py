@@ -20,7 +20,7 @@ DOWN = ("k3s", "reboot", "docker-restart", "rotated", "updated", "forgotten")
 
 
 def assert_majority_was_checked(ran: Ran) -> list[str]:
-    """Give the servers that went down, in order. Before each of them the majority was checked, and nothing between."""
+    """Give the servers that went down, in order: the last check of a majority was for the same server."""
     down: list[str] = []
     checked = ""
     for line in ran.steps:

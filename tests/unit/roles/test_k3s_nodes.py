@@ -71,6 +71,7 @@ def test_permanent_error_is_not_retried(
     assert (tmp_path / "k3s.calls").read_text().count("call") == 1
 
 
+k3s = load("k3s/filter_plugins/k3s.py")
 schedule = load("k3s/library/k3s_node_schedule.py")
 offered = load("k3s/module_utils/k3s_offers.py")
 
@@ -147,11 +148,11 @@ def test_devices_of_claims_are_waited_for(server: list[list[Data]]) -> None:
         offered.wait_offered("jetson-1", {"gpu.example.org": 1}, 0)
 
 
-def member(name: str, ready: bool = True, voter: bool | None = True) -> Data:
-    """A node; `voter` is None where it has no etcd."""
+def member(name: str, ready: bool = True, voter: bool | None = True, boot: str = "boot") -> Data:
+    """A node; `voter` is None where it has no etcd, `boot` what its kubelet reports."""
     conditions = {"Ready": ready} | ({} if voter is None else {"EtcdIsVoter": voter})
     told = [{"type": kind, "status": str(value)} for kind, value in conditions.items()]
-    return {"metadata": {"name": name}, "status": {"conditions": told}}
+    return {"metadata": {"name": name}, "status": {"conditions": told, "nodeInfo": {"bootID": boot}}}
 
 
 @pytest.mark.parametrize(
@@ -169,9 +170,35 @@ def test_last_server_of_a_majority_is_not_drained(others: list[Data], problem: s
     nodes = [member("a"), *others]
     if problem:
         with pytest.raises(schedule.KubectlError, match=problem):
-            schedule.check_quorum("a", nodes)
+            schedule.check_quorum("a", nodes, {})
     else:
-        schedule.check_quorum("a", nodes)
+        schedule.check_quorum("a", nodes, {})
+
+
+@pytest.mark.parametrize(
+    ("servers", "problem"),
+    [
+        ({"b": "boot", "c": "boot"}, ""),
+        ({}, ""),  # servers outside of the inventory go by their nodes alone
+        ({"b": "boot", "c": ""}, "only a, b work: c does not answer over SSH[.] Repair the others first"),
+        (
+            {"b": "other", "c": "boot"},
+            "only a, c work: b has started, and its kubelet has not reported since",
+        ),
+    ],
+)
+def test_server_that_went_down_this_minute_counts_as_down(servers: dict[str, str], problem: str) -> None:
+    nodes = [member("a"), member("b"), member("c")]
+    if problem:
+        with pytest.raises(schedule.KubectlError, match=problem):
+            schedule.check_quorum("a", nodes, servers)
+    else:
+        schedule.check_quorum("a", nodes, servers)
+
+
+def test_other_servers_are_known_by_their_nodes() -> None:
+    answers = [{"item": "B.example", "boot_id": "1"}, {"item": "C", "unreachable": True}]
+    assert k3s.servers(answers, {"B.example": "b", "C": ""}) == {"b": "1", "c": ""}
 
 
 def test_kubelet_has_to_report_the_boot_of_its_board() -> None:
@@ -200,9 +227,16 @@ def test_repeated_run_knows_the_offers_before_the_cordon(
     monkeypatch.setattr(schedule, "listed", lambda *_: [])
     monkeypatch.setattr(offered, "knows", lambda _: False)
     monkeypatch.setattr(schedule, "run", lambda *argv: calls.append(argv))
-    given: Data = {"name": "a", "state": "drained", "drain_arguments": [], "offers": {}, "boot_id": None}
+    given: Data = {
+        "name": "a",
+        "state": "drained",
+        "drain_arguments": [],
+        "offers": {},
+        "boot_id": None,
+        "servers": {},
+    }
     found = playing.outcome(monkeypatch, schedule, given | {"quorum": False, "timeout": 1})
-    assert (found["offers"], found["cordoned"]) == (offers, annotation is not None)
+    assert (found["offers"], found["cordoned"]) == (offers, True)
     recorded = calls[0][-1].partition("=")[2]
     assert schedule.recorded({"metadata": {"annotations": {schedule.CORDONED: recorded}}}) == offers
 
@@ -333,3 +367,30 @@ def test_orphaned_pods_are_deleted_first(monkeypatch: pytest.MonkeyPatch) -> Non
     node_module.remove_orphans(SELECTOR, BOARD, 5)
     waits = ("delete", "pods", "--namespace=kube-system", "--ignore-not-found", "--timeout=5s")
     assert called == [(*waits, f"{PLUGIN}-{BOARD}-new")]
+
+
+@pytest.mark.parametrize(
+    ("state", "cordoned_by", "check", "cordoned"),
+    [
+        ("known", "run", False, True),
+        ("known", "owner", False, False),
+        ("drained", "", False, True),
+        ("drained", "owner", False, False),
+        ("drained", "", True, False),
+        ("schedulable", "run", False, False),
+        ("schedulable", "run", True, True),
+    ],
+)
+def test_result_says_whether_a_run_has_the_node_cordoned_now(
+    monkeypatch: pytest.MonkeyPatch, state: str, cordoned_by: str, check: bool, cordoned: bool
+) -> None:
+    annotations = {schedule.CORDONED: "{}"} if cordoned_by == "run" else {}
+    seen = node(gpu="1") | {"metadata": {"name": "a", "annotations": annotations}}
+    seen["spec"] = {"unschedulable": True} if cordoned_by else {}
+    monkeypatch.setattr(schedule, "get", lambda *_: seen)
+    monkeypatch.setattr(schedule, "listed", lambda *_: [])
+    monkeypatch.setattr(schedule, "run", lambda *_: "")
+    monkeypatch.setattr(offered, "knows", lambda _: False)
+    given: Data = {"name": "a", "state": state, "drain_arguments": [], "offers": {}, "boot_id": None}
+    given |= {"quorum": False, "servers": {}, "timeout": 1}
+    assert playing.outcome(monkeypatch, schedule, given, check)["cordoned"] is cordoned

@@ -71,9 +71,13 @@ def tasks_of(playbook: Path) -> list[Data]:
 
 def test_every_step_has_the_name_of_its_role_as_tag() -> None:
     blocks = [task for task in tasks_of(SITE) if "block" in task]
-    steps = {called(task["block"][0]): task["tags"] for task in blocks}
+    steps = {called(task["block"][-1]): task["tags"] for task in blocks}
     # What two steps have left to it.
-    assert set(steps.pop("rolling_restart")) == {"nvidia_docker", "k3s"}
+    restarts = [task for task in tasks_of(SITE) if task.get("vars", {}).get("__rollout_role")]
+    assert {*restarts[0]["tags"]} == {*restarts[1]["tags"]} == {"nvidia_docker", "k3s"}
+    assert [one["ansible.builtin.include_role"]["apply"]["tags"] for one in restarts] == [
+        restarts[0]["tags"]
+    ] * 2
     # What the steps after it take their images from.
     assert steps.pop("image_supply") == ["image_supply", "k3s", "gpu_device_plugin"]
     assert steps
@@ -90,7 +94,7 @@ def called(task: Data) -> str:
     [
         # preflight asks the K3s server about the token
         ("preflight", {"k3s", "nvidia_docker"}),
-        ("nvidia_docker", {"k3s", "run_lock", "nvidia_docker", "rolling_restart", "upload"}),
+        ("nvidia_docker", {"k3s", "run_lock", "nvidia_docker", "rollout", "upload"}),
         ("gpu_verify", {"k3s", "nvidia_docker", "image_supply", "gpu_verify", "gpu_report", "upload"}),
     ],
 )

@@ -57,6 +57,30 @@ def test_second_run_is_refused_until_the_board_is_released(path: str) -> None:
     assert lock.acquire(path, ANNA, NOW + 600, nothing)
 
 
+def test_run_that_locks_again_notices_another_run(path: str) -> None:
+    for again in (False, True):  # a board that no run has had, and that only this one has had
+        assert lock.acquire(path, ANNA, NOW, nothing, again) == ""
+        lock.release(path, ANNA)
+    assert lock.acquire(path, BERT, NOW + 1, nothing) == ""
+    lock.release(path, BERT)
+    refused = lock.acquire(path, ANNA, NOW + 2, nothing, again=True)
+    assert "bert@ops2 has run upgrade.yml on this board since this run has checked it." in refused
+    assert refused.endswith("This run changed nothing more on the board. Run the same command again")
+    assert lock.acquire(path, ANNA, NOW + 2, nothing) == "", "a run that begins"
+    lock.release(path, ANNA)
+    # One that was killed has released nothing.
+    assert lock.acquire(path, BERT, NOW + 3, nothing) == ""
+    assert "bert@ops2 has run" in lock.acquire(path, ANNA, NOW + 3603, nothing, again=True)
+
+
+def test_lock_of_another_run_is_read(path: str) -> None:
+    assert lock.other(path, ANNA, NOW) == ""
+    lock.acquire(path, BERT, NOW, nothing)
+    assert lock.other(path, BERT, NOW + 1) == ""
+    assert lock.other(path, ANNA, NOW + 1) == "bert@ops2, who runs upgrade.yml since 2026-11-22 10:50 UTC"
+    assert lock.other(path, ANNA, NOW + 3600) == "", "it has expired"
+
+
 def test_run_renews_its_own_lock(path: str) -> None:
     lock.acquire(path, ANNA, NOW, nothing)
     assert lock.acquire(path, {**ANNA, "since": "2026-11-22 11:20 UTC"}, NOW + 3000, nothing) == ""
@@ -160,11 +184,11 @@ PLAYBOOK = """\
 def run(directory: Path, *fails: str) -> tuple[Run, list[Path]]:
     variables = {
         "fails": fails,
-        "__run_lock_path": f"{directory}/lock-{{{{ inventory_hostname }}}}",
+        "__run_lock_path": f"{directory}/lock-{{{{ inventory_hostname }}}}/lock.json",
         "__run_lock_uploads": str(directory),
     }
     ran = play_text(directory, PLAYBOOK, groups={"agent": ("one", "two")}, variables=variables, fails=True)
-    return ran, list(directory.glob("lock-*"))
+    return ran, list(directory.glob("lock-*/lock.json"))
 
 
 def test_place_for_uploads_that_is_not_roots_alone_stops_the_run_before_its_first_change(
@@ -185,7 +209,7 @@ def test_failed_run_releases_its_boards(tmp_path: Path, fails: list[str]) -> Non
 
 
 def test_role_that_fails_on_a_locked_board_releases_it(tmp_path: Path) -> None:
-    tasks, lock = tmp_path / "roles/failing/tasks", tmp_path / "lock"
+    tasks, lock = tmp_path / "roles/failing/tasks", tmp_path / "run/lock.json"
     tasks.mkdir(parents=True)
     (tasks / "main.yml").write_text(
         '- ansible.builtin.fail: {msg: "locked: {{ __run_lock_path is file }}"}\n'
@@ -204,14 +228,24 @@ def test_role_that_fails_on_a_locked_board_releases_it(tmp_path: Path) -> None:
     assert not lock.exists()
 
 
-CHANGING = ("site.yml", "forget.yml", "restore.yml", "rotate_token.yml", "rotate_ca.yml")
+PLAYBOOKS = sorted((CHECKOUT / "playbooks").glob("*.yml"))
 
 
-@pytest.mark.parametrize("playbook", CHANGING)
-def test_playbook_that_changes_boards_releases_them_in_every_play(playbook: str) -> None:
-    text = (CHECKOUT / "playbooks" / playbook).read_text()
-    for one in yaml.safe_load(text):
-        for block in (task for task in one.get("tasks", []) if "block" in task):
-            (last,) = block["always"]
-            assert last["ansible.builtin.import_role"]["tasks_from"].startswith("release")
-    assert text.count("name: run_lock\n") > text.count("tasks_from: release"), "and locks them before"
+@pytest.mark.parametrize("playbook", PLAYBOOKS, ids=lambda path: path.stem)
+def test_no_lock_is_held_where_a_batch_can_end_the_playbook(playbook: Path) -> None:
+    """A play with `serial` locks and releases in the same block, and no play before it leaves a lock."""
+    held = False
+    for one in yaml.safe_load(playbook.read_text()):
+        imported = [
+            (role["name"], role.get("tasks_from"))
+            for task in one.get("tasks", [])
+            for part in [*task.get("block", [task]), *task.get("always", [])]
+            for role in [part.get("ansible.builtin.import_role", {"name": ""})]
+        ]
+        locks = ("run_lock", None) in imported
+        releases = ("run_lock", "release") in imported
+        if "serial" in one:
+            assert not held
+            assert locks == releases
+        held = (held or locks) and not releases
+    assert not held
