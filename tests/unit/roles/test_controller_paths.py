@@ -40,6 +40,7 @@ ON_CONTROLLER = {
     "gpu_status_file": ("gpu_status", "__gpu_status_path", ""),
     "gpu_verify_reports": ("gpu_verify", "__gpu_verify_reports_path", "reports"),
     "jetson_k3s_bundle": ("preflight", "__preflight_bundle", ""),
+    "k3s_backup_directory": ("k3s_backup", "__k3s_backup_directory_path", "backups"),
     "k3s_backup_file": ("k3s_backup", "__k3s_backup_file_path", None),  # restore.yml needs it
     "k3s_backup_recipient": ("k3s_backup", "__k3s_backup_recipient_path", ""),
     "kubeconfig_file": ("kubeconfig", "__kubeconfig_path", "kubeconfig-localhost.yaml"),
@@ -55,7 +56,6 @@ ON_HOST = {
 # Defaults that no variable of a user changes, or that have another name for one.
 DEFAULTS = {
     "bundle": {"__bundle_directory": "bundle", "__bundle_k3s_pins": "k3s-releases.sha256"},
-    "k3s_backup": {"__k3s_backup_directory_path": "backups"},
     "preflight": {"__preflight_built": "dist"},
 }
 
