@@ -215,7 +215,7 @@ MIRROR = """\
 
 @pytest.mark.parametrize(("pinned", "refused"), [(False, True), (True, False)])
 def test_mirror_without_tls_needs_pinned_files(tmp_path: Path, pinned: bool, refused: bool) -> None:
-    files = ("k3s-arm64", "k3s-airgap-images-arm64.tar.gz")
+    files = ("k3s-airgap-images-arm64.tar.gz", "k3s-arm64")
     if pinned:
         pins = "".join(f"{'0' * 64}  v1/{name}\n" for name in files)
         (tmp_path / "k3s-releases.sha256").write_text(pins)

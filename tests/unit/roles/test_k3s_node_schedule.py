@@ -98,7 +98,7 @@ def test_only_what_a_drain_has_cordoned_takes_pods_again(
 
 
 def deletion(kind: str, name: str) -> str:
-    return f"--namespace=kube-system delete --ignore-not-found {kind} {name}"
+    return f"--namespace=kube-system delete --ignore-not-found --timeout=7s {kind} {name}"
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ environment = []
 
 
 def planned(root: Path, raw: str | None = None, **changes: Any) -> tuple[list[Any], dict[str, str]]:
-    params = {"docker_version": "28.4.0", "strict": False, "state": "present"} | changes
+    params = {"docker_version": "28.4.0", "strict": False, "proxy": "", "state": "present"} | changes
     result: tuple[list[Any], dict[str, str]] = environment.plan(
         str(root), params, {"iptables": {"choose": None, "raw": raw}}
     )
@@ -250,7 +250,7 @@ def test_drop_in_is_written_once_restarts_docker_and_goes_on_removal(tmp_path: P
     assert (before, after, restarts, choices) == ("", environment.RAW_DROP_IN, True, {})
     environment.put(str(tmp_path / path), after)
     assert planned(tmp_path, FAILS) == ([], {})
-    params = {"docker_version": "28.4.0", "strict": False, "state": "present"}
+    params = {"docker_version": "28.4.0", "strict": False, "proxy": "", "state": "present"}
     assert environment.plan(str(tmp_path), params, {}) == ([], {}), "not tried: the file stays"
     ((_, _, after, restarts),), _ = planned(tmp_path, FAILS, state="absent")
     assert (after, restarts) == ("", True)
@@ -381,7 +381,7 @@ def found(board: Board, lacking: dict[str, str]) -> dict[str, str]:
 
 
 def done(board: Board) -> tuple[list[str], dict[str, str]]:
-    params = {"docker_version": "28.4.0", "strict": False, "state": "present"}
+    params = {"docker_version": "28.4.0", "strict": False, "proxy": "", "state": "present"}
     files, choices = environment.plan(str(board.root), params, environment.variants(board, str(board.root)))
     return [path for path, *_ in files], choices
 
