@@ -24,8 +24,8 @@ from tests.unit.roles.preflight_facts import with_facts
 HERE = Path(__file__).parent
 # A run takes 20 to 40 seconds of processor time, most of it Ansible's own for each task and board.
 TIMEOUT_SECONDS = 1800
-# By the one in which Ansible ignores any_errors_fatal for a failure in a block with an `always` section. `make unit`
-# leaves the other one to `make acceptance`.
+# By the one in which Ansible ignores any_errors_fatal for a failure in a block with an `always` section.
+# `make unit` leaves the other one to `make acceptance`.
 LINES = ("2.16", pytest.param(NEWEST, marks=[pytest.mark.lab, pytest.mark.acceptance]))
 BANNER = "RESULT OF THE ROLLOUT"
 
@@ -87,7 +87,7 @@ class Fleet:
         """The command of a run."""
         boards = {name: one for group in self.groups.values() for name, one in group.items()}
         board = f"{self.root}/{{{{ inventory_hostname }}}}"
-        given = {
+        given: dict[str, Any] = {
             "fleet": str(self.root),
             "pending": [],
             "gpu_verify_reports": str(self.root / "reports"),
