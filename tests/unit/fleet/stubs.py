@@ -27,7 +27,7 @@ FACTS = """\
 - ansible.builtin.set_fact:
     cacheable: true
     jetson: >-
-      {{ facts | combine({
+      {{ lookup('ansible.builtin.file', fleet ~ '/facts.json') | from_json | combine({
          'hostname': inventory_hostname, 'machine_id': inventory_hostname,
          'k3s': {'version': lookup('ansible.builtin.file', board ~ '/version'),
                  'server': {'installed': serves, 'active': serves},

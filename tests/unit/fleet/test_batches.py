@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.ansible_core import NEWEST
-from tests.unit.fleet.fleet import TIMEOUT_SECONDS, Fleet, Ran
+from tests.unit.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet, Ran
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
-# By the one in which Ansible ignores any_errors_fatal for a failure in a block with an `always` section.
-LINES = ("2.16", NEWEST)
 EIGHT = tuple(f"a{number}" for number in range(1, 9))
 
 
@@ -73,9 +71,8 @@ def test_board_that_is_lost_stops_the_upgrade(tmp_path: Path, line: str) -> None
     ]
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_lost_server_ends_the_playbook_and_the_result_is_shown(tmp_path: Path, line: str) -> None:
-    ran = Fleet(tmp_path, ["s1", "s2", "s3"], ["a1"], line).play("upgrade", lost={"s2": "k3s"})
+def test_lost_server_ends_the_playbook_and_the_result_is_shown(tmp_path: Path) -> None:
+    ran = Fleet(tmp_path, ["s1", "s2", "s3"], ["a1"]).play("upgrade", lost={"s2": "k3s"})
     assert ran.returncode in (2, 4), ran.stdout
     assert touched(ran) == {"s1", "s2"}
     assert ran.result == [
@@ -103,9 +100,6 @@ def test_no_further_board_is_touched(tmp_path: Path, playbook: str, step: str, l
     assert touched(stopped) & alone == set()
     assert (stopped.result[0], stopped.result[1]) == (done, f"not touched: {', '.join(sorted(alone))}")
     assert step in "\n".join(stopped.result)
-    ended = fleet.play(playbook)
-    assert ended.returncode == 0, ended.stdout
-    assert touched(ended) >= {"a2", *alone}
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -139,23 +133,17 @@ def test_nothing_is_upgraded_without_the_backup(tmp_path: Path) -> None:
     assert ran.result[:2] == ["not touched: a1, s2", "failed: s1: backup: backup is broken"]
 
 
-def test_images_that_the_site_does_not_get_stop_the_upgrade(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, ["s1"], ["a1"], "2.16")
-    ran = fleet.play("upgrade", broken={"a1": "images"}, image_supply_host="a1")
-    assert ran.returncode == 2, ran.stdout
-    assert set(ran.steps) & {"drained s1 quorum", "k3s s1"} == set()
-    assert ran.result[:2] == ["not touched: s1", "failed: a1: images: images is broken"]
-
-
-@pytest.mark.parametrize("line", LINES)
-@pytest.mark.parametrize("playbook", ["rotate_token", "rotate_ca"])
-@pytest.mark.parametrize("how", ["broken", "lost"])
-def test_failed_rotation_reaches_no_other_board(tmp_path: Path, line: str, playbook: str, how: str) -> None:
+@pytest.mark.parametrize(
+    ("playbook", "how", "line"),
+    [("rotate_token", "broken", "2.16"), ("rotate_ca", "broken", "2.16"), ("rotate_ca", "lost", NEWEST)],
+)
+def test_failed_rotation_reaches_no_other_board(tmp_path: Path, playbook: str, how: str, line: str) -> None:
     fleet = Fleet(tmp_path, ["s1", "s2", "s3"], ["a1"], line)
     faults: dict[str, dict[str, str]] = {"broken": {}, "lost": {}} | {how: {"s1": "rotated"}}
     ran = fleet.play(playbook, broken=faults["broken"], lost=faults["lost"])
     assert ran.returncode in (2, 4), ran.stdout
     assert touched(ran) == {"s1"}
+    assert "known s1 quorum" in ran.steps, "K3s restarts there"
     assert "PLAY [Lock the boards]" not in ran.stdout, "site.yml would follow"
     assert ran.result[0] == "not touched: a1, s2, s3"
     assert ran.result[-1] == "Repair the cause, then run the same command again. It goes on from here."
@@ -168,7 +156,7 @@ def test_check_mode_names_no_result_and_touches_nothing(tmp_path: Path) -> None:
 
     fleet = Fleet(tmp_path, ["s1"], ["a1"])
     before = state()
-    for playbook in ("upgrade", "reboot", "power_mode"):
+    for playbook in ("upgrade", "power_mode"):
         ran = fleet.play(playbook, "--check", locks=True)
         assert (ran.returncode, ran.steps, ran.result) == (0, [], []), ran.stdout
         assert (state(), fleet.locked()) == (before, [])

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.ansible_core import NEWEST
-from tests.unit.fleet.fleet import TIMEOUT_SECONDS, Fleet, Ran
+from tests.unit.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet, Ran
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
-LINES = ("2.16", NEWEST)
 SERVERS = ("s1", "s2", "s3")
 # Steps that take a server down.
 DOWN = ("k3s", "reboot", "docker-restart", "rotated", "updated", "forgotten")
@@ -37,12 +36,9 @@ def assert_majority_was_checked(ran: Ran) -> list[str]:
     ("playbook", "order", "line", "arguments"),
     [
         ("upgrade", ["s1", "s2", "s3"], NEWEST, ()),
-        ("reboot", ["s3", "s2", "s1"], "2.16", ()),
-        ("os_update", ["s3", "s2", "s1"], NEWEST, ()),
+        ("os_update", ["s3", "s2", "s1"], NEWEST, ()),  # by reboot.yml
         ("power_mode", ["s3", "s2", "s1"], "2.16", ()),
-        # Followed by the restarts of site.yml.
-        ("rotate_token", ["s1", "s2", "s3"], NEWEST, ()),
-        ("rotate_ca", ["s1", "s2", "s3"], "2.16", ()),
+        ("site", ["s1", "s2", "s3"], "2.16", ("--tags=k3s",)),
         ("forget", ["s2", "s3"], NEWEST, ("--limit=s2,s3,a1",)),
     ],
 )
@@ -88,8 +84,6 @@ def test_server_stays_up_while_another_run_may_take_one_down(tmp_path: Path, lin
     (why,) = (line for line in ran.result if line.startswith("failed: s3: has not rebooted"))
     assert "this server stays up, because another run may take down s2, which is locked by anna@ops1" in why
     assert fleet.locked() == ["s2"]
-    # An agent has no majority to keep.
-    assert fleet.play("reboot", "--limit=a1", locks=True).boards("reboot") == ["a1"]
     lock(fleet, "s2", -1)
     assert fleet.play("reboot", "--limit=s3", locks=True).boards("reboot") == ["s3"]
 
