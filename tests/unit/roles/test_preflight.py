@@ -462,6 +462,7 @@ def test_rules_know_the_inventory_and_the_plans(
     for name in ("context", "inventory"):
         text = text.replace(name.upper(), str(ROLES / f"preflight/vars/main/{name}.yml"))
     filters = str(ROLES / "preflight/filter_plugins")
-    variables = {"given": given, "files": files, "preflight_server": "localhost"} | variables
+    of_the_run = {"preflight_server": "localhost", "__preflight_restores": False}
+    variables = {"given": given, "files": files} | of_the_run | variables
     run = play_text(tmp_path, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters)
     assert said in run.said
