@@ -110,7 +110,7 @@ def run_playbook(
             f"--inventory={inventory or lab_dir(lab) / 'inventory.ini'}",
             f"playbooks/{playbook}",
             f"--extra-vars=gpu_verify_reports={reports_dir(lab)}",
-            f"--extra-vars=__k3s_backup_directory_path={lab_dir(lab) / 'backups'}",
+            f"--extra-vars=k3s_backup_directory={lab_dir(lab) / 'backups'}",
             *arguments,
         ],
         cwd=CHECKOUT,

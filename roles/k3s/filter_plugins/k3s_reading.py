@@ -171,7 +171,7 @@ def judged(options: Options) -> dict[str, Any]:
     return {
         "settings": {name: ",".join(text for text, _ in options.get(name, [])) or None for name in SETTINGS},
         # Its value is a secret.
-        "external_datastore": any(text.strip("\"'") for text, _ in options.get("datastore-endpoint", [])),
+        "external_datastore": any(text for text, _ in options.get("datastore-endpoint", [])),
         "kubelet_arguments": {name: kubelet.get(name) for name in KUBELET_ARGUMENTS},
         "feature_gates": {
             part: sorted(name for name, state in on.items() if state.lower() == "true")

@@ -19,7 +19,7 @@ ENDINGS = """
 """
 NAME = "(?:auth|[a-z0-9_.-]*?(?:{}))".format("|".join(ENDINGS.split()).replace("-", "[-_.]?"))
 SECRET = re.compile(NAME + r"\Z", re.IGNORECASE)
-SWITCH = re.compile(r"(?:true|false|null|none|~)?[\s,]*\Z", re.IGNORECASE)
+SWITCH = re.compile(r"(?:true|false|null|none|~|''|\"\")?[\s,]*\Z", re.IGNORECASE)
 # How much of a line before a name or an address is searched.
 NEARBY = 64
 

@@ -210,6 +210,8 @@ def once() -> Iterator[tuple[str, str]]:
 # Variables that a task reads once although hosts may have different values, and why that is right.
 FOR_EACH_HOST = {
     "bundle_plugin_archive": "of this computer, which alone makes a bundle",
+    "jetson_k3s_confirm": "given with -e, for one run",
+    "k3s_reset_cluster": "given with -e, for one run",
     "k3s_backup_accepted_sha256": "given with -e, for one run",
     "k3s_backup_file": "given with -e, for one run",
     "k3s_server_url": "of the server that makes the kubeconfig",

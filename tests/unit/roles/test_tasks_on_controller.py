@@ -23,7 +23,7 @@ def back_up(directory: Path, other: Data | None = None, *, fails: bool = False) 
     key.write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     variables: Data = {
         "k3s_backup_recipient": str(key),
-        "__k3s_backup_directory": str(directory / "backups"),
+        "k3s_backup_directory": str(directory / "backups"),
         "__k3s_backup_record": str(directory / "state/backups.sha256"),
     }
     said = {SERVER: {"k3s_backup": other}} if other else None
@@ -82,7 +82,7 @@ def test_user_gets_the_role_view_and_no_copy_of_a_key_stays(tmp_path: Path) -> N
         fails=True,
         environment={"TMPDIR": str(tmp_path / "tmp")},
         kubeconfig_user="anna",
-        jetson_k3s_output=str(tmp_path / "anna.yaml"),
+        kubeconfig_file=str(tmp_path / "anna.yaml"),
     )
     assert "Create a private directory for the key" in run.stdout
     (asked,) = calls.of("k3s_user")
