@@ -66,7 +66,7 @@ STEPS = {
     "k3s/close_ca_rotation": "closed",
     "k3s/close_rotation": "closed",
     "k3s/renew_port": "renewed",
-    "k3s_backup/main": "backup",
+    "k3s_backup/before": "backup",
     "nvidia_docker/main": "docker",
     "nvidia_docker/restart": "docker-restart",
     "nvidia_docker/runtime": "runtime",
