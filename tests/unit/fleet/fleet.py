@@ -91,7 +91,8 @@ class Fleet:
             "fleet": str(self.root),
             "pending": [],
             "gpu_verify_reports": str(self.root / "reports"),
-            "__run_lock_path": f"{board}/lock/lock.json",
+            # The locks of other servers are read in a loop, by tasks that are delegated to them.
+            "__run_lock_path": f"{self.root}/{{{{ item | default(inventory_hostname) }}}}/lock/lock.json",
             "__run_lock_uploads": str(self.root),
             "__k3s_upgrade_link": f"{board}/k3s",
             "__k3s_upgrade_record": f"{board}/k3s.previous",

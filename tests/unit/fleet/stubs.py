@@ -18,6 +18,7 @@ KEPT = {
     "board_reboot": ("*",),
     "k3s": ("schedule.yml", "rotate_ca.yml", "rotate_token.yml"),
     "power_mode": ("*",),
+    "k3s_reset": ("forget.yml",),
     "preflight": ("server.yml", "node.yml"),
 }
 READ = ("defaults", "filter_plugins", "vars")
@@ -38,12 +39,17 @@ FACTS = """\
     board: "{{ fleet }}/{{ inventory_hostname }}"
     serves: "{{ inventory_hostname in groups['server'] }}"
 """
+# A node has the new version once it is verified: before, an upgrade goes back to the old one.
+VERIFIED = """\
+- name: verified
+  step: {name: verified, writes: {version: "{{ __k3s_upgrade_to }}"}}
+"""
 # site.yml postpones a restart of a running K3s on the boards of which a test says so.
 K3S = """\
 - ansible.builtin.set_fact:
     k3s_restart_waits: "{{ __k3s_staged | default(false) | bool and inventory_hostname in pending }}"
 - name: k3s
-  step: {name: k3s, writes: {version: "{{ __k3s_upgrade_to }}"}}
+  step: {name: k3s}
   when: not k3s_restart_waits
 """
 SERVER = f"""\
@@ -58,10 +64,15 @@ REBOOT: Data = {
         "writes": {"rebooted": ""},
     },
 }
+# Boards that are gone: no node of theirs is Ready.
+REMAINING = """\
+- ansible.builtin.set_fact:
+    preflight_server: "{{ __preflight_remaining | first }}"
+    preflight_nodes: []
+"""
 STEPS = {
     "gpu_device_plugin/main": "plugin",
     "gpu_device_plugin/offered": "offered",
-    "gpu_verify/main": "verified",
     "image_supply/main": "images",
     "k3s/close_ca_rotation": "closed",
     "k3s/close_rotation": "closed",
@@ -75,6 +86,7 @@ STEPS = {
 TASKS = {
     "gpu_device_plugin/build": "[]",
     "gpu_verify/begin": "[]",
+    "gpu_verify/main": VERIFIED,
     "jetson_facts/explain": "[]",
     "jetson_facts/main": FACTS,
     "k3s/check_ca": "- ansible.builtin.set_fact: {k3s_ca_begins: true}",
@@ -82,6 +94,7 @@ TASKS = {
     "os_update/plan": "- ansible.builtin.set_fact: {os_update_planned: {disruptive: true}}",
     "preflight/controller": "[]",
     "preflight/main": SERVER,
+    "preflight/remaining": REMAINING,
 }
 
 

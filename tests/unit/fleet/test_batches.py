@@ -53,7 +53,7 @@ def test_upgrade_stops_after_the_batch_of_a_board_that_fails_and_the_same_comman
     ended = fleet.play("upgrade")
     assert ended.returncode == 0, ended.stdout
     assert_in_batches(ended, "a2", "a4 a5", "a6 a7", "a8")
-    assert ended.result == ["upgraded: a2, a4, a5, a6, a7, a8", "unchanged: a1, a3, s1"]
+    assert ended.result == ["unchanged: a1, a3, s1", "upgraded: a2, a4, a5, a6, a7, a8"]
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -118,7 +118,7 @@ def test_failed_restart_leaves_other_boards_their_settings_and_they_are_verified
         "restarted: a2, s1",
         "not restarted, old settings kept: a3, a4",
         "failed: a1: a changed setting needs a restart of Docker or K3s, and that went wrong. The reason:",
-        "    docker-restart: docker-restart is broken",
+        "  docker-restart: docker-restart is broken",
         "Repair the cause, then run the same command again. It goes on from here.",
     ]
     assert "schedulable a1" in stopped.steps

@@ -27,8 +27,9 @@ class ActionModule(ActionBase):  # type: ignore[misc] # as above
         if not self._task.check_mode:
             with (fleet / "log").open("a") as log:
                 log.write(f"{step} {board} {self._task.args.get('with', '')}".strip() + "\n")
-            for name, content in self._task.args.get("writes", {}).items():
-                (fleet / board / name).write_text(content)
         if json.loads(os.environ["BROKEN"]).get(board) == step:
             return result | {"failed": True, "msg": f"{step} is broken"}
+        if not self._task.check_mode:
+            for name, content in self._task.args.get("writes", {}).items():
+                (fleet / board / name).write_text(content)
         return result
