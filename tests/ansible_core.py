@@ -12,7 +12,9 @@ from tools.cache import cache, locked
 # By the one for JetPack 4, and the last one without data tagging. Python 3.13 is too new for 2.16.
 OLDER = {"2.16": "2.16.19", "2.18": "2.18.12"}
 TOO_NEW = {"2.16": (3, 13)}
-NEWEST = "2.19"
+NEWEST, OLDEST = "2.19", "2.16"
+CORES = (NEWEST, pytest.param(OLDEST, marks=pytest.mark.acceptance))
+"""For tests with both. CI runs them with one, `make acceptance` with the other."""
 
 
 def core(line: str) -> Path | None:

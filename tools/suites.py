@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SUITES = {
-    "unit": "not lab",
+    "unit": "not lab and not acceptance",
     "lab": "lab and not acceptance and not arm64",
     "acceptance": "acceptance",
     "arm64": "arm64",

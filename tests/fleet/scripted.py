@@ -13,8 +13,6 @@ from tests.hostile.answers import Answer
 from tests.hostile.site import Run, Site, make_site
 
 Call = tuple[str, str, Answer]
-OLDEST = "2.16"
-CORES = (OLDEST, NEWEST)
 INVENTORY = """\
 [server]
 {servers}

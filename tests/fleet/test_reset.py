@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.ansible_core import CORES, OLDEST
 from tests.fleet.local import TIMEOUT_SECONDS
-from tests.fleet.scripted import CORES, OLDEST, Fleet, done, fault, node, said
+from tests.fleet.scripted import Fleet, done, fault, node, said
 from tests.hostile.site import Run
 from tests.unit.roles.loading import load
 
@@ -62,6 +63,7 @@ def test_server_leaves_etcd_before_its_data_go(fleet: Fleet, line: str, server: 
     assert (first in said(run)) is (server == "jetson-1")
 
 
+@pytest.mark.acceptance
 def test_servers_leave_one_after_the_other_while_a_majority_stays(tmp_path: Path) -> None:
     run = Fleet(tmp_path / "controller", servers=5).play("reset", "--limit=jetson-2,jetson-4")
     assert run.code == 0, run.said
@@ -82,9 +84,14 @@ def test_two_of_three_servers_are_refused_before_anything(fleet: Fleet, line: st
 @pytest.mark.parametrize(
     ("limit", "options", "last"),
     [
-        (None, (), "jetson-3,jetson-2,jetson-1"),
+        pytest.param(None, (), "jetson-3,jetson-2,jetson-1", marks=pytest.mark.acceptance),
         ("server", (), "jetson-3,jetson-2,jetson-1"),
-        ("server", ("-e", "k3s_reset_cluster=jetson-1,jetson-2"), "jetson-3,jetson-2,jetson-1"),
+        pytest.param(
+            "server",
+            ("-e", "k3s_reset_cluster=jetson-1,jetson-2"),
+            "jetson-3,jetson-2,jetson-1",
+            marks=pytest.mark.acceptance,
+        ),
         ("jetson-3", ("-e", "jetson_k3s_confirm=without-server"), "jetson-3"),
     ],
 )
@@ -115,6 +122,7 @@ def test_check_mode_needs_no_confirmation(fleet: Fleet) -> None:
     assert {call[0] for call in changes(run)} == {*fleet.servers, *fleet.agents}
 
 
+@pytest.mark.acceptance
 def test_only_server_is_confirmed_too(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path / "controller", servers=1, agents=1)
     run = fleet.play("reset", "--limit=jetson-1")
@@ -145,10 +153,10 @@ def test_no_board_leaves_a_cluster_that_does_not_answer(fleet: Fleet, limit: str
 @pytest.mark.parametrize(
     ("module", "arguments", "steps"),
     [
-        ("k3s_node_schedule", {"state": "drained"}, 1),
-        ("k3s_node_schedule", {"state": "known"}, 2),
+        pytest.param("k3s_node_schedule", {"state": "drained"}, 1, marks=pytest.mark.acceptance),
+        pytest.param("k3s_node_schedule", {"state": "known"}, 2, marks=pytest.mark.acceptance),
         ("systemd_service", {"state": "stopped"}, 3),
-        ("k3s_node_schedule", {"state": "forgotten"}, 4),
+        pytest.param("k3s_node_schedule", {"state": "forgotten"}, 4, marks=pytest.mark.acceptance),
     ],
 )
 def test_server_that_cannot_leave_keeps_its_data(
@@ -162,6 +170,7 @@ def test_server_that_cannot_leave_keeps_its_data(
     assert f"jetson-3: cannot {place}: injected into {module}" in said(run)
 
 
+@pytest.mark.acceptance
 def test_second_server_stays_when_the_first_one_cannot_leave(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path / "controller", servers=5)
     fails = fault(fleet.servers, "k3s_node_schedule", state="forgotten", name="jetson-4")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ansible_core import NEWEST, OLDER, core
+from tests.ansible_core import CORES, NEWEST, OLDER, core
 from tests.hostile import answers
 from tests.hostile.site import BOARDS, SECRET, TIMEOUT_SECONDS, Run, Site, make_site
 from tests.unit.roles.loading import load
@@ -135,7 +135,7 @@ def assert_unharmed(run: Run, playbook: str, attacks: dict[str, list[str]]) -> N
 
 
 @pytest.mark.timeout(TIMEOUT_SECONDS)
-@pytest.mark.parametrize("line", ["2.16", NEWEST])
+@pytest.mark.parametrize("line", CORES)
 @pytest.mark.parametrize(("playbook", "attacks"), QUICK, ids=[name for name, _ in QUICK])
 def test_controller_is_unharmed(site: Site, playbook: str, attacks: dict[str, list[str]], line: str) -> None:
     run = play(site, line, playbook, attacks)
@@ -144,7 +144,6 @@ def test_controller_is_unharmed(site: Site, playbook: str, attacks: dict[str, li
     assert (run.code == 0) == (playbook != "kubeconfig"), run.said
 
 
-@pytest.mark.lab  # no virtual board: `make unit` leaves it to `make acceptance`
 @pytest.mark.acceptance
 @pytest.mark.parametrize(("attack", "line"), ATTACKS)
 @pytest.mark.parametrize("board", [SERVER, AGENT])
@@ -156,7 +155,7 @@ def test_no_answer_to_any_playbook_harms(
     assert_unharmed(play(site, line, playbook, attacks), playbook, attacks)
 
 
-@pytest.mark.parametrize("line", ["2.16", NEWEST])
+@pytest.mark.parametrize("line", CORES)
 def test_playbooks_stop_where_facts_would_override_variables(site: Site, line: str) -> None:
     run = site.play(core(line), "status", {}, ANSIBLE_INJECT_FACT_VARS="True")
     assert (run.code, run.sent) == (2, {board: [] for board in BOARDS})

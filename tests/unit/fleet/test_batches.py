@@ -71,6 +71,7 @@ def test_board_that_is_lost_stops_the_upgrade(tmp_path: Path, line: str) -> None
     ]
 
 
+@pytest.mark.acceptance
 def test_lost_server_ends_the_playbook_and_the_result_is_shown(tmp_path: Path) -> None:
     ran = Fleet(tmp_path, ["s1", "s2", "s3"], ["a1"]).play("upgrade", lost={"s2": "k3s"})
     assert ran.returncode in (2, 4), ran.stdout
@@ -88,8 +89,8 @@ def test_lost_server_ends_the_playbook_and_the_result_is_shown(tmp_path: Path) -
     ("playbook", "step", "line", "done"),
     [
         ("reboot", "reboot", "2.16", "rebooted: a1"),
-        ("os_update", "updated", NEWEST, "rebooted: a1"),
-        ("power_mode", "reboot", "2.16", "done: a1"),
+        pytest.param("os_update", "updated", NEWEST, "rebooted: a1", marks=pytest.mark.acceptance),
+        pytest.param("power_mode", "reboot", "2.16", "done: a1", marks=pytest.mark.acceptance),
     ],
 )
 def test_no_further_board_is_touched(tmp_path: Path, playbook: str, step: str, line: str, done: str) -> None:
@@ -135,7 +136,11 @@ def test_nothing_is_upgraded_without_the_backup(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("playbook", "how", "line"),
-    [("rotate_token", "broken", "2.16"), ("rotate_ca", "broken", "2.16"), ("rotate_ca", "lost", NEWEST)],
+    [
+        ("rotate_token", "broken", "2.16"),
+        pytest.param("rotate_ca", "broken", "2.16", marks=pytest.mark.acceptance),
+        pytest.param("rotate_ca", "lost", NEWEST, marks=pytest.mark.acceptance),
+    ],
 )
 def test_failed_rotation_reaches_no_other_board(tmp_path: Path, playbook: str, how: str, line: str) -> None:
     fleet = Fleet(tmp_path, ["s1", "s2", "s3"], ["a1"], line)

@@ -18,7 +18,9 @@ SERVERS, AGENTS = ("s1", "s2"), ("a1", "a2")
 
 
 @pytest.mark.parametrize("line", LINES)
-@pytest.mark.parametrize(("how", "left"), [("broken", []), ("lost", ["s1"])])
+@pytest.mark.parametrize(
+    ("how", "left"), [("broken", []), pytest.param("lost", ["s1"], marks=pytest.mark.acceptance)]
+)
 def test_playbook_that_ends_in_a_play_with_batches_leaves_no_lock(
     tmp_path: Path, line: str, how: str, left: list[str]
 ) -> None:
@@ -34,7 +36,10 @@ def test_playbook_that_ends_in_a_play_with_batches_leaves_no_lock(
 
 @pytest.mark.parametrize(
     ("playbook", "broken", "untouched"),
-    [("site", {"a1": "plugin"}, set()), ("upgrade", {"a1": "k3s"}, {"a2"})],
+    [
+        ("upgrade", {"a1": "k3s"}, {"a2"}),
+        pytest.param("site", {"a1": "plugin"}, set(), marks=pytest.mark.acceptance),
+    ],
 )
 def test_run_that_ends_leaves_no_lock(
     tmp_path: Path, playbook: str, broken: dict[str, str], untouched: set[str]
@@ -47,7 +52,9 @@ def test_run_that_ends_leaves_no_lock(
     assert locked == {*SERVERS, *AGENTS} - untouched
 
 
-@pytest.mark.parametrize(("line", "moment"), [("2.16", "images"), (NEWEST, "plugin")])
+@pytest.mark.parametrize(
+    ("line", "moment"), [("2.16", "images"), pytest.param(NEWEST, "plugin", marks=pytest.mark.acceptance)]
+)
 def test_lock_of_a_killed_run_shows_its_owner_elsewhere_and_is_over_on_its_controller(
     tmp_path: Path, line: str, moment: str
 ) -> None:

@@ -36,9 +36,11 @@ def assert_majority_was_checked(ran: Ran) -> list[str]:
     ("playbook", "order", "line", "arguments"),
     [
         ("upgrade", ["s1", "s2", "s3"], NEWEST, ()),
-        ("os_update", ["s3", "s2", "s1"], NEWEST, ()),  # by reboot.yml
-        ("power_mode", ["s3", "s2", "s1"], "2.16", ()),
-        ("site", ["s1", "s2", "s3"], "2.16", ("--tags=k3s",)),
+        pytest.param(
+            "os_update", ["s3", "s2", "s1"], NEWEST, (), marks=pytest.mark.acceptance
+        ),  # by reboot.yml
+        pytest.param("power_mode", ["s3", "s2", "s1"], "2.16", (), marks=pytest.mark.acceptance),
+        pytest.param("site", ["s1", "s2", "s3"], "2.16", ("--tags=k3s",), marks=pytest.mark.acceptance),
         ("forget", ["s2", "s3"], NEWEST, ("--limit=s2,s3,a1",)),
     ],
 )
@@ -53,7 +55,9 @@ def test_majority_is_checked_before_each_server_goes_down(
     assert agents == []
 
 
-@pytest.mark.parametrize(("playbook", "kept"), [("upgrade", "a1, s3"), ("reboot", "s1")])
+@pytest.mark.parametrize(
+    ("playbook", "kept"), [("upgrade", "a1, s3"), pytest.param("reboot", "s1", marks=pytest.mark.acceptance)]
+)
 def test_server_that_etcd_needs_stays_up_and_the_run_stops(tmp_path: Path, playbook: str, kept: str) -> None:
     fleet = Fleet(tmp_path, SERVERS, ["a1"], "2.16")
     ran = fleet.play(playbook, broken={"s2": "drained"})

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ansible_core import NEWEST, core
+from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
 from tests.reports import samples
 from tests.unit.roles.loading import ROLES, load
@@ -27,7 +27,6 @@ from tests.unit.roles.playing import Run, play_in, write_inventory
 
 pytestmark = pytest.mark.timeout(600)
 
-CORES = ("2.16", NEWEST)
 # Variable: the role's own variable with the absolute path, and the default below the checkout ('' for none).
 ON_CONTROLLER = {
     "bundle_files": ("bundle", "__bundle_file_paths", []),

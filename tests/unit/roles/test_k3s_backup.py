@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ansible_core import core
+from tests.ansible_core import CORES, core
 from tests.planted import JOURNAL, leaked
 from tests.unit.roles.loading import Data, load
 from tests.unit.roles.playing import play_text
@@ -213,7 +213,7 @@ BEFORE = """\
 """
 
 
-@pytest.mark.parametrize("release", ["2.16", "2.19"])
+@pytest.mark.parametrize("release", CORES)
 def test_change_needs_a_backup_or_a_confirmation_that_there_is_one(tmp_path: Path, release: str) -> None:
     path = str(core(release) or "")
     run = play_text(tmp_path, BEFORE, variables={"elsewhere": True}, fails=True, PYTHONPATH=path)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ansible_core import NEWEST, core
+from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
 from tests.unit.roles.loading import ROLES, load
 from tests.unit.roles.playing import Run, play, write_inventory
@@ -243,7 +243,7 @@ CHECKS = """\
 SSH = {"ansible_connection": "ssh", "ansible_host": "10.0.0.1"}
 
 
-@pytest.fixture(params=["2.16", NEWEST])
+@pytest.fixture(params=CORES)
 def checked(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     old = core(request.param)
 

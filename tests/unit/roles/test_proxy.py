@@ -20,7 +20,7 @@ import pytest
 
 from tests.acceptance.site import Proxy, release_page
 from tests.acceptance.site import proxy as serving_proxy
-from tests.ansible_core import core
+from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
 from tests.planted import PLANTED, leaked, processes, watched
 from tests.unit.roles.loading import ROLES, Data, load
@@ -447,7 +447,7 @@ BOARDS: dict[str, Data] = {
         "jetson_k3s_address": "10.8.0.5",
     },
 }
-RELEASES = pytest.mark.parametrize("release", ["2.16", "2.19"])
+RELEASES = pytest.mark.parametrize("release", CORES)
 
 
 def python_path(release: str) -> str:
