@@ -97,7 +97,6 @@ def test_keys_and_units_are_read_without_a_log() -> None:
     assert [str(task) for task in shown if task.keywords.get("no_log") is not True] == []
 
 
-@pytest.mark.xfail(strict=True, reason="restore.yml and role k3s_backup stop and start K3s without no_log")
 def test_state_of_units_of_others_is_not_shown_at_v() -> None:
     """Ansible's module returns a unit's environment, in which K3s and Docker may have secrets."""
     told = [
