@@ -317,7 +317,7 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
         start(powered)
 
     def at_reboot(line: str) -> None:
-        if line.startswith("TASK [power_mode : Ensure the power mode by a reboot]"):
+        if line.startswith("TASK [board_reboot : Reboot the board]"):
             threads.append(pool.submit(switch_on))
 
     allowed = ("--extra-vars=power_mode_nvpmodel=MODE_30W", "--extra-vars=jetson_k3s_confirm=reboot")
