@@ -327,7 +327,7 @@ require (
 	sigs.k8s.io/yaml v1.3.0 // indirect
 )
 
-// The address inet.af has no such module any more.
+// The module proxy refuses inet.af/tcpproxy; this is its source.
 replace inet.af/tcpproxy => github.com/inetaf/tcpproxy v0.0.0-20200125044825-b6bb9b5b8252
 
 // K3s' own replacements: Go does not take them from a dependency.
