@@ -154,6 +154,13 @@ def test_failed_rotation_reaches_no_other_board(tmp_path: Path, playbook: str, h
     assert ran.result[-1] == "Repair the cause, then run the same command again. It goes on from here."
 
 
+def test_no_board_reboots_into_a_power_mode_without_the_confirmation(tmp_path: Path) -> None:
+    ran = Fleet(tmp_path, ["s1"], ["a1"], "2.16").play("power_mode", jetson_k3s_confirm=[])
+    assert ran.returncode == 2, ran.stdout
+    assert not {step.split()[0] for step in ran.steps} & {"drained", "reboot"}, ran.steps
+    assert "Allow it with `-e jetson_k3s_confirm=reboot`" in ran.stdout
+
+
 def test_check_mode_names_no_result_and_touches_nothing(tmp_path: Path) -> None:
     def state() -> dict[Path, bytes]:
         found = (path for board in ("s1", "a1") for path in (tmp_path / board).rglob("*"))
