@@ -62,7 +62,7 @@ class Fleet:
             {},
             *arguments,
             SCRIPTED_SERVERS=",".join(self.servers),
-            SCRIPTED_FAULTS=json.dumps([*faults, cluster]),
+            SCRIPTED_ANSWERS=json.dumps([cluster, *faults]),
         )
 
 

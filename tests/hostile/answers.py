@@ -308,20 +308,6 @@ def attacks() -> dict[str, list[str]]:
     return found
 
 
-def fault(board: str, module: str, arguments: Answer) -> Answer | None:
-    """What a test has this board answer to a call with these arguments; None: what it answers otherwise."""
-    faults: list[Answer] = json.loads(os.environ.get("SCRIPTED_FAULTS", "[]"))
-    for one in faults:
-        if (
-            one["module"] == module
-            and board in one["boards"]
-            and all(arguments.get(key) == value for key, value in one["has"].items())
-        ):
-            said: Answer = one["answer"]
-            return said
-    return None
-
-
 def merged(answer: Answer, other: Answer) -> Answer:
     """The answer with other values; those of a dictionary go into its place."""
     both = {key: merged(answer[key], other[key]) for key in other if isinstance(answer.get(key), dict)}
@@ -329,21 +315,28 @@ def merged(answer: Answer, other: Answer) -> Answer:
 
 
 @functools.cache
-def others() -> dict[str, dict[str, Answer]]:
-    """Other answers of a test, by board, and by `MODULE` or `MODULE TEXT`, a text in the arguments."""
-    found: dict[str, dict[str, Answer]] = json.loads(os.environ.get("SCRIPTED_ANSWERS", "{}"))
+def others() -> list[Answer]:
+    """Other answers of a test, each with its `boards`, `module`, arguments (`has`) and a `text` in them."""
+    found: list[Answer] = json.loads(os.environ.get("SCRIPTED_ANSWERS", "[]"))
     return found
+
+
+def changes(board: str, module: str, arguments: Answer) -> list[Answer]:
+    """What a test has this board answer to a call, over what it answers otherwise."""
+    given = json.dumps(arguments)
+    return [
+        other["answer"]
+        for other in others()
+        if other["module"] == module and board in other["boards"]
+        if all(arguments.get(key) == value for key, value in other.get("has", {}).items())
+        if other.get("text", "") in given
+    ]
 
 
 def answer(board: str, module: str, arguments: Answer) -> bytes:
     made = HONEST.get(module, {})
     result = {"changed": False, **(made(board, arguments) if callable(made) else made)}
-    result |= fault(board, module, arguments) or {}
-    given = json.dumps(arguments)
-    for key, other in others().get(board, {}).items():
-        name, _, part = key.partition(" ")
-        if name == module and part in given:
-            result = merged(result, other)
+    result = functools.reduce(merged, changes(board, module, arguments), result)
     chosen = attacks().get(board, [])
     for name in chosen:
         if name in ATTACKS:

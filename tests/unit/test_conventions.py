@@ -220,3 +220,32 @@ def test_a_task_that_many_boards_delegate_to_one_leaves_its_sshd_sessions(role: 
         for task in tasks(yaml.safe_load(path.read_text()) or [], {}):
             if task.get("delegate_to", "localhost") != "localhost" and not task.get("run_once"):
                 assert 0 < task.get("throttle", 0) < MAX_SESSIONS, f"{path.name}: {task['name']}"
+
+
+SET_FILTER = re.compile(r"\| (?:symmetric_difference|difference|intersect|union)\(")
+# Sorted, counted, or asked for one element.
+NO_ORDER_AFTER = re.compile(r"(?:\)| \| map\('first'\))* \| (?:sort|length|difference|intersect)\b")
+NO_ORDER_BEFORE = re.compile(r"\bin \(?[\w.'\[\]]+ $")
+
+
+def closing(text: str, opening: int) -> int:
+    """The index after the parenthesis that ends the one at `opening`."""
+    depth = 0
+    for index in range(opening, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
+        if depth == 0:
+            return index + 1
+    raise ValueError(text[opening:])
+
+
+def test_no_list_comes_from_a_filter_that_loses_its_order() -> None:
+    """Ansible's filters for sets order servers, and names in a message, differently in each run."""
+    files = [path for folder in ("roles", "playbooks") for path in (CHECKOUT / folder).rglob("*.yml")]
+    found = []
+    for path in files:
+        text = " ".join(path.read_text().split())
+        for used in SET_FILTER.finditer(text):
+            after = text[closing(text, used.end() - 1) :]
+            if not NO_ORDER_AFTER.match(after) and not NO_ORDER_BEFORE.search(text[: used.start()]):
+                found.append(f"{path.relative_to(CHECKOUT)}: {text[used.start() - 40 : used.end() + 40]}")
+    assert found == []

@@ -80,7 +80,7 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
                 return 0, b"/root\n", b""
             in_data = self._file(uploaded[-1][0]).read_bytes()
         module, arguments = module_call(in_data.decode())
-        if "unreachable" in (answers.fault(self._board, module, arguments) or {}):
+        if any("unreachable" in one for one in answers.changes(self._board, module, arguments)):
             raise AnsibleConnectionFailure("no route to host")
         self._record(module, json.dumps(arguments))
         if "async_wrapper" in cmd:  # the board begins with the module, and tells its result later

@@ -89,7 +89,8 @@ def play_scripted(
 ) -> tuple[Run, Calls]:
     """Run a playbook, or one with this text, which has to succeed, or to fail.
 
-    `answers` are those of a board by module, instead of the honest ones (tests/hostile/answers.py).
+    `answers` are those of a board by `MODULE` or `MODULE TEXT`, a text in the arguments. They go over the
+    honest ones (tests/hostile/answers.py).
     The bundle and what comes to the controller are below the directory.
     """
     bundle, boards = directory / "bundle", directory / "boards"
@@ -103,6 +104,11 @@ def play_scripted(
         playbook = directory / "play.yml"
     given = {"jetson_k3s_bundle": str(bundle), "gpu_verify_reports": str(directory / "reports")} | variables
     (directory / "variables.json").write_text(json.dumps(given))
+    others = [
+        {"boards": [board], "module": key.partition(" ")[0], "text": key.partition(" ")[2], "answer": answer}
+        for board, by_module in (answers or {}).items()
+        for key, answer in by_module.items()
+    ]
     inventory = write_inventory(
         directory,
         groups,
@@ -119,7 +125,7 @@ def play_scripted(
         SCRIPTED_BOARDS=str(place),
         SCRIPTED_ATTACKS="{}",
         SCRIPTED_SUMS=sums.read_text(),
-        SCRIPTED_ANSWERS=json.dumps(answers or {}),
+        SCRIPTED_ANSWERS=json.dumps(others),
         XDG_STATE_HOME=str(directory / "state"),
         **(environment or {}),
     )

@@ -98,7 +98,7 @@ def restarts_servers(play: Data) -> bool:
         words in text
         for words in ("run_once: true", "inventory_hostname == groups['server'][0]", "_role: k3s_backup")
     )
-    return play["hosts"] == "server" and not of_one and ("name: rollout" in text or "name: k3s\n" in text)
+    return play["hosts"] == "server" and not of_one and ("__rollout_role: " in text or "name: k3s\n" in text)
 
 
 def test_servers_change_one_after_the_other() -> None:

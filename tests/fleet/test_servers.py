@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible_core import NEWEST
-from tests.unit.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet, Ran
+from tests.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet, Ran
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 SERVERS = ("s1", "s2", "s3")

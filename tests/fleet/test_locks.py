@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible_core import NEWEST
-from tests.unit.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet
+from tests.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 SERVERS, AGENTS = ("s1", "s2"), ("a1", "a2")

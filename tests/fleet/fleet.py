@@ -17,7 +17,7 @@ import pytest
 
 from tests.ansible_core import NEWEST, OLDEST, core
 from tests.docs import CHECKOUT
-from tests.unit.fleet import stubs
+from tests.fleet import stubs
 from tests.unit.roles.playing import LOCAL, write_inventory
 from tests.unit.roles.preflight_facts import with_facts
 
