@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.ansible_core import NEWEST, OLDEST
+from tests.ansible_core import CORES, NEWEST, OLDEST
 from tests.fleet.local import (
     AGENT,
     FIRST,
@@ -275,12 +275,13 @@ def test_server_that_is_left_out_is_named(servers: Servers) -> None:
     assert "s3: outside of this run (--limit). A restore needs every server of the inventory" in run.said
 
 
-def test_server_that_answers_late_is_named(servers: Servers) -> None:
+@pytest.mark.parametrize("line", CORES)
+def test_server_that_answers_late_is_named(servers: Servers, line: str) -> None:
     """It answered preflight, and does not when its cluster is compared."""
     servers.breaks(s3={"stat 1": "lost"})
-    run = servers.play()
+    run = servers.play(line=line)
     assert (run.code != 0, servers.states(), run.log) == (True, UNTOUCHED, [])
-    assert "s3 does not answer any more" in run.said
+    assert "s3 does not answer any more" in run.said, run.stdout
 
 
 @pytest.mark.parametrize("name", [SECOND, AGENT])
