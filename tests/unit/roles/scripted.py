@@ -130,4 +130,7 @@ def play_scripted(
         **(environment or {}),
     )
     assert (run.returncode != 0) is fails, run.stdout
-    return run, recorded(place)
+    calls = recorded(place)
+    unasked = {other["module"] for other in others} - {call.module for call in calls}
+    assert not unasked, f"no task of this run uses {unasked}"
+    return run, calls

@@ -141,7 +141,7 @@ def deploy(directory: Path, answers: dict[str, Data], *, fails: bool = False) ->
 
 def test_device_plugin_is_deployed_once_and_renewed_on_each_board(tmp_path: Path) -> None:
     # Exit status 1 of the plugin: it has found no GPU, and the wait for it says more.
-    _, calls = deploy(tmp_path, {AGENT: {"command labels": {"rc": 1, "stdout": ""}}})
+    _, calls = deploy(tmp_path, {AGENT: {"container_command labels": {"rc": 1, "stdout": ""}}})
     assert calls.of("k3s_manifest").boards == [SERVER]
     waits = calls.of("k3s_node")
     assert sorted(call.arguments["name"] for call in waits) == list(BOARDS)
@@ -150,7 +150,9 @@ def test_device_plugin_is_deployed_once_and_renewed_on_each_board(tmp_path: Path
 
 
 def test_settings_that_the_plugin_refuses_end_before_the_deployment(tmp_path: Path) -> None:
-    _, calls = deploy(tmp_path, {board: {"command labels": {"rc": 2}} for board in BOARDS}, fails=True)
+    _, calls = deploy(
+        tmp_path, {board: {"container_command labels": {"rc": 2}} for board in BOARDS}, fails=True
+    )
     assert not calls.of("k3s_manifest")
 
 
