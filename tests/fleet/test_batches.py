@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ansible_core import NEWEST
+from tests.ansible_core import NEWEST, OLDEST
 from tests.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet, Ran
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
@@ -56,7 +56,8 @@ def test_upgrade_stops_after_the_batch_of_a_board_that_fails_and_the_same_comman
     assert ended.result == ["unchanged: a1, a3, s1", "upgraded: a2, a4, a5, a6, a7, a8"]
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.acceptance
+@pytest.mark.parametrize("line", (OLDEST, NEWEST))
 def test_board_that_is_lost_stops_the_upgrade(tmp_path: Path, line: str) -> None:
     ran = Fleet(tmp_path, ["s1"], EIGHT, line).play("upgrade", lost={"a2": "k3s"})
     assert ran.returncode in (2, 4), ran.stdout
@@ -161,6 +162,7 @@ def test_no_board_reboots_into_a_power_mode_without_the_confirmation(tmp_path: P
     assert "Allow it with `-e jetson_k3s_confirm=reboot`" in ran.stdout
 
 
+@pytest.mark.acceptance
 def test_check_mode_names_no_result_and_touches_nothing(tmp_path: Path) -> None:
     def state() -> dict[Path, bytes]:
         found = (path for board in ("s1", "a1") for path in (tmp_path / board).rglob("*"))

@@ -51,7 +51,10 @@ def test_agent_is_drained_removed_and_forgotten(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("line", CORES)
-@pytest.mark.parametrize(("server", "asked"), [("jetson-3", "jetson-1"), ("jetson-1", "jetson-2")])
+@pytest.mark.parametrize(
+    ("server", "asked"),
+    [pytest.param("jetson-3", "jetson-1", marks=pytest.mark.acceptance), ("jetson-1", "jetson-2")],
+)
 def test_server_leaves_etcd_before_its_data_go(fleet: Fleet, line: str, server: str, asked: str) -> None:
     run = fleet.play("reset", f"--limit={server}", line=line)
     assert run.code == 0, run.said
@@ -92,7 +95,12 @@ def test_two_of_three_servers_are_refused_before_anything(fleet: Fleet, line: st
             "jetson-3,jetson-2,jetson-1",
             marks=pytest.mark.acceptance,
         ),
-        ("jetson-3", ("-e", "jetson_k3s_confirm=without-server"), "jetson-3"),
+        pytest.param(
+            "jetson-3",
+            ("-e", "jetson_k3s_confirm=without-server"),
+            "jetson-3",
+            marks=pytest.mark.acceptance,
+        ),
     ],
 )
 def test_end_of_a_cluster_is_confirmed_by_the_names_of_its_servers(
@@ -116,6 +124,7 @@ def test_end_of_a_cluster_is_confirmed_by_the_names_of_its_servers(
     assert set(changes(done_so)) == {(board, "k3s_reset") for board in boards}
 
 
+@pytest.mark.acceptance
 def test_check_mode_needs_no_confirmation(fleet: Fleet) -> None:
     run = fleet.play("reset", "--check")
     assert run.code == 0, run.said
@@ -134,6 +143,7 @@ def test_only_server_is_confirmed_too(tmp_path: Path) -> None:
 SILENT: dict[str, Any] = {"nodes": []}
 
 
+@pytest.mark.acceptance
 def test_another_server_is_asked_if_one_does_not_answer_or_is_off(fleet: Fleet) -> None:
     late = fault("jetson-1", "k3s_nodes", SILENT)
     off = fault("jetson-2", "k3s_nodes", {"unreachable": True})
@@ -141,7 +151,7 @@ def test_another_server_is_asked_if_one_does_not_answer_or_is_off(fleet: Fleet) 
     assert {call[0] for call in changes(run)} == {"jetson-3", "jetson-4"}, run.said
 
 
-@pytest.mark.parametrize("limit", ["jetson-4", "jetson-2"])
+@pytest.mark.parametrize("limit", [pytest.param("jetson-4", marks=pytest.mark.acceptance), "jetson-2"])
 def test_no_board_leaves_a_cluster_that_does_not_answer(fleet: Fleet, limit: str) -> None:
     run = fleet.play("reset", f"--limit={limit}", faults=[fault(fleet.servers, "k3s_nodes", SILENT)])
     assert (run.code != 0, changes(run)) == (True, [])

@@ -163,11 +163,12 @@ class Site:
 
 
 def calls(boards: Path) -> list[tuple[str, str, answers.Answer]]:
+    """The modules that ran, in order, as the connection plugin has recorded them below the directory."""
     found = []
-    for path in sorted(boards.glob("*/*-*-*"), key=lambda path: path.name):
-        _, _, module = path.name.split("-", 2)
-        if module not in ("shell", "file"):
-            found.append((path.parent.name, module, json.loads(path.read_text())))
+    for path in sorted(boards.glob("*/*"), key=lambda path: path.name):
+        module = path.name.split("-", 2)[-1]
+        if path.parent.name != "uploads" and module not in ("shell", "upload"):
+            found.append((path.parent.name, module, json.loads(path.read_bytes())))
     return found
 
 

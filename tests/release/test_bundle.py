@@ -82,6 +82,7 @@ def test_image_that_the_release_does_not_list_is_refused(dist: Path, tmp_path: P
     assert "not in SHA256SUMS" in said
 
 
+@pytest.mark.acceptance
 def test_image_without_sums_beside_it_is_taken(dist: Path, tmp_path: Path) -> None:
     (dist / "SHA256SUMS").unlink()
     code, said = make_bundle(dist, tmp_path / "site")

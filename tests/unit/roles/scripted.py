@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs import CHECKOUT
-from tests.hostile.site import make_bundle
+from tests.hostile.site import calls, make_bundle
 from tests.unit.roles.loading import Data
 from tests.unit.roles.playing import Run, play, write_inventory
 
@@ -65,16 +65,6 @@ class Calls(list[Call]):
     @property
     def boards(self) -> list[str]:
         return [call.board for call in self]
-
-
-def recorded(boards: Path) -> Calls:
-    """What the connection plugin has recorded below the directory."""
-    found = Calls()
-    for path in sorted(boards.glob("*/*"), key=lambda path: path.name):
-        module = path.name.split("-", 2)[-1]
-        if path.parent.name != "uploads" and module not in ("shell", "upload"):
-            found.append(Call(path.parent.name, module, json.loads(path.read_bytes())))
-    return found
 
 
 def play_scripted(
@@ -130,7 +120,7 @@ def play_scripted(
         **(environment or {}),
     )
     assert (run.returncode != 0) is fails, run.stdout
-    calls = recorded(place)
-    unasked = {other["module"] for other in others} - {call.module for call in calls}
+    ran = Calls(Call(*one) for one in calls(place))
+    unasked = {other["module"] for other in others} - {call.module for call in ran}
     assert not unasked, f"no task of this run uses {unasked}"
-    return run, calls
+    return run, ran

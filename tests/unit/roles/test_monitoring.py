@@ -149,6 +149,7 @@ def test_prometheus_that_is_not_told_is_an_error_and_the_next_run_tells_it(site:
     assert site.files == before | {"reloaded"}
 
 
+@pytest.mark.acceptance
 def test_prometheus_reads_no_rules_that_were_removed(site: Site) -> None:
     site.play()
     (site.root / "reloaded").unlink()

@@ -42,7 +42,7 @@ def test_ca_is_read_on_the_server(tmp_path: Path) -> None:
     ("due", "active", "asked"),
     [
         (True, True, ("restarted", True)),
-        (False, False, ("started", False)),
+        pytest.param(False, False, ("started", False), marks=pytest.mark.acceptance),
         (False, True, None),
     ],
 )
@@ -78,7 +78,13 @@ def test_flags_of_the_stock_script_are_not_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("runs", "staged", "postponed"),
-    [("server", True, True), ("agent", True, True), ("", True, False), ("agent", False, False)],
+    [
+        ("server", True, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.acceptance)
+            for case in (("agent", True, True), ("", True, False), ("agent", False, False))
+        ),
+    ],
 )
 def test_docker_of_a_running_node_restarts_in_its_batch(
     tmp_path: Path, runs: str, staged: bool, postponed: bool
@@ -91,7 +97,9 @@ def test_docker_of_a_running_node_restarts_in_its_batch(
     assert [call.arguments["postpone"] for call in asked] == [postponed] * 2
 
 
-@pytest.mark.parametrize(("held", "due"), [([], True), (["docker.io"], False)])
+@pytest.mark.parametrize(
+    ("held", "due"), [([], True), pytest.param(["docker.io"], False, marks=pytest.mark.acceptance)]
+)
 def test_packages_of_the_role_are_held(tmp_path: Path, held: list[str], due: bool) -> None:
     facts = {"packages": {"installed": ["docker.io"], "held": held, "ours": ["docker.io"], "unattended": []}}
     _, calls = play_scripted(
@@ -124,6 +132,7 @@ def test_registry_is_on_its_board_alone_with_a_key_of_its_own(tmp_path: Path) ->
 FOREIGN = {**RUNS, "command": "/usr/bin/python3 -m jtop", "version": "4.3.9", "program": "owner"}
 
 
+@pytest.mark.acceptance
 def test_jtop_of_the_owner_stays(tmp_path: Path) -> None:
     for state in ("present", "absent"):
         text, answers = role("jtop"), {AGENT: of_board(jtop=FOREIGN)}
@@ -149,6 +158,7 @@ def test_device_plugin_is_deployed_once_and_renewed_on_each_board(tmp_path: Path
     assert all(call.arguments["offers"] == {"nvidia.com/gpu": 1} for call in waits)
 
 
+@pytest.mark.acceptance
 def test_settings_that_the_plugin_refuses_end_before_the_deployment(tmp_path: Path) -> None:
     _, calls = deploy(
         tmp_path, {board: {"container_command labels": {"rc": 2}} for board in BOARDS}, fails=True
@@ -156,6 +166,7 @@ def test_settings_that_the_plugin_refuses_end_before_the_deployment(tmp_path: Pa
     assert not calls.of("k3s_manifest")
 
 
+@pytest.mark.acceptance
 def test_api_for_gpus_does_not_change_under_pods_that_use_the_other(tmp_path: Path) -> None:
     said, calls = deploy(tmp_path, {SERVER: {"gpu_api_users": {"users": ["default/train"]}}}, fails=True)
     assert "these pods use a GPU by the other API: default/train. Nothing was changed." in said
