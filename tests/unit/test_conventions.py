@@ -223,7 +223,7 @@ def test_a_task_that_many_boards_delegate_to_one_leaves_its_sshd_sessions(role: 
 
 
 SET_FILTER = re.compile(r"\| (?:symmetric_difference|difference|intersect|union)\(")
-# Sorted, counted, or asked for one element.
+# Sorted, counted, or searched for one element.
 NO_ORDER_AFTER = re.compile(r"(?:\)| \| map\('first'\))* \| (?:sort|length|difference|intersect)\b")
 NO_ORDER_BEFORE = re.compile(r"\bin \(?[\w.'\[\]]+ $")
 
