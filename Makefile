@@ -63,7 +63,7 @@ test: check programs ## what CI runs: check, then one board and three boards wit
 	$(call say,"tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope --durations=20 --suite=lab tests
 
-acceptance: programs ## all other tests on virtual boards (hours): containerd; sharing; broken boards; several servers; power cuts; claims; the image
+acceptance: programs ## all other tests (hours): containerd; sharing; broken boards; several servers; power cuts; claims; the image
 	$(call say,"acceptance tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope --suite=acceptance tests
 

@@ -66,6 +66,16 @@ def test_server_leaves_etcd_before_its_data_go(fleet: Fleet, line: str, server: 
     assert (first in said(run)) is (server == "jetson-1")
 
 
+def test_no_server_is_touched_after_an_agent_that_fails(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path / "controller", servers=1)
+    ends = ("-e", "k3s_reset_cluster=jetson-1")
+    run = fleet.play("reset", *ends, faults=[fault("jetson-2", "k3s_reset")])
+    assert run.code != 0
+    assert sorted(changes(run)) == [("jetson-2", "k3s_reset"), ("jetson-3", "k3s_reset")]
+    for line in ("removed: jetson-3", "not touched: jetson-1", "failed: jetson-2: "):
+        assert line in said(run)
+
+
 @pytest.mark.acceptance
 def test_servers_leave_one_after_the_other_while_a_majority_stays(tmp_path: Path) -> None:
     run = Fleet(tmp_path / "controller", servers=5).play("reset", "--limit=jetson-2,jetson-4")
