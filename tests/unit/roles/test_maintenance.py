@@ -56,6 +56,11 @@ def test_unsupported_step_is_refused_with_the_way_out(step: tuple[str | None, ..
     assert words in upgrade.refusal(wanted, installed, role, server)
 
 
+def test_text_that_is_no_version_is_an_error() -> None:
+    with pytest.raises(ValueError, match="latest"):
+        upgrade.refusal("latest", "v1.33.5+k3s1", "server")
+
+
 CHECK = """\
 - hosts: server
   gather_facts: false
@@ -284,3 +289,37 @@ def test_mode_is_found_by_number_and_name() -> None:
 )
 def test_another_mask_needs_a_reboot(present: int, wanted: int, expected: bool) -> None:
     assert nvpmodel.needs_reboot(nvpmodel.parse_models(CONFIG), present, wanted) is expected
+
+
+@pytest.fixture
+def mode(tmp_path: Path) -> Any:
+    """The module on a board with a SIMULATED nvpmodel in mode 0; returns (answer, mode afterwards)."""
+    simulated = ROLES.parent / "tests/lab/simulated_power"
+    state = tmp_path / "state"
+    state.write_text("0\n")
+
+    def run(wanted: str, *, check: bool = False, asks: bool = False) -> tuple[dict[str, Any], str]:
+        if asks:  # a need for a reboot that the file does not show
+            (tmp_path / "state.asks").touch()
+        given = {"mode": wanted, "config": str(simulated / "nvpmodel.conf"), "_ansible_check_mode": check}
+        places = {"PATH": f"{simulated}:/usr/bin:/bin", "SIMULATED_NVPMODEL_STATE": str(state)}
+        return answer("power_mode", "nvpmodel", given, **places), state.read_text().strip()
+
+    return run
+
+
+def test_clocks_alone_are_changed_at_once_and_once(mode: Any) -> None:
+    first, second = mode("MODE_50W"), mode("MODE_50W")
+    assert (first[0]["changed"], first[0]["reboot_required"], first[1]) == (True, False, "3")
+    assert (second[0]["changed"], second[0]["reboot_required"]) == (False, False)
+
+
+def test_check_mode_says_which_mode_would_change_and_changes_none(mode: Any) -> None:
+    said, afterwards = mode("3", check=True)
+    assert (said["changed"], afterwards) == (True, "0")
+
+
+@pytest.mark.parametrize(("wanted", "asks"), [("MODE_30W", False), ("MODE_50W", True)])
+def test_mode_that_needs_a_reboot_is_left_to_the_role(mode: Any, wanted: str, asks: bool) -> None:
+    said, afterwards = mode(wanted, asks=asks)
+    assert (said["changed"], said["reboot_required"], afterwards) == (False, True, "0")
