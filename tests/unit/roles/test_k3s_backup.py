@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import os
 import shutil
 import signal
@@ -283,6 +284,54 @@ def test_another_file_or_token_is_refused_before_the_restore(
     with pytest.raises(Exception, match=refusal) if refusal else contextlib.nullcontext():
         unpack(changes)
     assert list((tmp_path / "k3s").iterdir()) == []
+
+
+def test_every_file_comes_back_as_it_was_and_for_root_alone(files: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    manifest = archive.read(io.BytesIO(packed(files)), str(target))
+    assert {key: manifest[key] for key in FACTS} == FACTS
+    assert SECRET not in json.dumps(manifest)
+    for path in (one for one in files.rglob("*") if one.is_file()):
+        copy = target / path.relative_to(files)
+        assert (copy.read_text(), copy.stat().st_mode & 0o777) == (path.read_text(), 0o600)
+
+
+def test_disk_without_room_is_named_before_it_is_full(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"total": 10**9, "free": 5 * 10**7})
+    monkeypatch.setattr(archive.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(OSError, match="50 MB are free on this disk"):
+        archive.read(io.BytesIO(packed(files)), str(tmp_path / "target"))
+
+
+@pytest.mark.parametrize(
+    ("server", "owners", "password"),
+    # On the same board a reinstalled system has neither; on another one the owner's newer file stays.
+    [(os.uname().nodename.lower(), "theirs", "p"), ("of-another-name", "newer", None)],
+)
+def test_owners_files_and_the_nodes_password_come_back_where_they_belong(
+    files: Path, tmp_path: Path, server: str, owners: str, password: str | None
+) -> None:
+    restored = load("k3s_backup/library/k3s_restore.py")
+    config, node = tmp_path / "config", tmp_path / "node/password"
+    vars(restored).update(CONFIG=str(config), NODE_PASSWORD=str(node))
+    if owners == "newer":
+        config.mkdir()
+        (config / "config.yaml").write_text("newer")
+        node.parent.mkdir()
+        node.write_text("of another node")
+    path = tmp_path / "backup.tar.gz"
+    path.write_bytes(packed(files, server=server))
+    data = str(tmp_path / "k3s/server")
+    params = {"archive": str(path), "sha256": hash_of(path), "session_key": "", "token": None}
+    with restored.unpacking(data) as new:
+        manifest = restored.unpack(params, new, None)
+        restored.place_backup({"data": data, "stamp": "1", "running": False}, new, manifest)
+    assert (Path(data) / "token").read_text() == SECRET
+    assert (config / "config.yaml").read_text() == owners
+    assert node.read_text() == (password or "of another node")
 
 
 NAME, OTHER_NAME = "k3s-jetson-1-20260102T030405Z.tar.gz.gpg", "k3s-jetson-1-20260103T030405Z.tar.gz.gpg"
