@@ -34,11 +34,12 @@ def test_playbook_that_ends_in_a_play_with_batches_leaves_no_lock(
     assert fleet.locked() == left
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("playbook", "broken", "untouched"),
     [
         ("upgrade", {"a1": "k3s"}, {"a2"}),
-        pytest.param("site", {"a1": "plugin"}, set(), marks=pytest.mark.acceptance),
+        ("site", {"a1": "plugin"}, set()),
     ],
 )
 def test_run_that_ends_leaves_no_lock(
@@ -82,6 +83,7 @@ def test_lock_of_a_killed_run_shows_its_owner_elsewhere_and_is_over_on_its_contr
     assert "a1" not in fleet.locked()
 
 
+@pytest.mark.acceptance
 def test_board_that_another_run_has_locked_in_between_is_left_alone(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, SERVERS, AGENTS)
     anna = {"who": "anna@ops1", "playbook": "reset.yml", "since": "2026-11-22 10:32 UTC"}

@@ -94,23 +94,14 @@ def test_two_of_three_servers_are_refused_before_anything(fleet: Fleet, line: st
     ) in said(run)
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("limit", "options", "last"),
     [
-        pytest.param(None, (), "jetson-3,jetson-2,jetson-1", marks=pytest.mark.acceptance),
+        (None, (), "jetson-3,jetson-2,jetson-1"),
         ("server", (), "jetson-3,jetson-2,jetson-1"),
-        pytest.param(
-            "server",
-            ("-e", "k3s_reset_cluster=jetson-1,jetson-2"),
-            "jetson-3,jetson-2,jetson-1",
-            marks=pytest.mark.acceptance,
-        ),
-        pytest.param(
-            "jetson-3",
-            ("-e", "jetson_k3s_confirm=without-server"),
-            "jetson-3",
-            marks=pytest.mark.acceptance,
-        ),
+        ("server", ("-e", "k3s_reset_cluster=jetson-1,jetson-2"), "jetson-3,jetson-2,jetson-1"),
+        ("jetson-3", ("-e", "jetson_k3s_confirm=without-server"), "jetson-3"),
     ],
 )
 def test_end_of_a_cluster_is_confirmed_by_the_names_of_its_servers(

@@ -77,6 +77,7 @@ def lock(fleet: Fleet, board: str, seconds: float) -> None:
     path.write_text(json.dumps(anna | ours))
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("line", LINES)
 def test_server_stays_up_while_another_run_may_take_one_down(tmp_path: Path, line: str) -> None:
     fleet = Fleet(tmp_path, SERVERS, ["a1"], line)

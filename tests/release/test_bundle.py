@@ -48,6 +48,7 @@ def make_bundle(
     return run.returncode, run.said
 
 
+@pytest.mark.acceptance
 def test_bundle_takes_the_image_of_a_release(dist: Path, tmp_path: Path) -> None:
     code, said = make_bundle(dist, tmp_path / "site")
     assert code == 0, said

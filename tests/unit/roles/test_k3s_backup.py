@@ -214,6 +214,7 @@ BEFORE = """\
 """
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("release", CORES)
 def test_change_needs_a_backup_or_a_confirmation_that_there_is_one(tmp_path: Path, release: str) -> None:
     path = str(core(release) or "")

@@ -296,6 +296,7 @@ def test_tokens_that_are_read_on_the_server_are_not_shown(
         assert shown not in ran.stdout
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("given", [{}, {"k3s_agent_token": f"with:{PASSWORD}"}], ids=["not given", "given"])
 def test_token_of_agents_stays_the_clusters(tmp_path: Path, given: Data) -> None:
     # Otherwise K3s takes the servers' for agents, and does not start at its second start.
@@ -310,6 +311,7 @@ def test_agents_with_the_token_of_servers_get_no_other(tmp_path: Path) -> None:
     assert not (tmp_path / "agent-token").exists()
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("present", ["of-servers", "another"])
 def test_another_token_of_agents_is_refused(tmp_path: Path, present: str) -> None:
     cluster_tokens(tmp_path, "of-servers", present)

@@ -455,6 +455,7 @@ def python_path(release: str) -> str:
     return str(core(release) or "")
 
 
+@pytest.mark.acceptance
 @RELEASES
 def test_each_board_goes_to_the_cluster_without_the_proxy(tmp_path: Path, release: str) -> None:
     context = ROLES / "preflight/vars/main/context.yml"
@@ -554,6 +555,7 @@ def test_k3s_gets_the_proxy_and_loses_it_again(tmp_path: Path, release: str) -> 
     assert configure(tmp_path, release)[1]["changed"] is False
 
 
+@pytest.mark.acceptance
 @RELEASES
 def test_proxy_with_a_password_is_shown_nowhere(tmp_path: Path, release: str) -> None:
     given = {"http_proxy": SECRET}

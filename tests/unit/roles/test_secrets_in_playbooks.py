@@ -92,6 +92,7 @@ def test_explanation_of_a_failure_shows_the_journal_without_its_secrets(
     assert "kept: restart it" in run.stdout
 
 
+@pytest.mark.acceptance
 def test_taking_over_keeps_the_secrets_and_does_not_tell_them(tmp_path: Path, programs: str) -> None:
     unit, config = tmp_path / "k3s.service", tmp_path / "40-migrated.yaml"
     unit.write_text(UNIT)

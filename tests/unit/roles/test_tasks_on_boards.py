@@ -38,11 +38,12 @@ def test_ca_is_read_on_the_server(tmp_path: Path) -> None:
     assert calls.of("command").boards == [SERVER] * len(BOARDS)
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("due", "active", "asked"),
     [
         (True, True, ("restarted", True)),
-        pytest.param(False, False, ("started", False), marks=pytest.mark.acceptance),
+        (False, False, ("started", False)),
         (False, True, None),
     ],
 )
@@ -76,15 +77,10 @@ def test_flags_of_the_stock_script_are_not_shown(tmp_path: Path) -> None:
 # Docker
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("runs", "staged", "postponed"),
-    [
-        ("server", True, True),
-        *(
-            pytest.param(*case, marks=pytest.mark.acceptance)
-            for case in (("agent", True, True), ("", True, False), ("agent", False, False))
-        ),
-    ],
+    [("server", True, True), ("agent", True, True), ("", True, False), ("agent", False, False)],
 )
 def test_docker_of_a_running_node_restarts_in_its_batch(
     tmp_path: Path, runs: str, staged: bool, postponed: bool
@@ -120,6 +116,7 @@ def test_damaged_archive_of_packages_is_not_copied(tmp_path: Path) -> None:
 # The registry of the site, jtop
 
 
+@pytest.mark.acceptance
 def test_registry_is_on_its_board_alone_with_a_key_of_its_own(tmp_path: Path) -> None:
     _, calls = play_scripted(tmp_path, role("image_supply"), image_supply_host=AGENT)
     assert set(calls.of("user").boards) == {AGENT}
