@@ -190,6 +190,7 @@ def test_second_server_stays_when_the_first_one_cannot_leave(tmp_path: Path) -> 
     assert changes(run) == leaves("jetson-4", "jetson-1")[:4]
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("line", CORES)
 def test_dead_server_is_forgotten_by_one_that_answers(fleet: Fleet, line: str) -> None:
     fleet.nodes[0]["ready"] = False
@@ -206,6 +207,7 @@ def test_running_server_is_not_forgotten(fleet: Fleet) -> None:
     assert "playbooks/reset.yml --limit jetson-3" in said(run)
 
 
+@pytest.mark.acceptance
 def test_no_server_is_forgotten_if_none_is_left_or_answers(fleet: Fleet) -> None:
     run = fleet.play("forget", "--limit=server")
     assert (run.code != 0, changes(run)) == (True, [])

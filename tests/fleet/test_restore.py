@@ -217,6 +217,7 @@ def test_failure_in_a_step_loses_no_data_and_restarts_no_agent(
     )
 
 
+@pytest.mark.acceptance
 def test_all_servers_get_the_data_of_the_backup(servers: Servers) -> None:
     run = servers.play()
     assert run.code == 0, run.stdout

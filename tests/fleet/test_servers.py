@@ -35,7 +35,7 @@ def assert_majority_was_checked(ran: Ran) -> list[str]:
 @pytest.mark.parametrize(
     ("playbook", "order", "line", "arguments"),
     [
-        ("upgrade", ["s1", "s2", "s3"], NEWEST, ()),
+        pytest.param("upgrade", ["s1", "s2", "s3"], NEWEST, (), marks=pytest.mark.acceptance),
         pytest.param(
             "os_update", ["s3", "s2", "s1"], NEWEST, (), marks=pytest.mark.acceptance
         ),  # by reboot.yml

@@ -68,7 +68,10 @@ def run(directory: Path, program: str, *arguments: str | Path) -> subprocess.Com
     return run_in(directory, environment, Path(sys.executable).with_name(program), *arguments)
 
 
-@pytest.mark.parametrize("playbook", PLAYBOOKS)
+@pytest.mark.parametrize(
+    "playbook",
+    [name if name == "site" else pytest.param(name, marks=pytest.mark.acceptance) for name in PLAYBOOKS],
+)
 def test_playbook_of_the_collection_is_understood(site: Path, playbook: str) -> None:
     checked = run(site, "ansible-playbook", "-i", "inventory", "--syntax-check", f"{build.NAME}.{playbook}")
     assert checked.returncode == 0, checked.stdout

@@ -279,6 +279,7 @@ def test_agents_get_the_agent_token(cluster_ca: Pair, tmp_path: Path, serve: Ser
     assert (tmp_path / "token").read_text().endswith(f"::node:{PASSWORD}\n")
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("old", [False, True], ids=["new K3s", "old K3s"])
 def test_tokens_that_are_read_on_the_server_are_not_shown(
     cluster_ca: Pair, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, old: bool

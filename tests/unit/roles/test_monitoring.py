@@ -140,6 +140,7 @@ def test_what_cannot_work_is_told_and_nothing_is_written(
     assert site.files == OWNERS
 
 
+@pytest.mark.acceptance
 def test_prometheus_that_is_not_told_is_an_error_and_the_next_run_tells_it(site: Site) -> None:
     run = site.play(fails=True, monitoring_reload=["false"])
     assert "`false` failed" in run.said

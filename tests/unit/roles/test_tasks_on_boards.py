@@ -93,9 +93,8 @@ def test_docker_of_a_running_node_restarts_in_its_batch(
     assert [call.arguments["postpone"] for call in asked] == [postponed] * 2
 
 
-@pytest.mark.parametrize(
-    ("held", "due"), [([], True), pytest.param(["docker.io"], False, marks=pytest.mark.acceptance)]
-)
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("held", "due"), [([], True), (["docker.io"], False)])
 def test_packages_of_the_role_are_held(tmp_path: Path, held: list[str], due: bool) -> None:
     facts = {"packages": {"installed": ["docker.io"], "held": held, "ours": ["docker.io"], "unattended": []}}
     _, calls = play_scripted(
@@ -145,6 +144,7 @@ def deploy(directory: Path, answers: dict[str, Data], *, fails: bool = False) ->
     return run.said, calls
 
 
+@pytest.mark.acceptance
 def test_device_plugin_is_deployed_once_and_renewed_on_each_board(tmp_path: Path) -> None:
     # Exit status 1 of the plugin: it has found no GPU, and the wait for it says more.
     _, calls = deploy(tmp_path, {AGENT: {"container_command labels": {"rc": 1, "stdout": ""}}})
@@ -170,6 +170,7 @@ def test_api_for_gpus_does_not_change_under_pods_that_use_the_other(tmp_path: Pa
     assert not calls.of("k3s_manifest")
 
 
+@pytest.mark.acceptance
 def test_board_that_fails_one_check_fails_the_verification(tmp_path: Path) -> None:
     now = "2026-01-02T03:04:05.000Z"
     check = {
