@@ -64,10 +64,6 @@ def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: C
     assert starts(boards) == before
 
 
-def test_check_mode_on_a_finished_cluster_finds_nothing_to_change(cluster: Cluster) -> None:
-    run_playbook(LAB, "site.yml", "--check", "--diff").unchanged()
-
-
 @pytest.mark.usefixtures("holders")
 def test_status_says_which_node_has_which_gpu_and_which_container_holds_it(tmp_path: Path) -> None:
     nodes = cluster_status(LAB, tmp_path)["nodes"]

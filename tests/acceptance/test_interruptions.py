@@ -129,7 +129,7 @@ def test_lock_of_a_killed_run_is_over_and_a_second_run_beside_a_run_is_refused(b
     assert recap == {one.name: (int(one is not boards[0]), 0) for one in boards}, refused.output
     assert "who runs site.yml since" in " ".join(refused.output.split())
     assert locked(boards) == []
-    run_playbook(LAB, "site.yml", "--check").checked()
+    run_playbook(LAB, "site.yml", "--check", "--diff").unchanged()
     assert locked(boards) == []
 
 
