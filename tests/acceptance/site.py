@@ -56,6 +56,14 @@ def crossed(lab: str) -> int:
     return sum(int((statistics / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
 
 
+def later_bundle(lab: str, name: str = "newer") -> Path:
+    """Write a bundle with a later, SIMULATED K3s beside that of a lab, once; return where it is."""
+    directory = inventory.bundle_path(lab).with_name(name)
+    if not directory.exists():
+        bundle.write(directory, version_suffix="2")
+    return directory
+
+
 def reindex(directory: Path) -> None:
     (directory / bundle.CHECKSUMS).write_text(bundle.checksums(directory))
 

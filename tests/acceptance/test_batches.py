@@ -7,7 +7,8 @@ import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import bundle, inventory, k3s
+from tests.acceptance.site import later_bundle
+from tests.lab import k3s
 from tests.lab.board import Board
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -21,10 +22,7 @@ BROKEN = f"[Service]\nExecStartPre=/bin/sh -c '! k3s --version | grep --quiet --
 
 
 def upgrade() -> PlaybookRun:
-    newer = inventory.bundle_path(LAB).with_name("newer")
-    if not newer.exists():
-        bundle.write(newer, version_suffix="2")
-    given = json.dumps({"jetson_k3s_bundle": str(newer), "jetson_k3s_serial": [1, 2]})
+    given = json.dumps({"jetson_k3s_bundle": str(later_bundle(LAB)), "jetson_k3s_serial": [1, 2]})
     return run_playbook(LAB, "upgrade.yml", f"--extra-vars={given}")
 
 

@@ -13,7 +13,8 @@ from tests import boards as board_types
 from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
-from tests.lab import board, bundle, inventory, k3s, lab_dir
+from tests.acceptance.site import later_bundle
+from tests.lab import board, k3s, lab_dir
 from tests.lab.board import Board
 
 pytestmark = pytest.mark.lab
@@ -124,9 +125,7 @@ def _gpus_are_free(cluster: Cluster, holders: dict[str, object]) -> None:
 @pytest.fixture(scope="module")
 def newer() -> str:
     """The option that names a bundle with a later K3s (SIMULATED: the same program)."""
-    path = inventory.bundle_path(LAB).with_name("newer")
-    bundle.write(path, version_suffix="2")
-    return f"--extra-vars=jetson_k3s_bundle={path}"
+    return f"--extra-vars=jetson_k3s_bundle={later_bundle(LAB)}"
 
 
 @pytest.mark.usefixtures("_gpus_are_free")

@@ -10,7 +10,8 @@ import pytest
 
 from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.lab import bundle, inventory, k3s, lab
+from tests.acceptance.site import later_bundle
+from tests.lab import k3s, lab
 from tests.lab.board import Board
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tools import debian
@@ -64,8 +65,7 @@ def test_backup_of_it_is_refused(board: Board, tmp_path: Path) -> None:
 
 
 def test_upgrade_needs_a_confirmation_that_it_is_backed_up(board: Board) -> None:
-    newer = inventory.bundle_path(LAB).with_name("newer")
-    bundle.write(newer, version_suffix="2")
+    newer = later_bundle(LAB)
     before = starts([board])
     refused = run("upgrade.yml", jetson_k3s_bundle=str(newer))
     said = " ".join(refused.output.split())

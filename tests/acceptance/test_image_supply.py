@@ -12,8 +12,8 @@ import pytest
 
 from tests.acceptance.cluster import PLUGIN_PODS, RESOURCE, Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.acceptance.site import Brought, bring_pause, bring_plugin, bring_registry, crossed
-from tests.lab import bundle, inventory, k3s, lab
+from tests.acceptance.site import Brought, bring_pause, bring_plugin, bring_registry, crossed, later_bundle
+from tests.lab import k3s, lab
 from tests.lab.board import Board
 from tools import debian
 from tools.engine import docker
@@ -203,8 +203,7 @@ def test_board_goes_on_without_a_registry_that_does_not_answer(
 
 
 def test_upgrade_has_the_new_images_from_there(boards: list[Board], first: PlaybookRun) -> None:
-    newer = inventory.bundle_path(LAB).with_name("newer")
-    bundle.write(newer, version_suffix="2")
+    newer = later_bundle(LAB)
     pause = bring_pause(newer, "upgraded")
     upgraded = run_playbook(LAB, "upgrade.yml", SUPPLIED, f"--extra-vars=jetson_k3s_bundle={newer}").checked()
     assert INSTEAD not in upgraded.output

@@ -10,8 +10,8 @@ import pytest
 
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
-from tests.acceptance.site import reindex
-from tests.lab import board, bundle, inventory, k3s
+from tests.acceptance.site import later_bundle, reindex
+from tests.lab import board, inventory, k3s
 from tests.lab.board import Board
 from tools.cache import CHECKOUT
 from tools.engine import docker
@@ -39,10 +39,8 @@ def site(cut: Board | None = None) -> PlaybookRun:
 
 def upgrade(cut: Board | None = None, *arguments: str, name: str = "newer") -> PlaybookRun:
     """Upgrade the cluster to a newer K3s; `cut` loses its power in the moment."""
-    newer = inventory.bundle_path(LAB).with_name(name)
-    if not newer.exists():
-        bundle.write(newer, version_suffix="2")
-    return run(cut, "upgrade.yml", f"--extra-vars=jetson_k3s_bundle={newer}", *arguments)
+    newer = f"--extra-vars=jetson_k3s_bundle={later_bundle(LAB, name)}"
+    return run(cut, "upgrade.yml", newer, *arguments)
 
 
 def run(cut: Board | None, playbook: str, *arguments: str) -> PlaybookRun:
@@ -198,7 +196,7 @@ def test_upgrade_again_changes_nothing(boards: list[Board]) -> None:
 
 def test_damaged_k3s_is_rolled_back_on_the_server_and_reaches_no_agent(boards: list[Board]) -> None:
     server, agent = boards
-    newer = inventory.bundle_path(LAB).with_name("newer")
+    newer = later_bundle(LAB)
     damaged = newer.with_name("damaged")
     shutil.copytree(newer, damaged)
     described = (damaged / "bundle.yml").read_text()
