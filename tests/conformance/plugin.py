@@ -30,6 +30,13 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
+def save(file: Path, text: str) -> None:
+    """Write as an editor does, at once: a plugin that reads meanwhile reads the old text or the new one."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 def page(address: str, path: str = "/metrics") -> str:
     with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
         return str(answer.read().decode())
@@ -45,7 +52,7 @@ class Node:
         self.library.write_bytes(b"no program loads it")
 
     def share(self, sharing: str) -> None:
-        self.config.write_text(f"version: v1\nsharing: {{{sharing}}}\n")
+        save(self.config, f"version: v1\nsharing: {{{sharing}}}\n")
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import pytest
 from tests import boards
 from tests.conformance.conftest import BOARD, Start
 from tests.conformance.fake_kubelet import FakeKubelet, dial, watch
-from tests.conformance.plugin import free_address, page
+from tests.conformance.plugin import free_address, page, save
 
 pytestmark = pytest.mark.parametrize(
     "generation", ["1.26"]
@@ -80,32 +80,32 @@ async def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
     kubelet: FakeKubelet, start: Start, tmp_path: Path
 ) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text(SHARED.format(rename="false", replicas=2))
+    save(file, SHARED.format(rename="false", replicas=2))
     flags = SHARED.format(rename="false", replicas=5) + "flags: {{plugin: {{{}}}}}\n"
     async with start(f"--config={file}") as plugin:
         await kubelet.until_allocatable(2)
-        file.write_text(SHARED.format(rename="false", replicas=5))
+        save(file, SHARED.format(rename="false", replicas=5))
         await kubelet.until_allocatable(5)
         assert len(kubelet.requests) == 1
-        file.write_text("version: v1\nsharing: {timeslicing: {}}\n")
+        save(file, "version: v1\nsharing: {timeslicing: {}}\n")
         await plugin.says("config.yaml:2: sharing.timeslicing")
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-            file.write_text(flags.format(f"metricsAddress: '{address}'"))
+            save(file, flags.format(f"metricsAddress: '{address}'"))
             await plugin.says(f"metricsAddress {address}: Address already in use")
         assert plugin.log.read_text().count("the old configuration stays in force") == 2
         assert kubelet.allocatable() == 5
-        file.write_text(SHARED.format(rename="false", replicas=5))
+        save(file, SHARED.format(rename="false", replicas=5))
         plugin.signal(signal.SIGHUP)
         await plugin.says("configuration read again: nothing has changed")
-        file.write_text(flags.format("logFormat: json"))
+        save(file, flags.format("logFormat: json"))
         await plugin.says('"message": "configuration read again"')
-        file.write_text(SHARED.format(rename="true", replicas=3))
+        save(file, SHARED.format(rename="true", replicas=3))
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu.shared") == 3, "renamed resource")
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 0, "end of the old resource")
         assert len(kubelet.requests) == 2
         address = free_address()
-        file.write_text(flags.format(f"metricsAddress: '{address}'"))
+        save(file, flags.format(f"metricsAddress: '{address}'"))
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 5, "resource after a restart")
         assert "tegra_device_plugin_info" in await asyncio.to_thread(page, address)
 

@@ -16,7 +16,7 @@ from tegra_device_plugin.service import ConfigWatch
 
 from tests.conformance.awaited import eventually
 from tests.conformance.fake_kubelet import FakeKubelet
-from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
+from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running, save
 from tests.conformance.test_registration import alive, plugin_sockets
 from tests.conformance.test_sequences import cut, delete_own_socket
 
@@ -65,7 +65,7 @@ class InThisLoop:
         return bool(done) and not serving(self.kubelet.directory)
 
     def configure(self, text: str) -> None:
-        self.file.write_text(text.format(replicas=next(self._numbers)))
+        save(self.file, text.format(replicas=next(self._numbers)))
         os.kill(os.getpid(), signal.SIGHUP)
 
 

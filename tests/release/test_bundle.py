@@ -66,6 +66,16 @@ def test_missing_files_are_named_before_the_download(dist: Path, tmp_path: Path)
     assert not (tmp_path / "site/bundle").exists()
 
 
+def test_setting_of_the_boards_alone_is_refused(dist: Path, tmp_path: Path) -> None:
+    boards = {"jetson-1": {"k3s_version": "v1"}, "jetson-2": {"k3s_version": "v1"}, "jetson-3": {}}
+    inventory = write_inventory(tmp_path, {"controller": ["localhost"], "k3s_cluster": boards})
+    settings = {"jetson_k3s_bundle": f"{tmp_path}/bundle", "bundle_plugin_archive": str(dist / PLUGIN)}
+    run = play(inventory, "playbooks/bundle.yml", f"--extra-vars={json.dumps(settings)}")
+    assert run.returncode != 0
+    assert "k3s_version of jetson-1, jetson-2 is not used: bundle.yml runs on this computer" in run.said
+    assert not (tmp_path / "bundle").exists()
+
+
 def test_changed_image_of_a_release_is_refused(dist: Path, tmp_path: Path) -> None:
     with (dist / PLUGIN).open("ab") as file:
         file.write(b"\0")

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.cli import main
 
-from tests.conformance.plugin import free_address, page
+from tests.conformance.plugin import free_address, page, save
 from tests.unit.plugin.agent.node import Node, Pod, uid
 
 MIB = 2**20
@@ -148,7 +148,7 @@ def test_changed_settings_are_followed(node: Node, tmp_path: Path) -> None:
     file.write_text("version: v1\n")
     with running(node, f"--config={file}") as agent:
         agent.says("mode report")
-        file.write_text("version: v1\nflags: {plugin: {logFormat: json}}\n")
+        save(file, "version: v1\nflags: {plugin: {logFormat: json}}\n")
         agent.process.send_signal(signal.SIGHUP)
         agent.says('"message": "configuration changed: restarting"')
         agent.says('"message": "mode report, policy best-effort"')
@@ -216,7 +216,7 @@ def test_settings_rejected_at_start_are_rejected_at_reload(
     file.write_text(UNITS)
     with running(node, *choice) as agent:
         agent.says("mode evict")
-        file.write_text(text)
+        save(file, text)
         agent.process.send_signal(signal.SIGHUP)
         assert reason in agent.says("configuration rejected, the old configuration stays in force")
         assert agent.page("/healthz") == "ok\n"
