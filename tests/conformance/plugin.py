@@ -31,7 +31,7 @@ def free_address() -> str:
 
 
 def save(file: Path, text: str) -> None:
-    """Write as an editor does, at once: a plugin that reads meanwhile reads the old text or the new one."""
+    """Write as an editor does: a plugin that reads meanwhile gets the old text or the new one."""
     new = file.with_suffix(".new")
     new.write_text(text)
     new.replace(file)
