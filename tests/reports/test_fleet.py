@@ -14,7 +14,6 @@ from tests.reports import samples
 from tests.reports.samples import fleet, fleets
 from tests.reports.schema import validate
 from tests.unit.roles.loading import load
-from tests.unit.roles.playing import play, write_inventory
 
 junit = load("gpu_report/module_utils/report_junit.py")
 
@@ -280,27 +279,3 @@ def test_summary_has_reason_and_fix() -> None:
     assert "a: FAILED" in bad
     assert "FAILED device-query: the pod was not created" in bad
     assert "fix: Let the container toolkit run in csv mode" in bad
-
-
-def test_a_run_on_one_board_leaves_the_others_report_and_keeps_its_own(tmp_path: Path) -> None:
-    reports = tmp_path / "reports"
-    reports.mkdir()
-    for name in ("jetson-1", "jetson-2"):
-        (reports / f"{name}.json").write_text(json.dumps(samples.passed(name)))
-    # Nobody listens on port 1.
-    off = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
-    groups: dict[str, dict[str, Any]] = {"server": {"jetson-1": off}, "agent": {"jetson-2": off}}
-    groups["k3s_cluster"] = groups["server"] | groups["agent"]
-    inventory = write_inventory(tmp_path, groups, jetson_k3s_bundle="/nonexistent")
-    given = (f"--extra-vars=gpu_verify_reports={reports}", "--limit=jetson-1")
-    # A user of the collection does not have our ansible.cfg.
-    ran = play(inventory, "playbooks/verify.yml", *given, ANSIBLE_GATHERING="implicit")
-    assert (reports / "index.json").exists(), ran.stdout
-    index = json.loads((reports / "index.json").read_text())
-    assert [board["name"] for board in index["boards"]] == ["jetson-1"]
-    assert index["left_out"] == ["jetson-2"]
-    assert sorted(path.name for path in reports.glob("jetson-*.json")) == ["jetson-2.json"]
-    assert (reports / "previous" / "jetson-1.json").exists()
-    page = (reports / "index.html").read_text()
-    assert "passed → not verified" in page
-    assert "Not part of this run: jetson-2 (passed" in page
