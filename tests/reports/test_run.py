@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of whole runs: of boards that do not answer, and of boards whose checks have been made."""
+"""Reports of runs: of boards that do not answer, and of boards whose checks have been made."""
 
 import json
 from pathlib import Path
