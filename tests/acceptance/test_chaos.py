@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever ends a run at whatever moment: the same command again makes the cluster right. Nothing is lost.
+"""A run ends at any moment, for any reason: the same command again makes the cluster right. Nothing is lost.
 
 Each draw chooses by chance a playbook, a moment in it, and what ends it there. It is shown, and CHAOS_SEED
 draws the same again. CHAOS_DRAWS is how many there are.
@@ -41,7 +41,7 @@ CONTROLLER, POWER, NETWORK = (
     "a board loses its power",
     "a board's cable is pulled",
 )
-# The longest pause after a task has begun, in seconds: most tasks take less.
+# The longest pause after the start of a task, in seconds: most tasks take less.
 PAUSE_SECONDS = 3.0
 TASK = ("TASK [", "RUNNING HANDLER [")
 # What Kubernetes does by itself takes up to this long after a board is back: a taint, a namespace that ends.
@@ -58,7 +58,7 @@ UNFINISHED = (
 
 @dataclass(frozen=True)
 class Draw:
-    """What happens: `at` is the part of the playbook's tasks that have begun by then, `pause` in seconds."""
+    """What happens: `at` is the part of the playbook's tasks that have started by then, `pause` in seconds."""
 
     playbook: str
     fault: str
@@ -179,7 +179,7 @@ class Fleet:
             assert f'"icc": {json.dumps(self.icc)}' in one.exec("cat", "/etc/docker/daemon.json")
 
     def check_backups(self) -> None:
-        """Every file with a backup's name is a whole one."""
+        """Every file with a backup's name can be decrypted."""
         for file in (lab_dir(LAB) / "backups").glob("*.gpg"):
             decrypted = subprocess.run(
                 ["gpg", "--batch", "--quiet", "--decrypt", file], stdout=subprocess.DEVNULL, check=False

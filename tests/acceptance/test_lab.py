@@ -75,7 +75,7 @@ def test_interrupted_up_leaves_nothing(milestone: str, how: signal.Signals) -> N
         assert process.stderr is not None
         seen = next((line for line in process.stderr if milestone in line), None)
         assert seen is not None
-        # To the whole group, as a terminal does.
+        # To the process group, as a terminal does.
         os.killpg(process.pid, how)
         rest = process.stderr.read()
         assert process.wait(timeout=60) == 130, rest
