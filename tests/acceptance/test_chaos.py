@@ -58,7 +58,7 @@ UNFINISHED = (
 
 @dataclass(frozen=True)
 class Draw:
-    """What happens: `at` is the part of the playbook's tasks that have started by then, `pause` in seconds."""
+    """What happens: `at` is the part of the playbook's tasks that have started, `pause` in seconds."""
 
     playbook: str
     fault: str

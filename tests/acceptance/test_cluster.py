@@ -13,8 +13,7 @@ from tests import boards as board_types
 from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
 from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
-from tests.acceptance.site import later_bundle
-from tests.lab import board, k3s, lab_dir
+from tests.lab import board, lab_dir
 from tests.lab.board import Board
 
 pytestmark = pytest.mark.lab
@@ -122,31 +121,15 @@ def _gpus_are_free(cluster: Cluster, holders: dict[str, object]) -> None:
     cluster.kubectl("delete", "pod", *holders)
 
 
-@pytest.fixture(scope="module")
-def newer() -> str:
-    """The option that names a bundle with a later K3s (SIMULATED: the same program)."""
-    return f"--extra-vars=jetson_k3s_bundle={later_bundle(LAB)}"
-
-
 @pytest.mark.usefixtures("_gpus_are_free")
-def test_upgrade_of_all_boards_moves_a_pod_with_a_gpu(cluster: Cluster, newer: str) -> None:
-    cluster.create_jobs(resources={"limits": {RESOURCE: 1}})
-    run_playbook(LAB, "upgrade.yml", newer, "--extra-vars=gpu_verify_mode=undisturbed").checked()
-    assert set(cluster.kubelets().values()) == {k3s.named_version("2")}
-    assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
-    cluster.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
-    cluster.kubectl("delete", "deployment", "jobs", "--wait")
-    cluster.kubectl("wait", "--for=delete", "pod", "--selector=app=jobs", "--timeout=60s")
-
-
 def test_drift_names_what_a_changed_setting_would_change_and_nothing_else(
-    boards: list[Board], newer: str, tmp_path: Path
+    boards: list[Board], tmp_path: Path
 ) -> None:
     before = starts(boards)
     file = tmp_path / "drift.json"
     for settings, status, differ in (({}, 0, set()), ({"k3s_node_labels": {"site": "north"}}, 1, set(NAMES))):
         variables = json.dumps({"jetson_k3s_drift_file": str(file), **settings})
-        run = run_playbook(LAB, "drift.yml", newer, f"--extra-vars={variables}")
+        run = run_playbook(LAB, "drift.yml", f"--extra-vars={variables}")
         assert run.returncode == status, run.output
         assert {change["board"] for change in json.loads(file.read_text())["changes"]} == differ
     assert starts(boards) == before
@@ -176,13 +159,13 @@ def test_agent_reboots_and_offers_its_gpu_again(boards: list[Board], cluster: Cl
     assert [node["metadata"]["name"] for node in cluster.nodes() if node["spec"].get("unschedulable")] == []
 
 
-def test_cluster_goes_back_to_its_backup(boards: list[Board], cluster: Cluster, newer: str) -> None:
+def test_cluster_goes_back_to_its_backup(cluster: Cluster) -> None:
     with keyring() as key:
         cluster.kubectl("create", "configmap", "before")
         run_playbook(LAB, "backup.yml", f"--extra-vars=k3s_backup_recipient={key}").checked()
         cluster.kubectl("create", "configmap", "after")
         (file,) = BACKUPS.iterdir()
-        run_playbook(LAB, "restore.yml", newer, f"--extra-vars=k3s_backup_file={file}").checked()
+        run_playbook(LAB, "restore.yml", f"--extra-vars=k3s_backup_file={file}").checked()
     maps = cluster.kubectl("get", "configmaps", "--output=name").split()
     assert ("configmap/before" in maps, "configmap/after" in maps) == (True, False)
     assert cluster.allocatable() == dict.fromkeys(NAMES, 1)

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from tests.acceptance.cluster import Cluster
+from tests.acceptance.cluster import RESOURCE, Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.acceptance.site import later_bundle, reindex
 from tests.lab import board, inventory, k3s
@@ -175,11 +175,17 @@ def test_board_that_is_off_holds_up_no_other(boards: list[Board]) -> None:
 
 
 def test_same_command_then_finishes_the_upgrade(boards: list[Board]) -> None:
+    cluster = Cluster(boards)
+    cluster.kubectl("cordon", boards[0].name)
+    cluster.create_jobs(resources={"limits": {RESOURCE: 1}})
+    cluster.kubectl("uncordon", boards[0].name)
     upgrade().checked()
     assert [version(one) for one in boards] == [NEW, NEW]
+    cluster.kubectl("rollout", "status", "deployment/jobs", "--timeout=60s")
+    cluster.kubectl("delete", "deployment", "jobs", "--wait")
+    cluster.kubectl("wait", "--for=delete", "pod", "--selector=app=jobs", "--timeout=60s")
     backups = boards[0].exec("sh", "-c", "ls /var/backups/jetson-k3s/k3s-*.tar.gz")
     assert len(backups.split()) == 1, "what goes on needs no second backup"
-    cluster = Cluster(boards)
     assert cluster.allocatable() == {one.name: 1 for one in boards}
     for one in boards:
         assert one.exec("sh", "-c", f"ls {RECORD}", check=False) == ""
