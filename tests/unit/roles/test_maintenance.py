@@ -147,6 +147,44 @@ def test_five_running_k3s_restart_at_a_time_and_first_starts_have_no_limit(activ
     assert throttle.render(variables | {"__k3s_state": {"active": active}}) == limit
 
 
+BOARDS = {
+    "jetson-1": {"reboot": {"required": True, "packages": ["libc6", "dbus"], "kernel": ""}},
+    "jetson-2": {"reboot": {"required": True, "packages": ["linux-base"], "kernel": "5.15.148-tegra"}},
+    "jetson-3": {"reboot": {"required": True, "packages": [], "kernel": ""}},
+    # What is not needed has no reason.
+    "jetson-4": {"reboot": {"required": False, "packages": ["vim"], "kernel": "5.15.1"}},
+}
+DUE = [
+    "jetson-1: is to reboot (libc6, dbus)",
+    "jetson-2: is to reboot (linux-base, kernel 5.15.148-tegra)",
+    "jetson-3: is to reboot (/var/run/reboot-required)",
+]
+
+
+@pytest.mark.parametrize(
+    ("only_if_required", "updates", "said"),
+    [
+        (False, False, [*DUE, "jetson-4: is to reboot"]),
+        (False, True, [*DUE, "jetson-4: is to reboot"]),
+        (True, False, [*DUE, "jetson-4: is left alone, no reboot required"]),
+        (
+            True,
+            True,
+            [
+                "The update of packages may require more reboots.",
+                *DUE,
+                "jetson-4: is left alone, no reboot required",
+            ],
+        ),
+    ],
+)
+def test_plan_says_which_boards_reboot_and_why(
+    only_if_required: bool, updates: bool, said: list[str]
+) -> None:
+    plan = load("board_reboot/filter_plugins/board_reboot.py").plan
+    assert plan(BOARDS, only_if_required, updates).splitlines() == said
+
+
 LEFT = yaml.safe_load((ROLES / "os_update/vars/main.yml").read_text())["__os_update_left"]
 LEFT["sites"].append("127.0.0.1")
 INSTALLED = (
