@@ -104,6 +104,7 @@ def test_no_further_board_is_touched(tmp_path: Path, playbook: str, step: str, l
     assert step in "\n".join(stopped.result)
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("line", LINES)
 def test_failed_restart_leaves_other_boards_their_settings_and_they_are_verified(
     tmp_path: Path, line: str

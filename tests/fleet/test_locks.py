@@ -53,9 +53,8 @@ def test_run_that_ends_leaves_no_lock(
     assert locked == {*SERVERS, *AGENTS} - untouched
 
 
-@pytest.mark.parametrize(
-    ("line", "moment"), [("2.16", "images"), pytest.param(NEWEST, "plugin", marks=pytest.mark.acceptance)]
-)
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("line", "moment"), [("2.16", "images"), (NEWEST, "plugin")])
 def test_lock_of_a_killed_run_shows_its_owner_elsewhere_and_is_over_on_its_controller(
     tmp_path: Path, line: str, moment: str
 ) -> None:

@@ -40,6 +40,7 @@ def fleet(tmp_path: Path) -> Fleet:
     return Fleet(tmp_path / "controller")
 
 
+@pytest.mark.acceptance
 def test_agent_is_drained_removed_and_forgotten(fleet: Fleet) -> None:
     run = fleet.play("reset", "--limit=jetson-4")
     assert run.code == 0, run.said

@@ -28,6 +28,10 @@ class NoGoError(ToolError):
     """There is no Go that can compile the module; the message says which one to install."""
 
 
+COMPILERS_GOGC = "400"
+"""For the compiler, which is a Go program: it takes a fifth less time than with Go's own 100, and more memory."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Programs of a module, and how they are compiled: statically, to run on each board, with any libc."""
@@ -96,6 +100,7 @@ def build(recipe: Recipe, out: Path, arch: str) -> None:
     ensure_go(recipe.name)
     check_room(work)
     environment = {
+        "GOGC": COMPILERS_GOGC,
         **{key: value for key, value in os.environ.items() if key not in ("GOFLAGS", "GOOS", "GOARCH")},
         "CGO_ENABLED": str(int(recipe.cgo)),
         "GOARCH": arch,

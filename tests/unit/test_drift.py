@@ -136,6 +136,7 @@ def rows(told: str, board: str, text: str) -> list[str]:
     return [line for line in table.splitlines() if line.startswith(f"{board} ") and text in line]
 
 
+@pytest.mark.acceptance
 def test_boards_without_differences_are_reported(drift: Run, there: Path, tmp_path: Path) -> None:
     ran = drift()
     assert ran.returncode == 0, ran.stdout
@@ -144,6 +145,7 @@ def test_boards_without_differences_are_reported(drift: Run, there: Path, tmp_pa
     assert contents(there) == RIGHT
 
 
+@pytest.mark.acceptance
 def test_differences_are_reported_with_their_board_and_stay(drift: Run, there: Path, tmp_path: Path) -> None:
     (there / "a.json").write_text("bad\n")
     (there / "two").write_text("bad\n")
@@ -169,6 +171,7 @@ def test_differences_are_reported_with_their_board_and_stay(drift: Run, there: P
     assert "planted" not in ran.stdout + json.dumps(found(tmp_path))
 
 
+@pytest.mark.acceptance
 def test_diff_of_a_changed_inventory_is_shown_and_written(drift: Run, tmp_path: Path) -> None:
     ran = drift(wanted="better")
     assert ran.returncode == 1, ran.stdout
@@ -181,6 +184,7 @@ def test_diff_of_a_changed_inventory_is_shown_and_written(drift: Run, tmp_path: 
 UNREACHED = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("board", "status", "reason"),
     [
@@ -207,6 +211,7 @@ def test_without_its_plugin_nothing_is_compared(drift: Run, tmp_path: Path) -> N
     assert "callback plugin of drift.yml was not loaded" in " ".join(ran.stdout.split())
 
 
+@pytest.mark.acceptance
 def test_file_that_cannot_be_written_is_an_error(drift: Run, tmp_path: Path) -> None:
     ran = drift(f"--extra-vars=jetson_k3s_drift_file={tmp_path}/no/such/drift.json")
     assert ran.returncode == 2, ran.stdout

@@ -142,6 +142,7 @@ def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False,
     return play_text(directory, BUILD, *arguments, groups=groups, variables=settings, fails=fails)
 
 
+@pytest.mark.acceptance
 def test_image_that_is_missing_or_outdated_is_built_once(tmp_path: Path, checkout: Path) -> None:
     archive.write(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
     checked = build(tmp_path, checkout, "--check")

@@ -269,6 +269,7 @@ def test_registries_are_for_root_alone_and_not_shown(tmp_path: Path) -> None:
     assert result(tmp_path)["changed"] is False
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(("written_by", "stays"), [("role", False), ("owner", True)])
 def test_only_the_roles_registries_are_removed(tmp_path: Path, written_by: str, stays: bool) -> None:
     file = tmp_path / "registries.yaml"
@@ -307,6 +308,7 @@ def test_passwords_of_registries_go_to_the_kubelet_for_docker(tmp_path: Path) ->
     assert (file.exists(), (tmp_path / "registries.yaml").exists()) == (False, True)
 
 
+@pytest.mark.acceptance
 def test_boards_join_the_first_server_by_its_address(tmp_path: Path) -> None:
     boards: list[dict[str, Data]] = [
         {f"jetson-{number}": {"ansible_host": f"fd00::{number}"}} for number in range(1, 5)
@@ -340,6 +342,7 @@ def test_boards_join_the_first_server_by_its_address(tmp_path: Path) -> None:
     assert "planted-vpn-key" not in ran.stdout
 
 
+@pytest.mark.acceptance
 def test_address_that_the_role_chooses_is_known_from_the_inventorys(tmp_path: Path) -> None:
     lan = {"device": "eth0", "address": "192.168.1.12/24"}
     network = {"addresses": [lan], "routes": [], "towards_server": "192.168.1.12"}
@@ -371,7 +374,13 @@ BINARY = """\
 """
 
 
-@pytest.mark.parametrize("arrives", [True, False], ids=["as it was", "changed on its way"])
+@pytest.mark.parametrize(
+    "arrives",
+    [
+        pytest.param(True, id="as it was", marks=pytest.mark.acceptance),
+        pytest.param(False, id="changed on its way"),
+    ],
+)
 def test_binary_of_the_bundle_is_used_only_with_its_sha256(tmp_path: Path, arrives: bool) -> None:
     (tmp_path / "k3s-arm64").write_text("K3s")
     digest = hashlib.sha256(b"K3s" if arrives else b"K3s as the bundle's list has it").hexdigest()

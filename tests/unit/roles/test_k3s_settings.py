@@ -390,7 +390,7 @@ PLAYBOOK = """\
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        (
+        pytest.param(
             {
                 "k3s_server_config": {"kubelet-arg": ["fail-cgroupv1=false"], "flannel-backend": "host-gw"},
                 "nvidia_docker_daemon_config": {"proxies": {"http-proxy": "http://u:planted@p"}},
@@ -399,6 +399,7 @@ PLAYBOOK = """\
                 "default-route docker-flags kernel-ip-set",
                 "default-route docker-flags k3s-cgroup-v1 kernel-ip-set",
             ],
+            marks=pytest.mark.acceptance,
         ),
         (
             {

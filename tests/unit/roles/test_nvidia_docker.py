@@ -185,7 +185,11 @@ def test_ansible_hides_the_secrets_of_a_configuration_alone() -> None:
 
 @pytest.mark.parametrize(
     ("config", "needs", "postponed"),
-    [({"icc": False}, "restart", True), ({"debug": True}, "reload", False), ({}, "none", False)],
+    [
+        ({"icc": False}, "restart", True),
+        pytest.param({"debug": True}, "reload", False, marks=pytest.mark.acceptance),
+        pytest.param({}, "none", False, marks=pytest.mark.acceptance),
+    ],
 )
 def test_restart_can_be_postponed(tmp_path: Path, config: Data, needs: str, postponed: bool) -> None:
     path, marker = tmp_path / "daemon.json", tmp_path / "due"

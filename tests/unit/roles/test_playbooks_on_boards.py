@@ -37,7 +37,7 @@ def test_playbook_that_promises_it_changes_no_board(tmp_path: Path, playbook: st
 
 @pytest.mark.parametrize(
     ("board", "stopped"),
-    [(AGENT, {AGENT}), (SERVER, set(BOARDS))],
+    [pytest.param(AGENT, {AGENT}, marks=pytest.mark.acceptance), (SERVER, set(BOARDS))],
 )
 def test_one_error_stops_its_board_and_an_error_of_the_server_all(
     tmp_path: Path, board: str, stopped: set[str]
@@ -66,7 +66,7 @@ def test_status_names_a_board_that_is_off_and_asks_one_server(tmp_path: Path) ->
     ("playbook", "limit", "words"),
     [
         ("rotate_ca", AGENT, "Run it without --limit"),
-        ("rotate_token", AGENT, "Run it without --limit"),
+        pytest.param("rotate_token", AGENT, "Run it without --limit", marks=pytest.mark.acceptance),
         ("forget", None, "Name the boards that are gone: --limit jetson-3."),
     ],
 )
@@ -80,6 +80,7 @@ def test_run_with_the_wrong_boards_is_refused(
     assert calls == []
 
 
+@pytest.mark.acceptance
 def test_forgotten_node_is_deleted_on_the_locked_server(tmp_path: Path) -> None:
     _, calls = play_scripted(tmp_path, PLAYBOOKS / "forget.yml", f"--limit={AGENT}")
     assert [(call.board, call.module) for call in calls if not reads(call)] == [

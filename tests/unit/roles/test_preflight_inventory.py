@@ -278,6 +278,7 @@ def test_preflight_refuses_them_also_for_boards_outside_of_the_run(checked: Any)
     assert (ran.returncode, "b and c have the same address, 10.0.0.1" in ran.said) == (2, True), ran.stdout
 
 
+@pytest.mark.acceptance
 def test_variable_of_the_command_line_is_refused_in_the_inventory(checked: Any) -> None:
     ran = checked({"b": {"jetson_k3s_serial": [3]}})
     words = "The inventory sets jetson_k3s_serial, which Ansible reads before any host's variables"

@@ -536,6 +536,7 @@ def configure(there: Path, release: str, *arguments: str, **variables: Any) -> t
     return run, json.loads((there / "result.json").read_text())
 
 
+@pytest.mark.acceptance
 @RELEASES
 def test_k3s_gets_the_proxy_and_loses_it_again(tmp_path: Path, release: str) -> None:
     file, unit = tmp_path / "jetson-k3s.env", tmp_path / "k3s.service"

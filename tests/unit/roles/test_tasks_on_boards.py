@@ -197,7 +197,11 @@ def test_plan_of_an_update_installs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "security", "also"),
-    [(None, True, []), ("all", False, []), (["security", "docker.io"], True, ["docker.io"])],
+    [
+        pytest.param(None, True, [], marks=pytest.mark.acceptance),
+        pytest.param("all", False, [], marks=pytest.mark.acceptance),
+        (["security", "docker.io"], True, ["docker.io"]),
+    ],
 )
 def test_updates_are_those_of_security_unless_others_are_named(
     tmp_path: Path, given: str | list[str] | None, security: bool, also: list[str]
