@@ -29,7 +29,7 @@ class NoGoError(ToolError):
 
 
 COMPILERS_GOGC = "400"
-"""For the compiler, which is a Go program: it takes a fifth less time than with Go's own 100, and more memory."""
+"""For the compiler, which is a Go program: it takes a fifth less time than with Go's default of 100."""
 
 
 @dataclass(frozen=True)
