@@ -21,6 +21,9 @@ from pathlib import Path
 from types import FrameType
 
 HERE = Path(__file__).resolve().parent
+SETTINGS = HERE.parent / "ansible.cfg"
+# As in role controller_paths: the collection has no ansible.cfg, and no files of its user.
+REPORTS = (HERE.parent if SETTINGS.exists() else Path.cwd()) / "reports"
 INDEX = "index.json"
 # What a run publishes; of an earlier run nothing may be left, should this one not come so far.
 PUBLISHED = (INDEX, "index.html", "junit.xml")
@@ -68,7 +71,7 @@ def play(playbook: str, arguments: Sequence[str]) -> int:
     say(f"ansible-playbook {playbook}")  # its arguments may have secrets
     command = [ansible_playbook(), str(HERE / playbook), *arguments]
     # Paths in the arguments are relative to this directory, so it stays. The checkout's ansible.cfg counts.
-    environment = {"ANSIBLE_CONFIG": str(HERE.parent / "ansible.cfg"), **os.environ}
+    environment = {"ANSIBLE_CONFIG": str(SETTINGS), **os.environ}
     process = subprocess.Popen(command, env=environment)
     try:
         return process.wait()
@@ -121,9 +124,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--inventory", "-i", type=Path, required=True, help="the boards, a file")
     parser.add_argument("--limit", "-l", metavar="PATTERN", help="only these boards of the inventory")
     parser.add_argument("--bundle", type=Path, metavar="DIR", help="default: the one of the inventory")
-    parser.add_argument(
-        "--reports", type=Path, metavar="DIR", default=HERE.parent / "reports", help="default: %(default)s"
-    )
+    parser.add_argument("--reports", type=Path, metavar="DIR", default=REPORTS, help="default: %(default)s")
     parser.add_argument("--keep", action="store_true", help="do not reset the boards afterwards")
     parser.add_argument(
         "--reset-cluster", metavar="NAMES", help="servers whose cluster ends with the reset, such as jetson-1"

@@ -25,8 +25,8 @@ HERE = Path(__file__).parent
 # A run takes 20 to 40 seconds of processor time, most of it Ansible's own for each task and board.
 TIMEOUT_SECONDS = 1800
 # By the one in which Ansible ignores any_errors_fatal for a failure in a block with an `always` section.
-# `make unit` leaves the other one to `make acceptance`.
-LINES = (OLDEST, pytest.param(NEWEST, marks=pytest.mark.acceptance))
+# `make unit` leaves the other ones to `make acceptance`.
+LINES = (OLDEST, *(pytest.param(line, marks=pytest.mark.acceptance) for line in ("2.18", NEWEST)))
 BANNER = "RESULT OF THE ROLLOUT"
 
 

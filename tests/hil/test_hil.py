@@ -153,6 +153,15 @@ def test_arguments_reach_all_playbooks(ansible: Ansible) -> None:
     assert f"gpu_verify_reports={ansible.reports}" in verify
 
 
+def test_reports_of_a_collections_user_are_in_the_current_directory(tmp_path: Path) -> None:
+    collection = tmp_path / "collection/playbooks/hil.py"
+    collection.parent.mkdir(parents=True)
+    collection.write_bytes(HIL.read_bytes())
+    for program, root in ((HIL, CHECKOUT), (collection, tmp_path)):
+        said = run([sys.executable, program, "--help"], cwd=tmp_path, env={"COLUMNS": "300"}).stdout
+        assert f"default: {root}/reports" in " ".join(said.split())
+
+
 def test_boards_can_be_kept(ansible: Ansible) -> None:
     ansible.publishes(0)
     assert ansible.run("--keep")[0] == 0
