@@ -170,6 +170,14 @@ def member(name: str, ready: bool = True, voter: bool | None = True, boot: str =
         ([member("b"), member("c", ready=False)], "etcd has 3 members and needs 2, and only a, b work."),
         ([member("b"), member("c", voter=False)], "etcd has 3 members and needs 2, and only a, b work."),
         ([member("b"), member("c"), member("d"), member("e", ready=False)], ""),
+        (
+            [member("b"), member("c"), member("d", ready=False), member("e", ready=False)],
+            "etcd has 5 members and needs 3, and only a, b, c work: d is not Ready, or no voter yet; e is not",
+        ),
+        (
+            [member("b"), *(member(name, ready=False) for name in "cde")],
+            "etcd has 5 members and needs 3, and only a, b work.",
+        ),
     ],
 )
 def test_last_server_of_a_majority_is_not_drained(others: list[Data], problem: str) -> None:
