@@ -4,6 +4,7 @@
 The board downloads K3s. At the end it pulls the plugin's image by its digest from a registry.
 """
 
+import io
 import json
 import os
 import shlex
@@ -22,6 +23,7 @@ from tests.acceptance.playbook import TIMEOUT_SECONDS, PlaybookRun, run_in, run_
 from tests.acceptance.site import Registry, internet
 from tests.lab import inventory, k3s, lab_dir, ssh
 from tests.lab.board import Board
+from tests.lab.images import SUDO_PASSWORD
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tests.release.conftest import copy_files
 from tools.cache import CHECKOUT
@@ -81,6 +83,32 @@ def install(checkout: Path, *arguments: str) -> tuple[int, str]:
     """Run it without a terminal; its status and output."""
     ran = run_in(checkout, environment(checkout), "./install.sh", *arguments)
     return ran.returncode, ran.stdout
+
+
+def install_at_terminal(checkout: Path, *arguments: str, name: str = "") -> tuple[int, str]:
+    """Run it at a terminal, where somebody types sudo's password, and the name of a board that is to go.
+
+    Return its status and output.
+    """
+    answers = {"BECOME password: ": SUDO_PASSWORD, " to remove it: ": name}
+    command = ("script", "--quiet", "--return", "--command", shlex.join(("./install.sh", *arguments)))
+    said = ""
+    with subprocess.Popen(
+        (*command, "/dev/null"),
+        cwd=checkout,
+        env=environment(checkout),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as running:
+        assert isinstance(running.stdout, io.BufferedReader)
+        assert running.stdin is not None
+        while output := running.stdout.read1():
+            said += output.decode(errors="replace").replace("\r", "")
+            for answer in (answer for question, answer in answers.items() if said.endswith(question)):
+                running.stdin.write(f"{answer}\n".encode())
+                running.stdin.flush()
+    return running.returncode, said
 
 
 @pytest.mark.parametrize(
@@ -197,27 +225,33 @@ def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board],
     written = (checkout / "inventory").read_text()
     agent.exec("hostname", server.name)
     for arguments in (("--agent-of", server.name), ("--uninstall", "--yes")):
-        status, said = install(checkout, *arguments, f"jetson@{agent.address}")
+        status, said = install_at_terminal(checkout, *arguments, f"jetson@{agent.address}")
         assert status == 1, said
         assert f"and the board at {agent.address} has the same hostname" in said
     agent.exec("hostname", agent.name)
     assert (checkout / "inventory").read_text() == written
     assert Cluster(boards).allocatable() == {server.name: 1}
     bundle = str(inventory.bundle_path(LAB))
-    status, said = install(
-        checkout, "--offline", bundle, "--agent-of", server.name, f"jetson@{agent.address}"
-    )
+    offline = ("--offline", bundle, "--agent-of", server.name, f"jetson@{agent.address}")
+    status, said = install(checkout, *offline)
+    assert (status, "asks for a password, and there is no terminal to type it" in said) == (1, True), said
+    status, said = install_at_terminal(checkout, *offline)
     assert status == 0, said
+    assert SUDO_PASSWORD not in said
     assert Cluster(boards).allocatable() == {server.name: 1, agent.name: 1}
 
 
 def test_uninstall_takes_the_agent_out_again(boards: list[Board], checkout: Path) -> None:
-    status, said = install(checkout, "--uninstall", f"jetson@{boards[1].address}")
+    server, agent = boards
+    status, said = install(checkout, "--uninstall", f"jetson@{server.address}")
     assert (status, "There is no terminal to confirm it: add --yes" in said) == (1, True), said
+    uninstall = ("--uninstall", f"jetson@{agent.address}")
+    status, said = install_at_terminal(checkout, *uninstall, name=server.name)
+    assert (status, "that is not its name. Nothing was done" in said) == (1, True), said
     assert set(Cluster(boards).allocatable()) == {board.name for board in boards}
-    status, said = install(checkout, "--uninstall", "--yes", f"jetson@{boards[1].address}")
+    status, said = install_at_terminal(checkout, *uninstall, name=agent.name)
     assert status == 0, said
-    assert set(Cluster(boards).allocatable()) == {boards[0].name}
+    assert set(Cluster(boards).allocatable()) == {server.name}
 
 
 def test_plugins_image_is_pulled_by_its_digest(
@@ -260,7 +294,8 @@ def test_board_installs_itself(boards: list[Board], checkout: Path) -> None:
     command = "/home/jetson/jetson-k3s/install.sh"
     refused = board.exec("sh", "-c", f"runuser --user=jetson -- {command} local 2>&1 || :")
     assert "on the board itself it has to be root: sudo ./install.sh local" in refused
-    said = board.exec("runuser", "--user=jetson", "--", "sudo", command, "local", timeout=TIMEOUT_SECONDS)
+    with_password = f"echo {SUDO_PASSWORD} | runuser --user=jetson -- sudo --stdin {command} local"
+    said = board.exec("sh", "-c", with_password, timeout=TIMEOUT_SECONDS)
     assert [line.partition(":")[0] for line in said.splitlines()[-3:]] == ["Node", "Proof", "Next"]
     assert "(sudo k3s kubectl get nodes)" in said
     assert Cluster([board]).allocatable() == {board.name: 1}

@@ -172,7 +172,7 @@ def member(name: str, ready: bool = True, voter: bool | None = True, boot: str =
         ([member("b"), member("c"), member("d"), member("e", ready=False)], ""),
         (
             [member("b"), member("c"), member("d", ready=False), member("e", ready=False)],
-            "etcd has 5 members and needs 3, and only a, b, c work: d is not Ready, or no voter yet; e is not",
+            "etcd has 5 members and needs 3, and only a, b, c work: d is not Ready, or no voter yet; e ",
         ),
         (
             [member("b"), *(member(name, ready=False) for name in "cde")],
