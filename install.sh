@@ -93,6 +93,11 @@ removal=''
 # It says what is wrong with a board that it refuses.
 name=$(.venv/bin/python -m tools.install_board --target "$target" --hostname "$hostname" --l4t "$l4t" \
     ${server:+--agent-of "$server"} ${bundle:+--bundle "$bundle"} ${removal:+"$removal"} ${yes:+--yes}) || exit 1
+# Some tasks for the board are on a server of its cluster.
+if [ -z "$ask" ] && .venv/bin/ansible -i inventory server -b -m raw -a true 2>&1 | grep -q 'Missing sudo password'; then
+    ask=--ask-become-pass
+    [ -t 0 ] || die "sudo on a server of $name's cluster asks for a password, and there is no terminal to type it"
+fi
 play() {
     .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} ${bundle:+-e "{\"jetson_k3s_bundle\": \"$bundle\"}"} \
         --limit "$name" "$@"

@@ -109,6 +109,7 @@ def checkout(tmp_path: Path) -> Iterator[Checkout]:
     script(root / "bin/ssh", SSH.format(boards=str(root / "boards.json")))
     tools = root / ".venv/bin"
     script(tools / "ansible-playbook", f'#!/bin/sh\necho "$*" >> {shlex.quote(str(root))}/played\n')
+    script(tools / "ansible", f"#!/bin/sh\ncat {shlex.quote(str(root))}/servers-say 2>/dev/null\n")
     listing = Path(sys.executable).with_name("ansible-inventory")
     script(tools / "ansible-inventory", f'#!/bin/sh\nexec {shlex.quote(str(listing))} "$@"\n')
     (tools / "python").symlink_to(sys.executable)
@@ -176,6 +177,18 @@ def test_known_board_is_found_by_its_address(
     assert [line.rpartition("playbooks/")[::2] for line in checkout.played] == [
         ("-i inventory --limit ubuntu ", playbook)
     ] * 2
+
+
+def test_password_of_the_servers_sudo_is_asked_for(checkout: Checkout) -> None:
+    checkout.boards({**AS_FLASHED, "192.0.2.12": {"hostname": "jetson-2"}})
+    assert checkout.install("jetson@192.0.2.11")[0] == 0
+    (checkout.path / "servers-say").write_text("Task failed: Missing sudo password\n")
+    agent = ("--agent-of", "ubuntu", "jetson@192.0.2.12")
+    status, said = checkout.install(*agent)
+    assert status == 1
+    assert "sudo on a server of jetson-2's cluster asks for a password, and there is no terminal" in said
+    assert checkout.install(*agent, typed="")[0] == 0
+    assert ["--ask-become-pass" in played for played in checkout.played] == [False, True]
 
 
 def test_boards_that_have_exchanged_their_addresses_are_refused(checkout: Checkout) -> None:
