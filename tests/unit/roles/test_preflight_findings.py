@@ -669,3 +669,18 @@ def test_unfinished_restore_is_found_with_its_data(kept: str | None, words: str 
     found = of_k3s.findings_of_restore(with_facts(k3s__unfinished_restore=kept))
     assert [entry["id"] for entry in found] == ["restore-unfinished"] * (words is not None)
     assert all(str(words) in entry["found"] and "restore.yml again" in entry["fix"] for entry in found)
+
+
+def test_settings_of_another_node_and_files_that_are_not_understood_are_both_found() -> None:
+    refused = {
+        "name": "node-name",
+        "source": "config.yaml",
+        "changes": "the node",
+        "reason": "it is the board's",
+    }
+    unread = {"path": "/etc/rancher/k3s/config.yaml", "error": "line 2: no key"}
+    found = of_k3s.findings_of_settings({"refused": [refused], "unread": [unread]})
+    assert [(entry["id"], entry["found"]) for entry in found] == [
+        ("k3s-option", "node-name in config.yaml"),
+        ("k3s-unread", "/etc/rancher/k3s/config.yaml is not understood: line 2: no key"),
+    ]
