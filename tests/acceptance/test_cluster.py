@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One server and two agents of three board generations: site.yml as a user runs it, and each operation once.
+"""One server and two agents of three board generations: site.yml as a user runs it, and operations once.
 
-What an operation does when something fails is in the stories of `make acceptance`.
+Upgrades, and what an operation does when something fails, are in the stories of `make acceptance`.
 """
 
 import json
