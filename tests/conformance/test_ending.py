@@ -6,6 +6,8 @@ import itertools
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -136,3 +138,27 @@ async def test_the_first_process_of_a_container_ends_during_its_start(
             # While it imports its modules, the code of the signal.
             assert await plugin.ended() in (0, 128 + signal.SIGTERM), f"after {number * 10} ms"
     assert not serving(directory)
+
+
+IN_A_CALLBACK = """
+import os, runpy, signal, sys, weakref
+
+class Thing:
+    pass
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tegra_device_plugin.cli":
+            thing = Thing()
+            observed = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+            del thing
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["detect", "--help"]
+runpy.run_module("tegra_device_plugin", run_name="__main__")
+"""
+
+
+def test_it_ends_at_a_signal_where_python_ignores_exceptions(generation: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", IN_A_CALLBACK], capture_output=True, check=False, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + signal.SIGTERM, "", "")
