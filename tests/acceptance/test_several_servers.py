@@ -104,7 +104,7 @@ def test_cluster_forgets_it_with_its_member_and_it_joins(boards: list[Board]) ->
     first, second, *others = boards
     ordered = [second, first, *others]
     refused = site(boards, "forget.yml", f"--limit={second.name}")
-    assert "K3s runs there and is a member of etcd" in " ".join(refused.output.split()), refused.output
+    assert "K3s is there and is a member of etcd" in " ".join(refused.output.split()), refused.output
     # It is still the first one of the inventory.
     assert changed(site(boards, "forget.yml", f"--limit={first.name}")) == {first.name: 1}
     assert members(second) == {second.name, others[0].name}

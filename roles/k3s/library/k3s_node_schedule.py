@@ -63,6 +63,11 @@ nodes: {type: list, elements: str, description: 'The nodes, if the one to forget
 """
 
 
+MEMBER_STAYS = (
+    ". K3s removes the node's member of etcd first, for which etcd needs a majority that works. To see what "
+    "K3s waits for, type on a server: sudo journalctl -u k3s | grep -i etcd. The deletion goes on. Later run "
+    "the same command again"
+)
 # Seconds until the kubelet has reported the changes of a restart (its nodeStatusUpdateFrequency is 10).
 SETTLE_SECONDS = 12
 
@@ -158,7 +163,12 @@ def forget(name, node, params, check_mode):
         known.append(password)
     if not check_mode:
         for kind, what in known:
-            run("--namespace=kube-system", "delete", "--ignore-not-found", waits, kind, what)
+            try:
+                run("--namespace=kube-system", "delete", "--ignore-not-found", waits, kind, what)
+            except KubectlError as error:
+                raise KubectlError(
+                    "{}{}".format(error, MEMBER_STAYS if kind == "node" and condition(node, VOTER) else "")
+                ) from None
     return bool(known)
 
 

@@ -3,7 +3,8 @@
 
 `fleet` has the facts of the servers of a run that answer, by inventory name, in the order in which they
 leave. `cluster` is what they leave: `staying`, the servers of the inventory that the run leaves alone;
-`kubectl` (the one of them that runs it, '' if none answers); `nodes` of its cluster.
+`kubectl` (the one of them that runs it, '' if none answers); `nodes` of its cluster; for forget.yml,
+`installed`, the servers that answer and have K3s.
 """
 
 from __future__ import annotations
@@ -111,10 +112,10 @@ def unforgettable(gone: dict[str, str], cluster: Facts) -> str:
             f"and run the same command again. {UNCHANGED}"
         )
     ready = {node["name"] for node in cluster["nodes"] if node["ready"] and node["voter"] is not None}
-    running = [name for name, node in gone.items() if node in ready]
+    running = [name for name, node in gone.items() if node in ready or name in cluster["installed"]]
     if running:
         return (
-            f"{list_of(running)}: K3s runs there and is a member of etcd, which it would join again. Remove "
+            f"{list_of(running)}: K3s is there and is a member of etcd, which it would join again. Remove "
             f"it by playbooks/reset.yml --limit {','.join(running)}. If the board has died, wait a minute "
             f"until its node is not Ready. {UNCHANGED}"
         )

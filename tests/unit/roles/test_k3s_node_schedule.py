@@ -33,7 +33,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     waits: list[Any] = []
 
     def start(
-        state: str, *nodes: Data, password: bool = False, check_mode: bool = False, **params: Any
+        state: str,
+        *nodes: Data,
+        password: bool = False,
+        check_mode: bool = False,
+        fails: Exception | None = None,
+        **params: Any,
     ) -> Any:
         objects: dict[tuple[str, str], Data] = {("node", one["metadata"]["name"]): one for one in nodes}
         if password:
@@ -42,7 +47,13 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setattr(schedule, "get", lambda *argv: objects.get(argv[-2:]))
         monkeypatch.setattr(schedule, "listed", lambda kind, *_: list(nodes) if kind == "nodes" else [])
         monkeypatch.setattr(schedule, "devices", lambda _name: {})
-        monkeypatch.setattr(schedule, "run", lambda *argv: calls.append(" ".join(argv)))
+
+        def kubectl(*argv: str) -> None:
+            calls.append(" ".join(argv))
+            if fails:
+                raise fails
+
+        monkeypatch.setattr(schedule, "run", kubectl)
         monkeypatch.setattr(schedule.time, "sleep", waits.append)
         monkeypatch.setattr(schedule, "wait_offered", lambda *given: waits.append(given))
         given: Data = {"name": "a", "state": state, "drain_arguments": ["--force"], "timeout": 7}
@@ -117,6 +128,17 @@ def test_forgotten_node_leaves_no_password(
         result, calls = run("forgotten", *nodes, password=password, check_mode=check_mode)
         assert calls == ([] if check_mode else [deletion(*one) for one in deleted])
         assert (result["changed"], result["known"], result["nodes"]) == (True, True, [])
+
+
+@pytest.mark.parametrize("member", [False, True])
+def test_member_of_etcd_that_stays_is_named(run: Run, member: bool) -> None:
+    there = node()
+    if member:
+        there["status"]["conditions"].append({"type": schedule.VOTER, "status": "True"})
+    problem = schedule.KubectlError("timed out waiting for the condition on nodes/a")
+    result, _ = run("forgotten", there, fails=problem)
+    assert "timed out" in result["msg"]
+    assert ("sudo journalctl -u k3s | grep -i etcd" in result["msg"]) is member
 
 
 def test_unknown_node_to_forget_is_answered_with_the_others(run: Run) -> None:
