@@ -286,8 +286,13 @@ def test_servers_whose_data_end_are_known(
 
 def test_nodes_are_known_with_their_part_in_etcd() -> None:
     nodes = load("k3s/library/k3s_nodes.py")
-    conditions = [{"type": "Ready", "status": "False"}, {"type": "EtcdIsVoter", "status": "True"}]
-    found = nodes.node_facts({"metadata": {"name": A}, "status": {"conditions": conditions}})
-    assert (found["ready"], found["voter"]) == (False, True)
-    found = nodes.node_facts({"metadata": {"name": A}, "status": {"conditions": conditions[:1]}})
-    assert (found["ready"], found["voter"]) == (False, None)
+    for labels, voter, part in (
+        ({}, {}, None),
+        ({"node-role.kubernetes.io/etcd": "true"}, {}, True),  # a release before 1.25.16
+        ({"node-role.kubernetes.io/etcd": "true"}, {"EtcdIsVoter": "True"}, True),
+        ({"node-role.kubernetes.io/etcd": "true"}, {"EtcdIsVoter": "False"}, False),
+    ):
+        conditions = [{"type": kind, "status": is_so} for kind, is_so in {"Ready": "False", **voter}.items()]
+        metadata = {"name": A, "labels": labels}
+        found = nodes.node_facts({"metadata": metadata, "status": {"conditions": conditions}})
+        assert (found["ready"], found["voter"]) == (False, part)

@@ -11,13 +11,12 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_kubectl import (
     CORDONED,
-    VOTER,
     KubectlError,
-    condition,
     get,
     is_true,
     listed,
     run,
+    voter,
 )
 from ansible.module_utils.k3s_offers import NotOfferedError, devices, extended, wait_offered
 
@@ -112,7 +111,7 @@ def most(*offers):
 
 def trouble(name, node, servers):
     """Why a member of etcd counts as down, '' if it works. `servers` is the option of this name."""
-    if not (is_true(node, VOTER) and is_true(node, "Ready")):
+    if not (voter(node) and is_true(node, "Ready")):
         return "is not Ready, or no voter yet"
     boot_id = servers.get(name)
     if boot_id == "":
@@ -124,7 +123,7 @@ def trouble(name, node, servers):
 
 def check_quorum(name, nodes, servers):
     """KubectlError if etcd would have no majority without this node; a single member has none anyway."""
-    members = {node["metadata"]["name"]: node for node in nodes if condition(node, VOTER)}
+    members = {node["metadata"]["name"]: node for node in nodes if voter(node) is not None}
     down = {other: trouble(other, node, servers) for other, node in sorted(members.items())}
     well = [other for other, why in down.items() if not why]
     left = [other for other in well if other != name]
@@ -167,7 +166,7 @@ def forget(name, node, params, check_mode):
                 run("--namespace=kube-system", "delete", "--ignore-not-found", waits, kind, what)
             except KubectlError as error:
                 raise KubectlError(
-                    "{}{}".format(error, MEMBER_STAYS if kind == "node" and condition(node, VOTER) else "")
+                    "{}{}".format(error, "" if kind != "node" or voter(node) is None else MEMBER_STAYS)
                 ) from None
     return bool(known)
 

@@ -12,7 +12,7 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.k3s_kubectl import K3S, VOTER, KubectlError, condition, is_true, listed
+from ansible.module_utils.k3s_kubectl import K3S, KubectlError, is_true, listed, voter
 
 DOCUMENTATION = r"""
 module: k3s_nodes
@@ -47,7 +47,7 @@ def node_facts(node):
         "name": node["metadata"]["name"],
         "machine_id": (status.get("nodeInfo") or {}).get("machineID", ""),
         "ready": is_true(node, "Ready"),
-        "voter": is_true(node, VOTER) if condition(node, VOTER) else None,
+        "voter": voter(node),
         "addresses": [
             entry["address"] for entry in status.get("addresses") or [] if entry["type"] != "Hostname"
         ],

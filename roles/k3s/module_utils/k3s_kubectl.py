@@ -21,7 +21,10 @@ NOBODY_LISTENS = "was refused - did you specify the right host or port?"
 RESTART_SECONDS = 20
 # Dynamic Resource Allocation.
 DRA = "resource.k8s.io/v1"
-# K3s' condition of a node that is a member of its embedded etcd; False: a learner (pkg/etcd/etcd.go).
+# K3s' label of a node that is a member of its embedded etcd (pkg/etcd/member_controller.go).
+MEMBER = "node-role.kubernetes.io/etcd"
+# K3s' condition of such a node since 1.25.16, 1.26.11, 1.27.8 and 1.28.4; False: a learner (k3s#8724). In
+# releases before, a learner has no node yet: its API server starts when it is a voter.
 VOTER = "EtcdIsVoter"
 # Annotation of a node that we have cordoned. It stays if the run is interrupted.
 CORDONED = "jetson-k3s.github.io/cordoned"
@@ -171,6 +174,13 @@ def condition(item, name):
     """One entry of status.conditions, {} without it."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return next((entry for entry in conditions if entry.get("type") == name), {})
+
+
+def voter(node):
+    """Is this member of embedded etcd a voter? None for a node that is no member."""
+    if MEMBER not in node["metadata"].get("labels", {}):
+        return None
+    return not condition(node, VOTER) or is_true(node, VOTER)
 
 
 def is_true(item, name):

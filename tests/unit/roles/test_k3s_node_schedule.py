@@ -134,7 +134,7 @@ def test_forgotten_node_leaves_no_password(
 def test_member_of_etcd_that_stays_is_named(run: Run, member: bool) -> None:
     there = node()
     if member:
-        there["status"]["conditions"].append({"type": schedule.VOTER, "status": "True"})
+        there["metadata"]["labels"] = {"node-role.kubernetes.io/etcd": "true"}
     problem = schedule.KubectlError("timed out waiting for the condition on nodes/a")
     result, _ = run("forgotten", there, fails=problem)
     assert "timed out" in result["msg"]

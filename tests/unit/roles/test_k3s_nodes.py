@@ -154,19 +154,26 @@ def test_devices_of_claims_are_waited_for(server: list[list[Data]]) -> None:
         offered.wait_offered("jetson-1", {"gpu.example.org": 1}, 0)
 
 
-def member(name: str, ready: bool = True, voter: bool | None = True, boot: str = "boot") -> Data:
-    """A node; `voter` is None where it has no etcd, `boot` what its kubelet reports."""
-    conditions = {"Ready": ready} | ({} if voter is None else {"EtcdIsVoter": voter})
+def member(name: str, ready: bool = True, boot: str = "boot", **voter: bool) -> Data:
+    """A node with etcd; `boot` is what its kubelet reports. Releases before 1.25.16 do not say who votes."""
+    conditions = {"Ready": ready} | ({"EtcdIsVoter": voter["voter"]} if voter else {})
     told = [{"type": kind, "status": str(value)} for kind, value in conditions.items()]
-    return {"metadata": {"name": name}, "status": {"conditions": told, "nodeInfo": {"bootID": boot}}}
+    return {
+        "metadata": {"name": name, "labels": {"node-role.kubernetes.io/etcd": "true"}},
+        "status": {"conditions": told, "nodeInfo": {"bootID": boot}},
+    }
+
+
+WITHOUT_ETCD = {"metadata": {"name": "b"}, "status": {}}
 
 
 @pytest.mark.parametrize(
     ("others", "problem"),
     [
         ([], ""),  # the only server is no majority of anything
-        ([member("b", voter=None)], ""),
+        ([WITHOUT_ETCD], ""),
         ([member("b"), member("c")], ""),
+        ([member("b", voter=True), member("c", voter=True)], ""),
         ([member("b"), member("c", ready=False)], "etcd has 3 members and needs 2, and only a, b work."),
         ([member("b"), member("c", voter=False)], "etcd has 3 members and needs 2, and only a, b work."),
         ([member("b"), member("c"), member("d"), member("e", ready=False)], ""),
