@@ -80,6 +80,9 @@ def test_any_server_may_be_down_and_the_run_goes_on_with_the_others(boards: list
         assert sites(there[0]) == {one.name: f"without-{down}" for one in there} | {
             gone.name: sites(there[0])[gone.name]
         }
+        refused = site(boards, "reboot.yml", f"--limit={there[0].name}")
+        assert (refused.returncode != 0, refused.recap[there[0].name].changed) == (True, 0), refused.output
+        assert "etcd has 3 members and needs 2, and only " in " ".join(refused.output.split()), refused.output
     finally:
         board.start(gone)
     board.wait_until_up(gone)
