@@ -11,6 +11,7 @@ import pytest
 
 from tests.ansible_core import NEWEST
 from tests.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet, Ran
+from tests.unit.roles.preflight_facts import with_facts
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 SERVERS = ("s1", "s2", "s3")
@@ -53,6 +54,18 @@ def test_majority_is_checked_before_each_server_goes_down(
     assert assert_majority_was_checked(ran) == order
     agents = [line for line in ran.steps if line.split()[1] == "a1" and "quorum" in line]
     assert agents == []
+
+
+@pytest.mark.parametrize("etcd", [True, pytest.param(False, marks=pytest.mark.acceptance)])
+def test_server_restarts_when_new_ones_have_joined_its_etcd(tmp_path: Path, etcd: bool) -> None:
+    """Of two members none can be restarted. From SQLite a restart brings the etcd that they join."""
+    fleet = Fleet(tmp_path, SERVERS, ["a1"])
+    facts = with_facts()
+    facts["k3s"]["etcd"] = etcd
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    ran = fleet.play("site", "--tags=k3s", pending=["s1"])
+    assert ran.returncode == 0, ran.stdout
+    assert list(dict.fromkeys(ran.boards("k3s"))) == (["s2", "s3", "s1"] if etcd else list(SERVERS)) + ["a1"]
 
 
 @pytest.mark.parametrize(

@@ -127,16 +127,18 @@ def check_quorum(name, nodes, servers):
     down = {other: trouble(other, node, servers) for other, node in sorted(members.items())}
     well = [other for other, why in down.items() if not why]
     left = [other for other in well if other != name]
-    if name in members and 1 < len(members) and len(left) <= len(members) // 2:
-        raise KubectlError(
-            "etcd has {} members and needs {}, and only {} work: {}. Repair the others first".format(
-                len(members),
-                len(members) // 2 + 1,
-                ", ".join(well) or "none",
-                "; ".join("{} {}".format(other, why) for other, why in down.items() if why)
-                or "no other may stop",
-            )
+    if name not in members or len(members) == 1 or len(left) > len(members) // 2:
+        return
+    if len(well) == len(members):
+        raise KubectlError("etcd has 2 members and needs both. Let another server join first, by site.yml")
+    raise KubectlError(
+        "etcd has {} members and needs {}, and only {} work: {}. Repair the others first".format(
+            len(members),
+            len(members) // 2 + 1,
+            ", ".join(well) or "none",
+            "; ".join("{} {}".format(other, why) for other, why in down.items() if why),
         )
+    )
 
 
 def uncordon(name, node, check_mode):

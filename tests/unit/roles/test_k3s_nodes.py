@@ -172,6 +172,7 @@ WITHOUT_ETCD = {"metadata": {"name": "b"}, "status": {}}
     [
         ([], ""),  # the only server is no majority of anything
         ([WITHOUT_ETCD], ""),
+        ([member("b")], "etcd has 2 members and needs both. Let another server join first"),
         ([member("b"), member("c")], ""),
         ([member("b", voter=True), member("c", voter=True)], ""),
         ([member("b"), member("c", ready=False)], "etcd has 3 members and needs 2, and only a, b work."),

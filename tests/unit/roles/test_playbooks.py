@@ -74,10 +74,10 @@ def test_every_step_has_the_name_of_its_role_as_tag() -> None:
     steps = {called(task["block"][-1]): task["tags"] for task in blocks}
     # What two steps have left to it.
     restarts = [task for task in tasks_of(SITE) if task.get("vars", {}).get("__rollout_role")]
-    assert {*restarts[0]["tags"]} == {*restarts[1]["tags"]} == {"nvidia_docker", "k3s"}
+    assert [{*one["tags"]} for one in restarts] == [{"nvidia_docker", "k3s"}] * 3
     assert [one["ansible.builtin.include_role"]["apply"]["tags"] for one in restarts] == [
         restarts[0]["tags"]
-    ] * 2
+    ] * 3
     # What the steps after it take their images from.
     assert steps.pop("image_supply") == ["image_supply", "k3s", "gpu_device_plugin"]
     assert steps
