@@ -58,6 +58,15 @@ def sites(one: Board) -> dict[str, str]:
     return {node["name"]: node["labels"].get("site", "") for node in labels}
 
 
+def ready(one: Board) -> set[str]:
+    return {
+        node["metadata"]["name"]
+        for node in Cluster([one]).nodes()
+        for condition in node["status"]["conditions"]
+        if (condition["type"], condition["status"]) == ("Ready", "True")
+    }
+
+
 def test_servers_join_one_after_the_other_and_serve_the_gpus(boards: list[Board]) -> None:
     assert all(changed(site(boards)).values())
     assert members(boards[0]) == {one.name for one in boards[:SERVERS]}
@@ -108,6 +117,7 @@ def test_cluster_forgets_it_with_its_member_and_it_joins(boards: list[Board]) ->
     ordered = [second, first, *others]
     refused = site(boards, "forget.yml", f"--limit={second.name}")
     assert "K3s is there and is a member of etcd" in " ".join(refused.output.split()), refused.output
+    wait_until(lambda: first.name not in ready(second), "its node is not Ready any more", 120)
     # It is still the first one of the inventory.
     assert changed(site(boards, "forget.yml", f"--limit={first.name}")) == {first.name: 1}
     assert members(second) == {second.name, others[0].name}

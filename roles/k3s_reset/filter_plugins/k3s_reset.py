@@ -116,8 +116,8 @@ def unforgettable(gone: dict[str, str], cluster: Facts) -> str:
     if running:
         return (
             f"{list_of(running)}: K3s is there and is a member of etcd, which it would join again. Remove "
-            f"it by playbooks/reset.yml --limit {','.join(running)}. If the board has died, wait a minute "
-            f"until its node is not Ready. {UNCHANGED}"
+            f"it by playbooks/reset.yml --limit {','.join(running)}. If the board has died or was flashed, "
+            f"wait a minute until its node is not Ready. {UNCHANGED}"
         )
     return ""
 
