@@ -62,6 +62,8 @@ nodes: {type: list, elements: str, description: 'The nodes, if the one to forget
 """
 
 
+# What kubectl says of an object that is still there (k8s.io/kubectl, pkg/cmd/wait); its deletion goes on.
+TIMED_OUT = "timed out waiting for the condition"
 MEMBER_STAYS = (
     ". K3s removes the node's member of etcd first, for which etcd needs a majority that works. To see what "
     "K3s waits for, type on a server: sudo journalctl -u k3s | grep -i etcd. The deletion goes on. Later run "
@@ -167,9 +169,8 @@ def forget(name, node, params, check_mode):
             try:
                 run("--namespace=kube-system", "delete", "--ignore-not-found", waits, kind, what)
             except KubectlError as error:
-                raise KubectlError(
-                    "{}{}".format(error, "" if kind != "node" or voter(node) is None else MEMBER_STAYS)
-                ) from None
+                waited = kind == "node" and voter(node) is not None and TIMED_OUT in str(error)
+                raise KubectlError("{}{}".format(error, MEMBER_STAYS if waited else "")) from None
     return bool(known)
 
 

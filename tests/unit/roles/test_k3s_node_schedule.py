@@ -139,6 +139,8 @@ def test_member_of_etcd_that_stays_is_named(run: Run, member: bool) -> None:
     result, _ = run("forgotten", there, fails=problem)
     assert "timed out" in result["msg"]
     assert ("sudo journalctl -u k3s | grep -i etcd" in result["msg"]) is member
+    result, _ = run("forgotten", there, fails=schedule.KubectlError("Forbidden"))
+    assert "journalctl" not in result["msg"], "nothing is being deleted"
 
 
 def test_unknown_node_to_forget_is_answered_with_the_others(run: Run) -> None:

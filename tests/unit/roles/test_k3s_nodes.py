@@ -180,7 +180,8 @@ WITHOUT_ETCD = {"metadata": {"name": "b"}, "status": {}}
         ([member("b"), member("c"), member("d"), member("e", ready=False)], ""),
         (
             [member("b"), member("c"), member("d", ready=False), member("e", ready=False)],
-            "etcd has 5 members and needs 3, and only a, b, c work: d is not Ready, or no voter yet; e ",
+            "etcd has 5 members and needs 3, and only a, b, c work: "
+            "d is not Ready, or no voter yet; e is not",
         ),
         (
             [member("b"), *(member(name, ready=False) for name in "cde")],
