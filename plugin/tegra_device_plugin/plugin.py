@@ -13,6 +13,7 @@ from tegra_device_plugin.config.settings import ConfigError, PluginSettings
 from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
+from tegra_device_plugin.kubelet.sockets import Instance
 from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.sharing.koordinator import Koordlet
 from tegra_device_plugin.sharing.resources import make_resources
@@ -44,9 +45,10 @@ class DevicePlugin(Service[PluginSettings]):
     It fails with OSError where the metrics address is taken or the DRA driver serves this board.
     """
 
-    def __init__(self, configuration: ConfigWatch[PluginSettings]) -> None:
-        """Read the settings; raises ConfigError."""
+    def __init__(self, configuration: ConfigWatch[PluginSettings], *, stands_by: bool = False) -> None:
+        """Read the settings; raises ConfigError. `stands_by`: serve only while no other instance does."""
         super().__init__(configuration)
+        self._instance = Instance(stands_by=stands_by)
         self._counted = Counters()
         self._board: BoardWatch[PluginSettings] | None = None
         self._gpu_lock = driver_conflict.GpuLock(for_dra=False)
@@ -60,7 +62,7 @@ class DevicePlugin(Service[PluginSettings]):
             lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
             [Koordlet().report],
         )
-        registrars = Registrars(settings.device_plugin_dir, advertised, self._counted)
+        registrars = Registrars(self._instance, settings.device_plugin_dir, advertised, self._counted)
         jtop = JtopProbe(settings.host_root)
         async with AsyncExitStack() as stack:
             if settings.metrics_address:

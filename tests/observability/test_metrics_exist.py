@@ -19,6 +19,7 @@ from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
+from tegra_device_plugin.kubelet.sockets import Instance
 from tegra_device_plugin.plugin import ResourcePublisher
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.telemetry.jtop import Telemetry
@@ -107,7 +108,7 @@ async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     advertised, counted = AdvertisedResources(), Counters()
     telemetry = Telemetry(gpu_memory_bytes=1, memory_used_bytes=2, power_mode="15W")
     board = BoardWatch(PluginSettings(host_root=root), ResourcePublisher(advertised))
-    registrars = Registrars(root, advertised, counted)
+    registrars = Registrars(Instance(), root, advertised, counted)
     page = await Pages(board, registrars, advertised, lambda: telemetry, counted).metrics()
     only: dict[str, dict[str, set[str]]] = {}
     read(only, page.text)

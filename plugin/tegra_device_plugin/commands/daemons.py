@@ -30,12 +30,19 @@ from tegra_device_plugin.config.settings import (
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "settings in NVIDIA's `version: v1` format; CONFIG_FILE")
     add_options(parser, PLUGIN_OPTIONS)
+    parser.add_argument(
+        "--stand-by",
+        action="store_true",
+        help="serve only while no other instance on this board does: for an instance that starts before the "
+        "kubelet, which refuses pods until their resource is there, and goes on when the plugin's pod ends",
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
     from tegra_device_plugin.plugin import DevicePlugin  # noqa: PLC0415 - each command imports its own parts
 
-    asyncio.run(DevicePlugin(configuration(options, PLUGIN_OPTIONS, load_plugin)).run())
+    settings = configuration(options, PLUGIN_OPTIONS, load_plugin)
+    asyncio.run(DevicePlugin(settings, stands_by=options.stand_by).run())
     return EXIT_OK
 
 

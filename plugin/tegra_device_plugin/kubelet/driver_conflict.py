@@ -39,7 +39,7 @@ def refuse_beside_dra(device_plugins: Path) -> None:
 
 def refuse_beside_device_plugin(device_plugins: Path) -> None:
     """Raise BothApisError if a device plugin of this project serves in this directory of device plugins."""
-    for name in sorted(sockets.rivals(device_plugins)):
+    for name in sorted(sockets.serving(device_plugins)):
         raise _conflict("the device plugin", device_plugins / name)
 
 

@@ -14,7 +14,6 @@ import grpc
 from grpc import aio
 
 from tegra_device_plugin.kubelet import kubelet_pb2 as api
-from tegra_device_plugin.kubelet import sockets
 from tegra_device_plugin.kubelet.sockets import Handlers, SocketServer, unary
 from tegra_device_plugin.sharing.allocation import (
     Allocation,
@@ -97,18 +96,17 @@ class Endpoint:
 
     def __init__(
         self,
-        directory: Path,
+        path: Path,
         registration: Registration,
         advertised: AdvertisedResources,
         counted: Counters,
         on_change: Callable[[], None],
     ) -> None:
         self.resource = registration.resource
-        self.name = sockets.new_name()
-        self.path = directory / self.name
+        self.name = path.name
+        self.path = path
         self.streams = 0
         self.dialled = False
-        self._directory = directory
         self._advertised = advertised
         self._counted = counted
         self._on_change = on_change
@@ -207,7 +205,7 @@ class Endpoint:
     async def _check_has_required(self, ids: list[str], needed: str) -> None:
         from tegra_device_plugin.kubelet import pod_resources  # noqa: PLC0415 - few resources need it
 
-        path = pod_resources.beside(self._directory)
+        path = pod_resources.beside(self.path.parent)
         try:
             held = await pod_resources.resources_beside(path, self.resource, ids)
         except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from grpc import aio
@@ -17,6 +18,7 @@ from tegra_device_plugin.kubelet import registration as steps
 from tegra_device_plugin.kubelet import sockets
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters, Endpoint
 from tegra_device_plugin.kubelet.registration import Facts, Register, StandBy, State, Wait
+from tegra_device_plugin.kubelet.sockets import Instance
 from tegra_device_plugin.sharing.allocation import Registration
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
@@ -26,6 +28,8 @@ API_VERSION = "v1beta1"
 # Seconds between observations, with and without events of the directory.
 OBSERVE_SECONDS = 5.0
 OBSERVE_WITHOUT_EVENTS_SECONDS = 0.25
+# How long a new socket of another instance counts without a listener: bind(2) is an event, listen(2) is none.
+LISTEN_SECONDS = 0.05
 # Deadline of Register: newer kubelets dial the plugin during the call, for up to 10 s.
 REGISTER_SECONDS = 12.0
 
@@ -47,12 +51,14 @@ class Registrar:
         advertised: AdvertisedResources,
         counted: Counters,
         *,
+        instance: Instance,
         was_registered: bool,
     ) -> None:
         """Start inside a running event loop. The owner of `watch` calls `wake` at its events.
 
         `was_registered`: this process has registered before, possibly another resource.
         """
+        self._instance = instance
         self.observed_at = _now()
         self._directory = directory
         self._watch = watch
@@ -61,10 +67,13 @@ class Registrar:
         self._kubelet_socket = directory / sockets.KUBELET_SOCKET
         self._advertised = advertised
         self._counted = counted
-        self._state = State(was_registered=was_registered)
+        self._state = State(was_registered=was_registered, stands_by=instance.stands_by)
         self._endpoint: Endpoint | None = None
         self._retiring: list[Endpoint] = []
-        self._waiting_for: str | None = None
+        self._said: str | None = None
+        # Sockets of other instances on which nobody listened, and those of them that are new.
+        self._silent: Set[str] = frozenset()
+        self._starting: Set[str] = frozenset()
         self._wake = asyncio.Event()
 
     @property
@@ -102,20 +111,23 @@ class Registrar:
         facts = self._observe()
         self.observed_at = now = _now()
         self._state = steps.observe(facts, self._state, now)
+        if steps.yields(facts, self._state):
+            self._say_once("another instance of the plugin serves here: standing by")
         match steps.step(facts, self._state, now):
             case Register() as register:
                 await self._register(register, facts, pause)
                 return 0.0
             case StandBy():
-                logger.info("a newer instance of the plugin serves here: standing by")
                 await self._stop_all()
                 self._state = steps.standing_by(self._state)
             case Wait(seconds) if seconds is not None:
                 pause = min(pause, seconds)
         if not facts.kubelet:
-            self._log_waiting(f"there is no {self._kubelet_socket}")
+            self._say_once(f"waiting for the kubelet: there is no {self._kubelet_socket}")
             # The kernel does not report a removed directory while a socket of this process is bound in it.
             pause = min(pause, OBSERVE_WITHOUT_EVENTS_SECONDS)
+        if self._starting:
+            pause = min(pause, LISTEN_SECONDS)
         await self._retire()
         return pause
 
@@ -125,23 +137,28 @@ class Registrar:
 
     def _observe(self) -> Facts:
         sockets.check_mount(self._directory)
-        endpoint, rivals = self._endpoint, sockets.rivals(self._directory)
+        endpoint, others = self._endpoint, self._instance.others(self._directory)
+        serving = _serving(others)
+        silent = others.keys() - serving
+        self._starting, self._silent = silent - self._silent, silent
+        rivals = serving | self._starting
         return Facts(
             kubelet=Identity.of(self._kubelet_socket),
             own_socket=Identity.of(endpoint.path) if endpoint else None,
             streams=endpoint.streams if endpoint else 0,
             dialled=endpoint is not None and endpoint.dialled,
             rivals=rivals,
-            superseded=any(map(sockets.is_newer, rivals)),
+            superseded=any(map(self._instance.comes_after, rivals)),
         )
 
     async def _register(self, register: Register, facts: Facts, pause: float) -> None:
         """Register on a new socket; check every `pause` seconds that the kubelet is the same."""
         if not sockets.accepts(self._kubelet_socket):
-            self._log_waiting(f"no process listens on {self._kubelet_socket}")
+            self._say_once(f"waiting for the kubelet: no process listens on {self._kubelet_socket}")
             self._state = steps.no_kubelet(self._state, _now())
             return
-        endpoint = Endpoint(self._directory, self._registration, self._advertised, self._counted, self.wake)
+        path = self._directory / self._instance.new_socket()
+        endpoint = Endpoint(path, self._registration, self._advertised, self._counted, self.wake)
         try:
             await endpoint.start()
             await self._call(endpoint, register.kubelet, pause)
@@ -157,7 +174,7 @@ class Registrar:
         except BaseException:
             await endpoint.stop()
             raise
-        self._waiting_for = None
+        self._said = None
         self._counted.registrations += 1
         logger.info("registered %s as %s (%s)", self._resource, endpoint.name, register.reason)
         if self._endpoint:
@@ -169,7 +186,7 @@ class Registrar:
             self._state,
             _now(),
             own_socket=endpoint.identity,
-            rivals=sockets.rivals(self._directory),
+            rivals=_serving(self._instance.others(self._directory)),
         )
 
     async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:
@@ -213,17 +230,20 @@ class Registrar:
         endpoints, self._endpoint, self._retiring = self._endpoints, None, []
         await asyncio.gather(*(endpoint.stop() for endpoint in endpoints))
 
-    def _log_waiting(self, what: str) -> None:
-        if what != self._waiting_for:
-            logger.info("waiting for the kubelet: %s", what)
-            self._waiting_for = what
+    def _say_once(self, why_not_registered: str) -> None:
+        if why_not_registered != self._said:
+            logger.info(why_not_registered)
+            self._said = why_not_registered
 
 
 class Registrars:
     """Keeps all advertised resources registered with the current kubelet."""
 
-    def __init__(self, directory: Path, advertised: AdvertisedResources, counted: Counters) -> None:
+    def __init__(
+        self, instance: Instance, directory: Path, advertised: AdvertisedResources, counted: Counters
+    ) -> None:
         self.directory = directory
+        self._instance = instance
         self._advertised = advertised
         self._counted = counted
         self._running: dict[Registration, tuple[Registrar, asyncio.Task[None]]] = {}
@@ -275,6 +295,7 @@ class Registrars:
                 watch,
                 self._advertised,
                 self._counted,
+                instance=self._instance,
                 was_registered=self._was_registered,
             )
             self._running[registration] = registrar, tasks.create_task(registrar.run())
@@ -286,6 +307,10 @@ class Registrars:
     def _wake_all(self) -> None:
         for one in self._all:
             one.wake()
+
+
+def _serving(others: Mapping[str, bool]) -> frozenset[str]:
+    return frozenset(name for name, serves in others.items() if serves)
 
 
 def _now() -> float:

@@ -19,6 +19,9 @@ RETRY = Backoff(first=0.02, cap=5.0)
 PATIENCE = Backoff(first=2.0, cap=32.0)
 # Without a listener on kubelet.sock. An attempt is cheap, and no event reports a listener.
 NO_KUBELET_SECONDS = 0.25
+# From the start of a kubelet, which removes all sockets, until an instance that stands by takes the others
+# for gone. They register in milliseconds, and where inotify is exhausted after 0.25 s (registrar.py).
+STAND_BY_SECONDS = 1.0
 
 
 class Facts(NamedTuple):
@@ -31,9 +34,9 @@ class Facts(NamedTuple):
     dialled: bool = False
     """Whether the current endpoint ever had one."""
     rivals: frozenset[str] = frozenset()
-    """Sockets of other instances of this plugin that serve."""
+    """Sockets of other instances of this plugin that serve, or are about to."""
     superseded: bool = False
-    """One of them is of a newer instance."""
+    """One of them goes first: it is of a newer instance, or this one stands by."""
 
 
 class Registered(NamedTuple):
@@ -51,6 +54,8 @@ class State(NamedTuple):
     registered: Registered | None = None
     was_registered: bool = False
     """Ever since the process started."""
+    stands_by: bool = False
+    """This instance serves only while no other does."""
     rivals: frozenset[str] = frozenset()
     """All that have served since the last registration; the kubelet may still use one."""
     kubelet: Identity | None = None
@@ -76,24 +81,31 @@ class Register(NamedTuple):
 
 
 class StandBy(NamedTuple):
-    """End all endpoints: a newer instance of this plugin serves here.
+    """End all endpoints: another instance of this plugin serves here, and goes first.
 
-    Two instances overlap while a DaemonSet is updated. Without an order each would register again
-    whenever the other registers. Only the first registration of a process ignores newer instances.
+    Two instances overlap while a DaemonSet is updated, and where one starts with the board's Docker. Without
+    an order each would register again whenever the other registers. Only the first registration of a process
+    ignores newer instances, unless it stands by.
     """
 
 
 def observe(facts: Facts, state: State, now: float) -> State:
-    """Give the state after an observation. A new kubelet, or a stream of long standing, resets the delays."""
+    """Give the state after an observation. A new kubelet, or a stream of long standing, resets the delays.
+
+    With a new kubelet, an instance that stands by lets the others register first.
+    """
     connected_since = None
     if facts.streams:
         connected_since = now if state.connected_since is None else state.connected_since
     state = state._replace(rivals=state.rivals | facts.rivals, connected_since=connected_since)
+    not_before = now
     if facts.kubelet != state.kubelet:
         state = state._replace(kubelet=facts.kubelet, patience=state.patience.reset())
+        if state.stands_by and state.rivals:
+            not_before += STAND_BY_SECONDS
     elif connected_since is None or now - connected_since < state.retry.cap:
         return state
-    return state._replace(retry=state.retry.reset(), not_before=now)
+    return state._replace(retry=state.retry.reset(), not_before=not_before)
 
 
 def step(facts: Facts, state: State, now: float) -> Wait | Register | StandBy:
@@ -105,11 +117,16 @@ def step(facts: Facts, state: State, now: float) -> Wait | Register | StandBy:
         registered = state.registered
         undialled = registered is not None and not facts.dialled
         return Wait(registered.stream_until - now if registered and undialled else None)
-    if state.was_registered and facts.superseded:
-        return StandBy() if state.registered else Wait()
+    if yields(facts, state):
+        return StandBy()
     if now < state.not_before:
         return Wait(state.not_before - now)
     return Register(reason, facts.kubelet)
+
+
+def yields(facts: Facts, state: State) -> bool:
+    """True while this instance does not register, because another one goes first."""
+    return facts.superseded and (state.was_registered or state.stands_by)
 
 
 def accepted(

@@ -27,11 +27,9 @@ MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
 _PREFIX = "tegra-gpu-"
 _SUFFIX = ".sock"
 
-# Socket names have the start time of the process, to find the newer of two instances, and a number per
-# registration: newer kubelets do not dial a known path at Register.
-INSTANCE = f"{_PREFIX}{time.time_ns():016x}"
-_NUMBERS = itertools.count()
-_LONGEST_NAME = f"{INSTANCE}-{10**9}{_SUFFIX}"
+# Before the start time in the names of an instance that stands by. It sorts before every time.
+_STANDS_BY = "-stand-by-"
+_LONGEST_NAME = f"{_PREFIX}{_STANDS_BY}{2**64 - 1:016x}-{10**9}{_SUFFIX}"
 
 # Blanks and backslashes in a mount point's name, by the kernel's mangle().
 _ESCAPED = re.compile(r"\\([0-7]{3})")
@@ -71,20 +69,35 @@ def check_descriptors() -> None:
             os.close(descriptor)
 
 
-def new_name() -> str:
-    """Give a name for a socket that this process has not had yet."""
-    return f"{INSTANCE}-{next(_NUMBERS)}{_SUFFIX}"
+class Instance:
+    """Name of this process among the instances of the plugin on a board: the last of them by name serves.
+
+    A name has the start time of its process, so a newer instance goes first, and one that stands by last.
+    """
+
+    def __init__(self, *, stands_by: bool = False) -> None:
+        self.stands_by = stands_by
+        self._name = f"{_PREFIX}{_STANDS_BY if stands_by else ''}{time.time_ns():016x}"
+        self._numbers = itertools.count()
+
+    def new_socket(self) -> str:
+        """Give a socket's name that is new: newer kubelets do not dial a known path at Register."""
+        return f"{self._name}-{next(self._numbers)}{_SUFFIX}"
+
+    def others(self, directory: Path) -> dict[str, bool]:
+        """Give the sockets of other instances in `directory`, each with True if the instance serves there."""
+        # Own sockets are left out: each probe would cost a connection of the gRPC server.
+        own = f"{self._name}-"
+        return {name: accepts(directory / name) for name in _names(directory) if not name.startswith(own)}
+
+    def comes_after(self, rival: str) -> bool:
+        """True if the instance with this socket goes first."""
+        return rival > self._name
 
 
-def is_newer(name: str) -> bool:
-    """True if the socket `name` belongs to a process of this plugin that started later."""
-    return name > INSTANCE and not _is_own(name)
-
-
-def rivals(directory: Path) -> frozenset[str]:
-    """Names of the sockets in `directory` on which other instances of this plugin serve."""
-    # Own sockets are left out: each probe would cost a connection of the gRPC server.
-    return frozenset(name for name in _names(directory) if not _is_own(name) and accepts(directory / name))
+def serving(directory: Path) -> frozenset[str]:
+    """Names of the sockets in `directory` on which instances of this plugin serve."""
+    return frozenset(name for name in _names(directory) if accepts(directory / name))
 
 
 def sweep(directory: Path) -> None:
@@ -141,10 +154,6 @@ def _is_mount_point(directory: Path) -> bool:
     return os.path.realpath(directory) in (
         _ESCAPED.sub(lambda found: chr(int(found[1], 8)), point) for point in points
     )
-
-
-def _is_own(name: str) -> bool:
-    return name.startswith(f"{INSTANCE}-")
 
 
 def _names(directory: Path) -> Iterator[str]:

@@ -5,6 +5,7 @@ import pytest
 from tegra_device_plugin.kubelet.registration import (
     PATIENCE,
     RETRY,
+    STAND_BY_SECONDS,
     Facts,
     Register,
     Registered,
@@ -66,9 +67,22 @@ def test_only_a_registered_instance_stands_by_for_a_newer_one() -> None:
     assert decide(cut, DONE, 1.0) == StandBy()
     waiting = standing_by(DONE)
     alone = FRESH._replace(rivals=newer, superseded=True)
-    assert decide(alone, waiting, 2.0) == Wait()
+    assert decide(alone, waiting, 2.0) == StandBy()
     assert reason(FRESH, waiting, 3.0) == "not registered yet"
     assert reason(alone, State(), 1.0) == "not registered yet"
+
+
+def test_an_instance_that_stands_by_registers_only_while_no_other_serves() -> None:
+    rivals, anew = frozenset({"tegra-gpu-1-0.sock"}), Identity(1, 20, 200)
+    state = State(stands_by=True)
+    assert reason(FRESH, state, 1.0) == "not registered yet"  # no other was ever there
+    state = observe(FRESH._replace(rivals=rivals, superseded=True), state, 1.0)
+    assert decide(FRESH._replace(rivals=rivals, superseded=True), state, 2.0) == StandBy()
+    assert reason(FRESH, state, 2.5) == "not registered yet"
+    # A new kubelet removes the others' sockets as well: they register first.
+    restarted = FRESH._replace(kubelet=anew)
+    assert decide(restarted, state, 3.0) == Wait(STAND_BY_SECONDS)
+    assert reason(restarted, observe(restarted, state, 3.0), 3.0 + STAND_BY_SECONDS) == "not registered yet"
 
 
 def test_a_back_off_stays_at_its_cap() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.kubelet.sockets import (
-    INSTANCE,
     MAX_SOCKET_PATH,
+    Instance,
     accepts,
     check_length,
     check_mount,
-    rivals,
+    serving,
     sweep,
 )
 
@@ -19,7 +19,8 @@ from tegra_device_plugin.kubelet.sockets import (
 def test_a_directory_that_goes_has_no_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # It goes between any two calls, also after a check of its existence.
     monkeypatch.setattr(Path, "is_dir", lambda _: True)
-    assert rivals(tmp_path / "gone") == frozenset()
+    assert serving(tmp_path / "gone") == frozenset()
+    assert Instance().others(tmp_path / "gone") == {}
     sweep(tmp_path / "gone")
 
 
@@ -63,8 +64,16 @@ def test_only_stale_sockets_of_this_plugin_are_removed(
 
 def test_a_directory_whose_name_is_too_long_for_sockets_is_rejected() -> None:
     check_length(Path("/var/lib/kubelet/device-plugins"))
-    longest = f"/{INSTANCE}-{10**9}.sock"
+    longest = "/" + Instance(stands_by=True).new_socket().replace("-0.sock", f"-{10**9}.sock")
     fits = Path("/" + "a" * (MAX_SOCKET_PATH - len(longest) - 1))
     check_length(fits)
     with pytest.raises(OSError, match="by 1 bytes"):
         check_length(Path(f"{fits}a"))
+
+
+def test_a_newer_instance_goes_first_and_one_that_stands_by_last() -> None:
+    older, stand_by, newer = Instance(), Instance(stands_by=True), Instance()
+    assert older.comes_after(newer.new_socket())
+    assert not newer.comes_after(older.new_socket())
+    assert stand_by.comes_after(older.new_socket())
+    assert not older.comes_after(stand_by.new_socket())

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An instance that stands by: it serves while no other does, and never takes the resource from another."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from tegra_device_plugin.kubelet.registration import STAND_BY_SECONDS
+
+from tests.conformance.conftest import Start
+from tests.conformance.fake_kubelet import FakeKubelet
+from tests.conformance.plugin import DEFAULT_COMMAND, running
+
+STAND_BY = "--stand-by"
+
+
+def of_stand_by(endpoint: str) -> bool:
+    return endpoint.startswith("tegra-gpu--stand-by-")
+
+
+def serves(kubelet: FakeKubelet, *, stand_by: bool) -> bool:
+    """Whether the kubelet has its GPU from the instance that stands by, or from the other one."""
+    if kubelet.allocatable() != 1:
+        return False
+    return kubelet.client.live and of_stand_by(kubelet.client.path.name) is stand_by
+
+
+async def test_kubelet_has_its_gpu_before_the_pod_has_started_and_after_it_has_ended(
+    kubelet: FakeKubelet, start: Start
+) -> None:
+    async with start(STAND_BY) as before:
+        await kubelet.until(lambda: serves(kubelet, stand_by=True), "GPU without the pod")
+        async with start() as pod:
+            await kubelet.until(lambda: serves(kubelet, stand_by=False), "GPU from the pod")
+            pod.signal(signal.SIGTERM)
+            assert await pod.ended() == 0
+            await kubelet.until(lambda: serves(kubelet, stand_by=True), "GPU after the pod")
+        async with start():
+            await kubelet.until(lambda: serves(kubelet, stand_by=False), "GPU from the next pod")
+            before.signal(signal.SIGTERM)
+            assert await before.ended() == 0
+            await kubelet.until(lambda: serves(kubelet, stand_by=False), "GPU from the pod alone")
+
+
+@pytest.mark.parametrize("pod_is_first", [True, False])
+async def test_pod_keeps_the_gpu_after_a_start_of_the_kubelet(
+    kubelet: FakeKubelet, start: Start, pod_is_first: bool
+) -> None:
+    first, second = ((), (STAND_BY,)) if pod_is_first else ((STAND_BY,), ())
+    async with start(*first) as one:
+        await kubelet.until_allocatable()
+        async with start(*second) as other:
+            await (other if pod_is_first else one).says("another instance of the plugin serves here")
+            for _ in range(3):
+                known = len(kubelet.requests)
+                await kubelet.restart()
+                await kubelet.until(lambda: serves(kubelet, stand_by=False), "GPU from the pod")
+                # No event shows that the other one does not register.
+                await asyncio.sleep(1.5 * STAND_BY_SECONDS)
+                assert not any(of_stand_by(one.endpoint) for one in kubelet.requests[known:])
+                assert serves(kubelet, stand_by=False)
+
+
+async def test_killed_pod_is_replaced_at_the_next_look_at_its_socket(
+    kubelet: FakeKubelet, board: Path, directory: Path
+) -> None:
+    """No event tells of its end."""
+    async with (
+        running(DEFAULT_COMMAND, board, directory, STAND_BY),
+        running(DEFAULT_COMMAND, board, directory) as pod,
+    ):
+        await kubelet.until(lambda: serves(kubelet, stand_by=False), "GPU from the pod")
+        pod.signal(signal.SIGKILL)
+        await pod.ended()
+        await kubelet.until(lambda: serves(kubelet, stand_by=True), "GPU from the instance that stands by")
