@@ -35,6 +35,8 @@ UNITS = ("k3s", "k3s-agent")
 POD_LABEL = "io.kubernetes.pod.name"
 # Of the role nvidia_docker, whose containers keep the bundle's images while K3s is there.
 KEEPER_LABEL = "io.github.jetson-k3s.keeps"
+# Of the role gpu_device_plugin, whose container serves while the plugin's pod does not run.
+STAND_BY_LABEL = "io.github.jetson-k3s.stand-by"
 DATA = "/var/lib/rancher/k3s"
 # docs/changes.md says what each of the following is.
 # Trees. Mounts below them are unmounted first, or the removal would delete their content.
@@ -45,6 +47,7 @@ TREES = (
     "/run/k3s",
     "/run/flannel",
     "/var/lib/tegra-gpu-limit",
+    "/var/lib/jetson-k3s/device-plugin",
     "/var/log/pods",
     "/var/log/containers",
 )
@@ -175,11 +178,11 @@ class Board:
     # Containers
 
     def find_containers(self):
-        """Names of the pods' containers in Docker, running or not, and of those that keep images."""
+        """Names of the pods' containers in Docker, running or not, and of those of our roles."""
         if not self.has("docker"):
             return []
         names = []
-        for label in (POD_LABEL, KEEPER_LABEL):
+        for label in (POD_LABEL, KEEPER_LABEL, STAND_BY_LABEL):
             of_ours = "--filter=label=" + label
             names += self.run("docker", "ps", "--all", of_ours, "--format={{.Names}}").split()
         return names

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pod of the device plugin as a container that starts with the board's Docker and stands by.
+
+After a boot the kubelet refuses pods with a GPU until its device plugin has registered, and it starts the
+plugin's own pod at the same time as theirs (kubernetes#125579). The container is there before the kubelet.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleFilterError
+
+PLUGIN = "tegra-device-plugin"
+# Where the plugin's settings are on the board, for the ConfigMap's volume.
+CONFIG_DIRECTORY = "/var/lib/jetson-k3s/device-plugin"
+
+# Kubernetes' suffixes of bytes; Docker's own k, m and g mean the same.
+UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+# Weight of a whole core in the kernel's CPU shares, as the kubelet counts them (cm/helpers_linux.go).
+SHARES_PER_CORE = 1024
+
+# What is read below, and what is Kubernetes' own business.
+KNOWN_OF_POD = {
+    "nodeSelector", "priorityClassName", "tolerations", "automountServiceAccountToken", "enableServiceLinks",
+    "terminationGracePeriodSeconds", "containers", "volumes", "securityContext",
+}  # fmt: skip
+KNOWN_OF_CONTAINER = {
+    "name", "image", "imagePullPolicy", "args", "ports", "livenessProbe", "readinessProbe", "resources",
+    "env", "volumeMounts", "securityContext",
+}  # fmt: skip
+RIGHTS = {
+    "seccompProfile": {"type": "RuntimeDefault"},  # Docker's default, too
+    "runAsUser": 0,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def stand_by(manifest: str) -> dict[str, Any]:
+    """Give the image, options of `docker create`, arguments, the board's directories and the settings.
+
+    `manifest` is the role's own, with the plugin's DaemonSet. AnsibleFilterError names what it has that is
+    not known here: it would be missing in the container.
+    """
+    documents = list(yaml.safe_load_all(manifest))
+    (daemonset,) = (
+        one for one in documents if one["kind"] == "DaemonSet" and one["metadata"]["name"] == PLUGIN
+    )
+    spec = daemonset["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    unknown = (spec.keys() - KNOWN_OF_POD) | (container.keys() - KNOWN_OF_CONTAINER)
+    if unknown:
+        raise AnsibleFilterError(f"the device plugin's pod has {sorted(unknown)}, its container would not")
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    mounts = [mount(volumes[one["name"]], one) for one in container["volumeMounts"]]
+    paths = (volumes[one["name"]].get("hostPath", {}) for one in container["volumeMounts"])
+    configs = (one["data"] for one in documents if one["kind"] == "ConfigMap")
+    return {
+        "image": container["image"],
+        "options": [
+            # The metrics are the pod's, which serves whenever it runs. So no network is needed.
+            "--network=none",
+            # Not NVIDIA's, where that is the default: the plugin needs no GPU.
+            "--runtime=runc",
+            # `docker logs` shows what one of these has written.
+            *("--log-driver=json-file", "--log-opt=max-size=1m", "--log-opt=max-file=2"),
+            *rights(spec["securityContext"], container["securityContext"]),
+            *limits(container["resources"]),
+            *(f"--env={one['name']}={one['value']}" for one in container.get("env", [])),
+            *(f"--mount={one}" for one in mounts),
+        ],
+        "arguments": [
+            *(one for one in container["args"] if not one.startswith("--metrics-address=")),
+            "--stand-by",
+        ],
+        "directories": sorted(path["path"] for path in paths if path.get("type") == "DirectoryOrCreate"),
+        "config_directory": CONFIG_DIRECTORY,
+        "config": next((text for data in configs for text in data.values()), ""),
+    }
+
+
+def rights(pod: dict[str, Any], container: dict[str, Any]) -> list[str]:
+    """Options for these two securityContexts."""
+    found = {**pod, **container}
+    if found != RIGHTS:
+        raise AnsibleFilterError(f"the device plugin's pod has the rights {json.dumps(found)}")
+    return ["--user=0", "--security-opt=no-new-privileges", "--read-only", "--cap-drop=ALL"]
+
+
+def limits(resources: dict[str, Any]) -> list[str]:
+    """Options for a container's requests and limits."""
+    memory, milli = resources["limits"]["memory"], int(resources["requests"]["cpu"].removesuffix("m"))
+    return [
+        f"--memory={int(memory[:-2]) * UNITS[memory[-2:]]}",
+        f"--cpu-shares={max(2, milli * SHARES_PER_CORE // 1000)}",
+    ]
+
+
+def mount(volume: dict[str, Any], mounted: dict[str, Any]) -> str:
+    """The value of --mount for a pod's volume."""
+    source = CONFIG_DIRECTORY if "configMap" in volume else volume["hostPath"]["path"]
+    read_only = ",readonly" if mounted.get("readOnly") else ""
+    return f"type=bind,source={source},target={mounted['mountPath']}{read_only}"
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Any]:
+        """The filter, prefixed by the role's name."""
+        return {"gpu_device_plugin_stand_by": stand_by}
