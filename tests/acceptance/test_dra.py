@@ -53,7 +53,7 @@ KINDS = (
 def node() -> Iterator[Board]:
     with newer_go.skipped_without():
         kubernetes_1_36.compiled()
-    with kubernetes_1_36.fresh(LAB) as up:
+    with kubernetes_1_36.fresh(LAB) as (up,):
         yield up
 
 

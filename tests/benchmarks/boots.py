@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boot a virtual board again and again, count the pods that the kubelet refuses, and print a table.
 
-The board is a node with plain Kubernetes 1.36 and containerd, and its own server. On it are a bare pod, a
-Deployment, a StatefulSet and a Job, and each holds a part of the GPU.
+The board is a node with plain Kubernetes 1.36 and containerd. It is its own server, or an agent of a server
+that stays up. On it are a bare pod, a Deployment, a StatefulSet and a Job, and each holds a part of the GPU.
 """
 
 import argparse
@@ -37,9 +37,10 @@ KINDS = ("pod", "deployment", "statefulset", "job")
 RUN_SECONDS = 300
 
 
-def workload(kind: str, limits: dict[str, int]) -> dict[str, Any]:
-    """An object whose pod holds a share of the GPU until it is deleted."""
+def workload(kind: str, node: str, limits: dict[str, int]) -> dict[str, Any]:
+    """An object whose pod holds a share of the node's GPU until it is deleted."""
     spec = {
+        "nodeSelector": {"kubernetes.io/hostname": node},
         "runtimeClassName": "nvidia",
         "terminationGracePeriodSeconds": 0,
         "containers": [sleeper({"resources": {"limits": limits}})],
@@ -101,26 +102,26 @@ def boot(cluster: Cluster, node: Board, limits: dict[str, int], *, cut: bool) ->
     wait_until(settled, "all kinds run again", RUN_SECONDS)
     taken = time.monotonic() - begin
     if lost["pod"]:
-        cluster.apply(workload("pod", limits))
+        cluster.apply(workload("pod", node.name, limits))
     wait_until(lambda: len(running(cluster)) == len(KINDS), "all kinds run", RUN_SECONDS)
     return lost, taken
 
 
 @contextmanager
-def prepared(sharing: str) -> Iterator[tuple[Cluster, Board]]:
-    """A cluster with the plugin, and the workloads in it."""
+def prepared(sharing: str, *, agent: bool) -> Iterator[tuple[Cluster, Board]]:
+    """A cluster with the plugin, and the board with the workloads."""
     config, limits = SHARING[sharing]
     settings = {
         "k3s_container_runtime": "containerd",
         "gpu_device_plugin_config": {"version": "v1", "sharing": config},
     }
-    with kubernetes_1_36.fresh(LAB) as node:
-        cluster = Cluster([node])
+    with kubernetes_1_36.fresh(LAB, agents=int(agent)) as boards:
+        cluster, node = Cluster(boards), boards[-1]
         run_playbook(
             LAB, "site.yml", "--tags=gpu_device_plugin", f"--extra-vars={json.dumps(settings)}"
         ).checked()
         for kind in KINDS:
-            cluster.apply(workload(kind, limits))
+            cluster.apply(workload(kind, node.name, limits))
         wait_until(lambda: len(running(cluster)) == len(KINDS), "all kinds run", RUN_SECONDS)
         yield cluster, node
 
@@ -148,9 +149,10 @@ def main() -> int:
         "--boots", type=int, default=10, help="how often each series boots the board (default: 10)"
     )
     parser.add_argument("--sharing", choices=SHARING, default="time-slicing")
+    parser.add_argument("--agent", action="store_true", help="boot an agent, whose server stays up")
     options = parser.parse_args()
     lines = []
-    with prepared(options.sharing) as (cluster, node):
+    with prepared(options.sharing, agent=options.agent) as (cluster, node):
         for plugin in ("DaemonSet and the instance that stands by", "DaemonSet alone"):
             if plugin == "DaemonSet alone":
                 node.exec("docker", "rm", "--force", PLUGIN)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One plain node with Kubernetes 1.36 and containerd 2 on a virtual board, and nothing of K3s.
+"""Plain nodes with Kubernetes 1.36 and containerd 2 on virtual boards, and nothing of K3s.
 
 It is for what needs a kubelet of Kubernetes 1.34 or newer: the DRA driver, and the health of devices in a
 pod's status. Each program is a systemd unit. `k3s` is a SIMULATED program with the commands that roles run on
-a server; the roles after role k3s run on this node with `--tags`.
+a server; the roles after role k3s run on these nodes with `--tags`.
 """
 
 import json
@@ -53,6 +53,8 @@ case $1 in
 server)
 	until "$0" kubectl get --raw=/readyz >/dev/null 2>&1; do sleep 0.5; done
 	;;
+agent)
+	;;
 kubectl)
 	shift
 	KUBECONFIG=${{KUBECONFIG:-{ADMIN_KUBECONFIG}}} exec $bin/kubectl "$@"
@@ -62,7 +64,7 @@ ctr)
 	exec $bin/ctr --address={SOCKET} "$@"
 	;;
 *)
-	echo "k3s (SIMULATED) knows --version, server, kubectl and ctr only, not $1" >&2
+	echo "k3s (SIMULATED) knows --version, server, agent, kubectl and ctr only, not $1" >&2
 	exit 1
 	;;
 esac
@@ -76,7 +78,7 @@ After={units}
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/usr/local/bin/k3s server
+ExecStart=/usr/local/bin/k3s {role}
 
 [Install]
 WantedBy=multi-user.target
@@ -84,7 +86,7 @@ WantedBy=multi-user.target
 UNIT = """\
 [Unit]
 Description={name} of a node with plain Kubernetes
-PartOf=k3s.service
+PartOf={k3s}.service
 After=network-online.target {after}
 
 [Service]
@@ -141,10 +143,11 @@ class Service:
     def unit(self) -> str:
         return unit_name(self.name)
 
-    @property
-    def text(self) -> str:
+    def text(self, k3s: str) -> str:
+        """Return the unit, which starts and stops with the unit `k3s`."""
         return UNIT.format(
             name=self.name,
+            k3s=k3s,
             after=" ".join(map(unit_name, self.after)),
             type=self.type,
             programs=PROGRAM_DIRECTORY,
@@ -166,8 +169,8 @@ def compiled() -> Path:
 
 
 @contextmanager
-def fresh(name: str) -> Iterator[Board]:
-    """Bring up a lab of one board that is such a node, and a bundle that fits it; both go at the end.
+def fresh(name: str, agents: int = 0) -> Iterator[list[Board]]:
+    """Bring up a lab of nodes, the first one the server, and a bundle that fits it; both go at the end.
 
     Raises NoGoError where there is no Go to compile it with.
     """
@@ -176,12 +179,18 @@ def fresh(name: str) -> Iterator[Board]:
         k3s = Path(place, "k3s")
         k3s.write_text(K3S)
         k3s.chmod(0o755)
-        with lab.fresh(name, [lab.DEFAULT_TYPE], which=str(k3s)) as (board,):
-            install(board, hyperkube)
-            yield board
+        with lab.fresh(name, [lab.DEFAULT_TYPE] * (1 + agents), which=str(k3s)) as boards:
+            server = boards[0]
+            with staging.directory() as stage:
+                write_server(stage, server, [board.name for board in boards])
+                docker("cp", "--archive", f"{stage}/.", f"{server.container}:/")
+            for board in boards:
+                install(board, server, hyperkube)
+            yield boards
 
 
-def install(board: Board, hyperkube: Path) -> None:
+def install(board: Board, server: Board, hyperkube: Path) -> None:
+    """Make the board a node; of the `server` its programs as well."""
     board.exec("mkdir", "-p", str(PROGRAM_DIRECTORY), str(IMAGES))
     docker("cp", str(hyperkube), f"{board.container}:{PROGRAM_DIRECTORY}")
     # Kubernetes 1.36 needs containerd 2, which Debian 12 does not have.
@@ -194,13 +203,15 @@ def install(board: Board, hyperkube: Path) -> None:
     archive = IMAGES / "pause.tar.gz"
     docker("cp", str(workloads.pause_archive()), f"{board.container}:{archive}")
     with staging.directory() as stage:
-        write_files(stage, board.name, board.address, cgroup(board.exec("cat", "/proc/1/cgroup")))
+        if board != server:
+            copy_credentials(stage, board.name, server)
+        k3s = write_node(stage, board, is_server=board == server)
         docker("cp", "--archive", f"{stage}/.", f"{board.container}:/")
     board.exec("systemctl", "daemon-reload")
-    board.exec("systemctl", "enable", "--now", "k3s", timeout=api_server.START_SECONDS)
+    board.exec("systemctl", "enable", "--now", k3s, timeout=api_server.START_SECONDS)
     board.exec("k3s", "ctr", "--namespace=k8s.io", "images", "import", str(archive))
-    board.exec("sh", "-c", f"until k3s kubectl get node {board.name}; do sleep 0.5; done")
-    board.exec("k3s", "kubectl", "wait", "--for=condition=Ready", f"node/{board.name}", "--timeout=90s")
+    server.exec("sh", "-c", f"until k3s kubectl get node {board.name}; do sleep 0.5; done")
+    server.exec("k3s", "kubectl", "wait", "--for=condition=Ready", f"node/{board.name}", "--timeout=90s")
 
 
 def cgroup(text: str) -> str:
@@ -212,33 +223,50 @@ def cgroup(text: str) -> str:
     return (paths.get("memory") or paths[""]).removesuffix("/init.scope")
 
 
-def write_files(stage: Path, node: str, address: str, board_cgroup: str) -> None:
-    """Write configuration, credentials and units of a node below `stage`, as they lie on the board."""
-    kubelet = f"system:node:{node}"
-    server = below(stage, SERVER)
-    server.mkdir(parents=True)
-    tokens = api_server.write_credentials(server, {**USERS, kubelet: "system:nodes"})
-
-    def kubeconfig(user: str) -> str:
-        return api_server.kubeconfig(SERVER, f"https://{address}:{PORT}", tokens[user])
-
+def write_server(stage: Path, server: Board, nodes: Sequence[str]) -> None:
+    """Write the credentials of a server and of all nodes below `stage`, as they lie on the server's board."""
+    directory = below(stage, SERVER)
+    directory.mkdir(parents=True)
+    kubelets = {kubelet_user(node): "system:nodes" for node in nodes}
+    tokens = api_server.write_credentials(directory, {**USERS, **kubelets})
     (admin,) = api_server.ADMIN
-    found = services(address, kubelet, board_cgroup)
+    paths = {user: kubeconfig_path(user) for user in tokens} | {admin: ADMIN_KUBECONFIG}
+    for user, path in paths.items():
+        url = f"https://{server.address}:{PORT}"
+        write(stage, path, api_server.kubeconfig(SERVER, url, tokens[user]))
+
+
+def copy_credentials(stage: Path, node: str, server: Board) -> None:
+    """Copy what a node that is no server has of the server's directory."""
+    users = ("system:kube-proxy", kubelet_user(node))
+    for path in (SERVER / "apiserver.crt", *map(kubeconfig_path, users)):
+        write(stage, path, server.exec("cat", str(path)))
+
+
+def write_node(stage: Path, board: Board, *, is_server: bool) -> str:
+    """Write configuration and units of a node below `stage`; return the name of its K3s' unit."""
+    k3s, role = ("k3s", "server") if is_server else ("k3s-agent", "agent")
+    found = node_services(board, cgroup(board.exec("cat", "/proc/1/cgroup")), is_server=is_server)
+    if is_server:
+        found += server_services(board.address)
     files: Mapping[Path, str] = {
-        ADMIN_KUBECONFIG: kubeconfig(admin),
-        **{kubeconfig_path(user): kubeconfig(user) for user in tokens},
         CONTAINERD: CONTAINERD_CONFIGURATION,
         NETWORK / "10-bridge.conflist": json.dumps(NETWORK_CONFIGURATION),
         Path("/etc/rancher/k3s/config.yaml"): K3S_CONFIGURATION,
         Path("/usr/local/bin/k3s"): K3S,
-        UNITS / "k3s.service": K3S_UNIT.format(units=" ".join(one.unit for one in found)),
-        **{UNITS / one.unit: one.text for one in found},
+        UNITS / f"{k3s}.service": K3S_UNIT.format(role=role, units=" ".join(one.unit for one in found)),
+        **{UNITS / one.unit: one.text(k3s) for one in found},
     }
     for path, text in files.items():
-        target = below(stage, path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
+        write(stage, path, text)
     below(stage, Path("/usr/local/bin/k3s")).chmod(0o755)
+    return k3s
+
+
+def write(stage: Path, path: Path, text: str) -> None:
+    target = below(stage, path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
 
 
 def below(stage: Path, path: Path) -> Path:
@@ -249,14 +277,17 @@ def kubeconfig_path(user: str) -> Path:
     return SERVER / f"{user.rpartition(':')[2]}.kubeconfig"
 
 
-def services(address: str, kubelet_user: str, board_cgroup: str) -> list[Service]:
+def kubelet_user(node: str) -> str:
+    return f"system:node:{node}"
+
+
+def kubeconfig_option(user: str) -> str:
+    return f"--kubeconfig={kubeconfig_path(user)}"
+
+
+def server_services(address: str) -> list[Service]:
     behind_server = ["kube-apiserver"]
-
-    def kubeconfig(user: str) -> str:
-        return f"--kubeconfig={kubeconfig_path(user)}"
-
     return [
-        Service("containerd", [f"--config={CONTAINERD}"], type="notify"),
         Service("etcd", api_server.etcd_flags(SERVER), type="notify"),
         Service(
             "kube-apiserver",
@@ -273,7 +304,7 @@ def services(address: str, kubelet_user: str, board_cgroup: str) -> list[Service
         Service(
             "kube-controller-manager",
             [
-                kubeconfig("system:kube-controller-manager"),
+                kubeconfig_option("system:kube-controller-manager"),
                 f"--service-account-private-key-file={SERVER}/service.key",
                 f"--root-ca-file={SERVER}/apiserver.crt",
                 "--use-service-account-credentials=true",
@@ -283,14 +314,21 @@ def services(address: str, kubelet_user: str, board_cgroup: str) -> list[Service
         ),
         Service(
             "kube-scheduler",
-            [kubeconfig("system:kube-scheduler"), "--leader-elect=false"],
+            [kubeconfig_option("system:kube-scheduler"), "--leader-elect=false"],
             after=behind_server,
         ),
+    ]
+
+
+def node_services(board: Board, board_cgroup: str, *, is_server: bool) -> list[Service]:
+    behind_server = ["kube-apiserver"] if is_server else []
+    return [
+        Service("containerd", [f"--config={CONTAINERD}"], type="notify"),
         Service(
             "kubelet",
             [
-                kubeconfig(kubelet_user),
-                f"--node-ip={address}",
+                kubeconfig_option(kubelet_user(board.name)),
+                f"--node-ip={board.address}",
                 f"--container-runtime-endpoint=unix://{SOCKET}",
                 "--cgroup-driver=cgroupfs",
                 f"--cgroup-root={board_cgroup or '/'}",
@@ -309,7 +347,7 @@ def services(address: str, kubelet_user: str, board_cgroup: str) -> list[Service
         Service(
             "kube-proxy",
             [
-                kubeconfig("system:kube-proxy"),
+                kubeconfig_option("system:kube-proxy"),
                 f"--cluster-cidr={POD_CIDR}",
                 "--proxy-mode=iptables",
                 # The kernel's settings stay: a virtual board is a container.
