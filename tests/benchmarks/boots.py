@@ -75,36 +75,40 @@ def running(cluster: Cluster) -> dict[str, str]:
     return found
 
 
-def refused(cluster: Cluster) -> Counter[str]:
-    """How many pods of each kind the kubelet has refused; they are deleted."""
-    found: Counter[str] = Counter()
-    for pod in cluster.get("pods", "--selector=workload")["items"]:
-        if pod["status"].get("reason") == REFUSED:
-            found[pod["metadata"]["labels"]["workload"]] += 1
-            cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--ignore-not-found")
-    return found
+def refused(cluster: Cluster) -> dict[str, str]:
+    """Kind of each pod that the kubelet has refused so far, by the pod's uid.
+
+    Events tell of a StatefulSet's pod as well, which its controller deletes at once.
+    """
+    events = cluster.get("events", f"--field-selector=reason={REFUSED}")["items"]
+    pods = (event["involvedObject"] for event in events)
+    return {pod["uid"]: pod["name"].partition("-")[0] for pod in pods}
 
 
 def boot(cluster: Cluster, node: Board, limits: dict[str, int], *, cut: bool) -> tuple[Counter[str], float]:
     """Boot the board; give what was refused, and the seconds until all kinds ran that can run again."""
-    before = running(cluster)
+    before, known = running(cluster), refused(cluster)
     docker("kill" if cut else "stop", node.container)
     begin = time.monotonic()
     board.start(node)
-    lost: Counter[str] = Counter()
+
+    def lost() -> Counter[str]:
+        return Counter(kind for uid, kind in refused(cluster).items() if uid not in known)
 
     def settled() -> bool:
-        lost.update(refused(cluster))
         now = running(cluster)
-        wanted = [kind for kind in KINDS if kind != "pod" or not lost["pod"]]  # nobody makes a bare pod again
+        wanted = [
+            kind for kind in KINDS if kind != "pod" or not lost()["pod"]
+        ]  # nobody makes a bare pod again
         return all(now.get(kind, before[kind]) != before[kind] for kind in wanted)
 
     wait_until(settled, "all kinds run again", RUN_SECONDS)
-    taken = time.monotonic() - begin
-    if lost["pod"]:
+    taken, found = time.monotonic() - begin, lost()
+    if found["pod"]:
+        cluster.kubectl("delete", "pod", "pod")
         cluster.apply(workload("pod", node.name, limits))
     wait_until(lambda: len(running(cluster)) == len(KINDS), "all kinds run", RUN_SECONDS)
-    return lost, taken
+    return found, taken
 
 
 @contextmanager
