@@ -47,6 +47,7 @@ def _node(node: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": node["name"],
         "ready": node["ready"],
+        "device_plugin": labels.get(f"{OURS}/device-plugin") == "true",
         **{key: labels.get(f"{OURS}/{key}") for key in ("module", "l4t", "jetpack", "chip")},
         "resources": [
             _resource(name, node, observed["pods"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When certificates of K3s and its tokens end, and which boards need a reboot: from facts to tables."""
+"""When certificates of K3s and its tokens end, and what is to be known of reboots: from facts to tables."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ def _board(name: str, facts: dict[str, Any] | None, now: float) -> dict[str, Any
         "name": name,
         "problem": None if certificates else NO_K3S if facts else NOT_KNOWN,
         "reboot": _reboot(facts["reboot"]) if facts else None,
+        "stand_by": facts["docker"]["stand_by"] if facts else None,
+        "docker": facts["docker"]["running"] if facts else None,
         "ends": certificates[0]["ends"] if certificates else None,
         "certificates": certificates,
     }
@@ -122,7 +124,21 @@ def reboots_table(found: dict[str, Any]) -> str:
     """A line for each board that needs a reboot, with the reason, and what to do."""
     needed = [board for board in found["boards"] if board["reboot"] and board["reboot"]["required"]]
     lines = [f"{board['name']} needs a reboot{_reboot_reason(board['reboot'])}" for board in needed]
-    return "\n".join([*lines, ADVICE] if lines else ["No board that answered needs a reboot."])
+    lines = [*lines, ADVICE] if lines else ["No board that answered needs a reboot."]
+    return "\n".join([*lines, *_refusing(found)])
+
+
+def _refusing(found: dict[str, Any]) -> Iterator[str]:
+    """A line for each board whose pods with a GPU are refused at its next boot, though it has Docker."""
+    served = {node["name"] for node in found["nodes"] if node["device_plugin"]}
+    for board in found["boards"]:
+        stands_by = (board["stand_by"] or "").startswith("Up")
+        if board["docker"] and board["name"].lower() in served and not stands_by:
+            yield (
+                f"{board['name']}: no instance of the device plugin stands by in Docker "
+                f"({board['stand_by'] or 'there is none'}), so a boot refuses its pods with a GPU. "
+                "Run playbooks/site.yml"
+            )
 
 
 def _reboot_reason(reboot: dict[str, Any]) -> str:

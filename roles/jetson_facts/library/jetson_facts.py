@@ -78,6 +78,8 @@ ansible_facts: {type: dict, description: 'One key, C(jetson); a value that the b
 """
 
 DATA_ROOT = "/var/lib/docker"
+# Of the container of role gpu_device_plugin.
+STAND_BY_LABEL = "io.github.jetson-k3s.stand-by"
 # Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie. No setting may move
 # them (role k3s, k3s_options.py), but a disk may be mounted there.
 DISKS = {"k3s": "/var/lib/rancher/k3s", "kubelet": "/var/lib/kubelet", "uploads": "/var/lib/jetson-k3s"}
@@ -165,6 +167,10 @@ def docker_facts(commands, root, unit, wanted_root=""):
             # Of the program: what runs now may be older, and starts no more.
             "version": program or info.get("ServerVersion") or None,
             "containers": info.get("Containers"),
+            "stand_by": commands.output(
+                "docker", "ps", "--all", "--filter=label=" + STAND_BY_LABEL, "--format={{.Status}}"
+            ).strip()
+            or None,
             "min_api_version": server.get("MinAPIVersion"),
             "default_runtime": info.get("DefaultRuntime"),
             "cgroup_driver": info.get("CgroupDriver"),

@@ -364,6 +364,7 @@ def facts(*found: tuple[str, float, str]) -> Data:
     return {
         "k3s": {"certificates": {"files": files}},
         "reboot": {"required": False, "packages": [], "kernel": None},
+        "docker": {"running": True, "stand_by": None},
     }
 
 
@@ -371,6 +372,27 @@ def facts(*found: tuple[str, float, str]) -> Data:
 def test_expiry_within_90_days_is_a_warning(left: int, soon: bool) -> None:
     found = status.credentials({"tokens": []}, ["a"], {"a": facts(("server-ca", left, "ca"))}, NOW)
     assert ("K3s does not renew a CA by itself" in status.table(found)) is soon
+
+
+@pytest.mark.parametrize(
+    ("docker", "label", "says"),
+    [
+        ({"running": True, "stand_by": None}, "true", "there is none"),
+        ({"running": True, "stand_by": "Exited (1) 2 hours ago"}, "true", "Exited (1) 2 hours ago"),
+        ({"running": True, "stand_by": "Up 2 days"}, "true", ""),
+        ({"running": False, "stand_by": None}, "true", ""),  # preflight says what is missing
+        ({"running": True, "stand_by": None}, "false", ""),
+    ],
+)
+def test_board_whose_boot_refuses_pods_has_a_line(docker: Data, label: str, says: str) -> None:
+    node = NODE | {"labels": LABELS | {"jetson-k3s.github.io/device-plugin": label}}
+    answers = {"a": {"stdout": '{"containers": []}'}}
+    observed = {"nodes": [node], "pods": [], "devices": [], "claims": [], "answers": answers, "tokens": []}
+    boards = {"A": facts(("server-ca", 91, "ca")) | {"docker": docker}}
+    whole = filters.status(observed) | status.credentials(observed, ["A"], boards, NOW)
+    text = status.reboots_table(whole)
+    assert ("no instance of the device plugin stands by" in text) is bool(says)
+    assert says in text
 
 
 def test_facts_of_a_token_have_no_secret() -> None:

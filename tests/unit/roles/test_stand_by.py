@@ -181,4 +181,5 @@ def test_run_that_fails_in_between_is_made_good_by_the_next_one(refused: str) ->
 def test_reset_removes_the_container_and_its_settings() -> None:
     reset = load("k3s_reset/library/k3s_reset.py")
     assert container.LABEL == reset.STAND_BY_LABEL
+    assert container.LABEL == load("jetson_facts/library/jetson_facts.py").STAND_BY_LABEL
     assert to_container.CONFIG_DIRECTORY in reset.TREES
