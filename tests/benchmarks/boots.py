@@ -2,7 +2,7 @@
 """Boot a virtual board again and again, count the pods that the kubelet refuses, and print a table.
 
 The board is a node with plain Kubernetes 1.36 and containerd. It is its own server, or an agent of a server
-that stays up. On it are a bare pod, a Deployment, a StatefulSet and a Job, and each holds a part of the GPU.
+that stays up. On it are a bare pod, a Deployment, a StatefulSet and a Job, and each has a part of the GPU.
 """
 
 import argparse
@@ -38,7 +38,7 @@ RUN_SECONDS = 300
 
 
 def workload(kind: str, node: str, limits: dict[str, int]) -> dict[str, Any]:
-    """An object whose pod holds a share of the node's GPU until it is deleted."""
+    """An object whose pod has a share of the node's GPU until it is deleted."""
     spec = {
         "nodeSelector": {"kubernetes.io/hostname": node},
         "runtimeClassName": "nvidia",
@@ -78,7 +78,7 @@ def running(cluster: Cluster) -> dict[str, str]:
 def refused(cluster: Cluster) -> dict[str, str]:
     """Kind of each pod that the kubelet has refused so far, by the pod's uid.
 
-    Events tell of a StatefulSet's pod as well, which its controller deletes at once.
+    Events tell of a StatefulSet's pod as well, which its controller deletes immediately.
     """
     events = cluster.get("events", f"--field-selector=reason={REFUSED}")["items"]
     pods = (event["involvedObject"] for event in events)

@@ -19,7 +19,7 @@ CONFIG_DIRECTORY = "/var/lib/jetson-k3s/device-plugin"
 
 # Kubernetes' suffixes of bytes; Docker's own k, m and g mean the same.
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-# Weight of a whole core in the kernel's CPU shares, as the kubelet counts them (cm/helpers_linux.go).
+# Weight of one core in the kernel's CPU shares, as the kubelet counts them (cm/helpers_linux.go).
 SHARES_PER_CORE = 1024
 
 # What is read below, and what is Kubernetes' own business.

@@ -87,7 +87,7 @@ class Engine:
         code, _, _ = self.module.run_command(["timeout", SETTLE_SECONDS, "docker", "wait", name])
         if code != STILL_RUNS:
             self.module.fail_json(
-                msg="The container {} has ended at once. Its last lines: {}".format(
+                msg="The container {} ended within seconds. Its last lines: {}".format(
                     name, self.ask("logs", "--tail=5", name)[1]
                 )
             )
