@@ -73,6 +73,7 @@ GOOD: dict[str, Any] = {
     "docker": {
         "installed": True,
         "running": True,
+        "stand_by": None,
         "failure": None,
         "version": "27.5.1",
         "min_api_version": "1.24",

@@ -70,6 +70,7 @@ WORKS: dict[str, Callable[[Board, Line, str], bool]] = {
     ),
     r"nvidia-container-toolkit=1\.7\.0": lambda board, *_: version(board["jetpack"]) < (5,),
     r"apt dist-upgrade": lambda board, *_: version(board["jetpack"]) < (4, 6, 1),
+    r"systemctl enable --now docker": lambda *_: True,
     r"docker-ce=5:27\.5\.1": lambda _, line, __: version(line.docker_ce) >= (27, 5, 1),
     r"Docker 28\.0\.2": lambda _, line, __: version(line.docker_ce) >= (28, 0, 2),
     r"nvidia-l4t-kernel": lambda board, *_: version(board["jetpack"]) < (7,),
