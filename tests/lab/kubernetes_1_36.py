@@ -87,7 +87,8 @@ UNIT = """\
 [Unit]
 Description={name} of a node with plain Kubernetes
 PartOf={k3s}.service
-After=network-online.target {after}
+# After Docker as K3s (role k3s).
+After=network-online.target docker.service {after}
 
 [Service]
 Type={type}

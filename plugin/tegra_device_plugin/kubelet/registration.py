@@ -17,8 +17,9 @@ RETRY = Backoff(first=0.02, cap=5.0)
 # From a Register to the kubelet's ListAndWatch. It takes milliseconds, but a kubelet before 1.26 answers
 # Register before it dials, and a busy one may dial late.
 PATIENCE = Backoff(first=2.0, cap=32.0)
-# Without a listener on kubelet.sock. An attempt is cheap, and no event reports a listener.
-NO_KUBELET_SECONDS = 0.25
+# Without a listener on kubelet.sock. An attempt is cheap, and no event reports a listener. That of a kubelet
+# that starts comes within microseconds, and the kubelet soon admits pods.
+LISTENER = Backoff(first=0.001, cap=0.25)
 # From the start of a kubelet, which removes all sockets, until an instance that stands by takes the others
 # for gone. They register in milliseconds, and where inotify is exhausted after 0.25 s (registrar.py).
 STAND_BY_SECONDS = 1.0
@@ -46,6 +47,8 @@ class Registered(NamedTuple):
     own_socket: Identity | None
     stream_until: float
     """When the kubelet should have opened its stream; seconds, the loop's clock."""
+    contested: bool = False
+    """This one stands by, and another instance served already: the kubelet may have taken either."""
 
 
 class State(NamedTuple):
@@ -64,6 +67,7 @@ class State(NamedTuple):
     """Start of the kubelet's stream; None: there is no stream."""
     not_before: float = 0.0
     retry: Backoff = RETRY
+    listener: Backoff = LISTENER
     patience: Backoff = PATIENCE
 
 
@@ -100,7 +104,9 @@ def observe(facts: Facts, state: State, now: float) -> State:
     state = state._replace(rivals=state.rivals | facts.rivals, connected_since=connected_since)
     not_before = now
     if facts.kubelet != state.kubelet:
-        state = state._replace(kubelet=facts.kubelet, patience=state.patience.reset())
+        state = state._replace(
+            kubelet=facts.kubelet, patience=state.patience.reset(), listener=state.listener.reset()
+        )
         if state.stands_by and state.rivals:
             not_before += STAND_BY_SECONDS
     elif connected_since is None or now - connected_since < state.retry.cap:
@@ -142,7 +148,8 @@ def accepted(
     patience = state.patience
     if state.registered and state.registered.kubelet == register.kubelet:
         patience = patience.reset() if facts.dialled else patience.longer()
-    registered = Registered(register.kubelet, own_socket, now + patience.seconds)
+    contested = state.stands_by and bool(rivals)
+    registered = Registered(register.kubelet, own_socket, now + patience.seconds, contested)
     state = state._replace(registered=registered, was_registered=True, rivals=rivals, patience=patience)
     return failed(state, now)
 
@@ -154,7 +161,7 @@ def failed(state: State, now: float) -> State:
 
 def no_kubelet(state: State, now: float) -> State:
     """Give the state after an attempt without a listener."""
-    return failed(state, now)._replace(not_before=now + min(state.retry.seconds, NO_KUBELET_SECONDS))
+    return state._replace(not_before=now + state.listener.seconds, listener=state.listener.longer())
 
 
 def standing_by(state: State) -> State:
@@ -175,6 +182,8 @@ def _differences(facts: Facts, state: State, registered: Registered, now: float)
         yield "another instance of the plugin has ended"
     if facts.own_socket != registered.own_socket:
         yield "the plugin's own socket is gone"
+    if registered.contested:
+        yield "another instance of the plugin has registered as well"
     if not facts.streams and facts.dialled:
         yield "the kubelet's stream ended"
     if not facts.dialled and now >= registered.stream_until:

@@ -3,6 +3,7 @@
 
 import pytest
 from tegra_device_plugin.kubelet.registration import (
+    LISTENER,
     PATIENCE,
     RETRY,
     STAND_BY_SECONDS,
@@ -79,6 +80,9 @@ def test_an_instance_that_stands_by_registers_only_while_no_other_serves() -> No
     state = observe(FRESH._replace(rivals=rivals, superseded=True), state, 1.0)
     assert decide(FRESH._replace(rivals=rivals, superseded=True), state, 2.0) == StandBy()
     assert reason(FRESH, state, 2.5) == "not registered yet"
+    # Both have registered at the same time, and the kubelet may have taken either.
+    beside = accepted(Register("", KUBELET), FRESH, State(stands_by=True), 2.6, own_socket=OWN, rivals=rivals)
+    assert decide(WELL._replace(rivals=rivals, superseded=True), beside, 2.7) == StandBy()
     # A new kubelet removes the others' sockets as well: they register first.
     restarted = FRESH._replace(kubelet=anew)
     assert decide(restarted, state, 3.0) == Wait(STAND_BY_SECONDS)
@@ -112,11 +116,16 @@ def test_attempts_that_fail_come_ever_later() -> None:
     assert pauses[-1] == pytest.approx(RETRY.cap)
 
 
-def test_a_socket_without_a_listener_is_tried_often() -> None:
+def test_a_socket_without_a_listener_is_tried_often_and_a_new_one_very_soon() -> None:
     state = observe(FRESH, State(), 0.0)
     for _ in range(12):
         state = no_kubelet(state, 10.0)
     assert decide(FRESH, state, 10.0) == Wait(0.25)
+    anew = FRESH._replace(kubelet=Identity(1, 20, 200))
+    state = no_kubelet(observe(anew, state, 11.0), 11.0)
+    waiting = decide(anew, state, 11.0)
+    assert isinstance(waiting, Wait)
+    assert waiting.seconds == pytest.approx(LISTENER.first)
 
 
 def test_a_new_kubelet_resets_the_back_off() -> None:
