@@ -52,7 +52,7 @@ async def test_pod_keeps_the_gpu_after_a_start_of_the_kubelet(
         await kubelet.until_allocatable()
         async with start(*second) as other:
             await (other if pod_is_first else one).says("another instance of the plugin serves here")
-            for _ in range(3):
+            for _ in range(2):
                 known = len(kubelet.requests)
                 await kubelet.restart()
                 await kubelet.until(lambda: serves(kubelet, stand_by=False), "GPU from the pod")
