@@ -21,8 +21,9 @@ PATIENCE = Backoff(first=2.0, cap=32.0)
 # that starts comes within microseconds, and the kubelet soon admits pods.
 LISTENER = Backoff(first=0.001, cap=0.25)
 # From the start of a kubelet, which removes all sockets, until an instance that stands by takes the others
-# for gone. They register in milliseconds, and where inotify is exhausted after 0.25 s (registrar.py).
-STAND_BY_SECONDS = 1.0
+# for gone. They register in milliseconds, where inotify is exhausted after 0.25 s (registrar.py), and after
+# seconds on a busy board.
+STAND_BY_SECONDS = 5.0
 
 
 class Facts(NamedTuple):
@@ -101,13 +102,14 @@ def observe(facts: Facts, state: State, now: float) -> State:
     connected_since = None
     if facts.streams:
         connected_since = now if state.connected_since is None else state.connected_since
-    state = state._replace(rivals=state.rivals | facts.rivals, connected_since=connected_since)
+    others = state.rivals
+    state = state._replace(rivals=others | facts.rivals, connected_since=connected_since)
     not_before = now
     if facts.kubelet != state.kubelet:
         state = state._replace(
             kubelet=facts.kubelet, patience=state.patience.reset(), listener=state.listener.reset()
         )
-        if state.stands_by and state.rivals:
+        if state.stands_by and others:
             not_before += STAND_BY_SECONDS
     elif connected_since is None or now - connected_since < state.retry.cap:
         return state
