@@ -119,6 +119,8 @@ def test_pods_that_held_a_gpu_all_the_time_were_never_restarted(
 @pytest.fixture
 def _gpus_are_free(cluster: Cluster, holders: dict[str, object]) -> None:
     cluster.kubectl("delete", "pod", *holders)
+    # Without a grace period their containers end after the pods.
+    wait_until(lambda: not any("_holder-" in one for one in starts(cluster.boards)), "their end", 60)
 
 
 @pytest.mark.usefixtures("_gpus_are_free")
