@@ -25,7 +25,7 @@ from tools.process import say
 LAB = "boots"
 REFUSED = "UnexpectedAdmissionError"
 PLUGIN = "tegra-device-plugin"
-# Each kind has its share. The names are those of the board's own arguments.
+# Settings, and what the pod of each kind asks for.
 SHARING: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "time-slicing": (
         {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
@@ -96,10 +96,9 @@ def boot(cluster: Cluster, node: Board, limits: dict[str, int], *, cut: bool) ->
         return Counter(kind for uid, kind in refused(cluster).items() if uid not in known)
 
     def settled() -> bool:
-        now = running(cluster)
-        wanted = [
-            kind for kind in KINDS if kind != "pod" or not lost()["pod"]
-        ]  # nobody makes a bare pod again
+        now, gone = running(cluster), lost()
+        # Nobody makes a bare pod again.
+        wanted = [kind for kind in KINDS if kind != "pod" or not gone["pod"]]
         return all(now.get(kind, before[kind]) != before[kind] for kind in wanted)
 
     wait_until(settled, "all kinds run again", RUN_SECONDS)
